@@ -104,7 +104,7 @@ struct Report {
     timed: Vec<Timed>,
 }
 
-/// A step some of whose jobs have not ended.
+/// A step with jobs that have not ended.
 struct Open {
     step: &'static str,
     jobs: u32,

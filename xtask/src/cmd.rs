@@ -20,13 +20,13 @@ pub(crate) fn command(program: &str) -> Command {
     command
 }
 
-/// Whether a command ends well; its output is of no interest.
+/// Returns true if a command succeeds; its output is discarded.
 pub(crate) fn succeeds(program: &str, args: &[&str]) -> bool {
     let status = command(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
-/// What a command printed, if it ended well.
+/// Returns the output of a command, if it ended well.
 pub(crate) fn output(program: &str, args: &[&str]) -> Option<String> {
     let output = command(program).args(args).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())

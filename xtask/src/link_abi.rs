@@ -10,7 +10,7 @@
 //! static library and `cc` links it. The linker refuses undefined symbols (`-z defs`) and names in the script that the
 //! crate does not have; we refuse exported names without a version.
 //!
-//! A library whose names were published without versions says which, in its manifest, beside the version script:
+//! A library with names that were published without versions lists them in its manifest, beside the version script:
 //!
 //! ```toml
 //! [package.metadata.link-abi]
@@ -57,7 +57,7 @@ impl Args {
     }
 }
 
-/// What was linked.
+/// The result of the link.
 #[derive(Debug)]
 pub(crate) struct Linked {
     pub(crate) file: PathBuf,
@@ -147,7 +147,7 @@ fn archive_in(message: &str) -> Option<Archive> {
     Some(Archive { file: file.into(), major })
 }
 
-/// What a package's manifest says of its library.
+/// The names and links that a package's manifest lists for its library.
 #[derive(Default)]
 struct ExportList {
     /// Names that have no version; None for a library in which all have one.
@@ -182,7 +182,8 @@ fn versioned(map: &Path) -> Result<Vec<String>> {
     Ok(names.filter(is_name).map(str::to_owned).collect())
 }
 
-/// What of the archive the published names need, as one object in a static library beside `out`: nothing else is global in it.
+/// Links the part of the archive that the published names need into one object in a static library beside `out`: nothing else is global in
+/// it.
 fn one_object(archive: &Path, map: &Path, unversioned: &BTreeSet<String>, out: &Path) -> Result<PathBuf> {
     let names: BTreeSet<String> = versioned(map)?.into_iter().chain(unversioned.iter().cloned()).collect();
     let (object, list, library) = (out.with_extension("o"), out.with_extension("keep"), out.with_extension("a"));
@@ -282,7 +283,7 @@ mod tests {
         linked_with(folder, map, "")
     }
 
-    /// The same with more in its manifest.
+    /// Links a package as [`linked`] does, with `more` in its manifest.
     fn linked_with(folder: &Path, map: &str, more: &str) -> Result<Linked> {
         fs::create_dir_all(folder.join("src")).unwrap();
         let manifest = "[package]\nname = \"tiny\"\nversion = \"3.1.0\"\nedition = \"2024\"\n[workspace]\n";

@@ -74,7 +74,7 @@ impl Tree {
     }
 }
 
-/// Whether `path` is the file of the module at `module` (no suffix), or of one below it.
+/// Returns true if `path` is the file of the module at `module` (no suffix), or of one below it.
 fn is_module(path: &str, module: &str) -> bool {
     path.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }

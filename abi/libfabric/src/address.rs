@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-/// Of an insertion: the context is a list of errors.
+/// Flag of an insertion: the context is a list of errors.
 const FI_SYNC_ERR: u64 = 1 << 58;
 
 /// The names of an address vector. A number is never used twice.
@@ -22,7 +22,7 @@ pub(crate) struct Av {
     names: Vec<Option<Name>>,
     /// The number that stands for each name, should it have several.
     first: HashMap<Name, usize>,
-    /// The same, by number: each directed receive asks.
+    /// The content of `first` by number, because each directed receive looks it up.
     firsts: Vec<usize>,
 }
 
@@ -136,7 +136,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// An event queue may be bound; nothing is ever told there, since insertions are over when the call is.
+/// An event queue may be bound. No events are reported there, because insertions are over when the call is.
 unsafe extern "C" fn bind(_fid: *mut Fid, _eq: *mut Fid, _flags: u64) -> c_int {
     0
 }
@@ -210,11 +210,11 @@ unsafe extern "C" fn lookup(av: *mut FidAv, number: u64, name: *mut c_void, len:
     })
 }
 
-/// Writes as much as there is room for, and how much there is.
+/// Writes as much of `bytes` as there is room for, and their length to `len`.
 ///
 /// # Safety
 ///
-/// `len` is writable, and there is room for so many bytes at `into`.
+/// `len` is writable, and `into` has room for the number of bytes that `len` holds.
 pub(crate) unsafe fn put(bytes: &[u8], into: *mut c_void, len: *mut usize) {
     // SAFETY: as promised.
     unsafe {

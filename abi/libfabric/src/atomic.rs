@@ -29,7 +29,7 @@ pub(crate) static ATOMIC_OPS: AtomicOps = AtomicOps {
     compwritevalid,
 };
 
-/// What is to be done, as callers number it.
+/// An atomic operation in the numbering of callers.
 #[derive(Clone, Copy)]
 struct RawAtomicOp {
     datatype: c_int,

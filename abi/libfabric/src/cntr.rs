@@ -44,7 +44,7 @@ unsafe fn object<'a>(cntr: *mut FidCntr) -> &'a CntrObject {
     unsafe { &*cntr.cast::<CntrObject>() }
 }
 
-/// What counts.
+/// Returns the counter behind `cntr`.
 ///
 /// # Safety
 ///
@@ -118,7 +118,7 @@ unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {
     // SAFETY: a counter of ours.
     let object = unsafe { object(cntr) };
     object.counter.value.fetch_add(value, Ordering::Relaxed);
-    drop(object.shared.lock()); // Those who wait for it look again.
+    drop(object.shared.lock()); // Threads that wait for the counter check it again.
     0
 }
 

@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// From this version on error entries say who sent what.
+/// The first API version in which error entries name the sender of a message.
 const SRC_ADDR_API_VERSION: u32 = version(1, 20);
 
-/// How long who may sleep looks before.
+/// The time for which a reader that may sleep polls before it does.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// A queue, under the lock.
@@ -329,7 +329,7 @@ fn is_known_empty(state: &mut State, slot: usize) -> bool {
 unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
     // SAFETY: a queue of ours.
     let object = unsafe { object(cq) };
-    // Programs look again and again, most of the time in vain.
+    // Programs read again and again, and most reads find nothing.
     if object.was_empty.load(Ordering::Relaxed) && object.shared.try_inspect(|state| is_known_empty(state, object.slot))
     {
         return -(Errno::AGAIN.0 as isize);
@@ -342,7 +342,7 @@ unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, so
 
 /// # Safety
 ///
-/// The promise of whoever calls [`readfrom`].
+/// The promises of the caller of [`readfrom`].
 #[inline(never)]
 unsafe fn read_locked(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
     number(|| {
@@ -502,7 +502,7 @@ unsafe extern "C" fn strerror(
     unsafe { text(errno, buf, len) }
 }
 
-/// What an error means, for people.
+/// Returns the text for an error code.
 ///
 /// # Safety
 ///

@@ -44,7 +44,7 @@ static DOMAIN_OPS: DomainOps = DomainOps {
 };
 
 impl DomainObject {
-    /// What the domain's objects share.
+    /// Returns the state that the domain's objects share.
     ///
     /// # Safety
     ///
@@ -88,7 +88,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// An event queue may be bound; nothing is ever told there.
+/// An event queue may be bound. No events are reported there.
 unsafe extern "C" fn bind(_fid: *mut Fid, _eq: *mut Fid, _flags: u64) -> c_int {
     0
 }

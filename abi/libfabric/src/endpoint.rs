@@ -19,7 +19,7 @@ use crate::{atomic, cntr, message, remote, stubs};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// What an endpoint promises to take at least, as far as programs ask.
+/// The minimum number of operations that an endpoint promises to take, reported to programs that ask.
 const SIZE_LEFT: isize = 1024;
 
 /// An endpoint.

@@ -1,4 +1,4 @@
-//! Event queues: what would be told there never happens here, but what programs write there they can read again.
+//! Event queues. The provider reports no events there. Programs can read back the events that they write.
 
 use crate::abi::consts::FI_CLASS_EQ;
 use crate::abi::objects::{Fid, FidEq, FidFabric};
@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Of a read: the event stays.
+/// Flag of a read: the event stays in the queue.
 const FI_PEEK: u64 = crate::abi::consts::FI_PEEK;
 
 static OPS: Ops = Ops {

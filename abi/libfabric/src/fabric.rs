@@ -83,7 +83,7 @@ unsafe extern "C" fn open_domain2(
     unsafe { open_domain(fabric, info, domain, context) }
 }
 
-/// Whether a program may sleep on the descriptors of these objects.
+/// Checks whether a program may sleep on the descriptors of these objects.
 unsafe extern "C" fn trywait(_fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
     call(|| {
         let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;

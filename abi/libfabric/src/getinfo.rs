@@ -1,4 +1,4 @@
-//! `fi_getinfo()`: what there is, for whom it is enough, and how it is answered.
+//! `fi_getinfo()`: the offer of the provider, the check of a request against it, and the reply.
 //!
 //! What is answered belongs to libfabric, which frees each part of it with `free()`: so each part is from `calloc()`.
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The name of the daemon's program.
 const DAEMON: &str = "isthmusd";
 
-/// What fabric and domain are called.
+/// The name of the fabric and of the domain.
 const NAME: &CStr = crate::provider::NAME;
 
 const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
@@ -47,7 +47,7 @@ const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
 
 const ORDERS: u64 = FI_ORDER_STRICT | FI_ORDER_RMA_AND_ATOMIC;
 
-/// Our own; nobody else speaks it.
+/// Our own protocol; no other provider speaks it.
 const PROTOCOL: u32 = FI_PROV_SPECIFIC | 0x4953;
 const ADDR_FORMAT: u32 = FI_PROV_SPECIFIC | 0x4953;
 const PROTOCOL_VERSION: u32 = 1;
@@ -89,10 +89,10 @@ fn installed_daemon() -> Option<PathBuf> {
     places.map(|place| place.join(DAEMON)).find(|path| path.is_file())
 }
 
-/// How often a daemon is looked for.
+/// The number of attempts to find a daemon.
 const TRIES: u32 = 3;
 
-/// Whether an endpoint could attach: a daemon answers, or one can be started.
+/// Returns true if an endpoint could attach: a daemon answers, or one can be started.
 fn is_reachable() -> bool {
     let Ok(options) = options() else { return false };
     // An attempt may end by a signal of the program's, and a rank that finds no provider ends its whole job.
@@ -106,7 +106,7 @@ fn is_reachable() -> bool {
     options.daemon.is_some() || std::env::split_paths(&path).any(|folder| folder.join(DAEMON).is_file())
 }
 
-/// What libfabric asks us.
+/// The entry point for libfabric.
 pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
@@ -136,7 +136,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     })
 }
 
-/// What a caller wants of what we leave to it.
+/// The caller's choice for attributes that the provider leaves to it.
 #[derive(Debug, Default)]
 struct RequestedAttrs {
     version: u32,
@@ -149,7 +149,7 @@ struct RequestedAttrs {
     rx_flags: u64,
 }
 
-/// What is needed is among what there is.
+/// Returns an error unless the `wanted` bits are a subset of `have`.
 fn check_subset(wanted: u64, have: u64) -> Result<(), Errno> {
     if wanted & !have == 0 { Ok(()) } else { Err(Errno::NODATA) }
 }
@@ -242,7 +242,7 @@ impl RequestedAttrs {
         check_at_most(domain.mr_iov_limit, 1)?;
         (self.threading, self.av_type) = (domain.threading, domain.av_type);
         (self.control_progress, self.data_progress) = (domain.control_progress, domain.data_progress);
-        // The mode of before 1.5 that is ours stays what it was called; of the later ones we need none.
+        // Before API 1.5 our mode is called FI_MR_SCALABLE. Of the later mode bits the provider needs none.
         self.mr_mode =
             if domain.mr_mode == FI_MR_SCALABLE && self.version < version(1, 5) { FI_MR_SCALABLE } else { 0 };
         Ok(())
@@ -284,7 +284,7 @@ fn named() -> Result<*mut c_char, Errno> {
     Ok(place.cast())
 }
 
-/// What is answered. Where memory runs out half-way the rest of it is lost, and that is the least of the program's sorrows.
+/// Builds the reply. If memory runs out half-way, the parts allocated before are leaked.
 fn answer(requested: &RequestedAttrs) -> Result<*mut Info, Errno> {
     let fabric = FabricAttr {
         fabric: std::ptr::null_mut(),

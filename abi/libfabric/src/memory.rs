@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long those who are at it may go on reading or writing a region that is being closed.
+/// The longest time for which peers may go on reading or writing a region that is being closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[repr(C)]
@@ -52,7 +52,7 @@ unsafe fn register(
     // SAFETY: the domain that this table belongs to.
     let shared = unsafe { DomainObject::shared(domain.cast::<FidDomain>()) };
     let region = Arc::new(Region::new(iovec.base.cast(), iovec.len, access));
-    let mut state = shared.lock(); // So that nobody is served out of memory that is being moved.
+    let mut state = shared.lock(); // So that no request is served out of memory that is being moved.
     shared.regions.insert(key, Arc::clone(&region))?;
     if !shared.options.no_regcache {
         // SAFETY: the program keeps registered memory mapped until it is closed, which calls `unexpose`.
@@ -116,7 +116,7 @@ unsafe extern "C" fn regattr(domain: *mut Fid, attr: *const MrAttr, _flags: u64,
     })
 }
 
-/// Nothing of the region is touched any more when this is over.
+/// Closes a region. No access to the region happens after this returns.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     call(|| {
         // SAFETY: `fid` is the first field of an object made in `register`, which its owner gives back.

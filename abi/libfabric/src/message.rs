@@ -235,7 +235,7 @@ unsafe extern "C" fn injectdata(ep: *mut FidEp, buf: *const c_void, len: usize, 
     unsafe { post_send(ep, to, send_request, Flags::Own(FI_INJECT), &IoVecs::one(buf, len)) }
 }
 
-/// What a program says of a receive.
+/// The program's description of a receive.
 struct ReceiveRequest {
     space: MatchSpace,
     filter: Filter,
@@ -365,7 +365,7 @@ unsafe extern "C" fn trecvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64)
     }
 }
 
-/// What a receive of plain messages wants.
+/// Returns the filter of a receive of plain messages.
 fn from(source: u64) -> Filter {
     Filter { source, tag: 0, ignore: u64::MAX }
 }

@@ -1,4 +1,4 @@
-//! What libfabric finds when it opens the library.
+//! The provider table that libfabric finds when it opens the library.
 
 use crate::abi::consts::version;
 use crate::abi::info::Provider;
@@ -31,7 +31,7 @@ static PROVIDER: ProviderCell = ProviderCell(UnsafeCell::new(Provider {
     cleanup: None,
 }));
 
-/// What libfabric calls when it has opened the library.
+/// The function that libfabric calls when it has opened the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut std::ffi::c_void {
     PROVIDER.0.get().cast()

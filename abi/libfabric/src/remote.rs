@@ -13,7 +13,7 @@ use std::ffi::c_void;
 pub(crate) static RMA_OPS: RmaOps =
     RmaOps { size: size_of::<RmaOps>(), read, readv, readmsg, write, writev, writemsg, inject, writedata, injectdata };
 
-/// What a call says of the far side.
+/// The remote side of a call: destination, offset and key.
 #[derive(Clone, Copy)]
 pub(crate) struct RemoteAddr {
     pub(crate) to: u64,
@@ -21,7 +21,7 @@ pub(crate) struct RemoteAddr {
     pub(crate) key: u64,
 }
 
-/// What a call says of itself. Flags are the call's own, or None for those that calls without have.
+/// The context, flags and data of a call. `flags` is None for calls without flags of their own, which use the defaults.
 #[derive(Clone, Copy)]
 pub(crate) struct OpFlags {
     pub(crate) context: *mut c_void,

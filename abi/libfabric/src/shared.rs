@@ -1,12 +1,12 @@
-//! What the objects of a domain have in common, and the lock that covers it.
+//! The state that the objects of a domain share, and the lock that covers it.
 //!
 //! ```text
 //!   domain, endpoint, av, cq, cntr, mr ── each an object of C with an Arc of this
 //!        └── lock ──► State: members (endpoints and what is bound to them), address vectors, queues
 //! ```
 //!
-//! There is one lock for all of a domain. With `FI_THREAD_DOMAIN` nobody ever waits for it; with `FI_THREAD_SAFE` it is what makes that
-//! true. Who sleeps does so without it, and is nudged by whoever lets go of it.
+//! One lock covers all of a domain. With `FI_THREAD_DOMAIN` no thread ever waits for it; with `FI_THREAD_SAFE` the lock provides the thread
+//! safety. A thread sleeps without the lock. The next thread that releases the lock wakes it.
 
 use crate::abi::consts::FI_ADDR_UNSPEC;
 use crate::address::Av;
@@ -31,7 +31,7 @@ pub(crate) struct Member {
     /// Flags of calls that have none of their own.
     pub(crate) tx_flags: u64,
     pub(crate) rx_flags: u64,
-    /// Receives may say from whom; else what they say means nothing.
+    /// Receives may name a sender; if false, the sender they name is ignored.
     pub(crate) directed: bool,
     pub(crate) enabled: bool,
 }
@@ -81,8 +81,8 @@ impl State {
         }
     }
 
-    /// From whom a receive is to take: the number that stands for this one. A peer of another host is known only when it was looked
-    /// for; one that is not there sends nothing.
+    /// Returns the number that stands for the sender a receive is to take from. A peer of another host is known only after a look-up; a
+    /// peer that is not there sends nothing.
     pub(crate) fn source(&mut self, at: usize, from: u64) -> Result<u64, Errno> {
         let _ = self.route(at, from);
         let member = self.members.get(at).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
@@ -98,7 +98,7 @@ impl State {
         self.members.iter_mut().flatten().for_each(|member| _ = member.endpoint.progress());
     }
 
-    /// Has descriptors tell of everything from now on. False if there is something already.
+    /// Arms the descriptors of all endpoints, which report everything from now on. Returns false if there is something to do already.
     pub(crate) fn arm_all(&mut self) -> bool {
         let mut quiet = true;
         for member in self.members.iter_mut().flatten() {
@@ -108,14 +108,14 @@ impl State {
     }
 }
 
-/// What the objects of a domain share.
+/// The state that the objects of a domain share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     state: BiasedLock<State>,
     pub(crate) wait_object: WaitObject,
     pub(crate) regions: Arc<Regions>,
     pub(crate) options: Options,
-    /// Of the API that the program was built with.
+    /// The version of the API that the program was built with.
     pub(crate) api_version: u32,
 }
 
@@ -131,8 +131,8 @@ impl Shared {
         Locked { guard: self.hold(), shared: self }
     }
 
-    /// Has a look, if nobody else is inside; `look` changes nothing that anybody waits for. False where there was none, and where it found
-    /// a defect of ours.
+    /// Runs `look` if no other thread holds the lock, and returns its result. `look` must change nothing that a thread waits for. Returns
+    /// false if the lock is held, or if `look` panics.
     #[inline]
     pub(crate) fn try_inspect(&self, look: impl FnOnce(&mut State) -> bool) -> bool {
         let Some(mut state) = self.state.try_lock() else { return false };
@@ -155,7 +155,7 @@ impl<'a> Locked<'a> {
     /// Releases the lock without a wake-up.
     fn release(self) -> &'a Shared {
         let this = ManuallyDrop::new(self);
-        // SAFETY: nobody uses or drops `this` any more, so the guard is only here.
+        // SAFETY: no code uses or drops `this` any more, so the guard is only here.
         drop(unsafe { std::ptr::read(&raw const this.guard) });
         this.shared
     }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 const WAKE_EVENT: u64 = 1;
 
-/// What those who wait on a domain sleep on: the descriptors of all its endpoints, and an eventfd that other threads write to.
+/// The descriptor that threads waiting on a domain sleep on: an epoll set of all its endpoints' descriptors and of an eventfd that other
+/// threads write to.
 #[derive(Debug)]
 pub(crate) struct WaitObject {
     set: OwnedFd,
@@ -33,7 +34,7 @@ impl WaitObject {
         self.set.as_fd()
     }
 
-    /// Wakes who sleeps.
+    /// Wakes the sleeping threads.
     pub(crate) fn wake(&self) {
         // Refused where the counter is full: then it is readable, which is all that is wanted.
         let _ = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
@@ -56,12 +57,12 @@ impl WaitObject {
     }
 }
 
-/// When a wait ends: a negative number of milliseconds is never.
+/// Returns the end of a wait; none for a negative number of milliseconds, which means forever.
 pub(crate) fn deadline(timeout_ms: i32) -> Option<Instant> {
     u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
 }
 
-/// What is left until then; a long time where there is no end.
+/// Returns the time left until `deadline`; an hour if there is none.
 pub(crate) fn time_left(deadline: Option<Instant>) -> Duration {
     deadline.map_or(Duration::from_secs(3600), |deadline| deadline.saturating_duration_since(Instant::now()))
 }

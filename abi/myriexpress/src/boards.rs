@@ -11,7 +11,7 @@ use std::time::Duration;
 /// `MX_MAX_HOSTNAME_LEN`.
 const HOSTNAME_LEN_MAX: usize = 80;
 
-/// Whether somebody is there to be asked for boards.
+/// Returns an error if this host has no board.
 pub(crate) fn check() -> Result<(), Failure> {
     if report()?.boards.is_empty() { Err(Return::NO_DEV.into()) } else { Ok(()) }
 }
@@ -20,7 +20,7 @@ pub(crate) fn check() -> Result<(), Failure> {
 pub(crate) fn report() -> Result<MxBoards, Failure> {
     let options = options()?;
     match QueryClient::connect(&options).and_then(|mut inquirer| inquirer.mx()) {
-        // Whoever attaches may start a daemon.
+        // Attaching may start a daemon.
         Err(refusal) if refusal.reason == Reason::DaemonUnreachable && !options.no_autostart => {
             let mut domain = Domain::attach_with(&options)?;
             let report = domain.mx()?;
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn mx_nic_id_to_hostname(nic_id: u64, name: *mut c_char) -
         let peers = report()?.peers;
         let peer = peers.iter().find(|peer| peer.nic == nic_id).ok_or(Return::HOST_NOT_FOUND)?;
         let len = peer.name.len().min(HOSTNAME_LEN_MAX - 1);
-        // SAFETY: the caller has room for 80 bytes, and `len` and the zero byte are at most so many.
+        // SAFETY: the caller has room for 80 bytes, and `len` and the zero byte are at most 80.
         unsafe {
             std::ptr::copy_nonoverlapping(peer.name.as_ptr().cast(), name, len);
             name.add(len).write(0);
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn mx_nic_id_to_hostname(nic_id: u64, name: *mut c_char) -
     })
 }
 
-/// Hands a result out, if somebody wants it.
+/// Writes a result, if the caller wants it.
 ///
 /// # Safety
 ///

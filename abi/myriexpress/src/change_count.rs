@@ -1,7 +1,7 @@
 //! Changes that threads sleep for.
 //!
-//! A condition variable would do, but who wakes from it waits for the mutex unseen; here sleepers take the lock again as everybody
-//! does.
+//! A condition variable would do, too. But a thread that wakes from it waits for the mutex inside the condition variable, where the
+//! slot of the endpoint does not count it as waiting. Here sleepers take the lock again as every other thread does.
 
 use rustix::event::Timespec;
 use rustix::thread::futex::{self, Flags};
@@ -22,14 +22,14 @@ impl ChangeCount {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// There is another one: all who sleep wake.
+    /// Counts another change, and wakes all sleepers.
     pub(crate) fn notify(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
-        // Nobody sleeping is as good as everybody woken.
+        // Waking no sleeper counts as success.
         let _ = futex::wake(&self.0, Flags::PRIVATE, u32::MAX >> 1);
     }
 
-    /// Sleeps while there have been so many changes, at most `limit`; or ends early, for no reason.
+    /// Sleeps while the count is `count`, for at most `limit`. May return early without a change.
     pub(crate) fn wait(&self, count: u32, limit: Option<Duration>) {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // Refused where there has been another one, ended early by a signal, over by the limit: the caller looks for itself.

@@ -75,7 +75,7 @@ returns! {
 const STATUS_BASE: u32 = 80;
 
 impl Return {
-    /// What the error handler gets for a request that ended so.
+    /// Returns the code that the error handler gets for a request with this status.
     pub(crate) fn of_status(code: StatusCode) -> Self {
         Self(STATUS_BASE + code.number())
     }

@@ -16,7 +16,7 @@ impl Locked {
         to_c_status(self.handle(), status)
     }
 
-    /// What a program learns of a request that is over, and is no more thereby.
+    /// Consumes a request that is over, and returns its status.
     #[inline(always)]
     fn test(&mut self, request: RequestId) -> Result<Option<MxStatus>, Failure> {
         let endpoint = self.handle();
@@ -33,7 +33,7 @@ impl Locked {
     }
 }
 
-/// What a program learns, of an endpoint's request or of a message that waits there.
+/// Converts the status of an endpoint's request, or of a message that waits there.
 #[inline(always)]
 fn to_c_status(endpoint: EndpointHandle, status: &isthmus_mx::Status) -> MxStatus {
     let source = status.source;
@@ -80,7 +80,7 @@ pub(crate) unsafe fn answer(found: Option<MxStatus>, status: *mut MxStatus, resu
     }
 }
 
-/// The same for a request, which is no more if it is over.
+/// Like `answer`, and sets the handle of a request that is over to 0.
 ///
 /// # Safety
 ///
@@ -101,7 +101,7 @@ unsafe fn answer_request(
     }
 }
 
-/// How a call ends whose request may have ended with an error. Then the handler hears of that, which is no error of the call.
+/// Ends a call that may have found a failed request. The error handler is called for the request, which is no error of the call.
 #[inline]
 fn report_if_failed(name: &'static str, endpoint: EndpointHandle, code: u32, answer: Return) -> Return {
     if code != 0 && answer == Return::SUCCESS {
@@ -122,7 +122,7 @@ fn code_of(found: &Option<MxStatus>) -> u32 {
     found.as_ref().map_or(0, |found| found.code.0)
 }
 
-/// Is it over?
+/// Returns whether a request is over, with its status if it is.
 ///
 /// # Safety
 ///
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn mx_test(
     report_if_failed("mx_test", endpoint, code, answer)
 }
 
-/// The same, waiting for it.
+/// Like [`mx_test`], but waits until the request is over.
 ///
 /// # Safety
 ///
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn mx_wait(
     report_if_failed("mx_wait", endpoint, code, answer)
 }
 
-/// The request that was over first of those that fit.
+/// Returns the oldest completed request that matches.
 ///
 /// # Safety
 ///
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn mx_test_any(
     report_if_failed("mx_test_any", endpoint, code, answer)
 }
 
-/// The same, waiting for one.
+/// Like [`mx_test_any`], but waits for a request.
 ///
 /// # Safety
 ///
@@ -272,7 +272,7 @@ unsafe fn answer_peek(found: Option<RequestHandle>, request: *mut RequestHandle,
     }
 }
 
-/// The request that was over first.
+/// Returns the oldest completed request.
 ///
 /// # Safety
 ///
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn mx_ipeek(endpoint: EndpointHandle, request: *mut Reques
     })
 }
 
-/// The same, waiting for one.
+/// Like [`mx_ipeek`], but waits for a request.
 ///
 /// # Safety
 ///

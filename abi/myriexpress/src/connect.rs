@@ -1,7 +1,7 @@
 //! Connecting, and what a program can learn of an address.
 //!
-//! The daemon says at once who has an endpoint number, or why nobody may talk to it. There is nothing to wait for but a daemon
-//! that is being started again, and endpoints that we know and it does not know yet.
+//! The daemon reports at once which domain has an endpoint number, or why it refuses the connection. Two cases need a wait: a daemon
+//! that is being restarted, and endpoints that we know and the new daemon does not know yet.
 
 use crate::codes::Return;
 use crate::endpoint::MxAddress;
@@ -24,7 +24,7 @@ const RETRY_MS: u32 = 100;
 const RECONNECT_MS: u32 = 1000;
 const RECONNECT_POLL_MS: u32 = 20;
 
-/// Longest that a daemon is waited for by those who wait for ever, in milliseconds: as long as MX sends again.
+/// Longest wait for a daemon by calls without a timeout, in milliseconds: as long as MX sends again.
 const CONNECT_TIMEOUT_MAX_MS: u32 = 500_000;
 
 /// How long what is under way may take to end before a partner is forgotten, in milliseconds.
@@ -67,7 +67,7 @@ impl Locked {
         self.engine().partner(address).map_err(|_| Reason::OutOfMemory.into())
     }
 
-    /// True if we know who is there, and have not heard that it went.
+    /// Returns true if we know the endpoint there, and its domain has not left.
     fn is_known_at(&mut self, place: MxAddress) -> bool {
         let gone = std::mem::take(&mut self.matcher().gone);
         self.partner_addresses.retain(|address, _| !gone.contains(&address.domain));
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn mx_connect(
             locked = after;
         };
         let found = locked.address(partner);
-        // What came meanwhile is let in, as ever when a program calls.
+        // Messages that arrived meanwhile are received, as in every call of the program.
         drop(wait::progress(locked)?);
         // SAFETY: null or writable by the caller's promise.
         unsafe { boards::put(address, found) }
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn mx_iconnect(
     })
 }
 
-/// Forgets a partner: requests to it end, messages of it that nobody took are dropped.
+/// Forgets a partner: requests to it end, and its messages that no receive took are dropped.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: MxEndpointAddr) -> Return {
     call("mx_disconnect", endpoint, || {

@@ -1,4 +1,4 @@
-//! An open endpoint: its domain, which is its alone, and who waits for what.
+//! An open endpoint: its domain, which belongs to it alone, and the threads that wait on it.
 
 use crate::change_count::ChangeCount;
 use crate::environment::Settings;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// Where an endpoint is, as programs know it.
+/// The address of an endpoint, as programs know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MxAddress {
     pub(crate) nic: u64,
@@ -34,12 +34,12 @@ pub(crate) struct Handler {
 // SAFETY: the context is the program's word; it is passed to the program's function and never looked at.
 unsafe impl Send for Handler {}
 
-/// Who does what has to be done for all who wait.
+/// The state of the leader: the thread that makes progress for all threads that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leader {
-    /// Nobody waits, or the one who did has what it waited for.
+    /// No thread waits, or the former leader has found its result.
     None,
-    /// A thread that looks.
+    /// A thread that makes progress.
     Awake,
     /// A thread that sleeps on the domain's descriptor.
     Asleep,
@@ -54,7 +54,7 @@ pub(crate) struct Endpoint {
     pub(crate) place: MxAddress,
     /// This endpoint as a partner of itself.
     pub(crate) own: PartnerId,
-    /// Where partners are that somebody asked for.
+    /// The addresses of partners that the program connected to.
     pub(crate) partner_addresses: HashMap<EndpointAddress, MxAddress>,
     pub(crate) handler: Option<Handler>,
     /// The thread that the handler runs on.
@@ -62,12 +62,12 @@ pub(crate) struct Endpoint {
     /// `mx_disable_progression()`.
     pub(crate) progress_disabled: bool,
     pub(crate) waiting: AdaptiveSpin,
-    /// What a program that polls does about finding nothing.
+    /// The backoff of a program that polls without finding anything.
     pub(crate) idle: PollBackoff,
     pub(crate) leader: Leader,
-    /// Threads that sleep: a leader, and those who rely on it.
+    /// The number of sleeping threads: the leader if it sleeps, and its followers.
     pub(crate) sleepers: u32,
-    /// Events that those who sleep have heard of.
+    /// The events that the sleeping threads were notified of.
     reported_events: u64,
     /// Calls of `mx_wakeup()`.
     pub(crate) wakeups: u64,
@@ -122,25 +122,25 @@ impl Endpoint {
         self.matcher().finish_iteration();
     }
 
-    /// Has the descriptor tell of everything from now on. False if there is something already.
+    /// Arms the descriptor for every later event. False if there is an event already.
     pub(crate) fn arm(&mut self) -> bool {
         self.matcher().prepare_wait();
         self.domain.arm()
     }
 
-    /// True while nothing is to happen by itself.
+    /// Returns true while the endpoint makes no progress: the program has disabled it, or its handler runs.
     #[inline]
     pub(crate) fn is_progress_disabled(&self) -> bool {
         self.progress_disabled || self.in_handler.is_some()
     }
 
-    /// True while the handler of unexpected messages is to be called.
+    /// Returns true if the handler of unexpected messages is to be called.
     #[inline]
     pub(crate) fn must_call_handler(&self) -> bool {
         !self.domain.matcher().handler_pending.is_empty() && !self.is_progress_disabled()
     }
 
-    /// One progress call for a program that polls. How long to sleep, if that is the thing to do as it has found nothing.
+    /// Makes progress once, for a program that polls. Returns how long to sleep, if nothing was found and sleeping is worthwhile.
     #[inline]
     pub(crate) fn poll(&mut self) -> Option<Duration> {
         let events = self.events();
@@ -152,7 +152,7 @@ impl Endpoint {
         None
     }
 
-    /// A program that polls has found something.
+    /// Records that a program that polls has found something.
     #[inline]
     pub(crate) fn on_work(&mut self) {
         let brought = self.domain.daemon_records();
@@ -163,25 +163,25 @@ impl Endpoint {
         self.domain.matcher().events
     }
 
-    /// True once after something happened: somebody has to be told.
+    /// Returns true once after each event: the sleeping threads have to be notified.
     pub(crate) fn take_event_flag(&mut self) -> bool {
         let events = self.events();
         std::mem::replace(&mut self.reported_events, events) != events
     }
 
-    /// True if threads sleep that rely on the one that leads.
+    /// Returns true if there are sleeping followers of the leader.
     pub(crate) fn has_followers(&self) -> bool {
         self.sleepers > u32::from(self.leader == Leader::Asleep)
     }
 
-    /// Wakes the one that leads, if it sleeps.
+    /// Wakes the leader, if it sleeps.
     pub(crate) fn wake_leader(&self) {
         if self.leader == Leader::Asleep {
             self.wake_fd.wake();
         }
     }
 
-    /// Tells those who sleep if anything happened, and sees to it that whoever sleeps on the descriptor is woken by what comes.
+    /// Notifies the sleeping threads if an event occurred, and arms the descriptor so that later events wake a leader that sleeps on it.
     #[cold]
     pub(crate) fn notify(&mut self, change_count: &ChangeCount) {
         let asleep = self.leader == Leader::Asleep;
@@ -199,7 +199,7 @@ impl Endpoint {
 /// Marks events of the eventfd in the domain's set. The client library ignores them.
 const WAKE_EVENT: u64 = 2;
 
-/// What ended the leader's sleep.
+/// The reason for the end of the leader's sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WakeReason {
     /// The daemon has sent a notification.
@@ -208,7 +208,7 @@ pub(crate) struct WakeReason {
     pub(crate) interrupted: bool,
 }
 
-/// What the leader of those who wait sleeps on. It outlives the endpoint for as long as somebody does.
+/// The descriptors that the leader sleeps on. They outlive the endpoint for as long as a thread sleeps on them.
 ///
 /// ```text
 ///   domain's epoll set ◄── doorbells, the daemon's socket, a timer
@@ -225,7 +225,7 @@ impl WakeFd {
     fn new(domain: &Domain<MxMatcher>) -> Result<Self, Errno> {
         let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let set = rustix::io::fcntl_dupfd_cloexec(domain.fd(), 3)?;
-        // Level-triggered: another thread's look at the set must not take what is meant for the one that sleeps.
+        // Level-triggered: another thread that checks the set must not consume an event that is meant for the leader.
         epoll::add(&set, &eventfd, EventData::new_u64(WAKE_EVENT), EventFlags::IN)?;
         Ok(Self { set, eventfd })
     }

@@ -17,12 +17,12 @@ const COPIED_SENDS_MAX: u32 = 512;
 /// Least that the environment can make of it: what needs no room in a slab is always sent at once.
 const EAGER_MIN: u32 = 128;
 
-/// What the environment says about messages.
+/// The settings for messages that the environment gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Large buffers that are used again are moved onto shared pages.
     pub(crate) rcache: bool,
-    /// Somebody wants the cache, also where it is off unless that is said.
+    /// The environment asks for the cache, which enables it also where it is off by default.
     pub(crate) rcache_forced: bool,
     /// Sends to the endpoint itself end as others do, not only when they are matched.
     pub(crate) no_self: bool,
@@ -59,7 +59,7 @@ impl Settings {
         let thresholds = [threshold("OMX_RNDV_THRESHOLD"), threshold("OMX_SHARED_RNDV_THRESHOLD")];
         let text = |name| (read.variable)(name).map(|value| String::from_utf8_lossy(&value).into_owned());
         Self {
-            // The cache needs nobody's help to be right, so it is on unless somebody does not want it.
+            // The cache needs no help of the program to be correct, so it is on unless the environment disables it.
             rcache: number(Some("MX_RCACHE"), "OMX_RCACHE").is_none_or(|value| value != 0),
             rcache_forced: flag(Some("MX_RCACHE"), "OMX_RCACHE"),
             no_self: flag(Some("MX_DISABLE_SELF"), "OMX_DISABLE_SELF"),

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Return,
-    /// What a person wants to know beside the text of the code.
+    /// Detail for the user, beside the text of the code.
     detail: Option<Box<str>>,
 }
 
@@ -76,7 +76,7 @@ pub static MX_ERRORS_ARE_FATAL: ErrorHandler = fatal;
 #[unsafe(no_mangle)]
 pub static MX_ERRORS_RETURN: ErrorHandler = returns;
 
-/// The handler of the process; null until somebody sets one.
+/// The handler of the process; null until the program sets one.
 static HANDLER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The handler that is there at first; null until `mx_init()` has asked the environment.
@@ -120,7 +120,7 @@ unsafe extern "C-unwind" fn fatal(message: *mut c_char, code: Return) -> Return 
     // SAFETY: not null, and a string by the promise of our caller.
     let message = if message.is_null() { c"error" } else { unsafe { CStr::from_ptr(message) } };
     let line = format!("{}: {}\n", message.to_string_lossy(), code.text().to_string_lossy());
-    // Nobody is left to be told if this does not work.
+    // A write error is ignored: there is no other place to report it.
     let _ = std::io::stderr().write_all(line.as_bytes());
     std::process::exit(-1)
 }
@@ -155,7 +155,7 @@ pub(crate) fn call(name: &'static str, endpoint: EndpointHandle, body: impl FnOn
     })
 }
 
-/// A call whose errors no handler hears of.
+/// Runs a call without reporting its errors to a handler.
 pub(crate) fn call_without_handler(body: impl FnOnce() -> Result<(), Failure>) -> Return {
     let checked = || library::check().map_err(Failure::from).and_then(|()| body());
     match catch_unwind(AssertUnwindSafe(checked)) {

@@ -1,4 +1,4 @@
-//! The handler of unexpected messages, and the times in which nothing happens by itself.
+//! The handler of unexpected messages, and the periods without progress.
 //!
 //! ```text
 //!   asked ─► a receive that was posted meanwhile wants it ──────────────► it has it
@@ -56,8 +56,8 @@ fn call_handler(
     data: *mut c_void,
 ) -> u32 {
     let Handler { function, context } = handler;
-    // SAFETY: the program's function, with what it was registered to get. `data` stays where it is: only whoever runs handlers
-    // takes whole messages out of the queue, and that is us.
+    // SAFETY: the program's function, with what it was registered to get. `data` stays where it is: only the thread that runs handlers
+    // takes whole messages out of the queue, and that is this thread.
     unsafe { function(context, source, envelope.match_info, envelope.msg_length, data) }
 }
 
@@ -116,7 +116,7 @@ impl Endpoint {
         }
     }
 
-    /// The same for a partner that is no more.
+    /// Like `refuse`, for a partner that no longer exists.
     pub(crate) fn refuse_from(
         &mut self,
         from: EndpointAddress,
@@ -198,7 +198,7 @@ pub extern "C" fn mx_register_unexp_callback(
     })
 }
 
-/// Has nothing happen on the endpoint by itself until `mx_reenable_progression()`.
+/// Disables progress on the endpoint until `mx_reenable_progression()`.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_disable_progression(endpoint: EndpointHandle) -> Return {
     call("mx_disable_progression", endpoint, || {

@@ -21,7 +21,7 @@ const UNKNOWN: u32 = u32::MAX;
 const NET_ETHER: u32 = 1;
 const SPEED_10G: u32 = 1;
 
-/// What is counted of a board.
+/// The counters of a board.
 const COUNTERS: [(&str, Counter); 4] = [
     ("endpoints open", |report, board| board_of(report, board).map_or(0, |board| board.endpoints.len() as u32)),
     ("endpoints at most", |report, board| board_of(report, board).map_or(0, |board| board.endpoints_max)),
@@ -35,7 +35,7 @@ fn board_of(report: &MxBoards, number: u32) -> Option<&isthmus_client::MxBoard> 
     report.boards.iter().find(|board| board.number == number)
 }
 
-/// What is asked: `mx_get_info_key_t`.
+/// The key of a query: `mx_get_info_key_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     NicCount,
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn mx_get_info(
             answer.truncate(out_len as usize - 1);
             answer.push(0);
         }
-        // SAFETY: there is room for `out_len` bytes by the caller's promise, and these are at most so many.
+        // SAFETY: there is room for `out_len` bytes by the caller's promise, and the check above leaves `answer` no longer than that.
         unsafe { std::ptr::copy_nonoverlapping(answer.as_ptr(), out_val.cast(), answer.len()) };
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! What middleware calls below the endpoints: a board's handle, its mapper, the registration cache.
+//! Functions that middleware calls below the endpoints: a board's handle, its mapper, the registration cache.
 
 use crate::boards;
 use crate::codes::Return;
@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 /// `MX__INVALID_HANDLE`.
 pub(crate) const INVALID_HANDLE: c_int = -1;
 
-/// The mapper's Ethernet address. There is no mapper: the daemon knows who is there. Programs take boards for connected
+/// The mapper's Ethernet address. There is no mapper: the daemon knows the peers. Programs take boards for connected
 /// where their mapper is the same, so it is the same everywhere.
 const MAPPER: [u8; 6] = [0x02, b'i', b's', b't', b'h', b'm'];
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The level that this library speaks is `MX_API >> 8` of the program's header.
 const API_LEVEL: i32 = 3;
 
-/// The guard of the process that has initialised the library; null while nobody has.
+/// The guard of the process that has initialised the library; null while there is none.
 static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The guard of the process that did so last, and may do so again. Guards are never freed: another thread may be looking.
@@ -56,7 +56,7 @@ pub(crate) fn begin() -> Result<(), Failure> {
         let new = ForkGuard::new().map_err(|_| Return::NO_RESOURCES)?;
         let new = Box::into_raw(Box::new(new));
         if LAST.compare_exchange(last, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: ours, from `into_raw` above: another thread was first, and nobody has seen this one.
+            // SAFETY: ours, from `into_raw` above: another thread was first, and no other thread has seen this one.
             drop(unsafe { Box::from_raw(new) });
         }
     }

@@ -25,7 +25,7 @@ const EVENTS_PER_PROGRESS: u64 = 16;
 /// In the tokens of sends that are over for the program already; requests' names have fewer bits.
 const COPIED_SEND: u64 = 1 << 63;
 
-/// What travels through the engine.
+/// The data of receives and messages in the engine.
 #[derive(Debug)]
 pub(crate) struct MxTypes;
 
@@ -50,9 +50,9 @@ unsafe impl Send for Receive {}
 /// A message that no receive has taken.
 #[derive(Debug)]
 pub(crate) enum MessageSource {
-    /// From somebody else.
+    /// From another endpoint.
     Peer(UnexpectedState),
-    /// From this endpoint, whose send is over when it is taken. `is_contiguous`: it was sent so.
+    /// From this endpoint. Its send is over when it is taken. `is_contiguous`: it was sent so.
     Own { bytes: Vec<u8>, send: Option<RequestId>, is_contiguous: bool },
 }
 
@@ -65,28 +65,28 @@ pub(crate) struct HandlerPending {
     pub(crate) source: MessageSource,
 }
 
-/// The engine, and what is on its way to it.
+/// The engine, and the messages and connects on their way to it.
 #[derive(Debug)]
 pub(crate) struct MxMatcher {
     pub(crate) engine: Engine<MxTypes>,
     /// Whether there is a handler of unexpected messages.
     pub(crate) has_handler: bool,
     pub(crate) handler_pending: VecDeque<HandlerPending>,
-    /// Counts what somebody who waits may be waiting for.
+    /// Counts the events that waiting threads may be waiting for.
     pub(crate) events: u64,
-    /// Events at which whoever has things happen wants to look.
+    /// The count of events at which the progress call stops.
     event_limit: u64,
     /// Events that this progress call may find.
     event_budget: u64,
-    /// The last progress call found all that it might.
+    /// The last progress call found as many events as it might.
     budget_exhausted: bool,
-    /// Connects that the daemon has not answered, and the requests for them where nobody waits.
+    /// Connects that the daemon has not answered, with their requests. None for a connect that a thread waits for in the call.
     pub(crate) connecting: HashMap<MxConnecting, Option<RequestId>>,
-    /// Answers for those who wait.
+    /// Replies for the threads that wait in a connect call.
     pub(crate) answers: HashMap<MxConnecting, Result<EndpointAddress, Refusal>>,
-    /// Domains that have gone since somebody last asked.
+    /// Domains that have left since the list was last taken.
     pub(crate) gone: Vec<DomainId>,
-    /// The endpoint is being closed: nobody looks any more.
+    /// The endpoint is being closed: progress does not stop at events any more, because no caller handles them.
     closing: bool,
     serials: u64,
     /// Sends that are over for the program, while their bytes, which were copied, wait for room.
@@ -95,7 +95,7 @@ pub(crate) struct MxMatcher {
     scattered: HashMap<u64, Option<Box<[Segment]>>>,
     /// Receives that took a message which is still arriving.
     waiting_for_rest: Vec<(EndpointAddress, RequestId, Receive)>,
-    /// Those whose message is there now.
+    /// Such receives with a message that is complete now.
     ready: Vec<(Posted, Unexpected)>,
 }
 
@@ -124,9 +124,9 @@ impl MxMatcher {
         }
     }
 
-    /// A progress call begins. One that looks behind the last message that is there has the next cell's line brought here, and waits
-    /// for it while the program could be answering. So a call ends with the first event, and finds more only where the calls before
-    /// it have found all they might.
+    /// Begins a progress call. The call ends with the first event, because a poll behind the last message is expensive: it fetches the
+    /// cache line of the next cell, and waits for it while the program could already reply. If the previous call found as many events
+    /// as it might, this call may find twice as many, up to `EVENTS_PER_PROGRESS`.
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.event_budget = if self.budget_exhausted { (2 * self.event_budget).min(EVENTS_PER_PROGRESS) } else { 1 };
@@ -144,7 +144,7 @@ impl MxMatcher {
         self.event_limit = self.events + 1;
     }
 
-    /// From now on nobody looks at anything.
+    /// Marks the endpoint as being closed: its handler is not asked any more, and progress does not stop at events.
     pub(crate) fn end(&mut self) {
         (self.has_handler, self.closing) = (false, true);
     }
@@ -163,7 +163,7 @@ impl MxMatcher {
         }
     }
 
-    /// Several segments are filled from one buffer; where there is no memory for it, the message is lost and the receive says so.
+    /// Returns a receive with one buffer for several segments. If there is no memory for it, the message is lost and the receive fails.
     #[cold]
     fn scattered_receive(&mut self, token: Token, segments: Box<[Segment]>, msg_length: u32) -> Posted {
         let room: u64 = segments.iter().map(|segment| u64::from(segment.segment_length)).sum();

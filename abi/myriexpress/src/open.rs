@@ -19,7 +19,7 @@ const ANY: u32 = u32::MAX;
 /// How long what was sent may take to leave when an endpoint is closed.
 const LINGER: Duration = Duration::from_millis(250);
 
-/// What `mx_param_t`s say.
+/// The values of the `mx_param_t`s.
 #[derive(Default)]
 struct Parameters {
     error_handler: Option<ErrorHandler>,
@@ -162,7 +162,7 @@ fn close(endpoint: EndpointHandle) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Closes what is open, so that others hear of it. Nothing that stands in the way of that is anybody's business any more.
+/// Closes all open endpoints, so that their peers are notified. Errors are ignored, because no caller could act on them.
 pub(crate) fn close_all() {
     for endpoint in table::handles() {
         let _ = close(endpoint);

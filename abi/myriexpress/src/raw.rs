@@ -1,5 +1,5 @@
-//! Raw endpoints: whole frames of a board. No board of this host has a raw port, so none can be opened, and whatever else is
-//! asked for is asked of an endpoint that is not open. As ever with these calls, no error handler hears of it.
+//! Raw endpoints: whole frames of a board. No board of this host has a raw port, so none can be opened, and every other call names
+//! an endpoint that is not open. These calls never report their errors to the error handler.
 
 use crate::codes::Return;
 use crate::errors::call_without_handler;

@@ -64,7 +64,7 @@ fn post_error_code(error: PostError) -> Return {
     }
 }
 
-/// What a program wants of a match information.
+/// Returns the filter for a match information under a mask.
 #[inline]
 pub(crate) fn filter(match_info: u64, match_mask: u64) -> Result<Filter, Failure> {
     Filter::new(match_info, match_mask).map_err(|_| Return::BAD_MATCH_MASK.into())
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn mx_iprobe(
     })
 }
 
-/// The same, waiting for it.
+/// Like [`mx_iprobe`], but waits for a message.
 ///
 /// # Safety
 ///

@@ -71,7 +71,7 @@ pub unsafe extern "C" fn mx_ibuffered(
     if is_send { answer } else { Return::BAD_REQUEST }
 }
 
-/// The same, waiting for it.
+/// Like [`mx_ibuffered`], but waits until the buffer may be used again.
 ///
 /// # Safety
 ///
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn mx_buffered(
     })
 }
 
-/// Nobody wants to know how it ends.
+/// Forgets a request: it continues, and its end is not reported.
 ///
 /// # Safety
 ///
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn mx_forget(endpoint: EndpointHandle, request: *mut Reque
     })
 }
 
-/// What was given with a request.
+/// Returns the context that was given with a request.
 ///
 /// # Safety
 ///

@@ -73,7 +73,7 @@ impl<'a> SegmentList<'a> {
     ///
     /// # Safety
     ///
-    /// The segments can be read, and nobody writes them meanwhile.
+    /// The segments can be read, and no thread writes them meanwhile.
     pub(crate) unsafe fn gather(self) -> Result<Vec<u8>, Return> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(self.len() as usize).map_err(|_| Return::NO_RESOURCES)?;
@@ -97,7 +97,7 @@ impl<'a> SegmentList<'a> {
 ///
 /// # Safety
 ///
-/// As for [`SegmentList::read`]; what the segments point to can be read, and nobody writes it, during `'a`.
+/// As for [`SegmentList::read`]; what the segments point to can be read, and no thread writes it, during `'a`.
 #[inline(always)]
 pub(crate) unsafe fn short<'a>(list: *const Segment, count: u32, most: u32) -> Option<&'a [u8]> {
     if count == 0 {

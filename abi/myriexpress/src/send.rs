@@ -21,7 +21,7 @@ use std::ffi::c_void;
 /// Longest message that is sent without a request, if there is room for it.
 const INLINE_MAX: u32 = 128;
 
-/// What a program says of a send, but its bytes.
+/// The arguments of a send, without its bytes.
 struct SendRequest {
     to: PartnerId,
     match_info: u64,
@@ -94,7 +94,7 @@ impl Locked {
         PartnerId::from_bits(address.stuff[1]).filter(|_| own).ok_or_else(|| Return::BAD_ENDPOINT.into())
     }
 
-    /// Hands a request out; one that nobody has a place for is forgotten.
+    /// Writes the handle of a request to `place`; if `place` is null, the request is forgotten.
     ///
     /// # Safety
     ///
@@ -164,7 +164,7 @@ unsafe fn send(
     unsafe { post(locked, segment_list, send_request, address, request) }
 }
 
-/// A send to somebody else that may have to wait.
+/// Posts a send to another endpoint, which may have to wait.
 ///
 /// # Safety
 ///

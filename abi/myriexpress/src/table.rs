@@ -41,12 +41,12 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct Slot {
     /// The handle of the endpoint in it; 0 if there is none.
     handle: AtomicUsize,
-    /// Whether somebody has it, or is about to.
+    /// Whether the slot holds an endpoint, or is about to.
     taken: AtomicBool,
     uses: AtomicUsize,
     error_handler: AtomicPtr<()>,
     endpoint: BiasedLock<Option<Box<Endpoint>>>,
-    /// Told when something happened that a sleeper may be waiting for.
+    /// Notified when an event occurred that a sleeper may be waiting for.
     change_count: ChangeCount,
     /// Threads that wait for the lock.
     queued: AtomicU32,
@@ -70,7 +70,7 @@ impl Slot {
         from_pointer(self.error_handler.load(Ordering::Acquire))
     }
 
-    /// True while another thread wants the lock.
+    /// Returns true while another thread wants the lock.
     pub(crate) fn is_contended(&self) -> bool {
         self.queued.load(Ordering::Relaxed) > 0
     }
@@ -100,7 +100,7 @@ pub(crate) fn slot(handle: EndpointHandle) -> Option<&'static Slot> {
     if slot.handle.load(Ordering::Acquire) == handle { Some(slot) } else { None }
 }
 
-/// An endpoint that is locked. When it is let go, those who sleep hear of what happened.
+/// A locked endpoint. Unlocking notifies the sleeping threads of what happened.
 #[derive(Debug)]
 pub(crate) struct Locked {
     handle: EndpointHandle,
@@ -121,7 +121,7 @@ pub(crate) fn lock(handle: EndpointHandle) -> Result<Locked, Failure> {
     Ok(Locked { handle, slot, guard: Some(guard) })
 }
 
-/// Why an endpoint cannot be used that is locked already.
+/// Returns the reason why a locked endpoint cannot be used.
 #[cold]
 fn unusable_code(locked: Locked) -> Return {
     if locked.slot.endpoint.is_poisoned() { Return::BAD_BAD_BAD } else { Return::BAD_ENDPOINT }
@@ -144,7 +144,7 @@ pub(crate) fn handles() -> impl Iterator<Item = EndpointHandle> {
     TABLE.iter().map(|slot| slot.handle.load(Ordering::Acquire)).filter(|handle| *handle != 0)
 }
 
-/// True if the process has more than one.
+/// Returns true if the process has more than one.
 pub(crate) fn has_several() -> bool {
     OPEN.load(Ordering::Relaxed) > 1
 }
@@ -191,8 +191,8 @@ impl Drop for ReservedSlot {
     }
 }
 
-/// What a child of a fork has of its parent is not its own: no handle means anything, and the slots, whose locks may be held by
-/// threads that do not exist, are left alone for ever.
+/// Disowns what the child of a fork has inherited from its parent: no handle is valid any more, and the slots are left alone for
+/// ever, because threads that do not exist in the child may hold their locks.
 pub(crate) fn release_borrowed_buffers() {
     for slot in &TABLE {
         slot.handle.store(0, Ordering::Release);
@@ -234,7 +234,7 @@ impl Locked {
         endpoint
     }
 
-    /// Lets go of the lock for the time of `meanwhile`. An error if the endpoint is closed by then.
+    /// Releases the lock while `meanwhile` runs. An error if the endpoint is closed by then.
     pub(crate) fn unlocked<R>(self, meanwhile: impl FnOnce() -> R) -> Result<(Self, R), Failure> {
         let handle = self.handle;
         drop(self);
@@ -250,40 +250,40 @@ impl Locked {
         Ok((lock(self.handle)?, answer))
     }
 
-    /// Sleeps until somebody tells of a change, or `limit` is over. An error if the endpoint is closed by then.
+    /// Sleeps until the next change, or for `limit`. An error if the endpoint is closed by then.
     pub(crate) fn sleep(mut self, limit: Option<Duration>) -> Result<Self, Failure> {
         let (events, calls) = (self.events(), self.must_call_handler());
         self.notify();
         if self.events() != events || self.must_call_handler() != calls {
-            return Ok(self); // That may be what we are about to sleep for, and nobody would tell us again.
+            return Ok(self); // This may be the event to wait for, and there is no second notification.
         }
         let (slot, handle) = (self.slot, self.handle);
         let seen = slot.change_count.count();
         self.guard = None;
         slot.change_count.wait(seen, limit);
-        // As any other that wants the lock: whoever leads without ever sleeping sees that, and lets us in.
+        // Takes the lock as every other thread does: a leader that never sleeps sees the contention and yields the lock.
         lock(handle)
     }
 
-    /// Wakes all who sleep.
+    /// Wakes all sleeping threads.
     pub(crate) fn wake_all(&self) {
         self.slot.change_count.notify();
         self.wake_leader();
     }
 
-    /// Wakes those who follow the one that leads.
+    /// Wakes the followers of the leader.
     pub(crate) fn wake_followers(&self) {
         self.slot.change_count.notify();
     }
 
-    /// Tells those who follow the one that leads if anything happened.
+    /// Notifies the followers of the leader if an event occurred.
     pub(crate) fn notify_followers(&mut self) {
         if self.has_followers() && self.take_event_flag() {
             self.slot.change_count.notify();
         }
     }
 
-    /// Tells those who sleep what happened.
+    /// Notifies the sleeping threads of events.
     #[inline(always)]
     fn notify(&mut self) {
         if let Some(endpoint) = self.guard.as_mut().and_then(|guard| guard.as_deref_mut())
@@ -296,7 +296,7 @@ impl Locked {
     #[cold]
     fn notify_sleepers(endpoint: &mut Endpoint, change_count: &ChangeCount) {
         if std::thread::panicking() {
-            // Each one that wakes finds the lock poisoned.
+            // Each thread that wakes finds the lock poisoned.
             endpoint.wake_fd.wake();
             change_count.notify();
         } else {
@@ -306,7 +306,7 @@ impl Locked {
 }
 
 impl Locked {
-    /// Lets go of the lock, as a drop does: for calls that are made for each message.
+    /// Releases the lock, as a drop does, but inlined: for calls that are made for each message.
     #[inline(always)]
     pub(crate) fn leave(self) {
         let mut this = std::mem::ManuallyDrop::new(self);

@@ -1,4 +1,4 @@
-//! What `myriexpress.h` shows of its structures, and the types of the program's functions.
+//! The structures that `myriexpress.h` declares, and the types of the program's functions.
 
 use crate::codes::{Return, StatusNumber};
 use std::ffi::{c_char, c_int, c_void};
@@ -51,7 +51,7 @@ pub struct MxStatus {
 pub struct Parameter {
     /// `mx_param_key_t`.
     pub key: u32,
-    /// What `key` says it is.
+    /// The value, in the form that `key` selects.
     pub val: ParameterValue,
 }
 

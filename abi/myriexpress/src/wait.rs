@@ -1,7 +1,7 @@
 //! Progress, and waiting for it.
 //!
 //! ```text
-//!   until(found) ─► look ─► is somebody leading?
+//!   until(found) ─► look ─► is a thread leading?
 //!                    ▲         │ no: lead                 │ yes: follow
 //!                    │         ▼                          ▼
 //!                    │   progress while that pays,    sleep until told
@@ -9,8 +9,8 @@
 //!                    └─────────┴──────────────────────────┘
 //! ```
 //!
-//! Of the threads that wait on an endpoint one leads: it looks, and sleeps without the lock on what will wake the domain. Whatever any
-//! thread brings about is told to all, and each looks for itself; the one that leaves hands the lead on.
+//! One of the threads that wait on an endpoint is the leader. It makes progress, and sleeps without the lock on the descriptors that
+//! wake the domain. All threads are notified of each event and check for their own result. A leader that leaves hands the lead on.
 
 use crate::endpoint::Leader;
 use crate::errors::Failure;
@@ -20,7 +20,7 @@ use isthmus_client::WaitMode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Has everything happen that can, unless nothing is to happen now; handlers of the program's are called.
+/// Makes progress and calls the program's handlers, unless progress is disabled now.
 #[inline(always)]
 pub(crate) fn progress(mut locked: Locked) -> Result<Locked, Failure> {
     if locked.is_progress_disabled() {
@@ -30,7 +30,7 @@ pub(crate) fn progress(mut locked: Locked) -> Result<Locked, Failure> {
     run_handlers(locked)
 }
 
-/// As [`progress`] for a program that polls: where it polls in vain, it may be sleeping that helps.
+/// Like [`progress`] for a program that polls: after polls that found nothing, sleeping may help.
 #[inline(always)]
 pub(crate) fn poll(mut locked: Locked) -> Result<Locked, Failure> {
     if locked.is_progress_disabled() {
@@ -40,7 +40,7 @@ pub(crate) fn poll(mut locked: Locked) -> Result<Locked, Failure> {
     after_poll(locked, idle)
 }
 
-/// What follows on a look by a program that polls: a sleep of so long, or calls of its handler.
+/// Completes a poll by the program: sleeps for `idle`, or calls its handler.
 #[inline]
 pub(crate) fn after_poll(locked: Locked, idle: Option<Duration>) -> Result<Locked, Failure> {
     match idle {
@@ -49,8 +49,8 @@ pub(crate) fn after_poll(locked: Locked, idle: Option<Duration>) -> Result<Locke
     }
 }
 
-/// Sleeps until something comes, for so long at most, if nobody else can want us to look elsewhere meanwhile: another thread that
-/// waits on the endpoint, or the program at another endpoint.
+/// Sleeps for at most `limit` until an event comes, unless this thread may be needed elsewhere meanwhile: by another thread that
+/// waits on the endpoint, or by the program at another endpoint.
 #[cold]
 fn sleep_until_event(mut locked: Locked, limit: Duration) -> Result<Locked, Failure> {
     let elsewhere = table::has_several() || locked.waiting.wait() == WaitMode::Spin;
@@ -66,7 +66,7 @@ fn sleep_until_event(mut locked: Locked, limit: Duration) -> Result<Locked, Fail
     run_handlers(locked)
 }
 
-/// Why a wait ended.
+/// The reason why a wait ended.
 #[derive(Debug)]
 pub(crate) enum Ended<T> {
     Found(T),
@@ -84,7 +84,7 @@ impl<T> Ended<T> {
     }
 }
 
-/// When a wait ends that begins now: a timeout of 0 is none.
+/// Returns the deadline of a wait that begins now. A timeout of 0 means no deadline.
 pub(crate) fn deadline(timeout_ms: u32) -> Option<Instant> {
     (timeout_ms != 0).then(|| Instant::now() + Duration::from_millis(u64::from(timeout_ms)))
 }
@@ -119,7 +119,7 @@ pub(crate) fn until<T>(
             None if locked.wakeups != wakeups => Ended::Woken,
             None if interrupted || left.is_some_and(|left| left.is_zero()) => Ended::TimedOut,
             None => {
-                // It was for somebody else. A leader that never sleeps lets go of the lock for nobody who does not ask.
+                // The event was for another thread. A leader that never sleeps releases the lock only for threads that wait for it.
                 locked.notify_followers();
                 continue;
             }
@@ -129,13 +129,13 @@ pub(crate) fn until<T>(
     }
 }
 
-/// Calls the program's handler for what waits for that, unless nothing is to happen now.
+/// Calls the program's handler for messages that wait for it, unless progress is disabled now.
 #[inline]
 pub(crate) fn run_handlers(locked: Locked) -> Result<Locked, Failure> {
     if locked.must_call_handler() { handler::run(locked) } else { Ok(locked) }
 }
 
-/// Gives up the lead, if we have it. Those who sleep look who takes it.
+/// Gives up the lead, if this thread has it. The sleeping threads wake and choose the next leader.
 fn give_up_lead(locked: &mut Locked, leads: bool) -> bool {
     if leads {
         locked.leader = Leader::None;
@@ -146,7 +146,7 @@ fn give_up_lead(locked: &mut Locked, leads: bool) -> bool {
     false
 }
 
-/// Looks as long as that pays, then sleeps. True if a signal ended the sleep and is to end the wait.
+/// Spins while that pays, then sleeps. True if a signal ended the sleep and is to end the wait.
 fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Failure> {
     let slot = locked.slot();
     let events = locked.events();
@@ -158,7 +158,7 @@ fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Fa
     let spins = waiting.wait() == WaitMode::Spin;
     locked.waiting = waiting;
     if slot.is_contended() {
-        // We would have the lock again before anybody noticed that it was free.
+        // Without this loop, this thread would take the lock again before another thread noticed that it was free.
         let (locked, ()) = locked.unlocked(|| {
             while slot.is_contended() {
                 std::thread::yield_now();
@@ -172,8 +172,8 @@ fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Fa
     leader_sleep(locked, events, left)
 }
 
-/// The leader sleeps, unless there is something already: more events than so many. True if a signal ended the sleep and is to end
-/// the wait.
+/// Sleeps as the leader, unless there are more events than `events` already. True if a signal ended the sleep and is to end the
+/// wait.
 fn leader_sleep(mut locked: Locked, events: u64, left: Option<Duration>) -> Result<(Locked, bool), Failure> {
     if !locked.arm() || locked.events() != events {
         return Ok((locked, false));

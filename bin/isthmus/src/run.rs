@@ -46,7 +46,7 @@ pub(crate) struct Setting {
     pub(crate) is_search_path: bool,
 }
 
-/// What one capability needs in the environment of a program.
+/// The environment that one capability needs in a program.
 #[derive(Debug, Serialize)]
 struct Switch {
     capability: ProgramCapability,

@@ -1,4 +1,4 @@
-//! Frames for people to look at: from a worker that is busy with them, over a socket, into a file that Wireshark reads.
+//! Captures frames: from a busy worker, over a socket, into a file that Wireshark reads.
 //!
 //! ```text
 //!   isthmusd                                                 isthmus capture
@@ -8,8 +8,8 @@
 //!  └────────────────────────────────────────────────┘ bytes └──────────────────────────────┘
 //! ```
 //!
-//! A reader must not slow down what it watches: a [`Tap`] that is full drops and counts, and the counts end up in the
-//! file. What comes over the socket is checked by [`stream::parse`]; nothing that stands in it makes this crate panic.
+//! A reader must not slow down the observed worker: a [`Tap`] that is full drops frames and counts them, and the file contains the counts.
+//! [`stream::parse`] checks all data from the socket; no contents make this crate panic.
 //!
 //! ```
 //! use isthmus_capture::{CaptureDirection, InterfaceIndex, OfferResult, PcapInterface, pcapng::Writer, tap};

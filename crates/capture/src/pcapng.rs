@@ -4,9 +4,9 @@
 //!   section header │ interface description… │ enhanced packet… │ interface statistics…
 //! ```
 //!
-//! Interfaces may also come later, between packets. Times are in nanoseconds. Written by ourselves: these are four kinds of
-//! blocks, and the crate that writes them has not seen a release since 2023. What is written is read back with Wireshark's own
-//! tools in this crate's tests.
+//! Interfaces may also follow later, between packets. Times are in nanoseconds. This crate has its own writer, because only four kinds of
+//! blocks are needed and the existing crate has had no release since 2023. The tests of this crate read the files back with Wireshark's own
+//! tools.
 
 use std::io::{self, Write};
 
@@ -32,32 +32,32 @@ const ISB_ENDTIME: u16 = 3;
 const ISB_IFRECV: u16 = 4;
 const ISB_OSDROP: u16 = 7;
 
-/// The power of ten that a unit of time is: nanoseconds.
+/// The resolution of times as a negative power of ten: nanoseconds.
 const NANOSECONDS: u8 = 9;
 
-/// Why something was not written.
+/// The reason why a write failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// A record or statistics of an interface that was not added.
     #[error("interface {0} of {1}")]
     NoInterface(u16, usize),
-    /// More interfaces than there are numbers.
+    /// The capture has the maximum number of interfaces.
     #[error("no more than 65536 interfaces in a capture")]
     TooManyInterfaces,
-    /// The file or pipe refuses.
+    /// The file or pipe failed.
     #[error("writing a capture: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What is remembered of an interface.
+/// The state of an interface.
 #[derive(Debug)]
 struct InterfaceState {
     snap_bytes: u32,
-    /// Of its first frame and its last one.
+    /// The times of the first and of the last frame.
     times: Option<(u64, u64)>,
 }
 
-/// A capture that is being written.
+/// A writer of one capture.
 #[derive(Debug)]
 pub struct Writer<W> {
     to: W,
@@ -66,7 +66,7 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a capture. Each write is one block: a file wants a [`std::io::BufWriter`] around it.
+    /// Begins a capture. Each write is one block, so a file needs a [`std::io::BufWriter`] around it.
     pub fn new(to: W, interfaces: &[PcapInterface]) -> Result<Self, WriteError> {
         let mut writer = Self { to, interfaces: Vec::new(), block: Block::default() };
         let block = writer.block.begin(SECTION_HEADER);
@@ -79,7 +79,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Another interface.
+    /// Adds an interface.
     pub fn add(&mut self, interface: &PcapInterface) -> Result<InterfaceIndex, WriteError> {
         let index = u16::try_from(self.interfaces.len()).map_err(|_| WriteError::TooManyInterfaces)?;
         let block = self.block.begin(INTERFACE_DESCRIPTION);
@@ -97,12 +97,12 @@ impl<W: Write> Writer<W> {
         Ok(InterfaceIndex(index))
     }
 
-    /// A frame. What is longer than its interface keeps is cut.
+    /// Writes a frame, cut to the limit of its interface.
     pub fn write(&mut self, record: &CapturedFrame<'_>) -> Result<(), WriteError> {
         self.write_commented(record, "")
     }
 
-    /// A frame, and a word on it. No word if the comment is empty; 65535 bytes of it at most.
+    /// Writes a frame with a comment of at most 65535 bytes. An empty comment is left out.
     pub fn write_commented(&mut self, record: &CapturedFrame<'_>, comment: &str) -> Result<(), WriteError> {
         let known = Self::interface_state(&mut self.interfaces, record.interface)?;
         let kept = &record.bytes[..record.bytes.len().min(known.snap_bytes as usize)];
@@ -119,12 +119,12 @@ impl<W: Write> Writer<W> {
         self.put()
     }
 
-    /// What has been written so far reaches whoever reads the other end.
+    /// Flushes the output, so that everything written so far reaches the reader.
     pub fn flush(&mut self) -> Result<(), WriteError> {
         Ok(self.to.flush()?)
     }
 
-    /// Ends the capture with how much of it is missing.
+    /// Ends the capture with the numbers of seen and dropped frames.
     pub fn finish(mut self, statistics: &[InterfaceStatistics]) -> Result<W, WriteError> {
         for one in statistics {
             let (first, last) = Self::interface_state(&mut self.interfaces, one.interface)?.times.unwrap_or((0, 0));
@@ -152,7 +152,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// The direction's two bits.
+/// Returns the two bits of a direction.
 const fn flags(direction: CaptureDirection) -> u32 {
     match direction {
         CaptureDirection::Unknown => 0,
@@ -161,11 +161,11 @@ const fn flags(direction: CaptureDirection) -> u32 {
     }
 }
 
-/// One block at a time: its type, twice its length, and between them what it says.
+/// A block: its type, its length, its contents, its length again.
 #[derive(Debug, Default)]
 struct Block(Vec<u8>);
 
-/// The longest block is a packet with a comment: its length fits.
+/// The longest block is a packet with a comment, and its length fits in 32 bits.
 const _: () = assert!((SNAP_BYTES_MAX as u64) + (u16::MAX as u64) + 128 < u32::MAX as u64);
 
 impl Block {
@@ -174,7 +174,7 @@ impl Block {
         self.u32(kind).u32(0)
     }
 
-    /// The block's bytes, complete.
+    /// Completes the block and returns its bytes.
     fn end(&mut self) -> &[u8] {
         let bytes = self.0.len() as u32 + 4;
         self.0[4..8].copy_from_slice(&bytes.to_le_bytes());
@@ -197,19 +197,19 @@ impl Block {
         self
     }
 
-    /// Times stand with their upper half first.
+    /// Appends a time, the upper half first.
     fn time(&mut self, time_ns: u64) -> &mut Self {
         self.u32((time_ns >> 32) as u32).u32(time_ns as u32)
     }
 
-    /// Bytes, and zeros up to the next multiple of four.
+    /// Appends bytes, padded with zeros to a multiple of four.
     fn padded(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self.0.resize(self.0.len().next_multiple_of(4), 0);
         self
     }
 
-    /// `value` has no more bytes than an option can say: texts are cut before they come here.
+    /// Appends an option. `value` is short enough for its length field, because texts are cut beforehand.
     fn option(&mut self, code: u16, value: &[u8]) -> &mut Self {
         self.u16(code).u16(value.len() as u16).padded(value)
     }

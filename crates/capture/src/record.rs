@@ -1,29 +1,29 @@
-//! What is captured: a frame, when and where; and what could not be captured.
+//! The records of a capture: frames with their time and place, and statistics about dropped frames.
 
 use isthmus_layout::NicId;
 
-/// Bytes of a frame that are kept at most; Wireshark reads no longer ones.
+/// The maximum number of bytes kept of a frame, which is Wireshark's limit.
 pub const SNAP_BYTES_MAX: u32 = 262_144;
 
-/// Bytes of an interface's name, and of its description.
+/// The maximum number of bytes of an interface's name, and of its description.
 pub const TEXT_BYTES_MAX: usize = 255;
 
-/// Which way a frame went, seen from who captures.
+/// The direction of a frame, as seen by the capturing side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CaptureDirection {
-    /// Nobody knows.
+    /// The direction is unknown.
     Unknown,
-    /// It arrived.
+    /// The frame arrived.
     Received,
-    /// It left.
+    /// The frame was sent.
     Sent,
 }
 
-/// Which of a capture's interfaces: the first one has number 0.
+/// The index of an interface in a capture, starting at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InterfaceIndex(pub u16);
 
-/// Where frames are seen: a link of a board, or a domain. Its frames begin with an Ethernet header.
+/// A place where frames are captured: a link of a board, or a domain. Its frames begin with an Ethernet header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PcapInterface {
     name: String,
@@ -33,46 +33,46 @@ pub struct PcapInterface {
 }
 
 impl PcapInterface {
-    /// Without an address, and with frames as long as they are. Of both texts [`TEXT_BYTES_MAX`] bytes are kept, and what is no
-    /// character to be shown becomes `?`.
+    /// Creates an interface without an address and with the maximum frame size. At most [`TEXT_BYTES_MAX`] bytes of each text are kept, and
+    /// control characters become `?`.
     pub fn new(name: &str, description: &str) -> Self {
         Self { name: single_line(name), description: single_line(description), nic: None, snap_bytes: SNAP_BYTES_MAX }
     }
 
-    /// With the address of its board.
+    /// Sets the address of the interface's board.
     #[must_use]
     pub fn with_nic(self, nic: NicId) -> Self {
         Self { nic: Some(nic), ..self }
     }
 
-    /// With so many bytes of each frame at most; never more than [`SNAP_BYTES_MAX`].
+    /// Limits the bytes kept of each frame; the limit is at most [`SNAP_BYTES_MAX`].
     #[must_use]
     pub fn with_snap_bytes(self, snap_bytes: u32) -> Self {
         Self { snap_bytes: snap_bytes.min(SNAP_BYTES_MAX), ..self }
     }
 
-    /// As people call it.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is.
+    /// Returns the description.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// The address of its board.
+    /// Returns the address of the interface's board.
     pub fn nic(&self) -> Option<NicId> {
         self.nic
     }
 
-    /// Bytes of a frame that are kept at most.
+    /// Returns the maximum number of bytes kept of a frame.
     pub fn snap_bytes(&self) -> u32 {
         self.snap_bytes
     }
 }
 
-/// One line of text that fits.
+/// Returns the text as one line, cut to the limit.
 fn single_line(text: &str) -> String {
     let mut kept = String::new();
     for char in text.chars().map(|char| if char.is_control() { '?' } else { char }) {
@@ -89,24 +89,24 @@ fn single_line(text: &str) -> String {
 pub struct CapturedFrame<'a> {
     /// Nanoseconds since 1970, UTC.
     pub time_ns: u64,
-    /// Where it was seen.
+    /// The interface on which the frame was seen.
     pub interface: InterfaceIndex,
-    /// Which way it went.
+    /// The direction of the frame.
     pub direction: CaptureDirection,
-    /// Bytes that it had. A number below those that are here counts as that many.
+    /// The original length. A number below the length of `bytes` counts as that length.
     pub original_bytes: u32,
-    /// As many of them as were kept, from the Ethernet header on.
+    /// The kept bytes, from the Ethernet header on.
     pub bytes: &'a [u8],
 }
 
-/// How much of an interface's traffic was captured.
+/// The numbers of seen and dropped frames of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceStatistics {
-    /// Which one.
+    /// The interface.
     pub interface: InterfaceIndex,
-    /// Frames that were seen, those that were dropped included.
+    /// The number of frames seen, including dropped ones.
     pub seen: u64,
-    /// Frames that are missing because whoever watches was too slow.
+    /// The number of frames dropped because the reader was too slow.
     pub dropped: u64,
 }
 

@@ -1,6 +1,6 @@
-//! How a capture travels from the daemon to whoever asked for it: messages over a socket or pipe.
+//! The stream of a capture from the daemon to the capturing program: messages over a socket or pipe.
 //!
-//! Each message is its length and then 16 bytes of the same form, little-endian, and a tail:
+//! Each message is its length, then 16 bytes with the same fields for all kinds, little-endian, then a tail:
 //!
 //! ```text
 //!   offset 0        4      5               6             8                   12                     20
@@ -15,8 +15,8 @@
 //! The length counts what follows it. Directions are 0 unknown, 1 received, 2 sent; the number of frames dropped has 8 bytes. A capture
 //! is one *begin*, then interfaces and frames in any order (an interface before its frames; they are numbered as they come), then
 //! statistics and one *end*. Statistics may come earlier too: later ones replace them.
-//! A reader that has enough closes its sending half: what was seen until then still comes, and the end.
-//! The daemon is trusted by the program that reads, and is checked all the same: [`parse`] is total.
+//! A reader that has enough closes its sending half. It still receives the frames seen until then, and the *end*. The reading program
+//! trusts the daemon, but [`parse`] checks everything: it is defined for all inputs.
 
 use std::io::{self, Read};
 
@@ -29,10 +29,10 @@ use crate::{
 const LENGTH_BYTES: usize = 4;
 const HEAD_BYTES: usize = 20;
 
-/// Bytes of the longest message.
+/// The size of the longest message in bytes.
 pub const MESSAGE_BYTES_MAX: usize = HEAD_BYTES + SNAP_BYTES_MAX as usize;
 
-/// Of this description of the stream.
+/// The version of this stream format.
 pub const VERSION: u16 = 1;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"isca");
@@ -43,48 +43,48 @@ const FRAME: u8 = 3;
 const STATISTICS: u8 = 4;
 const END: u8 = 5;
 
-/// One message.
+/// A message of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CaptureMessage<'a> {
-    /// The first one.
+    /// The first message.
     Begin,
-    /// Another interface.
+    /// A further interface.
     Interface(PcapInterface),
     /// A frame.
     Frame(CapturedFrame<'a>),
-    /// How much is missing, up to here.
+    /// The numbers of frames seen and dropped so far.
     Statistics(InterfaceStatistics),
-    /// The last one.
+    /// The last message.
     End,
 }
 
-/// Bytes that are no message.
+/// The reason why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedStream {
-    /// Shorter than any message, or longer.
+    /// The message is shorter or longer than any valid one.
     #[error("a message of {0} bytes")]
     Length(u32),
-    /// No such kind.
+    /// The kind is unknown.
     #[error("a message of kind {0}")]
     Kind(u8),
-    /// Something else stands where the beginning should.
+    /// The stream does not start with the *begin* message.
     #[error("a stream that does not begin with its beginning")]
     NoBegin,
-    /// Not a capture.
+    /// The stream is not a capture.
     #[error("a stream that begins with {0:#010x} is no capture")]
     Magic(u32),
-    /// Of a daemon that is older or newer.
+    /// The daemon is older or newer than the program.
     #[error("version {0} of the stream, where {VERSION} is known: program and daemon are not of one version")]
     Version(u16),
-    /// A flag that means nothing, or a field that must be zero.
+    /// A flag is undefined, or a field that must be zero is not.
     #[error("a message of kind {0} with a field that means nothing")]
     Field(u8),
-    /// A tail that is too short, too long, or no text.
+    /// The tail is too short, too long, or not valid text.
     #[error("a message of kind {0} with a tail of {1} bytes that does not fit it")]
     Tail(u8, usize),
 }
 
-/// The 16 bytes that all messages have behind their length.
+/// The 16 bytes that follow the length in all messages.
 #[derive(Clone, Copy, Default)]
 struct MessageHeader {
     kind: u8,
@@ -111,7 +111,7 @@ impl MessageHeader {
         tails.iter().for_each(|tail| into.extend_from_slice(tail));
     }
 
-    /// A message whose other fields are zero.
+    /// Returns an error unless the message's fields other than the kind are as expected.
     fn expect_header(self, expected: Self) -> Result<(), MalformedStream> {
         let same = (self.flag, self.u16_field, self.u32_field, self.u64_field)
             == (expected.flag, expected.u16_field, expected.u32_field, expected.u64_field);
@@ -119,7 +119,7 @@ impl MessageHeader {
     }
 }
 
-/// Reads the message at the start of `bytes`. Gives it and its bytes; None if more bytes must come first.
+/// Parses the message at the start of `bytes`. Returns it and its size, or `None` if it is incomplete.
 pub fn parse(bytes: &[u8]) -> Result<Option<(CaptureMessage<'_>, usize)>, MalformedStream> {
     let Some(length) = bytes.first_chunk() else { return Ok(None) };
     let whole = message_bytes(u32::from_le_bytes(*length))?;
@@ -128,7 +128,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(CaptureMessage<'_>, usize)>, Malfor
     Ok(Some((parse_body(MessageHeader::parse(head), tail)?, whole)))
 }
 
-/// Bytes of a message, the length itself included.
+/// Returns the size of a message, including the length field.
 fn message_bytes(length: u32) -> Result<usize, MalformedStream> {
     let whole = (length as usize).saturating_add(LENGTH_BYTES);
     if (HEAD_BYTES..=MESSAGE_BYTES_MAX).contains(&whole) { Ok(whole) } else { Err(MalformedStream::Length(length)) }
@@ -208,7 +208,7 @@ const fn direction(flag: u8) -> Option<CaptureDirection> {
     }
 }
 
-/// Appends a message. Of a frame, [`SNAP_BYTES_MAX`] bytes go with it at most.
+/// Appends a message. At most [`SNAP_BYTES_MAX`] bytes of a frame are included.
 pub fn emit(message: &CaptureMessage<'_>, into: &mut Vec<u8>) {
     match message {
         CaptureMessage::Begin => {
@@ -220,7 +220,7 @@ pub fn emit(message: &CaptureMessage<'_>, into: &mut Vec<u8>) {
             let head = MessageHeader {
                 kind: INTERFACE,
                 flag: u8::from(interface.nic().is_some()),
-                u16_field: name.len() as u16, // An interface's texts are short.
+                u16_field: name.len() as u16, // The texts of an interface are short.
                 u32_field: interface.snap_bytes(),
                 u64_field: interface.nic().map_or(0, NicId::number),
             };
@@ -255,21 +255,21 @@ pub fn emit(message: &CaptureMessage<'_>, into: &mut Vec<u8>) {
     }
 }
 
-/// Why there is no further message.
+/// The reason why there is no further message.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The stream stopped in the middle: the daemon is gone.
+    /// The stream ended in the middle: the daemon is gone.
     #[error("the capture stopped without an end: the daemon is gone, or dropped it")]
     Truncated,
-    /// It says what it must not.
+    /// The stream contains an invalid message.
     #[error("the capture is damaged: {0}")]
     Malformed(#[from] MalformedStream),
-    /// The socket or pipe refuses.
+    /// The socket or pipe failed.
     #[error("reading a capture: {0}")]
     Io(#[source] io::Error),
 }
 
-/// The program's side: messages one after the other.
+/// The reading side of a stream.
 #[derive(Debug)]
 pub struct CaptureReader<R> {
     from: R,
@@ -279,20 +279,20 @@ pub struct CaptureReader<R> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReaderState {
-    /// Nothing has come.
+    /// No message has been read.
     Before,
     Within,
-    /// The last message has come.
+    /// The last message has been read.
     After,
 }
 
 impl<R: Read> CaptureReader<R> {
-    /// Nothing is read yet. Each message is two reads: a socket wants a [`std::io::BufReader`] around it.
+    /// Creates a reader. Each message takes two reads, so a socket needs a [`std::io::BufReader`] around it.
     pub fn new(from: R) -> Self {
         Self { from, message: Vec::new(), stage: ReaderState::Before }
     }
 
-    /// The next message behind the first, which says only that this is a capture; waits for it. None after the end.
+    /// Waits for the next message and returns it, without the *begin* message. Returns `None` after the end.
     pub fn message(&mut self) -> Result<Option<CaptureMessage<'_>>, ReadError> {
         if self.stage == ReaderState::Before {
             self.fill()?;
@@ -327,7 +327,7 @@ impl<R: Read> CaptureReader<R> {
     }
 }
 
-/// The message that these are the bytes of.
+/// Parses the bytes of exactly one message.
 fn parse_single(bytes: &[u8]) -> Result<CaptureMessage<'_>, MalformedStream> {
     let (message, _) = parse(bytes)?.ok_or(MalformedStream::Length(bytes.len() as u32))?;
     Ok(message)

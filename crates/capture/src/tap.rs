@@ -1,12 +1,12 @@
-//! From a worker that must not wait to somebody who may be slow: a ring of bounded size, one side each.
+//! A bounded single-producer, single-consumer ring: from a worker that must not wait to a reader that may be slow.
 //!
 //! ```text
 //!   words   … │ time │ interface, direction │ kept, had │ bytes of the frame… │ time │ …
 //!               ▲ head: what is before it has been taken                       ▲ tail: what is before it has been put
 //! ```
 //!
-//! The ring is of words that are atomic, so that it needs no unsafe code: a frame is copied once into memory of the producer's own
-//! and then word by word. Positions count words and never wrap. Both sides are in one process and trust each other.
+//! The ring consists of atomic words, so that it needs no unsafe code. A frame is copied once into the producer's own memory and then word
+//! by word into the ring. Positions count words and never wrap. Both sides are in one process and trust each other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -16,25 +16,25 @@ use crossbeam_utils::CachePadded;
 
 use crate::{CaptureDirection, CapturedFrame, InterfaceIndex, InterfaceStatistics, SNAP_BYTES_MAX};
 
-/// Words before a frame's bytes.
+/// The number of words before a frame's bytes.
 const HEAD_WORDS: usize = 3;
 
-/// What became of a frame that was offered.
+/// The result of offering a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum OfferResult {
-    /// It will be seen.
+    /// The frame is queued.
     Queued,
-    /// Queued, and the reader sleeps: the caller must wake it.
+    /// The frame is queued and the reader sleeps: the caller must wake it.
     QueuedWakeReader,
-    /// There was no room, or no such interface.
+    /// The frame was dropped: there was no room, or the interface does not exist.
     Dropped,
-    /// The reader is gone: do not offer further ones.
+    /// The reader is gone. Further offers are useless.
     Closed,
 }
 
-/// Both sides of a buffer of about `buffer_bytes` for frames of which `snap_bytes` are kept at most, from so many interfaces. It
-/// has room for two such frames whatever is asked for.
+/// Creates both sides of a buffer of about `buffer_bytes`, for frames of `interfaces` interfaces. At most `snap_bytes` of each frame are
+/// kept. The buffer always has room for two frames of this size.
 pub fn tap(interfaces: u16, snap_bytes: u32, buffer_bytes: usize) -> (Tap, TapReader) {
     let snap_bytes = snap_bytes.min(SNAP_BYTES_MAX);
     let least = 2 * (HEAD_WORDS + (snap_bytes as usize).div_ceil(8));
@@ -64,17 +64,17 @@ struct TapRing {
     words: Box<[AtomicU64]>,
     head: CachePadded<AtomicU64>,
     tail: CachePadded<AtomicU64>,
-    /// The consumer waits to be woken.
+    /// True while the consumer waits to be woken.
     asleep: AtomicBool,
-    /// The producer is gone.
+    /// True if the producer is gone.
     producer_closed: AtomicBool,
-    /// The consumer is gone.
+    /// True if the consumer is gone.
     reader_closed: AtomicBool,
     counters: Box<[TapCounters]>,
 }
 
 impl TapRing {
-    /// So many words from a position on, which may go on at the ring's beginning.
+    /// Returns `count` words from a position on, continuing at the start of the ring.
     fn words(&self, position: u64, count: usize) -> impl Iterator<Item = &AtomicU64> {
         let start = position as usize & (self.words.len() - 1);
         let (before, after) = self.words.split_at(start);
@@ -89,14 +89,14 @@ pub struct Tap {
     shared: Arc<TapRing>,
     snap_bytes: u32,
     scratch: Vec<u8>,
-    /// Where the next record goes.
+    /// The position of the next record.
     tail: u64,
-    /// How far the consumer is known to have come.
+    /// The consumer's last known position.
     head_seen: u64,
 }
 
 impl Tap {
-    /// Hands a frame on, which lies in several parts. Never waits and never allocates; what finds no room is dropped and counted.
+    /// Queues a frame of several parts. Never waits and never allocates. A frame without room is dropped and counted.
     pub fn offer(
         &mut self,
         time_ns: u64,
@@ -107,7 +107,7 @@ impl Tap {
         self.offer_truncated(time_ns, interface, direction, parts, 0)
     }
 
-    /// The same with the beginning of a frame that had more bytes: a number below those that are here counts as that many.
+    /// Queues the beginning of a frame with `original_bytes` bytes. A number below the length of the parts counts as that length.
     pub fn offer_truncated(
         &mut self,
         time_ns: u64,
@@ -146,12 +146,12 @@ impl Tap {
         OfferResult::Queued
     }
 
-    /// Bytes of a frame that are kept at most.
+    /// Returns the maximum number of bytes kept of a frame.
     pub fn snap_bytes(&self) -> u32 {
         self.snap_bytes
     }
 
-    /// False once the other side is gone.
+    /// Returns false once the reader is gone.
     pub fn is_watched(&self) -> bool {
         !self.shared.reader_closed.load(Relaxed)
     }
@@ -165,7 +165,7 @@ impl Tap {
         self.tail + need - self.head_seen <= size
     }
 
-    /// The first `kept` bytes of the parts, and zeros up to a whole word.
+    /// Copies the first `kept` bytes of the parts, padded with zeros to a whole word.
     fn gather(&mut self, parts: &[&[u8]], kept: usize) {
         self.scratch.clear();
         for part in parts {
@@ -176,14 +176,14 @@ impl Tap {
     }
 }
 
-/// Ours alone to write: no other thread counts.
+/// Increments a counter. Only this thread writes it.
 fn count(counter: &AtomicU64) {
     counter.store(counter.load(Relaxed) + 1, Relaxed);
 }
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        // G, with H in `is_over` (argued): who sees this sees every record. SeqCst as in `offer`: a consumer that goes to sleep sees it.
+        // G, with H in `is_over` (argued): a consumer that sees this sees every record. SeqCst as in `offer`: a consumer that goes to sleep sees it.
         self.shared.producer_closed.store(true, SeqCst);
     }
 }
@@ -193,14 +193,14 @@ impl Drop for Tap {
 pub struct TapReader {
     shared: Arc<TapRing>,
     bytes: Vec<u8>,
-    /// Of the next record.
+    /// The position of the next record.
     head: u64,
-    /// How far the producer is known to have come.
+    /// The producer's last known position.
     tail_seen: u64,
 }
 
 impl TapReader {
-    /// The next frame, in the order in which they were offered. None: no further one for now.
+    /// Returns the next frame, in the order of offers, or `None` if there is none now.
     pub fn pop(&mut self) -> Option<CapturedFrame<'_>> {
         if self.head == self.tail_seen && !self.refill() {
             return None;
@@ -220,13 +220,13 @@ impl TapReader {
         Some(CapturedFrame { time_ns, interface, direction, original_bytes, bytes: &self.bytes[..kept] })
     }
 
-    /// Looks how far the producer has come. True if there is a further record.
+    /// Reads the producer's position. Returns true if there is a further record.
     fn refill(&mut self) -> bool {
         self.tail_seen = self.shared.tail.load(Acquire); // B, with A in `offer` (argued): the words come with it.
         self.head != self.tail_seen
     }
 
-    /// How many frames were seen and dropped, of each interface.
+    /// Returns the numbers of seen and dropped frames of each interface.
     pub fn statistics(&self) -> Vec<InterfaceStatistics> {
         let statistics = |(index, counters): (u16, &TapCounters)| InterfaceStatistics {
             interface: InterfaceIndex(index),
@@ -236,14 +236,14 @@ impl TapReader {
         (0..).zip(&self.shared.counters).map(statistics).collect()
     }
 
-    /// True once the other side is gone and everything has been taken.
+    /// Returns true once the producer is gone and all frames have been taken.
     pub fn is_over(&mut self) -> bool {
         // H, with G in `drop` (argued): looked at before the ring, so that nothing can have been put after it.
         self.shared.producer_closed.load(SeqCst) && self.head == self.tail_seen && !self.refill()
     }
 
-    /// Before sleeping. True if there is nothing to take and the other side is not gone: the next record that is offered says
-    /// [`OfferResult::QueuedWakeReader`]. The end does not: the owner of the [`Tap`] wakes the reader when it drops it.
+    /// Prepares for sleeping. Returns true if there is no frame and the producer exists: the next offer then returns
+    /// [`OfferResult::QueuedWakeReader`]. The end of the producer does not: the owner of the [`Tap`] wakes the reader after dropping it.
     pub fn begin_sleep(&mut self) -> bool {
         self.shared.asleep.store(true, SeqCst); // D, with C in `offer` (argued).
         self.tail_seen = self.shared.tail.load(SeqCst);
@@ -254,7 +254,7 @@ impl TapReader {
         idle
     }
 
-    /// After sleeping for another reason.
+    /// Ends the preparation for sleeping after another wake-up.
     pub fn end_sleep(&mut self) {
         self.shared.asleep.store(false, SeqCst);
     }

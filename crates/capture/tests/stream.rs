@@ -1,4 +1,4 @@
-//! The messages between the daemon and whoever captures: as they were meant, in pieces, and damaged.
+//! The messages between the daemon and the capturing program: valid, in pieces, and damaged.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_capture::stream::{

@@ -11,7 +11,7 @@ use isthmus_capture::{CaptureDirection, InterfaceIndex, OfferResult, PcapInterfa
 
 const FRAMES: u64 = 5000;
 
-/// What the daemon's side does with a tap until it is over.
+/// Serves a tap as the daemon does, until it is over.
 fn serve(mut reader: TapReader, mut socket: UnixStream) {
     let mut bytes = Vec::new();
     emit(&CaptureMessage::Begin, &mut bytes);

@@ -1,4 +1,4 @@
-//! One channel, as one of its two ends sees it.
+//! One end of a channel.
 //!
 //! ```text
 //!   ours                                     theirs
@@ -17,13 +17,13 @@ use isthmus_shm::{
     SlabConsumer, SlabProducer,
 };
 
-/// Why a record was not sent.
+/// The reason that a record was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelSendError {
-    /// No room now; [`Channel::block`] before sleeping.
+    /// No room now. Call [`Channel::block`] before sleeping.
     #[error("the channel is full")]
     Full,
-    /// The peer broke the contract.
+    /// The peer violated the protocol.
     #[error(transparent)]
     Fault(#[from] PeerFault),
 }
@@ -37,18 +37,18 @@ impl From<PushError> for ChannelSendError {
     }
 }
 
-/// What a channel is made of: everything that came with the offer.
+/// The parts of a channel, as received with the channel offer.
 #[derive(Debug)]
 pub struct ChannelParts {
     /// The channel's memory.
     pub memory: SharedMapping,
-    /// How it is laid out.
+    /// The layout of that memory.
     pub geometry: ChannelGeometry,
-    /// The direction that we send on.
+    /// The direction in which this end sends.
     pub send_direction: Direction,
-    /// The peer's ready map and our bit in it.
+    /// The peer's ready map.
     pub peer_ready_map: SharedMapping,
-    /// See `peer_ready_map`.
+    /// This channel's bit in `peer_ready_map`.
     pub ready_bit: ReadyBit,
     /// Wakes the peer.
     pub peer_doorbell: Doorbell,
@@ -65,12 +65,12 @@ pub struct Channel {
     peer_ready_bit: PeerReadyBit<SharedMapping>,
     peer_doorbell: Doorbell,
     flight_recorder: FlightRecorder,
-    /// Records pushed since the peer was last looked after.
+    /// Records were pushed since the last [`Self::flush`].
     needs_flush: bool,
 }
 
 impl Channel {
-    /// Our end.
+    /// Creates this side's end of the channel.
     pub fn new(parts: ChannelParts) -> Self {
         let (out, back) =
             (parts.geometry.direction(parts.send_direction), parts.geometry.direction(parts.send_direction.other()));
@@ -90,8 +90,8 @@ impl Channel {
         }
     }
 
-    /// Sends a record; an eager message's bytes are in `message`. The peer sees it at once if it looks; [`Self::flush`]
-    /// after the last of several makes sure that it does.
+    /// Sends a record; `message` holds the bytes of an eager message. A peer that polls sees the record at once.
+    /// Call [`Self::flush`] after the last of several records, because a parked peer has to be woken.
     #[inline]
     pub fn send(&mut self, route: Route, record: &Record<'_>, message: &[u8]) -> Result<(), ChannelSendError> {
         isthmus_shm::step!("send");
@@ -101,7 +101,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends the last record of all and wakes the peer: there is room for it, however much else the peer has not taken.
+    /// Sends the last record of the channel and wakes the peer. Room for this record is always left, however full the ring is.
     #[cold]
     pub fn send_final(&mut self, route: Route, record: &Record<'_>) -> Result<(), ChannelSendError> {
         let emitted = record.emit(route);
@@ -127,7 +127,7 @@ impl Channel {
         self.producer.count(bytes);
     }
 
-    /// Says why slower ways are taken, for the daemon's reports.
+    /// Publishes why slower paths are taken, for the daemon's reports.
     #[inline]
     pub fn publish_slow_path_reasons(&mut self, slow_path_reasons: SlowPathReasons) {
         self.producer.publish_slow_path_reasons(slow_path_reasons);
@@ -150,40 +150,40 @@ impl Channel {
         }
     }
 
-    /// Sets our bit in the peer's ready map without a record: the peer looks at this channel, or at whatever our bit means to it.
+    /// Sets our bit in the peer's ready map without sending a record. The peer then checks this channel, or whatever it uses the bit for.
     pub fn signal_peer(&mut self) {
         self.notify();
     }
 
-    /// Room for message bytes in the slab: at most `len`, at least `min_len`; None if there is none now.
+    /// Reserves at least `min_len` and at most `len` bytes of the slab for a message. Returns None if there is no room now.
     pub fn reserve(&mut self, min_len: u32, len: u32) -> Result<Option<Fragment>, PeerFault> {
         self.slab_out.reserve(min_len, len)
     }
 
-    /// Fills `fragment` from byte `at` on.
+    /// Copies `from` into `fragment`, starting at byte `at` of the fragment.
     pub fn copy_in(&mut self, fragment: Fragment, at: u32, from: &[u8]) {
         assert!(u64::from(at) + from.len() as u64 <= u64::from(fragment.len)); // Ours.
         self.memory.copy_in(self.slab_out.region_offset(fragment) + u64::from(at), from);
     }
 
-    /// True if a record of any size fits now.
+    /// Returns true if a record of any size fits now.
     pub fn has_room_for_record(&mut self) -> Result<bool, PeerFault> {
         self.producer.has_room()
     }
 
-    /// True if a record of any size fits now, and `slab` bytes into the slab.
+    /// Returns true if a record of any size fits into the ring now, and `slab` bytes fit into the slab.
     pub fn has_room(&mut self, slab: u32) -> Result<bool, PeerFault> {
         Ok(self.producer.has_room()? && self.slab_out.has_room(slab)?)
     }
 
-    /// Before sleeping for want of room: the peer will set its bit in our ready map when it has made some. The caller looks again
-    /// ([`Self::has_room`]) before it sleeps.
+    /// Asks the peer to set its bit in our ready map once it has made room. Called before sleeping on a full channel.
+    /// The caller checks [`Self::has_room`] again before it sleeps, because the peer may have made room meanwhile.
     pub fn block(&mut self) {
         self.flight_recorder.note(ChannelEvent::Blocked, self.producer.counters().messages);
         self.producer.block();
     }
 
-    /// Takes the next record.
+    /// Takes the next record. Returns false if there is none.
     #[inline(always)]
     pub fn receive(&mut self, record: &mut RecordBuffer) -> Result<bool, PeerFault> {
         let came = self.consumer.pop(record)?;
@@ -195,24 +195,24 @@ impl Channel {
         Ok(came)
     }
 
-    /// True if a record waits.
+    /// Returns true if a record waits.
     #[inline]
     pub fn has_record(&self) -> Result<bool, PeerFault> {
         self.consumer.has_record()
     }
 
-    /// True if a [`Self::receive`] would find nothing and have nothing to tell.
+    /// Returns true if [`Self::receive`] would find no record and publish nothing.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.consumer.is_idle() && !self.slab_in.has_unpublished()
     }
 
-    /// Notes that the peer broke the contract.
+    /// Records in the flight recorder that the peer violated the protocol.
     pub fn record_fault(&mut self) {
         self.flight_recorder.note(ChannelEvent::Faulted, self.producer.counters().messages);
     }
 
-    /// Copies the bytes of a fragment that a record named into `into`, from byte `at` of the fragment on.
+    /// Copies bytes of a fragment that a record named into `into`, starting at byte `at` of the fragment.
     pub fn copy_out(&self, fragment: Fragment, at: u32, into: &mut [u8]) -> Result<(), PeerFault> {
         let span = self.slab_in.span(fragment)?;
         assert!(u64::from(at) + into.len() as u64 <= span.len()); // Ours: the caller sized `into` by the fragment.
@@ -220,7 +220,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Gives a fragment back to the peer, once it was copied.
+    /// Returns a fragment to the peer after its bytes were copied.
     pub fn release(&mut self, fragment: Fragment) {
         if self.slab_in.release(fragment) {
             self.slab_in.publish();
@@ -228,7 +228,7 @@ impl Channel {
         }
     }
 
-    /// Tells the peer how far we are, and wakes it if it waits for room.
+    /// Publishes how far this side has consumed, and wakes the peer if it waits for room.
     #[inline(never)]
     fn publish_head(&mut self) {
         if self.consumer.publish() {
@@ -236,7 +236,7 @@ impl Channel {
         }
     }
 
-    /// Stops looking for records; false if one came meanwhile.
+    /// Stops polling for records. Returns false if a record arrived meanwhile.
     pub fn park(&mut self) -> Result<bool, PeerFault> {
         if self.slab_in.has_unpublished() {
             self.slab_in.publish();
@@ -248,13 +248,13 @@ impl Channel {
         Ok(parked)
     }
 
-    /// Looks for records again.
+    /// Resumes polling for records.
     pub fn unpark(&mut self) {
         self.flight_recorder.note(ChannelEvent::Woken, self.producer.counters().messages);
         self.consumer.unpark();
     }
 
-    /// Gives the pages of an idle slab back to the system, if more than `keep` bytes of it were used. True if it did.
+    /// Returns the pages of an idle slab to the system if more than `keep` bytes of it were used. Returns true if it did.
     pub fn trim(&mut self, keep: u32) -> Result<bool, PeerFault> {
         let pages = self.slab_out.idle_pages(keep)?;
         if let Some((at, len)) = pages {
@@ -264,22 +264,22 @@ impl Channel {
         Ok(pages.is_some())
     }
 
-    /// Slab bytes in use since the last trim.
+    /// Number of slab bytes used since the last trim.
     pub fn dirty_bytes(&self) -> u32 {
         self.slab_out.dirty_bytes()
     }
 
-    /// True if the peer has taken everything that was sent.
+    /// Returns true if the peer has taken everything that was sent.
     pub fn is_drained(&mut self) -> bool {
         self.producer.is_drained()
     }
 
-    /// What we sent.
+    /// Counters of the records and bytes sent.
     pub fn sent(&self) -> RingCounters {
         self.producer.counters()
     }
 
-    /// The last events.
+    /// The flight recorder of this channel.
     pub fn flight_recorder(&mut self) -> &mut FlightRecorder {
         &mut self.flight_recorder
     }

@@ -1,30 +1,30 @@
-//! The last events of a channel, kept in a small ring of its own and written out when the channel dies.
+//! A small ring of a channel's last events, written out when the channel fails.
 
 use std::fmt;
 
-/// Events kept.
+/// Number of events kept.
 const EVENTS: usize = 16;
 
-/// Something that happened on a channel; never a message, which would be too many.
+/// An event on a channel. Messages are not recorded, because they would displace everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelEvent {
-    /// It was made.
+    /// The channel was created.
     Opened,
-    /// Its receiver stopped looking at it.
+    /// The receiver stopped polling the channel.
     Parked,
-    /// Its peer set its bit in our ready map.
+    /// The peer set the channel's bit in our ready map.
     Woken,
-    /// We had no room and said so.
+    /// The sender found no room and asked to be woken.
     Blocked,
-    /// Pages of an idle slab were given back.
+    /// Pages of an idle slab were returned to the system.
     Trimmed,
-    /// The peer broke the contract.
+    /// The peer violated the protocol.
     Faulted,
-    /// It was closed.
+    /// The channel was closed.
     Closed,
 }
 
-/// A ring of the last events with the channel's message counts at the time.
+/// The last events of a channel, each with the channel's message count at that time.
 #[derive(Clone, Debug, Default)]
 pub struct FlightRecorder {
     events: [Option<(ChannelEvent, u64)>; EVENTS],
@@ -32,7 +32,7 @@ pub struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// Notes an event; `messages` says when, in messages sent.
+    /// Records an event; `messages` is the number of messages sent so far.
     pub fn note(&mut self, event: ChannelEvent, messages: u64) {
         self.events[self.next % EVENTS] = Some((event, messages));
         self.next += 1;
@@ -40,7 +40,7 @@ impl FlightRecorder {
 }
 
 impl fmt::Display for FlightRecorder {
-    /// Oldest first: `opened@0 parked@12 faulted@13`.
+    /// Writes the oldest event first: `opened@0 parked@12 faulted@13`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut space = "";
         for at in self.next..self.next + EVENTS {

@@ -1,24 +1,25 @@
 //! All channels that one thread receives on.
 //!
-//! A channel is *hot* while records come: its next cell is looked at directly. After a while of silence it is *parked*: its peer
-//! sets a bit in our ready map instead, and looking costs nothing more. So a poll looks at the few hot channels and at one word of each ready map,
-//! of which there is one for each owner among the peers, however many peers are silent.
+//! A channel is *hot* while records arrive: each poll checks its next cell directly. A channel that stays silent is *parked*:
+//! its peer then sets a bit in our ready map instead, so that polling does not touch the channel. A poll therefore checks the
+//! few hot channels and one word of each ready map. There is one ready map for each owner among the peers.
+//! The number of silent peers does not matter.
 
 use crate::channel::Channel;
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_platform::Doorbell;
 use isthmus_shm::{PeerFault, ReadyMap, RecordBuffer, SharedMapping};
 
-/// Empty looks at a channel before it is parked, while others are hot.
+/// Number of empty polls after which a channel is parked, while other channels are hot.
 const PARK_AFTER_POLLS: u32 = 256;
 
-/// Polls between looks at the ready maps while some hot channel always has a record: nobody who floods us keeps the others out.
+/// Number of polls between checks of the ready maps while a hot channel always has a record. A flooding peer thus cannot block the others.
 const MAP_POLL_INTERVAL: u32 = 64;
 
-/// Hot channels at once; the next one to become hot parks the one that was silent longest.
+/// Maximum number of hot channels. When another one becomes hot, the one that was silent longest is parked.
 const HOT_MAX: usize = 16;
 
-/// Names a channel in its inbox. Never used twice.
+/// The key of a channel in its inbox. A key is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelKey {
     slot: u32,
@@ -26,26 +27,26 @@ pub struct ChannelKey {
 }
 
 impl ChannelKey {
-    /// A small number that no other channel of the inbox has now: an index for tables of one's own.
+    /// A small number that no other channel of the inbox has at the same time. Callers use it as an index into their own tables.
     pub fn slot(self) -> usize {
         self.slot as usize
     }
 }
 
-/// Names a ready map of the inbox.
+/// The index of a ready map in the inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InboxMapIndex(pub u8);
 
-/// What a poll found.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Polled {
     /// A record of this channel is in the buffer.
     Record(ChannelKey),
-    /// This channel's peer broke the contract. The channel is parked for good; the owner closes it.
+    /// This channel's peer violated the protocol. The inbox does not poll the channel again; the owner closes it.
     Fault(ChannelKey, PeerFault),
-    /// A bit that belongs to no channel was set: the daemon's, or one that a peer had no business with.
+    /// A bit that belongs to no channel was set: the daemon's bit, or one that a peer had no right to set.
     ReadyBit(InboxMapIndex, ReadyBit),
-    /// Nothing.
+    /// No record, no bit and no fault.
     Nothing,
 }
 
@@ -56,9 +57,9 @@ struct InboxEntry {
     ready_map: InboxMapIndex,
     ready_bit: ReadyBit,
     empty_polls: u32,
-    /// Its slot stands in `hot`.
+    /// The slot is in `hot`.
     hot: bool,
-    /// Not looked at until [`Inbox::unmute`], whatever bits its peer sets.
+    /// The channel is not polled until [`Inbox::unmute`], whatever bits its peer sets.
     muted: bool,
 }
 
@@ -66,7 +67,7 @@ struct InboxEntry {
 struct MapSubscription {
     ready_map: ReadyMap<SharedMapping>,
     doorbell: Doorbell,
-    /// Slot of the channel of each bit, for the bits in use.
+    /// The slot of the channel that each bit in use belongs to.
     slots_by_bit: Vec<Option<u32>>,
 }
 
@@ -78,34 +79,34 @@ pub struct Inbox {
     free: Vec<u32>,
     /// Slots of hot channels.
     hot: Vec<u32>,
-    /// Where the next poll begins in `hot`, so that a busy channel starves no other.
+    /// The index in `hot` at which the next poll begins, so that a busy channel does not delay the others.
     next_hot: usize,
     other_bits: Vec<(InboxMapIndex, ReadyBit)>,
-    /// Slots that a look at a ready map found; kept for its memory.
+    /// Slots found while draining a ready map. The vector is kept to reuse its allocation.
     woken: Vec<u32>,
     polls: u32,
     next_generation: u32,
 }
 
 impl Inbox {
-    /// No channels, no ready maps.
+    /// Creates an inbox without channels and ready maps.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a ready map and the doorbell that goes with it.
+    /// Adds a ready map and its doorbell.
     pub fn add_ready_map(&mut self, memory: SharedMapping, doorbell: Doorbell) -> InboxMapIndex {
         self.maps.push(MapSubscription { ready_map: ReadyMap::new(memory), doorbell, slots_by_bit: Vec::new() });
         InboxMapIndex((self.maps.len() - 1) as u8)
     }
 
-    /// The doorbells, in the order of their ready maps: what to sleep on.
+    /// The doorbells to sleep on, in the order of their ready maps.
     pub fn doorbells(&self) -> impl Iterator<Item = &Doorbell> {
         self.maps.iter().map(|subscription| &subscription.doorbell)
     }
 
-    /// Adds a channel; its peer sets `ready_bit` of `ready_map`. It starts muted: nothing is taken from it before
-    /// [`Self::unmute`], because what its peer sent by another path before comes first.
+    /// Adds a channel; its peer sets `ready_bit` of `ready_map`. The channel starts muted: no record is taken from it before
+    /// [`Self::unmute`], because the messages that its peer sent earlier by another path come first.
     pub fn add(&mut self, channel: Channel, ready_map: InboxMapIndex, ready_bit: ReadyBit) -> ChannelKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -124,7 +125,7 @@ impl Inbox {
         key
     }
 
-    /// Begins to take records from a channel.
+    /// Starts taking records from a channel.
     pub fn unmute(&mut self, key: ChannelKey) {
         if let Some(entry) = self.entry(key) {
             entry.muted = false;
@@ -132,7 +133,7 @@ impl Inbox {
         }
     }
 
-    /// Takes a channel out.
+    /// Removes a channel.
     pub fn remove(&mut self, key: ChannelKey) -> Option<Channel> {
         self.entry(key)?;
         let entry = self.slots[key.slot()].take()?;
@@ -143,7 +144,7 @@ impl Inbox {
         Some(entry.channel)
     }
 
-    /// A channel.
+    /// Returns the channel with this key.
     #[inline]
     pub fn channel(&mut self, key: ChannelKey) -> Option<&mut Channel> {
         self.entry(key).map(|entry| &mut entry.channel)
@@ -159,12 +160,12 @@ impl Inbox {
         self.slots.iter_mut().flatten().map(|entry| (entry.key, &mut entry.channel))
     }
 
-    /// How many channels there are, and how many of them are looked at by each poll.
+    /// Returns the number of channels, and the number of hot channels among them.
     pub fn count(&self) -> (usize, usize) {
         (self.slots.iter().flatten().count(), self.hot.len())
     }
 
-    /// Looks once: takes a record into `record` if one waits, or says what else happened.
+    /// Polls once: takes a record into `record` if one waits, or returns what else happened.
     #[inline]
     pub fn poll(&mut self, record: &mut RecordBuffer) -> Polled {
         self.polls = self.polls.wrapping_add(1);
@@ -192,7 +193,8 @@ impl Inbox {
         self.poll_ready_maps()
     }
 
-    /// True if a poll would find nothing and change nothing, as far as that is seen at a glance: with one hot channel, or none.
+    /// Returns true if a poll would find nothing and change nothing. The check is cheap and only covers up to one hot channel:
+    /// with more of them it returns false.
     #[inline(always)]
     pub fn is_idle(&self) -> bool {
         let channel = |slot: u32| self.slots[slot as usize].as_ref().is_some_and(|entry| entry.channel.is_idle());
@@ -204,7 +206,7 @@ impl Inbox {
         hot && self.other_bits.is_empty() && !self.maps.iter().any(|subscription| subscription.ready_map.is_any_set())
     }
 
-    /// True if a poll would find something; cheap, for spinning.
+    /// Returns true if a poll would find something. Cheap enough for spinning.
     pub fn is_ready(&mut self) -> bool {
         self.maps.iter().any(|subscription| subscription.ready_map.is_any_set())
             || !self.other_bits.is_empty()
@@ -213,8 +215,8 @@ impl Inbox {
             })
     }
 
-    /// Before sleeping: parks every channel and says so in every ready map. True if the receiver may sleep on its doorbells
-    /// now; [`Self::end_sleep`] follows in any case.
+    /// Parks every channel and sets every ready map to sleeping. Returns true if the receiver may now sleep on its doorbells.
+    /// The caller calls [`Self::end_sleep`] afterwards in either case.
     pub fn begin_sleep(&mut self) -> bool {
         while let Some(&slot) = self.hot.last() {
             let entry = self.slots[slot as usize].as_mut().expect("hot channels are there");
@@ -228,7 +230,7 @@ impl Inbox {
         self.other_bits.is_empty() && self.maps.iter().all(|subscription| subscription.ready_map.begin_sleep())
     }
 
-    /// After sleeping, or after deciding not to.
+    /// Ends what [`Self::begin_sleep`] began, after sleeping or after deciding not to sleep.
     pub fn end_sleep(&mut self) {
         for subscription in &self.maps {
             subscription.ready_map.end_sleep();
@@ -311,7 +313,7 @@ impl Inbox {
                 self.hot.retain(|&hot| hot != slot);
             }
             Ok(false) => entry.empty_polls = 0,
-            Err(_) => {} // The next poll meets the same fault and reports it.
+            Err(_) => {} // The next poll finds the same fault and reports it.
         }
     }
 

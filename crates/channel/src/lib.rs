@@ -1,11 +1,11 @@
-//! Channels: what is left between two domains once the daemon has introduced them and stepped out of the way.
+//! Channels: the shared-memory connection of two domains, which works without the daemon once it is set up.
 //!
 //! ```text
 //!   channel ────────── one pair: a ring and a slab each way, the peer's ready map and doorbell
-//!   inbox ──────────── all channels that one thread receives on: who is active, and sleeping when nobody is
+//!   inbox ──────────── all channels that one thread receives on: which are active, and sleeping when none is
 //!   proxy_ring ─────── frames between the daemon of a guest and that of its host
 //!   wait ───────────── how to wait: spin, adaptive, sleep
-//!   flight_recorder ── the last events of a channel, for when it dies
+//!   flight_recorder ── the last events of a channel, written out when it fails
 //! ```
 #![forbid(unsafe_code)]
 

@@ -1,34 +1,35 @@
-//! The proxy ring: frames between a guest's daemon and its host's, one after the other, through memory that both see.
+//! The proxy ring: frames in order between a guest's daemon and its host's, through memory that both map.
 //!
-//! A channel's ring and slab, used plainly: each frame is one record, its content a fragment of the slab, and whoever sends rings. What is
-//! rare needs no better. The other side may write anything into the memory at any time; then [`ProxyRing::receive`] says so, once.
+//! It uses a channel's ring and slab in a simple way: each frame is one record, its content is a fragment of the slab, and the sender
+//! rings the doorbell. Frames are rare, so nothing faster is needed. The other side may write anything into the memory at any time;
+//! [`ProxyRing::receive`] then returns an error.
 
 use isthmus_layout::channel::Direction;
 use isthmus_layout::proxy::{PROXY_FRAME_BYTES_MAX, PROXY_RING, ProxyFrameKind};
 use isthmus_layout::record::Fragment;
 use isthmus_shm::{Consumer, Payload, PeerFault, Producer, PushError, RecordBuffer, SlabConsumer, SlabProducer, Words};
 
-/// What a frame is, and which of the guest's connections it is about.
+/// The header of a frame: its kind, and the guest's connection that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyFrame {
-    /// What it is.
+    /// The kind of the frame.
     pub kind: ProxyFrameKind,
-    /// The guest's daemon numbers them, and uses no number twice in one proxy session.
+    /// The connection number. The guest daemon assigns it, and uses no number twice in one proxy session.
     pub connection: u32,
 }
 
-/// Why the other side's frames make no sense.
+/// A protocol violation by the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyRingFault {
-    /// The ring or the slab is not as it should be.
+    /// The ring or the slab is invalid.
     #[error(transparent)]
     Memory(#[from] PeerFault),
-    /// A record that is no frame.
+    /// A record that is not a frame.
     #[error("a record of kind {kind} with {words} words is no frame")]
     Record {
-        /// Its kind.
+        /// The record's kind.
         kind: u8,
-        /// Its words.
+        /// The record's number of words.
         words: usize,
     },
 }
@@ -45,7 +46,7 @@ pub struct ProxyRing<M> {
 }
 
 impl<M: Words + Payload + Clone> ProxyRing<M> {
-    /// Over zeroed memory. The host sends on direction 0.
+    /// Creates one side over zeroed memory. The host sends on direction 0.
     pub fn new(memory: M, send_direction: Direction) -> Self {
         let (out, inward) = (PROXY_RING.direction(send_direction), PROXY_RING.direction(send_direction.other()));
         Self {
@@ -58,7 +59,7 @@ impl<M: Words + Payload + Clone> ProxyRing<M> {
         }
     }
 
-    /// Sends a frame, whole or, while the other side has not taken enough, not at all. Whoever sent rings afterwards.
+    /// Sends a whole frame. Returns false, without sending, if the other side has left no room. The sender rings afterwards.
     pub fn send(&mut self, frame: ProxyFrame, content: &[u8]) -> Result<bool, ProxyRingFault> {
         assert!(content.len() <= PROXY_FRAME_BYTES_MAX); // Ours.
         if !self.producer.has_room()? {
@@ -83,7 +84,7 @@ impl<M: Words + Payload + Clone> ProxyRing<M> {
         }
     }
 
-    /// Takes the next frame, its content into `into`.
+    /// Takes the next frame, and its content into `into`.
     pub fn receive(&mut self, into: &mut Vec<u8>) -> Result<Option<ProxyFrame>, ProxyRingFault> {
         into.clear();
         if !self.consumer.pop(&mut self.record)? {
@@ -104,7 +105,7 @@ impl<M: Words + Payload + Clone> ProxyRing<M> {
             self.slab_in.release(fragment);
             self.slab_in.publish();
         }
-        // A side that waits for room is rung after each iteration in any case.
+        // No wake-up is needed here: a side that waits for room is rung after each iteration in any case.
         let _ = self.consumer.publish();
         Ok(Some(ProxyFrame { kind, connection }))
     }

@@ -1,4 +1,4 @@
-//! How to wait, as a value.
+//! Strategies of waiting.
 
 mod poll_backoff;
 mod server;
@@ -12,65 +12,65 @@ use std::time::{Duration, Instant};
 /// How a receiver with nothing to do waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
-    /// Look again and again; one processor for one receiver.
+    /// Poll without sleeping. Each receiver needs a CPU of its own.
     Spin,
-    /// Look for a while, at most this long, as long as that has lately been worth it and nobody waits for the processor, which is
-    /// offered to others meanwhile; then sleep on the doorbell.
+    /// Spin for at most this long, then sleep on the doorbell. The receiver spins only while spinning has recently paid off and no
+    /// other thread needs the CPU. It yields the CPU while it spins.
     Adaptive(Duration),
-    /// Sleep on the doorbell at once.
+    /// Sleep on the doorbell without spinning.
     Sleep,
 }
 
 impl Default for WaitMode {
-    /// Adaptive with 50 µs, about five sleeps and wake-ups.
+    /// Adaptive with 50 µs, which is about the cost of five sleeps and wake-ups.
     fn default() -> Self {
         Self::Adaptive(Duration::from_micros(50))
     }
 }
 
-/// Spin budgets below this are not worth a look at the clock.
+/// Smallest spin budget. Below it, reading the clock costs more than spinning gains.
 const SPIN_BUDGET_MIN: Duration = Duration::from_micros(4);
 
-/// A receiver that has given up spinning tries again on one wait out of so many.
+/// A receiver that has stopped spinning spins again on one of this number of waits.
 const PROBE_EVERY: u32 = 32;
 
-/// An offer of the processor that took longer was accepted: alone, it is a system call that does nothing.
+/// A yield that took longer let another thread run. Without another thread, it is a system call without effect.
 const YIELD_TAKEN_AFTER: Duration = Duration::from_micros(2);
 
-/// Accepted offers in a row after which a receiver shares its processor: those it waits for may be who wants it.
+/// Number of taken yields in a row after which a receiver considers its CPU shared. The thread that ran may be the one it waits for.
 const SHARED_AFTER_YIELDS: u32 = 2;
 
-/// Refused offers in a row after which a receiver is alone, and offers its processor only on one wait out of [`PROBE_EVERY`].
+/// Number of untaken yields in a row after which a receiver considers itself alone. It then yields only on one of [`PROBE_EVERY`] waits.
 const ALONE_AFTER_YIELDS: u32 = 64;
 
-/// What a receiver learned about its waits: whether spinning pays. For those who serve others there is [`ServerSpin`].
+/// The state of an adaptive receiver, which learns from its waits whether spinning pays. A server uses [`ServerSpin`] instead.
 #[derive(Clone, Debug)]
 pub struct AdaptiveSpin {
     wait: WaitMode,
     budget: Duration,
     waits: u32,
-    /// Offers in a row that were accepted, and that were not.
+    /// Numbers of yields in a row that let another thread run, and that did not.
     yields_taken: u32,
     yields_untaken: u32,
 }
 
-/// Looks for a while and no longer: the caller has deadlines to look after.
+/// Spins for a bounded number of polls, because the caller has deadlines to check.
 fn spin_always(mut ready: impl FnMut() -> bool) -> bool {
     (0..4096).any(|_| ready())
 }
 
-/// How a time of spinning ended.
+/// The way in which a spin ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SpinResult {
     Ready,
     /// The budget was used up.
     TimedOut,
-    /// Another thread has had the processor.
+    /// Another thread ran on this CPU.
     Shared,
 }
 
 impl AdaptiveSpin {
-    /// Nothing learned yet.
+    /// Creates a receiver state that has learned nothing.
     pub fn new(wait: WaitMode) -> Self {
         let budget = match wait {
             WaitMode::Adaptive(longest) => longest,
@@ -79,12 +79,12 @@ impl AdaptiveSpin {
         Self { wait, budget, waits: 0, yields_taken: 0, yields_untaken: 0 }
     }
 
-    /// The way to wait.
+    /// The wait mode.
     pub fn wait(&self) -> WaitMode {
         self.wait
     }
 
-    /// Spins as long as it is worth it, or until `ready`. True if it became ready; false means: sleep now.
+    /// Spins while spinning pays, or until `ready`. Returns true if it became ready, and false if the caller should sleep now.
     pub fn spin(&mut self, ready: impl FnMut() -> bool) -> bool {
         self.spin_with(oversubscription::is_oversubscribed, yield_cpu, ready)
     }
@@ -100,7 +100,7 @@ impl AdaptiveSpin {
             WaitMode::Sleep => false,
             WaitMode::Adaptive(longest) => {
                 let (budget, start) = (self.next_budget(), Instant::now());
-                // What we wait for may need our processor.
+                // The thread that we wait for may need our CPU.
                 if budget.is_zero() || oversubscribed(start) {
                     return false;
                 }
@@ -113,7 +113,7 @@ impl AdaptiveSpin {
         }
     }
 
-    /// How long to spin this time.
+    /// Returns how long to spin this time.
     fn next_budget(&mut self) -> Duration {
         self.waits = self.waits.wrapping_add(1);
         match self.waits.is_multiple_of(PROBE_EVERY) {
@@ -123,7 +123,7 @@ impl AdaptiveSpin {
         }
     }
 
-    /// Doubles the budget where spinning paid, halves it where it did not.
+    /// Doubles the budget if spinning paid off, and halves it otherwise.
     fn adjust_budget(&mut self, found: bool, longest: Duration) {
         self.budget = if found {
             (self.budget * 2).clamp(SPIN_BUDGET_MIN.min(longest), longest)
@@ -158,7 +158,7 @@ impl AdaptiveSpin {
         }
     }
 
-    /// An offer came back after so long. True if it was accepted.
+    /// Records a yield that took `took`. Returns true if another thread ran.
     fn record_yield(&mut self, took: Duration) -> bool {
         let was_taken = took > YIELD_TAKEN_AFTER;
         (self.yields_taken, self.yields_untaken) = match was_taken {
@@ -169,7 +169,7 @@ impl AdaptiveSpin {
     }
 }
 
-/// Offers the processor to whoever waits for it; how long that took.
+/// Yields the CPU to other threads, and returns how long that took.
 fn yield_cpu() -> Duration {
     let before = Instant::now();
     std::thread::yield_now();

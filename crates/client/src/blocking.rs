@@ -16,11 +16,11 @@ const POLLS_BEFORE_POST: u32 = 64;
 /// A message that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Who sent it.
+    /// The endpoint that sent the message.
     pub from: EndpointAddress,
     /// The sender's word.
     pub tag: u64,
-    /// Bytes of the message. Where there was less room, the first ones were kept.
+    /// The length of the message in bytes. If the buffer was shorter, it holds the first ones.
     pub len: u64,
 }
 

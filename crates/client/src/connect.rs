@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 /// The socket of the daemon that serves all users of the host.
 pub(crate) const SYSTEM_SOCKET: &str = "/run/isthmus/isthmus.sock";
 
-/// Seconds after which a daemon that we started leaves when nobody is attached.
+/// Seconds without an attached domain after which a daemon that this library started exits.
 const IDLE_EXIT_S: &str = "5";
 
 /// The name of the daemon's program.
@@ -64,7 +64,7 @@ fn connect_trusted(path: &Path, own: bool) -> Result<OwnedFd, Refusal> {
     reconnect(path)
 }
 
-/// A directory in /tmp could be anybody's: what we attach to sees our messages.
+/// Checks that this user owns the directory. Any user can create a directory in /tmp, and the daemon sees this domain's messages.
 fn check_owner(directory: &Path) -> Result<(), Refusal> {
     let Ok(found) = std::fs::symlink_metadata(directory) else {
         return Err(Refusal::new(Reason::DaemonUnreachable, directory.display().to_string()));

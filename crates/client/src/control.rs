@@ -15,7 +15,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a reply may take before the daemon counts as gone.
+/// The time without a reply after which the daemon counts as gone.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message of the daemon with the descriptors that came with it.
@@ -24,7 +24,7 @@ pub(crate) struct Notification {
     pub(crate) message: ToClient,
     fds: VecDeque<Descriptor>,
     pub(crate) serial: Option<RequestSerial>,
-    /// Its descriptors could not be taken: this process may not open more.
+    /// True if the descriptors could not be received, because this process may not open more.
     pub(crate) descriptors_lost: bool,
 }
 
@@ -38,7 +38,7 @@ struct Descriptor {
     at: Option<u64>,
 }
 
-/// Memory as it came over the socket.
+/// Memory that was received over the socket.
 #[derive(Debug)]
 pub(crate) struct ReceivedMemory {
     pub(crate) file: OwnedFd,
@@ -58,7 +58,7 @@ impl Notification {
         ReceivedMemory { file, at }
     }
 
-    /// The same of one that is a doorbell.
+    /// The next descriptor, which is a doorbell.
     pub(crate) fn doorbell(&mut self) -> Doorbell {
         match self.next() {
             Descriptor { file, port: Some(port), .. } => Doorbell::event_channel(file, port),
@@ -75,10 +75,10 @@ impl Notification {
 #[derive(Debug)]
 pub(crate) struct Control {
     socket: OwnedFd,
-    /// The minor version that both speak.
+    /// The minor version of the connection.
     minor: u16,
     serial: RequestSerial,
-    /// Notifications that came while a reply was waited for.
+    /// Notifications that arrived while a request waited for its reply.
     pending_notifications: VecDeque<Notification>,
     packet: Vec<u8>,
     fds: Vec<OwnedFd>,
@@ -88,7 +88,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Says hello.
+    /// Performs the handshake.
     pub(crate) fn open(socket: OwnedFd) -> Result<Self, Refusal> {
         let mut control = Self {
             socket,
@@ -115,7 +115,7 @@ impl Control {
         }
     }
 
-    /// Asks, and waits for the reply; notifications that come meanwhile are kept. A refusal is an error.
+    /// Sends a request and waits for the reply. Notifications that arrive meanwhile are kept. A refusal is an error.
     pub(crate) fn request(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<Notification, Refusal> {
         match self.send_request(message, fds) {
             Ok(serial) => self.next_reply(Some(serial)),
@@ -126,14 +126,14 @@ impl Control {
         }
     }
 
-    /// The same with a limit of the caller's, who takes silence for what it is.
+    /// Like [`Self::request`], with a time limit of the caller. Without a reply the refusal is [`Reason::MxUnreachable`].
     pub(crate) fn request_within(&mut self, message: ToDaemon, limit: Duration) -> Result<Notification, Refusal> {
         let serial = self.send_request(message, &[])?;
         let silence = Refusal::new(Reason::MxUnreachable, format!("no answer within {limit:?}"));
         self.reply_until(Some(serial), Instant::now() + limit, silence)
     }
 
-    /// A daemon of an older minor version is not asked what it does not know.
+    /// Refuses a request that was added in minor version `since`, if the daemon's version is older.
     pub(crate) fn require_minor(&self, since: u16, what: &str) -> Result<(), Refusal> {
         if since <= self.minor {
             return Ok(());
@@ -152,7 +152,7 @@ impl Control {
         None
     }
 
-    /// The next reply to a request; notifications that come meanwhile are kept. A refusal is an error.
+    /// Waits for the next reply to a request. Notifications that arrive meanwhile are kept. A refusal is an error.
     pub(crate) fn next_reply(&mut self, serial: Option<RequestSerial>) -> Result<Notification, Refusal> {
         self.reply_until(
             serial,
@@ -169,7 +169,7 @@ impl Control {
     ) -> Result<Notification, Refusal> {
         loop {
             let Some(notification) = self.receive(Some(deadline))? else { return Err(silence) };
-            // Without a serial it is not one request that is refused but the connection.
+            // A refusal without a serial refuses the connection, and not one request.
             let ends = notification.serial.is_none() && matches!(notification.message, ToClient::Refused(_));
             if notification.serial != serial && !ends {
                 self.pending_notifications.push_back(notification);
@@ -185,7 +185,7 @@ impl Control {
         }
     }
 
-    /// Asks without waiting; the reply comes as a notification with this serial.
+    /// Sends a request without waiting. The reply arrives as a notification with the returned serial.
     pub(crate) fn send_request(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<RequestSerial, Refusal> {
         self.require_minor(message.since(), message.name())?;
         let serial = self.serial;
@@ -269,9 +269,9 @@ impl Control {
         Ok(Some(Notification { message, serial, fds, descriptors_lost: false }))
     }
 
-    /// A message whose descriptors are gone, whatever their number was.
+    /// Parses a message without its descriptors, which are lost, for any number of them.
     fn parse_without_descriptors(&mut self, bytes: usize) -> Result<Notification, Refusal> {
-        self.fds.clear(); // Those that could be taken.
+        self.fds.clear(); // The descriptors that could be received.
         self.channels.clear();
         self.descriptor_offsets.clear();
         let packet = &self.packet[..bytes];
@@ -302,13 +302,13 @@ mod tests {
     use isthmus_layout::control::{HelloReply, List, RegionCreated};
     use isthmus_layout::ids::RegionId;
 
-    /// A connection on which so much less than today's minor version is spoken, and the daemon's end of it.
+    /// A connection with a minor version that is `less` below the current one, and the daemon's end of it.
     fn opened(less: u16) -> (Control, OwnedFd) {
         let (ours, daemon) = seqpacket::pair().expect("a pair");
         let today = version::VersionRange::CURRENT.version();
         let minor = today.minor - less;
         let back = HelloReply { magic: Magic, major: today.major, minor, daemon: Name::new("other").expect("short") };
-        // It lies in the socket before it is asked for.
+        // The reply is in the socket before the client asks for it.
         seqpacket::send(daemon.as_fd(), &ToClient::from(back).emit(RequestSerial::new(1)), &[]).expect("room");
         (Control::open(ours).expect("one minor version apart"), daemon)
     }

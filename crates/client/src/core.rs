@@ -1,5 +1,5 @@
-//! Everything a domain is but the record it is looking at: who it is, its channels, peers and endpoints, and the one turn of the
-//! wheel ([`Core::progress`]) in which everything happens.
+//! The state of an attached domain: identity, channels, peers, endpoints. All work is done by [`Core::progress`], on the caller's
+//! thread.
 
 use crate::control::{Control, Notification, ReceivedMemory};
 use crate::endpoints::Endpoints;
@@ -41,7 +41,7 @@ const TRIM_AFTER: Duration = Duration::from_secs(1);
 /// Slab bytes that a silent channel keeps.
 const TRIM_KEEP: u32 = 0;
 
-/// Who we are.
+/// The identity of this domain.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalIdentity {
     pub(crate) domain: DomainId,
@@ -51,7 +51,7 @@ pub(crate) struct LocalIdentity {
 }
 
 impl LocalIdentity {
-    /// Whom the daemon has taken us in as.
+    /// The identity that the daemon has assigned.
     pub(crate) fn of(welcome: &Welcome) -> Self {
         let Welcome { domain, owner, ticket, .. } = *welcome;
         Self { domain, name: welcome.name.clone(), owner, ticket }
@@ -64,11 +64,11 @@ pub(crate) struct OwnReadyMap {
     pub(crate) owner: Option<Owner>,
     pub(crate) memory: OwnedFd,
     pub(crate) doorbell: Doorbell,
-    /// True if it lies in the window of a guest.
+    /// True if the ready map is in the window of a guest.
     pub(crate) in_guest: bool,
 }
 
-/// Everything but the record that is being looked at.
+/// The state of a domain, except for the record that is being processed.
 #[derive(Debug)]
 pub(crate) struct Core<M: Matcher> {
     pub(crate) identity: LocalIdentity,
@@ -92,15 +92,15 @@ pub(crate) struct Core<M: Matcher> {
     /// Connects that the daemon has not answered.
     pub(crate) connecting: Vec<MxConnecting>,
     pub(crate) registration_cache: RegistrationCache,
-    /// In a guest: which peers were granted which of our regions; and why there are none at all, where there are none.
+    /// In a guest: the peers that each region of this domain is granted to, and the reason why no regions are granted, if any.
     pub(crate) region_viewers: HashMap<RegionId, Vec<DomainId>>,
     pub(crate) guest_regions_off: Option<Reason>,
-    /// What peers may read and write directly.
+    /// The memory that peers may read and write directly.
     pub(crate) arena: Option<Arc<Arena>>,
-    /// Why there are no channels at all, where there are none.
+    /// The reason why this domain has no channels at all. None if it may have channels.
     pub(crate) no_channels: Option<Reason>,
     pub(crate) sleeper: Sleeper,
-    /// When a daemon was looked for last, and since when there is none.
+    /// The time of the last attempt to reconnect, and the time since which there is no daemon.
     pub(crate) last_reconnect: Option<Instant>,
     pub(crate) disconnected_since: Option<Instant>,
     pub(crate) last_refusal: Option<Refusal>,
@@ -112,7 +112,7 @@ pub(crate) struct Core<M: Matcher> {
     pub(crate) clock: u64,
     guard: ForkGuard,
     asleep: bool,
-    /// Some slab has pages that could be given back.
+    /// True if some slab may have pages to return to the system.
     pub(crate) dirty: bool,
     polls: u32,
     next_serial: u32,
@@ -190,12 +190,12 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    /// Asks the daemon and waits for its answer.
+    /// Sends a request to the daemon and waits for the reply.
     pub(crate) fn request(&mut self, message: ToDaemon) -> Result<Notification, Refusal> {
         self.request_or_retry(|control| control.request(message.clone(), &[]))
     }
 
-    /// The same for what may take longer than the daemon itself does.
+    /// Like [`Self::request`], with a time limit for requests that take longer than the daemon itself does.
     pub(crate) fn request_within(&mut self, message: ToDaemon, limit: Duration) -> Result<Notification, Refusal> {
         self.request_or_retry(|control| control.request_within(message.clone(), limit))
     }
@@ -220,11 +220,11 @@ impl<M: Matcher> Core<M> {
         answer
     }
 
-    /// Everything that goes on, once around.
+    /// Runs one iteration of the domain's work.
     #[inline]
     pub(crate) fn progress(&mut self, record: &mut RecordBuffer) {
         if self.asleep {
-            // The program slept on our descriptor: take what woke it.
+            // The program slept on the domain's descriptor: clear the event that woke it.
             let notification = self.sleeper.sleep(Some(Duration::ZERO));
             self.end_sleep(notification);
         }
@@ -245,19 +245,19 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// What a turn owes to others for what it has taken.
+    /// Ends an iteration: advances pending peers, and returns the credit that this domain owes.
     #[inline]
     pub(crate) fn finish_iteration(&mut self) {
         if !self.pending_peers.is_empty() {
             self.advance_pending_peers();
         }
-        // At once: our program may not call again for a while, and a peer's send is over when this arrives.
+        // Credit is returned at once, because the program may not call again for a while and the credit completes the peers' sends.
         if !self.peers_owed_credit.is_empty() {
             self.send_owed_credit();
         }
     }
 
-    /// True if the next turn of the wheel has nothing to do but to look at channels. Counts as that turn.
+    /// True if the next iteration has nothing to do but to poll channels. Counts as that iteration.
     #[inline]
     pub(crate) fn has_no_pending_work(&mut self) -> bool {
         self.polls += 1;
@@ -267,7 +267,7 @@ impl<M: Matcher> Core<M> {
             && self.peers_owed_credit.is_empty()
     }
 
-    /// What need not happen at each poll.
+    /// Does work that is not needed at each poll, such as processing notifications and reconnecting.
     #[cold]
     fn check_daemon(&mut self) {
         self.polls = 0;
@@ -305,7 +305,7 @@ impl<M: Matcher> Core<M> {
         quiet
     }
 
-    /// The program has slept on our descriptor and taken what woke it.
+    /// Ends a sleep of the program on the domain's descriptor, after the program has taken the event.
     pub(crate) fn woke_up(&mut self, notification: bool) {
         if self.asleep {
             self.sleeper.clear();
@@ -325,7 +325,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Has every peer that we have no room toward say so when there is room again. False if there is some already.
+    /// Asks every peer on a full path to notify this domain when there is room. False if there is room already.
     fn block_on_full_paths(&mut self) -> bool {
         if let (false, Some(ring)) = (self.peers_owed_credit.is_empty(), self.ring) {
             self.inbox.channel(ring).into_iter().for_each(Channel::block);
@@ -346,7 +346,7 @@ impl<M: Matcher> Core<M> {
         true
     }
 
-    /// Sets the timer that wakes a sleeper for what no doorbell announces.
+    /// Sets the timer for work that no doorbell announces.
     fn set_alarm(&mut self) {
         if self.control.is_none() {
             self.sleeper.set_alarm(RECONNECT_INTERVAL);
@@ -355,11 +355,11 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Gives pages of silent channels back.
+    /// Returns pages of silent channels to the system.
     fn trim_idle_channels(&mut self) {
         self.dirty = false;
         for (_, channel) in self.inbox.channels() {
-            // A fault is met again, and dealt with, when the channel is used.
+            // The next use of the channel meets the fault again and handles it.
             let _ = channel.trim(TRIM_KEEP);
             self.dirty |= channel.dirty_bytes() > TRIM_KEEP;
         }
@@ -370,7 +370,7 @@ impl<M: Matcher> Core<M> {
             || self.peers.iter().any(|peer| peer.has_work() || !peer.announced.is_empty() || peer.credit.in_flight())
     }
 
-    /// Ends everything that is under way, as a domain that leaves does.
+    /// Ends all operations, because this domain detaches.
     pub(crate) fn cancel_all(&mut self) {
         for at in self.peers.indices() {
             self.fail_peer(at, Reason::ClosedLocally);
@@ -381,7 +381,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Closes an endpoint: its posted receives complete as cancelled, what waited for them is dropped. False if it is not open.
+    /// Closes an endpoint. Its posted receives complete as cancelled, and its unexpected messages are dropped. False if it is not open.
     pub(crate) fn close_endpoint(&mut self, index: EndpointIndex) -> bool {
         if !self.endpoints.close(index) {
             return false;
@@ -396,20 +396,20 @@ impl<M: Matcher> Core<M> {
         true
     }
 
-    /// A receive is over.
+    /// Completes a receive.
     #[inline]
     pub(crate) fn complete(&mut self, posted: Posted, endpoint: EndpointIndex, outcome: Outcome) {
         self.matcher.complete(Completion { token: posted.token, endpoint, buffer: posted.buffer, outcome });
     }
 
-    /// A receive has its message.
+    /// Completes a receive with its message.
     #[inline]
     pub(crate) fn received(&mut self, posted: Posted, envelope: &Envelope) {
         isthmus_shm::step!("received");
         self.matcher.received(posted, envelope);
     }
 
-    /// Everything under way to and from a peer fails.
+    /// Fails all operations to and from a peer.
     pub(crate) fn fail_peer(&mut self, at: PeerIndex, reason: Reason) {
         self.peers[at].urgent.clear();
         self.fail_sends(at, reason);
@@ -429,7 +429,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Everything under way to a peer fails.
+    /// Fails all sends to a peer.
     pub(crate) fn fail_sends(&mut self, at: PeerIndex, reason: Reason) {
         let peer = &mut self.peers[at];
         let mut sends: Vec<_> = peer.credit.abandon();
@@ -439,7 +439,8 @@ impl<M: Matcher> Core<M> {
         sends.into_iter().for_each(|message| self.fail_send(message, reason));
     }
 
-    /// As [`Self::fail_peer`], but what goes through the daemon goes on, and what was not begun to be sent goes by another way.
+    /// Like [`Self::fail_peer`], except that the credit of the daemon path is kept, and messages that were not begun stay queued for
+    /// another path.
     pub(crate) fn fail_path(&mut self, at: PeerIndex, reason: Reason) {
         let queue = &mut self.peers[at].queue;
         let begun = queue.iter().take_while(|message| message.sent > 0).count();
@@ -456,7 +457,7 @@ impl<M: Matcher> Core<M> {
         Serial(self.next_serial)
     }
 
-    /// The peer of this number, made known if it is not.
+    /// Returns the peer of a domain, and adds it to the table if it is not there.
     #[inline]
     pub(crate) fn peer(&mut self, domain: DomainId) -> PeerIndex {
         match self.peers.find(domain) {

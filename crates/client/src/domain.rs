@@ -35,17 +35,17 @@ pub struct Domain<M: Matcher = InOrder> {
 /// A message to send; see [`Domain::post`].
 #[derive(Debug)]
 pub struct Message {
-    /// Names it in its completion.
+    /// The caller's number for the message, which its completion carries.
     pub token: Token,
-    /// The endpoint it comes from.
+    /// The endpoint that sends the message.
     pub from: EndpointIndex,
-    /// Whom it is for.
+    /// The endpoint that receives the message.
     pub to: EndpointAddress,
     /// The sender's word.
     pub tag: u64,
-    /// Its bytes.
+    /// The bytes of the message.
     pub buffer: Buffer,
-    /// It is over only when a receive has taken it, however short it is.
+    /// True if the send is over only when a receive has taken the message, however short it is.
     pub sync: bool,
 }
 
@@ -71,12 +71,12 @@ impl<M: Matcher> Domain<M> {
         Ok(Self { record: RecordBuffer::default(), waiting: AdaptiveSpin::new(options.wait), core })
     }
 
-    /// Our number.
+    /// The number of this domain.
     pub fn id(&self) -> DomainId {
         self.core.identity.domain
     }
 
-    /// Our name.
+    /// The name of this domain.
     pub fn name(&self) -> &str {
         self.core.identity.name.as_str()
     }
@@ -104,7 +104,7 @@ impl<M: Matcher> Domain<M> {
             return Err(Reason::EndpointClosed.into());
         }
         match self.core.request(CloseEndpoint { index }.into()) {
-            // A daemon that died and came back never knew it.
+            // A new daemon may never have known the endpoint.
             Err(refusal) if !matches!(refusal.reason, Reason::EndpointClosed | Reason::DaemonConnectionLost) => {
                 Err(refusal)
             }
@@ -112,7 +112,7 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
-    /// The domain of this name, or of this number as in `d7`.
+    /// Looks up a domain by its name, or by its number as in `d7`.
     pub fn lookup(&mut self, name: &str) -> Result<DomainId, Refusal> {
         let name = Name::new(name).map_err(|error| Refusal::new(Reason::NameInvalid, error.to_string()))?;
         match self.core.request(Lookup { name }.into())?.message {
@@ -131,8 +131,8 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
-    /// Sends a message of at most 128 bytes if that can be done at once: there is a channel, with room, and nothing waits
-    /// before it. True if it is sent; there is no completion.
+    /// Sends a message of at most 128 bytes if that is possible at once: there is a channel with room, and no message waits before it.
+    /// True if the message was sent; there is no completion.
     #[inline(always)]
     pub fn inject(&mut self, from: EndpointIndex, to: EndpointAddress, tag: u64, bytes: &[u8]) -> bool {
         self.core.check_alive().is_ok() && self.core.send_now(from, to, tag, bytes)
@@ -150,26 +150,26 @@ impl<M: Matcher> Domain<M> {
         &mut self.core.matcher
     }
 
-    /// Brings a message that the matcher held to a receive: at once, or over time if its sender still has it.
+    /// Delivers a message that the matcher held to a receive: at once, or over time if its sender still has the bytes.
     ///
     /// # Panics
     ///
-    /// If the message is [`Arriving`](crate::UnexpectedState::Arriving): it can be given when it is whole.
+    /// If the message is [`Arriving`](crate::UnexpectedState::Arriving): it can be delivered when it is complete.
     pub fn deliver_held(&mut self, posted: Posted, message: Unexpected) {
         if self.core.check_alive().is_ok() {
             self.core.deliver_held(posted, message);
         }
     }
 
-    /// Has done with a message that the matcher held, without a receive. Its sender, if it waits, hears that it was received and
-    /// that no byte of it was wanted.
+    /// Discards a message that the matcher held, without a receive. If its sender waits, it is notified that the message was received
+    /// and that no byte of it was wanted.
     pub fn discard_held(&mut self, message: &Unexpected) {
         if self.core.check_alive().is_ok() {
             self.core.refuse_announced(message, isthmus_layout::record::ReceiveOutcome::Copied);
         }
     }
 
-    /// Looks once at everything that goes on, never waits.
+    /// Runs one iteration of all work of the domain; never waits.
     #[inline]
     pub fn progress(&mut self) {
         if !self.core.is_child() {
@@ -177,7 +177,7 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
-    /// True if [`Self::progress`] would find nothing to do; counts as a call of it. For those who look again and again.
+    /// True if [`Self::progress`] would find nothing to do; counts as a call of it. For callers that poll in a loop.
     #[inline(always)]
     pub fn is_idle(&mut self) -> bool {
         !self.core.is_child() && self.core.has_no_pending_work() && self.core.inbox.is_idle()
@@ -189,7 +189,7 @@ impl<M: Matcher> Domain<M> {
         self.core.daemon_records
     }
 
-    /// Waits until the matcher is busy, `limit` at most. False when that is over, or in the child of a fork.
+    /// Waits until the matcher is busy, for `limit` at most. False if the limit has passed, or in the child of a fork.
     pub fn wait_busy(&mut self, limit: Option<Duration>) -> bool {
         let deadline = limit.map(|limit| Instant::now() + limit);
         while self.core.check_alive().is_ok() {
@@ -214,21 +214,21 @@ impl<M: Matcher> Domain<M> {
         false
     }
 
-    /// Lets go of all memory that callers have lent for what is under way to and from a peer: messages to it go on from copies,
-    /// messages from it that have a receive are dropped, and those receives never complete. For callers who want their memory
-    /// back before an operation is over.
+    /// Releases all buffers that callers have lent for operations with a peer. Messages to the peer go on from copies. Messages from
+    /// it that have a receive are dropped, and those receives never complete. For callers that need their memory back before an
+    /// operation is over.
     pub fn release_borrowed_buffers(&mut self, peer: DomainId) {
         if let Some(at) = self.core.find_peer(peer) {
             self.core.peers[at].release_borrowed_buffers();
         }
     }
 
-    /// True while something that was sent is not over.
+    /// True while a send is not over.
     pub fn has_unsent(&self) -> bool {
         self.core.has_unsent()
     }
 
-    /// Says that the program will sleep on [`Self::fd`]. False if something is there already: poll first.
+    /// Prepares for a sleep of the program on [`Self::fd`]. False if there is work already; the program has to poll first.
     pub fn arm(&mut self) -> bool {
         if self.core.is_child() {
             return false;
@@ -237,25 +237,25 @@ impl<M: Matcher> Domain<M> {
         !self.core.matcher.is_busy() && self.core.prepare_sleep()
     }
 
-    /// Readable when a poll may find something, once [`Self::arm`] has answered true; now and then when there is nothing. For
-    /// epoll, poll or any event loop; it is not to be read.
+    /// A descriptor that becomes readable when a poll may find work, once [`Self::arm`] has returned true. It may also become readable
+    /// without work. For epoll, poll or any event loop; programs must not read from it.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.core.sleeper.as_fd()
     }
 
-    /// Tag (`epoll_event.data`) of those events of [`Self::fd`], which is an epoll set, that say that the daemon has notifications. All other
-    /// events of the domain's are tagged 0.
+    /// The tag (`epoll_event.data`) of events of [`Self::fd`], which is an epoll set, for notifications of the daemon. All other events
+    /// of the domain have tag 0.
     pub const NOTIFICATIONS: u64 = crate::sleep::NOTIFICATIONS;
 
-    /// The caller has slept on [`Self::fd`] after [`Self::arm`] and taken its events: the next poll need not take them. `notification` says
-    /// whether there was one with the tag [`Self::NOTIFICATIONS`].
+    /// Ends a sleep on [`Self::fd`] after [`Self::arm`], if the caller has taken its events, so that the next poll need not take them.
+    /// `notification` is true if an event had the tag [`Self::NOTIFICATIONS`].
     pub fn woke_up(&mut self, notification: bool) {
         if !self.core.is_child() {
             self.core.woke_up(notification);
         }
     }
 
-    /// The paths to all peers that were talked with.
+    /// The paths to all peers that this domain has communicated with.
     pub fn channels(&mut self) -> Vec<ChannelStatus> {
         let Core { peers, inbox, .. } = &mut self.core;
         let status = |peer: &Peer| {
@@ -278,9 +278,9 @@ impl<M: Matcher> Domain<M> {
         self.core.control.is_some()
     }
 
-    /// Leaves in order: what was sent is delivered as far as `limit` allows. Receives that are still posted complete as cancelled,
-    /// sends that are not over as failed with [`Reason::ClosedLocally`]. Meanwhile `before_close` is called each time that the matcher may
-    /// have become busy, to see to it that it is not.
+    /// Detaches in order: sent messages are delivered, within `limit`. Receives that are still posted then complete as cancelled, and
+    /// sends that are not over fail with [`Reason::ClosedLocally`]. Meanwhile `before_close` is called each time that the matcher may
+    /// have become busy; it has to take the matcher's results so that the matcher is no longer busy.
     pub fn leave(&mut self, limit: Duration, mut before_close: impl FnMut(&mut M)) {
         let deadline = Instant::now() + limit;
         if self.core.check_alive().is_ok() {
@@ -294,7 +294,7 @@ impl<M: Matcher> Domain<M> {
         self.core.cancel_all();
     }
 
-    /// One turn, and a sleep if there was nothing to do in it.
+    /// Runs one iteration, and sleeps if there was nothing to do in it.
     fn progress_or_sleep(&mut self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(10));
         self.progress();
@@ -306,12 +306,12 @@ impl<M: Matcher> Domain<M> {
 }
 
 impl Domain {
-    /// Attaches as the environment says.
+    /// Attaches with the options of the environment.
     pub fn attach() -> Result<Self, AttachError> {
         Self::attach_with(&Options::from_environment()?)
     }
 
-    /// Attaches to the daemon, starting one for this user where none answers and `options` do not forbid it.
+    /// Attaches to the daemon. Starts a daemon for this user if none answers and `options` do not forbid it.
     pub fn attach_with(options: &Options) -> Result<Self, AttachError> {
         Self::attach_matching(options, InOrder::default())
     }
@@ -335,7 +335,7 @@ impl Domain {
         self.post(Message { token, from, to, tag, buffer, sync: false }).map(|()| token)
     }
 
-    /// Posts a receive. The oldest takes the oldest message; of a longer one, the first bytes.
+    /// Posts a receive. The oldest receive takes the oldest message. A receive keeps the first bytes of a longer message.
     #[inline]
     pub fn receive(&mut self, at: EndpointIndex, buffer: Buffer) -> Result<Token, (Refusal, Buffer)> {
         if let Err(refusal) = self.core.check_alive() {
@@ -351,7 +351,7 @@ impl Domain {
         Ok(token)
     }
 
-    /// Takes a posted receive back. True if it had not begun to receive; its completion says cancelled.
+    /// Cancels a posted receive. True if it had not begun to receive; it then completes as cancelled.
     pub fn cancel(&mut self, at: EndpointIndex, token: Token) -> bool {
         if self.core.check_alive().is_err() {
             return false;
@@ -363,7 +363,7 @@ impl Domain {
         })
     }
 
-    /// The next completion, if there is one. Looks once, never waits; everything that goes on goes on in here.
+    /// Returns the next completion, if there is one. Runs one iteration of all work; never waits.
     #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
         if self.core.is_child() {
@@ -383,7 +383,7 @@ impl Domain {
         }
     }
 
-    /// Waits for the next completion, `limit` at most. None when that is over, or in the child of a fork.
+    /// Waits for the next completion, for `limit` at most. None if the limit has passed, or in the child of a fork.
     pub fn wait(&mut self, limit: Option<Duration>) -> Option<Completion> {
         if let Some(completion) = self.poll() {
             return Some(completion);

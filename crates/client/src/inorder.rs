@@ -6,7 +6,7 @@ use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::limits::ENDPOINTS_MAX;
 use std::collections::VecDeque;
 
-/// What waits at an endpoint.
+/// The posted receives and unexpected messages of an endpoint.
 #[derive(Debug, Default)]
 struct Queues {
     posted: VecDeque<Posted>,

@@ -1,4 +1,4 @@
-//! What a program links: attach to the daemon, open endpoints, send and receive.
+//! The library that a program links to attach to the daemon, open endpoints, send and receive.
 //!
 //! ```text
 //!   domain ───── the program's side of its daemon: attach, poll, wait, detach

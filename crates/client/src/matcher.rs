@@ -57,16 +57,16 @@ pub enum Outcome {
     },
     /// A message.
     Received {
-        /// Who sent it.
+        /// The endpoint that sent the message.
         from: EndpointAddress,
         /// The sender's word.
         tag: u64,
-        /// Bytes of the message. Where the buffer is shorter, it holds the first ones.
+        /// The length of the message in bytes. If the buffer is shorter, it holds the first ones.
         len: u64,
     },
     /// The operation was cancelled, or its endpoint closed, before anything happened.
     Cancelled,
-    /// It did not work.
+    /// The operation failed.
     Failed(Reason),
 }
 
@@ -88,10 +88,10 @@ impl Posted {
     }
 }
 
-/// What is known of a message when it begins to arrive.
+/// The properties of a message that are known when it begins to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Who sent it.
+    /// The endpoint that sent the message.
     pub from: EndpointAddress,
     /// The endpoint it is for.
     pub to: EndpointIndex,
@@ -104,7 +104,7 @@ pub struct Envelope {
 /// A message that found no posted receive.
 #[derive(Debug)]
 pub struct Unexpected {
-    /// What is known of it.
+    /// The envelope of the message.
     pub envelope: Envelope,
     /// Where its bytes are.
     pub state: UnexpectedState,
@@ -113,15 +113,15 @@ pub struct Unexpected {
 /// Where the bytes of an unexpected message are.
 #[derive(Debug)]
 pub enum UnexpectedState {
-    /// Here, all of them.
+    /// All bytes have arrived.
     Whole(Vec<u8>),
-    /// Under way: [`Matcher::unexpected_complete`] will bring them. A domain sends one such message at a time.
+    /// The bytes are arriving; [`Matcher::unexpected_complete`] delivers them. A domain sends one such message at a time.
     Arriving,
-    /// At its sender, who waits for a receive.
+    /// The bytes are at the sender, which waits for a receive.
     Announced(Announced),
 }
 
-/// What a receiver needs to fetch a message that was announced.
+/// The data that a receiver needs to fetch an announced message.
 #[derive(Debug)]
 pub struct Announced {
     pub(crate) serial: Serial,
@@ -161,13 +161,13 @@ pub trait Matcher {
     /// An operation is over.
     fn complete(&mut self, completion: Completion);
 
-    /// True if the program should have a look before more is taken from channels.
+    /// True if the program should run before more records are taken from channels.
     fn is_busy(&self) -> bool;
 
-    /// What this peer announced, or had begun to send, will not come any more. What arrived whole stays.
+    /// Forgets messages that the peer announced or had begun to send, because they will not arrive. Complete messages stay.
     fn forget(&mut self, peer: DomainId);
 
-    /// This peer is no more, and all that came from it has been taken. It was forgotten before.
+    /// The peer is gone, and all its records have been taken. [`Self::forget`] was called before.
     fn peer_gone(&mut self, _peer: DomainId) {}
 
     /// The daemon has answered [`Domain::mx_connect_start`](crate::Domain::mx_connect_start).

@@ -1,5 +1,5 @@
-//! MX endpoint numbers: claiming one, finding who has one, and what MX boards there are. The daemon decides; messages then go to the endpoint that
-//! was found like all others.
+//! MX endpoint numbers: claiming a number, finding the endpoint that has a number, and listing the MX boards. The daemon decides.
+//! Messages then go to the endpoint as to any other.
 
 use crate::domain::Domain;
 use crate::error::Refusal;
@@ -46,11 +46,11 @@ pub struct MxBoard {
     pub number: u32,
     /// Its nic id.
     pub nic: u64,
-    /// What it is called: `host:number`, unless it was given another name.
+    /// The name of the board: `host:number`, unless it was given another one.
     pub name: String,
-    /// How many endpoint numbers it has, from 0.
+    /// The number of endpoint numbers of the board, which begin at 0.
     pub endpoints_max: u32,
-    /// Those that are taken.
+    /// The endpoint numbers that are taken.
     pub endpoints: Vec<MxEndpoint>,
 }
 
@@ -81,7 +81,7 @@ pub struct MxDomain {
 pub struct MxPeer {
     /// Its nic id.
     pub nic: u64,
-    /// What it is called.
+    /// The name of the board.
     pub name: String,
 }
 
@@ -107,8 +107,8 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
-    /// Who has that MX endpoint number. From now on this domain hears when the other one goes. Somebody on another host is asked, and
-    /// waited for, nothing else going on meanwhile: [`Self::mx_connect_start`] does not wait.
+    /// Returns the endpoint that has an MX endpoint number. From then on the daemon notifies this domain when the other one goes. For a
+    /// board of another host this call blocks until the host replies; [`Self::mx_connect_start`] does not block.
     ///
     /// Refused with [`Reason::MxNicUnknown`], [`Reason::MxEndpointOutOfRange`], [`Reason::MxEndpointClosed`], [`Reason::MxBadKey`],
     /// [`Reason::TalkForbidden`], [`Reason::MxUnreachable`] and [`Reason::MxPartnersFull`]; [`Reason::MxNumberMissing`] if this domain has
@@ -120,7 +120,7 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
-    /// The same without waiting: [`Matcher::mx_connected`] gets the answer.
+    /// Like [`Self::mx_connect`], without blocking: [`Matcher::mx_connected`] gets the reply.
     pub fn mx_connect_start(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<MxConnecting, Refusal> {
         let serial =
             self.core.request_or_retry(|control| control.send_request(MxConnect { nic, endpoint, key }.into(), &[]))?;

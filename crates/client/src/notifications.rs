@@ -1,4 +1,4 @@
-//! What the daemon tells: channels offered, opened and closed, regions granted, peers gone.
+//! Notifications of the daemon: channels offered, opened and closed, regions granted, peers gone.
 
 use crate::control::{Notification, ReceivedMemory};
 use crate::core::Core;
@@ -19,7 +19,7 @@ use isthmus_layout::{DomainId, EndpointAddress, ready_map};
 use isthmus_shm::{Access, MapError, Mapping, PeerFault, SharedMapping};
 use rustix::fd::{BorrowedFd, OwnedFd};
 
-/// A channel's memory and places, kept to show them to a daemon that comes back.
+/// A channel's memory and ready bits, kept to present them to the next daemon.
 #[derive(Debug)]
 pub(crate) struct ResumableChannel {
     pub(crate) channel: AdoptChannel,
@@ -88,7 +88,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// We may not open more descriptors: an offer is refused, and a region that was granted stays unknown.
+    /// Handles a message after this process could not open its descriptors. An offer is refused; a granted region stays unknown.
     fn process_without_descriptors(&mut self, serial: Option<RequestSerial>, message: &ToClient) {
         if let ToClient::RegionCreated(_) = message {
             return self.handle_region_refused(serial, Reason::BufferOutOfFds);
@@ -101,13 +101,13 @@ impl<M: Matcher> Core<M> {
 
     fn refuse_offer(&mut self, at: PeerIndex, offer: &ChannelOffer, reason: Reason) {
         self.send_request(RefuseChannel { channel: offer.channel, reason }.into(), &[]);
-        // Who asked for it asks again where a smaller one may do; the daemon asks the other one again.
+        // The domain that asked for the channel asks again if a smaller one may do; the daemon asks the other one again.
         let last = offer.direction == Direction::One || reason != Reason::OutOfAddressSpace;
         self.peers[at].channel_state = ChannelState::Refused { reason, last };
         self.request_channel(at);
     }
 
-    /// Tells the daemon something, without waiting. None if there is no daemon.
+    /// Sends a request to the daemon without waiting for a reply. None if there is no daemon.
     pub(crate) fn send_request(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Option<RequestSerial> {
         self.try_send_request(message, fds).ok()
     }
@@ -161,7 +161,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Asks for a channel with a peer, if that makes sense.
+    /// Requests a channel with a peer, if this domain may have one now.
     pub(crate) fn request_channel(&mut self, at: PeerIndex) {
         let peer = &mut self.peers[at];
         let again = matches!(peer.channel_state, ChannelState::Absent | ChannelState::Refused { last: false, .. });
@@ -305,7 +305,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// True if messages go by the channel with a peer, or wait in it.
+    /// True if messages use the channel with a peer, or wait in it.
     fn is_channel_used(&mut self, at: PeerIndex) -> bool {
         if let (Path::Daemon, Some(ring)) = (self.peers[at].path_in, self.ring) {
             self.drain(ring); // The peer's word that it uses it now may be there.
@@ -372,7 +372,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// The same, by peer.
+    /// Like [`Self::channel_fault`], for a peer: the channel to the peer is over.
     pub(crate) fn peer_fault(&mut self, at: PeerIndex, fault: PeerFault) {
         let reason = reason_of(&fault);
         self.faults += 1;

@@ -12,13 +12,13 @@ const SPIN_US_MAX: u64 = 1000;
 /// How to attach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// What the domain is called; without, the daemon makes a name of the program's and the process number.
+    /// The name of the domain. Without it, the daemon makes one of the program's name and the process number.
     pub name: Option<Name>,
-    /// The daemon's socket; without, the first that answers of the usual ones.
+    /// The daemon's socket. Without it, the first of the usual sockets that answers.
     pub socket: Option<PathBuf>,
-    /// True to start no daemon where none answers.
+    /// True if no daemon is to be started where none answers.
     pub no_autostart: bool,
-    /// The daemon's program, should one have to be started; without, the one beside this program, or else in the PATH.
+    /// The daemon's program, if a daemon has to be started. Without it, the one beside this program, or else in the PATH.
     pub daemon: Option<PathBuf>,
     /// How to wait.
     pub wait: WaitMode,
@@ -36,14 +36,14 @@ pub struct Options {
 pub struct OptionError {
     /// The variable.
     pub name: &'static str,
-    /// What it holds.
+    /// The value of the variable.
     pub value: String,
-    /// What it may hold.
+    /// The values that the variable may have.
     pub expected: &'static str,
 }
 
 impl Options {
-    /// As the environment says.
+    /// Reads the options from the environment.
     pub fn from_environment() -> Result<Self, OptionError> {
         Self::from_variables(|variable| {
             std::env::var_os(variable.name).map(|value| value.to_string_lossy().into_owned())

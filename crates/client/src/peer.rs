@@ -1,8 +1,8 @@
-//! Another domain, as this one knows it: the path to it, what is queued for it, what is under way.
+//! The state of a peer: the path to it, queued messages, and messages in flight.
 //!
 //! Two paths and no third: the *channel*, once there is one, and before that (or where policy wants it) the *daemon path*, through the
-//! daemon. A sender leaves one for the other at a record of its choice: it says `Switch` on the old path and numbers what
-//! follows with the next epoch. The receiver takes from the new path only when it has seen that, so nothing is overtaken.
+//! daemon. A sender changes paths at a record of its choice: it sends `Switch` on the old path and numbers the records that
+//! follow with the next epoch. The receiver takes records from the new path only after the `Switch`, so none is overtaken.
 
 use crate::matcher::{Envelope, Posted, Token};
 use isthmus_channel::{Channel, ChannelKey, ChannelSendError, Inbox};
@@ -21,34 +21,34 @@ use std::collections::{HashMap, VecDeque};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PeerIndex(pub(crate) u32);
 
-/// A way to a peer, or from it.
+/// A path to a peer, or from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     Daemon,
     Channel(ChannelKey),
 }
 
-/// How far the channel with a peer is.
+/// The state of the channel with a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelState {
-    /// Nobody has asked.
+    /// This domain has not asked for a channel.
     Absent,
-    /// We have.
+    /// This domain has asked for a channel.
     Asked,
-    /// It is there. The connector asked for it, and uses it once it is open: once the listener has it too.
+    /// The channel exists. The connector asked for it, and uses it once it is open, that is once the listener has it too.
     Made { id: ChannelId, key: ChannelKey, connector: bool, open: bool },
-    /// There will be none, or none before the next try.
+    /// There is no channel; none will be made, or none before the next try.
     Refused { reason: Reason, last: bool },
 }
 
-/// From which endpoint to which.
+/// The sending and the receiving endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndpointPair {
     pub(crate) from: EndpointIndex,
     pub(crate) to: EndpointIndex,
 }
 
-/// A message on its way out.
+/// An outgoing message.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) token: Token,
@@ -56,55 +56,55 @@ pub(crate) struct Outgoing {
     pub(crate) tag: u64,
     pub(crate) serial: Serial,
     pub(crate) buffer: Buffer,
-    /// The receiver is to say that it has a receive for it.
+    /// True if the receiver is to report that it has a receive for the message.
     pub(crate) sync: bool,
-    /// Bytes that are to be sent: fewer than there are, if the receiver has room for fewer.
+    /// The number of bytes to send. It is less than the length if the receiver has less room.
     pub(crate) wanted: usize,
-    /// Bytes that are in the slab already.
+    /// The number of bytes that are in the slab already.
     pub(crate) sent: usize,
-    /// Keeps the region it was announced in until the peer has taken it.
+    /// Keeps the region of an announced message until the peer has taken the message.
     pub(crate) region_use: Option<RegionUse>,
 }
 
-/// A message on its way in.
+/// An incoming message.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) envelope: Envelope,
-    /// Bytes that come: all, or as many as were asked for.
+    /// The number of bytes that will arrive: all, or as many as this domain asked for.
     pub(crate) expected: u64,
     pub(crate) received: u64,
     pub(crate) destination: Destination,
 }
 
-/// Where an incoming message goes.
+/// The destination of an incoming message.
 #[derive(Debug)]
 pub(crate) enum Destination {
-    /// Into a posted receive.
+    /// A posted receive.
     Posted(Posted),
-    /// Into memory of the library: no receive matched it when it began.
+    /// Memory of the library, because no receive matched the message when it began.
     Own(Vec<u8>),
-    /// Nowhere: its endpoint was closed.
+    /// None, because the endpoint was closed.
     Discard,
 }
 
-/// A region of ours, as one peer may see it.
+/// The state of a grant of this domain's region to one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantState {
-    /// The daemon was asked to pass it on.
+    /// This domain has asked the daemon to pass the grant on.
     Asked(RequestSerial),
-    /// The peer has it.
+    /// The peer has the grant.
     Yes,
-    /// The daemon or its policy said no.
+    /// The daemon or its policy has refused the grant.
     Refused(Reason),
 }
 
-/// A record under way through the daemon.
+/// A record in flight through the daemon.
 #[derive(Debug)]
 struct InFlightRecord {
     cost: u32,
     /// The send that is over when the peer has taken this record.
     completes: Option<Outgoing>,
-    /// Its send has failed already, so it is not reported again if it comes back.
+    /// True if its send has failed already. The send is not reported again if the record comes back.
     abandoned: bool,
 }
 
@@ -112,10 +112,10 @@ struct InFlightRecord {
 #[derive(Debug)]
 pub(crate) struct DaemonPathCredit {
     remaining: u32,
-    /// Records under way, oldest first.
+    /// Records in flight, oldest first.
     in_flight: VecDeque<InFlightRecord>,
     returned: u32,
-    /// Cost of what we took and did not give credit for yet.
+    /// The cost of records that this domain has taken and not returned credit for yet.
     pub(crate) owed: u32,
 }
 
@@ -126,7 +126,7 @@ impl Default for DaemonPathCredit {
 }
 
 impl DaemonPathCredit {
-    /// The peer has taken so much: the sends that are over.
+    /// Applies `bytes` of credit that the peer returned. Returns the sends that this completes.
     pub(crate) fn apply_return(&mut self, bytes: u32) -> Vec<Outgoing> {
         self.remaining = self.remaining.saturating_add(bytes).min(DAEMON_PATH_CREDIT_BYTES);
         self.returned = self.returned.saturating_add(bytes);
@@ -151,7 +151,7 @@ impl DaemonPathCredit {
         sends
     }
 
-    /// What is under way will not be taken: the sends that fail. The daemon's account goes on.
+    /// Abandons the records in flight, because the peer will not take them. Returns the sends that fail. The daemon's account goes on.
     pub(crate) fn abandon(&mut self) -> Vec<Outgoing> {
         let abandon = |record: &mut InFlightRecord| {
             record.abandoned = true;
@@ -160,12 +160,12 @@ impl DaemonPathCredit {
         self.in_flight.iter_mut().filter_map(abandon).collect()
     }
 
-    /// The sends that are over when the peer has taken what is under way.
+    /// The sends that complete when the peer has taken the records in flight.
     pub(crate) fn sends(&mut self) -> impl Iterator<Item = &mut Outgoing> {
         self.in_flight.iter_mut().filter_map(|record| record.completes.as_mut())
     }
 
-    /// True while something is under way.
+    /// True if a record is in flight.
     pub(crate) fn in_flight(&self) -> bool {
         !self.in_flight.is_empty()
     }
@@ -178,15 +178,15 @@ pub(crate) struct Peer {
     pub(crate) name: Option<Name>,
     pub(crate) owner: Option<Owner>,
     pub(crate) channel_state: ChannelState,
-    /// How often we have asked since the peer was heard of last.
+    /// The number of requests for a channel since the last sign of the peer.
     pub(crate) channel_attempts: u32,
     pub(crate) path_out: Path,
     pub(crate) epoch_out: u16,
     pub(crate) path_in: Path,
     pub(crate) epoch_in: u16,
-    /// Leave the path we send on for the other one, before anything else is sent.
+    /// The path to switch to before the next record is sent.
     pub(crate) switch: Option<Path>,
-    /// Why both sides are on their way back to the daemon path.
+    /// Why both sides return to the daemon path.
     pub(crate) fallback_reason: Option<Reason>,
     /// Short records that overtake messages.
     pub(crate) urgent: VecDeque<(EndpointPair, Record<'static>)>,
@@ -196,19 +196,19 @@ pub(crate) struct Peer {
     pub(crate) started: Option<(Serial, Incoming)>,
     pub(crate) pulled: HashMap<Serial, Incoming>,
     pub(crate) credit: DaemonPathCredit,
-    /// Regions of the peer that we have mapped, and when each was used last.
+    /// Mapped regions of the peer, and the last use of each.
     pub(crate) regions: HashMap<RegionId, (PeerRegion, u64)>,
-    /// Its arena, if it has granted one.
+    /// The peer's arena, if it has granted one.
     pub(crate) arena_mapping: Option<ArenaMapping>,
-    /// How often it was looked for.
+    /// The number of checks for the peer's arena.
     pub(crate) arena_checks: u32,
-    /// Regions of ours that the peer may map.
+    /// Grants of this domain's regions to the peer.
     pub(crate) granted: HashMap<RegionId, GrantState>,
-    /// Why large messages to it go in fragments, if they do.
+    /// Why large messages to the peer go in fragments, if they do.
     pub(crate) fragmented: Option<Reason>,
-    /// Why it had to ask for what it last wanted of memory of ours.
+    /// Why the peer last needed help for an access to memory of this domain. `MemoryNotReady` does not replace another reason.
     pub(crate) assisted: Option<Reason>,
-    /// Stands in the domain's list of peers with something to send.
+    /// True if the peer is on the domain's list of peers with something to send.
     pub(crate) is_pending: bool,
 }
 
@@ -249,7 +249,7 @@ impl Peer {
         !(self.queue.is_empty() && self.urgent.is_empty() && self.streams.is_empty() && self.switch.is_none())
     }
 
-    /// Gives memory that callers have lent back to them: what goes out goes on from copies, what comes in goes nowhere.
+    /// Releases buffers that callers have lent: outgoing messages go on from copies, incoming messages are dropped.
     pub(crate) fn release_borrowed_buffers(&mut self) {
         let sends = self.queue.iter_mut().chain(&mut self.streams).chain(self.announced.values_mut());
         sends.chain(self.credit.sends()).for_each(|message| message.buffer.make_owned());
@@ -265,7 +265,7 @@ impl Peer {
         EndpointAddress { domain: self.id, endpoint }
     }
 
-    /// The path that records go by now. `ring` is the domain ring.
+    /// The current send path. `ring` is the domain ring.
     #[inline]
     pub(crate) fn send_path<'a>(&'a mut self, inbox: &'a mut Inbox, ring: Option<ChannelKey>) -> Option<SendPath<'a>> {
         let (key, via_daemon) = match self.path_out {

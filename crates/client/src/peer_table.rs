@@ -10,7 +10,7 @@ use std::ops::{Index, IndexMut};
 pub(crate) struct Peers {
     list: Vec<Option<Box<Peer>>>,
     pub(crate) index: HashMap<DomainId, PeerIndex>,
-    /// Whom we looked for last.
+    /// The result of the last lookup.
     last: Option<(DomainId, PeerIndex)>,
 }
 

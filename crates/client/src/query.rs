@@ -29,9 +29,9 @@ impl QueryClient {
         query(&mut self.control, topic, arguments)
     }
 
-    /// Frames that one MX board, or every one that has links, receives and sends from now on; of one domain, or all; so many
-    /// bytes of each at most. They come as the messages of `isthmus_capture::stream`. Closing the sending half of the stream ends them
-    /// in order, with how much is missing. Only root and the daemon's own user may.
+    /// Captures frames that MX boards receive and send from now on: of one board, or of all that have links; of one domain, or of
+    /// all; `snap_bytes` of each frame at most. They arrive as the messages of `isthmus_capture::stream`. Closing the sending half of
+    /// the stream ends the capture in order, with the number of missing frames. Only root and the daemon's own user may capture.
     pub fn capture(
         &mut self,
         board: Option<u32>,

@@ -1,4 +1,4 @@
-//! Records in.
+//! The receive path: handling records of channels and of the daemon path.
 
 use crate::core::Core;
 use crate::matcher::{Announced, Envelope, Matcher, Posted, Unexpected, UnexpectedState};
@@ -14,21 +14,21 @@ use isthmus_layout::record::{
 };
 use isthmus_shm::{PeerFault, RecordBuffer};
 
-/// Credit that is given back to a remote peer together: the daemon gives us more than ten times as much there.
+/// The credit of a remote peer that is returned together. The daemon gives this domain more than ten times as much.
 const REMOTE_CREDIT_BATCH_BYTES: u32 = DAEMON_PATH_CREDIT_BYTES;
 
-/// Short messages that are taken from a channel without a look at others.
+/// The maximum number of short messages taken from a channel before other channels are polled.
 const EAGER_RUN_MAX: usize = 8;
 
-/// Announced messages of one peer that wait for a receive, with their edges in our memory.
+/// The maximum number of announced messages of one peer that wait for a receive, with their edges in this domain's memory.
 const EDGES_MAX: u32 = 2 * 4096;
 
-/// A peer did what the contract does not allow.
+/// A peer broke the contract.
 #[derive(Debug)]
 pub(crate) enum Violation {
-    /// In shared memory.
+    /// A fault in shared memory.
     Fault(PeerFault),
-    /// A record that has no place here.
+    /// A record that is not allowed here.
     UnexpectedRecord,
 }
 
@@ -69,8 +69,8 @@ impl<M: Matcher> Core<M> {
         self.handle_any_record(key, record);
     }
 
-    /// Short messages that follow a record in its channel, while the matcher wants more: what is known of their peer is looked up once
-    /// for all of them. Ends with a record of any other kind, which is taken like any other. How many it took.
+    /// Receives the short messages that follow a record in its channel, while the matcher wants more. The peer is looked up once for
+    /// all of them. A record of another kind ends the run and is handled as usual. Returns the number of records taken.
     #[inline(always)]
     pub(crate) fn receive_eager_run(&mut self, key: ChannelKey, record: &mut RecordBuffer) -> usize {
         if self.matcher.is_busy() {
@@ -84,7 +84,7 @@ impl<M: Matcher> Core<M> {
         }
         let mut taken = 0;
         while taken < EAGER_RUN_MAX && !matcher.is_busy() {
-            // A fault is met again by the next look at the channel.
+            // The next poll of the channel meets the fault again.
             let Ok(true) = channel.receive(record) else { return taken };
             taken += 1;
             let eager = parse_eager(record.kind(), record.bytes(), record.words());
@@ -126,7 +126,8 @@ impl<M: Matcher> Core<M> {
         (settled && self.endpoints.is_open(route.to)).then_some((envelope, words))
     }
 
-    /// What comes through the daemon is the doing of the domain that sent it: neither the ring nor the daemon is to blame.
+    /// Handles a violation. An unexpected record on the daemon path is charged to the domain that sent it, if that is known. Any other
+    /// violation is charged to the channel or the domain ring on which it occurred.
     #[cold]
     fn violation(&mut self, key: ChannelKey, via_daemon: bool, record: &RecordBuffer, violation: &Violation) {
         let out_of_place = PeerFault::Record(MalformedRecord::Kind(record.kind()));
@@ -169,7 +170,7 @@ impl<M: Matcher> Core<M> {
         Ok(if known { Some(self.peer(domain)) } else { self.find_peer(domain) })
     }
 
-    /// A peer that did not answer in time is there after all: it may be asked again.
+    /// Permits another request for a channel to a peer that did not answer in time, because the peer has sent a record.
     #[inline]
     fn reset_unanswered(&mut self, domain: DomainId) {
         if let Some(at) = self.find_peer(domain) {
@@ -180,7 +181,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// The connector uses the channel, so it has it: the listener uses it too from now on.
+    /// Switches to a channel that the connector uses, because this shows that the connector has it.
     #[cold]
     fn switch_to_channel(&mut self, at: PeerIndex, key: ChannelKey) {
         let peer = &mut self.peers[at];
@@ -190,7 +191,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// A record of another epoch: its sender has changed paths.
+    /// Handles a record of another epoch, which shows that its sender has changed paths.
     fn handle_epoch_change(
         &mut self,
         at: PeerIndex,
@@ -199,15 +200,15 @@ impl<M: Matcher> Core<M> {
         content: &Record<'_>,
     ) -> Result<(), Violation> {
         let peer = &self.peers[at];
-        // Flow control belongs to the daemon path, whatever path messages take; the daemon's own words have no epoch.
+        // Flow control belongs to the daemon path, whatever path messages take; the daemon's own records have no epoch.
         if via_daemon && matches!(content, Record::Credit { .. } | Record::Bounce { .. }) {
             return Ok(());
         }
         let next = peer.epoch_in.wrapping_add(1);
         match peer.path_in {
-            // Everything before it lies in the ring already, since its sender put it there before.
+            // All earlier records are in the channel's ring already, because their sender put them there before.
             Path::Channel(key) if via_daemon && epoch == next => self.drain(key),
-            // It gave the channel up, because its daemon died while paths were changed, and begins anew.
+            // The peer gave the channel up because its daemon died during a change of paths, and begins anew.
             Path::Channel(_) if via_daemon && epoch == 0 && starts_message(content) => {
                 self.abort_channel(at, Reason::DaemonConnectionLost)
             }
@@ -216,10 +217,10 @@ impl<M: Matcher> Core<M> {
         if self.peers[at].epoch_in == epoch { Ok(()) } else { Err(Violation::UnexpectedRecord) }
     }
 
-    /// Takes everything that waits in a channel.
+    /// Takes all records that wait in a channel.
     pub(crate) fn drain(&mut self, key: ChannelKey) {
         let mut record = RecordBuffer::default();
-        // No more than can have been there: a peer may go on writing.
+        // The limit is the ring's size, because a peer may go on writing.
         for _ in 0..RING_CELLS {
             let Some(channel) = self.inbox.channel(key) else { return };
             match channel.receive(&mut record) {
@@ -274,7 +275,7 @@ impl<M: Matcher> Core<M> {
         Envelope { from: self.peers[at].address(route.from), to: route.to, tag, len }
     }
 
-    /// The way back to a message's sender.
+    /// The endpoints of a reply to a message's sender.
     pub(crate) fn reply_endpoints(&self, envelope: &Envelope) -> EndpointPair {
         EndpointPair { from: envelope.to, to: envelope.from.endpoint }
     }
@@ -365,7 +366,7 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    /// A message is whole.
+    /// Handles a complete message.
     fn message_complete(&mut self, incoming: Incoming) {
         let envelope = incoming.envelope;
         match incoming.destination {
@@ -414,7 +415,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Brings a held message to its receive.
+    /// Delivers a held message to its receive.
     pub(crate) fn deliver_held(&mut self, mut posted: Posted, message: Unexpected) {
         match message.state {
             UnexpectedState::Arriving => panic!("a message is given when it is whole: see `Matcher::whole`"),
@@ -430,7 +431,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// The sender's next records come by the other path.
+    /// Handles a switch: the sender's next records come by the other path.
     fn handle_switch(&mut self, at: PeerIndex) {
         let peer = &mut self.peers[at];
         peer.epoch_in = peer.epoch_in.wrapping_add(1);
@@ -449,7 +450,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// The endpoint is closed: the sender is notified, and what it announced is over.
+    /// Notifies the sender that the endpoint is closed, which ends an announced message.
     fn bounce(&mut self, at: PeerIndex, envelope: &Envelope, serial: Serial) {
         let endpoints = self.reply_endpoints(envelope);
         self.send_urgent(at, endpoints, Record::Bounce { serial, reason: Reason::EndpointClosed as u16 });
@@ -461,19 +462,19 @@ impl<M: Matcher> Core<M> {
         if let Some(message) = self.peers[at].announced.remove(&serial) {
             self.fail_send(message, reason);
         }
-        // Not one endpoint is missing but the whole domain, or the leave to talk to it.
+        // Other reasons concern the whole domain or the policy, and not one endpoint or message.
         let of_one = matches!(reason, Reason::EndpointClosed | Reason::MessageTooLong);
         if !of_one && !self.peers[at].credit.pop_bounced() {
             match reason {
-                // It may come back, and what it sends us is under way by another road.
+                // The domain may come back, and its messages to this one may still arrive by another path.
                 Reason::NoSuchDomain => self.fail_sends(at, reason),
                 reason => self.fail_peer(at, reason),
             }
-            self.peers[at].credit.pop_bounced(); // This one.
+            self.peers[at].credit.pop_bounced(); // The record of this bounce.
         }
     }
 
-    /// Nothing more comes of a message that we pulled.
+    /// Fails a pulled message, because its sender has aborted it.
     #[cold]
     fn handle_abort(&mut self, at: PeerIndex, serial: Serial, code: u16) {
         let reason = Reason::from_code(code).unwrap_or(Reason::MxTransferFailed);
@@ -484,7 +485,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Records the credit that a record of the daemon path used, to be returned to its sender whatever becomes of it.
+    /// Records the credit that a record of the daemon path used, to be returned to its sender even if the record is dropped.
     #[inline]
     fn owe_credit_for(&mut self, at: PeerIndex, content: &Record<'_>) {
         let bytes = match content {
@@ -509,7 +510,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Gives credit back; called when there is nothing more to take.
+    /// Returns owed credit. Called when there are no more records to take.
     pub(crate) fn send_owed_credit(&mut self) {
         let Some(ring) = self.ring else { return self.peers_owed_credit.clear() };
         while let Some(&at) = self.peers_owed_credit.last() {
@@ -526,12 +527,12 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Announced messages that will not be taken any more are dropped at their senders.
+    /// Drops an unexpected message; an announced one is dropped at its sender.
     pub(crate) fn drop_unexpected(&mut self, message: &Unexpected) {
         self.refuse_announced(message, ReceiveOutcome::Dropped);
     }
 
-    /// Has the sender of an announced message hear how it ended without having been fetched.
+    /// Notifies the sender of an announced message of the outcome, without fetching the message.
     pub(crate) fn refuse_announced(&mut self, message: &Unexpected, outcome: ReceiveOutcome) {
         let UnexpectedState::Announced(Announced { serial, .. }) = message.state else { return };
         let endpoints = self.reply_endpoints(&message.envelope);

@@ -77,7 +77,7 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    /// The message's buffer in a region that the peer has, if there is one; otherwise sees to it that there will be.
+    /// Returns the message's buffer in a region that the peer has. If there is none, starts to grant one.
     fn region_for(&mut self, at: PeerIndex, message: &Outgoing) -> Option<Warm> {
         let peer = &self.peers[at];
         if !matches!(peer.path_out, Path::Channel(_)) && !peer.id.is_remote() {
@@ -95,7 +95,7 @@ impl<M: Matcher> Core<M> {
         found.ok()
     }
 
-    /// Lets the daemon know, for its reports, why slower ways are taken to a peer.
+    /// Publishes why slower paths to a peer are used, for the daemon's reports.
     pub(crate) fn publish_slow_path_reasons(&mut self, at: PeerIndex) {
         let Peer { channel_state, fragmented, assisted, .. } = self.peers[at];
         if let ChannelState::Made { key, .. } = channel_state
@@ -142,7 +142,7 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    /// Regions that were given back are not granted any more.
+    /// Revokes the grants of regions that were released.
     pub(crate) fn revoke_released(&mut self) {
         for region in self.registration_cache.take_released() {
             let region = RegionId(region.number());
@@ -155,7 +155,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Takes what a peer has granted us, and leaves all other notifications pending, because the caller is in the middle of something.
+    /// Processes the grants of one peer. All other notifications stay pending, because the caller is in the middle of an operation.
     pub(crate) fn process_grants_of(&mut self, at: PeerIndex) {
         let peer = self.peers[at].id;
         let came = self.control.as_mut().map(|control| control.take_grants_of(peer)).unwrap_or_default();
@@ -164,12 +164,12 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// A peer lets us map memory of its.
+    /// Maps a region that a peer has granted.
     pub(crate) fn map_granted_region(&mut self, at: PeerIndex, region: RegionId, start: u64, bytes: u64, fd: OwnedFd) {
         if region == REGION {
             return self.handle_arena_granted(at, fd);
         }
-        // A region that cannot be mapped is one that was never granted: its messages come in fragments.
+        // A region that cannot be mapped counts as not granted: its messages come in fragments.
         let Ok(mapped) = PeerRegion::map(&fd, start, bytes, REGION_BYTES_MAX) else { return };
         self.clock += 1;
         let regions = &mut self.peers[at].regions;
@@ -222,7 +222,7 @@ impl<M: Matcher> Core<M> {
     fn start_pulled_receive(&mut self, at: PeerIndex, envelope: Envelope, serial: Serial, posted: Posted) {
         let expected = envelope.len.min(posted.buffer.len() as u64);
         let incoming = Incoming { envelope, expected, received: 0, destination: Destination::Posted(posted) };
-        // A peer that gives two messages one name loses the first, and its receive must not wait for ever.
+        // A peer that uses one serial for two messages loses the first, and its receive must not wait for ever.
         if let Some(Incoming { envelope, destination: Destination::Posted(posted), .. }) =
             self.peers[at].pulled.insert(serial, incoming)
         {
@@ -230,7 +230,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Copies a message out of its sender's region. None if we do not have the region, or it does not hold the message.
+    /// Copies a message out of its sender's region. None if the region is not mapped here, or does not hold the message.
     fn copy_mapped(
         &mut self,
         at: PeerIndex,
@@ -240,7 +240,7 @@ impl<M: Matcher> Core<M> {
         posted: &mut Posted,
     ) -> Option<()> {
         if !self.peers[at].regions.contains_key(&mapped.region) {
-            self.process_grants_of(at); // It may wait on the control socket: it was sent before the announcement.
+            self.process_grants_of(at); // The grant may still be in the control socket: it was sent before the announcement.
         }
         self.clock += 1;
         let clock = self.clock;

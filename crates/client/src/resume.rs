@@ -1,7 +1,7 @@
-//! A daemon that goes away, and one that comes back.
+//! Loss of the daemon, and resuming with the next one.
 //!
-//! Channels do not notice. What was under way through the daemon is lost with it, and its senders hear of it. When a daemon answers
-//! again, the domain shows its ticket and what it has, gets a fresh domain ring, and everything is as before.
+//! Channels are not affected. Messages in flight through the daemon are lost, and their senders are notified. When a daemon
+//! answers again, the domain presents its ticket and its state, and gets a new domain ring.
 
 use crate::connect;
 use crate::control::{Control, Notification};
@@ -20,15 +20,15 @@ use isthmus_layout::record::{Record, Route, Serial};
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How often a daemon that went away is looked for.
+/// The interval between attempts to reconnect to a daemon.
 pub(crate) const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long messages wait for a daemon that went away before they fail.
 const QUEUED_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl<M: Matcher> Core<M> {
-    /// The connection to the daemon broke. Channels go on. What was under way through the daemon is lost, and its senders
-    /// hear of it.
+    /// Handles a broken connection to the daemon. Channels go on. Messages in flight through the daemon are lost, and their senders
+    /// are notified.
     #[cold]
     pub(crate) fn daemon_lost(&mut self) {
         if self.control.take().is_none() {
@@ -37,7 +37,7 @@ impl<M: Matcher> Core<M> {
         self.last_reconnect = Some(Instant::now() - RECONNECT_INTERVAL);
         self.disconnected_since = Some(Instant::now());
         if let Some(ring) = self.ring {
-            self.drain(ring); // What it brought us before it died.
+            self.drain(ring); // The records that the daemon delivered before it ended.
             self.ring = None;
             self.inbox.remove(ring);
         }
@@ -51,12 +51,12 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// What was under way through the daemon, to or from a peer, is lost, and so is a channel that it was about to hand over: the
-    /// daemon may have died with a word about it.
+    /// Fails the messages to and from a peer that were in flight through the daemon, because they are lost. A channel that the daemon
+    /// was about to hand over is lost too, because the daemon may have ended before it notified both sides.
     fn fail_daemon_path(&mut self, at: PeerIndex) {
         let peer = &mut self.peers[at];
         if peer.id.is_remote() {
-            // The way to it was the daemon's, and so was its number.
+            // The daemon carried all its messages and assigned its number.
             self.fail_peer(at, Reason::DaemonConnectionLost);
             return self.forget_peer(at);
         }
@@ -88,7 +88,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Looks for a daemon to resume with, now and then.
+    /// Tries to reconnect to a daemon and to resume, at intervals.
     #[cold]
     pub(crate) fn reconnect(&mut self) {
         let Some(last) = self.last_reconnect else { return };
@@ -116,7 +116,7 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// What waits for a daemon has waited long enough.
+    /// Fails the operations that have waited too long for a daemon.
     fn fail_waiting(&mut self) {
         for at in self.peers.indices() {
             if self.peers[at].path_out == Path::Daemon && self.peers[at].has_work() {
@@ -165,8 +165,8 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    /// The daemon does not believe that we are who we were: its key was removed, or what we had lay in a window of before. Then no peer knows
-    /// us by our old number any more, so we get a new one, if any, and everything that was under way with others is over.
+    /// Attaches as a new domain, after the daemon has rejected the ticket: its key was removed, or this domain's memory was in an
+    /// earlier window. No peer knows the old number any more, so the daemon assigns a new one, and all operations with peers end.
     fn attach_as_new(&mut self) -> Result<(), Refusal> {
         for at in self.peers.indices() {
             let peer = self.peers[at].id;
@@ -189,7 +189,7 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    /// Tells a daemon what is open here.
+    /// Opens this domain's endpoints at a daemon again, and repeats their claims.
     fn reopen_endpoints(&self, control: &mut Control) -> Result<(), Refusal> {
         for (index, label) in self.endpoints.all() {
             let open = OpenEndpoint { index: Some(index), label: label.cloned() };
@@ -207,7 +207,7 @@ impl<M: Matcher> Core<M> {
         (self.last_reconnect, self.disconnected_since) = (None, None);
     }
 
-    /// Makes the domain ring out of a welcome.
+    /// Opens the domain ring that a welcome describes.
     pub(crate) fn open_domain_ring(
         &mut self,
         welcome: &Welcome,

@@ -1,7 +1,7 @@
-//! Records out.
+//! The send path: putting records into channels and the domain ring.
 //!
 //! A message goes by its length: up to 128 bytes in the record, up to 32 KiB in fragments through the slab, above as an announcement
-//! ([`rendezvous`](crate::rendezvous)). What finds no room waits in its peer's queue and is taken up again at each poll.
+//! ([`rendezvous`](crate::rendezvous)). A message without room waits in its peer's queue and is tried again at each poll.
 
 use crate::core::Core;
 use crate::error::Refusal;
@@ -24,14 +24,14 @@ const FRAGMENT_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a fragment of a longer message.
 const STREAM_FRAGMENT_BYTES: u32 = 16 << 10;
 
-/// Fragments of a long message sent in one go, before other messages are served.
+/// The number of fragments of a long message sent before other messages are served.
 const STREAM_BATCH: usize = 8;
 
 /// Why sending stopped.
 pub(crate) enum SendStop {
     /// No room now.
     Full,
-    /// The path is not there; what waits is looked after when the daemon says what became of it.
+    /// The path does not exist. A notification of the daemon decides about the waiting messages.
     NoPath,
     /// The peer broke the contract.
     Fault(PeerFault),
@@ -123,7 +123,7 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    /// Sends what waits for a peer, as far as there is room.
+    /// Sends queued messages to a peer while there is room.
     #[inline]
     pub(crate) fn advance(&mut self, at: PeerIndex) {
         let stop = self.try_advance(at);
@@ -150,7 +150,7 @@ impl<M: Matcher> Core<M> {
         self.advance_streams(at)
     }
 
-    /// Leaves the old path for the new one.
+    /// Switches from the old path to the new one.
     fn advance_switch(&mut self, at: PeerIndex) -> Result<(), SendStop> {
         let peer = &mut self.peers[at];
         let Some(new) = peer.switch else { return Ok(()) };
@@ -240,7 +240,7 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    /// `whole`: the receiver did not have to ask for it.
+    /// `whole` is true if the receiver did not have to ask for the message.
     fn finish_fragmented(&mut self, at: PeerIndex, message: Outgoing, whole: bool) {
         let len = message.wanted as u64;
         if let Some(mut send_path) = self.peers[at].send_path(&mut self.inbox, self.ring) {
@@ -273,14 +273,14 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    /// A send is over.
+    /// Completes a send.
     #[inline]
     pub(crate) fn complete_send(&mut self, message: Outgoing) {
         let taken = message.wanted as u64;
         self.end_send(message, Outcome::Sent { taken });
     }
 
-    /// A send did not work.
+    /// Fails a send.
     pub(crate) fn fail_send(&mut self, message: Outgoing, reason: Reason) {
         self.end_send(message, Outcome::Failed(reason));
     }
@@ -297,7 +297,7 @@ impl<M: Matcher> Core<M> {
         self.advance(at);
     }
 
-    /// Makes sure that a peer with something to send is looked after at the next poll.
+    /// Marks a peer with queued messages, so that the next poll serves it.
     pub(crate) fn mark_pending(&mut self, at: PeerIndex) {
         if !std::mem::replace(&mut self.peers[at].is_pending, true) {
             self.pending_peers.push(at);

@@ -1,4 +1,4 @@
-//! What a domain sleeps on, and the one descriptor of it all that a program may put into its own epoll set.
+//! The epoll set that a domain sleeps on; a program may put its descriptor into an epoll set of its own.
 
 use crate::control::Control;
 use isthmus_platform::{Doorbell, PlatformError};
@@ -42,7 +42,7 @@ impl Sleeper {
         Ok(())
     }
 
-    /// Forgets doorbells whose descriptors are closed: an epoll set drops a closed descriptor.
+    /// Forgets doorbells after their descriptors were closed, because an epoll set drops a closed descriptor.
     pub(crate) fn forget_doorbells(&mut self) {
         self.needs_clearing.clear();
     }

@@ -1,4 +1,4 @@
-//! What a program can ask about its paths.
+//! The state of a domain's paths, as a program can query it.
 
 use crate::peer::{ChannelState, Path, Peer};
 use isthmus_layout::DomainId;
@@ -27,9 +27,10 @@ pub struct ChannelStatus {
     /// Why large messages to it go in fragments, copied twice, by the last of them that could tell. None where they are copied once
     /// out of the buffer, and where there was no large message yet or no channel, of which `path` has the reason.
     pub fragmented: Option<Reason>,
-    /// Why the peer had to ask for what it last wanted of memory that is registered here. None if it never had to.
+    /// Why the peer last needed this domain's help for an access to memory registered here. None if it never did.
+    /// [`Reason::MemoryNotReady`] does not replace another reason, because it says least.
     pub assisted: Option<Reason>,
-    /// What was sent by the channel.
+    /// Counters of the records sent by the channel.
     pub sent: RingCounters,
     /// Messages that wait for room.
     pub queued: usize,

@@ -9,8 +9,8 @@
 //!                          └ PairBacking: PairFileBacking, PairGrantBacking
 //! ```
 //!
-//! What is handed to a domain is a [`Resource`] either way. A guest may write anything into its window at any time, and knows no more
-//! than where in it things are.
+//! Every domain is given a [`Resource`], whatever allocated it. A guest may write anything into its window at any time, and knows only
+//! where in the window its extents are.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -47,7 +47,7 @@ pub(crate) use pair_window::{PairProgress, PairWindow};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GuestId(pub u32);
 
-/// Where a domain's memory and doorbells come from.
+/// The source of a domain's memory and doorbells.
 #[derive(Clone, Debug)]
 pub enum Allocator {
     /// A process of this host.
@@ -56,7 +56,7 @@ pub enum Allocator {
     Guest(Arc<GuestWindow>),
 }
 
-/// What a domain is given: to map, to ring, or to listen to.
+/// Memory that a domain maps, or a doorbell that it rings or listens to.
 #[derive(Clone, Debug)]
 pub enum Resource {
     /// A descriptor.
@@ -65,18 +65,18 @@ pub enum Resource {
     Extent(Arc<Extent>),
     /// An extent of a pair window.
     PairExtent(Arc<PairExtent>),
-    /// The same memory, with what may be done with it.
+    /// Another resource's memory, with the rights to it.
     Region(Box<Resource>, RegionRights),
     /// A doorbell of a guest's device.
     Doorbell(ResourceRef),
 }
 
-/// What may be done with a region.
+/// The rights to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionRights {
-    /// It is memory of who has it.
+    /// The memory belongs to the domain that receives it.
     Private,
-    /// It may be read.
+    /// The domain may read the memory.
     ReadOnly,
 }
 
@@ -96,12 +96,13 @@ pub(crate) struct RingMemory {
     pub(crate) slab: SlabSize,
     /// The memory.
     pub(crate) memory: Resource,
-    /// Why it is not more.
+    /// The reason why the slabs are smaller than requested.
     pub(crate) refused: Option<Refusal>,
 }
 
 impl RingMemory {
-    /// Two rings and two slabs of `most` bytes each in memory that is made so; with smaller slabs where so much is not to be had.
+    /// Allocates two rings and two slabs of `most` bytes each by `memory`. Each time `memory` refuses, it tries again with slabs of half
+    /// the size.
     pub(crate) fn of(
         most: SlabSize,
         memory: impl Fn(RegionSize) -> Result<Resource, Refusal>,
@@ -127,7 +128,7 @@ impl From<OwnedFd> for Resource {
 }
 
 impl Resource {
-    /// Our own mapping of memory.
+    /// Maps the memory into this process.
     pub(crate) fn map(&self, size: RegionSize) -> Result<SharedMapping, Refusal> {
         let mapping = match self {
             Self::File(file) => Mapping::new(file, size, Access::ReadWrite),
@@ -139,7 +140,7 @@ impl Resource {
         mapping.map(SharedMapping::new).map_err(|error| Refusal::from_map(&error))
     }
 
-    /// The descriptor, on the host.
+    /// The descriptor of a memory file or doorbell of the host.
     pub(crate) fn file(&self) -> Option<&Arc<OwnedFd>> {
         match self {
             Self::File(file) => Some(file),
@@ -147,7 +148,7 @@ impl Resource {
         }
     }
 
-    /// The window that it lies in.
+    /// The window that the memory lies in.
     pub(crate) fn window_ref(&self) -> Option<WindowRef> {
         match self {
             Self::File(_) | Self::Doorbell(_) => None,
@@ -157,17 +158,17 @@ impl Resource {
         }
     }
 
-    /// The same for its owner.
+    /// Returns the memory with the rights of its owner.
     pub(crate) fn as_private(&self) -> Self {
         Self::Region(Box::new(self.clone()), RegionRights::Private)
     }
 
-    /// The same for those who read it.
+    /// Returns the memory with the rights of a domain that reads it.
     pub(crate) fn as_read_only(&self) -> Self {
         Self::Region(Box::new(self.clone()), RegionRights::ReadOnly)
     }
 
-    /// The pair window that this lies in.
+    /// The pair window that the memory lies in.
     pub(crate) fn pair_window(&self) -> Option<WindowId> {
         match self.window_ref()? {
             WindowRef::Pair(window) => Some(window),
@@ -175,7 +176,7 @@ impl Resource {
         }
     }
 
-    /// Reads memory without a mapping. False if it is not as long.
+    /// Reads memory without a mapping. Returns false if the memory is too short.
     pub(crate) fn read_at(&self, at: u64, into: &mut [u8]) -> bool {
         match self {
             Self::File(file) => rustix::io::pread(file, &mut *into, at) == Ok(into.len()),
@@ -186,7 +187,7 @@ impl Resource {
         }
     }
 
-    /// What a guest is sent instead.
+    /// The reference that a guest is sent in place of a descriptor.
     pub(crate) fn to_ref(&self) -> Option<ResourceRef> {
         match self {
             Self::File(_) => None,
@@ -210,7 +211,7 @@ impl Resource {
 }
 
 impl Allocator {
-    /// Which it is.
+    /// The number of the guest, or 0 for the host.
     pub(crate) fn number(&self) -> GuestId {
         match self {
             Self::Host => GuestId(0),
@@ -226,7 +227,7 @@ impl Allocator {
         }
     }
 
-    /// Zeroed memory.
+    /// Allocates zeroed memory.
     pub(crate) fn allocate(&self, size: RegionSize) -> Result<Resource, Refusal> {
         match self {
             Self::Host => Ok(local::memory(size)?.into()),
@@ -234,12 +235,12 @@ impl Allocator {
         }
     }
 
-    /// Zeroed memory for two rings and two slabs.
+    /// Allocates zeroed memory for two rings and two slabs.
     pub(crate) fn allocate_rings(&self, most: SlabSize) -> Result<RingMemory, Refusal> {
         RingMemory::of(most, |size| self.allocate(size))
     }
 
-    /// What rings a worker: where the worker hears it, and what rings it.
+    /// Returns a doorbell of a worker: the end at which the worker listens, and the resource with which domains ring it.
     pub(crate) fn worker_doorbell(&self, worker: WorkerIndex) -> Result<(Doorbell, Resource), Refusal> {
         match self {
             Self::Host => {
@@ -256,14 +257,14 @@ impl Allocator {
         }
     }
 
-    /// A domain is gone, and so are its doorbells.
+    /// Releases the doorbells of a domain that has left.
     pub(crate) fn release_vector(&self, domain: DomainId) {
         if let Self::Guest(guest_window) = self {
             guest_window.release_vector(domain);
         }
     }
 
-    /// A doorbell of a domain's own for peers of its owner: where it listens, and what they ring.
+    /// Returns a doorbell of one domain for peers of its owner: the end at which the domain listens, and the one that its peers ring.
     pub(crate) fn domain_doorbell(&self, domain: DomainId) -> Result<(Resource, Resource), Refusal> {
         match self {
             Self::Host => {
@@ -289,17 +290,17 @@ pub(crate) fn descriptor(doorbell: &Doorbell) -> Result<OwnedFd, PlatformError> 
     })
 }
 
-/// What a guest's window is made of. Offsets in it are sent to the guest, and mean the same to both.
+/// The memory of a guest's window. Offsets in it are sent to the guest, and mean the same to both sides.
 pub(crate) trait WindowBacking: std::fmt::Debug + Send + Sync {
-    /// Our mapping of a part.
+    /// Maps a part of the window into this process.
     fn map(&self, at: u64, size: RegionSize) -> Result<SharedMapping, Refusal>;
-    /// Reads a part without a mapping of it. False if that cannot be.
+    /// Reads a part of the window without a mapping. Returns false if that is not possible.
     fn read_at(&self, at: u64, into: &mut [u8]) -> bool;
-    /// Allocates an extent of `bytes`, in whole pages: its offset and its generation.
+    /// Allocates an extent of `bytes`, in whole pages. Returns its offset and its generation.
     fn alloc(&self, bytes: u64) -> Result<(u64, u32), WindowFull>;
     /// Zeroes an allocated extent.
     fn clear(&self, at: u64, bytes: u64) -> Result<(), Refusal>;
-    /// The extent is no longer allocated.
+    /// Frees an extent.
     fn free(&self, at: u64, bytes: u64);
     /// True as long as the extent of this generation is allocated.
     fn is_live(&self, at: u64, generation: u32) -> bool;
@@ -307,62 +308,62 @@ pub(crate) trait WindowBacking: std::fmt::Debug + Send + Sync {
     fn revoked(&self, reported: usize) -> Option<RevokedExtent>;
     /// The guest has unmapped this extent. False if it is none of the first `reported` ones, or has to wait for one before it.
     fn reclaimed(&self, revoked: RevokedExtent, reported: usize) -> bool;
-    /// Bytes that are taken, among them those that always are.
+    /// The number of allocated bytes, including those that are always allocated.
     fn used(&self) -> u64;
-    /// Bytes that there may be at once.
+    /// The number of bytes that can be allocated at once.
     fn bytes(&self) -> u64;
-    /// Whether programs can have memory of their own in it.
+    /// True if programs can have memory of their own in the window.
     fn supports_regions(&self) -> bool;
 
-    /// The next request, where the guest grants its window extent by extent.
+    /// The next request, if the guest grants its window extent by extent.
     fn grant_request(&self) -> Option<GrantRequest> {
         None
     }
-    /// The request was sent.
+    /// Notes that the request was sent.
     fn mark_requested(&self) {}
     /// Handles the guest's reply to a grant request; an empty grant means that it has no memory left. Returns an error if no such request is
     /// pending.
     fn handle_grant_reply(&self, _offset: u64, _grant: &[u8]) -> Result<(), String> {
         Err("its window is whole".to_owned())
     }
-    /// Whether there is all that a domain needs to attach, or will not be.
+    /// True if the window has all the memory that a domain needs to attach, or will not get it.
     fn is_ready(&self) -> bool {
         true
     }
-    /// Whether another proxy session can use the window once one has ended.
+    /// True if another proxy session can use the window once one has ended.
     fn is_reusable(&self) -> bool {
         true
     }
 }
 
-/// There is no room for another extent of this size.
+/// The window has no room for another extent of this size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowFull;
 
-/// A guest's window, and what rings the guest and is rung by it.
+/// A guest's window and the doorbells between the guest and the host.
 #[derive(Debug)]
 pub struct GuestWindow {
     number: GuestId,
     name: Name,
     backing: Box<dyn WindowBacking>,
-    /// Wakes the proxy session, which tells the guest what is revoked and what is requested.
+    /// Wakes the proxy session, which sends the guest revocations and requests.
     changed: Notify,
     /// The guest has replied to a grant request.
     granted: Notify,
-    /// Who is woken by which of the guest's vectors.
+    /// The domain that each of the guest's vectors wakes.
     vectors: Mutex<BTreeMap<u16, DomainId>>,
     /// The pair windows of this guest.
     pair_windows: Mutex<Vec<Weak<PairWindow>>>,
-    /// Frames about them that were not sent yet.
+    /// Frames about pair windows that were not sent yet.
     frames: Mutex<VecDeque<OutgoingFrame>>,
-    /// What rings the guest's vectors.
+    /// The doorbells that ring the guest's vectors.
     to_guest: Vec<Doorbell>,
-    /// Where the guest's rings of our vectors are heard.
+    /// The doorbells at which the daemon hears the guest.
     from_guest: Vec<Doorbell>,
 }
 
 impl GuestWindow {
-    /// Over a window, with as many vectors each way as there are event descriptors, two at least.
+    /// Creates a guest window over `backing`. Each direction has as many vectors as there are event descriptors, which are at least two.
     pub(crate) fn new(
         number: GuestId,
         name: Name,
@@ -378,59 +379,59 @@ impl GuestWindow {
         Arc::new(Self { number, name, backing, changed, granted, vectors, pair_windows, frames, to_guest, from_guest })
     }
 
-    /// Which it is.
+    /// The number of the guest.
     pub(crate) fn number(&self) -> GuestId {
         self.number
     }
 
-    /// Its number among the peers of another guest's device; none once there were too many guests.
+    /// The guest's number among the peers of another guest's device; none once there were too many guests.
     pub(crate) fn peer(&self) -> Option<u16> {
         u16::try_from(self.number.0).ok()?.checked_add(GUEST)
     }
 
-    /// What rings its domains' vectors, in the order of the vectors. In place of the proxy's vector there is a doorbell without a listener.
+    /// The doorbells of the guest's domains, in the order of the vectors. The first stands for the proxy's vector and has no listener.
     pub(crate) fn doorbells(&self) -> Result<Vec<OwnedFd>, PlatformError> {
         let unused = descriptor(&Doorbell::new()?);
         let domains = self.to_guest[1 + usize::from(PROXY_VECTOR)..].iter().map(descriptor);
         std::iter::once(unused).chain(domains).collect()
     }
 
-    /// Vectors that its device can ring of another one, at most.
+    /// The number of vectors of another guest that this guest's device can ring, at most.
     fn vectors_max(&self) -> u16 {
         u16::try_from(self.to_guest.len()).unwrap_or(u16::MAX)
     }
 
-    /// What the guest is called.
+    /// The guest's name.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// Our mapping of its first page.
+    /// Maps the first page of the window.
     pub(crate) fn head(&self) -> Result<SharedMapping, Refusal> {
         self.backing.map(0, RegionSize(u64::from(PAGE_BYTES)))
     }
 
-    /// Our mapping of its proxy ring.
+    /// Maps the proxy ring.
     pub(crate) fn proxy_ring(&self) -> Result<SharedMapping, Refusal> {
         self.backing.map(PROXY_RING_OFFSET, PROXY_RING.size())
     }
 
-    /// Has the guest's daemon look at the proxy ring.
+    /// Wakes the guest's daemon to read the proxy ring.
     pub(crate) fn ring_daemon(&self) {
         self.to_guest[usize::from(PROXY_VECTOR)].ring();
     }
 
-    /// Where the guest's daemon rings for the proxy ring.
+    /// The doorbell with which the guest's daemon announces messages in the proxy ring.
     pub(crate) fn daemon_doorbell(&self) -> Result<OwnedFd, PlatformError> {
         descriptor(&self.from_guest[usize::from(PROXY_VECTOR)])
     }
 
-    /// What wakes a domain of the guest.
+    /// The doorbell that wakes a domain of the guest.
     pub(crate) fn wakeup(&self, domain: DomainId) -> Result<Doorbell, Refusal> {
         Ok(self.to_guest[usize::from(self.vector(domain)?)].clone())
     }
 
-    /// The vector of a domain is free.
+    /// Frees the vector of a domain.
     pub(crate) fn release_vector(&self, domain: DomainId) {
         self.vectors().retain(|_, of| *of != domain);
     }
@@ -442,14 +443,15 @@ impl GuestWindow {
         own.or_else(|| self.pair_windows().iter().find_map(of_pair))
     }
 
-    /// The guest has unmapped this extent. False if it was not reported to the guest, or has to wait for one before it.
+    /// Notes that the guest has unmapped this extent. Returns false if the extent was not reported to the guest, or has to wait for one
+    /// before it.
     pub(crate) fn reclaimed(&self, revoked: RevokedExtent, reported: usize) -> bool {
         if revoked.window == WindowId::OWN {
             return self.backing.reclaimed(revoked, reported);
         }
         let pair_windows = self.pair_windows();
         let Some(pair_window) = pair_windows.iter().find(|pair_window| pair_window.number() == revoked.window) else {
-            return true; // It is gone meanwhile, with all its extents.
+            return true; // The pair window has gone meanwhile, with all its extents.
         };
         let is_first = pair_window.revoked(self.number, 0) == Some(revoked);
         if is_first {
@@ -458,23 +460,23 @@ impl GuestWindow {
         is_first
     }
 
-    /// The next frame about pair windows, which goes before anything else.
+    /// The next frame about pair windows. Such frames are sent before all others.
     pub(crate) fn next_frame(&self) -> Option<OutgoingFrame> {
         self.frames().front().cloned()
     }
 
-    /// That frame was sent.
+    /// Notes that the frame was sent.
     pub(crate) fn frame_sent(&self) {
         self.frames().pop_front();
     }
 
-    /// Queues a frame to it, before anything that is sent later.
+    /// Queues a frame to the guest, to be sent before anything that is queued later.
     pub(crate) fn queue_frame(&self, frame: OutgoingFrame) {
         self.frames().push_back(frame);
         self.changed.notify_one();
     }
 
-    /// How many frames were not sent yet.
+    /// The number of frames that were not sent yet.
     pub(crate) fn frames_waiting(&self) -> usize {
         self.frames().len()
     }
@@ -489,7 +491,7 @@ impl GuestWindow {
         own.or_else(|| self.pair_windows().iter().find_map(|pair_window| pair_window.grant_request(self.number)))
     }
 
-    /// That request was sent.
+    /// Notes that the request was sent.
     pub(crate) fn mark_requested(&self, request: GrantRequest) {
         match request.window {
             WindowId::OWN => self.backing.mark_requested(),
@@ -502,7 +504,7 @@ impl GuestWindow {
     /// Handles the guest's reply to a grant request. Returns an error if no such request is pending.
     pub(crate) fn handle_grant_reply(&self, window: WindowId, offset: u64, grant: &[u8]) -> Result<(), String> {
         if window != WindowId::OWN {
-            // It is not there any more, or never was: nothing comes of it.
+            // The pair window has gone, or never existed. Such a reply is ignored.
             return self
                 .with_pair_window(window, |pair_window| pair_window.handle_grant_reply(self.number, offset, grant))
                 .unwrap_or(Ok(()));
@@ -518,7 +520,8 @@ impl GuestWindow {
             .unwrap_or(Ok(()))
     }
 
-    /// Handles the guest's offer of a pair window; an empty one means that it cannot have it. Returns an error if it was not invited.
+    /// Handles the guest's offer of a pair window; an empty offer means that the guest cannot have one. Returns an error if it was not
+    /// invited.
     pub(crate) fn handle_pair_offer(&self, window: WindowId, offer: &[u8]) -> Result<(), String> {
         self.with_pair_window(window, |pair_window| pair_window.handle_pair_offer(self.number, offer)).unwrap_or(Ok(()))
     }
@@ -530,7 +533,7 @@ impl GuestWindow {
             .map(|pair_window| ask(pair_window))
     }
 
-    /// Waits until there is all that a domain needs to attach, or is known that there will not be.
+    /// Waits until the window has all the memory that a domain needs to attach, or is known not to get it.
     pub(crate) async fn ready(&self) {
         loop {
             let granted = self.granted.notified();
@@ -541,7 +544,7 @@ impl GuestWindow {
         }
     }
 
-    /// Whether another proxy session can use its window once one has ended.
+    /// True if another proxy session can use the window once one has ended.
     pub(crate) fn is_reusable(&self) -> bool {
         self.backing.is_reusable()
     }
@@ -572,7 +575,7 @@ impl GuestWindow {
         self.pair_windows.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(pair_window));
     }
 
-    /// The vector that wakes a domain, from 1 on; chosen when it is asked for first.
+    /// Returns the vector that wakes a domain, from 1 on. It is chosen at the first call for a domain.
     fn vector(&self, domain: DomainId) -> Result<u16, Refusal> {
         let mut vectors = self.vectors();
         if let Some((&vector, _)) = vectors.iter().find(|&(_, of)| *of == domain) {
@@ -595,7 +598,7 @@ impl GuestWindow {
         })?;
         let extent = Extent { guest_window: Arc::clone(self), at, bytes, generation };
         self.changed.notify_one();
-        // What was there before, and whatever the guest wrote there since.
+        // Removes the previous contents, and anything that the guest wrote there since.
         self.backing.clear(at, bytes)?;
         Ok(Resource::Extent(Arc::new(extent)))
     }
@@ -604,23 +607,23 @@ impl GuestWindow {
         self.vectors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of its window that are taken: those that are always, and those that are handed out.
+    /// The number of allocated bytes of the window, including those that are always allocated.
     pub(crate) fn used(&self) -> u64 {
         self.backing.used()
     }
 
-    /// Bytes of its window.
+    /// The size of the window in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.backing.bytes()
     }
 
-    /// Whether its programs can have memory of their own in its window.
+    /// True if programs of the guest can have memory of their own in the window.
     pub(crate) fn supports_regions(&self) -> bool {
         self.backing.supports_regions()
     }
 }
 
-/// An extent of a guest's window, for as long as it is held.
+/// An extent of a guest's window. It is freed when the last reference is dropped.
 #[derive(Debug)]
 pub struct Extent {
     guest_window: Arc<GuestWindow>,

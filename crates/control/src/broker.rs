@@ -1,14 +1,15 @@
-//! Brings domains together: takes requests from connections, decides, and says what is to be sent to whom.
+//! The broker connects domains with each other. It takes requests from connections, decides, and queues the messages to send.
 //!
 //! ```text
 //!   connection ── packet, fds ──► Broker ──► Outgoing: packets, reports, ends
-//!                                   │ ├── Directory, Channels, Policy   who is there, what may be
-//!                                   │ ├── Tickets                       who was there before
+//!                                   │ ├── Directory, Channels, Policy   attached domains, permissions
+//!                                   │ ├── Tickets                       domains of the previous daemon
 //!                                   └─┴── DataPlane                     the workers' commands
 //! ```
 //!
-//! The broker knows connections by number only and sends nothing itself: [`Server`](crate::server::Server) reads packets, passes them in, and carries
-//! out what stands in the [`Outgoing`] queue afterwards. Its own doing is making memory and doorbells, which it passes on as descriptors.
+//! The broker knows connections by number only and does no I/O on them. [`Server`](crate::server::Server) reads packets, passes them in,
+//! and carries out the [`Outgoing`] queue afterwards. The broker itself only allocates memory and doorbells, which it passes on as
+//! resources.
 
 mod adopt;
 mod attach;
@@ -58,26 +59,26 @@ pub(crate) use workers::WorkerReadyMaps;
 struct Session {
     socket_peer: SocketPeer,
     stage: SessionStage,
-    /// Messages that it has not taken yet.
+    /// The number of messages that its program has not read yet.
     backlog: usize,
 }
 
 #[derive(Clone, Debug)]
 enum SessionStage {
-    /// Has not said hello.
+    /// The program has not sent its hello.
     Greeting,
-    /// Has, and may ask.
+    /// The program has sent its hello and may send requests.
     Greeted { version: Version, library: Name },
-    /// Is a domain.
+    /// The connection has attached as a domain.
     Attached { domain: DomainId },
-    /// Is being ended.
+    /// The connection is being ended.
     Closed,
 }
 
-/// The identities of all domains, where the workers read them.
+/// The identities of all domains, shared with the workers.
 type Identities = Arc<RwLock<BTreeMap<DomainId, Identity>>>;
 
-/// See the module.
+/// The state of the control plane: connections, domains, channels and guests.
 #[derive(Debug)]
 pub struct Broker {
     pub(crate) settings: Settings,
@@ -85,18 +86,18 @@ pub struct Broker {
     pub(crate) directory: Directory,
     pub(crate) channels: Channels<Resource>,
     lingering: BTreeMap<ChannelId, channels::LingeringMemory>,
-    /// In guests' windows, by their owner.
+    /// Regions in guests' windows, by their owner.
     regions: BTreeMap<(DomainId, RegionId), regions::GuestRegion>,
     pub(crate) tickets: Tickets,
-    /// Domains of the daemon before, which may still come back.
+    /// Domains of the previous daemon that may still resume.
     resumable: BTreeMap<DomainId, ResumableDomain>,
     pub(crate) attachments: BTreeMap<DomainId, Attachment>,
-    /// Domains that are gone but for what their worker still delivers: why they went, and who has to hear of it.
+    /// Domains that have left while their worker still delivers their last messages, with the reason and the domains to notify.
     leaving: BTreeMap<DomainId, (Reason, Vec<DomainId>)>,
     sessions: BTreeMap<ControlSessionId, Session>,
     pub(crate) workers: WorkerReadyMaps,
     pub(crate) remote_peers: RemotePeers,
-    /// Captures that are under way.
+    /// The number of running captures.
     captures: usize,
     guests: BTreeMap<Name, GuestView>,
     pairs: Pairs,
@@ -107,7 +108,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// A broker over a data plane. Nobody is connected yet.
+    /// Creates a broker over a data plane, without connections.
     pub fn new(
         settings: Settings,
         policy: Policy,
@@ -146,17 +147,17 @@ impl Broker {
         broker
     }
 
-    /// Some MX boards have links: this is to be seen of each that has.
+    /// Sets the views of the MX boards; none for a board without links.
     pub fn set_mx_views(&mut self, views: Vec<Option<Arc<Mutex<MxView>>>>) {
         self.remote_peers = RemotePeers::new(views);
     }
 
-    /// The configuration was read again.
+    /// Replaces the report facts after the configuration was read again.
     pub fn set_report_facts(&mut self, report_facts: ReportFacts) {
         self.settings.report_facts = report_facts;
     }
 
-    /// What is to be sent next.
+    /// Returns the next action for the server.
     pub fn next_outgoing(&mut self) -> Option<Outgoing> {
         self.outgoing.pop_front()
     }
@@ -166,17 +167,17 @@ impl Broker {
         &self.directory
     }
 
-    /// Domains of the daemon before that have not come back yet.
+    /// Domains of the previous daemon that have not resumed yet.
     pub fn resumable(&self) -> impl Iterator<Item = &ResumableDomain> {
         self.resumable.values()
     }
 
-    /// Nanoseconds as they pass; called before anything else that happens then.
+    /// Sets the time in nanoseconds. Called before anything else that happens at that time.
     pub fn set_now(&mut self, now: u64) {
         self.now = now;
     }
 
-    /// Somebody has connected. A connection that is refused gets its `Refused` and ends.
+    /// Adds a connection. If it is refused, it is sent a `Refused` and ends.
     pub fn connected(&mut self, id: ControlSessionId, socket_peer: SocketPeer) {
         let owner = socket_peer.uid;
         let of_owner = self.sessions.values().filter(|session| session.socket_peer.uid == owner).count();
@@ -186,7 +187,7 @@ impl Broker {
         }
     }
 
-    /// A packet has come.
+    /// Handles a packet.
     pub fn packet(&mut self, id: ControlSessionId, packet: &[u8], fds: Vec<ReceivedFd>) {
         let Some(session) = self.sessions.get(&id) else { return };
         if !fds.is_empty() && fd_reaper::pending(session.socket_peer.uid) > PENDING_MAX {
@@ -217,42 +218,42 @@ impl Broker {
         }
     }
 
-    /// The connection did not do in time what it should.
+    /// Ends a connection that did not send its hello in time.
     pub fn timed_out(&mut self, id: ControlSessionId) {
         if self.sessions.get(&id).is_some_and(|session| matches!(session.stage, SessionStage::Greeting)) {
             self.end_session(id, &Reason::HandshakeTimeout.into());
         }
     }
 
-    /// The connection sends so much that it is read more slowly.
+    /// Records that a connection sends too many packets and is read more slowly.
     pub fn throttled(&mut self, id: ControlSessionId) {
         self.log_reason(id, Reason::TooManyRequests, Reason::TooManyRequests.summary());
     }
 
-    /// Connections wait, because the process may not open more descriptors.
+    /// Records that connections wait, because the process may not open more descriptors.
     pub fn accept_paused(&mut self) {
         let text = format_args!("connections wait: {}", Reason::DaemonOutOfFds.remedy());
         self.reason_log.record(self.now, Owner(self.settings.uid), Reason::DaemonOutOfFds, &text);
     }
 
-    /// The connection takes nothing any more.
+    /// Ends a connection because its program does not read its messages.
     pub fn backlog_exceeded(&mut self, id: ControlSessionId) {
         self.end_session(id, &Reason::ControlQueueFull.into());
     }
 
-    /// A packet came without its descriptors: this process could not open as many. It is no fault of who sent it.
+    /// Refuses a packet because this process could not open its descriptors. The sender is not at fault.
     pub fn descriptors_lost(&mut self, id: ControlSessionId, serial: Option<RequestSerial>) {
         self.refuse(id, serial, &Reason::DaemonOutOfFds.into());
     }
 
-    /// How many messages a connection has not taken yet.
+    /// Sets the number of messages that a connection's program has not read yet.
     pub fn backlog(&mut self, id: ControlSessionId, messages: usize) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.backlog = messages;
         }
     }
 
-    /// A worker has something to say.
+    /// Handles an event of a worker.
     pub fn event(&mut self, event: &Event) {
         match event {
             Event::Fault { domain, violation } => {
@@ -269,12 +270,12 @@ impl Broker {
         }
     }
 
-    /// When [`Broker::tick`] has something to do.
+    /// The time at which [`Broker::tick`] has something to do.
     pub fn deadline(&self) -> Option<u64> {
         self.channels.deadline()
     }
 
-    /// Time has passed.
+    /// Handles all deadlines that have passed.
     pub fn tick(&mut self) {
         while let Some(due) = self.channels.overdue(self.now) {
             match due {
@@ -284,7 +285,7 @@ impl Broker {
         }
     }
 
-    /// A message to a connection, if it is still one.
+    /// Queues a message to a connection, unless the connection is being ended.
     fn send(
         &mut self,
         to: ControlSessionId,
@@ -298,7 +299,7 @@ impl Broker {
         }
     }
 
-    /// News to a domain.
+    /// Queues a notification to a domain.
     fn notify(&mut self, domain: DomainId, message: ToClient) {
         if let Some(attachment) = self.attachments.get(&domain) {
             self.send(attachment.session, None, message, Vec::new());
@@ -311,7 +312,7 @@ impl Broker {
         self.send(id, serial, message.into(), Vec::new());
     }
 
-    /// Refuses a connection as a whole: says why, lets its domain go, ends it.
+    /// Refuses a connection as a whole: sends the reason, removes its domain, and ends the connection.
     fn end_session(&mut self, id: ControlSessionId, refusal: &Refusal) {
         self.refuse(id, None, refusal);
         if let Some(SessionStage::Attached { domain }) = self.sessions.get(&id).map(|session| session.stage.clone()) {
@@ -321,7 +322,7 @@ impl Broker {
         self.close_session(id);
     }
 
-    /// Nothing is taken from the connection and nothing more is sent.
+    /// Ends a connection. No more packets of it are handled, and nothing more is sent to it.
     fn close_session(&mut self, id: ControlSessionId) {
         if let Some(session) =
             self.sessions.get_mut(&id).filter(|session| !matches!(session.stage, SessionStage::Closed))
@@ -339,7 +340,7 @@ impl Broker {
         }
     }
 
-    /// Somebody gets less memory than is usual.
+    /// Records that a domain or channel gets smaller slabs than usual.
     fn log_smaller_slabs(&mut self, id: ControlSessionId, rings: &RingMemory, refusal: &Refusal) {
         self.log_reason(
             id,
@@ -348,12 +349,12 @@ impl Broker {
         );
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     pub(crate) fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// How many messages a domain has not taken yet.
+    /// The number of messages that a domain has not read yet.
     pub(crate) fn backlog_of(&self, domain: DomainId) -> usize {
         let session = self.attachments.get(&domain).and_then(|attachment| self.sessions.get(&attachment.session));
         session.map_or(0, |session| session.backlog)

@@ -1,12 +1,12 @@
-//! A capture under way: frames from a worker's tap, as a stream into a socket, as fast as its reader takes them.
+//! A running capture: streams frames from a worker's tap into a socket, as fast as the reader takes them.
 //!
 //! ```text
 //!   worker ─► Tap ══ TapReader ─► stream messages, 64 KiB at a time ─► socket ─► the program that asked
-//!                                    reader closes its sending half: what was seen until then, statistics, the end
+//!                                    reader closes its sending half: frames seen until then, statistics, the end
 //! ```
 //!
-//! A reader that is slow finds frames missing and their number in the statistics; nobody waits for it. It is a task of the control plane, which
-//! gives way to others after each chunk.
+//! A slow reader loses frames; the statistics contain their number. No other part of the daemon waits for it. The capture is a task of the control
+//! plane, which yields to other tasks after each chunk.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -27,32 +27,32 @@ use crate::broker::Broker;
 use crate::fd_reaper::ReceivedFd;
 use crate::server::Server;
 
-/// Bytes of messages that are made before they are written.
+/// The number of message bytes after which they are written.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// While frames go, statistics go with them this often.
+/// The interval at which statistics are sent while frames are sent.
 const STATISTICS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What a capture is made of.
+/// The resources of a capture.
 #[derive(Debug)]
 pub struct CaptureTask {
     pub(crate) socket: ReceivedFd,
     pub(crate) reader: TapReader,
     pub(crate) interfaces: Vec<PcapInterface>,
-    /// Notified when there is something to look at.
+    /// Notified when the tap has frames or has ended.
     pub(crate) wakeup: Arc<Notify>,
 }
 
-/// What the reader does.
+/// The state of the reader's half of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReaderState {
     Open,
-    /// It wants no further frames.
+    /// The reader has closed its sending half: it wants no further frames.
     Closed,
 }
 
 impl CaptureTask {
-    /// A capture's life.
+    /// Runs the capture to its end, and reports the end to the broker.
     pub(crate) async fn serve(self: Box<Self>, server: Server) {
         if let Err(error) = self.run().await {
             tracing::debug!(%error, "the reader of a capture is gone");
@@ -60,9 +60,9 @@ impl CaptureTask {
         server.with(Broker::capture_ended);
     }
 
-    /// Carries frames until the reader has enough or is gone, or there are no boards any more.
+    /// Sends frames until the reader wants no more or is gone, or no tapped board is left.
     async fn run(mut self) -> io::Result<()> {
-        // The last one to be closed is the reader's own, and that may take time: it is `ReceivedFd` to the thread for that.
+        // Closing the last descriptor of a received socket may block. `ReceivedFd` is that last descriptor, and has it closed on another thread.
         let stream = unix::net::UnixStream::from(self.socket.as_fd().try_clone_to_owned()?);
         stream.set_nonblocking(true)?;
         let stream = UnixStream::from_std(stream)?;
@@ -100,7 +100,7 @@ impl CaptureTask {
         Ok(())
     }
 
-    /// Makes messages of frames that have come, so many at most. Answers how many.
+    /// Appends messages for up to `most` captured frames, and stops at [`CHUNK_BYTES`]. Returns the number of frames.
     fn fill(&mut self, bytes: &mut Vec<u8>, most: u64) -> u64 {
         let mut taken = 0;
         while bytes.len() < CHUNK_BYTES
@@ -113,7 +113,7 @@ impl CaptureTask {
         taken
     }
 
-    /// What was seen until now is still sent, and nothing else.
+    /// Sends the frames that were captured until now, and no later ones. Returns the statistics of this moment.
     async fn drain(
         &mut self,
         stream: &UnixStream,
@@ -133,7 +133,7 @@ impl CaptureTask {
         }
     }
 
-    /// Waits until there is something to look at, or the reader does something.
+    /// Waits until frames are available or the reader has closed its sending half.
     async fn wait(&mut self, stream: &UnixStream) -> io::Result<ReaderState> {
         let mut reader = ReaderState::Open;
         if self.reader.begin_sleep() {
@@ -151,11 +151,11 @@ fn emit_statistics(statistics: &[InterfaceStatistics], bytes: &mut Vec<u8>) {
     statistics.iter().for_each(|of| emit(&CaptureMessage::Statistics(*of), bytes));
 }
 
-/// Writes all of it, unless the reader has enough first. The error is that of a reader that is gone.
+/// Writes all bytes, and returns the state of the reader. An error means that the reader is gone.
 async fn write(stream: &UnixStream, bytes: &mut Vec<u8>) -> io::Result<ReaderState> {
     let mut written = 0;
     while written < bytes.len() {
-        // The reader may have changed how its socket behaves: it must not make us wait.
+        // The reader may have made the socket blocking, which must not block this thread.
         let write_some = || Ok(send(stream, &bytes[written..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?);
         match stream.try_io(Interest::WRITABLE, write_some) {
             Ok(count) => written += count,
@@ -167,7 +167,7 @@ async fn write(stream: &UnixStream, bytes: &mut Vec<u8>) -> io::Result<ReaderSta
     poll_reader(stream)
 }
 
-/// Waits until the reader does something.
+/// Waits until the reader has closed its sending half.
 async fn wait_for_reader(stream: &UnixStream) -> io::Result<ReaderState> {
     loop {
         stream.readable().await?;
@@ -177,7 +177,7 @@ async fn wait_for_reader(stream: &UnixStream) -> io::Result<ReaderState> {
     }
 }
 
-/// What the reader has done meanwhile. What it says has no meaning.
+/// Returns the state of the reader without waiting. Data from the reader is ignored.
 fn poll_reader(stream: &UnixStream) -> io::Result<ReaderState> {
     let mut received = [0; 64];
     let read_some = || Ok(recv(stream, &mut received, RecvFlags::DONTWAIT)?.1);

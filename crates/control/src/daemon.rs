@@ -1,4 +1,4 @@
-//! A daemon from its configuration: socket, tickets, workers, broker, server, put together and taken apart again.
+//! Runs a daemon from its configuration: sets up its socket, tickets, workers, broker and server, and takes them apart again.
 //!
 //! ```no_run
 //! use isthmus_config::{self as config, Inputs, Role};
@@ -44,68 +44,68 @@ use crate::xen::backend::Backend;
 use isthmus_config::{self as config, AttachPolicy, Config, KvmGuest, Loaded, WorkerWaitMode};
 use isthmus_report::SCHEMA;
 
-/// How a daemon is to be.
+/// The options of a daemon.
 pub struct DaemonOptions {
     /// The configuration, checked.
     pub loaded: Loaded,
-    /// A socket that was opened already; else the configuration's is.
+    /// A socket that is already open. Without it, the daemon opens the configuration's socket.
     pub socket: Option<OwnedFd>,
-    /// The versions it claims to speak; tests claim others.
+    /// The versions that the daemon claims to speak. Tests claim others.
     pub versions: VersionRange,
-    /// Reads the configuration again, on SIGHUP.
+    /// Reads the configuration again on SIGHUP.
     pub reload: Option<Reload>,
-    /// Listens to SIGTERM, SIGINT and SIGHUP.
+    /// Whether the daemon listens to SIGTERM, SIGINT and SIGHUP.
     pub signals: bool,
-    /// By what it reaches its host, if it is the daemon of a guest.
+    /// The access to the host, if this is the daemon of a guest.
     pub guest: Option<HostAccess>,
-    /// Descriptors that a daemon before this one has left, by the names under which they were kept.
+    /// Descriptors that a previous daemon has left, with the names under which they were kept.
     pub restored_fds: Vec<(String, OwnedFd)>,
-    /// A datagram socket on which descriptors can be left for a daemon after this one, as systemd takes them; without it none are.
+    /// A datagram socket on which descriptors can be left for the next daemon, in the form that systemd accepts. Without it none are left.
     pub fd_store: Option<OwnedFd>,
 }
 
-/// By what the daemon of a guest reaches its host.
+/// The way in which the daemon of a guest reaches its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostAccess {
-    /// A device of QEMU's, by its node.
+    /// A device of QEMU's, by the path of its node.
     Device(PathBuf),
-    /// A device of QEMU's that no driver has, by the folder of its function in sysfs.
+    /// A device of QEMU's without a driver, by the folder of its function in sysfs.
     Bare(PathBuf),
-    /// Grants to a backend that XenStore tells of.
+    /// Grants to a backend that is announced in XenStore.
     Xen,
 }
 
 impl HostAccess {
-    /// The device that this guest shares with its host, where no driver has it.
+    /// Returns the device that this guest shares with its host, if the device has no driver.
     pub fn bare() -> Option<Self> {
         Bare::of_host().map(Self::Bare)
     }
 }
 
-/// Reads the configuration again; says why not.
+/// Reads the configuration again. The error says why that is not possible.
 pub type Reload = Box<dyn Fn() -> Result<Loaded, String>>;
 
 impl DaemonOptions {
-    /// The usual ones.
+    /// Returns the usual options.
     pub fn new(loaded: Loaded) -> Self {
         let (socket, reload, guest, restored_fds, fd_store) = (None, None, None, Vec::new(), None);
         Self { loaded, socket, versions: VersionRange::CURRENT, reload, signals: true, guest, restored_fds, fd_store }
     }
 }
 
-/// Slabs of domains' rings where there are links to other hosts.
+/// The slab size of domains' rings if there are links to other hosts.
 const RING_SLAB: SlabSize = SlabSize::new(1 << 20).expect("a slab may be as large");
 
-/// How often a guest's daemon that lost its device looks for another one.
+/// The interval at which a guest's daemon that lost its device looks for another one.
 const DEVICE_RETRY: Duration = Duration::from_millis(200);
 
-/// Why a daemon did not start, or broke.
+/// The reason why a daemon did not start, or ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// No socket.
+    /// The socket could not be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// No workers.
+    /// The workers could not be started.
     #[error(transparent)]
     Workers(#[from] StartError),
     /// The MX boards cannot be told apart.
@@ -120,9 +120,9 @@ pub enum DaemonError {
     /// The system refused something else.
     #[error("{operation}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// What it said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -131,7 +131,7 @@ fn system_error(operation: &'static str) -> impl FnOnce(io::Error) -> DaemonErro
     move |source| DaemonError::System { operation, source }
 }
 
-/// A daemon that has its socket and does not serve yet.
+/// A daemon that has its socket but does not serve yet.
 pub struct Daemon {
     options: DaemonOptions,
     listener: Listener,
@@ -139,7 +139,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Takes the socket. After this, whoever connects waits until [`Daemon::run`].
+    /// Opens the socket. Programs that connect after this wait until [`Daemon::run`].
     pub fn open(mut options: DaemonOptions) -> Result<Self, DaemonError> {
         let config = &options.loaded.config;
         let access =
@@ -151,18 +151,18 @@ impl Daemon {
         Ok(Self { options, listener, stop: Stop::default() })
     }
 
-    /// Ends the daemon from anywhere.
+    /// Returns a handle that ends the daemon from any thread.
     pub fn stop(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// Serves until told to stop. `ready` is called when it does. Once its sockets are open, this thread and those that it starts have
-    /// no capability left but for AF_XDP links, and cannot get any.
+    /// Serves until it is stopped. `ready` is called when the daemon begins to serve. Once its sockets are open, this thread and those that
+    /// it starts have no capability left except for AF_XDP links, and cannot get any.
     pub fn run(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         self.run_with_kernel(Devices, ready)
     }
 
-    /// The same in a domain of Xen's that is made up.
+    /// Serves like [`Daemon::run`], with `kernel` in place of the Xen devices of this host. Tests pass a fake one.
     pub fn run_with_kernel(self, kernel: impl xen::XenKernel, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(system_error("starting the control plane"))?;
@@ -177,7 +177,7 @@ impl Daemon {
         }
     }
 
-    /// The programs of a guest, for whom its host decides.
+    /// Serves the programs of a guest. The host decides about their requests.
     async fn serve_guest(
         self,
         host_access: &HostAccess,
@@ -253,13 +253,13 @@ impl Daemon {
     }
 }
 
-/// A device of QEMU's that is served.
+/// A device of QEMU's that the daemon serves.
 enum ServedDevice {
     Driver(Device),
     Bare(Bare),
 }
 
-/// By one device after the other, until it is stopped.
+/// Serves one device after the other until it is stopped.
 async fn serve_devices(mut device: ServedDevice, listener: &Listener, policy: &Policy, stop: &Stop) -> io::Result<()> {
     loop {
         let was_bare = matches!(device, ServedDevice::Bare(_));
@@ -290,7 +290,7 @@ async fn serve_devices(mut device: ServedDevice, listener: &Listener, policy: &P
     }
 }
 
-/// Waits for a device that the driver serves; where there was none, for any.
+/// Waits for a device that has a driver, or with `may_be_bare` for any device.
 async fn wait_for_device(may_be_bare: bool) -> ServedDevice {
     loop {
         tokio::time::sleep(DEVICE_RETRY).await;
@@ -304,7 +304,7 @@ async fn wait_for_device(may_be_bare: bool) -> ServedDevice {
     }
 }
 
-/// What guests of Xen are served by. Reports know guests by their names.
+/// Opens the backend for the guests of Xen. A name may not be used twice, because reports identify guests by their names.
 fn backend<K: xen::XenKernel>(
     kernel: K,
     xen: &config::XenConfig,
@@ -316,7 +316,7 @@ fn backend<K: xen::XenKernel>(
     }
 }
 
-/// What a daemon before has left, and one after it will find.
+/// Opens the tickets that a previous daemon has left and the next one will find.
 fn tickets(config: &Config) -> Result<Tickets, DaemonError> {
     Tickets::open(config.daemon.runtime_dir.path()).or_else(|error| {
         tracing::warn!(%error, "cannot keep tickets; after a restart all domains attach anew");
@@ -324,8 +324,8 @@ fn tickets(config: &Config) -> Result<Tickets, DaemonError> {
     })
 }
 
-/// Boards with their links, the workers that have them, and where scrapes come. What needs a privilege is open then, and the privilege
-/// is gone.
+/// Opens the boards with their links and the listener for metrics, and starts the workers. Everything that needs a privilege is open before
+/// the privileges are dropped.
 fn service(
     config: &Config,
     tickets: &Tickets,
@@ -342,7 +342,7 @@ fn service(
     Ok((opened, service, metrics_server))
 }
 
-/// What the device turned out to be, and whether it is as fast as memory.
+/// Logs the properties of the device, and warns if its window is not cached as memory is.
 fn log_device(device: &Device) {
     match device.info() {
         Ok(info) => {
@@ -356,7 +356,7 @@ fn log_device(device: &Device) {
     }
 }
 
-/// What it costs that no driver has the device.
+/// Logs the device and warns of the cost of having no driver.
 fn log_bare_device(device: &Bare) {
     let (bytes, path) = (device.size().0, device.path().display());
     tracing::info!("{path}: a window of {bytes} bytes");
@@ -373,10 +373,10 @@ fn service_options(config: &Config) -> ServiceOptions {
         WorkerWaitMode::Sleep => WaitMode::Sleep,
     };
     ServiceOptions {
-        workers: config.daemon.workers.get() as u8, // At most 64, says the configuration.
+        workers: config.daemon.workers.get() as u8, // The configuration allows at most 64.
         wait,
         cpus: config.daemon.worker_cpus.numbers().iter().map(|&cpu| cpu as usize).collect(),
-        send_policy: SendPolicy::allow_all(), // The broker sends the true one before anybody is attached.
+        send_policy: SendPolicy::allow_all(), // The broker sends the true policy before any domain is attached.
     }
 }
 
@@ -395,7 +395,7 @@ fn broker(
         uid,
         overflow_uid: overflow_uid(),
         slab,
-        // What comes from other hosts comes by this ring, and wakes its reader the less often the more fits.
+        // Data from other hosts arrives through this ring. A larger ring wakes its reader less often.
         ring_slab: if opened.any_has_links() { slab.max(RING_SLAB) } else { slab },
         epoch: epoch().map_err(system_error("drawing a random number"))?,
         fds_max: raise_descriptor_limit(),
@@ -431,7 +431,7 @@ fn report_facts(loaded: &Loaded) -> ReportFacts {
     ReportFacts { socket: loaded.config.daemon.socket.path().display().to_string(), wait, config }
 }
 
-/// As many descriptors as we may have: each channel whose counters are shown takes one.
+/// Raises the limit of descriptors as far as allowed and returns it. A channel takes a descriptor if its counters are reported.
 fn raise_descriptor_limit() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -440,7 +440,7 @@ fn raise_descriptor_limit() -> usize {
     usize::try_from(current).unwrap_or(usize::MAX)
 }
 
-/// The user number that stands for all who have none here: none where everybody has one.
+/// Returns the UID that stands for all users without a UID in this user namespace. None if the namespace maps every UID.
 fn overflow_uid() -> Option<u32> {
     let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
     let words: Vec<&str> = map.split_whitespace().collect();
@@ -483,7 +483,7 @@ fn handle_signals(server: &Server, stop: &Stop, reload: Option<Reload>) -> io::R
     Ok(())
 }
 
-/// What may change while the daemon runs: the policy.
+/// Applies the parts of a configuration that may change while the daemon runs: the policy.
 fn apply(server: &Server, loaded: &Loaded) {
     let uid = rustix::process::geteuid().as_raw();
     let policy = Policy::new(loaded.config.policy.clone(), uid);

@@ -1,4 +1,4 @@
-//! Who is attached: domains, their names, endpoints and ready maps. Decides and remembers, does no I/O.
+//! The attached domains with their names, endpoints and ready maps. The directory decides and remembers; it does no I/O.
 //!
 //! ```text
 //!   Directory ── domains by number and by name
@@ -8,7 +8,8 @@
 //!   Channels ─── which pairs have a channel, and how far it is
 //! ```
 //!
-//! It is soft state with the socket as lease: who loses the connection disappears, with everything it had.
+//! The directory is soft state, and the control connection is the lease: when a domain's connection ends, the domain disappears with
+//! everything it had.
 
 pub mod channels;
 pub mod mx;
@@ -24,44 +25,44 @@ use isthmus_layout::reason::Reason;
 use mx::{Mx, MxNumber};
 use ready_maps::ReadyMaps;
 
-/// How much there may be of what.
+/// The limits of the directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Domains.
+    /// The number of domains.
     pub domains: usize,
-    /// Domains of one owner.
+    /// The number of domains of one owner.
     pub domains_per_owner: usize,
-    /// Endpoints of one domain.
+    /// The number of endpoints of one domain.
     pub endpoints: usize,
-    /// MX endpoint numbers of one owner.
+    /// The number of MX endpoint numbers of one owner.
     pub mx_endpoints_per_owner: usize,
-    /// Channels of one domain.
+    /// The number of channels of one domain.
     pub channels: usize,
 }
 
-/// Who wants to attach.
+/// A request to attach.
 #[derive(Clone, Debug)]
 pub struct AttachRequest {
-    /// The name it asked for.
+    /// The name that the program asked for.
     pub name: Option<Name>,
-    /// What it is called without: something about its process.
+    /// The name of the domain if the program asked for none, derived from its process.
     pub fallback: Name,
-    /// Whose it is.
+    /// The owner of the domain.
     pub owner: Owner,
-    /// The number it had with the daemon before, proven by its ticket.
+    /// The number that the domain had with the previous daemon, proven by its ticket.
     pub resumed: Option<DomainId>,
 }
 
-/// What a domain knows of another one.
+/// The state that a domain keeps about one of its peers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PeerState {
     /// The channel between them.
     pub channel: Option<ChannelId>,
-    /// Why there was none when it was asked for last.
+    /// The reason why the last request for a channel was refused.
     pub refused: Option<Reason>,
-    /// It looked the other one up or has a channel with it, and is told when that goes.
+    /// The domain looked the peer up or has a channel with it, and is notified when the peer leaves.
     pub is_watching: bool,
-    /// Regions it offers to the other one.
+    /// The number of regions that the domain offers to the peer.
     pub grants: u32,
 }
 
@@ -72,20 +73,20 @@ pub struct DomainEntry {
     pub id: DomainId,
     /// Its name.
     pub name: Name,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// Its open endpoints with their labels.
     pub endpoints: BTreeMap<EndpointIndex, Option<Name>>,
     /// Its ready maps.
     pub ready_maps: ReadyMaps,
-    /// What it knows of others.
+    /// Its state about each of its peers.
     pub peers: BTreeMap<DomainId, PeerState>,
-    /// Those who watch it.
+    /// The domains that are notified when this one leaves.
     watchers: BTreeSet<DomainId>,
 }
 
 impl DomainEntry {
-    /// Channels it has, half made ones too.
+    /// The channels of the domain, including those that are not established yet.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         self.peers.values().filter_map(|peer| peer.channel)
     }
@@ -102,7 +103,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Nobody yet. The first domain gets the number `first`.
+    /// Returns an empty directory. The first domain gets the number `first`.
     pub fn new(limits: Limits, mx_boards: Vec<MxBoardEntry>, first: DomainId) -> Self {
         let (domains, names, mx) = (BTreeMap::new(), HashMap::new(), Mx::new(mx_boards));
         Self { domains, names, mx, next: first.number(), limits }
@@ -145,7 +146,7 @@ impl Directory {
         Ok(self.domains.entry(id).or_insert(domain))
     }
 
-    /// Removes a domain. Also returns who watched it.
+    /// Removes a domain. Also returns the domains that watched it.
     pub fn detach(&mut self, id: DomainId) -> Option<(DomainEntry, BTreeSet<DomainId>)> {
         let mut detached = self.domains.remove(&id)?;
         self.names.remove(&detached.name);
@@ -164,7 +165,7 @@ impl Directory {
         Some((detached, watchers))
     }
 
-    /// From now on `watcher` is told when `watched` goes.
+    /// Has `watcher` notified from now on when `watched` leaves.
     pub fn watch(&mut self, watcher: DomainId, watched: DomainId) {
         if watcher == watched || !self.domains.contains_key(&watcher) {
             return;
@@ -175,7 +176,7 @@ impl Directory {
         }
     }
 
-    /// What `of` knows of `peer`; both are attached.
+    /// Returns the state that `of` keeps about `peer`; both are attached.
     pub fn peer_state(&mut self, of: DomainId, peer: DomainId) -> &mut PeerState {
         let domain = self.domains.get_mut(&of).expect("whoever asks is attached");
         domain.peers.entry(peer).or_default()
@@ -186,7 +187,7 @@ impl Directory {
         self.domains.get(&id)
     }
 
-    /// The same, to change it.
+    /// Returns the domain with this number, mutably.
     pub fn get_mut(&mut self, id: DomainId) -> Option<&mut DomainEntry> {
         self.domains.get_mut(&id)
     }
@@ -202,17 +203,17 @@ impl Directory {
         self.domains.values()
     }
 
-    /// How many there are.
+    /// The number of attached domains.
     pub fn len(&self) -> usize {
         self.domains.len()
     }
 
-    /// True if nobody is attached.
+    /// True if no domain is attached.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 
-    /// How many domains an owner has.
+    /// The number of domains of an owner.
     pub fn count_of_owner(&self, owner: Owner) -> usize {
         self.domains.values().filter(|domain| domain.owner == owner).count()
     }
@@ -256,7 +257,7 @@ impl Directory {
         &self.mx
     }
 
-    /// The same, to change what does not concern a domain that is here.
+    /// MX boards and their endpoint numbers, mutably. Changes must not concern an attached domain.
     pub fn mx_mut(&mut self) -> &mut Mx {
         &mut self.mx
     }
@@ -280,7 +281,7 @@ impl Directory {
         self.mx.open(board, endpoint, key, at)
     }
 
-    /// The fallback, or the fallback with a number behind it.
+    /// Returns the fallback, with a number appended if the fallback is taken.
     fn unused_name(&self, fallback: Name) -> Name {
         let free = |name: &Name| !self.names.contains_key(name) && name.as_number().is_none();
         if free(&fallback) {
@@ -295,7 +296,7 @@ impl Directory {
             .expect("there are more numbers than domains")
     }
 
-    /// A number that nobody has; numbers of domains that came back are passed over.
+    /// Returns a number that no domain has. Numbers of resumed domains are skipped.
     fn allocate_id(&mut self) -> DomainId {
         loop {
             let number = self.next;

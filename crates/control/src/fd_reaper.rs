@@ -1,12 +1,13 @@
-//! Descriptors that clients have sent, and how the daemon gets rid of them: closing one may take as long as its sender likes.
+//! Closes descriptors that clients have sent on a thread of its own, because closing one may take as long as its sender likes.
 //!
 //! ```text
 //!   client ── packet, fds ──► ReceivedFd ─┬─ found to be what the request is about: kept, a descriptor like any other
 //!                                         └─ dropped ──► closed by a thread that does nothing else
 //! ```
 //!
-//! The last close of a TCP socket that lingers waits for the other side; that of a file on a file system of the client's own waits
-//! for the client; and a socket closes what was sent into it. None of that may happen on a thread that serves everybody. What one
+//! The last close of a lingering TCP socket waits for the other side. The last close of a file on a file system of the client's waits for
+//! the client. Closing a socket also closes the descriptors that were sent into it. None of this may happen on a thread that serves all
+//! clients. The descriptors of each user that wait to be closed are counted, and bounded by [`PENDING_MAX`].
 //! user has waiting to be closed is counted, and bounded by [`PENDING_MAX`].
 
 use std::collections::BTreeMap;
@@ -14,13 +15,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Descriptors of one user that wait to be closed, from which on its connections are ended. Where all is well there are none.
+/// The number of descriptors of one user that may wait to be closed. Above it the user's connections are ended. Usually none wait.
 pub(crate) const PENDING_MAX: usize = 512;
 
-/// How many wait, by user.
+/// The number of waiting descriptors, by user.
 static PENDING: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
 
-/// A descriptor as a client has sent it: it may be of anything.
+/// A descriptor sent by a client. It may be of any type.
 #[derive(Debug)]
 pub struct ReceivedFd {
     fd: Option<OwnedFd>,
@@ -28,12 +29,12 @@ pub struct ReceivedFd {
 }
 
 impl ReceivedFd {
-    /// Sent by a process of that user.
+    /// Takes a descriptor that a process of the user `owner` has sent.
     pub(crate) fn new(owner: u32, fd: OwnedFd) -> Self {
         Self { fd: Some(fd), owner }
     }
 
-    /// A plain descriptor, once it was found to be of memory or of an event: closing those takes no time.
+    /// Returns the plain descriptor, once it is known to be of memory or an event. Closing those takes no time.
     pub(crate) fn into_fd(mut self) -> OwnedFd {
         self.fd.take().expect("kept or dropped, and only once")
     }
@@ -54,7 +55,7 @@ impl Drop for ReceivedFd {
     }
 }
 
-/// How many descriptors of a user wait to be closed.
+/// The number of descriptors of a user that wait to be closed.
 pub(crate) fn pending(owner: u32) -> usize {
     pending_counts().get(&owner).copied().unwrap_or(0)
 }
@@ -63,13 +64,13 @@ fn pending_counts() -> std::sync::MutexGuard<'static, BTreeMap<u32, usize>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Closes it on the thread for that.
+/// Closes a descriptor on the closing thread.
 fn close_later(owner: u32, fd: OwnedFd) {
     static CLOSER: OnceLock<Sender<(u32, OwnedFd)>> = OnceLock::new();
     *pending_counts().entry(owner).or_default() += 1;
     let unsent = CLOSER.get_or_init(spawn_closer).send((owner, fd)).err();
     if let Some(unsent) = unsent {
-        close_now(unsent.0); // There is no such thread: the system gives us none.
+        close_now(unsent.0); // The thread could not be started.
     }
 }
 
@@ -83,7 +84,7 @@ fn spawn_closer() -> Sender<(u32, OwnedFd)> {
 }
 
 fn close_now((owner, fd): (u32, OwnedFd)) {
-    // Refused for what is no socket, and for sockets that do not linger it changes nothing.
+    // Fails for files that are not sockets, and changes nothing for sockets that do not linger.
     let _ = rustix::net::sockopt::set_socket_linger(&fd, None);
     drop(fd);
     let mut count = pending_counts();
@@ -104,7 +105,7 @@ mod tests {
     fn closes_dropped_fds_on_the_closer_thread() {
         let (ours, theirs) = isthmus_platform::seqpacket::pair().unwrap();
         drop(ReceivedFd::new(77_001, theirs));
-        // Its end, seen from the other one.
+        // The other end sees the close.
         let mut fds = [rustix::event::PollFd::new(&ours, rustix::event::PollFlags::RDHUP)];
         assert_eq!(rustix::event::poll(&mut fds, None), Ok(1));
         while pending(77_001) > 0 {

@@ -1,26 +1,26 @@
-//! The host as its boards know it: what it is called, and what tells it from others that are called the same.
+//! The identity of the host for MX boards: its name, and an identifier that distinguishes hosts of the same name.
 
 use std::path::Path;
 
 use isthmus_config::MxHost;
 
-/// Where machines keep their number; the second is that of older ones.
+/// The files that contain the machine ID. Older systems have only the second one.
 const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
-/// This host. Where it has no number it is told from others by `fallback`.
+/// Returns the identity of this host. Without a machine ID, `fallback` is the identifier.
 pub(crate) fn identity(fallback: [u8; 32]) -> MxHost {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     MxHost { name, id: machine_id(&MACHINE_IDS.map(Path::new)).unwrap_or(fallback) }
 }
 
-/// Made from the machine's number: the number itself is to be shown to nobody, says machine-id(5).
+/// Returns an identifier that is derived from the machine ID. The machine ID itself is confidential according to machine-id(5).
 fn machine_id(files: &[&Path]) -> Option<[u8; 32]> {
     let texts = files.iter().filter_map(|file| std::fs::read_to_string(file).ok());
     let number = texts.filter_map(|text| parse_machine_id(&text)).next()?;
     Some(blake3::derive_key("isthmus 2026 host", &number.to_le_bytes()))
 }
 
-/// Images that have not been started yet have none, or say `uninitialized`.
+/// Parses a machine ID. Returns `None` if the file is empty or contains `uninitialized`, as in an image that was never booted.
 fn parse_machine_id(text: &str) -> Option<u128> {
     let digits = text.trim_end();
     let is_one = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

@@ -1,9 +1,9 @@
-//! Guests under QEMU: their devices, and a control proxy for each that is there.
+//! Guests under QEMU: their devices, and a control proxy for each attached guest.
 //!
 //! ```text
 //!   [[kvm.guest]] ──► IvshmemServer ── QEMU connects ──► GuestWindow, GuestProxy ── QEMU or its device is gone ──► all its domains end
 //!                          ▲                        └──► FdStore
-//!                          └── what a daemon before this one has left there
+//!                          └── descriptors that a previous daemon has stored there
 //! ```
 //!
 //! Guests with a monitor can have pair windows ([`pairs`]).
@@ -38,27 +38,27 @@ use fd_store::{FdStore, StoredGuests};
 use isthmus_config::{self as config, KvmGuest};
 use pairs::{PairPlan, PeerChange};
 
-/// Where a guest's device is served.
+/// A configured guest with the server of its device.
 struct ServedGuest {
     plan: KvmGuest,
     device_server: IvshmemServer,
-    /// Who is there since before this daemon was.
+    /// The guest that was taken over from a previous daemon, with its connection.
     resumed: Option<ServerGuest>,
 }
 
-/// How often it is looked whether a guest's machine has taken what it was told: nothing else says so.
+/// The interval at which the daemon checks whether QEMU has read the messages of the device server, because no event reports this.
 const ACK_POLL: Duration = Duration::from_millis(2);
 
-/// Where guests' devices are served, before anybody is.
+/// The device servers of all guests, before they are served.
 pub(crate) struct KvmGuests {
     guests: Vec<ServedGuest>,
-    /// Of guests that cannot be gone on with: nobody needs it kept any longer.
+    /// Names of guests that cannot be resumed. Their stored descriptors are removed.
     stale_names: Vec<String>,
 }
 
 impl KvmGuests {
-    /// Opens all sockets, and goes on with those guests whose connection was kept. `daemon` is the daemon's own socket, `workers` its number
-    /// of workers. An error says which socket could not be opened.
+    /// Opens all sockets, and resumes guests with a stored connection. `daemon` is the daemon's own socket, `workers` its number of workers.
+    /// An error names the socket that could not be opened.
     pub(crate) fn open(
         plans: &[KvmGuest],
         daemon: &Path,
@@ -67,7 +67,7 @@ impl KvmGuests {
     ) -> Result<Self, String> {
         let mut stale_names = Vec::new();
         let open = |plan: &KvmGuest| {
-            // The proxy's vector, and one for each worker as far as there are.
+            // One vector for the proxy, and one for each worker up to the number of vectors.
             let toward_host = (1 + workers).clamp(VECTORS_MIN, plan.vectors());
             let device_layout = DeviceLayout::new(RegionSize(plan.window_bytes()), toward_host, plan.vectors());
             let device_layout = device_layout.map_err(|error| error.to_string())?;
@@ -84,14 +84,14 @@ impl KvmGuests {
         Ok(Self { guests, stale_names })
     }
 
-    /// Serves them, each on a task of the server's thread.
+    /// Serves all guests, each on a task of the server's thread.
     pub(crate) fn serve(self, server: &Server, daemon: &Path, kvm: &config::KvmConfig, fd_store: FdStore) {
         if !self.guests.is_empty() && !fd_store.is_available() {
             tracing::warn!(
                 "nobody keeps what guests need when this daemon ends (docs/operate/guests.md): they need a new device then"
             );
         }
-        // Machines may still know guests of a daemon before by their numbers.
+        // Virtual machines may still know guests of a previous daemon by their numbers.
         let epoch = server.with(|broker| broker.settings.epoch);
         let next_number = Rc::new(std::cell::Cell::new(1 + u32::from(epoch as u16 / 4)));
         let (fd_store, size) = (Rc::new(fd_store), RegionSize(u64::from(kvm.pair_window_mib.get()) << 20));
@@ -134,7 +134,7 @@ impl KvmGuests {
     }
 }
 
-/// The guest whose connection was stored as these descriptors.
+/// Resumes the guest that has its connection stored as these descriptors.
 fn resume(name: &str, device_server: &mut IvshmemServer, fds: &[OwnedFd]) -> Option<ServerGuest> {
     for fd in fds {
         match device_server.resume(fd) {
@@ -146,7 +146,7 @@ fn resume(name: &str, device_server: &mut IvshmemServer, fds: &[OwnedFd]) -> Opt
     None
 }
 
-/// One guest after the other, at one socket.
+/// Serves the guests that connect at one socket, one after the other.
 async fn serve(
     served_guest: ServedGuest,
     mut peer_changes: UnboundedReceiver<PeerChange>,
@@ -169,12 +169,12 @@ async fn serve(
         gone = Some(begin(guest));
         update_view(server, &plan, |guest| guest.is_stored = true);
     }
-    // Who waits until the guest's machine has taken what it was told.
+    // Senders to notify once QEMU has read all messages of the device server.
     let mut awaiting_drain: Vec<oneshot::Sender<()>> = Vec::new();
     loop {
         if device_server.is_drained() {
             for drained in awaiting_drain.drain(..) {
-                let _ = drained.send(()); // Else it is given up.
+                let _ = drained.send(()); // The receiver may have given up.
             }
         }
         match device_server.poll() {
@@ -197,7 +197,7 @@ async fn serve(
             }
             Some(ServerEvent::Disconnected { reason, socket }) => {
                 tracing::info!(guest = %name, "{reason}");
-                awaiting_drain.clear(); // Nobody hears them.
+                awaiting_drain.clear(); // QEMU will not read them.
                 gone.take().inspect(|gone| gone.notify_one());
                 report_device(server, &plan, None);
                 drop(ReceivedFd::new(plan.user.uid, socket));
@@ -212,7 +212,7 @@ async fn serve(
     }
 }
 
-/// Has a guest's connection kept, where somebody does that.
+/// Stores a guest's connection with the service manager, if that is available.
 async fn store_connection(
     server: &Server,
     plan: &KvmGuest,
@@ -228,7 +228,7 @@ async fn store_connection(
             true => update_view(server, plan, |guest| guest.is_stored = true),
             false => tracing::warn!(guest = %name, "the service manager does not take what it needs after a restart"),
         },
-        Ok(None) => {} // It is gone already.
+        Ok(None) => {} // The guest is already gone.
         Err(error) => tracing::warn!(guest = %name, "what it needs after a restart cannot be kept: {error}"),
     }
 }
@@ -238,7 +238,7 @@ fn guest_window(plan: &KvmGuest, guest: ServerGuest, number: GuestId) -> Arc<Gue
     GuestWindow::new(number, plan.name.name().clone(), FileBacking::new(window, size.0), (to_guest, from_guest))
 }
 
-/// For reports: whether the guest has its device.
+/// Records for reports whether the guest has its device.
 fn report_device(server: &Server, plan: &KvmGuest, guest_window: Option<Arc<GuestWindow>>) {
     update_view(server, plan, |guest| {
         if guest_window.is_some() {
@@ -251,12 +251,12 @@ fn report_device(server: &Server, plan: &KvmGuest, guest_window: Option<Arc<Gues
     server.with(|broker| broker.guests_changed());
 }
 
-/// For reports: something about a guest.
+/// Changes the record of a guest for reports.
 fn update_view(server: &Server, plan: &KvmGuest, change: impl FnOnce(&mut GuestView)) {
     server.with(|broker| broker.guest_mut(plan.name.name()).map(change));
 }
 
-/// What is returned ends it.
+/// Starts a control proxy. Notifying the returned object ends it.
 fn spawn(proxy: GuestProxy, name: String) -> Rc<Notify> {
     let gone = Rc::new(Notify::new());
     let stop = Rc::clone(&gone);

@@ -1,4 +1,5 @@
-//! The daemon's counters in Prometheus' text format. They are read when somebody asks, from where they are counted; nothing is copied meanwhile.
+//! The daemon's counters in Prometheus' text format. They are read at each request from where they are counted; nothing is copied in
+//! between.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -31,7 +32,7 @@ struct DomainLabels {
     name: String,
 }
 
-/// Everything, as text.
+/// Returns all metrics as text.
 pub fn text(broker: &Broker) -> String {
     let mut registry = Registry::with_prefix("isthmus");
     add_gauges(broker, &mut registry);

@@ -1,4 +1,4 @@
-//! Serves the counters to Prometheus: any request on this listener gets them. HTTP as far as a scrape needs it.
+//! Serves the counters to Prometheus: any request on this listener gets them. It implements only as much of HTTP as a scrape needs.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -15,16 +15,16 @@ use crate::metrics;
 use crate::server::Server;
 use isthmus_config::MetricsListen;
 
-/// Requests at once; others wait.
+/// The number of requests at once; others wait.
 const REQUESTS_MAX: usize = 4;
 
-/// Bytes of a request.
+/// The maximum length of a request in bytes.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// For one request, from its first byte to the last of the answer.
+/// The time for one request, from its first byte to the last of the response.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// After the process could not open another descriptor.
+/// The pause after the process could not open another descriptor.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// A listener for scrapes.
@@ -40,7 +40,7 @@ enum MetricsListener {
 }
 
 impl MetricsServer {
-    /// Listens where the configuration says; none if nowhere.
+    /// Listens at the configured address; none if there is none.
     pub fn open(listen: &MetricsListen) -> io::Result<Option<Self>> {
         let listener = match listen {
             MetricsListen::Off => return Ok(None),
@@ -57,7 +57,7 @@ impl MetricsServer {
         Ok(Some(Self { listener }))
     }
 
-    /// Answers for as long as the server lives.
+    /// Serves requests as long as the server runs.
     pub async fn run(self, server: Server) {
         let permits = Arc::new(Semaphore::new(REQUESTS_MAX));
         while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
@@ -84,7 +84,7 @@ impl Drop for MetricsServer {
     }
 }
 
-/// What a daemon left that died; anything else stays, and binding fails.
+/// Removes the socket of a daemon that has died. Any other file stays, and binding fails.
 fn remove_stale(path: &Path) {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
@@ -94,7 +94,7 @@ fn remove_stale(path: &Path) {
 
 fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, server: Server, permit: OwnedSemaphorePermit) {
     spawn_local(async move {
-        // A scraper that goes away or is slow is its own concern.
+        // A scraper that goes away or is slow gets no response.
         let _ = tokio::time::timeout(TIMEOUT, respond(stream, &server)).await;
         drop(permit);
     });

@@ -1,4 +1,4 @@
-//! The boards of MX with everything that only the host can say: addresses of interfaces, tables of peers, and links that are open.
+//! MX boards with the parts that depend on the host: addresses of interfaces, tables of peers, and open links.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
@@ -12,28 +12,28 @@ use isthmus_service::{MxBoardNumber, MxView, NewMxBoard};
 
 use isthmus_config::{BoardNic, Carrier, LinkPlan, MxBoardEntry, MxBoardPlan, Network, UdpPeer};
 
-/// Bytes of an Ethernet header: Open-MX's frame limit counts them, an MTU does not, and hosts have the same number for both.
+/// The size of an Ethernet header. Open-MX's frame limit includes it, an MTU does not, and hosts use the same number for both.
 const HEADER_BYTES: u32 = 14;
 
-/// What the boards are, as control and the data plane need them.
+/// The boards, as the control plane and the data plane need them.
 #[derive(Debug, Default)]
 pub(crate) struct OpenedBoards {
     /// All boards, by number.
     pub(crate) boards: Vec<MxBoardEntry>,
-    /// Those with links, for the data plane.
+    /// The boards with links, for the data plane.
     pub(crate) linked: Vec<NewMxBoard>,
-    /// What is to be seen of each; none without links.
+    /// The published state of each board, by number; `None` for boards without links.
     pub(crate) views: Vec<Option<Arc<Mutex<MxView>>>>,
 }
 
 impl OpenedBoards {
-    /// Whether any board has links.
+    /// Returns whether any board has links.
     pub(crate) fn any_has_links(&self) -> bool {
         self.views.iter().any(Option::is_some)
     }
 }
 
-/// Opens the links of all boards. The error says which board, and what to do.
+/// Opens the links of all boards. An error names the board and the cause.
 pub(crate) fn open(plans: &[MxBoardPlan]) -> Result<OpenedBoards, String> {
     let address_of = |_, interface: &str| isthmus_link::interface(interface).map(|interface| interface.nic);
     let boards = MxBoardPlan::resolve_addresses(plans, address_of)?;
@@ -81,7 +81,7 @@ fn open_board(
     let name = |name: &str| BoardName::new(name.as_bytes()).ok_or_else(|| format!("{name} cannot be a board's name"));
     let mut setup = BoardSetup::new(board.nic, name(&board.name)?, network.dialect, serial, secret);
     setup.discovery = network.discovery;
-    setup.tuning.endpoints_max = board.endpoints as u16; // At most 255, says the configuration.
+    setup.tuning.endpoints_max = board.endpoints as u16; // The configuration limits this to 255.
     let others = boards.iter().filter(|other| other.nic != board.nic);
     let locals = others.map(|other| Ok((other.nic, name(&other.name)?))).collect::<Result<_, String>>()?;
     let mut peers: Vec<(NicId, BoardName)> = network.peers.iter().map(|peer| (peer.nic, peer.name)).collect();
@@ -91,12 +91,12 @@ fn open_board(
     let number = MxBoardNumber(number as u32);
     let (tuning, view) = (network.tuning(), Arc::clone(view));
     let new = NewMxBoard { number, setup, sizes, tuning, locals, peers, links, view };
-    // Who asks before the worker has looked at them knows what there is.
+    // Publishes the links and the configured peers, for requests that arrive before the worker has polled the board.
     new.show();
     Ok(new)
 }
 
-/// An interface takes frames for its own address only.
+/// Returns an error if the board's fixed address is not the interface's, because an interface receives only frames for its own address.
 fn check_address(plan: &MxBoardPlan, carrier: &Carrier, nic: NicId) -> Result<(), String> {
     let (BoardNic::Fixed(_), Carrier::Packet { interface } | Carrier::Xdp { interface }) = (&plan.nic, carrier) else {
         return Ok(());
@@ -115,7 +115,7 @@ fn read_peers(path: &Path) -> Result<Vec<(NicId, BoardName)>, String> {
     parse_peers(&text).map_err(|problem| format!("{}: {problem}", path.display()))
 }
 
-/// The higher the better: the lowest `rank` first, then the order of the list.
+/// Returns the preference of a link; higher is better. Links are ordered by the lowest configured `rank` first, then by the order of the list.
 fn rank(network: &Network, at: usize) -> u32 {
     let worse = |other: usize| (network.links[other].rank, other) > (network.links[at].rank, at);
     (0..network.links.len()).filter(|other| worse(*other)).count() as u32
@@ -138,7 +138,7 @@ fn open_link(link: &LinkPlan, network: &Network, nic: NicId) -> Result<Box<dyn L
             };
             let mut opened = UdpLink::open(&options).map_err(|error| error.to_string())?;
             let hosts = peers.iter().map(|peer| host(peer, *local)).collect::<Result<Vec<_>, String>>()?;
-            // Of several hosts, who has which address is known once they have announced themselves.
+            // With several hosts, the address of each is known once they have announced themselves.
             let known = network.peers.iter().map(|peer| peer.nic).filter(|_| hosts.len() == 1);
             let nics: Vec<NicId> = known.collect();
             let hosts: Vec<_> = hosts.into_iter().map(|address| Peer { address, nics: nics.clone() }).collect();
@@ -161,7 +161,7 @@ fn open_xdp(interface: &str, _: u16) -> Result<Box<dyn Link>, String> {
     ))
 }
 
-/// Where a host is, in the family of our own address.
+/// Resolves the address of a peer host, in the address family of `local`.
 fn host(peer: &UdpPeer, local: SocketAddr) -> Result<SocketAddr, String> {
     match peer {
         UdpPeer::Address(address) => Ok(*address),
@@ -176,7 +176,7 @@ fn host(peer: &UdpPeer, local: SocketAddr) -> Result<SocketAddr, String> {
     }
 }
 
-/// Two random numbers.
+/// Returns two random numbers.
 pub(crate) fn random_u32s() -> std::io::Result<[u32; 2]> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

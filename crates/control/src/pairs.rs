@@ -1,15 +1,15 @@
-//! The life of a pair window: one task for each.
+//! The life cycle of a pair window. Each window has one task.
 //!
 //! ```text
 //!   PairRequest ──► PairMaker: create ──► both show it ──► open
-//!                     │                                      nobody uses it for a while,
+//!                     │                                      the window is unused for a while,
 //!                     ▼                                      a guest is gone  │
 //!                  refused ──────────► PairMaker: destroy ◄───────────────────┘
 //! ```
 //!
-//! The broker decides which are requested ([`Broker`](crate::broker::Broker)), a maker for each platform does it ([`kvm`](crate::kvm),
-//! [`xen`](crate::xen)); here is the waiting: for guests, and for time. A maker that comes to nothing, and a guest that does not take its window,
-//! end in a refusal after a time limit, and nothing else waits for them.
+//! The [`Broker`](crate::broker::Broker) decides which windows are requested. A maker for each platform creates them ([`kvm`](crate::kvm),
+//! [`xen`](crate::xen)). This module waits for guests and enforces time limits. If a maker fails, or a guest does not attach its window in time,
+//! the request is refused. No other request waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,32 +21,32 @@ use crate::allocator::{PairProgress, PairWindow};
 use crate::broker::{PairRequest, PairState};
 use crate::server::Server;
 
-/// How long domains may take what was left for them in a window that goes, and how often it is looked whether they have.
+/// How long domains may still read from a window that is being closed, and the interval at which the daemon checks whether they have finished.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_POLL: Duration = Duration::from_millis(20);
 
-/// How long things may take.
+/// The time limits of a pair window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PairTimeouts {
-    /// How long a window stays that nobody uses.
+    /// How long an unused window is kept.
     pub(crate) idle: Duration,
-    /// How long it may take until both guests show theirs.
+    /// How long both guests may take to attach the window.
     pub(crate) limit: Duration,
-    /// How long a guest that shows it no longer may take to show it again.
+    /// How long a guest that has detached the window may take to attach it again.
     pub(crate) absence: Duration,
 }
 
-/// What a platform does for one window.
+/// The operations of a platform for one window.
 pub(crate) trait PairMaker {
-    /// Gives both guests a window. What has to be taken away is known to the maker, whatever comes of this and whenever it is given up.
+    /// Creates a window and gives it to both guests. The maker records what `destroy` has to remove, also if this fails or is cancelled.
     async fn create(&mut self, request: &PairRequest) -> Result<Arc<PairWindow>, String>;
-    /// Waits until the window is gone by itself, and says how.
+    /// Waits until the window has gone without `destroy`, and returns the reason.
     async fn closed(&self) -> &'static str;
-    /// Takes it away; returns when nothing of it is left.
+    /// Removes the window. Returns when nothing is left of it.
     async fn destroy(self, request: &PairRequest);
 }
 
-/// One window's life.
+/// Runs one window from its creation to its removal.
 pub(crate) async fn run_pair(server: Server, limits: PairTimeouts, request: PairRequest, mut maker: impl PairMaker) {
     let (key, number, names) = (request.key, request.number, names(&request));
     let life = PairLifecycle { server: &server, limits, request: &request };
@@ -65,7 +65,7 @@ pub(crate) async fn run_pair(server: Server, limits: PairTimeouts, request: Pair
             server.with(|broker| broker.close_pair(key, Reason::PairWindowRefused, &text));
         }
     }
-    // What was sent last may still lie in it.
+    // The window may still contain messages that were not read.
     let until = Instant::now() + LINGER;
     while server.with(|broker| broker.pair_lingers(key)) && Instant::now() < until {
         sleep(LINGER_POLL).await;
@@ -91,7 +91,7 @@ impl PairLifecycle<'_> {
         self.server.with(|broker| broker.pair_state(self.request.key))
     }
 
-    /// Until both show the window, and its extents can be handed out.
+    /// Creates the window, and waits until both guests have attached it and its extents can be allocated.
     async fn open(&self, maker: &mut impl PairMaker) -> Result<Arc<PairWindow>, String> {
         let window = maker.create(self.request).await?;
         loop {
@@ -106,7 +106,7 @@ impl PairLifecycle<'_> {
         }
     }
 
-    /// Waits until the window has to go, and says why.
+    /// Waits until the window has to be closed, and returns the reason.
     async fn watch(&self, window: &Arc<PairWindow>, maker: &impl PairMaker) -> &'static str {
         let PairTimeouts { idle, absence, .. } = self.limits;
         let (mut last_change, mut before) = (Instant::now(), PairState::Absent);

@@ -1,16 +1,16 @@
-//! What the configured policy says about two domains, as reasons. Pure: the settings come from [`config`].
+//! Decides about domains by the configured policy, and returns reasons. The decisions depend on nothing but the settings from [`config`].
 
 use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::reason::Reason;
 
 use isthmus_config::{self as config, PolicySubject, Verdict};
 
-/// A domain, as far as the policy cares.
+/// The properties of a domain that the policy depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Its name.
     pub name: Name,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
 }
 
@@ -28,7 +28,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// For a daemon of that user.
+    /// Creates the policy for a daemon of the user `own_uid`.
     pub fn new(settings: config::PolicyConfig, own_uid: u32) -> Self {
         Self { settings, own_uid }
     }
@@ -38,27 +38,27 @@ impl Policy {
         &self.settings
     }
 
-    /// May a user attach?
+    /// Checks whether a user may attach.
     pub fn may_attach(&self, uid: u32) -> Result<(), Reason> {
         if self.settings.may_attach(uid, self.own_uid) { Ok(()) } else { Err(Reason::AttachForbidden) }
     }
 
-    /// May a user see frames, which are those of all users?
+    /// Checks whether a user may capture frames, which are those of all users.
     pub fn may_capture(&self, uid: u32) -> Result<(), Reason> {
         if uid == 0 || uid == self.own_uid { Ok(()) } else { Err(Reason::CaptureForbidden) }
     }
 
-    /// What the settings say about one direction.
+    /// Returns the settings' verdict about one direction.
     pub fn verdict(&self, from: &Identity, to: &Identity) -> Verdict {
         self.settings.verdict(from.as_subject(), to.as_subject())
     }
 
-    /// May one send messages to the other?
+    /// Checks whether one domain may send messages to the other.
     pub fn may_send(&self, from: &Identity, to: &Identity) -> Result<(), Reason> {
         if self.verdict(from, to).talk { Ok(()) } else { Err(Reason::TalkForbidden) }
     }
 
-    /// May they have a channel? It carries both directions, so both have to be allowed.
+    /// Checks whether two domains may have a channel. A channel carries both directions, so both have to be allowed.
     pub fn may_open_channel(&self, a: &Identity, b: &Identity) -> Result<(), Reason> {
         let (forward, backward) = (self.verdict(a, b), self.verdict(b, a));
         match (forward.talk && backward.talk, forward.channel && backward.channel) {
@@ -68,7 +68,7 @@ impl Policy {
         }
     }
 
-    /// May a region of the one stay granted to the other?
+    /// Checks whether a region of one domain may stay granted to the other.
     pub fn may_grant(&self, owner: &Identity, reader: &Identity) -> Result<(), Reason> {
         if owner.owner != reader.owner {
             return Err(Reason::DifferentOwner);

@@ -1,15 +1,15 @@
-//! What the daemon may do beyond what its user may: given up as soon as its sockets are open.
+//! The capabilities of the daemon, which it drops as soon as its sockets are open.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
 use isthmus_config::{Carrier, MxBoardPlan};
 
-/// An AF_XDP link has to open its sockets anew, pinned memory and program too, when its interface is another one than before.
+/// The capabilities that an AF_XDP link keeps. When its interface is replaced, it has to open its sockets, pinned memory and program again.
 const XDP_CAPABILITIES: CapabilitySet =
     CapabilitySet::NET_RAW.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::BPF).union(CapabilitySet::IPC_LOCK);
 
-/// Gives up every capability that links which are open do not need again, and all ways to get one: of this thread, and of those that it
-/// starts. Packet sockets and datagrams need none once they are open, also where they change to another interface.
+/// Drops every capability that open links do not need again, and prevents this thread and those that it starts from gaining any. Packet and
+/// datagram sockets need no capability once they are open, also if they move to another interface.
 pub(crate) fn drop_unneeded(plans: &[MxBoardPlan]) {
     let kept = needed(plans);
     if let Err(error) = set_no_new_privs(true).and_then(|()| limit_capabilities(kept)) {

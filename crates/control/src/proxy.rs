@@ -5,11 +5,11 @@
 //!                        (guest)        (ProxySession)   (host)
 //! ```
 //!
-//! Both daemons do the same: a task for each connection and way, and one that takes frames. Neither lets the other one fill its memory:
-//! the guest's daemon sends no more messages of a connection than [`UNACKED_MAX`](isthmus_layout::proxy::UNACKED_MAX) beyond those that were
-//! acknowledged; the host's queues what it has to send at its sessions, which are bounded.
+//! Both daemons have one task for each connection and direction, and one that receives frames. Both directions are flow-controlled. The guest
+//! daemon has at most [`UNACKED_MAX`](isthmus_layout::proxy::UNACKED_MAX) unacknowledged messages per connection; the host daemon queues its
+//! messages in the session's bounded queue.
 //!
-//! A guest's daemon is no authority for the host, nor for what other guests see of it: it may say anything. For its own programs it is.
+//! The host does not trust a guest daemon, and neither do other guests: it may send anything. The guest's own programs have to trust it.
 
 pub mod guest;
 pub(crate) mod host;
@@ -35,33 +35,33 @@ use tokio::sync::Notify;
 
 use crate::async_fd::register_both;
 
-/// Frames that are received before other tasks run.
+/// The maximum number of frames that are received before other tasks run.
 const FRAMES_PER_POLL: usize = 64;
 
-/// How often either daemon says that it is there.
+/// The interval at which both daemons send heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS as u64);
 
-/// True of what comes and goes while a domain is there.
+/// Returns whether a reference is to a region, which may be created and destroyed while its domain exists.
 fn is_region_ref(reference: &ResourceRef) -> bool {
     matches!(reference, ResourceRef::PrivateExtent { .. } | ResourceRef::ReadOnlyExtent { .. })
 }
 
-/// What a program is told in place of a message whose region is not there: whoever asked for it is refused, whoever was to read it
-/// hears nothing.
+/// Returns the replacement for a message with a region that does not exist: a refusal for the domain that requested the region, nothing for a
+/// domain that was to read it.
 fn region_refusal(packet: &ControlPacket<'_>, reason: Reason) -> Option<Vec<u8>> {
     let is_owner = packet.resources.iter().any(|reference| matches!(reference, ResourceRef::PrivateExtent { .. }));
     let refused = Refused { reason, text: Text::clip("the region is not there") };
     is_owner.then(|| ToClient::from(refused).emit(serial_of(packet.message)))
 }
 
-/// The heartbeats of both daemons, as one of them has it.
+/// The heartbeats of both daemons, as seen by one of them.
 struct Heartbeat {
     head: SharedMapping,
     own_word: u32,
     peer_word: u32,
-    /// What stood in the other's word when we looked last.
+    /// The value of the peer's word at the last check.
     last_seen: u32,
-    /// Whether the other one was found to be silent.
+    /// Whether the peer was found to be silent.
     silent: bool,
 }
 
@@ -74,7 +74,7 @@ impl Heartbeat {
         Self { head, own_word: GUEST_HEARTBEAT_WORD, peer_word: HOST_HEARTBEAT_WORD, last_seen: 0, silent: false }
     }
 
-    /// Beats. True if the other one has since we did last.
+    /// Sends a heartbeat. Returns true if the peer has sent one since the last call.
     fn beat(&mut self) -> bool {
         let own = self.head.load(self.own_word, Ordering::Relaxed);
         self.head.store(self.own_word, own.wrapping_add(1).max(1), Ordering::Relaxed);
@@ -82,16 +82,16 @@ impl Heartbeat {
         self.last_seen != 0 && self.last_seen != before
     }
 
-    /// True if that is news.
+    /// Records whether the peer is silent. Returns true if that has changed.
     fn set_silent(&mut self, silent: bool) -> bool {
         std::mem::replace(&mut self.silent, silent) != silent
     }
 }
 
-/// One run of the proxy protocol over a proxy ring. It lives on one thread.
+/// One run of the proxy protocol over a proxy ring, used on one thread.
 struct ProxySession {
     proxy_ring: RefCell<ProxyRing<SharedMapping>>,
-    /// The other side has rung: it may have taken frames.
+    /// Notified when the peer has rung, because it may have taken frames.
     doorbell_rang: Notify,
     ended: Cell<bool>,
 }
@@ -109,13 +109,13 @@ impl ProxySession {
         }
     }
 
-    /// Nothing more is sent or taken, and whoever waits is told.
+    /// Ends the session: no frame is sent or received any more, and all waiting tasks are woken.
     fn end(&self) {
         self.ended.set(true);
         self.doorbell_rang.notify_waiters();
     }
 
-    /// Sends a frame if there is room.
+    /// Sends a frame if there is room. Returns whether it was sent.
     fn send(&self, frame: ProxyFrame, content: &[u8]) -> Result<bool, SessionEnded> {
         if self.ended.get() {
             return Err(SessionEnded);
@@ -134,7 +134,7 @@ impl ProxySession {
         }
     }
 
-    /// The other side has rung, or time has passed: receives frames, [`FRAMES_PER_POLL`] at most. How many, or what was wrong with one.
+    /// Receives up to [`FRAMES_PER_POLL`] frames, after the peer has rung or time has passed. Returns the number of frames, or the violation in one.
     fn receive_frames(
         &self,
         mut handle_frame: impl FnMut(ProxyFrame, &[u8]) -> Result<(), String>,
@@ -153,7 +153,7 @@ impl ProxySession {
     }
 }
 
-/// A socket on which packets are sent and received.
+/// A packet socket that is registered with tokio.
 pub(crate) struct PacketSocket(AsyncFd<OwnedFd>);
 
 impl PacketSocket {
@@ -161,7 +161,7 @@ impl PacketSocket {
         register_both(socket).map(Self)
     }
 
-    /// The next packet and its descriptors. None at the end, and for what is no packet of ours.
+    /// Receives the next packet and its descriptors. Returns `None` at the end of the stream, and for an invalid packet.
     async fn receive(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> Option<usize> {
         loop {
             let mut ready = self.0.readable().await.ok()?;
@@ -173,7 +173,7 @@ impl PacketSocket {
         }
     }
 
-    /// Sends a packet when there is room. False if nobody is there any more.
+    /// Sends a packet, waiting for room. Returns false if the peer has closed the socket.
     pub(crate) async fn send(&self, packet: &[u8], fds: &[Arc<OwnedFd>]) -> bool {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         loop {
@@ -186,7 +186,7 @@ impl PacketSocket {
         }
     }
 
-    /// Both ways end.
+    /// Shuts down both directions.
     fn shut_down(&self) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }

@@ -1,5 +1,5 @@
-//! Counts every refusal, fault and end by its reason, and logs a few of them: at most one line a second for each user, so that nobody can fill
-//! the log by being refused.
+//! Counts every refusal, fault and end by its reason, and logs a few of them. The log has at most one line a second for each user, so that
+//! no user can fill it by being refused.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use isthmus_layout::reason::{Reason, ReasonKind};
 /// Nanoseconds between two lines about one user.
 const LOG_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Users whose last line is remembered. When there are more, all are forgotten, which costs a few lines too many.
+/// The number of users for which the last line is remembered. When there are more, all are forgotten, which costs a few additional lines.
 const USERS_MAX: usize = 4096;
 
-/// What happened how often.
+/// The counts by reason, and the times of the last lines.
 #[derive(Debug, Default)]
 pub struct ReasonLog {
     counts: HashMap<Reason, u64>,
@@ -26,7 +26,7 @@ struct UserLog {
 }
 
 impl ReasonLog {
-    /// Takes note of something that a user's connection brought about.
+    /// Records an event that a user's connection has caused.
     pub fn record(&mut self, now: u64, owner: Owner, reason: Reason, text: &dyn std::fmt::Display) {
         *self.counts.entry(reason).or_default() += 1;
         if self.users.len() >= USERS_MAX {
@@ -48,7 +48,7 @@ impl ReasonLog {
         }
     }
 
-    /// How often each reason was met, by code.
+    /// The count of each reason that has occurred, by code.
     pub fn counts(&self) -> Vec<(Reason, u64)> {
         let mut counts: Vec<_> = self.counts.iter().map(|(reason, count)| (*reason, *count)).collect();
         counts.sort_unstable();

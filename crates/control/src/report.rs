@@ -1,4 +1,4 @@
-//! Reports: what the broker knows, as the [`schema`](isthmus_report)'s JSON.
+//! Creates reports about the broker's state, as the [`schema`](isthmus_report)'s JSON.
 
 mod mx;
 mod paths;
@@ -22,7 +22,7 @@ pub(crate) use mx::view as mx_view;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// The report on a topic.
+/// Creates the report on a topic.
 pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
     let expected = if topic == Topic::Why { 2 } else { 0 };
     if arguments.len() != expected {

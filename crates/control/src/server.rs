@@ -1,4 +1,4 @@
-//! The control plane at work: one thread, one broker, a task for each connection.
+//! The server of the control plane: one thread with one broker, and a task for each connection.
 //!
 //! ```text
 //!   accept ──► connection's task ── packet ──► Broker
@@ -35,35 +35,35 @@ use crate::broker::{Broker, ControlSessionId, Outgoing, SocketPeer};
 use crate::session::{Connection, ConnectionEvent, FlushResult, LINGER, QUEUE_MAX};
 use crate::socket::Listener;
 
-/// After the process could not open another descriptor for a connection.
+/// The pause after the process could not open another descriptor for a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// Descriptors that are kept back for the next connection: its socket, a copy of that, and one for looking at who is there. So whoever
-/// connects when all others are in use is told why it cannot attach.
+/// Descriptors that are reserved for the next connection: its socket, a copy of the socket, and one to inspect the peer. A program that
+/// connects while all others are in use can then be told why it cannot attach.
 const SPARE_FDS: usize = 3;
 
-/// Ends a server from anywhere.
+/// Ends a server from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<Notify>);
 
 impl Stop {
-    /// The server ends in order.
+    /// Ends the server in order.
     pub fn stop(&self) {
         self.0.notify_one();
     }
 
-    /// Waits for that.
+    /// Waits for [`Stop::stop`].
     pub(crate) async fn stopped(&self) {
         self.0.notified().await;
     }
 }
 
-/// Why a server ended.
+/// The reason why a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told to.
+    /// The server was stopped.
     Stopped,
-    /// Nobody was attached for long enough.
+    /// No domain was attached for long enough.
     Idle,
 }
 
@@ -78,18 +78,18 @@ struct Inner {
     started: Instant,
     handshake_timeout: Duration,
     idle_exit: Option<Duration>,
-    /// Since when nobody has been attached.
+    /// The time since which no domain has been attached.
     idle_since: Cell<Option<Instant>>,
     /// Deadlines have changed.
     timers: Notify,
-    /// What the workers say.
+    /// The events of the workers.
     events: RefCell<Option<mpsc::UnboundedReceiver<Event>>>,
     /// See [`SPARE_FDS`].
     spare_fds: RefCell<Vec<OwnedFd>>,
 }
 
 impl Server {
-    /// Over a broker.
+    /// Creates a server for a broker.
     pub fn new(broker: Broker, handshake_timeout: Duration, idle_exit: Option<Duration>) -> Self {
         let now = Instant::now();
         Self(Rc::new(Inner {
@@ -138,15 +138,15 @@ impl Server {
         std::future::poll_fn(|context| match &mut *self.0.events.borrow_mut() {
             Some(events) => match events.poll_recv(context) {
                 Poll::Ready(Some(event)) => Poll::Ready(event),
-                Poll::Ready(None) | Poll::Pending => Poll::Pending, // Without workers nothing comes.
+                Poll::Ready(None) | Poll::Pending => Poll::Pending, // Without workers there are no events.
             },
             None => Poll::Pending,
         })
         .await
     }
 
-    /// Does something with the broker and sends what comes of it. What the workers have said comes first: whoever asks about
-    /// something that a worker has told a domain of finds it.
+    /// Runs an action with the broker and sends the resulting messages. Pending events of the workers are handled first, so that the action
+    /// sees everything that a worker has already reported to a domain.
     pub fn with<T>(&self, action: impl FnOnce(&mut Broker) -> T) -> T {
         let now = u64::try_from(self.0.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let value = {
@@ -184,7 +184,7 @@ impl Server {
         tokio::time::sleep(ACCEPT_RETRY).await;
     }
 
-    /// Has descriptors ready for the next connection. False if the process may not open as many.
+    /// Reserves descriptors for the next connection. Returns false if the process may not open enough of them.
     fn reserve_fds(&self) -> bool {
         let mut spare = self.0.spare_fds.borrow_mut();
         while spare.len() < SPARE_FDS
@@ -201,7 +201,7 @@ impl Server {
         self.add_connection(connection, program, Allocator::Host)
     }
 
-    /// A connection of a guest's program, whose domains are that user's. Frames of its control proxy go over `socket`.
+    /// Adds a connection of a guest's program. Its domains belong to the user `uid`. Frames of its control proxy go over `socket`.
     pub(crate) fn add_proxied(&self, socket: OwnedFd, uid: u32, program: Name, allocator: Allocator) -> io::Result<()> {
         let id = self.number();
         self.add_connection(Rc::new(Connection::proxied(id, socket, uid)?), program, allocator)
@@ -220,7 +220,7 @@ impl Server {
         Ok(())
     }
 
-    /// A connection's life.
+    /// Serves a connection until it is closed.
     async fn serve(self, connection: Rc<Connection>) {
         let id = connection.id;
         let deadline = Instant::now() + self.0.handshake_timeout;
@@ -230,7 +230,7 @@ impl Server {
             let next = tokio::select! {
                 next = connection.next(&mut scratch) => next,
                 () = tokio::time::sleep_until(deadline), if !is_greeted => {
-                    is_greeted = true; // Or being ended.
+                    is_greeted = true; // Or the connection is being ended.
                     self.with(|broker| broker.timed_out(id));
                     continue;
                 }
@@ -302,13 +302,13 @@ impl Server {
         to
     }
 
-    /// A connection takes too little of what is sent to it.
+    /// Drops a connection because its program reads too little of what is sent to it.
     fn drop_slow_reader(&self, connection: &Connection, broker: &mut Broker) {
         connection.clear();
         broker.backlog_exceeded(connection.id);
     }
 
-    /// Sends what waits for a connection, and drops it if too much does.
+    /// Sends the queued messages of a connection, and drops the connection if too many remain.
     fn flush(&self, connection: &Connection) {
         let outcome = connection.flush();
         let backlog = connection.backlog();
@@ -351,7 +351,7 @@ impl Server {
         deadline.into_iter().chain(self.idle_until()).min()
     }
 
-    /// Waits for the processes of domains of the daemon before: who ends does not come back.
+    /// Waits for the processes of domains of the previous daemon to end, because such a domain does not resume.
     fn watch_resumable(&self) {
         let resumable: Vec<_> = self.0.broker.borrow().resumable().copied().collect();
         for resumable_domain in resumable {
@@ -369,18 +369,18 @@ impl Server {
         self.with(|broker| broker.resumable_ended(domain));
     }
 
-    /// A process that cannot be seen has a while to come back.
+    /// Gives a domain a limited time to resume, because its process cannot be seen.
     async fn watch_with_timeout(self, domain: DomainId) {
         tokio::time::sleep(Duration::from_secs(10)).await;
         self.with(|broker| broker.resumable_ended(domain));
     }
 
-    /// Nobody is there any more.
+    /// True if no connection and no capture is left.
     fn is_drained(&self) -> bool {
         self.0.connections.borrow().is_empty() && self.0.broker.borrow().captures() == 0
     }
 
-    /// Tells everybody, and gives them a moment to hear it.
+    /// Notifies all programs, and waits up to [`LINGER`] for them to read it.
     async fn end(&self, ended: Ended) {
         let reason = match ended {
             Ended::Stopped => Reason::DaemonShutdown,
@@ -404,7 +404,7 @@ async fn sleep_until(wake: Option<Instant>) {
     }
 }
 
-/// What a process's program is called, as far as it makes a name.
+/// Returns the name of a process's program, with characters that no name may have replaced.
 pub(crate) fn program_name(pid: Option<i32>) -> Name {
     let comm = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()).unwrap_or_default();
     let plain: String = comm.trim().chars().map(|c| if c.is_ascii_graphic() && c != '/' { c } else { '_' }).collect();

@@ -1,7 +1,8 @@
-//! One connection: packets in, at a bounded rate; packets out, as fast as they are taken, from a bounded queue.
+//! One control connection. Packets are received at a bounded rate. Packets are sent as fast as the program reads them, from a bounded
+//! queue.
 //!
-//! What is to be sent is first tried at once; what the socket does not take waits here, and the connection's task sends it later. A
-//! domain that takes nothing any more is dropped when its queue is full, never before: a program may compute for hours.
+//! A packet is first sent directly. If the socket is full, the packet waits in the queue and the connection's task sends it later. A domain
+//! that stops reading is dropped when its queue is full and not earlier, because a program may compute for hours.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -28,26 +29,26 @@ use crate::async_fd;
 use crate::broker::ControlSessionId;
 use crate::fd_reaper::ReceivedFd;
 
-/// Messages that wait for one connection.
+/// The number of messages that may wait for one connection.
 pub(crate) const QUEUE_MAX: usize = 8192;
 
-/// Packets that a connection may send at once, and in a second. Beyond it is read more slowly.
+/// The number of packets that a connection may send at once, and per second. A connection that exceeds them is read more slowly.
 const BURST_PACKETS: f64 = 4096.0;
 const PACKETS_PER_SECOND: f64 = 1024.0;
 
-/// A report costs as much to make as so many other requests.
+/// The cost of a report in packets, because a report costs as much to make as this number of other requests.
 const REPORT_COST: f64 = 32.0;
 
-/// Reports that wait for one connection; each may be large.
+/// The number of reports that may wait for one connection. Each may be large.
 const REPORTS_MAX: usize = 8;
 
-/// Bytes of packets in the kernel for one connection. It also bounds how many descriptors are under way in it.
+/// Bytes of packets in the kernel for one connection. This also bounds the number of descriptors in flight.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
-/// How long a connection that is over has to take what was sent before.
+/// The time that an ending connection has to read what was sent before.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 
-/// After descriptors of this user filled the kernel's count.
+/// The pause before another attempt, after descriptors in flight of this user reached the kernel's limit.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 struct QueuedPacket {
@@ -62,7 +63,7 @@ struct Report {
 }
 
 impl Report {
-    /// The next part; none after the last.
+    /// Returns the next part; none after the last.
     fn next(&mut self) -> Option<QueuedPacket> {
         let rest = &self.json[self.sent..];
         if rest.is_empty() {
@@ -76,61 +77,62 @@ impl Report {
     }
 }
 
-/// What came of sending.
+/// The result of sending the queued messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlushResult {
-    /// Everything has gone out.
+    /// All messages were sent.
     All,
-    /// Something waits for room in the socket.
+    /// Some messages wait for room in the socket.
     Blocked,
-    /// The other side is gone.
+    /// The other side has closed the connection.
     Closed,
 }
 
-/// A connection as the server knows it.
+/// A control connection.
 pub(crate) struct Connection {
     pub(crate) id: ControlSessionId,
-    /// User and process at the other end.
+    /// The user and process at the other end.
     credentials: (u32, Option<i32>),
-    /// A control proxy is in between, where descriptors become references.
+    /// A control proxy is in between, which replaces descriptors by references.
     is_proxied: bool,
-    /// Watched for what comes in, and not for room: workers wake the domain by it, and we need not wake with it.
+    /// Registered for reading and not for writing. Workers wake the domain by sending on this socket. The room that appears when the domain
+    /// reads must not wake the server each time.
     socket: AsyncFd<OwnedFd>,
-    /// The same while something waits for room.
+    /// A copy of the socket, registered for writing while messages wait for room.
     writable_fd: RefCell<Option<Rc<AsyncFd<OwnedFd>>>>,
     queue: RefCell<VecDeque<QueuedPacket>>,
     reports: RefCell<VecDeque<Report>>,
     peer_ready_bit: RefCell<Option<PeerReadyBit<SharedMapping>>>,
-    /// The process behind it, once it is a domain.
+    /// The process at the other end, once it has attached as a domain.
     process: OnceCell<AsyncFd<OwnedFd>>,
-    /// Something has changed that its task should look at.
+    /// Notified when a change needs the attention of the connection's task.
     pub(crate) changed: Notify,
     deadline: Cell<Option<Instant>>,
-    /// When to try again what the kernel refused for a passing reason.
+    /// The time at which to retry a send that the kernel refused for a temporary reason.
     retry: Cell<Option<Instant>>,
     rate_limit: RefCell<TokenBucket>,
-    /// Is known to be read slowly.
+    /// The connection was reported as being read more slowly.
     throttled: Cell<bool>,
 }
 
-/// What a connection's task should do next.
+/// The next action of a connection's task.
 pub(crate) enum ConnectionEvent {
-    /// A packet.
+    /// A packet was received.
     Packet(Vec<u8>, Vec<ReceivedFd>),
-    /// What came is longer than any message.
+    /// The packet is longer than any message.
     Unreceivable(String),
-    /// What came had descriptors that this process could not open.
+    /// The packet had descriptors that this process could not open.
     DescriptorsLost(Option<RequestSerial>),
     /// The connection is closed, or its process has ended.
     Closed,
-    /// It has sent so much that it is read more slowly from now on.
+    /// The connection has sent too many packets and is read more slowly from now on.
     Throttled,
-    /// Room, or something new to send.
+    /// The socket has room, or there are new messages to send.
     Flush,
 }
 
 impl Connection {
-    /// With a process of this host.
+    /// Creates a connection with a process of this host.
     pub(crate) fn new(id: ControlSessionId, socket: OwnedFd) -> io::Result<Self> {
         let stream = UnixStream::from_std(socket.into())?;
         let peer_cred = stream.peer_cred()?;
@@ -138,7 +140,7 @@ impl Connection {
         Self::with_credentials(id, stream.into_std()?.into(), credentials, false)
     }
 
-    /// With a program of a guest, by way of its control proxy.
+    /// Creates a connection with a program of a guest, through its control proxy.
     pub(crate) fn proxied(id: ControlSessionId, socket: OwnedFd, uid: u32) -> io::Result<Self> {
         Self::with_credentials(id, socket, (uid, None), true)
     }
@@ -168,7 +170,7 @@ impl Connection {
         })
     }
 
-    /// User and process at the other end.
+    /// The user and process at the other end.
     pub(crate) fn credentials(&self) -> (u32, Option<i32>) {
         self.credentials
     }
@@ -177,7 +179,8 @@ impl Connection {
         self.socket.get_ref().try_clone()
     }
 
-    /// It is a domain now: a bit of its ready map is set with whatever is sent, and its process is watched.
+    /// Notes that the connection has attached as a domain. Sending sets a bit in the domain's ready map from now on, and its process is
+    /// watched.
     pub(crate) fn set_attached(&self, ready_map: SharedMapping, pid: Option<i32>) {
         *self.peer_ready_bit.borrow_mut() = Some(PeerReadyBit::new(ready_map, ReadyBit::CONTROL));
         if let Some(process) = pid.and_then(async_fd::pidfd) {
@@ -203,7 +206,7 @@ impl Connection {
         seqpacket::send(&self.socket, bytes, &fds)
     }
 
-    /// False if too many wait already.
+    /// Queues a report. Returns false if too many reports wait.
     pub(crate) fn report(&self, serial: Option<RequestSerial>, json: Vec<u8>) -> bool {
         self.rate_limit.borrow_mut().tokens -= REPORT_COST;
         let mut reports = self.reports.borrow_mut();
@@ -211,13 +214,13 @@ impl Connection {
         reports.len() <= REPORTS_MAX
     }
 
-    /// Forgets what waits.
+    /// Drops all queued messages and reports.
     pub(crate) fn clear(&self) {
         self.queue.borrow_mut().clear();
         self.reports.borrow_mut().clear();
     }
 
-    /// Nothing more will be put into the queue.
+    /// Begins to close the connection. Nothing more is queued after this.
     pub(crate) fn close(&self) {
         self.deadline.set(Some(Instant::now() + LINGER));
         self.changed.notify_one();
@@ -227,12 +230,12 @@ impl Connection {
         self.deadline.get().is_some()
     }
 
-    /// Messages that wait.
+    /// The number of queued messages and reports.
     pub(crate) fn backlog(&self) -> usize {
         self.queue.borrow().len() + self.reports.borrow().len()
     }
 
-    /// Sends what the socket takes.
+    /// Sends queued messages until the socket is full.
     pub(crate) fn flush(&self) -> FlushResult {
         let mut sent = false;
         let outcome = loop {
@@ -256,7 +259,8 @@ impl Connection {
             }
         };
         if self.peer_ready_bit.borrow().as_ref().is_some_and(|ready_bit| sent && ready_bit.set()) {
-            // It slept, and the mark has taken that note off: it is up to us to wake it. A full socket wakes it as well.
+            // The domain was asleep, and setting the bit has cleared its note of that, so this side has to wake it. A full socket wakes it
+            // as well.
             let _ = self.send(&ToClient::from(Wakeup {}).emit(None), &[]);
         }
         if outcome == FlushResult::All {
@@ -265,11 +269,11 @@ impl Connection {
         outcome
     }
 
-    /// The socket is full: from now on we hear when it no longer is.
+    /// Registers the socket for writing, because it is full.
     fn wait_for_room(&self) {
         match self.try_clone_socket().and_then(async_fd::register_writable) {
             Ok(room) => *self.writable_fd.borrow_mut() = Some(Rc::new(room)),
-            // Without a descriptor for that we look again.
+            // Without a descriptor for that, sending is retried after an interval.
             Err(_) => self.retry.set(Some(Instant::now() + RETRY_INTERVAL)),
         }
     }
@@ -283,7 +287,7 @@ impl Connection {
         part.or_else(|| reports.front_mut()?.next())
     }
 
-    /// Waits for something to do. `scratch` is room for a packet.
+    /// Waits for the next action. `scratch` has room for a packet.
     pub(crate) async fn next(&self, scratch: &mut [u8]) -> ConnectionEvent {
         loop {
             let throttled = self.throttled_until();
@@ -323,7 +327,7 @@ impl Connection {
     async fn wait_writable(&self) {
         let room = self.writable_fd.borrow().clone();
         if let Some(room) = room {
-            drop(room.writable().await); // Or broken, which sending will tell.
+            drop(room.writable().await); // If the socket is broken, sending will report that.
         }
     }
 
@@ -334,7 +338,8 @@ impl Connection {
         }
     }
 
-    /// When it may send again; none if now. Also forgets that it was read slowly once it has been modest for a while.
+    /// Returns the time from which the connection is read again; none if it may be read now. Also ends throttling once the bucket is half
+    /// full.
     fn throttled_until(&self) -> Option<Instant> {
         let mut bucket = self.rate_limit.borrow_mut();
         let pause = bucket.next_allowed();
@@ -363,10 +368,10 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A worker may hold the socket a moment longer; the other side shall know now.
+        // A worker may hold the socket a moment longer, but the other side should notice now.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        // Nothing more comes in. What has not been read is taken out here, or its descriptors would be closed where the last
-        // copy of the socket is.
+        // Nothing more can arrive. Unread packets are taken out here, because otherwise their descriptors would be closed on the thread
+        // that closes the last copy of the socket.
         let (mut packet, mut fds) = ([0; HEADER_BYTES], Vec::new());
         loop {
             let received = seqpacket::receive(&self.socket, &mut packet, &mut fds, false);
@@ -385,14 +390,14 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-/// How many packets a connection may still send.
+/// The number of packets that a connection may still send.
 struct TokenBucket {
     tokens: f64,
     at: Instant,
 }
 
 impl TokenBucket {
-    /// None if it may send now, else when.
+    /// Returns none if a packet may be received now, else the time from which one may.
     fn next_allowed(&mut self) -> Option<Instant> {
         let now = Instant::now();
         self.tokens = (self.tokens + (now - self.at).as_secs_f64() * PACKETS_PER_SECOND).min(BURST_PACKETS);

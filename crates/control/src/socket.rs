@@ -1,4 +1,4 @@
-//! The socket that programs attach to: one daemon at a time, taken over from a dead one, gone when the daemon leaves in order.
+//! The socket that programs attach to. One daemon at a time serves it. A daemon takes it over from a dead one, and removes it on an orderly exit.
 //!
 //! ```text
 //!   <folder>/isthmus.lock   held (flock) by the daemon that serves the socket, for as long as it lives
@@ -15,10 +15,10 @@ use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket;
 use rustix::io::Errno;
 
-/// Connections that wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Why there is no socket.
+/// The reason why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another daemon has it.
@@ -36,17 +36,17 @@ pub enum SocketError {
     /// The system refused.
     #[error("{operation} {path}: {source}")]
     Refused {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// With what.
+        /// The path that the operation was applied to.
         path: PathBuf,
-        /// What it said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl SocketError {
-    /// Its entry in the table of reasons, if it has one.
+    /// The entry in the table of reasons, if there is one.
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Self::InUse { .. } => Some(Reason::DaemonSocketInUse),
@@ -60,12 +60,12 @@ impl SocketError {
     }
 }
 
-/// Who may connect, before the policy asks.
+/// The users that can connect at all, before the policy is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketAccess {
     /// The daemon's own user.
     OwnUser,
-    /// Everybody; the policy decides.
+    /// All users; the policy decides.
     AllUsers,
 }
 
@@ -76,12 +76,12 @@ pub struct Listener {
     files: Option<SocketFiles>,
 }
 
-/// What is removed in the end.
+/// The files that are removed when the listener is dropped.
 #[derive(Debug)]
 struct SocketFiles {
     path: PathBuf,
     lock_path: PathBuf,
-    /// The folder, if it was not there before.
+    /// The folder, if this daemon created it.
     directory: Option<PathBuf>,
     _lock: File,
 }
@@ -94,7 +94,7 @@ impl Listener {
         let lock_path = path.with_extension("lock");
         let in_use = || SocketError::InUse { path: path.to_owned() };
         let lock = lock(&lock_path)?.ok_or_else(in_use)?;
-        // Whoever answers here without the lock is another kind of daemon, or was started by systemd.
+        // A daemon that answers here without the lock is of another kind, or was started by systemd.
         if seqpacket::connect(path).is_ok() {
             return Err(in_use());
         }
@@ -108,12 +108,12 @@ impl Listener {
         Ok(Self { socket, files: Some(files) })
     }
 
-    /// A socket that somebody else opened and looks after.
+    /// Wraps a socket that another process has opened. Its files are not removed.
     pub fn inherited(socket: OwnedFd) -> Self {
         Self { socket, files: None }
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     pub fn accept(&self) -> Result<OwnedFd, Errno> {
         seqpacket::accept(&self.socket)
     }
@@ -128,7 +128,7 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let Some(files) = &self.files else { return };
-        // The lock goes last, and while it is held: nobody can have taken it over.
+        // The lock file is removed last, while the lock is held, so no other daemon can have taken the socket over.
         let _ = std::fs::remove_file(&files.path);
         let _ = std::fs::remove_file(&files.lock_path);
         if let Some(directory) = &files.directory {
@@ -137,7 +137,7 @@ impl Drop for Listener {
     }
 }
 
-/// True if the folder was not there.
+/// Creates the folder of the socket if necessary, and checks that other users cannot write to it. Returns whether it was created.
 fn create_directory(directory: &Path, access: SocketAccess) -> Result<bool, SocketError> {
     let mode = if access == SocketAccess::OwnUser { 0o700 } else { 0o755 };
     let is_created = match std::fs::DirBuilder::new().mode(mode).create(directory) {
@@ -151,7 +151,8 @@ fn create_directory(directory: &Path, access: SocketAccess) -> Result<bool, Sock
     if trusted { Ok(is_created) } else { Err(SocketError::Untrusted { path: directory.to_owned() }) }
 }
 
-/// The lock, or none if somebody has it. The file may be removed by its holder just as we take it: then it is not this one any more.
+/// Takes the lock. Returns `None` if another process holds it. The previous holder may remove the file just before we lock it, so the function
+/// retries unless the path still names the locked file.
 fn lock(path: &Path) -> Result<Option<File>, SocketError> {
     loop {
         let file = File::options().write(true).create(true).truncate(false).open(path);
@@ -168,10 +169,10 @@ fn lock(path: &Path) -> Result<Option<File>, SocketError> {
     }
 }
 
-/// Binds beside and renames, so that the socket has its mode and listens before anybody sees it.
+/// Binds the socket at a temporary path and renames it, so that it has its mode and is listening before it is visible.
 fn bind(path: &Path, access: SocketAccess) -> Result<OwnedFd, SocketError> {
     let temporary = path.with_extension("new");
-    let _ = std::fs::remove_file(&temporary); // What a daemon left that died in this very place.
+    let _ = std::fs::remove_file(&temporary); // A daemon may have died between binding and renaming.
     let mode = if access == SocketAccess::OwnUser { 0o600 } else { 0o666 };
     let bound = (|| {
         let socket = seqpacket::listen(&temporary, BACKLOG)?;

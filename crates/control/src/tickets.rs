@@ -1,9 +1,9 @@
-//! What is kept from one daemon to the next: a key, and how far the numbers of domains have come.
+//! The state that one daemon leaves to the next: a key, and the domain numbers used so far.
 //!
-//! A domain is given a ticket, a keyed BLAKE3 hash over its number, owner and name. Shown to a later daemon that has the same key, it
-//! proves that the domain was this one. The file also lists the domains with their processes and MX endpoint numbers, so that the later
-//! daemon knows who may still come, and keeps their numbers for them. It lies in the runtime folder, readable by the daemon's user only; it
-//! is removed when the daemon ends with nobody attached, so nothing stays behind.
+//! A domain is given a ticket, a keyed BLAKE3 hash over its number, owner and name. Shown to a later daemon that has the same key, the
+//! ticket proves that the domain had this number. The file also lists the domains with their processes and MX endpoint numbers. The later
+//! daemon reads there which domains may still resume, and reserves their numbers for them. The file lies in the runtime folder and is
+//! readable by the daemon's user only. A daemon that ends while no domain is attached removes the file, so that nothing stays behind.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -15,42 +15,42 @@ use isthmus_layout::ids::DomainId;
 
 use crate::directory::mx::MxNumber;
 
-/// Numbers of domains that are taken from the file at once.
+/// The number of domain numbers that are reserved in the file at once.
 const NUMBER_BATCH: u32 = 4096;
 
 const FILE: &str = "resume";
 const FILE_HEADER: &str = "isthmus resume 1";
 
-/// A process, so that another one with the same number is not taken for it.
+/// A process, identified so that a later process with the same PID is not mistaken for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Its PID.
     pub pid: i32,
-    /// When it began, in the kernel's ticks.
+    /// Its start time in the kernel's ticks.
     pub start: u64,
 }
 
 impl Process {
-    /// The process that has this number now.
+    /// Returns the process that has this PID now.
     pub fn of_pid(pid: i32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The program's name stands in brackets and may hold anything, brackets too.
+        // The program's name stands in brackets and may contain any character, including brackets.
         let start = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
         Some(Self { pid, start })
     }
 }
 
-/// A domain that was attached to a daemon before this one.
+/// A domain that was attached to a previous daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumableDomain {
     /// Its number.
     pub domain: DomainId,
-    /// Its process, if it could be seen.
+    /// Its process, if the daemon could see it.
     pub process: Option<Process>,
 }
 
 impl ResumableDomain {
-    /// A domain that lives in this process now.
+    /// Returns a domain that belongs to this process now.
     pub fn of_process(domain: DomainId, pid: Option<i32>) -> Self {
         Self { domain, process: pid.and_then(Process::of_pid) }
     }
@@ -64,19 +64,19 @@ impl ResumableDomain {
 #[derive(Debug)]
 pub struct Tickets {
     key: [u8; 32],
-    /// Numbers below it may be used by this daemon.
+    /// The daemon may use numbers below this one.
     reserved: u32,
     first: DomainId,
     path: Option<PathBuf>,
     domains: BTreeMap<DomainId, ResumableDomain>,
     resumable: Vec<ResumableDomain>,
     claims: BTreeMap<MxNumber, DomainId>,
-    /// Lines of the file that name a domain, also one that has left.
+    /// The number of lines in the file that name a domain, including domains that have left.
     lines: usize,
 }
 
 impl Tickets {
-    /// Reads the file in `folder`, or begins one.
+    /// Reads the file in `folder`, or creates one.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let path = folder.join(FILE);
         let file = match std::fs::read_to_string(&path) {
@@ -107,24 +107,24 @@ impl Tickets {
         Ok(tickets)
     }
 
-    /// For a daemon after which none comes.
+    /// Returns tickets for a daemon that has no successor. Nothing is written.
     pub fn ephemeral() -> io::Result<Self> {
         let first = DomainId::new(1).expect("one is not zero");
         let (domains, resumable, claims) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         Ok(Self { key: random_key()?, reserved: u32::MAX, first, path: None, domains, resumable, claims, lines: 0 })
     }
 
-    /// The number of the first new domain: above all that a daemon before may have used.
+    /// The number of the first new domain. It is above all numbers that a previous daemon may have used.
     pub fn first(&self) -> DomainId {
         self.first
     }
 
-    /// Domains of the daemon before whose processes live, or cannot be seen.
+    /// The domains of the previous daemon, except those with a process that is known to have ended.
     pub fn resumable(&self) -> &[ResumableDomain] {
         &self.resumable
     }
 
-    /// Takes note of a domain, for a daemon after this one. If that cannot be written the domain will attach anew then.
+    /// Records a domain for the next daemon. If the file cannot be written, the domain attaches anew after a restart.
     pub fn record(&mut self, domain: ResumableDomain) {
         self.domains.insert(domain.domain, domain);
         let written = if domain.domain.number() >= self.reserved {
@@ -138,7 +138,7 @@ impl Tickets {
         }
     }
 
-    /// The domain will not come back, and nothing is kept for it; its number is nobody else's.
+    /// Records that a number is used by a domain that cannot resume, so that no other domain gets the number.
     pub fn record_number(&mut self, domain: DomainId) {
         if domain.number() >= self.reserved {
             self.reserved = domain.number().saturating_add(NUMBER_BATCH);
@@ -148,7 +148,7 @@ impl Tickets {
         }
     }
 
-    /// The domain has left and will not come back.
+    /// Removes a domain that has left and will not resume.
     pub fn remove(&mut self, domain: DomainId) {
         self.claims.retain(|_, claimed| *claimed != domain);
         if self.domains.remove(&domain).is_some()
@@ -158,13 +158,13 @@ impl Tickets {
         }
     }
 
-    /// The domain has this MX endpoint number.
+    /// Records that a domain has an MX endpoint number.
     pub fn claim(&mut self, number: MxNumber, domain: DomainId) {
         self.claims.insert(number, domain);
         self.append_claim(number, &domain.number().to_string());
     }
 
-    /// Nobody has it any more.
+    /// Records that an MX endpoint number is free.
     pub fn release_claim(&mut self, number: MxNumber) {
         self.claims.remove(&number);
         self.append_claim(number, "-");
@@ -176,12 +176,12 @@ impl Tickets {
         }
     }
 
-    /// MX endpoint numbers, with the domains that have them: at the start, resumable domains.
+    /// MX endpoint numbers with the domains that have them. At the start these are resumable domains.
     pub fn claims(&self) -> impl Iterator<Item = (MxNumber, DomainId)> {
         self.claims.iter().map(|(number, domain)| (*number, *domain))
     }
 
-    /// What the line says is known here already, so that where lines have piled up the file can be written anew.
+    /// Appends a line. The caller has already updated the fields, so the whole file can be written anew once too many lines have piled up.
     fn append(&mut self, line: &str) -> io::Result<()> {
         if self.lines > 2 * (self.domains.len() + self.claims.len()) + 1024 {
             return self.write();
@@ -204,7 +204,7 @@ impl Tickets {
         Ok(())
     }
 
-    /// Proof that a domain was this one.
+    /// Returns the ticket that proves that a domain had this number, owner and name.
     pub fn ticket(&self, domain: DomainId, owner: Owner, name: &Name) -> Ticket {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(b"isthmus ticket 1");
@@ -214,12 +214,12 @@ impl Tickets {
         Ticket(*hasher.finalize().as_bytes())
     }
 
-    /// Takes the proof. The comparison takes the same time wherever the two differ.
+    /// Checks a ticket. The comparison takes the same time wherever the two differ.
     pub fn verify(&self, ticket: &Ticket, domain: DomainId, owner: Owner, name: &Name) -> bool {
         blake3::Hash::from_bytes(self.ticket(domain, owner, name).0) == blake3::Hash::from_bytes(ticket.0)
     }
 
-    /// What tells this host from others where nothing else does: the same as long as anybody may come back.
+    /// Identifies this host where nothing else does. The value is constant as long as the key is kept.
     pub fn host_id(&self) -> [u8; 32] {
         *blake3::Hasher::new_keyed(&self.key).update(b"isthmus host 1").finalize().as_bytes()
     }
@@ -229,10 +229,10 @@ impl Tickets {
         self.path.is_some()
     }
 
-    /// Nobody will come back: removes the file.
+    /// Removes the file, because no domain will resume.
     pub fn delete_file(&mut self) {
         if let Some(path) = self.path.take() {
-            let _ = std::fs::remove_file(path); // It may be gone with its folder.
+            let _ = std::fs::remove_file(path); // The file may be gone with its folder.
         }
     }
 }
@@ -248,16 +248,16 @@ fn claim_line(MxNumber { board, endpoint }: MxNumber, holder: &str) -> String {
     format!("mx {board} {endpoint} {holder}\n")
 }
 
-/// What a file says.
+/// The contents of a file.
 struct TicketFile {
     key: [u8; 32],
-    /// The first number that was not taken.
+    /// The first number that was not reserved.
     first: u32,
     resumable: Vec<ResumableDomain>,
     claims: BTreeMap<MxNumber, DomainId>,
 }
 
-/// A line that was cut short by a crash is left out.
+/// Parses a file. A line that a crash cut short is left out.
 fn parse(text: &str) -> Option<TicketFile> {
     let mut lines = text.lines();
     if lines.next()? != FILE_HEADER {
@@ -282,7 +282,7 @@ fn parse(text: &str) -> Option<TicketFile> {
     Some(TicketFile { key, first, resumable: domains.into_values().collect(), claims })
 }
 
-/// An MX endpoint number, and who has it; none where it was given back.
+/// Parses an MX endpoint number and the domain that has it; none if the number was released.
 fn parse_claim(line: &str) -> Option<(MxNumber, Option<DomainId>)> {
     let mut words = line.split(' ');
     let number = MxNumber { board: words.next()?.parse().ok()?, endpoint: words.next()?.parse().ok()? };
@@ -292,7 +292,7 @@ fn parse_claim(line: &str) -> Option<(MxNumber, Option<DomainId>)> {
     }
 }
 
-/// A domain and its process, if it could be seen; none in place of the process if the domain has left.
+/// Parses a domain and its process, which is none if it could not be seen. In place of both, none means that the domain has left.
 fn parse_line(line: &str) -> Option<(DomainId, Option<Option<Process>>)> {
     let mut words = line.split(' ');
     let domain = DomainId::new(words.next()?.parse().ok()?)?;
@@ -384,7 +384,7 @@ mod tests {
         let expected = [(number(10), id(1)), (number(13), id(3))];
         let after = Tickets::open(folder.path()).unwrap();
         assert_eq!(after.claims().collect::<Vec<_>>(), expected);
-        // A third one too, though it only has what the second wrote.
+        // A third daemon reads the same, although it has only the file that the second one wrote.
         assert_eq!(Tickets::open(folder.path()).unwrap().claims().collect::<Vec<_>>(), expected);
     }
 

@@ -1,4 +1,4 @@
-//! Domains of Xen: the daemon of a guest finds its backend by XenStore and grants it a window; a backend finds its guests there.
+//! Xen domains. A guest daemon finds its backend through XenStore and grants it a window. A backend finds its guests there.
 //!
 //! ```text
 //!  guest: frontend                                               domain 0, or a driver domain: backend
@@ -10,8 +10,8 @@
 //!  guest ══ pair window (granted by the one to the other), an event channel of its own ══ another guest of the same backend
 //! ```
 //!
-//! What is sent over the proxy ring is the same as over the window of a device ([`crate::proxy`]); only where extents come from and how
-//! doorbells are rung differs. The library of XenStore waits, so each side has a thread of its own for it, which does nothing else.
+//! The protocol on the proxy ring is the same as over the window of a device ([`crate::proxy`]). Only the source of extents and the doorbells
+//! differ. The XenStore library blocks, so each side has a separate thread for it, which does nothing else.
 
 pub(crate) mod backend;
 mod backoff;
@@ -29,23 +29,24 @@ use std::time::{Duration, Instant};
 
 use isthmus_platform_xen::{Kernel, Store, StoreError};
 
-/// How long a store's thread waits for events before it checks whether it is to do something else.
+/// How long the store's thread waits for events before it checks for other work.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After the store has broken again, before it is opened once more.
+/// The pause before the store is opened again if it has failed repeatedly.
 const STORE_RETRY: Duration = Duration::from_secs(5);
 
-/// A domain's kernel that several threads can use: what its devices are, and a fake host's domain ([`isthmus_platform_xen::fake`]).
+/// A domain's kernel that several threads can use. Implemented by the kernel's devices, and by a domain of a fake host
+/// ([`isthmus_platform_xen::fake`]).
 pub trait XenKernel: Kernel<Pages: Send, Port: Send> + Clone + Send + Sync + 'static {}
 
 impl<K: Kernel<Pages: Send, Port: Send> + Clone + Send + Sync + 'static> XenKernel for K {}
 
-/// A new connection to the store.
+/// Opens a new connection to the store.
 fn connect_store<K: XenKernel>(kernel: &K) -> Result<Store<K::StoreTransport>, StoreError> {
     kernel.store().map(Store::new).map_err(StoreError::Broken)
 }
 
-/// Works over the store until it is stopped, again where the work is done or the store breaks: at once, unless it breaks all the time.
+/// Runs `work` repeatedly until it is stopped. After an error it retries at once, or after [`STORE_RETRY`] if the previous error was recent.
 fn run_with_retry(what: &str, stop_flag: &StopFlag, mut work: impl FnMut() -> Result<(), StoreError>) {
     let mut broken: Option<Instant> = None;
     while !stop_flag.is_stopped() {
@@ -57,11 +58,11 @@ fn run_with_retry(what: &str, stop_flag: &StopFlag, mut work: impl FnMut() -> Re
     }
 }
 
-/// Ends a store's thread when dropped; that takes up to a [`POLL_INTERVAL`], for which nobody waits.
+/// Ends a store's thread when dropped. The thread ends within a [`POLL_INTERVAL`]; the drop does not wait for it.
 #[derive(Debug)]
 struct StopOnDrop(Arc<AtomicBool>);
 
-/// What the thread sees of it.
+/// The thread's view of a [`StopOnDrop`].
 #[derive(Clone, Debug)]
 struct StopFlag(Arc<AtomicBool>);
 
@@ -89,7 +90,7 @@ fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
-/// A number that no daemon before has had, very likely.
+/// Returns a random number, which very likely no previous daemon has used.
 fn incarnation() -> io::Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

@@ -1,5 +1,5 @@
-//! Whoever ends, and whenever: the others hear of it or go on, and the host's daemon is left with nothing. Alone in its process, whose
-//! descriptors and mappings it counts.
+//! Ends each kind of process at each stage. The others are notified or continue, and the host daemon keeps no resources. This test has a process of
+//! its own, because it counts the descriptors and mappings of the process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[expect(dead_code, reason = "as above")]
@@ -22,7 +22,7 @@ use isthmus_shm::Words as _;
 use guest::{Guest, configured, row, until_domains, until_row};
 use testbed::{Client, Testbed, name};
 
-/// How far a guest has come.
+/// The stage that a guest has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum GuestStage {
     Plugged,
@@ -30,26 +30,26 @@ enum GuestStage {
     Opened,
     Greeted,
     Attached,
-    /// A program of the host knows the one of the guest.
+    /// A program of the host has looked up the guest's program.
     Known,
-    /// A channel between two of its programs was asked for.
+    /// A channel between two programs of the guest was requested.
     Offered,
-    /// Both have it.
+    /// Both programs have the channel.
     Open,
 }
 
-/// What ends.
+/// The component that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Termination {
-    /// QEMU, or the device is unplugged.
+    /// QEMU ends, or the device is unplugged.
     Machine,
-    /// Its daemon is killed, and started again.
+    /// The guest daemon is killed and started again.
     Daemon,
-    /// Its daemon is told to stop.
+    /// The guest daemon is asked to stop.
     Shutdown,
-    /// The program, by its connection.
+    /// The program closes its connection.
     Program,
-    /// The host's daemon, and there is another one.
+    /// The host daemon ends and another one is started.
     Host,
 }
 
@@ -69,18 +69,18 @@ const TERMINATIONS: [Termination; 5] =
 /// The flags of a listening socket in the kernel's list.
 const LISTENING: &str = " 00010000 ";
 
-/// What there is of what.
+/// The resources in use.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
-    /// Mappings of this process.
+    /// The number of mappings of this process.
     maps: usize,
-    /// Bytes of the other guest's window.
+    /// The used bytes of the other guest's window.
     used: Option<u64>,
-    /// Descriptors of this process, by what they are of.
+    /// The number of descriptors of this process, by type.
     fds: BTreeMap<String, usize>,
 }
 
-/// A daemon with a program of its host, and one of another guest, who both see it all.
+/// A daemon with a program of its host and a program of another guest, which both observe every round.
 struct Simulation {
     bed: Testbed,
     config: String,
@@ -100,9 +100,9 @@ impl Simulation {
         Self { bed, config, local, other_guest, lives: 0 }
     }
 
-    /// Another daemon takes the place of this one.
+    /// Replaces the host daemon by a new one.
     fn restart(&mut self) {
-        // Its process lives and is waited for, unless it leaves in order.
+        // The next daemon would wait for this domain, because its process is alive, so the domain detaches first.
         self.local.request(Detach {}, &[]).unwrap();
         self.bed.stop();
         self.bed.restart_with_stored(&self.config);
@@ -113,7 +113,7 @@ impl Simulation {
         self.other_guest.attach(1, "neighbour").unwrap();
     }
 
-    /// A guest that has come so far, and its first domain.
+    /// Starts a guest and brings it to `stage`. Returns it with its first domain.
     fn guest(&mut self, stage: GuestStage) -> (Guest, Option<DomainId>) {
         let mut guest = Guest::plug_in(&self.bed);
         if stage == GuestStage::Plugged {
@@ -179,7 +179,7 @@ impl Simulation {
         Some(guest)
     }
 
-    /// What must be so whatever has ended.
+    /// Checks the conditions that must hold after every termination.
     fn check_others(&mut self, domain: Option<DomainId>, (stage, termination): (GuestStage, Termination)) {
         if stage >= GuestStage::Known && termination != Termination::Host {
             let gone = self.local.receive_matching(|heard| matches!(heard.message, ToClient::PeerGone(_))).message;
@@ -205,7 +205,7 @@ impl Simulation {
         cost
     }
 
-    /// What the daemon says once it has closed its ends of connections that are over: those of `local` and of the other guest stay.
+    /// Returns the daemon's status once it has closed its ends of finished connections. Those of `local` and of the other guest stay.
     fn settled(&mut self) -> StatusReport {
         let begun = Instant::now();
         loop {
@@ -217,7 +217,7 @@ impl Simulation {
         }
     }
 
-    /// Waits until the daemon has closed its end of the device's connection: it says `no device` a moment before.
+    /// Waits until the daemon has closed its end of the device's connection. The daemon reports `no device` a moment earlier.
     fn until_unplugged(&self) {
         let begun = Instant::now();
         let socket = row(&self.bed, "web").socket;
@@ -250,10 +250,10 @@ impl Simulation {
     }
 }
 
-/// All of them, in an order that the seed decides.
+/// Returns all combinations, in an order that depends on the seed.
 fn matrix(seed: u64) -> Vec<(GuestStage, Termination)> {
     let all = STAGES.into_iter().flat_map(|stage| TERMINATIONS.map(|termination| (stage, termination)));
-    // Nobody has opened a connection that could end.
+    // Before `Opened`, no program has a connection that could end.
     let mut all: Vec<_> = all
         .filter(|(stage, termination)| *termination != Termination::Program || *stage >= GuestStage::Opened)
         .collect();
@@ -268,7 +268,7 @@ fn matrix(seed: u64) -> Vec<(GuestStage, Termination)> {
 #[test]
 fn any_termination_at_any_stage_leaves_others_running_and_leaks_nothing() {
     let mut world = Simulation::new();
-    // What is made once and kept.
+    // The first round creates the resources that are created once and kept.
     world.round((GuestStage::Open, Termination::Host));
     let cost = world.cost();
     for seed in [1, 2, 3] {

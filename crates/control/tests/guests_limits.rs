@@ -1,5 +1,5 @@
-//! More guests, windows and connections than there may be: refused with the reason, and everything else goes on. Alone in its process, whose
-//! limits it changes.
+//! Guests, windows and connections beyond the limits are refused with a reason, and everything else continues. These tests have a process of their
+//! own, because they change the limits of the process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[expect(dead_code, reason = "as above")]
@@ -20,14 +20,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use guest::{Guest, configured, row, until_row};
 use testbed::{Testbed, descriptors, name};
 
-/// Limits are those of all tests here.
+/// Serializes the tests, because they all change limits of the same process.
 static LIMITS_LOCK: Mutex<()> = Mutex::new(());
 
 fn lock_limits() -> MutexGuard<'static, ()> {
     LIMITS_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A lower limit, until dropped.
+/// Lowers a limit until dropped.
 struct LoweredLimit(Resource, Rlimit);
 
 impl LoweredLimit {
@@ -44,19 +44,19 @@ impl Drop for LoweredLimit {
     }
 }
 
-/// A machine that the daemon refuses; why.
+/// Connects a machine that the daemon refuses, and returns the reason.
 fn refused(bed: &Testbed, guest: &str) -> String {
     let socket = bed.socket().with_file_name(format!("guest-{guest}.sock"));
     let mut qemu = UnixStream::connect(socket).unwrap();
     let why = until_row(bed, guest, |row| row.last_error.is_some()).last_error.unwrap();
-    // QEMU sees the end, and nothing that it could take for a device.
+    // QEMU receives the end of the stream, and too few bytes for a device.
     let mut said = Vec::new();
     let _ = std::io::Read::read_to_end(&mut qemu, &mut said);
     assert!(said.len() < 24, "{said:?}");
     why
 }
 
-/// A program of the guest does what it did before.
+/// Checks that a program of the guest is still served.
 fn assert_still_works(guest: &mut Guest, itself: &str) {
     guest.send(1, Lookup { name: name(itself) });
     assert!(matches!(guest.receive_message(1).0, ToClient::Found(_)));
@@ -71,7 +71,7 @@ fn a_second_machine_at_a_guests_socket_is_refused() {
     assert_eq!(refused(&bed, "web"), "a guest is connected already");
     assert_still_works(&mut web, "solver");
     assert_eq!(row(&bed, "web").domains, 1);
-    // The next one that comes to something takes that away.
+    // The next successful connection clears the error.
     drop(web);
     until_row(&bed, "web", |row| row.state.as_deref() == Some("no device"));
     let _web = Guest::start(&bed);
@@ -99,8 +99,8 @@ fn bells_beyond_the_limit_for_descriptors_are_refused() {
     let bed = Testbed::with(&(configured("web", 16, 4) + &configured("db", 16, 4)));
     let mut web = Guest::start(&bed);
     web.attach(1, "solver").unwrap();
-    row(&bed, "web"); // What asking takes is there.
-    // Both ends of the connection, and then no room for a window and six doorbells.
+    row(&bed, "web"); // Creates the resources that a query needs.
+    // Leaves room for both ends of the connection, but not for a window and six doorbells.
     let open = descriptors().unwrap() as u64;
     let lower = LoweredLimit::to(Resource::Nofile, open + 4);
     let socket = bed.socket().with_file_name("guest-db.sock");
@@ -126,7 +126,7 @@ fn connections_beyond_the_limit_are_closed_and_the_first_ones_stay() {
     for connection in 2..MANY {
         web.open(connection);
     }
-    // The last one is answered last, one way or the other.
+    // The last request is answered last, with success or a refusal.
     let mut heard = 0;
     while heard == 0 {
         let (frame, _) = web.next();
@@ -141,7 +141,7 @@ fn connections_beyond_the_limit_are_closed_and_the_first_ones_stay() {
             (frame, _) => assert_ne!((frame.connection, frame.kind), (1, ProxyFrameKind::Closed)),
         }
     }
-    // The flood is of our own user: there is room for us once those who say nothing were closed.
+    // The idle connections belong to this test's own user. There is room for another one once the daemon has closed some of them.
     let hello = || Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("test 1") };
     let begun = std::time::Instant::now();
     let mut local = bed.connect();
@@ -150,7 +150,7 @@ fn connections_beyond_the_limit_are_closed_and_the_first_ones_stay() {
         local = bed.connect();
     }
     local.attach(Some("local")).unwrap();
-    // Asked by the one that is in: there may be room for nobody else yet.
+    // The attached client sends the query, because there may be no room for another connection yet.
     let known: Domains = local.report(Topic::Domains, &[]).unwrap();
     assert_eq!(known.domains.len(), 2, "{known:?}");
 }

@@ -1,23 +1,23 @@
-//! What a link has carried, and what it has not, by reason.
+//! The counters of a link: carried traffic, and losses by reason.
 
-/// The first counters are of what was carried.
+/// The number of leading counters that count carried traffic.
 const TRAFFIC_COUNTERS: usize = 6;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a link has carried since it was opened. One counter for each reason something is lost.
+        /// The counters of a link since it was opened. There is one counter for each reason of a loss.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct LinkCounters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl LinkCounters {
-            /// All of them with their names.
+            /// Returns all counters with their names.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
 
-            /// Those of frames that did not get where they should, and of times that sending stopped, with their names.
+            /// Returns the counters of lost frames and of interrupted sends, with their names.
             pub fn lost(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 self.named().skip(TRAFFIC_COUNTERS)
             }
@@ -40,7 +40,7 @@ counters! {
     receives,
     /// Not sent: larger than the interface, or the path, takes now.
     too_long,
-    /// Not sent: nobody is known by that address (UDP).
+    /// Not sent: no peer has this address (UDP).
     peer_unknown,
     /// Not sent: no route to that host, or a firewall of ours (UDP).
     unreachable,
@@ -62,18 +62,18 @@ counters! {
     sender_forged,
     /// Names not learned, because one host has announced too many (UDP).
     names_refused,
-    /// Dropped by the kernel, for we did not receive fast enough.
+    /// Dropped by the kernel, because this process did not receive fast enough.
     overruns,
 }
 
 impl LinkCounters {
-    /// A frame of so many bytes has gone.
+    /// Counts a sent frame of `bytes` bytes.
     pub(crate) fn count_sent(&mut self, bytes: usize) {
         self.sent += 1;
         self.sent_bytes += bytes as u64;
     }
 
-    /// A frame of so many bytes has come.
+    /// Counts a received frame of `bytes` bytes.
     pub(crate) fn count_received(&mut self, bytes: usize) {
         self.received += 1;
         self.received_bytes += bytes as u64;

@@ -1,12 +1,12 @@
-//! A frame that is to be sent: up to three parts, gathered by the kernel.
+//! A frame to send: up to three parts, gathered by the kernel.
 
 use isthmus_layout::NicId;
 use isthmus_shm::Gather;
 
-/// Bytes of an Ethernet header: two addresses and the ethertype.
+/// The size of an Ethernet header: two addresses and the ethertype.
 pub const HEADER_BYTES: usize = 14;
 
-/// What is sent as one Ethernet frame: its head, its data from wherever they lie, its padding.
+/// An Ethernet frame to send: its head, its data from any memory, its padding.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// Invariant: begins with an Ethernet header.
@@ -16,55 +16,55 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame that begins with `head`, which is ours and has the whole Ethernet header; `data` may be a peer's memory.
+    /// Creates a frame. `head` is our own memory and contains the whole Ethernet header; `data` may be a peer's memory.
     ///
     /// # Panics
     ///
-    /// If `head` is shorter than an Ethernet header.
+    /// Panics if `head` is shorter than an Ethernet header.
     pub fn new(head: &'a [u8], data: impl Into<Gather<'a>>, pad: &'a [u8]) -> Self {
-        assert!(head.len() >= HEADER_BYTES); // Ours: heads come from an engine.
+        assert!(head.len() >= HEADER_BYTES); // Heads come from an engine of this process.
         Self { head, data: data.into(), pad }
     }
 
-    /// A frame that lies in one piece.
+    /// Creates a frame from one contiguous slice.
     ///
     /// # Panics
     ///
-    /// If it is shorter than an Ethernet header.
+    /// Panics if `bytes` is shorter than an Ethernet header.
     pub fn whole(bytes: &'a [u8]) -> Self {
         Self::new(bytes, Gather::EMPTY, &[])
     }
 
-    /// Bytes of all parts, the Ethernet header among them.
+    /// Returns the number of bytes of all parts, including the Ethernet header.
     #[expect(clippy::len_without_is_empty, reason = "it has an Ethernet header at least")]
     pub fn len(&self) -> usize {
         self.head.len() + self.data.len() + self.pad.len()
     }
 
-    /// Whom it is for.
+    /// Returns the destination address.
     pub fn destination(&self) -> NicId {
         nic(self.head, 0).expect("a frame begins with an Ethernet header")
     }
 
-    /// Its parts in order; some may be empty.
+    /// Returns the parts in order; some may be empty.
     pub fn parts(&self) -> [Gather<'a>; 3] {
         [self.head.into(), self.data, self.pad.into()]
     }
 }
 
-/// An address as it stands in frames.
+/// Returns the bytes of an address in a frame.
 pub fn octets(nic: NicId) -> [u8; 6] {
     let [_, _, a, b, c, d, e, f] = nic.number().to_be_bytes();
     [a, b, c, d, e, f]
 }
 
-/// The address at a place of a frame, if the frame reaches so far.
+/// Returns the address at an offset of a frame, if the frame is long enough.
 pub(crate) fn nic(frame: &[u8], at: usize) -> Option<NicId> {
     let octets = frame.get(at..at + 6)?;
     Some(NicId::from_octets(octets.try_into().expect("six octets were taken")))
 }
 
-/// Whether frames for this address are for many: broadcast or multicast.
+/// Returns true if the address is a broadcast or multicast address.
 pub(crate) fn is_group(nic: NicId) -> bool {
     octets(nic)[0] & 1 == 1
 }

@@ -1,11 +1,11 @@
-//! Room for messages that come, and the call that fills it.
+//! Buffers for received messages, and the call that fills them.
 //!
 //! ```text
 //!   slots:  header ─► name, vector, control      one for each message, linked once
 //!                        └─► buffers: [ stride ][ stride ][ stride ] …
 //! ```
 //!
-//! All of it is made when the link is opened. Of the headers only what the kernel has changed is set back before the next call.
+//! All memory is allocated when the link is opened. Before each call, only the header fields that the kernel changed are reset.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -15,20 +15,20 @@ use rustix::io::Errno;
 use crate::memory::Memory;
 use crate::sys::{self, iovec, mmsghdr};
 
-/// Bytes of the largest address we receive from (`sockaddr_in6`), rounded up.
+/// The size of the largest sender address (`sockaddr_in6`), rounded up.
 pub(crate) const NAME_BYTES: usize = 32;
 
-/// Room for one control message with one word.
+/// The buffer of one control message with one word.
 type Control = [u64; 4];
 
-/// What the kernel is given for each message.
+/// The structures that a message header points to.
 struct MessageSlot {
     vector: iovec,
     name: [u8; NAME_BYTES],
     control: Control,
 }
 
-/// Messages of one batch.
+/// The buffers of one batch of messages.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     /// Invariant: `count` headers, each linked to the slot of its number and through it to its buffer of `stride` bytes. Only
@@ -39,25 +39,25 @@ pub(crate) struct Incoming {
     buffers: Memory,
     stride: usize,
     with_control: bool,
-    /// Messages of the last batch.
+    /// The number of messages of the last batch.
     used: usize,
 }
 
-/// A message that has come.
+/// A received message.
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
-    /// What there is of it here.
+    /// The received bytes, cut to the buffer.
     pub(crate) bytes: &'a [u8],
-    /// How long it was; more than `bytes` if there was no room for all.
+    /// The original length, which is larger than `bytes` if the buffer was too small.
     pub(crate) len: usize,
-    /// `struct sockaddr_…`, as far as it reaches.
+    /// The sender as `struct sockaddr_…`, cut to the buffer.
     pub(crate) name: &'a [u8; NAME_BYTES],
-    /// Of how many bytes each datagram was, where the kernel has put several together.
+    /// The size of each datagram, if the kernel has merged several.
     pub(crate) segment: Option<usize>,
 }
 
 impl Incoming {
-    /// Room for `count` messages of `stride` bytes.
+    /// Allocates buffers for `count` messages of `stride` bytes.
     pub(crate) fn new(count: usize, stride: usize, with_control: bool) -> Result<Self, Errno> {
         let buffers = Memory::new(count * stride)?;
         let slot = || MessageSlot {
@@ -78,11 +78,11 @@ impl Incoming {
         Ok(made)
     }
 
-    /// Points header `n` at its slot.
+    /// Sets the pointers of header `n`.
     fn link(&self, n: usize) {
         assert!(n < self.count);
         let place = self.buffers.address(n * self.stride, self.stride);
-        // SAFETY: `n` is below `count` (asserted), and nobody else uses headers and slots (invariant).
+        // SAFETY: `n` is below `count` (asserted), and no other code uses headers and slots (invariant).
         unsafe {
             let slot = self.slots.add(n).as_ptr();
             (*slot).vector = iovec { iov_base: place.as_ptr().cast(), iov_len: self.stride };
@@ -97,7 +97,7 @@ impl Incoming {
         self.reset(n);
     }
 
-    /// Sets back what the kernel changes in header `n`.
+    /// Resets the fields of header `n` that the kernel changes.
     fn reset(&self, n: usize) {
         assert!(n < self.count);
         // SAFETY: as in `link`.
@@ -109,7 +109,7 @@ impl Incoming {
         }
     }
 
-    /// Takes messages that wait, without waiting for any.
+    /// Receives the waiting messages without blocking; returns their number.
     pub(crate) fn receive(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         for n in 0..self.used {
             self.reset(n);
@@ -120,7 +120,7 @@ impl Incoming {
         Ok(self.used)
     }
 
-    /// Message `n` of the last batch.
+    /// Returns message `n` of the last batch.
     pub(crate) fn message(&self, n: usize) -> Message<'_> {
         assert!(n < self.used);
         // SAFETY: below `count`; nothing writes headers and slots but `receive`, which borrows `self` alone.
@@ -134,17 +134,17 @@ impl Incoming {
         }
     }
 
-    /// Bytes of the last batch at an offset from [`Self::buffer_offset`].
+    /// Returns bytes of the last batch at an offset from [`Self::buffer_offset`].
     pub(crate) fn bytes(&self, at: usize, len: usize) -> &[u8] {
         self.buffers.bytes(at, len)
     }
 
-    /// Where the bytes of message `n` begin.
+    /// Returns the offset of the bytes of message `n`.
     pub(crate) fn buffer_offset(&self, n: usize) -> usize {
         n * self.stride
     }
 
-    /// Bytes there is room for in a message.
+    /// Returns the buffer size of a message.
     pub(crate) fn stride(&self) -> usize {
         self.stride
     }
@@ -153,7 +153,7 @@ impl Incoming {
 /// Control messages are laid out as on 64-bit systems.
 const _: () = assert!(size_of::<usize>() == 8);
 
-/// What `UDP_GRO` says: a control message of 8 bytes of length, 4 of level, 4 of type, and an int.
+/// Returns the datagram size in a `UDP_GRO` control message: 8 bytes of length, 4 of level, 4 of type, and an int.
 fn segment(control: &Control, len: usize) -> Option<usize> {
     if len < 20 {
         return None;
@@ -166,7 +166,7 @@ fn segment(control: &Control, len: usize) -> Option<usize> {
 
 // SAFETY: the pointers are to memory which this value alone owns and uses.
 unsafe impl Send for Incoming {}
-// SAFETY: through `&self` nothing is written once it is made.
+// SAFETY: nothing is written through `&self` after `new`.
 unsafe impl Sync for Incoming {}
 
 impl Drop for Incoming {

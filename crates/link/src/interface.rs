@@ -1,4 +1,4 @@
-//! What the kernel says of an interface.
+//! The kernel's information about a network interface.
 
 use std::os::fd::AsFd;
 
@@ -8,41 +8,41 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::sys::{self, InterfaceQuery};
 
-/// An interface of this network namespace, as it is now.
+/// The state of an interface of this network namespace when it was queried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its number.
+    /// The index of the interface.
     pub index: u32,
-    /// Its address.
+    /// The MAC address.
     pub nic: NicId,
-    /// Bytes that a frame may have after its Ethernet header.
+    /// The maximum number of bytes after the Ethernet header.
     pub mtu: u32,
-    /// Whether it is up and has a carrier.
+    /// True if the interface is up and has a carrier.
     pub is_up: bool,
-    /// What it is: 1 for Ethernet (`ARPHRD_…` in linux/if_arp.h).
+    /// The hardware type: 1 for Ethernet (`ARPHRD_…` in linux/if_arp.h).
     pub hardware: u16,
 }
 
-/// Why nothing is known of an interface.
+/// The reason why an interface cannot be queried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterfaceError {
-    /// There is none of that name.
+    /// There is no interface with this name.
     #[error("there is no interface {name} in this network namespace (`ip link` lists them)")]
     None {
         /// The name.
         name: String,
     },
-    /// The system refused to say.
+    /// The system refused the query.
     #[error("asking about {name}: {source}")]
     Refused {
         /// The name.
         name: String,
-        /// What it said instead.
+        /// The system's error.
         source: Errno,
     },
 }
 
-/// What there is of this name in the calling thread's network namespace.
+/// Queries an interface of the calling thread's network namespace.
 pub fn interface(name: &str) -> Result<Interface, InterfaceError> {
     let any = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     any.and_then(|any| query(any, name)).map_err(|source| match source {
@@ -51,7 +51,7 @@ pub fn interface(name: &str) -> Result<Interface, InterfaceError> {
     })
 }
 
-/// The same in the network namespace of a socket.
+/// Queries an interface of the network namespace of a socket.
 pub(crate) fn query(socket: impl AsFd, name: &str) -> Result<Interface, Errno> {
     let word = |answer: [u8; 24]| u32::from_ne_bytes([answer[0], answer[1], answer[2], answer[3]]);
     let index = word(sys::query_interface(&socket, name, InterfaceQuery::Index)?);

@@ -1,4 +1,4 @@
-//! Where frames enter and leave this process, in batches.
+//! Sends and receives Ethernet frames in batches.
 //!
 //! ```text
 //!                ┌─ PacketLink   AF_PACKET: any network card, veth, bridge; the default
@@ -9,12 +9,12 @@
 //!   receive  frames in memory of the link, valid until the next receive                64 at a time
 //! ```
 //!
-//! A frame is whole Ethernet: addresses, ethertype, data; no checksum. A link knows nothing of what is in the data, has no
-//! thread, waits for nothing (its descriptor can be waited for), and allocates nothing for a frame. It loses frames, as wires
-//! do, and says how many and why ([`LinkCounters`]); it never mixes them.
+//! A frame is a whole Ethernet frame: addresses, ethertype, data; no checksum. A link does not interpret the data, has no thread, never
+//! blocks (its descriptor can be polled), and allocates no memory per frame. It loses frames, as a cable does, and counts them by reason
+//! ([`LinkCounters`]). Bytes of one frame never appear in another one.
 //!
-//! A link that is down is no error. The cable may come back, the interface may be made anew, its MTU may change under way: the
-//! link goes on by itself ([`LinkState`], [`Link::refresh`]).
+//! A link that is down is no error. The cable may come back, the interface may be recreated, and its MTU may change: the link continues
+//! without intervention ([`LinkState`], [`Link::refresh`]).
 //!
 //! ```
 //! use isthmus_link::{Frame, Link, SendNext, PacketLink, PacketOptions};

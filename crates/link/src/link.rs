@@ -1,4 +1,4 @@
-//! What every link does, whatever carries its frames.
+//! The interface that all kinds of links implement.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -8,53 +8,53 @@ use rustix::io::Errno;
 
 use crate::{Frame, LinkCounters};
 
-/// Frames looked at by one [`Link::send`].
+/// The maximum number of frames that one [`Link::send`] takes.
 pub const SEND_MAX: usize = 32;
 
-/// Frames in and out of this process. Its descriptor becomes readable when frames have come, and writable when there is room
-/// again after [`SendNext::Full`].
+/// A link that sends and receives frames. Its descriptor is readable when frames have arrived, and writable when there is room again after
+/// [`SendNext::Full`].
 pub trait Link: Send + fmt::Debug + AsFd {
-    /// What carries the frames.
+    /// Returns the kind of link.
     fn kind(&self) -> LinkKind;
 
-    /// The interface, or the address that it is bound to.
+    /// Returns the name of the interface, or the address to which the link is bound.
     fn name(&self) -> &str;
 
-    /// Our address in frames.
+    /// Returns the link's own address in frames.
     fn nic(&self) -> NicId;
 
-    /// The longest frame that can be sent, from the Ethernet header on. It follows the MTU, at the latest with
+    /// Returns the length of the longest frame that can be sent, from the Ethernet header on. It follows the MTU, at the latest with
     /// [`refresh`](Self::refresh).
     fn frame_bytes_max(&self) -> u32;
 
-    /// Whether frames can pass, as far as was seen by the last call.
+    /// Returns the state that the last call found.
     fn state(&self) -> LinkState;
 
-    /// Sends frames in order, [`SEND_MAX`] of them at most, and never waits.
+    /// Sends frames in order, at most [`SEND_MAX`], without blocking.
     fn send(&mut self, frames: &[Frame<'_>]) -> Result<SendOutcome, LinkError>;
 
-    /// Takes a batch of frames that have come, without waiting: how many. The frames of the last batch are gone.
+    /// Receives a batch of frames without blocking; returns their number. The frames of the last batch become invalid.
     fn receive(&mut self) -> Result<usize, LinkError>;
 
-    /// Whether the last [`receive`](Self::receive) may have left frames: nobody who waits for the descriptor to become readable is
-    /// told of those again.
+    /// Returns true if the last [`receive`](Self::receive) may have left frames. Polling the descriptor does not report those frames again.
     fn has_more(&self) -> bool;
 
-    /// Frame `n` of the last batch.
+    /// Returns frame `n` of the last batch.
     ///
     /// # Panics
     ///
-    /// If the batch had no such frame.
+    /// Panics if the batch has no such frame.
     fn frame(&self, n: usize) -> &[u8];
 
-    /// Looks again at the interface: state, MTU, address. A few system calls; the frames of the last batch are gone.
+    /// Queries the interface again: state, MTU, address. This takes a few system calls. The frames of the last batch become invalid.
     fn refresh(&mut self) -> Result<LinkState, LinkError>;
 
-    /// What was carried and what was lost; the kernel is asked what it lost (with AF_XDP, by [`refresh`](Self::refresh)).
+    /// Returns the counters of carried and lost frames. The kernel is asked for its own losses (with AF_XDP, by
+    /// [`refresh`](Self::refresh)).
     fn counters(&self) -> LinkCounters;
 }
 
-/// What carries the frames of a link.
+/// The kind of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkKind {
     /// An AF_PACKET socket.
@@ -75,14 +75,14 @@ impl fmt::Display for LinkKind {
     }
 }
 
-/// Whether frames can pass.
+/// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkState {
-    /// They can.
+    /// Frames can pass.
     Up,
-    /// The interface is down, or has no carrier, or there is no route.
+    /// The interface is down, has no carrier, or there is no route.
     Down,
-    /// There is no interface of that name now.
+    /// There is no interface with this name now.
     Gone,
 }
 
@@ -96,37 +96,37 @@ impl fmt::Display for LinkState {
     }
 }
 
-/// What became of a batch.
+/// The result of sending a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "frames that were not taken are still to be sent"]
 pub struct SendOutcome {
-    /// So many from the beginning are done with: on their way, unless they are among the refused.
+    /// The number of frames from the start of the batch that are done: sent, or refused.
     pub accepted: usize,
-    /// Which of those cannot go, now or later.
+    /// The frames among those that cannot be sent, now or later.
     pub refused: RefusedFrames,
-    /// When to go on with the others.
+    /// The time to send the remaining frames.
     pub next: SendNext,
 }
 
-/// A set of frames of a batch that cannot be sent: too long for the MTU as it is now, or to a peer that has no address or no
-/// route. They are counted by reason.
+/// A set of frames of a batch that cannot be sent: too long for the current MTU, or to a peer without a known address or route. They are
+/// counted by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusedFrames(u32);
 
 const _: () = assert!(SEND_MAX <= u32::BITS as usize);
 
 impl RefusedFrames {
-    /// Whether there are none.
+    /// Returns true if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether frame `n` of the batch is among them.
+    /// Returns true if frame `n` of the batch is in the set.
     pub fn contains(self, n: usize) -> bool {
         n < SEND_MAX && self.0 >> n & 1 == 1
     }
 
-    /// How many.
+    /// Returns the number of frames in the set.
     pub fn count(self) -> usize {
         self.0.count_ones() as usize
     }
@@ -137,44 +137,44 @@ impl RefusedFrames {
     }
 }
 
-/// When to send what was not taken.
+/// The time to send the frames that were not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendNext {
-    /// At once: nothing is in the way.
+    /// At once, because nothing blocks them.
     Ready,
-    /// When the descriptor is writable, or a little later: there is no room now.
+    /// When the descriptor is writable, or a little later, because there is no room now.
     Full,
-    /// When the link is up again: frames for it may be taken for lost.
+    /// When the link is up again. Frames for it may be considered lost.
     Down,
 }
 
-/// A link that does not work any more, for a reason that will not pass.
+/// A permanent failure of a link.
 #[derive(Debug, thiserror::Error)]
 #[error("{link}: {operation}: {source}")]
 pub struct LinkError {
-    /// Which link.
+    /// The name of the link.
     pub link: String,
-    /// What was tried.
+    /// The operation.
     pub operation: &'static str,
-    /// What the system said.
+    /// The system's error.
     pub source: Errno,
 }
 
-/// Why a link cannot be opened.
+/// The reason why a link cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such interface, here in this network namespace.
+    /// There is no such interface in this network namespace.
     #[error("there is no interface {name} in this network namespace (`ip link` lists them)")]
     NoInterface {
-        /// Its name.
+        /// The name of the interface.
         name: String,
     },
-    /// Its frames do not begin with an Ethernet header.
+    /// The interface is not an Ethernet interface.
     #[error("{name} is no Ethernet interface (its type is {hardware}, see linux/if_arp.h)")]
     NotEthernet {
-        /// Its name.
+        /// The name of the interface.
         name: String,
-        /// What it is instead.
+        /// The hardware type of the interface.
         hardware: u16,
     },
     /// A privilege is missing.
@@ -182,59 +182,59 @@ pub enum OpenError {
         "{operation} needs {capability}: start the program with it (as root, or AmbientCapabilities={capability} in its unit)"
     )]
     NotPermitted {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// What is missing.
+        /// The missing capability.
         capability: &'static str,
     },
-    /// The kernel was built without what is needed, or is too old.
+    /// The kernel was built without a required feature, or is too old.
     #[error("{operation}: this kernel cannot ({what})")]
     NotSupported {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// What it would take.
+        /// The required feature.
         what: &'static str,
     },
-    /// The address is taken by another socket.
+    /// Another socket uses the address.
     #[error("{address} is taken by another program (`ss -ulnp` shows which)")]
     AddressInUse {
-        /// Which address.
+        /// The address.
         address: std::net::SocketAddr,
     },
-    /// The address is none of this host's.
+    /// The address does not belong to this host.
     #[error("{address} is no address of this host (`ip address` lists them)")]
     AddressNotLocal {
-        /// Which address.
+        /// The address.
         address: std::net::SocketAddr,
     },
-    /// A list of peers that cannot be used.
+    /// The list of peers is too long.
     #[error("{count} peers, of which each link can have {max}")]
     TooManyPeers {
-        /// How many there are.
+        /// The number of peers.
         count: usize,
-        /// How many there may be.
+        /// The maximum number of peers.
         max: usize,
     },
-    /// Two kinds of addresses that one socket cannot send between.
+    /// The addresses belong to different families, between which one socket cannot send.
     #[error("{peer} cannot be reached from {from}: one is IPv4, the other IPv6")]
     MixedFamilies {
-        /// Our address.
+        /// The link's own address.
         from: std::net::SocketAddr,
-        /// The peer's.
+        /// The peer's address.
         peer: std::net::SocketAddr,
     },
-    /// The system refused otherwise.
+    /// The system refused for another reason.
     #[error("{operation}: {source}")]
     Refused {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: Errno,
     },
 }
 
 impl OpenError {
-    /// What a refused step means to somebody who wants to open a link.
+    /// Converts the error of a failed step into the reason why the link cannot be opened.
     pub(crate) fn from_errno(operation: &'static str, capability: &'static str, source: Errno) -> Self {
         match source {
             Errno::PERM | Errno::ACCESS => Self::NotPermitted { operation, capability },

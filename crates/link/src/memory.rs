@@ -1,11 +1,11 @@
-//! Pages of our own for frames, at a fixed place, zeroed when they are made.
+//! Pages for frames, at a fixed address, zeroed when they are allocated.
 
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Anonymous pages. Owned by one link; what the kernel does to them it does in that link's system calls.
+/// Anonymous pages, owned by one link. The kernel accesses them only in that link's system calls.
 #[derive(Debug)]
 pub(crate) struct Memory {
     base: NonNull<u8>,
@@ -22,20 +22,20 @@ impl Memory {
 
     /// The address of a range, for the kernel.
     pub(crate) fn address(&self, at: usize, len: usize) -> NonNull<u8> {
-        assert!(at.checked_add(len).is_some_and(|end| end <= self.bytes)); // Ours: places come from our own arithmetic.
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.bytes)); // Offsets come from our own arithmetic.
         // SAFETY: inside the pages (asserted).
         unsafe { self.base.add(at) }
     }
 
-    /// The same to write. The kernel is not asked to read or write them meanwhile.
+    /// Returns the bytes of a range for writing. The kernel is not asked to access them meanwhile.
     #[cfg(feature = "af-xdp")]
     pub(crate) fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
-        // SAFETY: inside the pages; nobody of this process has references to them, because `self` is borrowed exclusively.
+        // SAFETY: inside the pages; no other reference in this process reaches them, because `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.address(at, len).as_ptr(), len) }
     }
 
-    /// The bytes of a range. Nothing writes them while they are borrowed: the kernel only does when it is asked to, or given
-    /// them (AF_XDP), either of which takes `&mut` of whoever owns these pages.
+    /// Returns the bytes of a range. They do not change while they are borrowed: the kernel writes them only when it is asked to, or given
+    /// them (AF_XDP), and either takes `&mut` of the owner of these pages.
     pub(crate) fn bytes(&self, at: usize, len: usize) -> &[u8] {
         // SAFETY: inside the pages, which were zeroed and so are initialised; not written meanwhile, see above.
         unsafe { std::slice::from_raw_parts(self.address(at, len).as_ptr(), len) }

@@ -1,6 +1,6 @@
-//! Messages that are to be sent, and the call that sends them: headers, vectors, addresses and control messages of a batch.
+//! Messages to send, and the call that sends them: headers, vectors, addresses and control messages of a batch.
 //!
-//! Each link has one, made when it is opened. What it points at is set anew by each call and used by that call alone.
+//! Each link has one value, allocated when it is opened. Each call sets all pointers anew and is the only one to use them.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -11,26 +11,26 @@ use crate::Frame;
 use crate::link::SEND_MAX;
 use crate::sys::{self, FAMILY_V4, FAMILY_V6, iovec, mmsghdr};
 
-/// Parts of all frames of a batch.
+/// The maximum number of parts of all frames of a batch.
 const VECTORS_MAX: usize = 3 * SEND_MAX;
 
-/// Bytes of a control message with one `u16`: length, level, type, the value; and what there is room for.
+/// The size of a control message with one `u16` (length, level, type, value), and the size of its buffer.
 const CONTROL_BYTES: usize = 18;
 const CONTROL_ROOM: usize = 24;
 
 /// A message of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
-    /// Its first frame among those of the batch, and how many it is made of.
+    /// The index of the first frame in the batch, and the number of frames.
     pub(crate) first: usize,
     pub(crate) count: usize,
-    /// Whom it is for; nobody where the socket is bound to an interface.
+    /// The destination; `None` if the socket is bound to an interface.
     pub(crate) to: Option<SocketAddr>,
-    /// Of how many bytes each datagram is, if the kernel is to cut the message.
+    /// The size of each datagram, if the kernel is to split the message.
     pub(crate) segment: Option<u16>,
 }
 
-/// Room for the headers of a batch.
+/// The headers of a batch and everything they point to.
 pub(crate) struct Outgoing {
     headers: [mmsghdr; SEND_MAX],
     vectors: [iovec; VECTORS_MAX],
@@ -49,18 +49,18 @@ impl Outgoing {
         })
     }
 
-    /// Sends messages made of these frames, in order, until the kernel takes no more: how many it took.
+    /// Sends messages made of these frames, in order, until the kernel takes no more; returns the number taken.
     ///
     /// # Panics
     ///
-    /// If there are more than [`SEND_MAX`] messages, or frames in them all together.
+    /// Panics if there are more than [`SEND_MAX`] messages, or more than [`SEND_MAX`] frames in all of them.
     pub(crate) fn send(
         &mut self,
         socket: impl AsFd,
         frames: &[Frame<'_>],
         messages: &[Message],
     ) -> Result<usize, Errno> {
-        assert!(messages.len() <= SEND_MAX); // Ours, as is the next one: links make batches of that size.
+        assert!(messages.len() <= SEND_MAX); // Links make batches of at most this size, also for the next assertion.
         let mut vectors_used = 0;
         for (n, message) in messages.iter().enumerate() {
             let first = vectors_used;
@@ -90,7 +90,7 @@ impl Outgoing {
         unsafe { sys::send_messages(socket, &mut self.headers[..messages.len()]) }
     }
 
-    /// Sets the lengths of name and control of message `n`, and what is in them.
+    /// Sets the name and the control message of message `n`, and their lengths.
     fn address(&mut self, n: usize, message: &Message) {
         let (name, name_len) = message.to.map_or(([0; 7], 0), name_of);
         self.names[n] = name;
@@ -108,7 +108,7 @@ impl Outgoing {
     }
 }
 
-/// The control message `UDP_SEGMENT` (struct cmsghdr of a 64-bit system).
+/// Returns the control message `UDP_SEGMENT` (struct cmsghdr of a 64-bit system).
 fn segment_control(bytes: u16) -> [u64; CONTROL_ROOM / 8] {
     let mut control = [0; CONTROL_ROOM];
     control[..8].copy_from_slice(&(CONTROL_BYTES as u64).to_ne_bytes());
@@ -118,7 +118,7 @@ fn segment_control(bytes: u16) -> [u64; CONTROL_ROOM / 8] {
     std::array::from_fn(|at| u64::from_ne_bytes(control[8 * at..8 * at + 8].try_into().expect("eight bytes")))
 }
 
-/// `struct sockaddr_in` or `sockaddr_in6`, and its length.
+/// Returns `struct sockaddr_in` or `sockaddr_in6`, and its length.
 fn name_of(address: SocketAddr) -> ([u32; 7], u32) {
     let mut name = [0; 28];
     name[2..4].copy_from_slice(&address.port().to_be_bytes());

@@ -1,10 +1,10 @@
 //! Frames by an AF_PACKET socket: any network card, bridge or veth, any MTU, nothing to install.
 //!
-//! The socket takes one ethertype from one interface. It sends past the queueing disciplines (unless told otherwise), sees no
-//! frame of its own, and has a large buffer. A frame that the interface sees only because it listens to everything
-//! (`PACKET_OTHERHOST`) is dropped.
+//! The socket receives one ethertype from one interface. It bypasses the queueing disciplines (unless configured otherwise), receives none
+//! of its own frames, and has a large buffer. A frame that arrives only because the interface is promiscuous (`PACKET_OTHERHOST`) is
+//! dropped.
 //!
-//! The interface is known by its name. When it goes away and another one of that name comes, the link is bound to that one
+//! The interface is identified by its name. If it disappears and another one with that name appears, the link is bound to the new one
 //! ([`Link::refresh`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,10 +23,10 @@ use crate::{
     Frame, Link, LinkCounters, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, SendNext, SendOutcome,
 };
 
-/// Frames received at once.
+/// The maximum number of frames received at once.
 const RECEIVE_MAX: usize = 64;
 
-/// Each frame is a message.
+/// Messages with one frame each.
 static ONE_FRAME_EACH: [Message; SEND_MAX] = {
     let mut messages = [Message { first: 0, count: 1, to: None, segment: None }; SEND_MAX];
     let mut n = 0;
@@ -37,14 +37,14 @@ static ONE_FRAME_EACH: [Message; SEND_MAX] = {
     messages
 };
 
-/// How a packet link is opened.
+/// Options for opening a packet link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketOptions {
-    /// Frames go to the card past its queueing discipline, which costs a third; not wanted where `tc` limits the rate.
+    /// True if frames bypass the queueing discipline, which would cost a third. Set to false if `tc` limits the rate.
     pub qdisc_bypass: bool,
-    /// Bytes of the kernel's receive buffer; less where CAP_NET_ADMIN is missing and `net.core.rmem_max` is smaller.
+    /// The size of the kernel's receive buffer in bytes. Smaller without CAP_NET_ADMIN if `net.core.rmem_max` is smaller.
     pub receive_buffer: u32,
-    /// Bytes of the kernel's send buffer; less as above (`net.core.wmem_max`).
+    /// The size of the kernel's send buffer in bytes, with the same limitation (`net.core.wmem_max`).
     pub send_buffer: u32,
 }
 
@@ -54,20 +54,20 @@ impl Default for PacketOptions {
     }
 }
 
-/// Frames of one ethertype by one interface.
+/// A link for the frames of one ethertype on one interface.
 #[derive(Debug)]
 pub struct PacketLink {
     name: String,
     ethertype: u16,
     socket: OwnedFd,
-    /// As it was last seen.
+    /// The interface as last seen.
     interface: Interface,
     state: LinkState,
     outgoing: Box<Outgoing>,
     incoming: Incoming,
-    /// The frames of the last batch: number of the message, and length.
+    /// The frames of the last batch: index of the message, and length.
     batch: Vec<(usize, usize)>,
-    /// There may be more than those.
+    /// True if more frames may be waiting.
     has_more: bool,
     counters: LinkCounters,
 }
@@ -98,17 +98,17 @@ impl PacketLink {
         move |source| LinkError { link, operation, source }
     }
 
-    /// What is to be done after the kernel refused the first of the frames offered to it.
+    /// Decides how to continue after the kernel refused the first of the frames offered to it.
     fn refusal(&mut self, errno: Errno) -> Result<Refusal, LinkError> {
         match errno {
             Errno::MSGSIZE => {
-                // The MTU was lowered; the next frames are asked for with the new one.
+                // The MTU was lowered. The new one applies to the next frames.
                 self.query()?;
                 self.counters.too_long += 1;
                 Ok(Refusal::Frame)
             }
             Errno::AGAIN => Ok(Refusal::Rest(SendNext::Full)),
-            // The card's queue is full; or there is no carrier, which this kernel says in the same way.
+            // The card's queue is full, or there is no carrier, for which the kernel returns the same error.
             Errno::NOBUFS => {
                 Ok(Refusal::Rest(if self.query()? == LinkState::Up { SendNext::Full } else { SendNext::Down }))
             }
@@ -121,7 +121,7 @@ impl PacketLink {
         }
     }
 
-    /// Looks at the interface anew, and binds the socket to it if it is another one now.
+    /// Queries the interface, and binds the socket to it if it is another one now.
     fn query(&mut self) -> Result<LinkState, LinkError> {
         let now = match query(&self.socket, &self.name) {
             Ok(now) => now,
@@ -134,7 +134,7 @@ impl PacketLink {
         let is_new = now.index != self.interface.index || self.state == LinkState::Gone;
         if is_new && let Err(source) = sys::bind_packet(&self.socket, self.ethertype, now.index) {
             return match source {
-                Errno::NODEV => Ok(LinkState::Gone), // Gone again, or renamed, since we asked.
+                Errno::NODEV => Ok(LinkState::Gone), // Gone again, or renamed, since the query.
                 source => Err(self.failed("binding to the interface of this name that is new")(source)),
             };
         }
@@ -143,7 +143,7 @@ impl PacketLink {
         Ok(self.state)
     }
 
-    /// Keeps of the messages that came those that are frames for us.
+    /// Keeps the messages that are frames for this host.
     fn keep_frames(&mut self, count: usize) {
         for n in 0..count {
             let message = self.incoming.message(n);
@@ -162,20 +162,20 @@ impl PacketLink {
     }
 }
 
-/// Where `sll_pkttype` stands in `struct sockaddr_ll`.
+/// The offset of `sll_pkttype` in `struct sockaddr_ll`.
 const PACKET_TYPE_AT: usize = 10;
 
-/// What a refused frame means.
+/// The consequence of a refused frame.
 enum Refusal {
-    /// That frame cannot go.
+    /// The frame cannot be sent.
     Frame,
-    /// Neither it nor the rest can go now.
+    /// Neither the frame nor the rest can be sent now.
     Rest(SendNext),
-    /// Nothing.
+    /// The frame can be sent again at once.
     Retry,
 }
 
-/// A socket that is not bound yet, so that it receives nothing before it is set up.
+/// Creates an unbound socket, which receives nothing before its options are set.
 fn socket(options: &PacketOptions) -> Result<OwnedFd, OpenError> {
     let operation = "opening a packet socket";
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -184,27 +184,27 @@ fn socket(options: &PacketOptions) -> Result<OwnedFd, OpenError> {
         source => OpenError::from_errno(operation, "CAP_NET_RAW", source),
     })?;
     if options.qdisc_bypass {
-        // Before Linux 3.14 there is none, and frames go the longer way.
+        // Before Linux 3.14 the option does not exist, and frames pass the queueing discipline.
         let _ = sys::set_option(&socket, sys::PACKET_QDISC_BYPASS, 1);
     }
-    // Before Linux 4.20 we see our own frames, and drop them by their type.
+    // Before Linux 4.20 the socket receives its own frames, and the link drops them by their type.
     let _ = sys::set_option(&socket, sys::PACKET_IGNORE_OUTGOING, 1);
     set_buffers(&socket, options.receive_buffer, options.send_buffer);
     Ok(socket)
 }
 
-/// Buffers as large as we may make them.
+/// Sets the buffer sizes as far as the process may.
 pub(crate) fn set_buffers(socket: impl AsFd, receive: u32, send: u32) {
     let larger = |force, plain, bytes: u32| {
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
-        // What is refused leaves the buffer as it is: fewer frames fit, and what is lost is counted.
+        // After a refusal the buffer keeps its size: fewer frames fit, and losses are counted.
         let _ = sys::set_option(&socket, force, bytes).or_else(|_| sys::set_option(&socket, plain, bytes));
     };
     larger(sys::RECEIVE_BUFFER_FORCE, sys::RECEIVE_BUFFER, receive);
     larger(sys::SEND_BUFFER_FORCE, sys::SEND_BUFFER, send);
 }
 
-/// Room for frames of this interface, and of the usual large MTU, should it be raised.
+/// Allocates buffers for frames of this interface, or of the usual large MTU, in case the MTU is raised.
 fn incoming_for(interface: &Interface) -> Result<Incoming, Errno> {
     let longest = HEADER_BYTES + 4 + (interface.mtu as usize).max(9216); // 4: a VLAN tag.
     Incoming::new(RECEIVE_MAX, longest.next_multiple_of(64), false)
@@ -280,7 +280,7 @@ impl Link for PacketLink {
             }
             Err(Errno::AGAIN) => false,
             Err(Errno::INTR) => true,
-            // Told once, when the interface goes down.
+            // The kernel reports this once, when the interface goes down.
             Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
                 self.query()?;
                 false

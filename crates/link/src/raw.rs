@@ -1,13 +1,13 @@
-//! Bare frames without a protocol: what a link can do, to measure protocols against. Generic over links; both ends in one
-//! process or in two.
+//! Measures the performance of a link with bare frames, without a protocol, for comparison with protocols. Generic over links. Both ends
+//! can be in one process or in two.
 //!
 //! ```text
 //!   stream_out ── Data, Data, … (a window of them) ──► stream_in         ping ── Ping ──► pong
 //!              ◄── Ack each 64 ──────────────────────                         ◄── Pong ──
 //! ```
 //!
-//! Nothing is repeated: what the link loses stays lost and is counted. Only when nothing has come for a while, the sender asks
-//! how far the receiver is.
+//! Nothing is retransmitted: lost frames stay lost and are counted. If nothing arrives for a while, the sender asks for the receiver's
+//! progress.
 
 mod message;
 mod ping;
@@ -25,92 +25,92 @@ use message::RawMessage;
 pub use ping::{PingReport, ping, pong};
 pub use stream::{StreamReport, stream_in, stream_out};
 
-/// What both ends of a measurement agree on.
+/// The parameters on which both ends of a measurement agree.
 #[derive(Clone, Debug)]
 pub struct MeasurementPlan {
     /// The other end's address in frames.
     pub to: NicId,
     /// The links' ethertype.
     pub ethertype: u16,
-    /// Bytes of each frame, from the Ethernet header on; [`RAW_MESSAGE_BYTES`] at least.
+    /// The size of each frame, from the Ethernet header on; at least [`RAW_MESSAGE_BYTES`].
     pub frame_bytes: usize,
-    /// How many frames, or round trips.
+    /// The number of frames, or of round trips.
     pub count: u64,
-    /// Frames that may be under way.
+    /// The maximum number of frames in flight.
     pub window: u64,
-    /// Frames from one acknowledgement to the next.
+    /// The number of frames between two acknowledgements.
     pub ack_interval: u64,
-    /// Frames handed to the link at once.
+    /// The number of frames passed to the link at once.
     pub batch: usize,
-    /// How to wait.
+    /// The way of waiting.
     pub wait: RawWait,
-    /// How long the other end may be silent before the measurement has failed.
+    /// The time without frames after which the measurement fails.
     pub timeout: Duration,
 }
 
 impl MeasurementPlan {
-    /// The usual: a window of 512, an acknowledgement each 64 frames, batches of 32.
+    /// Creates a plan with defaults: a window of 512, an acknowledgement every 64 frames, batches of 32.
     pub fn new(to: NicId, ethertype: u16, frame_bytes: usize, count: u64) -> Self {
         let (window, ack_interval, batch) = (512, 64, 32);
         let timeout = Duration::from_secs(10);
         Self { to, ethertype, frame_bytes, count, window, ack_interval, batch, wait: RawWait::Sleep, timeout }
     }
 
-    /// The same with another way to wait.
+    /// Returns the plan with another way of waiting.
     pub fn waiting(self, wait: RawWait) -> Self {
         Self { wait, ..self }
     }
 }
 
-/// How an end waits for frames.
+/// The way in which an end waits for frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawWait {
-    /// It looks again and again.
+    /// Polls the link repeatedly.
     Spin,
-    /// It sleeps on the link's descriptor.
+    /// Sleeps on the link's descriptor.
     Sleep,
 }
 
-/// Why a measurement ended early.
+/// The reason why a measurement ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum RawError {
-    /// The link does not work any more.
+    /// The link has failed.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// Waiting for it failed.
+    /// Waiting for the link failed.
     #[error("waiting for frames: {0}")]
     Wait(#[source] Errno),
-    /// The other end, or the link, has been silent for too long.
+    /// No frame arrived for too long.
     #[error("nothing for {} ms: is the other end there? (the link is {state})", waited.as_millis())]
     Timeout {
-        /// For how long.
+        /// The time without frames.
         waited: Duration,
-        /// What the link looks like.
+        /// The state of the link.
         state: LinkState,
     },
-    /// The link takes no frames of this length, or not to that address.
+    /// The link refuses frames of this length or to this address.
     #[error("frames of {bytes} bytes to {to} are refused (at most {max} bytes; for UDP the address must be a peer's)")]
     Refused {
-        /// How long they are.
+        /// The size of the frames.
         bytes: usize,
-        /// To whom.
+        /// The destination.
         to: NicId,
-        /// The longest that the link takes.
+        /// The longest frame that the link takes.
         max: u32,
     },
 }
 
-/// How long nothing comes before we ask.
+/// The time without frames after which the sender probes.
 const PROBE_AFTER: Duration = Duration::from_millis(20);
 
-/// One end.
+/// One end of a measurement.
 struct MeasurementEnd<'a> {
     link: &'a mut dyn Link,
     plan: &'a MeasurementPlan,
     /// The heads of a batch.
     heads: Vec<[u8; RAW_MESSAGE_BYTES]>,
     filler: Vec<u8>,
-    /// When something last came.
+    /// The time at which a frame last arrived.
     last_received: Instant,
 }
 
@@ -121,7 +121,7 @@ impl<'a> MeasurementEnd<'a> {
         Self { link, plan, heads, filler, last_received: Instant::now() }
     }
 
-    /// Sends messages numbered from `first` on, as full frames or as short ones: how many went.
+    /// Sends messages numbered from `first` on, as full frames or as short ones; returns the number sent.
     fn send(
         &mut self,
         message: impl Fn(u64) -> RawMessage,
@@ -150,24 +150,24 @@ impl<'a> MeasurementEnd<'a> {
         Ok(sent.accepted)
     }
 
-    /// Sends one short message, however long it takes until there is room.
+    /// Sends one short message, and waits until there is room.
     fn send_one(&mut self, message: RawMessage) -> Result<(), RawError> {
         while self.send(|_| message, 0, 1, false)? == 0 {}
         Ok(())
     }
 
-    /// Waits until the link can be asked again.
+    /// Waits until the link can take frames again.
     fn wait_for_room(&mut self, next: SendNext) -> Result<(), RawError> {
         self.check_timeout()?;
         match (next, self.plan.wait) {
-            // A card's full queue cannot be waited for; a full buffer of the socket can, and is writable as long as it is not full.
+            // A full queue of the card cannot be polled, because the socket is writable as long as its own buffer is not full.
             (SendNext::Full, RawWait::Sleep) => self.sleep(PollFlags::OUT, Duration::from_millis(1)),
             (SendNext::Full, RawWait::Spin) | (SendNext::Ready, _) => Ok(()),
             (SendNext::Down, _) => self.sleep(PollFlags::PRI, Duration::from_millis(1)),
         }
     }
 
-    /// Takes a batch, and waits for one up to [`PROBE_AFTER`] if there is none. Puts the messages in it into `messages`.
+    /// Receives a batch; if there is none, waits for one up to [`PROBE_AFTER`]. Puts its messages into `messages`.
     fn receive(&mut self, messages: &mut Vec<RawMessage>, may_wait: bool) -> Result<(), RawError> {
         messages.clear();
         let end = Instant::now() + PROBE_AFTER;
@@ -197,7 +197,7 @@ impl<'a> MeasurementEnd<'a> {
         }
     }
 
-    /// Fails once nothing was heard for too long.
+    /// Fails if no frame arrived for too long.
     fn check_timeout(&self) -> Result<(), RawError> {
         let waited = self.last_received.elapsed();
         if waited < self.plan.timeout {

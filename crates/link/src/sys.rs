@@ -1,5 +1,5 @@
-//! System calls that rustix does not have: many messages at once, addresses of packet sockets, options by number, and what an
-//! ioctl tells of an interface. The one file that calls libc.
+//! System calls that rustix lacks: many messages at once, addresses of packet sockets, options by number, and ioctls about interfaces. Only
+//! this file calls libc.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -26,12 +26,12 @@ pub(crate) const PACKET_HOST: u8 = 0;
 pub(crate) const PACKET_MULTICAST: u8 = 2;
 pub(crate) const FAMILY_V4: u16 = libc::AF_INET as u16;
 pub(crate) const FAMILY_V6: u16 = libc::AF_INET6 as u16;
-/// Fragments are refused, with the size that fits: `IP_PMTUDISC_DO`.
+/// Datagrams that are too long are refused instead of fragmented: `IP_PMTUDISC_DO`.
 pub(crate) const DISCOVER_DO: i32 = libc::IP_PMTUDISC_DO;
-/// Hardware whose frames begin with an Ethernet header: `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`.
+/// Hardware types with an Ethernet header at the start of frames: `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`.
 pub(crate) const ETHERNET: [u16; 2] = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK];
 
-/// An option of a socket.
+/// A socket option.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opt {
     level: i32,
@@ -39,24 +39,24 @@ pub(crate) struct Opt {
 }
 
 impl Opt {
-    /// An option of AF_XDP sockets.
+    /// Returns an option of AF_XDP sockets.
     #[cfg(feature = "af-xdp")]
     pub(crate) const fn xdp(name: i32) -> Self {
         Self { level: libc::SOL_XDP, name }
     }
 
-    /// Its level as a control message says it.
+    /// Returns the level, as in a control message.
     pub(crate) const fn level(self) -> u32 {
         self.level as u32
     }
 
-    /// Its number as a control message says it.
+    /// Returns the number, as in a control message.
     pub(crate) const fn name(self) -> u32 {
         self.name as u32
     }
 }
 
-/// Plain words that the kernel reads or writes as they are.
+/// Plain words that the kernel reads or writes unchanged.
 pub(crate) trait KernelWords: Copy + Default {}
 impl KernelWords for i32 {}
 impl<const N: usize> KernelWords for [u32; N] where Self: Default {}
@@ -78,17 +78,17 @@ pub(crate) fn set_option<T: KernelWords>(socket: impl AsFd, opt: Opt, value: T) 
     checked(returned).map(drop)
 }
 
-/// Of asm-generic/socket.h, which libc does not have.
+/// A constant of asm-generic/socket.h that libc lacks.
 const SO_MEMINFO: i32 = 55;
 
-/// Frames that the kernel had for a socket and no room: all of its life, for any kind of socket (`SK_MEMINFO_DROPS`). None before
-/// Linux 4.12.
+/// Returns the number of messages that the kernel dropped for lack of room since the socket was opened, for any kind of socket
+/// (`SK_MEMINFO_DROPS`). Returns `None` before Linux 4.12.
 pub(crate) fn overruns(socket: impl AsFd) -> Option<u64> {
     let about = option::<[u32; 9]>(socket, Opt { level: libc::SOL_SOCKET, name: SO_MEMINFO }).ok()?;
     Some(about[8].into())
 }
 
-/// The option, and zeroes where the kernel has less to say.
+/// Returns the value of an option, filled with zeros if the kernel returns fewer bytes.
 pub(crate) fn option<T: KernelWords>(socket: impl AsFd, opt: Opt) -> Result<T, Errno> {
     let (mut value, mut len) = (T::default(), size_of::<T>() as libc::socklen_t);
     // SAFETY: the kernel writes `len` bytes at most, and any bytes are words.
@@ -98,7 +98,7 @@ pub(crate) fn option<T: KernelWords>(socket: impl AsFd, opt: Opt) -> Result<T, E
     checked(returned).map(|_| value)
 }
 
-/// Receives the frames of one ethertype that come by one interface.
+/// Binds a packet socket to the frames of one ethertype on one interface.
 pub(crate) fn bind_packet(socket: impl AsFd, ethertype: u16, index: u32) -> Result<(), Errno> {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
@@ -116,7 +116,7 @@ pub(crate) fn bind_packet(socket: impl AsFd, ethertype: u16, index: u32) -> Resu
     checked(returned).map(drop)
 }
 
-/// Sends messages in order: how many the kernel took.
+/// Sends messages in order; returns the number that the kernel took.
 ///
 /// # Safety
 ///
@@ -128,12 +128,12 @@ pub(crate) unsafe fn send_messages(socket: impl AsFd, messages: &mut [mmsghdr]) 
     checked(unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, flags as _) })
 }
 
-/// Receives messages, `count` at most: how many came.
+/// Receives at most `count` messages; returns their number.
 ///
 /// # Safety
 ///
-/// There are `count` headers at `messages`, and all addresses in them are writable for the lengths beside them, until the call
-/// ends, and nobody else uses what lies there meanwhile.
+/// There are `count` headers at `messages`. All addresses in them are writable for the lengths beside them until the call ends, and no
+/// other code uses that memory meanwhile.
 pub(crate) unsafe fn receive_messages(socket: impl AsFd, messages: *mut mmsghdr, count: u32) -> Result<usize, Errno> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     // SAFETY: the caller's promise.
@@ -157,7 +157,7 @@ pub(crate) fn bind_xdp(socket: impl AsFd, index: u32, queue: u32, flags: u16) ->
     checked(returned).map(drop)
 }
 
-/// Tells an AF_XDP socket that there is something to send, or to fill.
+/// Tells an AF_XDP socket that there are frames to send or buffers to fill.
 #[cfg(feature = "af-xdp")]
 pub(crate) fn kick(socket: impl AsFd, is_send: bool) -> Result<(), Errno> {
     let (fd, flags, nobody) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT, std::ptr::null_mut());
@@ -171,7 +171,7 @@ pub(crate) fn kick(socket: impl AsFd, is_send: bool) -> Result<(), Errno> {
     if returned < 0 { Err(last()) } else { Ok(()) }
 }
 
-/// `bpf(2)` with words as its attribute: what it returns, a descriptor where it makes something.
+/// Calls `bpf(2)` with words as its attribute. Returns its result, which is a descriptor if the command creates an object.
 ///
 /// # Safety
 ///
@@ -183,7 +183,7 @@ pub(crate) unsafe fn bpf(command: u32, attribute: &mut [u64; 16]) -> Result<i32,
     i32::try_from(returned).ok().filter(|number| *number >= 0).ok_or_else(last)
 }
 
-/// What can be asked of an interface by its name.
+/// The properties of an interface that can be queried by its name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InterfaceQuery {
     Index,
@@ -195,7 +195,7 @@ pub(crate) enum InterfaceQuery {
 /// `IFF_UP` and `IFF_RUNNING`.
 pub(crate) const UP_AND_RUNNING: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
 
-/// Asks the kernel about an interface: the union of `struct ifreq` as it comes back.
+/// Queries the kernel about an interface; returns the union in `struct ifreq`.
 pub(crate) fn query_interface(socket: impl AsFd, name: &str, query: InterfaceQuery) -> Result<[u8; 24], Errno> {
     let request = match query {
         InterfaceQuery::Index => libc::SIOCGIFINDEX,
@@ -203,7 +203,7 @@ pub(crate) fn query_interface(socket: impl AsFd, name: &str, query: InterfaceQue
         InterfaceQuery::Flags => libc::SIOCGIFFLAGS,
         InterfaceQuery::Hardware => libc::SIOCGIFHWADDR,
     };
-    let mut text = [0_u8; libc::IFNAMSIZ + 24]; // A name with its zero, and the union.
+    let mut text = [0_u8; libc::IFNAMSIZ + 24]; // The name with its terminating zero, and the union.
     let bytes = name.as_bytes();
     if bytes.is_empty() || bytes.len() >= libc::IFNAMSIZ || bytes.contains(&0) {
         return Err(Errno::NODEV);

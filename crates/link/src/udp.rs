@@ -1,12 +1,12 @@
-//! Frames as UDP datagrams: for hosts between which there is only an IP path. The format is docs/spec/mxoe-over-udp.md.
+//! Frames as UDP datagrams, for hosts that are connected only by IP. The format is docs/spec/mxoe-over-udp.md.
 //!
 //! ```text
 //!   frame ──► one datagram, whole, Ethernet header first          to the host that answers to its destination
 //!   frames of one length to one host ──► one send (UDP_SEGMENT) … one receive (UDP_GRO) ──► frames
 //! ```
 //!
-//! Hosts are configured ([`UdpLink::set_peers`]); the table says who may send in whose name. Datagrams are never fragmented: a
-//! frame that is longer than the path takes is refused, as on a wire.
+//! Hosts are configured ([`UdpLink::set_peers`]). The table says which host may use which source addresses. Datagrams are never fragmented:
+//! a frame that is too long for the path is refused.
 
 mod path;
 mod peers;
@@ -35,42 +35,42 @@ use peers::Peers;
 use received::{Drop, check, sender};
 use segments::DATAGRAM_BYTES_MAX;
 
-/// The port of frames: their ethertype.
+/// The UDP port: the ethertype of the frames.
 pub const UDP_PORT: u16 = 0x86DF;
 
-/// Datagrams, or runs of them, received at once.
+/// The maximum number of datagrams, or runs of them, received at once.
 const RECEIVE_MAX: usize = 16;
 
-/// Room for each: whatever a datagram can be.
+/// The size of each buffer: the maximum size of a datagram.
 const DATAGRAM_BUFFER_BYTES: usize = 1 << 16;
 
-/// Frames in them, usually; more only cost an allocation.
+/// The usual number of frames in them. More frames only cost an allocation.
 const FRAMES_TYPICAL: usize = 64 * RECEIVE_MAX;
 
-/// The MTU that is assumed while no peer is known.
+/// The MTU that is assumed while there is no peer.
 const MTU_DEFAULT: u32 = 1500;
 
-/// How a UDP link is opened.
+/// Options for opening a UDP link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpOptions {
-    /// Where we receive, and send from. An unspecified IPv6 address takes IPv4 as well.
+    /// The address for receiving and sending. An unspecified IPv6 address includes IPv4.
     pub bind: SocketAddr,
-    /// Our address in frames.
+    /// The link's own address in frames.
     pub nic: NicId,
-    /// What all frames have as ethertype; others are dropped.
+    /// The ethertype of all frames. Others are dropped.
     pub ethertype: u16,
-    /// The longest frame, instead of what the path to every peer takes.
+    /// The longest frame, in place of the limit of the paths to all peers.
     pub frame_bytes_max: Option<u32>,
-    /// Several frames in one system call where the kernel can (`UDP_SEGMENT`, `UDP_GRO`).
+    /// True to pass several frames in one system call if the kernel can (`UDP_SEGMENT`, `UDP_GRO`).
     pub offload: bool,
-    /// Bytes of the kernel's receive buffer, as for [`PacketOptions`](crate::PacketOptions).
+    /// The size of the kernel's receive buffer in bytes, as for [`PacketOptions`](crate::PacketOptions).
     pub receive_buffer: u32,
-    /// Bytes of the kernel's send buffer.
+    /// The size of the kernel's send buffer in bytes.
     pub send_buffer: u32,
 }
 
 impl UdpOptions {
-    /// The usual, for a board of this address.
+    /// Returns the default options for a board with this address.
     pub fn new(nic: NicId) -> Self {
         Self {
             bind: SocketAddr::from((Ipv6Addr::UNSPECIFIED, UDP_PORT)),
@@ -84,7 +84,7 @@ impl UdpOptions {
     }
 }
 
-/// Frames by UDP.
+/// A link that carries frames as UDP datagrams.
 #[derive(Debug)]
 pub struct UdpLink {
     name: String,
@@ -92,18 +92,18 @@ pub struct UdpLink {
     bound: SocketAddr,
     socket: OwnedFd,
     routes: Routes,
-    /// Whether the kernel cuts messages.
+    /// True if the kernel splits messages.
     segments: bool,
     peers: Peers,
-    /// The longest frame that the path to every peer takes.
+    /// The length of the longest frame that fits the path to every peer.
     path_bytes_max: u32,
     state: LinkState,
     outgoing: Box<Outgoing>,
     messages: Vec<Message>,
     incoming: Incoming,
-    /// The frames of the last batch: where they begin, and their lengths.
+    /// The frames of the last batch: offset and length.
     batch: Vec<(usize, usize)>,
-    /// There may be more than those.
+    /// True if more frames may be waiting.
     has_more: bool,
     counters: LinkCounters,
 }
@@ -118,7 +118,7 @@ impl UdpLink {
         let probe = || sys::set_option(&socket, sys::UDP_SEGMENT, 0).is_ok();
         let segments = options.offload && probe();
         if options.offload {
-            let _ = sys::set_option(&socket, sys::UDP_GRO, 1); // Else datagrams come one by one.
+            let _ = sys::set_option(&socket, sys::UDP_GRO, 1); // Without this option datagrams arrive singly.
         }
         let mut link = Self {
             name: format!("udp:{bound}"),
@@ -142,7 +142,7 @@ impl UdpLink {
         Ok(link)
     }
 
-    /// The hosts that are reached by this link, instead of those before. Those that stay keep the names they announced.
+    /// Replaces the peers. Peers that stay keep the addresses that they announced.
     pub fn set_peers(&mut self, peers: &[Peer]) -> Result<(), OpenError> {
         let max = peers::HOSTS_MAX;
         if peers.len() > max {
@@ -162,12 +162,12 @@ impl UdpLink {
         Ok(())
     }
 
-    /// Where we receive: with the port, if any was asked for.
+    /// Returns the bound address with its port.
     pub fn bound(&self) -> SocketAddr {
         self.bound
     }
 
-    /// Asks for the path to every peer anew.
+    /// Queries the path to every peer again.
     fn query(&mut self) {
         let mtus: Vec<Option<u32>> = self.peers.addresses().map(|to| self.routes.frame_bytes_to(to).ok()).collect();
         let none = mtus.is_empty().then_some(MTU_DEFAULT - overhead(self.bound.ip()));
@@ -178,7 +178,7 @@ impl UdpLink {
         }
     }
 
-    /// Whom a datagram is addressed to, on a socket of our family.
+    /// Returns the destination in the address family of the socket.
     fn on_our_socket(&self, to: SocketAddr) -> SocketAddr {
         match to {
             SocketAddr::V4(v4) if self.bound.is_ipv6() => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
@@ -188,12 +188,12 @@ impl UdpLink {
 
     fn host_of(&self, frame: &Frame<'_>) -> Option<SocketAddr> {
         if frame.len() > self.frame_bytes_max() as usize {
-            return None; // Refused by `send_without_host`.
+            return None; // `send_without_host` refuses these.
         }
         self.peers.address_of(frame.destination()).map(|to| self.on_our_socket(to))
     }
 
-    /// Sends what can be sent from frame `sent.accepted` on; false once it is over.
+    /// Sends as many frames as possible, starting at frame `sent.accepted`. Returns false when sending is over.
     fn send_some(
         &mut self,
         frames: &[Frame<'_>],
@@ -225,7 +225,7 @@ impl UdpLink {
                         Ok(true)
                     }
                     Err(errno) if first.count > 1 && is_about_cutting(errno) => {
-                        *singly = from + first.count; // Each of them will say what is wrong with it, if anything is.
+                        *singly = from + first.count; // Each of these frames gets its own error, if any.
                         self.segments &= errno == Errno::MSGSIZE || errno == Errno::INVAL;
                         Ok(true)
                     }
@@ -237,7 +237,7 @@ impl UdpLink {
         outcome
     }
 
-    /// Sends a frame that is not for one known host: it is too long, for all hosts, or for an unknown one.
+    /// Handles a frame that is not for one known host: it is too long, a broadcast, or for an unknown host.
     fn send_without_host(&mut self, frame: &[Frame<'_>], sent: &mut SendOutcome) -> Result<bool, LinkError> {
         if frame[0].len() > self.frame_bytes_max() as usize {
             self.counters.too_long += 1;
@@ -252,7 +252,7 @@ impl UdpLink {
         Ok(true)
     }
 
-    /// A copy for every host; those that there is no room for, or no route to, are lost.
+    /// Sends a copy to every host. Copies without room or route are lost.
     fn send_to_all(&mut self, frame: &[Frame<'_>], sent: &mut SendOutcome) -> Result<bool, LinkError> {
         let hosts: Vec<SocketAddr> = self.peers.addresses().map(|to| self.on_our_socket(to)).collect(); // Rare.
         let mut taken = 0;
@@ -289,7 +289,7 @@ impl UdpLink {
         Ok(true)
     }
 
-    /// What is to be done after the kernel refused the first frame offered to it.
+    /// Decides how to continue after the kernel refused the first frame offered to it.
     fn refusal(&mut self, errno: Errno, sent: &mut SendOutcome) -> Result<bool, LinkError> {
         match errno {
             Errno::INTR => return Ok(true),
@@ -314,7 +314,7 @@ impl UdpLink {
         move |source| LinkError { link, operation, source }
     }
 
-    /// Finds the frames in message `n` of what came.
+    /// Finds the frames in received message `n`.
     fn sort(&mut self, n: usize) {
         let message = self.incoming.message(n);
         let segment = message.segment.unwrap_or(message.len).max(1);
@@ -391,7 +391,7 @@ impl Link for UdpLink {
             }
             Err(Errno::AGAIN) => false,
             Err(Errno::INTR) => true,
-            Err(errno) if is_about_the_path(errno) => true, // Told of what we sent, before what came.
+            Err(errno) if is_about_the_path(errno) => true, // The error concerns sent frames and precedes the received ones.
             Err(errno) => return Err(self.failed("receiving")(errno)),
         };
         Ok(self.batch.len())

@@ -1,16 +1,16 @@
 //! Frames by an AF_XDP socket, past the kernel's protocol stack.
 //!
-//! A small program on the interface hands frames of our ethertype to the socket and all others to the stack
-//! ([`program`]). Frames are copied into and out of pages shared with the kernel, by us on the way out, by the kernel on the way
-//! in; so on interfaces like veth this is no faster than a packet socket. It is for cards whose driver takes part
+//! A small program on the interface passes frames of the configured ethertype to the socket and all others to the protocol stack
+//! ([`program`]). Frames are copied into and out of pages shared with the kernel: by this process when sending, by the kernel when
+//! receiving. On interfaces like veth this is therefore no faster than a packet socket. It is for cards with a driver that supports it
 //! ([`XdpOptions::zero_copy`]).
 //!
-//! A frame larger than a chunk (a page) lies in several: that takes Linux 6.6, and before that [`Link::frame_bytes_max`] says
-//! 3840, whatever the MTU.
+//! A frame larger than a chunk (a page) uses several chunks, which requires Linux 6.6. On older kernels [`Link::frame_bytes_max`] is 3840,
+//! whatever the MTU.
 //!
-//! The socket hears one queue of the card. Cards spread what they do not know, such as our ethertype, to queue 0.
+//! The socket receives from one queue of the card. Cards deliver unknown protocols, such as this ethertype, to queue 0.
 //!
-//! It is to be opened and refreshed in the network namespace of its interface.
+//! The link has to be opened and refreshed in the network namespace of its interface.
 
 mod program;
 mod ring;
@@ -33,23 +33,23 @@ use crate::{
 pub use program::XdpMode;
 use socket::{CHUNK, GOES_ON, HEADROOM, INCOMING, OUTGOING, Socket, XdpDesc};
 
-/// Frames received at once.
+/// The maximum number of frames received at once.
 const RECEIVE_MAX: usize = 64;
 
-/// Room for each that lies in several chunks.
+/// The buffer size for each frame that uses several chunks.
 const STRIDE: usize = 16 << 10;
 
-/// The longest frame in several chunks: as many as fit the room, and into what the kernel makes of one frame.
+/// The maximum number of chunks of a frame: limited by the buffer and by the kernel.
 const CHUNKS_MAX: usize = STRIDE / CHUNK;
 
-/// How an AF_XDP link is opened.
+/// Options for opening an AF_XDP link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpOptions {
-    /// Which queue of the card.
+    /// The queue of the card.
     pub queue: u32,
-    /// Where the program may run, tried in this order.
+    /// The modes in which the program may run, tried in this order.
     pub modes: Vec<XdpMode>,
-    /// Whether the card may read and write our pages itself; where it cannot, the kernel copies.
+    /// True if the card may access the shared pages itself. If it cannot, the kernel copies.
     pub zero_copy: bool,
 }
 
@@ -59,32 +59,32 @@ impl Default for XdpOptions {
     }
 }
 
-/// Frames of one ethertype by one queue of an interface.
+/// A link for the frames of one ethertype on one queue of an interface.
 #[derive(Debug)]
 pub struct XdpLink {
     name: String,
     ethertype: u16,
     options: XdpOptions,
     socket: Socket,
-    /// Asks about the interface.
+    /// The socket for queries about the interface.
     asking: OwnedFd,
     interface: Interface,
     state: LinkState,
-    /// Chunks that nothing is in, for frames that go.
+    /// Free chunks, for frames to send.
     free: Vec<u64>,
-    /// Where frames are put together.
+    /// The buffers in which frames of several chunks are joined.
     joined: Memory,
     batch: Vec<FramePlace>,
-    /// Chunks that the last batch lies in.
+    /// The chunks of the last batch.
     accepted: Vec<u64>,
-    /// There are more frames than those.
+    /// True if more frames are waiting.
     has_more: bool,
-    /// What sockets before this one lost.
+    /// The losses of earlier sockets.
     dropped_before: u64,
     counters: LinkCounters,
 }
 
-/// Where a frame lies.
+/// The place of a received frame.
 #[derive(Clone, Copy, Debug)]
 enum FramePlace {
     Chunk(usize, usize),
@@ -123,7 +123,7 @@ impl XdpLink {
         })
     }
 
-    /// Where the program runs.
+    /// Returns the mode in which the program runs.
     pub fn mode(&self) -> XdpMode {
         self.socket.mode
     }
@@ -133,7 +133,7 @@ impl XdpLink {
         move |source| LinkError { link, operation, source }
     }
 
-    /// What a batch depends on: the MTU, and whether frames can pass. The kernel would not say so for each frame.
+    /// Checks the MTU and the state of the link before a batch is sent, because the kernel does not report them for each frame.
     fn look_before_sending(&mut self) -> LinkState {
         let word = |answer: [u8; 24]| u32::from_ne_bytes([answer[0], answer[1], answer[2], answer[3]]);
         let flags = |answer: [u8; 24]| u32::from(u16::from_ne_bytes([answer[0], answer[1]]));
@@ -141,7 +141,7 @@ impl XdpLink {
         let flags = sys::query_interface(&self.asking, &self.name, InterfaceQuery::Flags).map(flags);
         let is_up = flags.is_ok_and(|flags| flags & sys::UP_AND_RUNNING == sys::UP_AND_RUNNING);
         self.state = match (mtu, self.state) {
-            (Err(_), _) | (_, LinkState::Gone) => LinkState::Gone, // A new one of that name takes a new socket.
+            (Err(_), _) | (_, LinkState::Gone) => LinkState::Gone, // A new interface with this name takes a new socket.
             (Ok(mtu), _) => {
                 self.interface.mtu = mtu;
                 if is_up { LinkState::Up } else { LinkState::Down }
@@ -157,7 +157,7 @@ impl XdpLink {
         self.socket.completion.release(sent);
     }
 
-    /// Copies a frame into chunks and pushes them; false if there is no room.
+    /// Copies a frame into chunks and pushes them; returns false if there is no room.
     fn push(&mut self, frame: &Frame<'_>) -> bool {
         let pieces = frame.len().div_ceil(CHUNK);
         if self.free.len() < pieces || (self.socket.transmit.room() as usize) < pieces {
@@ -185,7 +185,7 @@ impl XdpLink {
         true
     }
 
-    /// Has the kernel send what was pushed. It sends some at a time.
+    /// Makes the kernel send the pushed frames. It sends a limited number at a time.
     fn kick(&mut self) -> Result<(), LinkError> {
         for _ in 0..SEND_MAX {
             if !self.socket.transmit.wants_a_kick() && self.options.zero_copy {
@@ -197,7 +197,7 @@ impl XdpLink {
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN | Errno::INTR) if self.socket.transmit.room() < OUTGOING => {}
-                // What it could not send stays in the ring, and goes with the next kick.
+                // Unsent frames stay in the ring and go with the next kick.
                 Err(Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOBUFS) => return Ok(()),
                 Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
                     self.state = LinkState::Down;
@@ -209,14 +209,14 @@ impl XdpLink {
         Ok(())
     }
 
-    /// Gives the chunks of the last batch to the kernel again.
+    /// Returns the chunks of the last batch to the kernel.
     fn give_back(&mut self) {
         self.batch.clear();
         self.accepted.drain(..).for_each(|chunk| self.socket.fill.push(chunk));
         self.socket.fill.publish();
     }
 
-    /// Takes the frame whose first piece is `ahead`: how many pieces it has, none if it is not whole.
+    /// Takes the frame that starts at entry `ahead`. Returns its number of pieces, or `None` if it is incomplete.
     fn take(&mut self, ahead: u32, filled: u32) -> Option<u32> {
         let mut pieces = [XdpDesc { at: 0, len: 0, options: 0 }; CHUNKS_MAX];
         let (mut count, mut len) = (0, 0);
@@ -251,7 +251,7 @@ impl XdpLink {
         Some(count)
     }
 
-    /// Keeps a frame if it is for us.
+    /// Keeps a frame if it is for this host.
     fn sort(&mut self, place: FramePlace) {
         let bytes = self.bytes(place);
         match nic(bytes, 0) {
@@ -358,7 +358,7 @@ impl Link for XdpLink {
         }
         self.socket.receive.release(ahead);
         if filled == 0 && self.socket.fill.wants_a_kick() {
-            let _ = sys::kick(&self.socket.fd, false); // Its outcome is what the next call finds.
+            let _ = sys::kick(&self.socket.fd, false); // The next call finds the outcome.
         }
         Ok(self.batch.len())
     }

@@ -8,30 +8,30 @@ use isthmus_mx::StatusCode;
 use isthmus_mx::net::{IncomingId, Time};
 use std::collections::BTreeMap;
 
-/// So far ahead of what the domain has taken may a long message be fetched.
+/// The maximum number of bytes by which fetching a long message may run ahead of the domain.
 const FETCH_AHEAD_BYTES: u32 = 2 << 20;
 
-/// The same for all of them together. Those for which there is no room wait until others are over.
+/// The maximum number of bytes fetched ahead for all long messages together. Further messages wait until others are over.
 pub const FETCHED_BYTES_MAX: usize = 32 << 20;
 
 /// A long message on its way.
 #[derive(Debug)]
 pub(crate) struct Fetching {
     serial: Serial,
-    /// Bytes of it that are wanted.
+    /// The number of bytes that the domain wants.
     total: u32,
-    /// So many the domain has been given.
+    /// The number of bytes that the domain has received.
     delivered: u32,
-    /// So many beyond these may come.
+    /// The number of bytes beyond `delivered` that may arrive.
     pub(crate) ahead: u32,
-    /// Bytes that came and are not delivered yet, by their offset in the message.
+    /// Bytes that have arrived and are not delivered yet, by their offset in the message.
     pub(crate) undelivered: BTreeMap<u32, Vec<u8>>,
-    /// How it ended in the MX engine.
+    /// The status with which the transfer ended in the MX engine.
     pub(crate) ended: Option<StatusCode>,
 }
 
 impl MxTransport {
-    /// The domain wants so much of a long message; 0 when it is not interested.
+    /// Begins to fetch the first `bytes` of a long message for the domain. 0 drops the message.
     pub(crate) fn fetch(
         &mut self,
         now: Time,
@@ -58,7 +58,7 @@ impl MxTransport {
         }
     }
 
-    /// Fetches what there is room for.
+    /// Starts waiting fetches while there is room.
     pub(crate) fn start_fetches(&mut self, now: Time) {
         while let Some(&message) = self.waiting_fetches.front() {
             if let Some(Incoming { state: IncomingState::Fetching(fetching), .. }) = self.incoming.get(&message)
@@ -71,7 +71,7 @@ impl MxTransport {
         }
     }
 
-    /// Lets more of a message come, after the domain has been given some.
+    /// Permits more bytes of a message to arrive, after the domain has received some.
     fn extend_fetch(&mut self, now: Time, message: IncomingId) {
         let Some(Incoming { state: IncomingState::Fetching(fetching), .. }) = self.incoming.get_mut(&message) else {
             return;
@@ -82,7 +82,7 @@ impl MxTransport {
         self.net.allow(now, message, fetching.delivered + ahead);
     }
 
-    /// Bytes of a long message.
+    /// Handles received bytes of a long message.
     pub(crate) fn receive_fetched(
         &mut self,
         now: Time,
@@ -112,7 +112,7 @@ impl MxTransport {
         }
     }
 
-    /// True when the message is over.
+    /// Delivers fetched bytes while the domain has credit for them. True if the message is over.
     pub(crate) fn deliver_fetched(
         &mut self,
         now: Time,

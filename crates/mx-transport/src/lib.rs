@@ -45,27 +45,27 @@ use std::sync::Arc;
 
 /// The local domain of an [`MxTransport`]: how the transport reaches the domain's ring and control.
 pub trait LocalPeer {
-    /// Puts a record with its bytes into the domain's ring, or behind what waits for it.
+    /// Puts a record with its bytes into the domain's ring, or behind the records that wait for room there.
     fn deliver(&mut self, route: Route, record: &Record<'_>, bytes: &[u8]);
-    /// Gives the domain credit back for what it sent to a remote peer. A few KiB of it may wait for something else that the domain gets.
+    /// Gives the domain credit back for records that it sent to a remote peer. A few KiB of credit may wait for the domain's next record.
     fn return_credit(&mut self, route: Route, bytes: u32);
-    /// The same at once: a send of the domain's is over with it.
+    /// Gives the domain credit back at once, because it completes a send of the domain.
     fn return_credit_now(&mut self, route: Route, bytes: u32) {
         self.return_credit(route, bytes);
     }
     /// Adds a remote peer at that address, and returns its number. None if there are no numbers left.
     fn remote_peer_added(&mut self, address: Address) -> Option<DomainId>;
-    /// The remote peer is gone. Called after its last complete message has been delivered, which may be late if the domain reads
-    /// slowly.
+    /// Removes a remote peer that is gone. Called after its last complete message has been delivered, which may be late if the domain
+    /// reads slowly.
     fn remote_peer_removed(&mut self, remote_peer: DomainId, reason: Reason);
-    /// The answer to [`MxTransport::connect`].
+    /// Reports the outcome of [`MxTransport::connect`].
     fn connect_finished(&mut self, request: u64, outcome: Result<DomainId, Reason>);
 }
 
 /// A record that no correct library sends to a remote peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransportViolation {
-    /// A message begins before the one before it is whole.
+    /// A message begins before the previous one is complete.
     #[error("a message begins while another one is not whole")]
     Assembling,
     /// More of a message than it has.
@@ -93,18 +93,18 @@ pub struct MxTransport {
     remote_peers: RemotePeers,
     sends: HashMap<SendId, Sending>,
     next_send: u64,
-    /// Cost of what was taken from the domain and is not acknowledged.
+    /// The cost of records that were taken from the domain and are not acknowledged.
     unacked: u32,
     /// The credit of some remote peer is held back because of others.
     withholds_credit: bool,
-    /// Bytes of announced messages that are here: ends of those in memory of the domain's, and what was fetched from it.
+    /// Kept bytes of announced messages: the ends of messages in the domain's memory, and bytes fetched from the domain.
     edges: usize,
     streamed: usize,
     /// Messages that are fetched from the domain in fragments, and those that wait.
     streams: usize,
     waiting_streams: VecDeque<SendId>,
     incoming: HashMap<IncomingId, Incoming>,
-    /// Bytes that are kept until the domain has room for them, and those of them whose messages have not begun.
+    /// Bytes that are kept until the domain has room for them, and the part of them that belongs to messages that have not begun.
     held: usize,
     held_before_begin: usize,
     /// Bytes of long messages that the domain wants and has no room for.
@@ -120,7 +120,8 @@ pub struct MxTransport {
 }
 
 impl MxTransport {
-    /// For the endpoint `at` of a domain, which is given `credit` bytes of each remote peer before it gives credit back.
+    /// Creates the transport of a domain's endpoint `at`. The domain is given `credit` bytes of each remote peer before it returns
+    /// credit.
     pub fn new(setup: net::EndpointSetup, at: EndpointIndex, credit: u32) -> Self {
         Self {
             net: Endpoint::new(setup),
@@ -147,7 +148,7 @@ impl MxTransport {
         }
     }
 
-    /// Its number on the board.
+    /// The endpoint's number on the board.
     pub fn number(&self) -> EndpointNumber {
         self.net.setup().number
     }
@@ -157,7 +158,7 @@ impl MxTransport {
         self.net.ignored()
     }
 
-    /// What it has carried.
+    /// Counters of the traffic that the endpoint has carried.
     pub fn traffic(&self) -> &net::TrafficCounters {
         self.net.traffic()
     }
@@ -177,14 +178,14 @@ impl MxTransport {
         self.process_net_events(now, None, domain);
     }
 
-    /// The domain lets messages to a remote peer be sent straight out of memory of its.
+    /// The domain permits messages to a remote peer to be sent directly from its memory.
     pub fn grant(&mut self, remote_peer: DomainId, region: RegionId, memory: Arc<PeerRegion>) {
         if self.remote_peers.find(remote_peer).is_some_and(|peer| !self.remote_peers[peer].gone) {
             self.regions.insert((remote_peer, region), memory);
         }
     }
 
-    /// The domain takes that back. What is being sent goes on.
+    /// The domain revokes a grant. Sends from the memory that have begun go on.
     pub fn revoke(&mut self, remote_peer: DomainId, region: RegionId) {
         self.regions.remove(&(remote_peer, region));
     }
@@ -231,12 +232,12 @@ impl MxTransport {
         received
     }
 
-    /// When [`Self::tick`] is to be called, if nothing happens before.
+    /// The time at which [`Self::tick`] is to be called, unless another call changes it before.
     pub fn next_deadline(&self) -> Option<Time> {
         self.net.next_deadline()
     }
 
-    /// Time has passed.
+    /// Runs the timers that are due.
     pub fn tick(&mut self, now: Time, domain: &mut impl LocalPeer) {
         self.net.tick(now);
         self.process_net_events(now, None, domain);
@@ -247,7 +248,8 @@ impl MxTransport {
         self.net.transmit(now)
     }
 
-    /// The domain is gone. What it has sent is still brought to where it belongs, until [`Self::is_over`]; nothing more comes in.
+    /// Closes the transport, because the domain is gone. Its messages are still delivered, until [`Self::is_over`]. Nothing more is
+    /// received for it.
     pub fn close(&mut self, now: Time) {
         self.closed = true;
         self.net.set_accepting(false);
@@ -257,7 +259,7 @@ impl MxTransport {
         self.regions.clear();
     }
 
-    /// After [`Self::close`]: nothing is left to bring anywhere.
+    /// True if the transport is closed and no message is left to deliver.
     pub fn is_over(&self) -> bool {
         self.closed && self.sends.values().all(Sending::needs_domain) && !self.net.has_unacknowledged()
     }
@@ -267,7 +269,7 @@ impl MxTransport {
         self.net.is_fetching()
     }
 
-    /// So many bytes of them may be on their way at a time.
+    /// Sets the maximum number of bytes of long messages that may be in flight at a time.
     pub fn set_fetch_bytes_max(&mut self, bytes: u32) {
         self.net.set_fetch_bytes_max(bytes);
     }

@@ -1,4 +1,4 @@
-//! From other hosts to the domain: in the order in which messages began, each whole, and no more than the domain has room for.
+//! Messages from other hosts to the domain. They are delivered whole, in the order in which they began, within the domain's credit.
 
 use crate::fetching::Fetching;
 use crate::remote_peers::RemotePeerIndex;
@@ -9,24 +9,24 @@ use isthmus_layout::record::{Fragment, Record, Serial};
 use isthmus_mx::StatusCode;
 use isthmus_mx::net::{Address, IncomingId, Time};
 
-/// Bytes that are kept for a domain which does not take them, before messages to it are refused for a while. Those of messages
-/// that have not begun do not count: the one that they wait for must not be refused because of them. Nor do announcements, of which
-/// the engine takes no more than may be announced to it: a domain that does not want them yet may want others.
+/// The number of bytes kept for a domain that does not take them, before messages to it are refused for a while. Bytes of messages
+/// that have not begun do not count, because the message they wait for must not be refused because of them. Announcements do not
+/// count, because the engine limits their number and a domain that does not want them yet may want others.
 pub const HELD_BYTES_MAX: usize = 4 << 20;
 
-/// What a message counts for beside its bytes.
+/// The cost of a message in addition to its bytes.
 const MESSAGE_COST: usize = DAEMON_PATH_RECORD_COST as usize;
 
-/// Message bytes of one record: more than any frame that is usual has, so that a frame is one record.
+/// The maximum message bytes of one record. It exceeds the payload of any usual frame, so that a frame is one record.
 pub const FRAGMENT_BYTES_MAX: usize = 16 << 10;
 
-/// Where the bytes are is the ring's business.
+/// A placeholder: the ring decides where the bytes are.
 pub(crate) const NO_FRAGMENT: Fragment = Fragment { offset: 0, len: 0 };
 
-/// A message that comes in.
+/// An incoming message.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    /// Known once it has begun.
+    /// The sender, known once the message has begun.
     pub(crate) from: Option<RemotePeerIndex>,
     match_info: u64,
     pub(crate) length: u32,
@@ -37,11 +37,11 @@ pub(crate) struct Incoming {
 pub(crate) enum IncomingState {
     /// A short one: what is here of it, whether that is all, and how much of it the domain has been given.
     Short { bytes: Vec<u8>, whole: bool, delivered: usize, serial: Option<Serial> },
-    /// A long one that the domain does not know of yet.
+    /// A long message that is not announced to the domain yet.
     Long,
-    /// The domain knows of it.
+    /// A long message that is announced to the domain.
     Offered,
-    /// The domain wants it.
+    /// A long message that the domain wants.
     Fetching(Fetching),
 }
 
@@ -178,7 +178,7 @@ impl MxTransport {
         match &mut incoming.state {
             IncomingState::Short { whole, .. } if success && from.is_some() => *whole = true,
             IncomingState::Fetching(fetching) => fetching.ended = Some(code),
-            // The domain learns it when it asks for the message.
+            // The domain is notified when it asks for the message.
             IncomingState::Offered if !success => {}
             IncomingState::Short { .. } | IncomingState::Long | IncomingState::Offered => {
                 self.drop_incoming(message);
@@ -207,7 +207,7 @@ impl MxTransport {
         self.update_accepting();
     }
 
-    /// Sends the domain a short record.
+    /// Sends a short record to the domain.
     pub(crate) fn deliver_control(
         &mut self,
         peer: RemotePeerIndex,
@@ -332,7 +332,7 @@ impl Incoming {
         Self { from: None, match_info: 0, length, state }
     }
 
-    /// What a short one counts for.
+    /// The cost of a short message; 0 for others.
     fn held(&self) -> usize {
         if let IncomingState::Short { bytes, .. } = &self.state { MESSAGE_COST + bytes.len() } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! Endpoints of other hosts, as one endpoint of ours knows them.
+//! Endpoints of other hosts that one local endpoint knows.
 
 use isthmus_layout::DomainId;
 use isthmus_layout::limits::DAEMON_PATH_RECORD_COST;
@@ -7,7 +7,7 @@ use isthmus_mx::net::{Address, IncomingId, SendId};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Index, IndexMut};
 
-/// A message of the domain's that is not whole yet.
+/// A message of the domain that is not complete yet.
 #[derive(Debug)]
 pub(crate) struct Assembling {
     pub(crate) serial: Serial,
@@ -16,31 +16,31 @@ pub(crate) struct Assembling {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// One of them.
+/// An endpoint of another host.
 #[derive(Debug)]
 pub(crate) struct RemotePeer {
-    /// What the domain calls it.
+    /// The number by which the domain knows the remote peer.
     pub(crate) id: DomainId,
     pub(crate) address: Address,
-    /// It is gone, but the domain does not have everything of it yet.
+    /// True if the remote peer is gone, but the domain has not received all its messages yet.
     pub(crate) gone: bool,
-    /// From the domain to it: a message that comes in fragments.
+    /// A message of the domain to the remote peer that arrives in fragments.
     pub(crate) assembling: Option<Assembling>,
-    /// Cost of what is not acknowledged.
+    /// The cost of messages that are not acknowledged.
     pub(crate) unacked: u32,
-    /// Credit that the domain gets back when less is under way.
+    /// Credit that the domain gets back when less is in flight.
     pub(crate) owed: u32,
     /// Announced messages of the domain, by its serials.
     pub(crate) announced: HashMap<Serial, SendId>,
-    /// From it to the domain: messages that have begun, in order, and the long ones that the domain wants.
+    /// Messages to the domain: those that have begun, in order, and the long ones that the domain wants.
     pub(crate) deliverable: VecDeque<IncomingId>,
     pub(crate) fetching: VecDeque<IncomingId>,
-    /// Long messages of it that the domain knows of.
+    /// Long messages of the remote peer that the domain knows.
     pub(crate) offered: HashMap<Serial, IncomingId>,
     /// Short records that wait for room.
     pub(crate) urgent: VecDeque<Record<'static>>,
     pub(crate) next_serial: u32,
-    /// What the domain takes of it before it gives credit back, and how much of that is left.
+    /// The bytes that the domain is given before it returns credit, and the number of them that is left.
     pub(crate) credit: u32,
     pub(crate) left: u32,
 }
@@ -65,7 +65,7 @@ impl RemotePeer {
         }
     }
 
-    /// Takes room for a record with so many bytes, if there is.
+    /// Takes credit for a record with `bytes` message bytes. False if too little credit is left.
     pub(crate) fn reserve_credit(&mut self, bytes: usize) -> bool {
         let cost = DAEMON_PATH_RECORD_COST as usize + bytes;
         let affordable = cost <= self.left as usize;
@@ -75,17 +75,17 @@ impl RemotePeer {
         affordable
     }
 
-    /// The domain has taken so much, but never more than it was given.
+    /// Adds the credit that the domain returned, but never more than it was given.
     pub(crate) fn add_credit(&mut self, bytes: u32) {
         self.left = self.left.saturating_add(bytes).min(self.credit);
     }
 
-    /// What the domain was given and has not given credit back for.
+    /// The cost of records that the domain was given and has not returned credit for.
     pub(crate) fn unread(&self) -> u64 {
         (self.credit - self.left).into()
     }
 
-    /// A name for a message, that none has which the domain still knows.
+    /// Returns a serial that no message has which the domain still knows.
     pub(crate) fn serial(&mut self) -> Serial {
         loop {
             let serial = Serial(self.next_serial);
@@ -101,10 +101,10 @@ impl RemotePeer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RemotePeerIndex(u32);
 
-/// All of them.
+/// All remote peers of one endpoint.
 #[derive(Debug)]
 pub(crate) struct RemotePeers {
-    /// What the domain takes of each.
+    /// The credit of each remote peer.
     credit: u32,
     list: Vec<Option<Box<RemotePeer>>>,
     free: Vec<RemotePeerIndex>,
@@ -143,7 +143,7 @@ impl RemotePeers {
         self.by_address.remove(&address);
     }
 
-    /// One that has left.
+    /// Removes a remote peer that has left.
     pub(crate) fn remove(&mut self, peer: RemotePeerIndex) -> Option<Box<RemotePeer>> {
         let remote_peer = self.list[peer.0 as usize].take()?;
         self.by_id.remove(&remote_peer.id);
@@ -153,12 +153,12 @@ impl RemotePeers {
 }
 
 impl RemotePeers {
-    /// How many there are.
+    /// The number of remote peers.
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// All that there are.
+    /// All remote peers.
     pub(crate) fn all(&self) -> impl Iterator<Item = (RemotePeerIndex, &RemotePeer)> {
         let places = self.list.iter().enumerate();
         // No more than partners of an endpoint.

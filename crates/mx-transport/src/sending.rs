@@ -1,4 +1,4 @@
-//! From the domain to other hosts: where the bytes of a message are until it is over.
+//! Sends from the domain to other hosts, and the storage of a message's bytes until the send is over.
 
 use crate::outgoing_stream::OutgoingStream;
 use crate::remote_peers::{Assembling, RemotePeer, RemotePeerIndex};
@@ -11,43 +11,43 @@ use isthmus_shm::Gather;
 use isthmus_shm::regcache::PeerRegion;
 use std::sync::Arc;
 
-/// Cost of what one endpoint has sent and other hosts have not acknowledged, before credit is held back.
+/// The cost of an endpoint's unacknowledged messages at which credit is held back.
 pub const UNACKED_BYTES_MAX: u32 = 16 << 20;
 
-/// The same for one remote peer: no more than the link takes at a time.
+/// The cost of unacknowledged messages to one remote peer at which credit is held back: no more than the link takes at a time.
 const PEER_BYTES_MAX: u32 = 1 << 20;
 
-/// Bytes that are kept of messages which are in memory of the domain's: their ends. Beyond that all of a message comes in fragments.
+/// The maximum kept bytes of messages in the domain's memory, which are their ends. Beyond it all of a message comes in fragments.
 const EDGES_BYTES_MAX: usize = 4 << 20;
 
-/// Messages of one endpoint that are fetched from its domain at a time.
+/// The maximum number of messages of one endpoint that are fetched from its domain at a time.
 pub const STREAMS_MAX: usize = 16;
 
-/// Blocks that stay after later ones were asked for: a peer asks for four at a time, and again for what was lost.
+/// The number of blocks kept after later ones were asked for. A peer asks for four at a time, and again for lost ones.
 const RETAINED_BLOCKS: u32 = 8;
 
-/// A message of the domain's that is not over.
+/// A message of the domain that is not over.
 #[derive(Debug)]
 pub(crate) struct Sending {
     pub(crate) to: RemotePeerIndex,
-    /// What it counts for until it is acknowledged. 0 for one that is announced: its peer may let it wait, while credit for it
-    /// could be what others need to go on.
+    /// The cost of the message until it is acknowledged. 0 for an announced message, because its peer may let it wait while other
+    /// messages need the credit.
     cost: u32,
     bytes: PayloadSource,
 }
 
 #[derive(Debug)]
 enum PayloadSource {
-    /// Here.
+    /// All bytes are in this buffer.
     Buffered(Vec<u8>),
-    /// In memory of the domain, but for the ends.
+    /// The bytes are in memory of the domain, except for the ends.
     Mapped { serial: Serial, region: Arc<PeerRegion>, offset: u64, head: Vec<u8>, body: u32, tail: Vec<u8> },
-    /// With the domain.
+    /// The domain has the bytes, and sends them when it is asked to.
     InDomain { serial: Serial, stream: Option<OutgoingStream> },
 }
 
 impl Sending {
-    /// True if it goes nowhere without the domain, once that is gone.
+    /// True if the message cannot be sent once the domain is gone.
     pub(crate) fn needs_domain(&self) -> bool {
         !matches!(self.bytes, PayloadSource::Buffered(_))
     }
@@ -108,7 +108,7 @@ impl MxTransport {
         }
     }
 
-    /// Sends a message whose bytes are here.
+    /// Sends a message from `bytes`.
     fn send_buffered(
         &mut self,
         now: Time,
@@ -121,7 +121,7 @@ impl MxTransport {
         self.start_send(now, peer, (tag, len, cost), SendMode::Standard, PayloadSource::Buffered(bytes), domain);
     }
 
-    /// None if the remote peer is gone: the domain is about to be notified.
+    /// Starts a send in the MX engine. None if the remote peer is gone; the domain will be notified.
     fn start_send(
         &mut self,
         now: Time,
@@ -151,7 +151,7 @@ impl MxTransport {
         Some(id)
     }
 
-    /// Less is under way: gives back what was held back.
+    /// Returns credit that was held back, because the unacknowledged cost has fallen.
     fn release_held_credit(&mut self, peer: RemotePeerIndex, domain: &mut impl LocalPeer) {
         if self.unacked > UNACKED_BYTES_MAX {
             return;
@@ -167,7 +167,7 @@ impl MxTransport {
         }
     }
 
-    /// The next fragment of a message up to 32 KiB.
+    /// Appends a fragment to a message up to 32 KiB.
     fn append_fragment(
         &mut self,
         now: Time,
@@ -185,7 +185,7 @@ impl MxTransport {
         if fragment.len() as u32 == left
             && let Some(Assembling { tag, bytes, .. }) = assembling.take()
         {
-            // What its first record cost is part of the message's cost; that of the others is given back as they come.
+            // The cost of the first record is part of the message's cost; the cost of the others is returned as they come.
             self.send_buffered(now, peer, tag, bytes, domain);
         }
         Ok(())
@@ -222,7 +222,7 @@ impl MxTransport {
         }
     }
 
-    /// The bytes of a message in memory that the domain has granted. None if they are not there: then they come another way.
+    /// Finds the bytes of a message in memory that the domain has granted. None if they are not there; they are then pulled.
     fn mapped_payload(
         &self,
         peer: RemotePeerIndex,
@@ -242,7 +242,7 @@ impl MxTransport {
         Some(PayloadSource::Mapped { serial, region, offset: mapped.offset, head, body, tail })
     }
 
-    /// A peer waits for bytes that are with the domain.
+    /// Handles a peer's request for bytes that the domain has.
     pub(crate) fn pull_requested(&mut self, send: SendId, bytes: u32, total: u32, domain: &mut impl LocalPeer) {
         let Some(Sending { to, bytes: PayloadSource::InDomain { stream, .. }, .. }) = self.sends.get_mut(&send) else {
             return;
@@ -262,7 +262,7 @@ impl MxTransport {
         self.start_pulls(domain);
     }
 
-    /// Asks the domain for the next messages, as long as there is room for their streams.
+    /// Asks the domain for the next messages, while there is room for their streams.
     fn start_pulls(&mut self, domain: &mut impl LocalPeer) {
         while self.streams < STREAMS_MAX
             && let Some(send) = self.waiting_streams.pop_front()
@@ -279,7 +279,7 @@ impl MxTransport {
         }
     }
 
-    /// More of a message that was asked for.
+    /// Appends a fragment to a message that was pulled from the domain.
     fn append_pulled(
         &mut self,
         peer: RemotePeerIndex,
@@ -291,7 +291,7 @@ impl MxTransport {
         let send = self.remote_peers[peer].announced.get(&serial).copied();
         let sending = send.and_then(|send| Some((send, self.sends.get_mut(&send)?)));
         let Some((send, Sending { bytes: PayloadSource::InDomain { stream: Some(stream), .. }, .. })) = sending else {
-            self.return_credit(peer, cost, domain); // It is over already.
+            self.return_credit(peer, cost, domain); // The send is over already.
             return Ok(());
         };
         let left = stream.total - stream.received();
@@ -309,7 +309,7 @@ impl MxTransport {
         Ok(())
     }
 
-    /// A send is over.
+    /// Completes a send.
     pub(crate) fn send_finished(
         &mut self,
         send: SendId,
@@ -322,7 +322,7 @@ impl MxTransport {
         self.unacked -= cost;
         self.edges -= edge_bytes(&kept);
         self.remote_peers[to].unacked -= cost;
-        // Credit would say that it has arrived. A peer that is gone is given none.
+        // Only a successful send returns credit, because credit tells the domain that the message has arrived.
         if success {
             self.release_held_credit(to, domain);
         }
@@ -356,7 +356,7 @@ impl MxTransport {
         }
     }
 
-    /// The bytes of a packet, in up to three parts. None if its message is over.
+    /// Returns the bytes of a packet in up to three parts. None if its message is over.
     pub fn data(&self, source: PayloadRange) -> Option<[Gather<'_>; 3]> {
         let (at, len) = (source.at as usize, source.len as usize);
         match &self.sends.get(&source.send)?.bytes {

@@ -1,5 +1,5 @@
-//! One board of MX over Ethernet, beside its endpoints: whom it knows, by which link it reaches them, what they are called, and which
-//! endpoint a frame is for. Without I/O and without a clock.
+//! One board of MX over Ethernet, without its endpoints: its table of peers, the links that reach them, their names, and the
+//! dispatch of frames to endpoints. Does no I/O and reads no clock.
 //!
 //! ```text
 //!   links                              Board                                        endpoints
@@ -12,14 +12,14 @@
 //!   frame ◄── transmit ◄─────┘                                    └── header_to, link_to ◄── net::Endpoint::transmit
 //! ```
 //!
-//! A board has one address and one or more links; frames carry the address whatever link they go by. Its table of peers gives each
-//! address an index, for good: an index is never another address's, so whoever keeps one cannot be led astray. Peers come into
-//! the table by hand, by announcement, or because a program asks for them ([`PeerOrigin`]). Where frames name a peer by index, the
-//! source address is compared with the one that has the index; Ethernet has no better proof of who sent something, and nothing
-//! that a board is told here ends anything: what an announcement says makes the board ask, no more.
+//! A board has one address and one or more links. Frames carry the address on every link. The table of peers gives each address
+//! an index and never reuses it for another address, so a stale index cannot name the wrong peer. Peers enter the table by
+//! configuration, by announcement, or because a program asks for them ([`PeerOrigin`]). Where a frame names a peer by index, the
+//! board compares the source address with the address of that index. Ethernet has no better proof of a frame's sender, so no frame
+//! that a board receives ends anything: an announcement only makes the board send a query.
 //!
-//! Everything that an unknown host can cause has a limit: entries of the table, frames in answer, [events](BoardEvent) that wait.
-//! What is dropped is counted by [reason](Dropped).
+//! Everything that an unknown host can cause is limited: table entries, reply frames, and pending [events](BoardEvent).
+//! Dropped frames are counted by [reason](Dropped).
 //!
 //! ```
 //! use isthmus_layout::NicId;
@@ -79,20 +79,20 @@ use links::LinkSelector;
 use rate::RateLimiter;
 use table::Table;
 
-/// What a board is made with.
+/// The parameters of a new board.
 #[derive(Clone, Copy, Debug)]
 pub struct BoardSetup {
-    /// Its address.
+    /// The board's address.
     pub nic: NicId,
-    /// What it says that it is called.
+    /// The name that the board reports to peers.
     pub name: BoardName,
-    /// How its network speaks.
+    /// The protocol variant that its network uses.
     pub dialect: Dialect,
-    /// Random, drawn when the daemon starts: by another one others see that it started anew.
+    /// Random, drawn when the daemon starts. Peers detect a restart by a changed serial.
     pub serial: u32,
-    /// Random too, and told to nobody but whom we ask: answers must have it.
+    /// Random. Sent only to the hosts that this board queries; their replies must carry it.
     pub secret: u32,
-    /// Whether it announces itself, and listens to others that do. Otherwise it knows those whom it was told of.
+    /// Whether the board announces itself and accepts announcements. Otherwise it knows only the peers that were added here.
     pub discovery: bool,
     /// Times and limits.
     pub tuning: BoardTuning,
@@ -105,23 +105,23 @@ impl BoardSetup {
     }
 }
 
-/// What has happened to the table.
+/// A change of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoardEvent {
-    /// A peer is there that was not, or that had been forgotten.
+    /// A peer has appeared that was unknown or forgotten.
     Found(PeerIndex),
-    /// A peer has told its name, or another one than before.
+    /// A peer has reported its first name, or another one than before.
     Named(PeerIndex),
-    /// A peer's announcement says that its daemon started anew. Anybody can say so: it is a reason to ask the peer's endpoints
-    /// whether they are still there, not a reason to give them up. The board asks for the peer's name by itself, and learns
-    /// its new numbers thereby.
+    /// A peer's announcement reports that its daemon restarted. Any host can send one: it is a reason to ask the peer's endpoints
+    /// whether they still exist, not a reason to give them up. The board itself queries the peer's name, and learns the peer's
+    /// new numbers from the reply.
     Restarted(PeerIndex),
 }
 
 /// A packet of the board itself. Only announcements have data.
 pub type OwnPacket = Packet<[u8; Announcement::BYTES]>;
 
-/// Packets of its own that a board keeps until the links have room.
+/// Limit of the board's own packets that wait until the links have room.
 const OUTGOING_MAX: usize = 256;
 
 /// One board.
@@ -131,12 +131,12 @@ pub struct Board {
     table: Table,
     links: LinkSelector,
     counters: BoardCounters,
-    /// A bit for each number: the endpoints that are open, the raw one among them.
+    /// A bit for each endpoint number, set while the endpoint is open. The raw endpoint is among them.
     open: [u64; 4],
     announce_timer: AnnounceTimer,
-    /// What questions of ours carry, and their answers must.
+    /// The value that our queries carry, and that their replies must carry.
     magic: u32,
-    /// Who is to be asked when.
+    /// The peers to query, by due time.
     queries: BTreeSet<(Time, PeerIndex)>,
     outgoing: VecDeque<(LinkNumber, Header, OwnPacket)>,
     events: VecDeque<BoardEvent>,
@@ -179,17 +179,17 @@ impl Board {
         }
     }
 
-    /// What it was made with, limits brought to what is possible.
+    /// Returns the parameters of the board, with its limits clamped to their valid ranges.
     pub const fn setup(&self) -> &BoardSetup {
         &self.setup
     }
 
-    /// What was received, sent and dropped.
+    /// Returns the counts of received, sent and dropped packets.
     pub const fn counters(&self) -> &BoardCounters {
         &self.counters
     }
 
-    /// What has happened and was not taken yet, oldest first. What happens to a peer twice before it was taken is told once.
+    /// Removes and returns the oldest pending event. An event that is already pending for a peer is not queued twice.
     pub fn event(&mut self) -> Option<BoardEvent> {
         let event = self.events.pop_front()?;
         self.table.clear_pending_event(event);
@@ -202,27 +202,27 @@ impl Board {
         }
     }
 
-    /// The address that an index stands for. It is its own for good, also after the peer was forgotten.
+    /// Returns the address of an index. An index keeps its address, also after the peer was forgotten.
     pub fn nic_of(&self, peer: PeerIndex) -> Option<NicId> {
         Some(self.table.get(peer)?.nic)
     }
 
-    /// Who has this address. None also for a peer that was forgotten.
+    /// Returns the peer that has this address. None also for a peer that was forgotten.
     pub fn find(&self, nic: NicId) -> Option<PeerIndex> {
         self.table.find_present(nic)
     }
 
-    /// Who is called so. Names of this host's boards come first, then those that were given by hand.
+    /// Returns the peer that has this name. Names of this host's boards come first, then configured names.
     pub fn find_by_name(&self, name: &[u8]) -> Option<PeerIndex> {
         self.table.find_by_name(name)
     }
 
-    /// What a peer is called first of all.
+    /// Returns the first name of a peer.
     pub fn name_of(&self, peer: PeerIndex) -> Option<BoardName> {
         self.table.get(peer)?.name()
     }
 
-    /// Whether an address is a board of this host: nothing for it goes to the wire.
+    /// Returns true if an address is a board of this host: nothing for it goes to the wire.
     pub fn is_local(&self, nic: NicId) -> bool {
         self.table
             .find_present(nic)
@@ -230,22 +230,22 @@ impl Board {
             .is_some_and(|peer| peer.origin == PeerOrigin::Local)
     }
 
-    /// What frames for a peer begin with. None for a board of this host, and for a peer that was forgotten.
+    /// Returns the header of frames for a peer. None for a board of this host, and for a peer that was forgotten.
     #[inline]
     pub fn header_to(&self, peer: PeerIndex) -> Option<Header> {
         let peer = self.table.remote(peer)?;
         Some(Header { dst: peer.nic, src: self.setup.nic, peer_index: peer.remote_index })
     }
 
-    /// The fastest link that reaches a peer: among those that are up, the one of the highest rank on which the peer was heard, not
-    /// much earlier than it was heard at all. One that was not heard on any is sought on the fastest. None if no link is up.
+    /// Returns the fastest link that reaches a peer: the one of the highest rank that is up and where the peer's last frame is not much
+    /// older than its last frame on any link. If no frame came on any, the fastest link that is up. None if no link is up.
     #[inline]
     pub fn link_to(&self, peer: PeerIndex) -> Option<LinkNumber> {
         self.links.best(&self.table.remote(peer)?.last_seen_by_link, self.setup.tuning.link_stale_us)
     }
 
-    /// The next packet of the board's own, and how it is to be sent. To be asked, while the links have room, after everything that
-    /// may have changed something.
+    /// Returns the next packet of the board's own, with its link and header. The caller repeats this, while the links have room, after
+    /// every call that may have changed the board.
     pub fn transmit(&mut self, now: Time) -> Option<(LinkNumber, Header, OwnPacket)> {
         if self.outgoing.is_empty() {
             self.tick(now);
@@ -255,7 +255,7 @@ impl Board {
         Some(next)
     }
 
-    /// When [`Board::transmit`] has something to send that it has not now, if nothing else happens. None: never.
+    /// Returns when [`Board::transmit`] will have the next packet, if nothing else happens. None: never.
     pub fn next_deadline(&self) -> Option<Time> {
         let announce = self.setup.discovery.then(|| self.announce_timer.due());
         let question = self.queries.first().map(|(due, _)| (*due).max(self.rate_limiters.queries.ready_at()));

@@ -25,7 +25,7 @@ use crate::{PartnerId, RequestId};
 use core::fmt;
 use core::hash::Hash;
 
-/// What travels with receives and messages: the transport's own types, which the engine keeps and hands on.
+/// The transport's own data in receives and messages, which the engine stores and returns.
 pub trait TransportTypes {
     /// Where a receive wants its bytes.
     type Receive;
@@ -35,7 +35,7 @@ pub trait TransportTypes {
     type Address: Copy + Eq + Hash;
 }
 
-/// What a request was made by.
+/// The operation that made a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequestKind {
     /// A receive.
@@ -60,11 +60,11 @@ enum RequestState {
 /// A request in the slab.
 #[derive(Debug)]
 struct Request<R> {
-    /// What the program will see; of a request that is not over, what is known of it so far.
+    /// The status that the program will see; for a pending request, the part that is known so far.
     status: Status,
     kind: RequestKind,
     state: RequestState,
-    /// Nobody will ask for it.
+    /// The program has forgotten this request and will not test for it.
     is_forgotten: bool,
     /// The buffer of this send may be used again.
     is_buffered: bool,
@@ -184,7 +184,7 @@ impl<C: TransportTypes> Engine<C> {
         self.begin_receive(kind, state, status, 0, None)
     }
 
-    /// The same, with what only a posted receive has.
+    /// Begins a request, with the state that only a posted receive has.
     #[inline(always)]
     fn begin_receive(
         &mut self,
@@ -221,7 +221,7 @@ impl<C: TransportTypes> Engine<C> {
 }
 
 impl<R> Request<R> {
-    /// It is over, and to be queued or, if nobody will ask for it, removed.
+    /// Ends a request. The caller queues it as completed, or removes it if the program has forgotten it.
     #[inline(always)]
     fn end(&mut self, code: StatusCode, xfer_length: u32) {
         let truncated = code == StatusCode::Success && xfer_length < self.status.msg_length;

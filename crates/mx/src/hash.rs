@@ -1,4 +1,4 @@
-//! Hashing with a secret. Match infos come from peers: one who knew the hash could send thousands that fall into one bucket.
+//! Hashing with a secret. Peers choose match infos, so a peer that knew the hash could send thousands that fall into one bucket.
 
 use core::hash::{BuildHasher, Hasher};
 

@@ -28,8 +28,8 @@ macro_rules! id {
 }
 
 id! {
-    /// Another endpoint, or this one: somebody to send to. After a disconnect it names nobody, also when the same endpoint
-    /// is connected again.
+    /// Another endpoint, or this one, as the destination of sends. After a disconnect the identifier names no partner, even if the
+    /// endpoint is connected again.
     PartnerId
 }
 

@@ -6,7 +6,7 @@ use crate::slab::Slot;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
-/// The lists; their links lie with the caller, who may share them among several.
+/// The lists. The caller owns their links, and may share the links among several indices.
 #[derive(Debug)]
 pub(crate) struct KeyIndex(HashMap<u64, ListEnds, Seed>);
 

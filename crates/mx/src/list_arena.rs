@@ -64,7 +64,7 @@ impl<T: Copy + Default> ListArena<T> {
         }
     }
 
-    /// What is known of a slot in a list.
+    /// Returns the list node of a slot.
     #[inline]
     pub(crate) fn node(&self, slot: Slot) -> &Node<T> {
         &self.0[slot.index()]

@@ -1,5 +1,5 @@
-//! MX between hosts, without I/O and without a clock: what an endpoint does so that messages arrive once, in order and whole over a
-//! wire that loses, repeats and mixes up packets.
+//! MX between hosts: an endpoint's protocol, which delivers messages once, in order and whole over a wire that loses, repeats and
+//! reorders packets. Does no I/O and reads no clock.
 //!
 //! ```text
 //!   program                          Endpoint                                       link
@@ -11,15 +11,14 @@
 //!   pull ─────► transfer: blocks in flight, holes asked for again ──► PULL ──►  the other end's region: frames of data
 //! ```
 //!
-//! The bytes of messages are elsewhere: a packet to transmit says which bytes of which send it carries ([`PayloadRange`]), and
-//! [`EndpointEvent::Bytes`] says where those of the frame just received belong. A caller takes the events of a frame before it lets go of
-//! the frame.
+//! The bytes of messages are elsewhere: a packet to transmit names the bytes of a send that it carries ([`PayloadRange`]), and
+//! [`EndpointEvent::Bytes`] says where those of the frame just received belong. A caller takes the events of a frame before it
+//! releases the frame.
 //!
-//! Facts are those of the wire's specification, whose sections are named where they are used. Where it recommends something,
-//! that is done. A peer cannot tell the difference between what is done here beyond it and an ordinary peer with luck: times adapt to
-//! the round trip, frames that are missing are asked for as soon as that can be known, acknowledgements that bring nothing new
-//! are taken as signs of loss, and counting starts anew in another session number whenever a partner is given up or comes back
-//! as another.
+//! This module follows the wire's specification, and names its sections where it uses them. It also does what the specification
+//! recommends. It does more in some places, which a peer cannot tell from an ordinary peer with luck. Timeouts adapt to the round
+//! trip. Missing frames are requested as soon as the loss can be known. Acknowledgements that bring nothing new are taken as signs
+//! of loss. Numbering restarts in another session number whenever a partner is given up or comes back with another session.
 
 mod blocks;
 mod connecting;
@@ -67,7 +66,7 @@ pub struct SendId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectId(pub u64);
 
-/// A message that comes in. Never used again for another one.
+/// An incoming message. The identifier is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IncomingId(pub(crate) u64);
 
@@ -102,35 +101,34 @@ pub enum SendMode {
     Standard,
     /// Announced, however short, so that its end means that it was matched.
     Synchronous,
-    /// The same, and its bytes are somewhere else: [`EndpointEvent::DataWanted`] says which are needed, and [`Endpoint::provide`] that they are
-    /// here.
+    /// Announced like `Synchronous`, but the caller holds the bytes: [`EndpointEvent::DataWanted`] requests them, and
+    /// [`Endpoint::provide`] makes them available.
     OnDemand,
 }
 
 /// A packet to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Whose host it goes to.
+    /// The host that the packet goes to.
     pub to: PeerIndex,
     /// The packet.
     pub packet: Packet<PayloadRange>,
 }
 
-/// What has happened.
+/// An event of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointEvent {
-    /// A message's turn has come: it is to be matched now. Its bytes may be here (those of an eager message that came early), or
-    /// on their way.
+    /// The next message in order, to be matched now. Its bytes may be here (those of an eager message that came early), or on their way.
     Begun {
         /// The message.
         message: IncomingId,
-        /// Who sent it.
+        /// The sender.
         source: Address,
-        /// What receives are matched with.
+        /// The value that receives are matched against.
         match_info: u64,
         /// Bytes.
         length: u32,
-        /// Its bytes are not coming until [`Endpoint::pull`] asks for them, which has to happen at some time.
+        /// The bytes come only once [`Endpoint::pull`] requests them, which the caller has to do at some time.
         large: bool,
     },
     /// The data of the frame just received belongs into a message, which may not have begun yet.
@@ -144,7 +142,7 @@ pub enum EndpointEvent {
         /// How many bytes.
         len: u32,
     },
-    /// Nothing more comes of a message: it is whole, or it failed, perhaps before it had begun.
+    /// A message has ended: it is complete, or it failed, perhaps before it had begun.
     Received {
         /// The message.
         message: IncomingId,
@@ -168,20 +166,20 @@ pub enum EndpointEvent {
         send: SendId,
         /// All up to this one.
         bytes: u32,
-        /// It will want this much.
+        /// The number of bytes that the peer will want in total.
         total: u32,
     },
     /// A connect is over.
     Connected {
         /// The connect.
         connect: ConnectId,
-        /// Whom it reached.
+        /// The endpoint that was connected to.
         partner: Address,
         /// The session of the endpoint there, or why it did not reach it.
         outcome: Result<SessionId, StatusCode>,
     },
-    /// A partner was given up, or is another now: what was under way has ended, each with its own event. Messages that are
-    /// whole stay.
+    /// A partner was given up, or has another session now. Each pending operation has ended with its own event. Complete messages
+    /// stay.
     Disconnected {
         /// The partner.
         partner: Address,

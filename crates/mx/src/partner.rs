@@ -1,4 +1,4 @@
-//! Partners: whom this endpoint has exchanged messages with, or connected to.
+//! Partners: the endpoints that this endpoint has exchanged messages with, or connected to.
 
 use crate::PartnerId;
 use crate::hash::Seed;

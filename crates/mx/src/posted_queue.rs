@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Programs use few different masks, so a search costs a few hashes however many receives wait. As in
-//! [`MatchQueue`](crate::match_queue::MatchQueue), a program whose receives are found among the oldest few never pays for one.
+//! [`MatchQueue`](crate::match_queue::MatchQueue), the groups are built only once a search has gone past the oldest few receives.
 
 use crate::filter::Filter;
 use crate::hash::Seed;
@@ -17,7 +17,7 @@ use crate::match_queue::{INDEX_LEN_MIN, SCAN_MAX};
 use crate::slab::Slot;
 use alloc::vec::Vec;
 
-/// What a receive waits for, and when it began.
+/// The filter of a receive, and its position in the order of posts.
 #[derive(Clone, Copy, Debug)]
 struct PostedEntry {
     filter: Filter,

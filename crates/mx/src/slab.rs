@@ -1,4 +1,4 @@
-//! Places for things that come and go, and names for them that nobody else ever answers to.
+//! A slab with generational keys: a stale key does not resolve to a newer entry until the 24-bit generation wraps.
 //!
 //! ```text
 //!   places   [ 7 full | 3 free | 1 full | 2 free ]      number: generation
@@ -6,8 +6,8 @@
 //!   free ────────────────┘─── next free ───┘            Id = place + generation
 //! ```
 //!
-//! A place that is used again gets another generation, so that the name of what was there before is told from the name of what is
-//! there now. Generations have 24 bits: an old name could be taken for a new one after sixteen million uses of one place.
+//! Each reuse of a slot gives it another generation, so that the key of the old entry differs from the key of the new one. After
+//! 2^24 uses of one slot, an old key could be taken for a new one.
 
 use alloc::vec::Vec;
 use core::num::{NonZeroU32, NonZeroU64};
@@ -155,7 +155,7 @@ impl<T> Slab<T> {
         Some((slot_state.id, slot_state.value.as_ref()?))
     }
 
-    /// The same, to change it.
+    /// Returns the key and the value of a slot, mutably.
     #[inline]
     pub(crate) fn at_mut(&mut self, slot: Slot) -> Option<(SlabKey, &mut T)> {
         let slot_state = self.slots.get_mut(slot.index())?;

@@ -62,7 +62,7 @@ impl StatusCode {
     }
 }
 
-/// What a program learns of a request that is over, or of a message that waits.
+/// The result of a completed request, or the description of an unexpected message.
 ///
 /// In this order, in which no two fields lie side by side that programs see side by side, too: they would be copied together, and what
 /// was written one by one a moment ago would have to reach the cache first.
@@ -75,10 +75,10 @@ pub struct Status {
     pub msg_length: u32,
     /// Of the message; of a connect what was given to it.
     pub match_info: u64,
-    /// Who sent the message, or whom it was for, or who was connected to. None for a connect that failed. The partner may have been
-    /// disconnected since.
+    /// The sender of the message, its destination, or the endpoint that was connected to. None for a connect that failed. The partner
+    /// may have been disconnected since.
     pub source: Option<PartnerId>,
-    /// What the program gave to the request.
+    /// The context that the program gave to the request.
     pub context: usize,
     /// Bytes that were moved.
     pub xfer_length: u32,

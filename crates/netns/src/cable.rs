@@ -9,7 +9,7 @@ use crate::host::Host;
 use crate::link_state::{sync_link_state, wait_for_address};
 use crate::offloads::{is_checksum, is_segmentation, switch_off};
 
-/// What a wire between two hosts shall be like; what is left open gets a value that fits.
+/// The properties of a wire between two hosts. A property that is not set gets a suitable value.
 #[derive(Clone, Debug)]
 pub struct Wire {
     /// The MTU of both interfaces: an Ethernet frame has 14 bytes more.
@@ -26,7 +26,7 @@ pub struct Wire {
     pub b: End,
 }
 
-/// One end of a wire, as asked for.
+/// The requested properties of one end of a wire.
 #[derive(Clone, Debug, Default)]
 pub struct End {
     /// The interface's name, instead of `wireN`, where N counts the testbed's wires from 0.
@@ -39,12 +39,12 @@ pub struct End {
     pub v6: Option<Ipv6Addr>,
 }
 
-/// One end of a wire, as it became.
+/// One end of a wire that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireInterface {
-    /// Whose it is.
+    /// The host that has the interface.
     pub host: Host,
-    /// Its name there.
+    /// The name of the interface on that host.
     pub name: String,
     /// Its MAC address.
     pub mac: [u8; 6],
@@ -73,7 +73,7 @@ impl Wire {
         Self { mtu, ..Self::default() }
     }
 
-    /// Both ends of the testbed's wire `number`.
+    /// Returns both ends of the testbed's wire `number`.
     pub(crate) fn ends(&self, number: u16, hosts: [&Host; 2]) -> [WireInterface; 2] {
         let [high, low] = number.to_be_bytes();
         let end = |end: &End, host: &Host, last: u8| WireInterface {

@@ -27,7 +27,7 @@ pub struct Host {
     namespace_state: Arc<Mutex<Option<Namespace>>>,
 }
 
-/// What ends with the testbed.
+/// The part of a host that ends with the testbed.
 struct Namespace {
     namespace: OwnedFd,
     spawn_requests: Sender<SpawnRequest>,
@@ -41,7 +41,8 @@ impl Host {
         let (opened, namespace) = channel();
         let inside = move || match unshare_namespaces() {
             Ok(namespace) => {
-                // Whoever made us waits for it; if not, its descriptor is closed and the orders end at once.
+                // The thread that made this one waits for the descriptor. If it does not, the descriptor is closed and the orders end at
+                // once.
                 drop(opened.send(Ok(namespace)));
                 serve_orders(&received);
             }
@@ -100,14 +101,14 @@ impl Host {
         self.spawn(command)?.wait_with_output()
     }
 
-    /// Where a program may open the namespace while the testbed lives: `ip` takes a path for one.
+    /// Returns the path at which a program may open the namespace while the testbed lives: `ip` takes a path for one.
     pub(crate) fn path(&self) -> io::Result<PathBuf> {
         let life = self.lock_state();
         let life = life.as_ref().ok_or_else(|| self.host_gone())?;
         Ok(PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), life.namespace.as_raw_fd())))
     }
 
-    /// The namespace's number, as `stat` tells it.
+    /// Returns the namespace's number, as `stat` reports it.
     pub(crate) fn inode(&self) -> io::Result<u64> {
         Ok(File::from(self.namespace()?).metadata()?.ino())
     }
@@ -174,7 +175,7 @@ fn unshare_namespaces() -> io::Result<OwnedFd> {
     // Mounts of ours stay here; those of the outside go on to come and go.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     if mount_change("/", slave).is_ok() {
-        // Containers whose own /sys is masked refuse it. Then /sys shows the interfaces outside, as the docs say.
+        // Containers in which /sys is masked refuse this mount. Then /sys shows the interfaces outside, as the docs say.
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         let _ = mount("none", "/sys", "sysfs", flags, None);
     }
@@ -184,11 +185,11 @@ fn unshare_namespaces() -> io::Result<OwnedFd> {
 fn serve_orders(spawn_requests: &Receiver<SpawnRequest>) {
     for (mut command, reply) in spawn_requests {
         let child = command.spawn();
-        drop(command); // Before the answer: whoever waits for the end of a pipe must not wait for our copy.
+        drop(command); // Before the reply: a reader that waits for the end of a pipe must not wait for our copy.
         if let Err(unheard) = reply.send(child)
             && let Ok(mut child) = unheard.0
         {
-            drop(child.kill()); // The asker has been unwound: nobody has use for it.
+            drop(child.kill()); // The requesting thread has unwound, so the child has no user.
             drop(child.wait());
         }
     }

@@ -34,7 +34,7 @@ const BATCH: usize = 64;
 /// Longer than any frame: the largest MTU is 65535.
 const FRAME_BYTES_MAX: usize = 65_536 + 64;
 
-/// A wire of a testbed whose conditions are ours. Clones are the same wire; it goes with its testbed.
+/// A wire of a testbed with conditions set by the test. Clones refer to the same wire, which ends with its testbed.
 #[derive(Clone)]
 pub struct ImpairedWire {
     ends: [WireInterface; 2],
@@ -119,7 +119,7 @@ impl ImpairedWire {
         self.shared.lines()[direction as usize].conditions()
     }
 
-    /// What became of the frames of one direction so far.
+    /// Returns the counters of the frames of one direction.
     pub fn counters(&self, direction: WireDirection) -> io::Result<Counters> {
         let inner = &self.inner[direction as usize];
         // In this order: what comes in between is not taken for missed.

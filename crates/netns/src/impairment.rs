@@ -1,4 +1,4 @@
-//! What an impaired wire does to each frame, and when: pure, in nanoseconds that the caller counts.
+//! The effect of an impaired wire on each frame. The code is pure: the caller counts the time, in nanoseconds.
 //!
 //! ```text
 //!   push(now, bytes) ─► full? ─► serialise at the rate ─► lost? ─► delay + jitter ─► due ─► hold back? ─► pop(now)
@@ -20,7 +20,7 @@ pub const FRAME_BYTES_MIN: u32 = 60;
 /// The most frames by which one that is held back is overtaken.
 pub const OVERTAKEN_MAX: u8 = 8;
 
-/// How long a frame is held back if nothing comes to overtake it.
+/// The time for which a frame is held back if no later frame overtakes it.
 pub const HOLD_NS: u64 = 2_000_000;
 
 /// Frames under way in one direction, whatever the delay: a bound of memory.
@@ -28,7 +28,7 @@ const FRAMES_MAX: usize = 65_536;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// What is wrong with a wire, in both directions alike.
+/// The impairments of a wire, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairments {
     /// Probability that a frame is lost on the way (0.01 is 1 %); it has taken its time on the line.
@@ -43,35 +43,35 @@ pub struct Impairments {
     pub jitter_us: u32,
     /// Bits per second on the line, where a frame of n bytes takes n + [`LINE_OVERHEAD_BYTES`]; `None`: as fast as it goes.
     pub rate_bits: Option<u64>,
-    /// How much may wait for the line, as in the buffer of a switch; what comes then is dropped.
+    /// The number of bytes that may wait for the line, as in the buffer of a switch. Frames beyond it are dropped.
     pub queue_bytes: u32,
     /// Chance starts from here.
     pub seed: u64,
 }
 
-/// What chance holds for a frame.
+/// The random outcome for one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameFate {
-    /// It does not arrive.
+    /// The frame does not arrive.
     pub is_lost: bool,
-    /// It arrives twice, if it arrives.
+    /// The frame arrives twice, if it arrives.
     pub is_doubled: bool,
-    /// How many later frames overtake it, 0 if it stays in order.
+    /// The number of later frames that overtake the frame, 0 if it stays in order.
     pub overtaken_by: u8,
-    /// Its share of the jitter, in 2^-32 of it.
+    /// The frame's share of the jitter, in units of 2^-32.
     jitter: u32,
 }
 
-/// Which way a frame goes.
+/// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireDirection {
-    /// From the first host of the wire to the second.
+    /// The direction from the first host of the wire to the second.
     Forth,
-    /// From the second to the first.
+    /// The direction from the second host to the first.
     Back,
 }
 
-/// What became of the frames of one direction.
+/// Counters of the frames of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames that entered.
@@ -100,7 +100,7 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shaper {
     free_at: u64,
-    /// What did not fill a nanosecond yet, in 1/rate of one.
+    /// The remainder that did not fill a nanosecond yet, in units of 1/rate nanosecond.
     remainder: u64,
 }
 
@@ -142,7 +142,7 @@ impl Default for Impairments {
 }
 
 impl FrameFate {
-    /// That of frame `number` (from 0) in this direction.
+    /// Returns the fate of frame `number` (from 0) in this direction.
     pub fn of(conditions: &Impairments, direction: WireDirection, number: u64) -> Self {
         let stream = match direction {
             WireDirection::Forth => 0,
@@ -169,13 +169,13 @@ fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// From 0 to just below 1.
+/// Returns a number from 0 to just below 1.
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 impl Shaper {
-    /// When a frame of `bytes` that comes at `now` has left a line of `rate_bits`.
+    /// Returns the time at which a frame of `bytes` that comes at `now` has left a line of `rate_bits`.
     pub fn leave(&mut self, now: u64, bytes: u32, rate_bits: u64) -> u64 {
         if self.free_at < now {
             (self.free_at, self.remainder) = (now, 0);
@@ -188,7 +188,7 @@ impl Shaper {
         self.free_at
     }
 
-    /// How many bytes have come and not left, at `now`.
+    /// Returns the number of bytes that have come and not left, at `now`.
     pub fn backlog_bytes(&self, now: u64, rate_bits: u64) -> u64 {
         let wait = u128::from(self.free_at.saturating_sub(now));
         (wait * u128::from(rate_bits) / u128::from(8 * NS_PER_SECOND)).try_into().unwrap_or(u64::MAX)
@@ -211,12 +211,12 @@ impl<F: Clone> ImpairedLine<F> {
         self.conditions = conditions;
     }
 
-    /// What happens to this direction's frames.
+    /// Returns the impairments of this direction.
     pub fn conditions(&self) -> Impairments {
         self.conditions
     }
 
-    /// What happened to them so far.
+    /// Returns the counters of this direction.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -246,7 +246,7 @@ impl<F: Clone> ImpairedLine<F> {
         }
     }
 
-    /// When its last bit is on the line, or `None` if there is no room for it before the line.
+    /// Returns the time at which the last bit of the frame is on the line, or `None` if there is no room for the frame before the line.
     fn serialise(&mut self, now: u64, bytes: u32) -> Option<u64> {
         if self.in_flight.len() + self.reordered.len() >= FRAMES_MAX {
             return None;
@@ -298,7 +298,7 @@ impl<F: Clone> ImpairedLine<F> {
         self.counters.rejected += 1;
     }
 
-    /// When [`ImpairedLine::pop`] will have something, as far as is known now.
+    /// Returns the time at which [`ImpairedLine::pop`] will have a frame, as far as is known now.
     pub fn next_due(&self) -> Option<u64> {
         let reordered =
             self.reordered.iter().map(|reordered| if reordered.remaining == 0 { 0 } else { reordered.until }).min();

@@ -22,7 +22,7 @@ const LINK: u16 = 2; // ETHTOOL_A_LINKSTATE_LINK
 /// News of IPv6 routes (RTMGRP_IPV6_ROUTE).
 const ROUTES: u32 = 0x400;
 
-/// How long the kernel's own work may take on a busy machine.
+/// The longest time that the kernel's own work may take on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// True if an interface of this thread's network namespace has a carrier; from now on the kernel acts on it.

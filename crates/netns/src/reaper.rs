@@ -1,15 +1,15 @@
-//! The end of all processes in a testbed's hosts, also when the program that made the testbed is killed.
+//! Kills all processes in a testbed's hosts, also when the program that made the testbed is killed.
 //!
-//! The reaper is a small shell that reads a pipe of ours. The pipe ends when the testbed is dropped, and when the program ends in
-//! whatever way; then the reaper kills each process whose network namespace is one of the testbed's, until none is left. It holds
-//! no namespace itself: once we and those processes are gone, the kernel takes namespaces, interfaces and addresses away.
+//! The reaper is a small shell that reads a pipe of ours. The pipe ends when the testbed is dropped, or when the program ends in any way.
+//! Then the reaper kills each process in a network namespace of the testbed, until none is left. The reaper holds no namespace itself:
+//! after the end of this program and of those processes, the kernel removes namespaces, interfaces and addresses.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// $1 is the program that made the testbed, which is spared even if it runs in one of its own hosts. Whoever cannot be killed
-/// (it ran as somebody else) is let go after many rounds.
+/// $1 is the program that made the testbed. The script spares it even if it runs in one of its own hosts. The script gives up after many
+/// rounds on a process that it cannot kill, because it ran as another user.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 hosts=' '
@@ -47,6 +47,6 @@ impl Reaper {
     /// Ends the processes, and waits for that.
     pub(crate) fn end(&mut self) {
         drop(self.0.stdin.take());
-        drop(self.0.wait()); // A child of ours that nobody else waits for.
+        drop(self.0.wait()); // A child of ours, which no other thread waits for.
     }
 }

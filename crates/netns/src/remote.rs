@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 /// A host, as launchers are to see it.
 #[derive(Clone, Debug)]
 pub struct RemoteHost {
-    /// What its programs read as the machine's name.
+    /// The host name that programs on the host read.
     pub name: String,
-    /// What launchers call it.
+    /// The address that launchers use for the host.
     pub address: Ipv4Addr,
     /// A process of it, in all its namespaces.
     pub process: u32,
@@ -51,7 +51,7 @@ exec nsenter --target $process --net --mount -- unshare --mount --uts -- \
     sh -c 'mount --bind "$1" "$2" && hostname "$3" && shift 3 && exec "$@"' sh "$own" '{common}' "$name" "$@"
 "#;
 
-/// What launchers take for ssh: a shell on the host, given all words as one, and none of the caller's variables.
+/// The agent that launchers run in place of ssh: a shell on the host, given all words as one, and none of the caller's variables.
 const AGENT: &str = r#"#!/bin/sh
 # agent ADDRESS WORDS...
 host=$1

@@ -12,15 +12,15 @@ use crate::reaper::Reaper;
 /// Tools that a testbed rests on, and the packages they come with.
 const TOOLS: [(&str, &str); 3] = [("ip", "iproute2"), ("sh", "dash"), ("stat", "coreutils")];
 
-/// Why there can be no testbed, host or wire. The text is fit for "skipped: …".
+/// The reason why there can be no testbed, host or wire. The text is fit for "skipped: …".
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// A tool is not installed.
     #[error("{tool} is not installed; it comes with the package {package}")]
     ToolMissing {
-        /// What is run.
+        /// The program that was to be run.
         tool: &'static str,
-        /// What to install.
+        /// The package to install.
         package: &'static str,
     },
     /// Only root may have network namespaces, be it of a user namespace.
@@ -34,7 +34,7 @@ pub enum SetupError {
     /// The kernel did not do what `ip` or we asked of it.
     #[error("{what}: {stderr}")]
     Refused {
-        /// What was asked.
+        /// The request.
         what: String,
         /// The answer.
         stderr: String,
@@ -42,9 +42,9 @@ pub enum SetupError {
     /// A system call failed on the way.
     #[error("{what}: {source}")]
     System {
-        /// What was to be made.
+        /// The object that was to be made.
         what: &'static str,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
     /// There are 65536 wires in the testbed.

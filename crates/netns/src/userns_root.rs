@@ -8,17 +8,17 @@ use std::process::Command;
 /// Set in the second life, so that there is no third.
 const REEXEC_VARIABLE: &str = "ISTHMUS_NETNS_ROOT";
 
-/// Replaces this program by itself, with the same arguments, as root of a user namespace, where an unprivileged user may make a
-/// testbed. Root over nothing else: outside it is still that user. It does nothing for root and for a program that has been
-/// through it, and an error tells that the system does not allow it.
+/// Re-executes this program with the same arguments as root of a user namespace, in which an unprivileged user may make a testbed. Root
+/// applies to the namespace only: outside, the process still is that user. Returns without effect for root and for a program that has been
+/// through it. Returns an error if the system does not allow it.
 ///
-/// To be called first thing in `main`, before there are threads, temporary files or output.
+/// Must be called first thing in `main`, before there are threads, temporary files or output.
 pub fn reexec_as_userns_root() -> io::Result<()> {
     if rustix::process::geteuid().is_root() || env::var_os(REEXEC_VARIABLE).is_some() {
         return Ok(());
     }
     let program = env::current_exe()?;
-    // The trial tells whether it is allowed; after `exec` there would be nobody to say that it is not.
+    // The trial shows whether the system allows it; after `exec` this code could not report a refusal.
     let trial = Command::new("unshare").args(["--map-root-user", "--net", "true"]).output()?;
     if !trial.status.success() {
         return Err(io::Error::other(String::from_utf8_lossy(&trial.stderr).trim().to_owned()));

@@ -1,8 +1,8 @@
-//! A guest's device without the driver: its resources as the kernel shows them to root in `/sys`.
+//! A guest's device without the driver: its resources, as the kernel shows them to root in `/sys`.
 //!
-//! The window is then not cached, and nobody can be woken. The kernel gives all of it or nothing: whoever has a descriptor of a part has the
-//! window, and nothing is taken away from anybody. What remains to be known is who still has a part ([`file_claim`]). It is for guests in
-//! which no module may be loaded.
+//! The window is not cached then, and the guest receives no doorbells. The kernel hands out only the whole window: every descriptor of an
+//! extent reaches all of it, and no access can be revoked. The daemon therefore has to know which extents are still in use
+//! ([`file_claim`]). This is for guests in which no module may be loaded.
 
 use crate::device::{DeviceError, MemoryType};
 use isthmus_layout::RegionSize;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A device by its resources.
+/// A device, accessed through its resource files.
 #[derive(Debug)]
 pub struct BareDevice {
     path: PathBuf,
@@ -25,26 +25,26 @@ pub struct BareDevice {
     registers: SharedMapping,
 }
 
-/// Where the kernel shows PCI functions.
+/// The folder of all PCI functions.
 const FUNCTIONS: &str = "/sys/bus/pci/devices";
 
-/// QEMU's ivshmem.
+/// The vendor and device number of QEMU's ivshmem.
 const PCI_IDS: (&str, &str) = ("0x1af4", "0x1110");
 
-/// What switches a function on.
+/// The file that enables a function.
 const ENABLE: &str = "enable";
 
-/// The window. Not `resource2_wc`: writes to memory of that type may be seen in another order than they were made.
+/// The file of the window. `resource2_wc` is not used, because stores to write-combining memory may become visible in another order.
 const WINDOW: &str = "resource2";
 
-/// Words of the registers.
+/// Indexes of registers, in words.
 const IV_POSITION: u32 = 2;
 const DOORBELL: u32 = 3;
 
 const PAGE: usize = 4096;
 
 impl BareDevice {
-    /// The folders of all such functions, whether or not a driver has them.
+    /// Returns the folders of all ivshmem functions, whether or not a driver is bound to them.
     pub fn functions() -> Vec<PathBuf> {
         let entries = std::fs::read_dir(FUNCTIONS).into_iter().flatten().flatten();
         let says = |folder: &Path, file: &str| std::fs::read_to_string(folder.join(file)).unwrap_or_default();
@@ -54,13 +54,13 @@ impl BareDevice {
         found
     }
 
-    /// The driver that has a function, by its name.
+    /// Returns the name of the driver bound to a function.
     pub fn driver(function: &Path) -> Option<String> {
         let driver = std::fs::read_link(function.join("driver")).ok()?;
         Some(driver.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Switches a function on and takes its resources. One that a driver has is left to it.
+    /// Enables a function and opens its resources. Returns an error if a driver is bound to it.
     pub fn open(function: &Path) -> Result<Self, DeviceError> {
         if let Some(driver) = Self::driver(function) {
             return Err(DeviceError::NotOurs {
@@ -81,33 +81,33 @@ impl BareDevice {
         Ok(Self { path: function.to_owned(), window, size: RegionSize(size), registers: SharedMapping::new(registers) })
     }
 
-    /// The function's folder.
+    /// Returns the function's folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes of the window.
+    /// Returns the size of the window.
     pub fn size(&self) -> RegionSize {
         self.size
     }
 
-    /// How it is cached: not at all.
+    /// Returns the memory type of the window, which is not cached.
     pub fn memory_type(&self) -> MemoryType {
         MemoryType::UncachedMinus
     }
 
-    /// Our number among the device's peers.
+    /// Returns the guest's number among the device's peers.
     pub fn peer(&self) -> Option<u16> {
         u16::try_from(self.registers.load(IV_POSITION, Relaxed)).ok()
     }
 
-    /// True when it was unplugged.
+    /// Returns true if the device was unplugged.
     pub fn is_gone(&self) -> bool {
         !self.path.exists()
     }
 
-    /// A descriptor of the window for one of its parts, claimed as long as anybody has this descriptor or maps it. It begins in the file where it
-    /// does in the window. [`Errno::AGAIN`] if somebody has any byte of it already.
+    /// Returns a descriptor of the window with a claim on this extent, which lasts as long as the descriptor or a mapping of it exists.
+    /// Offsets in the file are offsets in the window. Returns [`Errno::AGAIN`] if any byte of the extent is claimed already.
     pub fn claim_extent(&self, at: u64, size: RegionSize) -> Result<OwnedFd, Errno> {
         self.check_range(at, size)?;
         let piece = open(&self.path, WINDOW, OFlags::RDWR)?;
@@ -115,7 +115,7 @@ impl BareDevice {
         Ok(piece)
     }
 
-    /// Whether anybody has any byte of this by [`Self::claim_extent`], be it of another process that served the device before.
+    /// Returns true if any byte of this extent is claimed by [`Self::claim_extent`], also by a process that served the device before.
     pub fn is_claimed(&self, at: u64, size: RegionSize) -> bool {
         file_claim::is_claimed(&self.window, at, size.0).unwrap_or(true)
     }
@@ -125,8 +125,8 @@ impl BareDevice {
         if is_inside { Ok(()) } else { Err(Errno::RANGE) }
     }
 
-    /// Maps a part of the window, whole pages. Where the device is unplugged, whoever touches that mapping is ended with SIGBUS: that is
-    /// one of the things which the driver is for.
+    /// Maps whole pages of the window. If the device is unplugged, a process that accesses the mapping is ended with SIGBUS. Avoiding this
+    /// is one of the purposes of the driver.
     pub fn map(&self, at: u64, size: RegionSize, access: Access) -> Result<Mapping, Errno> {
         self.check_range(at, size)?;
         let bytes = usize::try_from(size.0).map_err(|_| Errno::NOMEM)?;
@@ -135,7 +135,7 @@ impl BareDevice {
 
     /// Rings a vector of a peer.
     pub fn ring(&self, peer: u16, vector: u16) {
-        self.registers.fence(); // What was written to the window before has been seen.
+        self.registers.fence(); // Earlier stores to the window become visible first.
         self.registers.store(DOORBELL, u32::from(peer) << 16 | u32::from(vector), Relaxed);
     }
 }
@@ -152,8 +152,8 @@ fn map(file: &OwnedFd, at: u64, bytes: usize, access: Access) -> Result<Mapping,
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs no memory of ours.
     let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, at) }?;
     let base = NonNull::new(base.cast()).expect("the kernel maps nothing at address zero unasked");
-    // SAFETY: made above, by us alone, and nobody unmaps it before its new owner; it is written only where it was mapped so. What a
-    // device that is unplugged does to it ends the process and lets nothing be seen.
+    // SAFETY: made above, by us alone, and no other code unmaps it before its new owner; it is written only where it was mapped so. If the
+    // device is unplugged, an access ends the process and returns no data.
     Ok(unsafe { Mapping::from_raw(base, bytes) })
 }
 
@@ -163,7 +163,7 @@ mod tests {
     use isthmus_shm::Payload;
     use std::fs;
 
-    /// A folder as the kernel's, of files.
+    /// Creates a folder with the files of a function.
     fn function(window: usize) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("enable"), "0").unwrap();

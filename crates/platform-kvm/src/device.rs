@@ -1,4 +1,4 @@
-//! A guest's device, by the driver in `kmod/`.
+//! A guest's device, accessed through the driver in `kmod/`.
 
 use crate::driver::{ABI, DeviceNode, INFO_MAPPED, NO_PEER};
 use crate::server::GUEST;
@@ -11,48 +11,48 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
-/// Why there is no device.
+/// The reason why a device cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The node cannot be opened: no such device, no driver, no rights.
     #[error("opening {}: {source}", .path.display())]
     Open {
-        /// Which.
+        /// The path of the node.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: Errno,
     },
-    /// What answers is not the driver, or of another version.
+    /// The node does not belong to the driver, or the driver has another version.
     #[error("{} is no device of the isthmus driver that this program knows: {what}", .path.display())]
     NotOurs {
-        /// Which.
+        /// The path of the node.
         path: PathBuf,
-        /// What it said.
+        /// The difference that was found.
         what: String,
     },
 }
 
-/// How memory is cached.
+/// The caching of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryType {
-    /// Nobody said.
+    /// The type is unknown.
     Unknown,
-    /// As ordinary memory: what is wanted.
+    /// Cached as ordinary memory, as intended.
     WriteBack,
     /// Cached for reading.
     WriteThrough,
-    /// Cached for reading, by other rules.
+    /// Cached for reading. Writes go to memory and invalidate the line in all caches.
     WriteProtect,
-    /// Not cached; writes are gathered.
+    /// Not cached; writes are combined.
     WriteCombining,
-    /// Not cached, unless a register of the processor says write-combining.
+    /// Not cached, unless an MTRR says write-combining.
     UncachedMinus,
     /// Not cached.
     Uncached,
 }
 
 impl MemoryType {
-    /// By the driver's number.
+    /// Returns the type for the driver's number.
     pub fn from_number(number: u32) -> Self {
         match number {
             1 => Self::WriteBack,
@@ -65,7 +65,7 @@ impl MemoryType {
         }
     }
 
-    /// What people call it.
+    /// Returns the usual name of the type.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -85,20 +85,20 @@ impl std::fmt::Display for MemoryType {
     }
 }
 
-/// What a device is.
+/// The properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Bytes of the window.
+    /// The size of the window.
     pub window: RegionSize,
-    /// Our number among the device's peers.
+    /// The guest's number among the device's peers.
     pub peer: Option<u16>,
-    /// Vectors that can be listened to: 0 to one less.
+    /// The number of vectors that can be listened to, starting at 0.
     pub vectors: u16,
-    /// How the window is cached.
+    /// The caching of the window.
     pub memory_type: MemoryType,
-    /// Whether that was seen in a program's mapping; otherwise it is what the kernel's own mapping has.
+    /// True if the type is that of a program's mapping; otherwise it is that of the kernel's own mapping.
     pub mapped: bool,
-    /// Where the window lies in the guest's physical memory.
+    /// The address of the window in the guest's physical memory.
     pub address: u64,
 }
 
@@ -109,7 +109,7 @@ pub struct Device {
     path: PathBuf,
 }
 
-/// The driver's major number is whatever was free; its nodes are called so.
+/// The nodes are found by name, because the driver's major number is assigned dynamically.
 const NODES: &str = "/dev";
 const PREFIX: &str = "isthmus";
 
@@ -118,7 +118,7 @@ fn refused(operation: &'static str) -> impl Fn(Errno) -> PlatformError {
 }
 
 impl Device {
-    /// The nodes of all devices, by number.
+    /// Returns the nodes of all devices, in the order of their numbers.
     pub fn nodes() -> Vec<PathBuf> {
         let found = std::fs::read_dir(NODES).into_iter().flatten().flatten();
         let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.strip_prefix(PREFIX)?.parse::<u32>().ok();
@@ -127,8 +127,8 @@ impl Device {
         numbers.iter().map(|number| Path::new(NODES).join(format!("{PREFIX}{number}"))).collect()
     }
 
-    /// The node of the device by which a guest and its host share a window: where there are several, the others show windows that the guest
-    /// has in common with other guests. One that cannot be asked may be it.
+    /// Returns the node of the device that shows the window shared by the guest and its host. Other devices show pair windows. A device
+    /// that cannot be queried may be this one.
     pub fn of_host() -> Option<PathBuf> {
         let is_common = |node: &PathBuf| {
             let peer = Self::open(node).ok().and_then(|device| device.info().ok()?.peer);
@@ -137,7 +137,7 @@ impl Device {
         Self::nodes().into_iter().find(|node| !is_common(node))
     }
 
-    /// Opens the node of one.
+    /// Opens the node of a device.
     pub fn open(path: &Path) -> Result<Self, DeviceError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
         let opened = rustix::fs::open(path, flags, Mode::empty());
@@ -147,8 +147,8 @@ impl Device {
         if rustix::fs::FileType::from_raw_mode(found.st_mode) != rustix::fs::FileType::CharacterDevice {
             return Err(foreign("it is no node of a device".to_owned()));
         }
-        // SAFETY: a node of a driver that was asked for by its name. Another driver than ours does not know numbers of this group with
-        // these sizes and refuses them.
+        // SAFETY: a node of a driver, found by the driver's name. Another driver does not know request numbers of this group with these
+        // sizes and refuses them.
         let node = unsafe { DeviceNode::new(file) };
         let info = node.info().map_err(|errno| foreign(errno.to_string()))?;
         if info.abi != ABI {
@@ -157,12 +157,12 @@ impl Device {
         Ok(Self { node, path: path.to_owned() })
     }
 
-    /// Where its node is.
+    /// Returns the path of the node.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it is. Refused with NODEV when it is gone.
+    /// Returns the properties of the device, or NODEV if it is gone.
     pub fn info(&self) -> Result<DeviceInfo, PlatformError> {
         let raw = self.node.info().map_err(refused("asking the isthmus device"))?;
         Ok(DeviceInfo {
@@ -175,8 +175,8 @@ impl Device {
         })
     }
 
-    /// A descriptor that maps these bytes of the window, from its offset 0, and nothing else, with these rights for good. Both in whole
-    /// pages.
+    /// Returns a descriptor that maps these bytes of the window, from its own offset 0, and nothing else. Its rights cannot be changed.
+    /// Offset and size are whole pages.
     pub fn extent(&self, offset: u64, bytes: u64, access: Access) -> Result<OwnedFd, PlatformError> {
         let access = match access {
             Access::Read => 1,
@@ -185,21 +185,22 @@ impl Device {
         self.node.piece(access, offset, bytes).map_err(refused("asking the isthmus device for an extent of its window"))
     }
 
-    /// The same for reading and writing, for a program's own memory: its bytes stay with whoever maps it, whatever becomes of window and
-    /// device ([`PrivateExtent`](isthmus_shm::window_extent::PrivateExtent)). Takes as many pages of the guest's.
+    /// Returns a descriptor of a private extent, for a program's own memory: readable and writable. Its contents stay with the mapping
+    /// process, whatever happens to the window and the device ([`PrivateExtent`](isthmus_shm::window_extent::PrivateExtent)). The extent
+    /// uses an equal number of the guest's own pages.
     pub fn private_extent(&self, offset: u64, bytes: u64) -> Result<OwnedFd, PlatformError> {
         self.node
             .piece(7, offset, bytes)
             .map_err(refused("asking the isthmus device for a private extent of its window"))
     }
 
-    /// Revokes this extent of ours: a process that maps it sees pages of its own from now on.
+    /// Revokes this extent: a process that maps it sees private pages from now on.
     pub fn revoke(&self, piece: impl AsFd) -> Result<(), PlatformError> {
         self.node.withdraw(piece.as_fd()).map_err(refused("revoking an extent of the isthmus device's window"))
     }
 
-    /// An event descriptor that is signalled when this vector of ours is rung, and once when the device goes. One at a time: it takes the
-    /// place of the one before. Nothing more comes once this device is dropped.
+    /// Returns an event descriptor that is signalled when this vector of the guest is rung, and once when the device is removed. It
+    /// replaces the previous listener of the vector. It receives nothing more after this device is dropped.
     pub fn listener(&self, vector: u16) -> Result<OwnedFd, PlatformError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let event = rustix::event::eventfd(0, flags).map_err(refused("creating a doorbell"))?;
@@ -207,24 +208,24 @@ impl Device {
         Ok(event)
     }
 
-    /// Has this event descriptor, or none, signalled when a vector of ours is rung.
+    /// Sets or removes the event descriptor that is signalled when a vector of the guest is rung.
     pub fn listen(&self, vector: u16, event: Option<BorrowedFd<'_>>) -> Result<(), PlatformError> {
         let listening = self.node.listen(vector.into(), event);
         listening.map_err(refused("listening to a vector of the isthmus device"))
     }
 
-    /// A descriptor that rings this vector of a peer when eight bytes are written to it.
+    /// Returns a descriptor that rings this vector of a peer when eight bytes are written to it.
     pub fn doorbell_sender(&self, peer: u16, vector: u16) -> Result<OwnedFd, PlatformError> {
         let sender = self.node.ringer(peer.into(), vector.into());
         sender.map_err(refused("asking the isthmus device for a doorbell"))
     }
 
-    /// Rings without one. False when the device is gone.
+    /// Rings a vector of a peer without a descriptor. Returns false if the device is gone.
     pub fn ring(&self, peer: u16, vector: u16) -> bool {
         self.node.ring(peer.into(), vector.into()).is_ok()
     }
 
-    /// Whether the device was unplugged. Its descriptor hangs up then.
+    /// Returns true if the device was unplugged. Its descriptor hangs up then.
     pub fn is_gone(&self) -> bool {
         let mut fds = [PollFd::new(&self.node, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -233,7 +234,7 @@ impl Device {
 }
 
 impl AsFd for Device {
-    /// Hangs up when the device is gone; nothing else is heard there.
+    /// The descriptor hangs up when the device is gone. It reports no other event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.node.as_fd()
     }

@@ -1,26 +1,26 @@
-//! How large a guest's window is, and how many doorbells there are.
+//! The size of a guest's window and the number of its doorbells.
 
 use isthmus_layout::RegionSize;
 use isthmus_layout::proxy::WINDOW_BYTES_MIN;
 
-/// Vectors that the driver takes at most (`kmod/isthmus.c`).
+/// The maximum number of vectors that the driver supports (`kmod/isthmus.c`).
 pub const VECTORS_MAX: u16 = 64;
 
-/// The smallest number of vectors: the proxy ring's, and one for all else.
+/// The minimum number of vectors: one for the proxy ring and one for everything else.
 pub const VECTORS_MIN: u16 = 2;
 
-/// Why a guest cannot be given that.
+/// The reason why a layout is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceLayoutError {
-    /// A device's memory has a power of two bytes.
+    /// The size of the window is not a power of two, or too small.
     #[error("a window has a power of two bytes, {WINDOW_BYTES_MIN} at least, not {}", .0.0)]
     Window(RegionSize),
-    /// Too many vectors, or too few.
+    /// The number of vectors is too small or too large.
     #[error("a device has {VECTORS_MIN} to {VECTORS_MAX} vectors, not {0}")]
     Vectors(u16),
 }
 
-/// What each guest of a server gets.
+/// The window and the vectors that each guest of a server receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLayout {
     window: RegionSize,
@@ -29,8 +29,8 @@ pub struct DeviceLayout {
 }
 
 impl DeviceLayout {
-    /// A window of so many bytes, and so many vectors toward the host and toward the guest. QEMU's device has to have as many as the
-    /// larger of both (`vectors=`).
+    /// Creates a layout with a window of `window` bytes, `host_vectors` vectors toward the host and `guest_vectors` toward the guest.
+    /// QEMU's device needs the larger of both numbers (`vectors=`).
     pub fn new(window: RegionSize, host_vectors: u16, guest_vectors: u16) -> Result<Self, DeviceLayoutError> {
         if window.0 < WINDOW_BYTES_MIN || !window.0.is_power_of_two() {
             return Err(DeviceLayoutError::Window(window));
@@ -43,22 +43,22 @@ impl DeviceLayout {
         }
     }
 
-    /// Bytes of the window.
+    /// Returns the size of the window.
     pub fn window(&self) -> RegionSize {
         self.window
     }
 
-    /// Vectors by which the guest rings the host.
+    /// Returns the number of vectors by which the guest rings the host.
     pub fn host_vectors(&self) -> u16 {
         self.host_vectors
     }
 
-    /// Vectors by which the host rings the guest.
+    /// Returns the number of vectors by which the host rings the guest.
     pub fn guest_vectors(&self) -> u16 {
         self.guest_vectors
     }
 
-    /// What QEMU's device is told (`vectors=`).
+    /// Returns the number of vectors of QEMU's device (`vectors=`).
     pub fn device_vectors(&self) -> u16 {
         self.host_vectors.max(self.guest_vectors)
     }

@@ -1,4 +1,4 @@
-//! What the driver in `kmod/` is asked, as `kmod/isthmus.h` has it; `docs/spec/device.md` tells it in words and tables.
+//! The requests of the driver in `kmod/`, as in `kmod/isthmus.h`; `docs/spec/device.md` describes them.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -7,10 +7,10 @@ use rustix::ioctl::{Getter, Opcode, Setter, Updater, ioctl, opcode};
 /// The version of the interface.
 pub const ABI: u32 = 1;
 
-/// `RawInfo::peer`: none.
+/// The value of `RawInfo::peer` without a peer number.
 pub(crate) const NO_PEER: u32 = u32::MAX;
 
-/// `RawInfo::flags`: the memory type is that of a program's mapping.
+/// The flag in `RawInfo::flags` that the memory type is that of a program's mapping.
 pub(crate) const INFO_MAPPED: u32 = 1;
 
 /// `struct isthmus_info`.
@@ -21,17 +21,17 @@ pub struct RawInfo {
     pub abi: u32,
     /// The driver's version.
     pub driver: u32,
-    /// Bytes of the window.
+    /// The size of the window in bytes.
     pub window_bytes: u64,
-    /// Our number among the peers.
+    /// The guest's number among the peers.
     pub peer: u32,
-    /// How many vectors can be listened to.
+    /// The number of vectors that can be listened to.
     pub vectors: u32,
-    /// How the window is cached.
+    /// The caching of the window.
     pub memory_type: u32,
-    /// More about that.
+    /// Flags about the memory type.
     pub flags: u32,
-    /// Where the window lies.
+    /// The address of the window.
     pub window_address: u64,
     /// Zero.
     pub reserved: [u64; 3],
@@ -43,13 +43,13 @@ pub struct RawInfo {
 pub struct RawPiece {
     /// The version of the interface.
     pub abi: u32,
-    /// 1 to read, 3 to read and write, 7 for a home.
+    /// The access: 1 to read, 3 to read and write, 7 for a private extent.
     pub access: u32,
-    /// First byte.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
-    /// Answered.
+    /// Set by the driver.
     pub descriptor: RawFd,
     /// Zero.
     pub reserved: u32,
@@ -61,7 +61,7 @@ pub struct RawPiece {
 pub struct RawWithdraw {
     /// The version of the interface.
     pub abi: u32,
-    /// A piece.
+    /// The descriptor of a piece.
     pub descriptor: RawFd,
 }
 
@@ -71,7 +71,7 @@ pub struct RawWithdraw {
 pub struct RawListen {
     /// The version of the interface.
     pub abi: u32,
-    /// Which vector.
+    /// The vector.
     pub vector: u32,
     /// An eventfd, or -1.
     pub descriptor: RawFd,
@@ -85,11 +85,11 @@ pub struct RawListen {
 pub struct RawRinger {
     /// The version of the interface.
     pub abi: u32,
-    /// Who is rung.
+    /// The peer to ring.
     pub peer: u32,
     /// The vector.
     pub vector: u32,
-    /// Answered.
+    /// Set by the driver.
     pub descriptor: RawFd,
 }
 
@@ -99,7 +99,7 @@ pub struct RawRinger {
 pub struct RawRing {
     /// The version of the interface.
     pub abi: u32,
-    /// Who is rung.
+    /// The peer to ring.
     pub peer: u32,
     /// The vector.
     pub vector: u32,
@@ -112,20 +112,20 @@ const _: () = assert!(size_of::<RawListen>() == 16 && size_of::<RawRinger>() == 
 
 const GROUP: u8 = 0xb1;
 
-/// Asks what the device is.
+/// Returns the properties of the device.
 pub const INFO: Opcode = opcode::read::<RawInfo>(GROUP, 0x40);
-/// Asks for a piece.
+/// Returns the descriptor of a piece.
 pub const PIECE: Opcode = opcode::read_write::<RawPiece>(GROUP, 0x41);
-/// Takes a piece back.
+/// Revokes a piece.
 pub const WITHDRAW: Opcode = opcode::write::<RawWithdraw>(GROUP, 0x42);
-/// Says who hears a vector.
+/// Sets the eventfd of a vector.
 pub const LISTEN: Opcode = opcode::write::<RawListen>(GROUP, 0x43);
-/// Asks for what rings.
+/// Returns a descriptor that rings a vector.
 pub const RINGER: Opcode = opcode::read_write::<RawRinger>(GROUP, 0x44);
-/// Rings.
+/// Rings a vector.
 pub const RING: Opcode = opcode::write::<RawRing>(GROUP, 0x45);
 
-/// A device's node, known to be the driver's: what is asked of it is answered by the driver.
+/// A device's node, known to belong to the driver: the driver handles all requests to it.
 #[derive(Debug)]
 pub(crate) struct DeviceNode(OwnedFd);
 
@@ -146,13 +146,13 @@ impl DeviceNode {
         let mut request = RawPiece { abi: ABI, access, offset, bytes, descriptor: -1, reserved: 0 };
         // SAFETY: the driver reads this structure and writes one field of it (`DeviceNode`).
         unsafe { ioctl(&self.0, Updater::<PIECE, RawPiece>::new(&mut request)) }?;
-        // SAFETY: where it says yes, the driver has opened this descriptor for us and nobody else knows it.
+        // SAFETY: on success the driver has opened this descriptor for us, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(request.descriptor) })
     }
 
     pub(crate) fn withdraw(&self, piece: BorrowedFd<'_>) -> Result<(), Errno> {
         let request = RawWithdraw { abi: ABI, descriptor: piece.as_raw_fd() };
-        // SAFETY: the driver reads this structure (`DeviceNode`). What our mappings of the piece show changes as foreign memory may.
+        // SAFETY: the driver reads this structure (`DeviceNode`). The contents of our mappings of the piece change as foreign memory may.
         unsafe { ioctl(&self.0, Setter::<WITHDRAW, RawWithdraw>::new(request)) }
     }
 
@@ -167,7 +167,7 @@ impl DeviceNode {
         let mut request = RawRinger { abi: ABI, peer, vector, descriptor: -1 };
         // SAFETY: the driver reads this structure and writes one field of it (`DeviceNode`).
         unsafe { ioctl(&self.0, Updater::<RINGER, RawRinger>::new(&mut request)) }?;
-        // SAFETY: where it says yes, the driver has opened this descriptor for us and nobody else knows it.
+        // SAFETY: on success the driver has opened this descriptor for us, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(request.descriptor) })
     }
 

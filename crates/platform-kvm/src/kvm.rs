@@ -5,9 +5,10 @@
 //!           │ not ours    │ host allocates       │ guest allocates        │
 //! ```
 //!
-//! Host and guest each allocate in a part of their own, so that neither has to ask the other, and map what the other granted only where
-//! that one allocates. The window is one memory for both: what a grant may do is kept by who maps it. Between the daemons proper the host
-//! alone hands out extents (`isthmus_layout::proxy`); this is for whoever has a device to himself, as the suite of all platforms has.
+//! Host and guest each allocate in a part of their own, so that neither has to ask the other. Each maps the grants of the other only within
+//! the other's part. Both share the memory of the window: the mapping side enforces the access of a grant. Between the daemons the host
+//! alone hands out extents (`isthmus_layout::proxy`). This platform is for the exclusive user of a device, such as the suite of all
+//! platforms.
 
 use crate::device::Device;
 use crate::server::{GUEST, HOST, ServerGuest};
@@ -33,17 +34,17 @@ pub enum Side {
     Guest,
 }
 
-/// A side of a device: what the platform does with it.
+/// The operations of a device's side that the platform uses.
 pub trait DeviceSide {
-    /// Which side this is.
+    /// Returns the side.
     fn side(&self) -> Side;
-    /// Bytes of the window.
+    /// Returns the size of the window.
     fn window(&self) -> RegionSize;
-    /// Vectors of our own.
+    /// Returns the number of vectors of this side.
     fn vectors(&self) -> u16;
     /// Maps whole pages of the window.
     fn map(&self, at: u64, size: RegionSize, access: Access) -> Result<Mapping, PlatformError>;
-    /// The doorbell of a vector of our own.
+    /// Returns the doorbell that rings of a vector of this side signal.
     fn listener(&self, vector: u16) -> Result<Doorbell, PlatformError>;
     /// Returns the sender for a vector of the other side.
     fn doorbell_sender(&self, vector: u16) -> Result<Doorbell, PlatformError>;
@@ -79,7 +80,7 @@ impl DeviceSide for ServerGuest {
     }
 }
 
-/// A [`Device`] that was asked what it is.
+/// A [`Device`] and its properties.
 #[derive(Debug)]
 pub struct GuestSide {
     device: Device,
@@ -88,7 +89,7 @@ pub struct GuestSide {
 }
 
 impl GuestSide {
-    /// The device of a guest, whose host is its only other peer. Refused where it is another's.
+    /// Uses the device that a guest shares with its host. Returns an error for the device of a pair window.
     pub fn new(device: Device) -> Result<Self, PlatformError> {
         let info = device.info()?;
         if info.peer != Some(GUEST) {
@@ -97,7 +98,7 @@ impl GuestSide {
         Ok(Self { device, window: info.window, vectors: info.vectors })
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -137,7 +138,7 @@ pub struct Kvm<H> {
     allocator: Arc<Mutex<SideAllocator>>,
 }
 
-/// What we have given away of our part of the window, and of our vectors.
+/// The allocated part of this side's half of the window, and its unused vectors.
 #[derive(Debug)]
 struct SideAllocator {
     from: u64,
@@ -167,7 +168,7 @@ fn lock(allocator: &Mutex<SideAllocator>) -> MutexGuard<'_, SideAllocator> {
     allocator.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of a window where this side allocates.
+/// Returns the bytes of a window in which this side allocates.
 fn allocation_range(window: RegionSize, side: Side) -> (u64, u64) {
     let middle = (window.0 / 2).next_multiple_of(PAGE).clamp(EXTENTS_OFFSET, window.0.max(EXTENTS_OFFSET));
     match side {
@@ -176,19 +177,19 @@ fn allocation_range(window: RegionSize, side: Side) -> (u64, u64) {
     }
 }
 
-/// A place in the window that another side granted.
+/// A range of the window that the other side granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowRange {
-    /// Its first byte.
+    /// The offset of the first byte.
     pub at: u64,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
-    /// For what.
+    /// The permitted access.
     pub access: Access,
 }
 
 impl WindowRange {
-    /// Whether it is whole pages within these bytes.
+    /// Returns true if the range consists of whole pages within these bytes.
     fn is_within(&self, (from, to): (u64, u64)) -> bool {
         let whole = self.at.is_multiple_of(PAGE) && self.bytes.is_multiple_of(PAGE);
         whole && self.at >= from && self.at.checked_add(self.bytes).is_some_and(|end| end <= to)
@@ -230,7 +231,7 @@ impl WireValue for Vector {
     }
 }
 
-/// Memory of ours in the window.
+/// Memory of this side in the window.
 #[derive(Debug)]
 pub struct KvmMemory {
     at: u64,
@@ -244,7 +245,7 @@ impl Drop for KvmMemory {
     }
 }
 
-/// Where a vector of ours is heard.
+/// The receiving end of a vector of this side.
 #[derive(Debug)]
 pub struct KvmListener {
     doorbell: Doorbell,
@@ -270,7 +271,7 @@ impl Listen for KvmListener {
 }
 
 impl<H: DeviceSide> Kvm<H> {
-    /// Over a side that has no other user.
+    /// Creates the platform over a side that has no other user.
     pub fn new(device_side: H) -> Self {
         let (from, to) = allocation_range(device_side.window(), device_side.side());
         let vectors = (PROXY_VECTOR + 1..device_side.vectors()).collect();
@@ -280,7 +281,7 @@ impl<H: DeviceSide> Kvm<H> {
         }
     }
 
-    /// The side that this is over.
+    /// Returns the side of the device.
     pub fn device_side(&self) -> &H {
         &self.device_side
     }
@@ -308,7 +309,7 @@ impl<H: DeviceSide> Platform for Kvm<H> {
         let bytes = size.0.checked_next_multiple_of(PAGE).filter(|&bytes| bytes > 0).ok_or(FULL)?;
         let at = lock(&self.allocator).alloc(bytes).ok_or(FULL)?;
         let memory = KvmMemory { at, bytes, allocator: Arc::clone(&self.allocator) };
-        // What was there before, and whatever the other side has written since.
+        // Clears what earlier users left and what the other side has written since.
         let window = SharedMapping::new(self.device_side.map(at, RegionSize(bytes), Access::ReadWrite)?);
         (0..bytes / PAGE).for_each(|page| window.copy_in(page * PAGE, &[0; PAGE as usize]));
         Ok(memory)
@@ -333,7 +334,7 @@ impl<H: DeviceSide> Platform for Kvm<H> {
         if size.0 > grant.bytes || size.0 == 0 {
             return Err(MapError::TooSmall { need: size.0, have: grant.bytes }.into());
         }
-        // No more than was granted, in whole pages.
+        // Maps no more than was granted, in whole pages.
         self.device_side.map(grant.at, RegionSize(size.0.next_multiple_of(PAGE)), access)
     }
 
@@ -342,7 +343,7 @@ impl<H: DeviceSide> Platform for Kvm<H> {
         let vector = free.ok_or_else(|| no_such("finding a vector that nobody listens to"))?;
         let held = ListeningVector { vector, allocator: Arc::clone(&self.allocator) };
         let doorbell = self.device_side.listener(vector)?;
-        doorbell.clear(); // Rings that were meant for whoever listened before.
+        doorbell.clear(); // Drops rings that were meant for a previous listener.
         Ok((KvmListener { doorbell, _held: held }, Vector(vector)))
     }
 

@@ -1,4 +1,4 @@
-//! Guests of QEMU: a window of a device that guest and host both see, and doorbells.
+//! Guests of QEMU: doorbells, and a window in a device, visible to guest and host.
 //!
 //! ```text
 //!  host                                                  guest
@@ -6,9 +6,9 @@
 //!     └ ServerGuest: window, to_guest, from_guest           └ extents, doorbell senders, listeners: descriptors
 //! ```
 //!
-//! One [`IvshmemServer`] serves one guest, and its [`ServerGuest`] is the host's side; the guest's daemon has a [`Device`], or, without the driver, a
-//! [`BareDevice`] that it has to look at again and again. What lies in the window is not known here.
-//! [`Kvm`] is the platform over either side.
+//! One [`IvshmemServer`] serves one guest, and its [`ServerGuest`] is the host's side. The guest's daemon has a [`Device`] or, without the
+//! driver, a [`BareDevice`], which it has to poll. This crate does not interpret the window's contents. [`Kvm`] is the platform over either
+//! side.
 //!
 //! ```
 //! use isthmus_layout::RegionSize;

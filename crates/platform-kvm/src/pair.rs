@@ -5,9 +5,9 @@
 //!         PairDevice ── socket pair ── QEMU of the other one
 //! ```
 //!
-//! QEMU is given its end of the socket by its monitor, with all that it is told lying in it: it never waits for us, and nobody else can
-//! connect. There are no doorbells here. Guests ring each other by the devices that they have anyway
-//! ([`IvshmemServer::add_peer`](crate::IvshmemServer::add_peer)), and a device without doorbells can be unplugged wherever it runs.
+//! QEMU receives its end of the socket through its monitor, with all messages already queued in it. QEMU therefore never waits for the
+//! daemon, and no other process can connect. The device has no doorbells. Guests ring each other through the devices that they have anyway
+//! ([`IvshmemServer::add_peer`](crate::IvshmemServer::add_peer)), and a device without doorbells can be unplugged at any time.
 
 use crate::server::{PROTOCOL, WINDOW};
 use isthmus_platform::PlatformError;
@@ -17,15 +17,14 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// A device in one of the two guests, as long as it is there.
+/// A device in one of the two guests, while it is plugged in.
 #[derive(Debug)]
 pub struct PairDevice {
     socket: OwnedFd,
 }
 
 impl PairDevice {
-    /// A device with this number among its peers, of which there are none, for a sealed memory file; and the end of its socket that QEMU
-    /// gets.
+    /// Creates a device with this peer number and no other peers, for a sealed memory file. Also returns the end of its socket for QEMU.
     pub fn new(peer: u16, window: impl AsFd) -> Result<(Self, OwnedFd), PlatformError> {
         let refused = |operation| move |source| PlatformError::Refused { operation, source };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -47,7 +46,7 @@ impl PairDevice {
         Ok((Self { socket }, theirs))
     }
 
-    /// True when the device is there no more: unplugged, or QEMU has ended. What QEMU may say is not looked at.
+    /// Returns true if the device is gone: it was unplugged, or QEMU has ended. Data from QEMU is not read.
     pub fn is_gone(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -56,7 +55,7 @@ impl PairDevice {
 }
 
 impl AsFd for PairDevice {
-    /// Hangs up when the device goes.
+    /// The descriptor hangs up when the device goes.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

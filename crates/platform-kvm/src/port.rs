@@ -1,21 +1,21 @@
-//! Names of the root ports that a guest's machine has for windows: as `isthmus guest xml` prints them, and as a daemon knows them again.
+//! Names of the root ports that a guest's machine has for windows. `isthmus guest xml` prints them, and the daemon recognizes them.
 
-/// How libvirt has names begin that are its user's ("formatdomain: Devices", of `alias`).
+/// The prefix that libvirt requires of names chosen by its user ("formatdomain: Devices", of `alias`).
 const USER_ALIAS_PREFIX: &str = "ua-";
 
 const NAME_PREFIX: &str = "isthmus";
 
-/// The name of one, for QEMU.
+/// Returns the name of a port for QEMU.
 pub fn name(number: usize) -> String {
     format!("{NAME_PREFIX}{number}")
 }
 
-/// The same for libvirt, which tells it to QEMU as it is.
+/// Returns the name of a port for libvirt, which passes it to QEMU unchanged.
 pub fn alias(number: usize) -> String {
     format!("{USER_ALIAS_PREFIX}{}", name(number))
 }
 
-/// Whether a port has such a name, of either sort.
+/// Returns true if a port has such a name, of either kind.
 pub fn is_window_port(name: &str) -> bool {
     let number = name.strip_prefix(USER_ALIAS_PREFIX).unwrap_or(name).strip_prefix(NAME_PREFIX);
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))

@@ -1,4 +1,4 @@
-//! The server of a guest's device: gives QEMU the window and the doorbells.
+//! The server of a guest's device: sends QEMU the window and the doorbells.
 //!
 //! ```text
 //!  socket ──► accept ──► version, number, window, doorbells ──► Connected(ServerGuest) ─── … ───► Disconnected
@@ -6,11 +6,10 @@
 //!                └─► Failed: somebody is there already, or there are no descriptors left
 //! ```
 //!
-//! There is one guest at a time behind a socket, and each connection has a window of its own, made for it: what one guest left no other ever
-//! sees. A connection can outlive its server ([`IvshmemServer::pack`]). The host is peer 0 and the guest peer 1 ([`HOST`], [`GUEST`]). Other
-//! guests are peers only as far as they are [added](IvshmemServer::add_peer): then the guest rings them without the host. Nothing here
-//! waits for anybody; the server's descriptor ([`AsFd`]) is readable as long as [`IvshmemServer::poll`] has something to say. The messages
-//! are in `docs/spec/device.md`.
+//! A server has at most one guest at a time. Each connection has a new window, so that no guest sees the data of another. A connection can
+//! outlive its server ([`IvshmemServer::pack`]). The host is peer 0 and the guest peer 1 ([`HOST`], [`GUEST`]). Other guests are peers only
+//! if they are [added](IvshmemServer::add_peer); the guest then rings them without the host. The server never blocks. Its descriptor
+//! ([`AsFd`]) is readable while [`IvshmemServer::poll`] has an event to return. `docs/spec/device.md` describes the messages.
 
 use crate::device_layout::DeviceLayout;
 use isthmus_layout::RegionSize;
@@ -31,82 +30,82 @@ pub use keep::ResumeError;
 /// The host's number among a device's peers.
 pub const HOST: u16 = 0;
 
-/// The guest's.
+/// The guest's number among a device's peers.
 pub const GUEST: u16 = 1;
 
-/// The version of the protocol that QEMU speaks.
+/// The version of QEMU's protocol.
 pub(crate) const PROTOCOL: i64 = 0;
 
-/// What stands for the window where a peer's number would stand.
+/// The number that announces the window in place of a peer.
 pub(crate) const WINDOW: i64 = -1;
 
-/// Why there is no server.
+/// The reason why a server cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Another process answers there.
+    /// Another process serves the socket.
     #[error("{}: another process serves this socket", .0.display())]
     Taken(PathBuf),
-    /// The system refused.
+    /// The system refused an operation.
     #[error("{operation} {}: {source}", .path.display())]
     Refused {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// With which path.
+        /// The path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: Errno,
     },
 }
 
-/// Why a connection came to nothing.
+/// The reason why a connection was not established.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
-    /// There is a guest already.
+    /// A guest is connected already.
     #[error("a guest is connected already")]
     AlreadyConnected,
-    /// It went away, or spoke, before it had all that it needs.
+    /// The connection ended, or the peer sent data, before the device was set up.
     #[error("it ended before the device was set up: {0}")]
     ClosedEarly(CloseReason),
-    /// There is no memory for its window, or there are no descriptors for its bells.
+    /// There is no memory for the window, or there are no descriptors for the doorbells.
     #[error(transparent)]
     Resources(#[from] PlatformError),
-    /// What it needs could not be sent.
+    /// A message could not be sent.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// The system had no descriptor for the connection itself, or similar.
+    /// The system could not accept the connection, for example for lack of descriptors.
     #[error("accepting a connection: {0}")]
     Accept(#[source] Errno),
 }
 
-/// How a connection ended.
+/// The reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
     /// The device is gone: unplugged, or QEMU has ended.
     #[error("the device was unplugged, or QEMU has ended")]
     Closed,
-    /// It said something, which is not QEMU's part.
+    /// The peer sent data, which QEMU never does.
     #[error("it spoke, which no device does")]
     UnexpectedData,
-    /// We ended it ([`IvshmemServer::disconnect`]).
+    /// This server ended the connection ([`IvshmemServer::disconnect`]).
     #[error("it was dismissed")]
     Dismissed,
 }
 
-/// What happened.
+/// An event of the server.
 #[derive(Debug)]
 pub enum ServerEvent {
-    /// A guest has its device.
+    /// A guest has received its device.
     Connected(ServerGuest),
-    /// The guest that was connected is there no more; the next connection has a window of its own.
+    /// The connected guest is gone. The next connection has a new window.
     Disconnected {
-        /// How.
+        /// The reason.
         reason: CloseReason,
-        /// Its connection. Whoever drops it waits for what QEMU may have sent with it: a descriptor that takes its time to close.
+        /// The connection. Dropping it closes all descriptors that QEMU may have sent, which can block.
         socket: OwnedFd,
     },
-    /// A connection came to nothing. A guest that is connected does not notice.
+    /// A connection failed. A connected guest is not affected.
     Failed {
-        /// Why.
+        /// The reason.
         error: AcceptError,
         /// The connection, as in [`ServerEvent::Disconnected`].
         socket: Option<OwnedFd>,
@@ -118,13 +117,13 @@ pub enum ServerEvent {
 pub struct ServerGuest {
     /// The window: a memory file of its own, sealed against shrinking and growing.
     pub window: OwnedFd,
-    /// How large it is.
+    /// The size of the window.
     pub size: RegionSize,
-    /// What rings the guest's vectors: event descriptors, by vector.
+    /// The event descriptors that ring the guest's vectors, by vector.
     pub to_guest: Vec<OwnedFd>,
-    /// Where the guest's rings of our vectors are heard: event descriptors, by vector.
+    /// The event descriptors on which the guest's rings of the host's vectors arrive, by vector.
     pub from_guest: Vec<OwnedFd>,
-    /// QEMU's process, as the kernel says; None where it cannot be seen from here.
+    /// The process of QEMU according to the kernel, or `None` if it is not visible from here.
     pub process: Option<i32>,
 }
 
@@ -137,22 +136,22 @@ impl ServerGuest {
         Ok(Self { window, size, to_guest, from_guest, process })
     }
 
-    /// Our mapping of a part of the window.
+    /// Maps a part of the window.
     pub fn map(&self, at: u64, size: RegionSize, access: Access) -> Result<Mapping, MapError> {
         Mapping::window(&self.window, at, size, access)
     }
 
-    /// What rings a vector of the guest; None where it has no such vector.
+    /// Returns the sender for a vector of the guest, or `None` if the guest has no such vector.
     pub fn doorbell_sender(&self, vector: u16) -> Option<Result<Doorbell, PlatformError>> {
         self.to_guest.get(usize::from(vector)).map(copy)
     }
 
-    /// Where rings of a vector of ours are heard; None where we have no such vector.
+    /// Returns the listener of a vector of the host, or `None` if the host has no such vector.
     pub fn listener(&self, vector: u16) -> Option<Result<Doorbell, PlatformError>> {
         self.from_guest.get(usize::from(vector)).map(copy)
     }
 
-    /// What QEMU is told, message by message.
+    /// Returns message `nth` of the handshake with QEMU.
     fn message(&self, nth: usize) -> Option<(i64, Option<BorrowedFd<'_>>)> {
         match nth {
             0 => Some((PROTOCOL, None)),
@@ -179,20 +178,20 @@ fn copy(doorbell: &OwnedFd) -> Result<Doorbell, PlatformError> {
     copied.map(Doorbell::from).map_err(refused)
 }
 
-/// What QEMU is told later: a doorbell of a peer, or that a peer is gone.
+/// A message after the handshake: a doorbell of a peer, or the removal of a peer.
 type PeerMessage = (u16, Option<OwnedFd>);
 
-/// A connection on its way.
+/// A connection and its state.
 #[derive(Debug)]
 enum Connection {
-    /// Not everything has been sent.
+    /// The handshake is incomplete.
     Handshake { socket: OwnedFd, guest: ServerGuest, sent: usize },
-    /// The guest is somebody else's now.
+    /// The [`ServerGuest`] was handed to the caller.
     Established { socket: OwnedFd, pending: VecDeque<PeerMessage>, peers: BTreeSet<u16> },
 }
 
 impl Connection {
-    /// Of a guest that knows of no other one, or will not hear from those that it knows.
+    /// Creates an established connection without other peers.
     fn established(socket: OwnedFd) -> Self {
         Self::Established { socket, pending: VecDeque::new(), peers: BTreeSet::new() }
     }
@@ -209,7 +208,8 @@ impl Connection {
         }
     }
 
-    /// Whether it is over. Nothing is taken from it: what it may hold is not ours to close.
+    /// Returns the reason if the connection is over. Received data stays unread, because it may contain descriptors that the server must
+    /// not close.
     fn close_reason(&self) -> Option<CloseReason> {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match rustix::net::recv(self.socket(), &mut [0_u8; 1], flags) {
@@ -227,20 +227,20 @@ pub struct IvshmemServer {
     layout: DeviceLayout,
     connection: Option<Connection>,
     ready: OwnedFd,
-    /// Given up for a moment where no descriptor is left: whoever knocks can then still be sent away.
+    /// Released briefly when no descriptor is left, so that a connection can still be accepted and closed.
     spare_fd: Option<OwnedFd>,
     socket_file: Option<SocketFile>,
 }
 
 impl IvshmemServer {
-    /// Serves at `path`, which only root, our own user and `extra_user` may connect to. A socket that a dead process left there is replaced.
+    /// Serves at `path`. Only root, the own user and `extra_user` may connect. A socket that a dead process left there is replaced.
     pub fn listen(path: &Path, extra_user: Option<u32>, layout: DeviceLayout) -> Result<Self, ServerError> {
         let refused = |operation| move |source| ServerError::Refused { operation, path: path.to_owned(), source };
         let address = SocketAddrUnix::new(path).map_err(refused("binding a socket to"))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let listener = socket().map_err(refused("creating a socket for"))?;
-        // The file takes the socket's mode, so that nobody comes in before it has its own.
+        // The file inherits the socket's mode, so that no process can connect before the access list is set.
         rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR).map_err(refused("protecting"))?;
         match rustix::net::bind(&listener, &address) {
             Err(Errno::ADDRINUSE) => {
@@ -264,7 +264,7 @@ impl IvshmemServer {
         Ok(server)
     }
 
-    /// Serves at a stream socket that listens already and does not block.
+    /// Serves at a non-blocking stream socket that listens already.
     pub fn over(listener: OwnedFd, layout: DeviceLayout) -> Result<Self, Errno> {
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&ready, &listener, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
@@ -272,12 +272,12 @@ impl IvshmemServer {
         Ok(Self { listener, layout, connection: None, ready, spare_fd: Some(spare), socket_file: None })
     }
 
-    /// What each guest gets.
+    /// Returns the layout of each guest's device.
     pub fn layout(&self) -> DeviceLayout {
         self.layout
     }
 
-    /// What happened next; None: wait until the descriptor is readable. Never waits.
+    /// Returns the next event without blocking, or `None` if the caller has to wait until the descriptor is readable.
     pub fn poll(&mut self) -> Option<ServerEvent> {
         if let Some(reason) = self.connection.as_ref().and_then(Connection::close_reason) {
             return self.end(reason);
@@ -288,22 +288,22 @@ impl IvshmemServer {
         self.send_handshake().or_else(|| self.send_pending())
     }
 
-    /// Makes another guest a peer of the connected one, which rings the other guest's vectors by these event descriptors, in their order. QEMU
-    /// takes as many as its device has vectors. Nothing happens where no guest is there.
+    /// Makes another guest a peer of the connected one. The connected guest rings the vectors of the other by these event descriptors, in
+    /// this order. QEMU accepts as many as its device has vectors. Does nothing if no guest is connected.
     pub fn add_peer(&mut self, peer: u16, doorbells: Vec<OwnedFd>) {
         let insert_peer = |peers: &mut BTreeSet<u16>| peers.insert(peer);
         self.queue_messages(insert_peer, doorbells.into_iter().map(|doorbell| (peer, Some(doorbell))));
     }
 
-    /// That one is a peer no longer.
+    /// Removes a peer.
     pub fn remove_peer(&mut self, peer: u16) {
         self.queue_messages(|peers| peers.remove(&peer), [(peer, None)].into_iter());
     }
 
-    /// True when QEMU has read all that it was told.
+    /// Returns true if QEMU has read all messages.
     pub fn is_drained(&self) -> bool {
         let Some(Connection::Established { socket, pending, .. }) = &self.connection else { return false };
-        // Of a Unix socket that is what its reader has not taken.
+        // The kernel counts the bytes that the reader of a Unix socket has not taken.
         pending.is_empty() && crate::unsent::bytes(socket) == Ok(0)
     }
 
@@ -317,11 +317,11 @@ impl IvshmemServer {
             return;
         }
         pending.extend(messages);
-        // Refused only if the socket were not there: then its end is seen, too.
+        // Fails only for a closed socket, and then the end of the connection is seen, too.
         let _ = epoll::modify(&self.ready, socket, epoll::EventData::new_u64(1), HANDSHAKE_EVENTS);
     }
 
-    /// Sends what is left to be told to a guest that is there.
+    /// Sends the queued messages to an established guest.
     fn send_pending(&mut self) -> Option<ServerEvent> {
         let Some(Connection::Established { socket, pending, .. }) = &mut self.connection else { return None };
         if pending.is_empty() {
@@ -331,7 +331,7 @@ impl IvshmemServer {
             let doorbell = doorbell.as_ref().map(OwnedFd::as_fd);
             match seqpacket::send(&*socket, &i64::from(*peer).to_le_bytes(), doorbell.as_slice()) {
                 Ok(()) => drop(pending.pop_front()),
-                // Descriptors that are under way arrive some time; our own thread has other things to do until then.
+                // Descriptors in flight arrive eventually. The thread does not wait for them.
                 Err(SendError::Full | SendError::FdsInFlight) => return None,
                 Err(SendError::Closed) => return self.end(CloseReason::Closed),
                 Err(SendError::Refused(_)) => return self.end(CloseReason::Dismissed),
@@ -341,7 +341,7 @@ impl IvshmemServer {
         None
     }
 
-    /// Ends the connection. QEMU keeps a device that nobody answers; the next [`IvshmemServer::poll`] would have told of its end, this does.
+    /// Ends the connection. QEMU keeps the device without a server. Returns the event that [`IvshmemServer::poll`] would otherwise return.
     pub fn disconnect(&mut self) -> Option<ServerEvent> {
         self.end(CloseReason::Dismissed)
     }
@@ -358,13 +358,13 @@ impl IvshmemServer {
         })
     }
 
-    /// Takes the next connection; an event where that came to nothing.
+    /// Accepts the next connection. Returns an event if that failed.
     fn accept(&mut self) -> Option<ServerEvent> {
         let socket = match seqpacket::accept(&self.listener) {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return None,
             Err(source) => {
-                // Whoever knocks would keep us awake.
+                // Closes the pending connection, which would otherwise keep the descriptor readable.
                 self.spare_fd = None;
                 let socket = seqpacket::accept(&self.listener).ok();
                 drop(socket);
@@ -390,7 +390,7 @@ impl IvshmemServer {
         None
     }
 
-    /// Sends what is left to be sent.
+    /// Sends the remaining messages of the handshake.
     fn send_handshake(&mut self) -> Option<ServerEvent> {
         let Some(Connection::Handshake { socket, guest, sent }) = &mut self.connection else { return None };
         while let Some((number, fd)) = guest.message(*sent) {
@@ -411,7 +411,7 @@ impl IvshmemServer {
         self.connection = Some(Connection::established(socket));
         match settled {
             Ok(()) => Some(ServerEvent::Connected(guest)),
-            // It was there a moment ago, so this is not reached; a connection whose end we could not see must not stay.
+            // Not reached, because the socket was registered a moment ago. A connection that is not monitored must not stay.
             Err(_) => self.end(CloseReason::Dismissed),
         }
     }
@@ -421,13 +421,13 @@ const ESTABLISHED_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll:
 const HANDSHAKE_EVENTS: epoll::EventFlags = ESTABLISHED_EVENTS.union(epoll::EventFlags::OUT);
 
 impl AsFd for IvshmemServer {
-    /// Readable when [`IvshmemServer::poll`] has something to say; for `poll`, or an epoll set of the caller's.
+    /// The descriptor is readable while [`IvshmemServer::poll`] has an event to return; for `poll`, or an epoll set of the caller.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
 }
 
-/// The socket's file, which we leave as little behind as we can.
+/// The socket's file, which is removed on drop.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -443,7 +443,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another daemon may have put its own there.
+        // Another daemon may have created its own socket there.
         if rustix::fs::stat(&self.path).is_ok_and(|found| (found.st_dev, found.st_ino) == self.file) {
             let _ = rustix::fs::unlink(&self.path);
         }

@@ -1,13 +1,13 @@
-//! What the other end of a socket has not read yet.
+//! The number of bytes that the other end of a socket has not read yet.
 
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, ioctl};
 
-/// Number of the request (`SIOCOUTQ`, in the kernel's headers the same as `TIOCOUTQ`).
+/// The number of the request (`SIOCOUTQ`, which the kernel's headers define as `TIOCOUTQ`).
 const OUTQ: u32 = 0x5411;
 
-/// Bytes that were sent by this socket, and the kernel's own beside them, until they are read.
+/// Returns the number of sent bytes that were not read yet, including the kernel's overhead.
 pub(crate) fn bytes(socket: impl AsFd) -> Result<i32, Errno> {
     // SAFETY: the kernel's request of this number writes one C integer, which is what `Getter` of an i32 has room for.
     unsafe { ioctl(socket, Getter::<OUTQ, i32>::new()) }

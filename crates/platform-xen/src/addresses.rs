@@ -1,4 +1,4 @@
-//! Several files at addresses in a row.
+//! Maps ranges of several files at consecutive addresses.
 
 use isthmus_shm::{Access, Mapping};
 use rustix::fd::BorrowedFd;
@@ -7,14 +7,15 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::any::Any;
 use std::ptr::NonNull;
 
-/// Bytes of a file.
+/// A range of a file, in bytes.
 pub(crate) struct FileRange<'a> {
     pub(crate) file: BorrowedFd<'a>,
     pub(crate) offset: u64,
     pub(crate) bytes: usize,
 }
 
-/// Maps these, one behind the other; all in whole pages. `owner` is dropped when nothing of it is mapped any more.
+/// Maps these ranges one behind the other. All sizes and offsets are whole pages. `owner` is dropped when no page of the mapping is mapped
+/// any more.
 ///
 /// # Safety
 ///
@@ -39,12 +40,13 @@ pub(crate) unsafe fn map(
         )?
     };
     let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address zero unasked");
-    // SAFETY: what replaces these addresses below is readable (and writable, where stores are meant to happen); nobody else knows them;
-    // by our caller's promise what is there stays. Should a piece be refused, dropping the mapping gives all addresses back.
+    // SAFETY: the mappings that replace these addresses below are readable (and writable, where stores are meant to happen); no other code
+    // knows the addresses; by our caller's promise the memory behind them stays. If the kernel refuses a range, dropping the mapping unmaps
+    // all addresses.
     let mapping = unsafe { Mapping::from_raw_with(base, bytes, owner) };
     let mut at = 0;
     for range in ranges {
-        // SAFETY: inside the addresses reserved above (the pieces' sizes add up to `bytes`), which nobody uses yet.
+        // SAFETY: inside the addresses reserved above (the ranges' sizes add up to `bytes`), which no other code uses yet.
         unsafe {
             let there = base.as_ptr().add(at).cast();
             rustix::mm::mmap(

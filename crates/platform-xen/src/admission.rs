@@ -1,4 +1,4 @@
-//! What domain 0 makes in XenStore for a guest that may attach, and how both sides read it (docs/spec/xen.md).
+//! The XenStore nodes that domain 0 writes for a guest that may attach, and how both sides read them (docs/spec/xen.md).
 //!
 //! ```text
 //!  isthmus guest allow 7 --backend 5
@@ -6,20 +6,20 @@
 //!    /local/domain/5/isthmus/guests/7 = "web"    for 5: where to look, and the guest's name, which only domain 0 knows otherwise
 //! ```
 //!
-//! Only domain 0 can write there, so neither side has to believe the other one.
+//! Only domain 0 can write these nodes, so neither side has to trust the other.
 
 use crate::presence::{Advertisement, FOLLOWED_MAX, node_of};
 use crate::store::protocol::{NodeRights, Permission, StoreRefusal};
 use crate::store::{Store, StoreError, StoreTransport};
 use crate::{Domid, Offer};
 
-/// Below a guest's directory: who may be its backend.
+/// The node below a guest's directory that lists the domains allowed to be its backend.
 pub const BACKENDS: &str = "isthmus/backends";
 
-/// Below a backend's directory: where to look for guests.
+/// The node below a backend's directory that lists the guests allowed to attach to it.
 pub const GUESTS: &str = "isthmus/guests";
 
-/// Backends that a guest can have.
+/// The maximum number of backends of a guest.
 pub const BACKENDS_MAX: usize = 8;
 
 fn backends_of(guest: Domid) -> String {
@@ -30,27 +30,27 @@ fn guest_of(backend: Domid, guest: Domid) -> String {
     format!("/local/domain/{backend}/{GUESTS}/{guest}")
 }
 
-/// Something that domain 0 does.
+/// A change that domain 0 makes to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreChange {
-    /// Writes a node, and says who may do what with it.
+    /// Writes a node and sets its permissions.
     Write {
-        /// Which.
+        /// The path of the node.
         path: String,
-        /// What.
+        /// The value of the node.
         value: String,
-        /// Who.
+        /// The permissions of the node, the owner's first.
         permissions: Vec<Permission>,
     },
     /// Removes a node.
     Remove {
-        /// Which.
+        /// The path of the node.
         path: String,
     },
 }
 
 impl StoreChange {
-    /// The same, as commands of `xenstore-utils`.
+    /// Returns the `xenstore-utils` commands that make this change.
     pub fn commands(&self) -> Vec<String> {
         match self {
             Self::Write { path, value, permissions } => {
@@ -63,19 +63,19 @@ impl StoreChange {
     }
 }
 
-/// A guest cannot have these backends.
+/// A list of backends that a guest cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendsError {
-    /// None, or too many.
+    /// The list is empty or too long.
     #[error("a guest has 1 to {BACKENDS_MAX} backends")]
     Count,
-    /// The guest itself.
+    /// The list contains the guest itself.
     #[error("domain {0} cannot be its own backend")]
     Itself(Domid),
 }
 
-/// What is done so that a guest may attach to these backends, and to no others. They are told its name, as far as it is known. What
-/// others were told is [`stale_nodes`].
+/// Returns the changes that allow a guest to attach to these backends and to no others. The backends learn the guest's name, if it is
+/// known. [`stale_nodes`] returns the nodes of other backends, which have to be removed.
 pub fn allow(guest: Domid, name: &str, backends: &[Domid]) -> Result<Vec<StoreChange>, BackendsError> {
     if backends.is_empty() || backends.len() > BACKENDS_MAX {
         return Err(BackendsError::Count);
@@ -96,13 +96,13 @@ pub fn allow(guest: Domid, name: &str, backends: &[Domid]) -> Result<Vec<StoreCh
     Ok(changes)
 }
 
-/// What is done so that it may not any more.
+/// Returns the changes that withdraw a guest's permission to attach to these backends.
 pub fn deny(guest: Domid, backends: &[Domid]) -> Vec<StoreChange> {
     let paths = backends.iter().map(|backend| guest_of(*backend, guest)).chain([backends_of(guest)]);
     paths.map(|path| StoreChange::Remove { path }).collect()
 }
 
-/// Does all of it or nothing.
+/// Makes all changes in one transaction.
 pub fn apply<W: StoreTransport>(store: &mut Store<W>, changes: &[StoreChange]) -> Result<(), StoreError> {
     store.transaction(|store| {
         changes.iter().try_for_each(|change| match change {
@@ -115,7 +115,8 @@ pub fn apply<W: StoreTransport>(store: &mut Store<W>, changes: &[StoreChange]) -
     })
 }
 
-/// Whose guest this one may be: none, if nobody allowed it anything. For the guest, its backends and domain 0.
+/// Returns the backends that a guest may attach to; an empty list if domain 0 allowed none. Only the guest, its backends and domain 0 can
+/// read them.
 pub fn backends<W: StoreTransport>(store: &mut Store<W>, guest: Domid) -> Result<Vec<Domid>, StoreError> {
     match store.read(&backends_of(guest)) {
         Ok(value) => {
@@ -127,7 +128,7 @@ pub fn backends<W: StoreTransport>(store: &mut Store<W>, guest: Domid) -> Result
     }
 }
 
-/// Where a backend was told to look: guests that were allowed to attach to it.
+/// Returns the guests listed below a backend's directory, which may include guests that no longer exist.
 fn listed_guests<W: StoreTransport>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
     let names = match store.children(&format!("/local/domain/{backend}/{GUESTS}")) {
         Err(StoreError::Refused { why: StoreRefusal::Missing | StoreRefusal::Forbidden, .. }) => Vec::new(),
@@ -136,7 +137,8 @@ fn listed_guests<W: StoreTransport>(store: &mut Store<W>, backend: Domid) -> Res
     Ok(names.iter().filter_map(|name| Domid::parse(name.as_bytes())).collect())
 }
 
-/// Guests that were allowed to attach to a backend, and still are: their numbers may be others' by now, so each is asked for.
+/// Returns the guests that may attach to a backend. The permission of each listed guest is checked, because a listed number may belong to
+/// another domain by now.
 pub fn guests<W: StoreTransport>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
     let mut allowed = Vec::new();
     for guest in listed_guests(store, backend)? {
@@ -147,8 +149,8 @@ pub fn guests<W: StoreTransport>(store: &mut Store<W>, backend: Domid) -> Result
     Ok(allowed)
 }
 
-/// What is removed beside when a guest is allowed these backends: what told those that it had to look for it, and what tells these to
-/// look for guests of before, which nothing else removes. For domain 0.
+/// Returns the removals that go with allowing a guest these backends. The first remove the guest from the lists of its previous backends.
+/// The others remove earlier guests from the lists of these backends, because nothing else removes them. For domain 0.
 pub fn stale_nodes<W: StoreTransport>(
     store: &mut Store<W>,
     guest: Domid,
@@ -166,7 +168,7 @@ pub fn stale_nodes<W: StoreTransport>(
     Ok(paths.into_iter().map(|path| StoreChange::Remove { path }).collect())
 }
 
-/// Whose guest this one is now, or was until nobody heard of it any more: the backend that it offers a window. For domain 0.
+/// Returns the backend to which the guest offers a window, according to its advertisement. For domain 0.
 pub fn current_backend<W: StoreTransport>(store: &mut Store<W>, guest: Domid) -> Result<Option<Domid>, StoreError> {
     match store.read(&node_of(guest)) {
         Ok(said) => {
@@ -180,34 +182,35 @@ pub fn current_backend<W: StoreTransport>(store: &mut Store<W>, guest: Domid) ->
     }
 }
 
-/// A guest's name, as this domain may know it: domain 0 as it is, a backend as it was when domain 0 allowed the guest.
+/// Returns a guest's name as far as this domain can read it. Domain 0 reads the current name. A backend reads the name that domain 0 wrote
+/// when it allowed the guest.
 pub fn name<W: StoreTransport>(store: &mut Store<W>, own: Domid, guest: Domid) -> Result<Option<Vec<u8>>, StoreError> {
     for node in [format!("/local/domain/{guest}/name"), guest_of(own, guest)] {
         match store.read(&node) {
             Ok(name) if name.is_empty() => {}
             Ok(name) => return Ok(Some(name)),
-            Err(StoreError::Refused { .. }) => {} // Not there, or not for us.
+            Err(StoreError::Refused { .. }) => {} // The node does not exist, or this domain may not read it.
             Err(error) => return Err(error),
         }
     }
     Ok(None)
 }
 
-/// Why a domain is not found.
+/// The reason why a domain is not found.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// There is none.
+    /// No domain has this name or number.
     #[error("no domain of this host has the name or number {0}")]
     Unknown(String),
-    /// There are several.
+    /// Several domains have this name.
     #[error("several domains of this host are called {0}: say its number")]
     Ambiguous(String),
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The domain of this number or name; for domain 0.
+/// Returns the domain with this number or name. For domain 0.
 pub fn find<W: StoreTransport>(store: &mut Store<W>, wanted: &str) -> Result<Domid, FindError> {
     let names = store.children("/local/domain")?;
     let present: Vec<Domid> = names.iter().filter_map(|name| Domid::parse(name.as_bytes())).collect();
@@ -218,7 +221,7 @@ pub fn find<W: StoreTransport>(store: &mut Store<W>, wanted: &str) -> Result<Dom
     for domid in present {
         match store.read(&format!("/local/domain/{domid}/name")) {
             Ok(name) if name == wanted.as_bytes() => found.push(domid),
-            Ok(_) | Err(StoreError::Refused { .. }) => {} // It may have gone in between.
+            Ok(_) | Err(StoreError::Refused { .. }) => {} // The domain may have gone since its number was read.
             Err(error) => return Err(error.into()),
         }
     }

@@ -1,7 +1,7 @@
-//! The device nodes of Linux: `/dev/xen/gntalloc`, `gntdev`, `evtchn`, `xenbus`. No library of Xen's, no hypercall.
+//! The device nodes of Linux: `/dev/xen/gntalloc`, `gntdev`, `evtchn`, `xenbus`. Neither Xen's libraries nor hypercalls are used.
 //!
-//! Each set of pages and each port has an open file of its own, so a descriptor that is handed on reaches no pages of anybody else's,
-//! and a port's descriptor is readable when just that port has an event.
+//! Each set of pages and each port has an open file of its own. A descriptor that is handed on therefore reaches no other pages, and a
+//! port's descriptor is readable when just that port has an event.
 
 mod calls;
 
@@ -18,15 +18,15 @@ use rustix::io::Errno;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Pages that the kernel is asked to map at once: it wants memory of its own for each, in a row.
+/// The maximum number of pages in one map request, because the kernel allocates contiguous memory of its own for each request.
 const PAGES_AT_ONCE: usize = 4096;
 
-/// This domain's kernel.
+/// The kernel of this domain.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Devices;
 
 impl Devices {
-    /// Which of the nodes is missing, or not for us; for people.
+    /// Returns the first node that is missing or not accessible, for diagnostics.
     pub fn check() -> Result<(), (&'static str, Errno)> {
         for node in [calls::GNTALLOC, calls::GNTDEV, calls::EVTCHN, calls::XENBUS] {
             open(node).map_err(|errno| (node, errno))?;
@@ -75,18 +75,18 @@ impl Kernel for Devices {
             let at = ranges.get(index).ok_or(Errno::INVAL)?.offset + into;
             calls::set_unmap_notify(&file, at, unmap_notify.port.number())?;
         }
-        // SAFETY: pages of grants are there from the first moment of a mapping to its end, whatever becomes of who granted them: the
-        // hypervisor keeps them for us. (The kernel asks it only now: a number that is not good is refused here.) The file goes with
-        // the last mapping of it, and with the file what it remembers.
+        // SAFETY: pages of grants exist from the first moment of a mapping to its end, whatever becomes of the domain that granted them,
+        // because the hypervisor keeps them for us. (The kernel checks a reference only now: an invalid one is refused here.) The file is
+        // closed with its last mapping, and its state ends with it.
         unsafe { addresses::map(&ranges, access, Box::new(())) }
     }
 
-    /// Whoever holds it can also ask for other pages granted to this domain, if it guesses their numbers: it is for programs that may see
-    /// all of those.
+    /// The descriptor also gives access to other pages granted to this domain, if its holder guesses their references. It is for programs
+    /// that may see all of those.
     fn lend_fd(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
         let file = open(calls::GNTDEV)?;
         let index = calls::map_refs(&file, from, refs)?;
-        if index == 0 { Ok(file) } else { Err(Errno::PROTO) } // Of a file that was just opened it always is.
+        if index == 0 { Ok(file) } else { Err(Errno::PROTO) } // The index is always 0 for a file that was just opened.
     }
 
     fn listen(&self, peer: Domid) -> Result<DevicePort, Errno> {
@@ -105,8 +105,9 @@ impl Kernel for Devices {
         Ok(DeviceStoreTransport(open(calls::XENBUS)?))
     }
 
-    /// Linux (6.1) stops at a BUG when the last descriptor of such an end is closed, and whoever closed it never ends. So a process holds it
-    /// that does nothing else; without one, we do.
+    /// Linux (6.1) stops at a BUG when the last descriptor of such an end is closed, and the process that closed it never ends. A separate
+    /// process that does nothing else therefore holds the descriptor. If that process cannot be started, this process keeps the descriptor
+    /// open.
     fn leak_port(&self, port: OwnedFd) {
         if let Ok(copy) = port.try_clone() {
             let mut holder = Command::new("sleep");
@@ -119,7 +120,7 @@ impl Kernel for Devices {
     }
 }
 
-/// Granted pages of ours.
+/// Pages of this domain that are granted.
 #[derive(Debug)]
 pub struct DevicePages {
     file: OwnedFd,
@@ -135,7 +136,7 @@ impl Pages for DevicePages {
 
     fn map(&self) -> Result<Mapping, Errno> {
         let range = FileRange { file: self.file.as_fd(), offset: 0, bytes: bytes_of(self.refs.len())? };
-        // SAFETY: the pages are there from the first moment of a mapping to its end, also when their file was closed before.
+        // SAFETY: the pages exist from the first moment of a mapping to its end, even if their file was closed before.
         unsafe { addresses::map(&[range], Access::ReadWrite, Box::new(())) }
     }
 
@@ -145,7 +146,8 @@ impl Pages for DevicePages {
 }
 
 impl AsFd for DevicePages {
-    /// To hand on: whoever gets it maps just these pages, at offset 0. It can also have this kernel grant further pages of its own.
+    /// The descriptor to hand on. Its holder maps just these pages, at offset 0. The holder can also have this kernel grant further pages
+    /// of its own.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -174,7 +176,7 @@ impl Port for DevicePort {
     fn wait(&self, limit: Duration) -> Result<bool, Errno> {
         let came = poll(&self.file, limit)? && event_channel::take_event(&self.file)?;
         if came {
-            // What came between the first event and our writing back comes now, as one more.
+            // An event between the first one and the unmasking arrives now; both count as one.
             event_channel::take_event(&self.file)?;
         }
         Ok(came)
@@ -182,7 +184,7 @@ impl Port for DevicePort {
 }
 
 impl AsFd for DevicePort {
-    /// To poll: readable when there is an event to wait for.
+    /// The descriptor to poll: readable while an event is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -195,7 +197,7 @@ pub struct DeviceStoreTransport(OwnedFd);
 impl StoreTransport for DeviceStoreTransport {
     fn send(&mut self, packet: &[u8]) -> Result<(), Errno> {
         let sent = rustix::io::retry_on_intr(|| rustix::io::write(&self.0, packet))?;
-        if sent == packet.len() { Ok(()) } else { Err(Errno::IO) } // The kernel takes a packet or refuses it.
+        if sent == packet.len() { Ok(()) } else { Err(Errno::IO) } // The kernel accepts a whole packet or refuses it.
     }
 
     fn receive(&mut self, into: &mut [u8], limit: Duration) -> Result<usize, Errno> {
@@ -217,7 +219,7 @@ impl AsFd for DeviceStoreTransport {
     }
 }
 
-/// Waits until there is something to read.
+/// Waits until the file is readable; returns false if it is not within `limit`.
 fn poll(file: &OwnedFd, limit: Duration) -> Result<bool, Errno> {
     let limit = Timespec::try_from(limit).ok();
     match rustix::event::poll(&mut [PollFd::new(file, PollFlags::IN)], limit.as_ref()) {

@@ -5,20 +5,20 @@
 //!  more                       grant ──► root: references of leaves ──► leaves ──► pages
 //! ```
 //!
-//! How many pages there are the receiver knows before it looks, and with that how many lists of which length: lists only confirm it.
-//! Each is copied once, by whoever maps it, and the copy is read here. Whoever writes lists can write anything, at any time.
+//! The receiver knows the number of pages before it reads the lists, and with that the number and length of the lists. The contents only
+//! confirm this. The mapping side copies each list once and parses the copy, because the granting side can write any value at any time.
 
 use crate::GrantRef;
 use crate::kernel::PAGE_BYTES;
 
-/// Words of a page.
+/// The number of 32-bit words in a page.
 const WORDS: usize = PAGE_BYTES as usize / 4;
-/// Words before a list's references.
+/// The number of words before a list's references.
 const HEAD_WORDS: usize = 4;
-/// References in one list.
+/// The maximum number of references in one list.
 pub const REFS_MAX: usize = WORDS - HEAD_WORDS;
 
-/// Pages in one grant: 1 GiB. A list of lists would have room for four times as many.
+/// The maximum number of pages in one grant: 1 GiB. Two levels of lists could hold four times as many.
 pub const PAGES_MAX: u32 = 1 << 18;
 const _: () = assert!(PAGES_MAX as usize <= REFS_MAX * REFS_MAX);
 
@@ -26,7 +26,7 @@ const _: () = assert!(PAGES_MAX as usize <= REFS_MAX * REFS_MAX);
 const MAGIC: u32 = u32::from_le_bytes(*b"ISGD");
 const VERSION: u32 = 1;
 
-/// What stands in a list.
+/// The contents of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// References of the pages themselves.
@@ -36,30 +36,30 @@ pub enum Level {
 }
 
 impl Level {
-    /// What the first list of so many pages is.
+    /// The level of the first list of a grant of `pages` pages.
     pub const fn first(pages: u32) -> Self {
         if pages as usize <= REFS_MAX { Self::Leaf } else { Self::Root }
     }
 }
 
-/// Leaves that so many pages need.
+/// The number of leaves for a grant of `pages` pages.
 pub const fn leaves(pages: u32) -> u32 {
     pages.div_ceil(REFS_MAX as u32)
 }
 
-/// Which list this is, by what its reader knows already.
+/// The position of a list in a grant, as its reader already knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListPosition {
-    /// What stands in it.
+    /// The contents of the list.
     pub level: Level,
-    /// Pages of the whole grant.
+    /// The number of pages of the whole grant.
     pub pages: u32,
-    /// For a leaf, which one.
+    /// The index of a leaf; 0 for the root.
     pub leaf: u32,
 }
 
 impl ListPosition {
-    /// References that a list in this place has.
+    /// The number of references in the list at this position.
     pub fn len(self) -> usize {
         match self.level {
             Level::Root => leaves(self.pages) as usize,
@@ -70,7 +70,7 @@ impl ListPosition {
         }
     }
 
-    /// True of places that no grant has.
+    /// True for a position that no grant has.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -84,27 +84,27 @@ impl ListPosition {
     }
 }
 
-/// A list is not what its place says.
+/// A list that does not match its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
-    /// No list of references, or of another version.
+    /// The page holds no list of references, or one of another version.
     #[error("no list of grant references that we can read")]
     Unknown,
-    /// A list for another place, or of another grant.
+    /// The list belongs to another position or to another grant.
     #[error("a list of grant references for another place")]
     WrongPosition,
-    /// No grant has so many pages, or none.
+    /// The number of pages is 0 or above the limit.
     #[error("a grant of {0} pages; there are 1 to {PAGES_MAX}")]
     Pages(u32),
 }
 
-/// The bytes of a list.
+/// Returns the bytes of a list.
 ///
 /// # Panics
 ///
-/// If these are not as many as its place has.
+/// Panics if the number of references differs from the length at this position.
 pub fn emit(position: ListPosition, refs: &[GrantRef]) -> [u8; PAGE_BYTES as usize] {
-    assert_eq!(refs.len(), position.len()); // Ours.
+    assert_eq!(refs.len(), position.len()); // A bug of the caller, not of a peer.
     let mut page = [0; PAGE_BYTES as usize];
     let words = position.head().into_iter().chain(refs.iter().map(|reference| reference.0));
     for (bytes, word) in page.as_chunks_mut::<4>().0.iter_mut().zip(words) {
@@ -113,7 +113,7 @@ pub fn emit(position: ListPosition, refs: &[GrantRef]) -> [u8; PAGE_BYTES as usi
     page
 }
 
-/// The references of a list that should be in this place, from our copy of it.
+/// Returns the references of the list at this position, from our copy of the page.
 pub fn parse(position: ListPosition, page: &[u8; PAGE_BYTES as usize]) -> Result<Vec<GrantRef>, ListError> {
     if position.pages == 0 || position.pages > PAGES_MAX || position.is_empty() {
         return Err(ListError::Pages(position.pages));

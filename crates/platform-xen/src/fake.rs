@@ -1,16 +1,17 @@
-//! A whole host in this process: domains, grants, event channels, a store. For tests without a hypervisor.
+//! A simulated Xen host in this process: domains, grants, event channels, a store. For tests without a hypervisor.
 //!
-//! It does what was seen on a real one, and above all what surprises there. The suite in real guests (`tests/guests`) asks the same of
-//! Xen, so that the fake does not drift away from it:
+//! The simulation reproduces observed behaviour of a real host, above all the surprising parts. The suite in real guests (`tests/guests`)
+//! runs the same checks on Xen, so that the two cannot diverge:
 //!
-//! * references of one allocation come in any order;
-//! * nobody is asked anything before a reference is *mapped*; a bad one is refused then, and what is refused is the whole call;
-//! * binding raises one event at once; notifying a channel whose other end is gone succeeds;
-//! * a mapper's or granter's end clears a byte and rings, however it comes; the destruction of a whole domain does not;
-//! * what a destroyed domain granted stays mapped where it is, and cannot be mapped again;
-//! * what it had mapped of others' is mapped no more;
-//! * a watch on a node of its that was readable for us fires then, and reading says EACCES rather than ENOENT: the node above is not
-//!   for us;
+//! * the references of one allocation come in any order;
+//! * a reference is checked only when it is *mapped*; one bad reference makes the whole call fail;
+//! * binding raises one event at once; notifying a channel after its other end is gone succeeds;
+//! * when a mapper or granter ends for any reason, a byte is cleared and an event is raised; the destruction of a whole domain does
+//!   neither;
+//! * pages that a destroyed domain granted stay mapped where they are, and cannot be mapped again;
+//! * pages of others that a destroyed domain had mapped are no longer mapped;
+//! * the destruction fires watches on nodes of the domain that the watcher could read; reading them returns EACCES rather than ENOENT,
+//!   because the watcher may not read the nearest node above that is left;
 //! * a domain writes below `data/` of its own directory only.
 
 mod grants;
@@ -29,7 +30,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A host, cheap to clone.
+/// A simulated host; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct FakeHost {
     shared: Arc<Shared>,
@@ -38,14 +39,14 @@ pub struct FakeHost {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Something happened that somebody may wait for.
+    /// Signalled after each change of the state, for waiting threads.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     alive: BTreeSet<Domid>,
-    /// How many pages a domain may grant, where that is limited.
+    /// The maximum number of pages that a domain may grant, if limited.
     limits: BTreeMap<Domid, usize>,
     grants: grants::GrantTable,
     ports: ports::PortTable,
@@ -53,7 +54,7 @@ struct State {
 }
 
 impl FakeHost {
-    /// A host with a domain 0.
+    /// Creates a host with a domain 0.
     pub fn new() -> Self {
         let host = Self::default();
         let mut state = host.lock();
@@ -63,11 +64,11 @@ impl FakeHost {
         host
     }
 
-    /// A further domain, as its toolstack starts one.
+    /// Starts a further domain, as the toolstack does.
     ///
     /// # Panics
     ///
-    /// If there is one of that number.
+    /// Panics if a domain with this number runs already.
     pub fn start(&self, domid: Domid) -> FakeDomain {
         let mut state = self.lock();
         assert!(state.alive.insert(domid), "domain {domid} runs already");
@@ -76,7 +77,7 @@ impl FakeHost {
         self.domain(domid)
     }
 
-    /// The kernel of a domain that runs.
+    /// Returns the kernel of a running domain.
     pub fn domain(&self, domid: Domid) -> FakeDomain {
         assert!(self.lock().alive.contains(&domid), "domain {domid} does not run");
         FakeDomain { host: self.clone(), domid }
@@ -92,34 +93,34 @@ impl FakeHost {
         self.shared.changed.notify_all();
     }
 
-    /// Breaks all connections that a domain has to the store; it can make others.
+    /// Breaks all store connections of a domain. The domain can open others.
     pub fn disconnect_store(&self, domid: Domid) {
         self.lock().store.disconnect(domid);
         self.shared.changed.notify_all();
     }
 
-    /// Rings the other end of a port of a domain's, as everybody can who has a descriptor of it.
+    /// Notifies the other end of a domain's port, as every holder of its descriptor can.
     pub fn notify(&self, domid: Domid, port: EvtchnPort) {
         self.lock().ports.notify(domid, port);
         self.shared.changed.notify_all();
     }
 
-    /// How many pages are granted, by anybody to anybody: to find leaks.
+    /// Returns the number of granted pages of the whole host, for finding leaks.
     pub fn grants(&self) -> usize {
         self.lock().grants.len()
     }
 
-    /// How many pages of one domain are granted to others, or still mapped by them.
+    /// Returns the number of pages that one domain has granted, including those that are only still mapped.
     pub fn grants_of(&self, domid: Domid) -> usize {
         self.lock().grants.of(domid)
     }
 
-    /// The same of those that are granted to one other.
+    /// Returns the number of pages that one domain has granted to one other.
     pub fn grants_to(&self, domid: Domid, to: Domid) -> usize {
         self.lock().grants.between(domid, to)
     }
 
-    /// Has a domain grant no more pages than that at once, as `xen_gntalloc` does.
+    /// Limits the number of pages that a domain grants at once, as `xen_gntalloc` does.
     pub fn limit_grants(&self, domid: Domid, pages: usize) {
         self.lock().limits.insert(domid, pages);
     }
@@ -129,7 +130,7 @@ impl FakeHost {
     }
 }
 
-/// One domain's kernel.
+/// The kernel of one domain.
 #[derive(Clone, Debug)]
 pub struct FakeDomain {
     host: FakeHost,
@@ -137,7 +138,7 @@ pub struct FakeDomain {
 }
 
 impl FakeDomain {
-    /// Which domain it is.
+    /// Returns the number of this domain.
     pub fn domid(&self) -> Domid {
         self.domid
     }
@@ -162,7 +163,7 @@ impl Kernel for FakeDomain {
         grants::map(self, from, refs, access, unmap_notify)
     }
 
-    /// Of pages that were allocated together, in their order, the first ones.
+    /// Works only for the first pages of one allocation, in their order.
     fn lend_fd(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
         grants::lend_fd(self, from, refs)
     }
@@ -179,7 +180,7 @@ impl Kernel for FakeDomain {
         Ok(FakeStoreTransport::new(self))
     }
 
-    /// Nothing here depends on the descriptor.
+    /// Does nothing, because closing the descriptor is harmless here.
     fn leak_port(&self, _port: OwnedFd) {}
 }
 

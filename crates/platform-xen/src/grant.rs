@@ -1,11 +1,11 @@
-//! What travels to the peer so that it can map: references, or the reference of their directory (docs/spec/xen.md).
+//! The grant as it is sent to the peer: the references of its pages, or the reference of a list of them (docs/spec/xen.md).
 
 use crate::directory::{ListError, PAGES_MAX};
 use crate::{Domid, GrantRef};
 use isthmus_platform::conformance::WireValue;
 use isthmus_shm::Access;
 
-/// References that travel in the grant itself. What most regions need does not fit: these are for rings and single pages.
+/// The maximum number of references in the grant itself. This suffices for rings and single pages; most regions need lists.
 pub const INLINE_MAX: usize = 16;
 
 const VERSION: u8 = 1;
@@ -13,44 +13,44 @@ const HEAD_BYTES: usize = 8;
 const WRITABLE: u8 = 1;
 const LISTED: u8 = 2;
 
-/// A grant, as somebody says it is. Whether it is, the hypervisor says when it is mapped.
+/// A grant as the peer states it. The hypervisor checks it only when it is mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XenGrant {
-    /// Who granted. Not in the bytes: who they came from is known.
+    /// The granting domain. The bytes do not contain it, because the receiver knows the sender.
     pub from: Domid,
-    /// What may be done.
+    /// The permitted access.
     pub access: Access,
-    /// How many pages.
+    /// The number of pages.
     pub pages: u32,
-    /// By which references.
+    /// The references of the pages.
     pub refs: GrantRefs,
 }
 
 /// How a grant names its pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrantRefs {
-    /// One by one.
+    /// The references of all pages.
     Inline(Vec<GrantRef>),
-    /// In lists, of which this is the first ([`crate::directory`]).
+    /// The reference of the first list ([`crate::directory`]).
     Listed(GrantRef),
 }
 
-/// These bytes are no grant.
+/// Bytes that are not a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum XenGrantError {
-    /// Of another version, or none at all.
+    /// The bytes are no grant, or one of another version.
     #[error("no grant that we can read")]
     Unknown,
-    /// Not as many references as it says.
+    /// The number of references differs from the number stated.
     #[error("a grant of another length than it says")]
     Length,
-    /// About its lists.
+    /// A list of references is invalid.
     #[error(transparent)]
     List(#[from] ListError),
 }
 
 impl XenGrant {
-    /// Its bytes.
+    /// Returns the encoded grant.
     pub fn emit(&self) -> Vec<u8> {
         let (flag, refs) = match &self.refs {
             GrantRefs::Inline(refs) => (0, refs.as_slice()),
@@ -63,7 +63,7 @@ impl XenGrant {
         bytes
     }
 
-    /// A grant of `from`'s.
+    /// Parses a grant of `from`.
     pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, XenGrantError> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(XenGrantError::Unknown)?;
         let &[b'G', VERSION, flags, 0, ref pages @ ..] = head else { return Err(XenGrantError::Unknown) };
@@ -87,7 +87,8 @@ impl XenGrant {
     }
 }
 
-/// Between the two sides of the conformance suite, also with grants of somebody else's: a number of two bytes goes before.
+/// The encoding between the two sides of the conformance suite, which also covers grants of a third domain: the domain's number, two bytes,
+/// precedes the grant.
 impl WireValue for XenGrant {
     fn emit(&self) -> Vec<u8> {
         [&self.from.number().to_le_bytes()[..], &self.emit()].concat()

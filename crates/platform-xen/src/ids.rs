@@ -1,9 +1,9 @@
-//! Numbers that Xen gives: three kinds of `u32` that never meet in an argument list.
+//! Numbers assigned by Xen, as distinct types so that they cannot be confused in an argument list.
 
 use core::fmt;
 
-/// A domain of this host, as Xen counts them; 0 is the one that started all others. A number is not used again soon, but it is used
-/// again: whoever keeps one watches whether its domain is still the same ([`crate::presence`]).
+/// The number of a domain of this host. 0 is the domain that started all others. Xen reuses a number only after a long time, but it does
+/// reuse it. Code that keeps a number has to watch whether it still belongs to the same domain ([`crate::presence`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domid(u16);
 
@@ -11,18 +11,18 @@ impl Domid {
     /// The domain that started all others.
     pub const ZERO: Self = Self(0);
 
-    /// None for numbers that are no domain's: Xen keeps those from 0x7ff0 for itself.
+    /// Returns `None` for numbers from 0x7ff0, which Xen reserves.
     pub const fn new(number: u16) -> Option<Self> {
         if number < 0x7ff0 { Some(Self(number)) } else { None }
     }
 
-    /// The same, of what somebody wrote into XenStore: digits and nothing else.
+    /// Parses a number from XenStore: digits and nothing else.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
         Self::new(text.parse().ok()?)
     }
 
-    /// Its number.
+    /// Returns the number.
     pub const fn number(self) -> u16 {
         self.0
     }
@@ -34,10 +34,10 @@ impl fmt::Display for Domid {
     }
 }
 
-/// A place in the grant table of the domain that grants: what the other one names a page by.
+/// An index into the grant table of the granting domain. The mapping domain names a page by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantRef(pub u32);
 
-/// An end of an event channel. Each domain counts its own.
+/// The number of an end of an event channel, local to its domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EvtchnPort(pub u32);

@@ -1,7 +1,7 @@
-//! What a domain's kernel does for a program under Xen: grants, event channels, the way to XenStore.
+//! The services of a domain's kernel to a program under Xen: grants, event channels, the connection to XenStore.
 //!
-//! There are two: the device nodes of Linux ([`crate::Devices`]), and a whole host in this process for tests ([`crate::fake`]).
-//! Everything above knows only what stands here.
+//! There are two implementations: the device nodes of Linux ([`crate::Devices`]), and a whole host in this process for tests
+//! ([`crate::fake`]). All other code of this crate uses only these traits.
 
 use crate::store::StoreTransport;
 use crate::{Domid, EvtchnPort, GrantRef};
@@ -10,32 +10,32 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Bytes of a page, as grants count them.
+/// The size of a granted page in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// What the kernel does when a mapping ends, however it ends: it clears one byte and rings. Of the domain whose mapping it is: when
-/// Xen destroys that, there is no kernel left to do it.
+/// The action of the kernel when a mapping ends for any reason: it clears one byte and raises an event. The kernel is that of the domain
+/// that maps. If Xen destroys this domain, no notification is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct UnmapNotify<'a, P> {
-    /// Which byte of the pages. Never of those granted read-only.
+    /// The offset of the byte in the pages. Pages granted read-only cannot have one.
     pub byte_at: u64,
-    /// An end of ours of a channel to the other domain.
+    /// This domain's end of an event channel to the other domain.
     pub port: &'a P,
 }
 
-/// A kernel under Xen.
+/// The kernel of a domain under Xen.
 pub trait Kernel {
-    /// Pages of ours, granted.
+    /// Granted pages of this domain.
     type Pages: Pages<Port = Self::Port>;
     /// An end of an event channel.
     type Port: Port;
     /// A connection to XenStore.
     type StoreTransport: StoreTransport;
 
-    /// So many zeroed pages of our own, each granted to `to` and to nobody else, for good: who it is for cannot be changed.
+    /// Allocates zeroed pages and grants each to `to` and to no other domain. The domain cannot be changed later.
     fn offer(&self, to: Domid, pages: u32, access: Access) -> Result<Self::Pages, Errno>;
 
-    /// Maps pages that `from` granted us, in this order. All of them, or none.
+    /// Maps pages that `from` granted to this domain, in this order. Maps all of them or none.
     fn map(
         &self,
         from: Domid,
@@ -44,52 +44,53 @@ pub trait Kernel {
         unmap_notify: Option<UnmapNotify<'_, Self::Port>>,
     ) -> Result<Mapping, Errno>;
 
-    /// Pages that `from` granted us, to be mapped once by whoever gets the descriptor: at offset 0, in full, `refs` in this order, 4096
-    /// at most. Nothing is checked before that.
+    /// Returns a descriptor for pages that `from` granted to this domain. Its holder maps them once: at offset 0, completely, `refs` in
+    /// this order, at most 4096. Nothing is checked before that.
     fn lend_fd(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno>;
 
-    /// An end that `peer`, and nobody else, can bind to.
+    /// Allocates an end to which only `peer` can bind.
     fn listen(&self, peer: Domid) -> Result<Self::Port, Errno>;
 
-    /// An end bound to one of `peer`'s.
+    /// Binds a new end to an end of `peer`.
     fn bind(&self, peer: Domid, port: EvtchnPort) -> Result<Self::Port, Errno>;
 
-    /// A connection to XenStore.
+    /// Opens a connection to XenStore.
     fn store(&self) -> Result<Self::StoreTransport, Errno>;
 
-    /// Holds an end for good that was made before this domain was saved and restored: its channel is gone, and a kernel may not survive
-    /// that it is closed.
+    /// Keeps an end open permanently. For an end from before this domain was saved and restored: its channel no longer exists,
+    /// and closing it can crash a kernel.
     fn leak_port(&self, port: OwnedFd);
 }
 
-/// Pages of ours, granted. While they are mapped somewhere the grants stay, and so do the pages; then both go. Whoever gets the descriptor
-/// maps them, at offset 0, and no other pages.
+/// Granted pages of this domain. The pages and their grants exist until the last mapping ends. A holder of the descriptor maps these pages,
+/// at offset 0, and no others.
 pub trait Pages: AsFd {
     /// An end of an event channel.
     type Port;
 
-    /// What the other domain names them by, in the order in which they lie in our mapping. That may be any order of numbers.
+    /// Returns the grant references of the pages, in the order of the pages in our mapping. The numbers can be in any order.
     fn refs(&self) -> &[GrantRef];
 
-    /// A mapping of ours.
+    /// Maps the pages into this process.
     fn map(&self) -> Result<Mapping, Errno>;
 
-    /// What happens when these pages and all mappings of ours are gone.
+    /// Sets the action when these pages and all mappings of them by this domain are gone.
     fn set_unmap_notify(&self, unmap_notify: UnmapNotify<'_, Self::Port>) -> Result<(), Errno>;
 }
 
-/// An end of an event channel. Its descriptor is to poll: readable when there is an event to wait for.
+/// An end of an event channel. Its descriptor is for polling: it is readable while an event is pending.
 pub trait Port: AsFd {
-    /// Its number, by which the other domain binds to it.
+    /// Returns the number by which the other domain binds to this end.
     fn number(&self) -> EvtchnPort;
 
-    /// Raises an event at the other end. That this succeeds says nothing about whether there still is one.
+    /// Raises an event at the other end. Success does not mean that the other end still exists.
     fn notify(&self) -> Result<(), Errno>;
 
-    /// Before the descriptor is handed on: whoever gets it can ring this end, and make further ones, but to `peer` alone.
+    /// Restricts the descriptor before it is handed on. Its holder can then notify through this end and create further ends, but only to
+    /// `peer`.
     fn restrict(&self, peer: Domid) -> Result<(), Errno>;
 
-    /// Waits for an event, `limit` at most; true if there was one. Events that came together are one, and binding is one, too. What was
-    /// written before an event is there when this has returned; events that come later are not lost.
+    /// Waits for an event, at most `limit`; returns true if there was one. Events that arrive together count as one, and binding counts as
+    /// one, too. Stores made before an event are visible when this returns. Later events are not lost.
     fn wait(&self, limit: Duration) -> Result<bool, Errno>;
 }

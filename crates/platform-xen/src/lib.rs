@@ -8,11 +8,11 @@
 //!   store: data/isthmus/… ◄─────────────────── watches ─────────► presence
 //! ```
 //!
-//! Everything goes through the kernel's own nodes below `/dev/xen`, by [`Devices`]: no library of Xen's and no module. The same code
-//! runs over a host that is made up ([`fake`]), because [`Kernel`] is all it knows.
+//! All access goes through the kernel's device nodes below `/dev/xen` ([`Devices`]), without Xen's libraries and without a kernel module of
+//! our own. The same code runs over a simulated host ([`fake`]), because it uses only the trait [`Kernel`].
 //!
-//! [`Xen`] is the platform toward one other domain. Pages can be granted only when they are allocated, and to one domain, so here an
-//! owner knows from the start who memory is for.
+//! [`Xen`] is the platform toward one other domain. Xen grants pages when they are allocated, and to one domain, so the owner has to know
+//! the peer of its memory from the start.
 //!
 //! ```
 //! use isthmus_layout::RegionSize;

@@ -1,4 +1,4 @@
-//! What a guest's daemon offers to its backend, in its advertisement (docs/spec/xen.md): a window, and the port by which it is woken.
+//! The offer of a guest's daemon to its backend, part of its advertisement (docs/spec/xen.md): a window, and the port that wakes the guest.
 
 use crate::grant::{XenGrant, XenGrantError};
 use crate::{Domid, EvtchnPort};
@@ -6,14 +6,14 @@ use crate::{Domid, EvtchnPort};
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 16;
 
-/// A guest offers a window to a backend.
+/// The offer of a window by a guest to its backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Whom it is for.
+    /// The backend to which this is offered.
     pub backend: Domid,
-    /// The incarnation of the daemon that it is for. What was offered to another one is nothing to this one.
+    /// The incarnation of the backend's daemon. A daemon of another incarnation ignores the offer.
     pub incarnation: u64,
-    /// Where the guest hears the backend.
+    /// The port by which the backend notifies the guest.
     pub port: EvtchnPort,
     /// The window's head page.
     pub head: XenGrant,
@@ -21,32 +21,32 @@ pub struct Offer {
     pub proxy_ring: XenGrant,
 }
 
-/// This is no offer.
+/// Bytes that are not an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OfferError {
-    /// Of another version, or none at all.
+    /// The bytes are no offer, or one of another version.
     #[error("no offer that we can read")]
     Unknown,
-    /// One of its grants.
+    /// One of the grants is invalid.
     #[error(transparent)]
     Grant(#[from] XenGrantError),
 }
 
 impl Offer {
-    /// Its bytes.
+    /// Returns the encoded offer.
     pub fn emit(&self) -> Vec<u8> {
         let head = self.head.emit();
         let mut bytes = vec![b'W', VERSION];
         bytes.extend(self.backend.number().to_le_bytes());
         bytes.extend(self.incarnation.to_le_bytes());
         bytes.extend(self.port.0.to_le_bytes());
-        bytes.push(head.len() as u8); // A grant that names its references has 72 bytes at most.
+        bytes.push(head.len() as u8); // A grant with inline references has at most 72 bytes.
         bytes.extend(head);
         bytes.extend(self.proxy_ring.emit());
         bytes
     }
 
-    /// An offer of `from`'s.
+    /// Parses an offer of `from`.
     pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, OfferError> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(OfferError::Unknown)?;
         let &[b'W', VERSION, backend0, backend1, ref numbers @ ..] = head else { return Err(OfferError::Unknown) };

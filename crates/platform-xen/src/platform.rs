@@ -11,42 +11,43 @@ use isthmus_shm::{Access, MapError, Mapping, Payload, SharedMapping};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Domains of a Xen host, over what their kernel offers: [`crate::Devices`] or a [`crate::fake::FakeDomain`].
+/// The platform for domains of a Xen host, over their kernel: [`crate::Devices`] or a [`crate::fake::FakeDomain`].
 #[derive(Clone, Copy, Debug)]
 pub struct Xen<K> {
     kernel: K,
     own: Domid,
 }
 
-/// Memory of ours, granted to one domain.
+/// Memory of this domain, granted to one other domain.
 #[derive(Debug)]
 pub struct XenMemory<P> {
     to: Domid,
     access: Access,
     pages: P,
-    /// Lists of its references, first the root. They have to be there until the peer has mapped.
+    /// The lists of references, the root first. They have to exist until the peer has mapped the pages.
     lists: Vec<P>,
     grant: GrantRefs,
 }
 
 impl<P: Pages> XenMemory<P> {
-    /// The granted pages, to hand on their descriptor or to say what happens when we are gone.
+    /// Returns the granted pages, for handing on their descriptor or setting the unmap notification.
     pub fn pages(&self) -> &P {
         &self.pages
     }
 
-    /// The peer has mapped: lists of references have done their work. Nobody can be let in by grants that name them any more.
+    /// Drops the lists of references, which the peer no longer needs after it has mapped. Grants that name the lists cannot be mapped any
+    /// more.
     pub fn drop_lists(&mut self) {
         self.lists.clear();
     }
 }
 
-/// What the peer needs to wake us.
+/// The data with which the peer notifies this domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellToken {
-    /// Whose bell it is. Not in the bytes: who they came from is known.
+    /// The domain of the port. The bytes do not contain it, because the receiver knows the sender.
     pub from: Domid,
-    /// Its port.
+    /// The port of the doorbell.
     pub port: EvtchnPort,
 }
 
@@ -62,11 +63,11 @@ impl WireValue for DoorbellToken {
     }
 }
 
-/// Where rings arrive.
+/// The receiving end of a doorbell.
 #[derive(Debug)]
 pub struct XenListener<P>(pub P);
 
-/// Wakes a peer.
+/// The ringing end of a doorbell.
 #[derive(Debug)]
 pub struct XenRinger<P>(pub P);
 
@@ -78,17 +79,17 @@ const GRANTING: &str = "granting pages (see the module parameter limit of xen_gn
 const MAPPING: &str = "mapping pages that another domain granted";
 
 impl<K: Kernel> Xen<K> {
-    /// The domain `own`, over its kernel. ([`crate::Store::own_domid`] says which one it is.)
+    /// Creates the platform of the domain `own`, over its kernel. ([`crate::Store::own_domid`] returns the number.)
     pub fn new(kernel: K, own: Domid) -> Self {
         Self { kernel, own }
     }
 
-    /// Which domain this is.
+    /// Returns the number of this domain.
     pub fn own(&self) -> Domid {
         self.own
     }
 
-    /// As [`Platform::map`]; when the mapping ends, however it ends, the peer is told.
+    /// Maps as [`Platform::map`] does. When the mapping ends for any reason, the kernel notifies the peer.
     pub fn map_with_notify(
         &self,
         grant: &XenGrant,
@@ -100,7 +101,7 @@ impl<K: Kernel> Xen<K> {
         self.kernel.map(grant.from, &refs, access, unmap_notify).map_err(refused(MAPPING))
     }
 
-    /// The references of a grant's first pages, as many as this size has. Whether they are good is known when they are mapped.
+    /// Returns the references of a grant's first pages, as many as `size` needs. They are checked only when they are mapped.
     pub fn resolve_refs(&self, grant: &XenGrant, size: RegionSize) -> Result<Vec<GrantRef>, PlatformError> {
         let (need, have) = (size.0.div_ceil(PAGE_BYTES), u64::from(grant.pages));
         if need > have {
@@ -111,12 +112,12 @@ impl<K: Kernel> Xen<K> {
         Ok(refs)
     }
 
-    /// The kernel.
+    /// Returns the kernel.
     pub fn kernel(&self) -> &K {
         &self.kernel
     }
 
-    /// Writes references into lists that `to` may read; how it is told about them.
+    /// Writes references into lists that `to` may read. Returns how the grant names them, and the pages of the lists.
     fn write_lists(&self, to: Domid, refs: &[GrantRef]) -> Result<(GrantRefs, Vec<K::Pages>), PlatformError> {
         if refs.len() <= INLINE_MAX {
             return Ok((GrantRefs::Inline(refs.to_vec()), Vec::new()));
@@ -138,7 +139,7 @@ impl<K: Kernel> Xen<K> {
         Ok((GrantRefs::Listed(lists[0].refs()[0]), lists))
     }
 
-    /// The references of a grant, each read once.
+    /// Returns the references of a grant, each read once.
     fn read_refs(&self, grant: &XenGrant) -> Result<Vec<GrantRef>, PlatformError> {
         let pages = grant.pages;
         if pages == 0 || pages > PAGES_MAX {
@@ -163,7 +164,7 @@ impl<K: Kernel> Xen<K> {
         Ok(refs)
     }
 
-    /// Copies of these pages, made once.
+    /// Returns copies of these pages, each made once.
     fn copy_pages(&self, from: Domid, refs: &[GrantRef]) -> Result<Vec<[u8; PAGE_BYTES as usize]>, PlatformError> {
         let window = SharedMapping::new(self.kernel.map(from, refs, Access::Read, None).map_err(refused(MAPPING))?);
         let copy = |at: usize| {
@@ -207,7 +208,7 @@ impl<K: Kernel> Platform for Xen<K> {
     }
 
     fn grant(&self, memory: &Self::Memory, to: &Domid, access: Access) -> Result<XenGrant, PlatformError> {
-        // Both were fixed when it was allocated.
+        // The domain and the access were both fixed at allocation.
         if *to != memory.to || access != memory.access {
             return Err(refused(GRANTING)(Errno::PERM));
         }
@@ -232,7 +233,7 @@ impl<K: Kernel> Platform for Xen<K> {
 
 impl<P: Port> Ring for XenRinger<P> {
     fn ring(&self) {
-        // Refused only where the port is not ours, which it is. Whether somebody hears is not known.
+        // Fails only for a port that is not ours, and this one is ours. Whether the other end still exists is unknown.
         let _ = self.0.notify();
     }
 }
@@ -265,7 +266,7 @@ impl<K: Kernel> ConformancePlatform for Xen<K> {
             refs: GrantRefs::Listed(first),
         };
         let valid_refs = memory.pages.refs().to_vec();
-        // Granted to somebody else: to ourselves.
+        // Granted to another domain: to this one.
         let foreign = self.allocate(size, &self.own, Access::ReadWrite)?;
         let read_only = self.allocate(size, to, Access::Read)?;
         let one_wrong = valid_refs[1..].iter().copied().chain([GrantRef(0x00ff_fff0)]).collect();

@@ -1,4 +1,4 @@
-//! Who is there: a domain advertises itself in XenStore, below its own `data`, for the domains that it names (docs/spec/xen.md).
+//! Presence of domains: each advertises itself in XenStore, below its own `data`, for the domains that it names (docs/spec/xen.md).
 //!
 //! ```text
 //!  guest                               store                                     backend
@@ -8,10 +8,10 @@
 //!  hangs, or is killed                   heartbeat 42, and 42, and 42 ……  after LEASE_TIMEOUT ──► Disappeared
 //! ```
 //!
-//! Nothing is kept up: what is not said again is over. A watch tells of most ends at once, the lease of all others. Only heartbeats count,
-//! by the clock of whoever looks; no domain believes another one's clock.
+//! An advertisement that is not renewed expires. The watch reports most disappearances at once, and the lease all others. A lease counts
+//! heartbeats by the watcher's own clock, because no domain trusts the clock of another.
 //!
-//! Who is destroyed sends no event, and its pages stay mapped where they are: this here is how one hears of it.
+//! The destruction of a domain raises no event, and the pages that it granted stay mapped. Presence is how others learn of it.
 
 mod advertisement;
 mod leases;
@@ -26,28 +26,29 @@ use leases::Leases;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How often who is there says so.
+/// The interval between two renewals.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long somebody who says nothing is taken to be there. Emulated and overbooked machines stand still for seconds.
+/// The time without a new heartbeat after which a domain counts as gone. It is long because emulated and overcommitted machines pause for
+/// seconds.
 pub const LEASE_TIMEOUT: Duration = Duration::from_secs(30);
 const _: () = assert!(LEASE_TIMEOUT.as_secs() >= 4 * HEARTBEAT_INTERVAL.as_secs());
 
-/// Domains that one watcher follows. A store allows a guest 128 watches.
+/// The maximum number of domains that one watcher follows. A store allows a guest 128 watches.
 pub const FOLLOWED_MAX: usize = 512;
 
-/// Events that are looked at before the answer, however many there are: who is watched can make as many as it likes.
+/// The maximum number of store events handled in one poll, because a watched domain can raise any number of them.
 const EVENTS_AT_ONCE: usize = 1024;
 
-/// Where a domain advertises itself, as it names the node itself.
+/// The path of a domain's advertisement, relative to its own directory.
 pub const NODE: &str = "data/isthmus";
 
-/// The same node, as others name it.
+/// Returns the absolute path of a domain's advertisement.
 pub fn node_of(domid: Domid) -> String {
     format!("/local/domain/{domid}/{NODE}")
 }
 
-/// What we say of ourselves, again and again.
+/// The periodic advertisement of this domain.
 #[derive(Debug)]
 pub struct PresenceAnnouncer {
     advertisement: Advertisement,
@@ -56,20 +57,22 @@ pub struct PresenceAnnouncer {
 }
 
 impl PresenceAnnouncer {
-    /// Of a daemon that has just started: `incarnation` is drawn anew by each. The offer is whatever those who find us need.
+    /// Creates the advertisement of a daemon that has just started. Each daemon draws its `incarnation` at random. The offer is for the
+    /// domains that find this one.
     pub fn new(incarnation: u64, offer: Vec<u8>, readers: &[Domid]) -> Result<Self, AdvertisementError> {
         let advertisement = Advertisement::new(incarnation, offer)?;
         Ok(Self { advertisement, readers: readers.to_vec(), due: None })
     }
 
-    /// Who may read it and hear of our end; said with the next renewal, which is due at once. Domain 0 always may.
+    /// Sets the domains that may read the advertisement and be notified of its removal. This takes effect with the next renewal, which is
+    /// due at once. Domain 0 may always read it.
     pub fn set_readers(&mut self, readers: &[Domid]) {
         self.readers = readers.to_vec();
         self.due = None;
     }
 
-    /// Says it again, if that is due; when it is due next. Everything is said anew each time, so it does not matter who removed the
-    /// node, or whether this domain has another number since it was restored on another host.
+    /// Renews the advertisement if that is due; returns the time of the next renewal. Each renewal writes everything anew. It therefore
+    /// does not matter if the node was removed, or if this domain has another number since it was restored on another host.
     pub fn renew<W: StoreTransport>(&mut self, store: &mut Store<W>, now: Instant) -> Result<Instant, StoreError> {
         if let Some(due) = self.due.filter(|due| now < *due) {
             return Ok(due);
@@ -88,33 +91,33 @@ impl PresenceAnnouncer {
         Ok(due)
     }
 
-    /// Says no more, until it is renewed; those who watch hear of it at once.
+    /// Removes the advertisement until it is renewed. Watchers are notified at once.
     pub fn remove<W: StoreTransport>(&mut self, store: &mut Store<W>) -> Result<(), StoreError> {
         self.due = None;
         store.remove(NODE)
     }
 }
 
-/// Watches for the advertisements of others.
+/// A watcher of the advertisements of other domains.
 #[derive(Debug)]
 pub struct PresenceWatcher<W> {
     store: Store<W>,
     leases: Leases,
-    /// Whether domains are followed as they come. Only the toolstack's domain can know all.
+    /// True if new domains are followed as they appear. Only the toolstack's domain can see all domains.
     follows_all: bool,
-    /// Domains that were not followed, since there were [`FOLLOWED_MAX`] others.
+    /// The number of times a domain was not followed because there were [`FOLLOWED_MAX`] others.
     pub unfollowed: u64,
-    /// Not told yet, as the store broke before all was looked at.
+    /// Events that are not returned yet, because the store failed before all changes were read.
     pending_events: Vec<PresenceEvent>,
 }
 
-/// No more domains can be followed, or the store does not want to.
+/// The reason why a domain is not followed.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    /// There are as many as there may be.
+    /// The maximum number of domains is followed already.
     #[error("{FOLLOWED_MAX} domains are followed already")]
     Full,
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -123,12 +126,12 @@ const INTRODUCED: &str = "@introduceDomain";
 const RELEASED: &str = "@releaseDomain";
 
 impl<W: StoreTransport> PresenceWatcher<W> {
-    /// Looks through a connection of its own.
+    /// Creates a watcher with a connection of its own.
     pub fn new(store: Store<W>) -> Self {
         Self { store, leases: Leases::default(), follows_all: false, unfollowed: 0, pending_events: Vec::new() }
     }
 
-    /// Looks through another connection from now on. What has changed in between is news, and nothing else is.
+    /// Replaces the connection. Changes that happened in between are reported; unchanged domains are not.
     pub fn reconnect(&mut self, store: Store<W>) -> Result<(), StoreError> {
         self.store = store;
         if self.follows_all {
@@ -137,7 +140,7 @@ impl<W: StoreTransport> PresenceWatcher<W> {
         self.leases.domids().try_for_each(|domid| watch(&mut self.store, domid))
     }
 
-    /// Looks for this domain, too.
+    /// Follows this domain, too.
     pub fn follow(&mut self, domid: Domid) -> Result<(), FollowError> {
         if self.leases.follows(domid) {
             return Ok(());
@@ -149,7 +152,7 @@ impl<W: StoreTransport> PresenceWatcher<W> {
         Ok(watch(&mut self.store, domid)?)
     }
 
-    /// Looks for these from now on, of more than [`FOLLOWED_MAX`] for the first ones, and for nobody else.
+    /// Follows these domains and no others. Of more than [`FOLLOWED_MAX`], it follows the first ones.
     pub fn follow_only(&mut self, domids: &BTreeSet<Domid>) -> Result<(), StoreError> {
         for domid in self.leases.domids().filter(|domid| !domids.contains(domid)).collect::<Vec<_>>() {
             self.unfollow(domid)?;
@@ -164,7 +167,7 @@ impl<W: StoreTransport> PresenceWatcher<W> {
         Ok(())
     }
 
-    /// Looks for it no more.
+    /// Stops following a domain.
     pub fn unfollow(&mut self, domid: Domid) -> Result<(), StoreError> {
         if self.leases.unfollow(domid) {
             self.store.unwatch(&node_of(domid), &domid.to_string())?;
@@ -172,14 +175,15 @@ impl<W: StoreTransport> PresenceWatcher<W> {
         Ok(())
     }
 
-    /// Looks for all domains of the host, as they come and go. Guests are not told of others by the store: there, use [`Self::follow`].
+    /// Follows all domains of the host as they come and go. The store does not tell guests about other domains: a guest uses
+    /// [`Self::follow`].
     pub fn follow_all(&mut self) -> Result<(), StoreError> {
         self.follows_all = true;
         self.store.watch(INTRODUCED, INTRODUCED)?;
         self.store.watch(RELEASED, RELEASED)
     }
 
-    /// Waits until something may have changed, `limit` at most, and looks; what is new.
+    /// Waits for changes, at most `limit`, and returns the new events.
     pub fn poll(&mut self, limit: Duration) -> Result<Vec<PresenceEvent>, StoreError> {
         let now = Instant::now();
         let lease = self.leases.next_expiry().map(|end| end.saturating_duration_since(now));
@@ -204,7 +208,7 @@ impl<W: StoreTransport> PresenceWatcher<W> {
         Ok(std::mem::take(&mut self.pending_events))
     }
 
-    /// What a domain says of itself; nothing if it is gone, or does not want us to read it.
+    /// Reads the advertisement of a domain. Returns `None` if it does not exist or this domain may not read it.
     fn read(&mut self, domid: Domid) -> Result<Option<Result<Advertisement, AdvertisementError>>, StoreError> {
         match self.store.read(&node_of(domid)) {
             Ok(value) => Ok(Some(Advertisement::parse(&value))),
@@ -213,7 +217,7 @@ impl<W: StoreTransport> PresenceWatcher<W> {
         }
     }
 
-    /// Follows the domains that there are now; which of them are new.
+    /// Follows the domains that exist now; returns the new ones.
     fn follow_present(&mut self) -> Result<BTreeSet<Domid>, StoreError> {
         if !self.follows_all {
             return Ok(BTreeSet::new());
@@ -241,7 +245,7 @@ fn watch<W: StoreTransport>(store: &mut Store<W>, domid: Domid) -> Result<(), St
     store.watch(&node_of(domid), &domid.to_string())
 }
 
-/// Where events say to look.
+/// The places that changed according to store events.
 #[derive(Debug, Default)]
 struct ChangedNodes {
     domids: BTreeSet<Domid>,

@@ -1,5 +1,5 @@
-//! What a guest offers to another one, with which it is to have a pair window (docs/spec/xen.md): the window's head page, and grant batches
-//! after that; each with a port by which either wakes the other.
+//! The offers of one guest to another guest with which it is to share a pair window (docs/spec/xen.md): first the window's head page, then
+//! grant batches. Each comes with a port by which either guest wakes the other.
 
 use crate::grant::{XenGrant, XenGrantError};
 use crate::offer::OfferError;
@@ -11,7 +11,7 @@ const START_BYTES: usize = 8;
 /// The beginning of a pair window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedHead {
-    /// Where the daemon of who offers hears the other one's.
+    /// The port by which the peer's daemon notifies the daemon of the offering guest.
     pub port: EvtchnPort,
     /// The window's head page.
     pub head: XenGrant,
@@ -20,19 +20,19 @@ pub struct SharedHead {
 /// A grant batch of a pair window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedBatch {
-    /// Our end of the batch's event channel, if it has one. Never port 0: no channel has that.
+    /// The offering guest's end of the batch's event channel, if it has one. It is never port 0, because no channel has that number.
     pub event_channel: Option<EvtchnPort>,
-    /// Its pages.
+    /// The pages of the batch.
     pub pages: XenGrant,
 }
 
 impl SharedHead {
-    /// Its bytes.
+    /// Returns the encoded offer.
     pub fn emit(&self) -> Vec<u8> {
         emit(b'N', self.port.0, &self.head)
     }
 
-    /// What `from` offers.
+    /// Parses an offer of `from`.
     pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, OfferError> {
         let (port, head) = parse(b'N', bytes, from)?;
         if head.pages == 1 { Ok(Self { port: EvtchnPort(port), head }) } else { Err(XenGrantError::Length.into()) }
@@ -40,12 +40,12 @@ impl SharedHead {
 }
 
 impl SharedBatch {
-    /// Its bytes.
+    /// Returns the encoded batch.
     pub fn emit(&self) -> Vec<u8> {
         emit(b'L', self.event_channel.map_or(0, |port| port.0), &self.pages)
     }
 
-    /// What `from` offers.
+    /// Parses a batch of `from`.
     pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, OfferError> {
         let (port, pages) = parse(b'L', bytes, from)?;
         Ok(Self { event_channel: Some(EvtchnPort(port)).filter(|port| port.0 != 0), pages })

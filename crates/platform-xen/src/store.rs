@@ -1,10 +1,11 @@
 //! XenStore: a tree of small values that all domains of a host can reach, each as far as it may.
 //!
-//! One connection, one request at a time. What is watched and changes comes as [`StoreEvent`]s, also while an answer is awaited; they wait
-//! here until they are asked for. An event says only where to look: what is there has to be read, and may have changed again.
+//! A connection handles one request at a time. Changes of watched nodes arrive as [`StoreEvent`]s, also while a reply is awaited; they are
+//! queued here until the caller takes them. An event names only the place of a change. The caller has to read the current contents, which
+//! may have changed again.
 //!
-//! Who runs under Xen trusts the store as it does the hypervisor, but not its wording, and what values hold comes from other domains:
-//! [`protocol`] takes both for hostile.
+//! A domain trusts the store as it trusts the hypervisor. It does not trust the encoding of replies or the contents of nodes, which other
+//! domains write: [`protocol`] treats both as hostile.
 
 pub mod protocol;
 
@@ -15,57 +16,57 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long an answer may take. A store that is slower is gone, or as good as.
+/// The time limit of a reply. A store that takes longer counts as broken.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a transaction that met others is tried again.
+/// The number of times a transaction that conflicts with others is tried.
 const TRANSACTION_TRIES_MAX: u32 = 100;
 
-/// Events that wait to be asked for. Who is watched can make as many as it likes.
+/// The maximum number of queued events, because a watched domain can cause any number of them.
 const EVENTS_MAX: usize = 1024;
 
-/// Bytes taken from the kernel at once.
+/// The maximum number of bytes taken from the kernel in one read.
 const CHUNK_BYTES: usize = protocol::HEAD_BYTES + protocol::BODY_BYTES_MAX;
 
-/// A connection to the store: packets out, bytes in.
+/// A connection to the store, as a transport of bytes.
 pub trait StoreTransport {
     /// Sends a whole packet.
     fn send(&mut self, packet: &[u8]) -> Result<(), Errno>;
-    /// Takes what has come, or comes within `limit`; 0 bytes if nothing does.
+    /// Receives the bytes that are available, or that arrive within `limit`. Returns 0 if there are none.
     fn receive(&mut self, into: &mut [u8], limit: Duration) -> Result<usize, Errno>;
 }
 
-/// Why the store did not do as asked.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It said no.
+    /// The store refused the request.
     #[error("the store refuses to {asked}: {why}")]
     Refused {
-        /// What it was asked to do.
+        /// The request, in words.
         asked: String,
-        /// Why it does not.
+        /// The reason given by the store.
         #[source]
         why: StoreRefusal,
     },
-    /// This cannot be asked.
+    /// The request cannot be encoded.
     #[error("cannot be asked of the store: {0}")]
     Unencodable(#[from] UnencodableRequest),
-    /// Its answer cannot be understood.
+    /// The reply is malformed.
     #[error("the store answers nonsense: {0}")]
     MalformedPacket(#[from] MalformedPacket),
-    /// The connection to it broke.
+    /// The connection to the store broke.
     #[error("talking to the store: {0}")]
     Broken(#[source] Errno),
-    /// It does not answer.
+    /// The store did not reply in time.
     #[error("the store has not answered for {} s", REPLY_TIMEOUT.as_secs())]
     Timeout,
-    /// Others change what the transaction is about all the time.
+    /// Every attempt of the transaction conflicted with changes by others.
     #[error("a transaction met others {TRANSACTION_TRIES_MAX} times")]
     TransactionConflict,
 }
 
 impl StoreError {
-    /// What it refused with, if it did.
+    /// Returns the store's reason, if it refused the request.
     pub fn refusal(&self) -> Option<StoreRefusal> {
         match self {
             Self::Refused { why, .. } => Some(*why),
@@ -74,21 +75,21 @@ impl StoreError {
     }
 }
 
-/// Something that is watched has changed, or may have.
+/// A change, or a possible change, of a watched node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreEvent {
-    /// Look there.
+    /// A node changed.
     Changed {
         /// The node that changed. The first event of a watch names the node that is watched.
         path: String,
-        /// What the watch was set with.
+        /// The token that was passed to the watch.
         token: String,
     },
-    /// More changed than is remembered: look everywhere.
+    /// More nodes changed than the queue holds: all watched nodes have to be read.
     Overflow,
 }
 
-/// One connection. Its watches and transactions end with it.
+/// A connection to the store. Its watches and transactions end with it.
 #[derive(Debug)]
 pub struct Store<W> {
     transport: W,
@@ -99,32 +100,32 @@ pub struct Store<W> {
 }
 
 impl<W: StoreTransport> Store<W> {
-    /// Uses this transport.
+    /// Creates a connection over this transport.
     pub fn new(transport: W) -> Self {
         Self { transport, incoming: Incoming::default(), events: VecDeque::new(), request: 0, transaction: 0 }
     }
 
-    /// Which domain we are.
+    /// Returns the number of this domain.
     pub fn own_domid(&mut self) -> Result<Domid, StoreError> {
         Domid::parse(&self.read("domid")?).ok_or(StoreError::MalformedPacket(MalformedPacket::Body))
     }
 
-    /// The value of a node.
+    /// Returns the value of a node.
     pub fn read(&mut self, path: &str) -> Result<Vec<u8>, StoreError> {
         self.request_node(PacketKind::Read, path, &[])
     }
 
-    /// Sets the value of a node, which is made where it is not. It belongs to us then, and those above it that had to be made.
+    /// Sets the value of a node. Creates the node and its missing parents, which then belong to this domain.
     pub fn write(&mut self, path: &str, value: &[u8]) -> Result<(), StoreError> {
         self.request_node(PacketKind::Write, path, value).map(drop)
     }
 
-    /// Makes a node without a value, if it is not there.
+    /// Creates a node without a value, if it does not exist.
     pub fn mkdir(&mut self, path: &str) -> Result<(), StoreError> {
         self.request_node(PacketKind::Mkdir, path, &[]).map(drop)
     }
 
-    /// Removes a node and all below it. That it is not there is no error.
+    /// Removes a node and all below it. A missing node is no error.
     pub fn remove(&mut self, path: &str) -> Result<(), StoreError> {
         match self.request_node(PacketKind::Remove, path, &[]) {
             Err(StoreError::Refused { why: StoreRefusal::Missing, .. }) => Ok(()),
@@ -132,19 +133,19 @@ impl<W: StoreTransport> Store<W> {
         }
     }
 
-    /// The names of a node's children.
+    /// Returns the names of a node's children.
     pub fn children(&mut self, path: &str) -> Result<Vec<String>, StoreError> {
         let body = self.request_node(PacketKind::Directory, path, &[])?;
         Ok(protocol::strings(&body)?.into_iter().map(str::to_owned).collect())
     }
 
-    /// Who may do what with a node: its owner first.
+    /// Returns the permissions of a node, the owner's first.
     pub fn permissions(&mut self, path: &str) -> Result<Vec<Permission>, StoreError> {
         let body = self.request_node(PacketKind::Permissions, path, &[])?;
         Ok(protocol::strings(&body)?.into_iter().map(Permission::parse).collect::<Result<_, _>>()?)
     }
 
-    /// Sets who may do what with a node of ours.
+    /// Sets the permissions of a node of this domain.
     pub fn set_permissions(&mut self, path: &str, permissions: &[Permission]) -> Result<(), StoreError> {
         protocol::check_path(path)?;
         let texts: Vec<String> = permissions.iter().map(|permission| permission.emit()).collect();
@@ -152,21 +153,21 @@ impl<W: StoreTransport> Store<W> {
         self.request(PacketKind::SetPermissions, self.transaction, &strings, &[]).map(drop)
     }
 
-    /// From now on, an event for each change at or below `path`; and one at once. Also for a node that is not there yet, or that we may
-    /// not read: then only if that changes.
+    /// Watches `path`: one event comes at once, and one for each change at or below it. The node may be missing or unreadable; then an
+    /// event comes only when that changes.
     pub fn watch(&mut self, path: &str, token: &str) -> Result<(), StoreError> {
         protocol::check_path(path)?;
         self.request(PacketKind::Watch, 0, &[path, token], &[]).map(drop)
     }
 
-    /// No more of these. Some may have come before.
+    /// Ends a watch. Events of it may be queued already.
     pub fn unwatch(&mut self, path: &str, token: &str) -> Result<(), StoreError> {
         protocol::check_path(path)?;
         self.request(PacketKind::Unwatch, 0, &[path, token], &[]).map(drop)
     }
 
-    /// All of `work` or nothing of it, and nothing of others in between. It is done again where others were faster, so it should do
-    /// nothing else. A transaction in a transaction is that one.
+    /// Runs `work` in a transaction: all of its changes are made or none, and no change by others comes in between. After a conflict `work`
+    /// runs again, so it should have no other effects. A nested transaction is part of the outer one.
     pub fn transaction<T>(
         &mut self,
         mut work: impl FnMut(&mut Self) -> Result<T, StoreError>,
@@ -189,7 +190,7 @@ impl<W: StoreTransport> Store<W> {
         Err(StoreError::TransactionConflict)
     }
 
-    /// The next event, if there is one or one comes within `limit`.
+    /// Returns the next event, if one is queued or arrives within `limit`.
     pub fn event(&mut self, limit: Duration) -> Result<Option<StoreEvent>, StoreError> {
         let end = Instant::now() + limit;
         loop {
@@ -208,7 +209,7 @@ impl<W: StoreTransport> Store<W> {
         self.request(kind, self.transaction, &[path], value)
     }
 
-    /// Asks, and waits for the answer to just that. Answers to what was given up before are dropped.
+    /// Sends a request and waits for its reply. Replies to requests that timed out are dropped.
     fn request(
         &mut self,
         kind: PacketKind,
@@ -235,7 +236,7 @@ impl<W: StoreTransport> Store<W> {
         Err(StoreError::Timeout)
     }
 
-    /// The next packet that comes before `end`. What is there already comes after it, too.
+    /// Returns the next packet that arrives before `end`. Packets that are available already are returned also after `end`.
     fn packet(&mut self, end: Instant) -> Result<Option<StorePacket>, StoreError> {
         let mut chunk = [0; CHUNK_BYTES];
         loop {
@@ -250,7 +251,8 @@ impl<W: StoreTransport> Store<W> {
         }
     }
 
-    /// Remembers an event. One that waits already says the same; one that cannot be understood could be any.
+    /// Queues an event. A duplicate of a queued event is dropped. An event that cannot be parsed counts as an overflow, because it may
+    /// concern any node.
     fn queue_event(&mut self, packet: &StorePacket) {
         if packet.kind != Some(PacketKind::WatchEvent) {
             return;
@@ -263,7 +265,7 @@ impl<W: StoreTransport> Store<W> {
             return;
         }
         if event == StoreEvent::Overflow || self.events.len() == EVENTS_MAX {
-            self.events.clear(); // Whoever looks everywhere looks there, too.
+            self.events.clear(); // After an overflow the caller reads all nodes.
             self.events.push_back(StoreEvent::Overflow);
         } else if self.events.front() != Some(&StoreEvent::Overflow) {
             self.events.push_back(event);
@@ -272,7 +274,7 @@ impl<W: StoreTransport> Store<W> {
 }
 
 impl<W: AsFd> AsFd for Store<W> {
-    /// To poll. Ask for events until there are none before going to sleep on it: they may be here already.
+    /// The descriptor to poll. Before sleeping on it, take events until there are none, because some may be queued already.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.transport.as_fd()
     }

@@ -1,5 +1,5 @@
-//! What a service manager gave us (`LISTEN_FDS`): sockets that it opened, and descriptors that it kept for us while we were not there.
-//! And what we tell it (`NOTIFY_SOCKET`): that we are ready, and what to keep.
+//! Descriptors from a service manager (`LISTEN_FDS`): sockets that it opened, and descriptors that it kept while this program was not running.
+//! Also notifications to it (`NOTIFY_SOCKET`): that the program is ready, and what to keep.
 
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::io;
@@ -10,21 +10,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const FIRST_FD: RawFd = 3;
 
-/// More than anybody configures: this many descriptors are looked at.
+/// Maximum number of descriptors that are accepted, which is more than any configuration needs.
 const FDS_MAX: RawFd = 1 << 16;
 
-/// What was left to this process when it was started.
+/// The descriptors that this process inherited when it was started.
 #[derive(Debug, Default)]
 pub struct InheritedFds {
-    /// Sockets that listen.
+    /// Listening sockets.
     pub sockets: Vec<OwnedFd>,
-    /// All else, with the names under which it was kept.
+    /// All other descriptors, with the names under which they were kept.
     pub stored: Vec<(String, OwnedFd)>,
 }
 
-/// What was given to this process, once: whoever asks again gets nothing.
+/// Takes the inherited descriptors. Later calls return nothing.
 ///
-/// Programs call it first thing in `main`, before they open anything of their own.
+/// Programs call this first in `main`, before they open anything of their own.
 pub fn take_inherited() -> InheritedFds {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok()?.parse::<RawFd>().ok();
@@ -52,12 +52,12 @@ fn take_fd(number: RawFd) -> Option<OwnedFd> {
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).ok()?;
     rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd).ok()? | rustix::fs::OFlags::NONBLOCK).ok()?;
-    // SAFETY: the descriptor is open (asked just now), and by the protocol of LISTEN_FDS, whose LISTEN_PID names this process, it was left
-    // to this process and to nobody in it; `take_inherited` comes here once for each number.
+    // SAFETY: the descriptor is open (checked just now). By the protocol of LISTEN_FDS it was left to this process, which LISTEN_PID names,
+    // and nothing in the process owns it; `take_inherited` comes here once for each number.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Tells the service manager something, such as `READY=1`. False if there is none.
+/// Sends a state such as `READY=1` to the service manager. Returns false if there is none.
 pub fn notify(state: &str) -> io::Result<bool> {
     let Some(address) = notify_address()? else { return Ok(false) };
     UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)?;

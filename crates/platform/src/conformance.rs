@@ -25,10 +25,10 @@ pub use transport::{
 use crate::{Platform, PlatformError};
 use isthmus_layout::RegionSize;
 
-/// What a platform brings so that the suite can try to cheat on it.
+/// A platform's additions for the suite, with which it tries to cheat.
 pub trait ConformancePlatform: Platform {
-    /// Offers that look like grants of `memory` to `to`, of `size` bytes, and are none, each with what is wrong with it: the other side has to
-    /// refuse every one, and goes on working. Where a liar needs something that must not be dropped before, it is in `held`.
+    /// Offers that look like grants of `memory` to `to`, of `size` bytes, but are forged, each with what is wrong with it. The other side has
+    /// to refuse every one, and continues to work. Memory that a forged offer needs, and that must not be dropped before, is added to `held`.
     fn forged_grants(
         &self,
         memory: &Self::Memory,
@@ -38,16 +38,16 @@ pub trait ConformancePlatform: Platform {
     ) -> Result<Vec<(&'static str, Self::Grant)>, PlatformError>;
 }
 
-/// Which of the two sides this is: one starts as the owner, the other as who is let in; then they change places.
+/// The role of a side: one starts as the owner, the other as the peer that is granted access; then they change places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckRole {
-    /// Owns first.
+    /// Is the owner first.
     One,
-    /// Is let in first.
+    /// Is the peer first.
     Other,
 }
 
-/// What one side has at hand: the platform, what it knows the other side by, and the way to talk to it.
+/// The state of one side: the platform, its identification of the other side, and the transport to it.
 pub(crate) struct CheckSide<'a, P: Platform> {
     platform: &'a P,
     peer: &'a P::Peer,

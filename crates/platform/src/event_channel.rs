@@ -1,4 +1,4 @@
-//! An end of an event channel of Xen's that was handed to us, as `linux/include/uapi/xen/evtchn.h` has it. Ends are made elsewhere
+//! Operations on an end of a Xen event channel that was handed to us, as in `linux/include/uapi/xen/evtchn.h`. Ends are created elsewhere
 //! (`isthmus-platform-xen`).
 
 use rustix::fd::AsFd;
@@ -8,15 +8,15 @@ use rustix::ioctl::{Direction, Opcode, Setter, ioctl, opcode};
 /// `IOCTL_EVTCHN_NOTIFY`: one word, the port.
 pub const NOTIFY: Opcode = opcode::from_components(Direction::None, b'E', 4, 4);
 
-/// Rings the other end of the channel. An error where the descriptor is no end with that port.
+/// Rings the other end of the channel. Returns an error if the descriptor is not an end with that port.
 pub fn notify(end: impl AsFd, port: u32) -> Result<(), Errno> {
     // SAFETY: the request has the kernel read one `u32`, which `Setter` points to as long as the call lasts, and changes no memory of
-    // this process. Of a descriptor that is something else it is a request that nobody knows: no other device has this number.
+    // this process. On any other descriptor the request is unknown: no other device has this number.
     unsafe { ioctl(end, Setter::<NOTIFY, u32>::new(port)) }
 }
 
-/// Takes the event that there is, if there is one, and lets the next one come: until its number was written back the kernel keeps the
-/// port's events to itself.
+/// Takes the pending event, if there is one, and enables the next one: the kernel holds back the port's events until its number was
+/// written back.
 pub fn take_event(end: impl AsFd) -> Result<bool, Errno> {
     let mut port = [0; 4];
     match rustix::io::read(&end, &mut port) {

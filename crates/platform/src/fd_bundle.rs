@@ -1,11 +1,11 @@
-//! Descriptors that belong together, as one that can be kept: a packet that nobody takes.
+//! Descriptors that belong together, kept as one: in a packet that is never taken from its socket.
 //!
 //! ```text
 //!   pack ──► socket pair, a packet with label and descriptors in its queue ──► somebody keeps both ends ──► peek, peek, …
 //! ```
 //!
-//! The packet is looked at and stays, so whoever looks may die at any time, and the next one finds it whole. What lies in it is closed when
-//! the last end is.
+//! The packet is only peeked at and stays in the queue. A process that peeks may therefore die at any time, and the next one finds the packet
+//! complete. The descriptors in it are closed when the last end is closed.
 
 use crate::PlatformError;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,16 +16,16 @@ use rustix::net::{
 };
 use std::mem::MaybeUninit;
 
-/// Descriptors in a bundle at most: what the kernel lets into one packet.
+/// Maximum number of descriptors in a bundle: what the kernel allows in one packet.
 pub const BUNDLE_FDS_MAX: usize = 253;
 
-/// Bytes of a label at most.
+/// Maximum number of bytes of a label.
 pub const LABEL_BYTES_MAX: usize = 256;
 
 /// The content of a bundle.
 #[derive(Debug)]
 pub struct FdBundle {
-    /// What was written on it.
+    /// The label it was packed with.
     pub label: Vec<u8>,
     /// The descriptors, in the order in which they were packed.
     pub fds: Vec<OwnedFd>,
@@ -35,7 +35,7 @@ fn refused(operation: &'static str) -> impl Fn(Errno) -> PlatformError {
     move |source| PlatformError::Refused { operation, source }
 }
 
-/// Packs copies of descriptors. Both ends have to be kept, or whoever watches one is told that the other is gone.
+/// Packs copies of descriptors. Both ends have to be kept, because closing one signals a hang-up to a process that watches the other.
 pub fn pack(label: &[u8], fds: &[BorrowedFd<'_>]) -> Result<[OwnedFd; 2], PlatformError> {
     assert!(fds.len() <= BUNDLE_FDS_MAX && (1..=LABEL_BYTES_MAX).contains(&label.len())); // Ours.
     let packing = refused("packing descriptors");
@@ -47,7 +47,7 @@ pub fn pack(label: &[u8], fds: &[BorrowedFd<'_>]) -> Result<[OwnedFd; 2], Platfo
     Ok([theirs, ours])
 }
 
-/// Looks into a bundle by one of its ends. None: nothing lies at this one.
+/// Reads a bundle through one of its ends, without taking it. Returns None if nothing is queued at this end.
 pub fn peek(end: impl AsFd) -> Result<Option<FdBundle>, PlatformError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BUNDLE_FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -1,12 +1,12 @@
-//! Claims on bytes of a file, which last as long as anybody has the open file that made them.
+//! Claims on bytes of a file, which last as long as any process has the open file that made them.
 //!
 //! ```text
 //!   open ── claim ──► descriptor ── sent ──► in a socket ── received ──► mapped ── closed, unmapped ──► claimed no more
 //! ```
 //!
-//! They are locks of an open file description (`F_OFD_SETLK`). The kernel counts for us: a descriptor that is copied, on its way in a socket,
-//! or inherited is the same open file, and so is what was mapped through it. Claims are seen by whoever opens the file for itself,
-//! also in a later process; they keep nobody from anything.
+//! They are locks of an open file description (`F_OFD_SETLK`). The kernel counts the references: a descriptor that is copied, in transit in
+//! a socket, or inherited is the same open file, and so is a mapping made through it. A process that opens the file itself sees the
+//! claims, also if it is started later. Claims restrict no access.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
@@ -16,12 +16,12 @@ pub fn claim(file: impl AsFd, at: u64, bytes: u64) -> Result<(), Errno> {
     control(file, libc::F_OFD_SETLK, at, bytes).map(drop)
 }
 
-/// Whether an open file other than this one has a claim on any of these bytes.
+/// Returns true if an open file other than this one has a claim on any of these bytes.
 pub fn is_claimed(file: impl AsFd, at: u64, bytes: u64) -> Result<bool, Errno> {
     control(file, libc::F_OFD_GETLK, at, bytes).map(|found| found != libc::F_UNLCK)
 }
 
-/// The kind of lock that the kernel answers with.
+/// Returns the kind of lock that the kernel reports.
 fn control(file: impl AsFd, command: libc::c_int, at: u64, bytes: u64) -> Result<libc::c_int, Errno> {
     let number = |value: u64| libc::off_t::try_from(value).map_err(|_| Errno::OVERFLOW);
     let mut lock = libc::flock {
@@ -50,7 +50,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// An open file of its own.
+    /// Opens the file again, as another open file description.
     fn opened(memory: &OwnedFd) -> OwnedFd {
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
         OpenOptions::new().read(true).write(true).open(path).unwrap().into()
@@ -63,7 +63,7 @@ mod tests {
         let file = opened(&memory);
         claim(&file, PAGE, 2 * PAGE).unwrap();
         assert!(is_claimed() && !super::is_claimed(&file, PAGE, PAGE).unwrap());
-        // A copy, in nobody's hands but a socket's.
+        // A copy that exists only in a socket's queue.
         let (ours, theirs) = seqpacket::pair().unwrap();
         seqpacket::send(&ours, b"claim", &[file.as_fd()]).unwrap();
         drop(file);

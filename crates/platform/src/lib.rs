@@ -27,18 +27,18 @@ pub use local::{Doorbell, Local};
 use isthmus_layout::RegionSize;
 use isthmus_shm::{Access, MapError, Mapping};
 
-/// Why a platform could not do what it was asked.
+/// The reason that a platform operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PlatformError {
     /// The system refused memory, descriptors, grants or window space.
     #[error("{operation}: {source}{}", hint(*source))]
     Refused {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: rustix::io::Errno,
     },
-    /// What the peer offered cannot be mapped safely.
+    /// The peer's memory cannot be mapped safely.
     #[error(transparent)]
     Map(#[from] MapError),
 }
@@ -55,23 +55,23 @@ fn hint(errno: rustix::io::Errno) -> &'static str {
 
 /// One way for a domain to share memory with another and to wake it.
 ///
-/// The trait says nothing of descriptors, because only `local` has them to pass: on `xen` a grant is a list of page
-/// references made out to one domain, on `kvm` it is a place in a window that the device shows to one guest.
+/// The trait does not mention descriptors, because only `local` can pass them. On `xen` a grant is a list of page
+/// references made out to one domain; on `kvm` it is a position in a window that the device shows to one guest.
 pub trait Platform {
-    /// Whom memory is granted to and who is woken: what the platform knows a domain by.
+    /// The platform's identification of a domain, to grant memory to it and to wake it.
     type Peer;
-    /// Memory of ours that others can be let into.
+    /// Memory of ours that can be granted to others.
     type Memory;
-    /// What travels to the peer so that it can map: a descriptor, page references, a place in a window.
+    /// The value that travels to the peer so that it can map: a descriptor, page references, a position in a window.
     type Grant;
-    /// What travels to the peer so that it can wake us.
+    /// The value that travels to the peer so that it can wake us.
     type DoorbellToken;
     /// Wakes a peer.
     type DoorbellSender: Ring;
-    /// Where we are woken.
+    /// Receives wake-ups.
     type DoorbellReceiver: Listen;
 
-    /// Zeroed memory of our own that can be granted: to this peer, with these rights. Some platforms make it out to them at once.
+    /// Allocates zeroed memory that can be granted to this peer, with these rights. Some platforms make it out to the peer at once.
     fn allocate(&self, size: RegionSize, to: &Self::Peer, access: Access) -> Result<Self::Memory, PlatformError>;
     /// Our own mapping of it.
     fn map_own(&self, memory: &Self::Memory) -> Result<Mapping, PlatformError>;

@@ -1,7 +1,7 @@
 //! Processes and containers of one host: sealed memory files and eventfds, passed over a Unix socket.
 //!
-//! All that two containers need in common is that socket. Memory has no name anywhere, so nothing is left when its last user is
-//! gone, however it went.
+//! Two containers need one thing in common: that socket. Memory has no name, so nothing is left when its last user is
+//! gone, even after a crash.
 
 use crate::conformance::ConformancePlatform;
 use crate::seqpacket::{self, ReceiveError};
@@ -17,15 +17,15 @@ use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A memory file of `size` zero bytes that can neither shrink nor grow: whoever maps it is safe from SIGBUS.
-/// Pages appear at first touch and are charged to who touches them.
+/// Creates a memory file of `size` zero bytes that can neither shrink nor grow, so mapping it is safe from SIGBUS.
+/// Pages appear at first touch and are charged to the process that touches them.
 pub fn memory(size: RegionSize) -> Result<OwnedFd, PlatformError> {
     memory_file(size, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
 fn memory_file(size: RegionSize, seals: SealFlags) -> Result<OwnedFd, PlatformError> {
     let refused = |operation| move |source| PlatformError::Refused { operation, source };
-    // Beyond RLIMIT_FSIZE the kernel does not only refuse, it raises a signal that ends the process.
+    // Beyond RLIMIT_FSIZE the kernel also raises a signal that ends the process.
     let file_size = getrlimit(Resource::Fsize).current;
     if file_size.is_some_and(|limit| limit < size.0) {
         return Err(refused("sizing a memory file")(Errno::FBIG));
@@ -39,11 +39,11 @@ fn memory_file(size: RegionSize, seals: SealFlags) -> Result<OwnedFd, PlatformEr
     Ok(file)
 }
 
-/// Wakes its owner: rung by others, waited on by its owner alone or in an epoll set.
+/// Wakes its owner. Others ring it; its owner waits on it, alone or in an epoll set.
 ///
-/// Between domains of one owner it is an eventfd, which costs least. An eventfd is one open file for all who hold it, and whoever
-/// holds it can make the next write to it wait; so between owners, and from the daemon, rings are packets on a socket instead:
-/// whether a packet may wait is said with each one, and nobody can change that. Between guests of Xen it may be an event channel.
+/// Between domains of one owner it is an eventfd, which costs least. An eventfd is one open file for all its holders, and any
+/// holder can make the next write to it block. Between owners, and from the daemon, rings are therefore packets on a socket: each
+/// send says whether it may block, and no other process can change that. Between guests of Xen it may be an event channel.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     file: Arc<OwnedFd>,
@@ -54,12 +54,12 @@ pub struct Doorbell {
 enum DoorbellKind {
     Event,
     Socket,
-    /// An end of an event channel, and its port.
+    /// An end of an event channel, with its port.
     EventChannel(u32),
 }
 
 impl Doorbell {
-    /// A doorbell of our own, for domains of the same owner.
+    /// Creates a doorbell of our own, for domains of the same owner.
     pub fn new() -> Result<Self, PlatformError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let event = rustix::event::eventfd(0, flags)
@@ -67,7 +67,7 @@ impl Doorbell {
         Ok(Self { file: Arc::new(event), kind: DoorbellKind::Event })
     }
 
-    /// A doorbell for domains of different owners: where it is heard, and what rings it.
+    /// Creates a doorbell for domains of different owners: the receiving end and the ringing end.
     pub fn socket_pair() -> Result<(Self, Self), PlatformError> {
         let (receiver, sender) =
             seqpacket::pair().map_err(|source| PlatformError::Refused { operation: "creating a doorbell", source })?;
@@ -75,12 +75,12 @@ impl Doorbell {
         Ok((bell(receiver), bell(sender)))
     }
 
-    /// An end of an event channel, as it came over the socket: rings are heard at the other one.
+    /// Wraps an end of an event channel, as received over the socket: rings arrive at the other end.
     pub fn event_channel(end: OwnedFd, port: u32) -> Self {
         Self { file: Arc::new(end), kind: DoorbellKind::EventChannel(port) }
     }
 
-    /// Forgets rings that were not waited for. An eventfd in an edge-triggered epoll set does not need it.
+    /// Discards rings that were not waited for. An eventfd in an edge-triggered epoll set does not need this.
     pub fn clear(&self) {
         match self.kind {
             DoorbellKind::Event => {
@@ -93,7 +93,7 @@ impl Doorbell {
         }
     }
 
-    /// Takes rings, a bounded number of them: whoever rings without end does not keep us here. What comes later is an event of its own.
+    /// Takes a bounded number of rings, so that a peer that rings endlessly cannot keep us here. Later rings are events of their own.
     fn clear_socket(&self) {
         let (mut packet, mut fds) = ([0; WAKEUP_PACKET.len()], Vec::new());
         for _ in 0..RINGS_MAX {
@@ -101,29 +101,29 @@ impl Doorbell {
                 Ok(_) | Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. }) => {}
                 Err(_) => return,
             }
-            // Rings carry no descriptors. One that does is meant to have us wait when we close it, as sockets that linger do.
+            // Rings carry no descriptors. A peer may send one to make us wait when we close it, as lingering sockets do.
             for fd in fds.drain(..) {
                 let _ = rustix::net::sockopt::set_socket_linger(&fd, None);
             }
         }
     }
 
-    /// True if rings must be cleared even in an edge-triggered epoll set: they fill a socket, and an event channel tells of none after one
-    /// that was not taken.
+    /// Returns true if rings must be cleared even in an edge-triggered epoll set: they fill a socket, and an event channel reports no ring
+    /// after one that was not taken.
     pub fn needs_clearing(&self) -> bool {
         self.kind != DoorbellKind::Event
     }
 }
 
-/// Rings taken at once; more than a socket holds unless somebody fills it while we empty it.
+/// Maximum number of rings taken at once. A socket holds fewer, unless a peer fills it while we empty it.
 const RINGS_MAX: usize = 1024;
 
 /// The control message `Wakeup`, which rings a socket: the daemon rings a domain on its control socket.
 const WAKEUP_PACKET: [u8; 8] = [143, 0, 0, 0, 0, 0, 0, 0];
 
 impl From<OwnedFd> for Doorbell {
-    /// A doorbell as it came over the socket. What it really is does not matter: ringing writes eight bytes and ignores what
-    /// becomes of them.
+    /// Wraps a doorbell as received over the socket. Its real type does not matter: ringing writes eight bytes and ignores the
+    /// result.
     fn from(file: OwnedFd) -> Self {
         let kind = match rustix::net::sockopt::socket_type(&file) {
             Ok(_) => DoorbellKind::Socket,
@@ -202,7 +202,7 @@ impl Platform for Local {
     fn grant(&self, memory: &LocalMemory, _to: &(), access: Access) -> Result<OwnedFd, PlatformError> {
         let refused = |source| PlatformError::Refused { operation: "granting a memory file", source };
         if access == Access::Read {
-            // Our own mapping keeps its rights; nobody gets new ones, not even by opening the file again.
+            // Our own mapping keeps its rights; no other one gets write access, not even by opening the file again.
             rustix::fs::fcntl_add_seals(&memory.file, SealFlags::FUTURE_WRITE).map_err(refused)?;
         }
         memory.file.try_clone().map_err(|_| refused(rustix::io::Errno::MFILE))

@@ -1,5 +1,5 @@
-//! Whether more threads want to run than there are processors: then whoever waits by looking takes the time from those it waits for.
-//! And what that does to this one.
+//! Detects whether more threads want to run than there are CPUs. Polling then takes CPU time from the threads that the poller waits for.
+//! Also measures how often the calling thread is preempted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -7,21 +7,21 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The kernel is asked so often at most: it costs about two microseconds.
+/// Shortest interval between two reads of the load, because a read costs about two microseconds.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What this process knows.
+/// The state of this process's sampler.
 struct LoadSampler {
     started: Instant,
     loadavg: Option<File>,
     processors: u32,
-    /// When it samples again, in nanoseconds since `started`; and in the lowest two bits what the last two samples found.
+    /// The time of the next sample, in nanoseconds since `started`. The lowest two bits are the results of the last two samples.
     next: AtomicU64,
 }
 
 static SAMPLER: OnceLock<LoadSampler> = OnceLock::new();
 
-/// True if the last two samples found more threads that want to run than processors. `now` is the time, which callers have at hand.
+/// Returns true if the last two samples found more runnable threads than CPUs. `now` is the time, which callers have at hand.
 pub fn is_oversubscribed(now: Instant) -> bool {
     let sampler = SAMPLER.get_or_init(|| LoadSampler {
         started: now,
@@ -35,12 +35,12 @@ pub fn is_oversubscribed(now: Instant) -> bool {
         return state & 3 == 3;
     }
     let found = (state << 1 & 2) | u64::from(sampler.sample());
-    // A thread that comes at the same time samples as well, and finds the same.
+    // A thread that comes here at the same time samples as well, with the same result.
     sampler.next.store(((now + SAMPLE_INTERVAL.as_nanos() as u64) & !3) | found, Relaxed);
     found == 3
 }
 
-/// How often this thread has lost its processor to another while it wanted to run.
+/// Returns how often this thread was preempted while it wanted to run.
 pub fn involuntary_switches() -> i64 {
     // SAFETY: numbers, of which all zeros are some.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -49,13 +49,13 @@ pub fn involuntary_switches() -> i64 {
     usage.ru_nivcsw
 }
 
-/// Processors of the machine, which may be more than this process is allowed to use.
+/// Number of CPUs of the machine, which may be more than this process is allowed to use.
 fn online() -> u32 {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     count_cpus(&list)
 }
 
-/// How many there are in a list as in `0-3,5`.
+/// Counts the CPUs in a list such as `0-3,5`.
 fn count_cpus(list: &str) -> u32 {
     let range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -72,7 +72,7 @@ impl LoadSampler {
     }
 }
 
-/// Threads that run or want to, from the fourth word of `/proc/loadavg`: `0.20 0.18 0.12 1/80 11206`.
+/// Number of threads that run or want to, from the fourth word of `/proc/loadavg`: `0.20 0.18 0.12 1/80 11206`.
 fn running(loadavg: &[u8]) -> Option<u32> {
     let word = std::str::from_utf8(loadavg).ok()?.split_whitespace().nth(3)?;
     word.split_once('/')?.0.parse().ok()

@@ -1,4 +1,4 @@
-//! How soon a thread that is woken gets a processor.
+//! Scheduling latency of a thread that is woken.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 48);
 
-/// Has the calling thread ask for short time slices. Since Linux 6.12 a thread that asks for shorter slices than the thread that
-/// runs gets the processor as soon as it is woken; otherwise it may wait for some milliseconds behind a program that spins. Its share
-/// stays what it is. Older kernels, and those that refuse, do nothing: false.
+/// Requests short time slices for the calling thread. Since Linux 6.12 a thread with shorter slices than the running thread gets the CPU
+/// as soon as it is woken; otherwise it may wait for some milliseconds behind a program that spins. Its share of CPU time does not
+/// change. Returns false, without effect, on older kernels and on those that refuse.
 pub fn request_short_slices(slice: Duration) -> bool {
     let runtime_ns = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
     let attributes = Attributes { size: size_of::<Attributes>() as u32, runtime_ns, ..Attributes::default() };

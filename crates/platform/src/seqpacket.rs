@@ -9,13 +9,13 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-/// Descriptors that one packet carries at most.
+/// Maximum number of descriptors in one packet.
 pub const FDS_MAX: usize = isthmus_layout::limits::CONTROL_FDS_MAX;
 
-/// Descriptors that the kernel lets anybody put into one packet (`SCM_MAX_FD`).
+/// Maximum number of descriptors that the kernel allows in one packet (`SCM_MAX_FD`).
 const KERNEL_FDS_MAX: usize = 253;
 
-/// Why no packet came.
+/// The reason that no packet was received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
     /// Nothing waits (on a non-blocking socket).
@@ -27,10 +27,10 @@ pub enum ReceiveError {
     /// The packet was longer than any message; its content is lost.
     #[error("a packet longer than any control message")]
     TooLong,
-    /// Its descriptors could not all be taken: this process may not open as many.
+    /// The packet's descriptors could not all be received: this process may not open more.
     #[error("descriptors were lost: this process may not open more (RLIMIT_NOFILE)")]
     DescriptorsLost {
-        /// Bytes of the packet, which lie in the buffer all the same.
+        /// Bytes of the packet, which are in the buffer all the same.
         bytes: usize,
     },
     /// The kernel refused.

@@ -6,7 +6,7 @@
 use isthmus_layout::reason::Reason;
 use serde::{Deserialize, Serialize};
 
-/// The number of the schema described here.
+/// The version number of the schema described here.
 pub const SCHEMA: u32 = 1;
 
 macro_rules! reports {
@@ -20,447 +20,447 @@ macro_rules! reports {
 }
 
 reports! {
-    /// An entry of the table of reasons.
+    /// An entry of the reason table.
     ReasonRow {
-        /// Its identifier.
+        /// Identifier of the reason.
         reason: String,
-        /// Its code.
+        /// Numeric code of the reason.
         code: u16,
         /// `refusal`, `fallback`, `fault` or `ended`.
         kind: String,
-        /// What happened.
+        /// Summary of what happened.
         summary: String,
-        /// What a person can do about it.
+        /// Remedy for the operator.
         remedy: String,
     }
 
-    /// A domain, where another thing is about it.
+    /// The number and name of a domain, in the report of another object.
     DomainName {
-        /// Its number.
+        /// Number of the domain.
         id: u32,
-        /// Its name.
+        /// Name of the domain.
         name: String,
     }
 
-    /// How often a reason was met.
+    /// The number of occurrences of a reason.
     ReasonCount {
-        /// Its identifier.
+        /// Identifier of the reason.
         reason: String,
-        /// Its kind.
+        /// Kind of the reason, as in [`ReasonRow::kind`].
         kind: String,
-        /// How often.
+        /// Number of occurrences.
         count: u64,
     }
 
-    /// What a worker has done.
+    /// The counters of a worker.
     WorkerRow {
-        /// Which.
+        /// Number of the worker.
         worker: u32,
         /// Records moved from one domain to another.
         records: u64,
-        /// Message bytes in them.
+        /// Message bytes in these records.
         bytes: u64,
-        /// Messages that reached nobody and were answered so.
+        /// Messages that could not be delivered and were bounced to their sender.
         bounces: u64,
         /// Bytes held for domains that are slow to read.
         queued_bytes: u64,
-        /// Times it went to sleep.
+        /// Number of times the worker went to sleep.
         sleeps: u64,
-        /// Times a doorbell woke it.
+        /// Number of times a doorbell woke the worker.
         wakeups: u64,
-        /// Domains cut off, by reason.
+        /// Domains disconnected for a protocol violation, by reason.
         faults: Vec<ReasonCount>,
         /// Records dropped, by reason.
         drops: Vec<ReasonCount>,
     }
 
-    /// `isthmus status`.
+    /// The report of `isthmus status`.
     StatusReport {
-        /// See [`SCHEMA`].
+        /// Schema number, see [`SCHEMA`].
         schema: u32,
         /// The daemon's name and version.
         daemon: String,
-        /// The newest control protocol it speaks.
+        /// The newest control protocol that the daemon speaks.
         protocol: String,
-        /// Its process.
+        /// The daemon's process ID.
         pid: u32,
-        /// The user it runs as.
+        /// The user ID that the daemon runs as.
         uid: u32,
-        /// Seconds since it started.
+        /// Seconds since the daemon started.
         uptime_s: u64,
-        /// Different for each start.
+        /// A number that differs for each start of the daemon.
         epoch: u64,
-        /// Its socket.
+        /// Path of the daemon's socket.
         socket: String,
-        /// How workers wait.
+        /// Wait strategy of the workers.
         wait: String,
-        /// Attached domains.
+        /// Number of attached domains.
         domains: u32,
-        /// The most there may be.
+        /// Maximum number of domains.
         domains_max: u32,
-        /// Domains of the daemon before that have not come back yet.
+        /// Domains of the previous daemon that have not resumed yet.
         domains_resumable: u32,
-        /// Connections, domains or not.
+        /// Number of connections, including those that are not attached as a domain.
         connections: u32,
-        /// Open endpoints.
+        /// Number of open endpoints.
         endpoints: u32,
-        /// Channels.
+        /// Number of channels.
         channels: u32,
         /// The workers.
         workers: Vec<WorkerRow>,
-        /// Guests of the configuration.
+        /// The guests in the configuration.
         guests: Option<Vec<GuestRow>>,
-        /// Refusals, faults and ends on the control socket.
+        /// Refusals, faults and ended connections on the control socket, by reason.
         reasons: Vec<ReasonCount>,
     }
 
     /// A guest.
     GuestRow {
-        /// What it is called.
+        /// Name of the guest.
         name: String,
-        /// Whose its domains are.
+        /// The user ID that the guest's domains belong to.
         uid: u32,
         /// `kvm` or `xen`.
         platform: Option<String>,
-        /// Where its QEMU finds its device; of a guest of Xen, where it says in XenStore that it is there, once it does.
+        /// Path of the socket at which QEMU finds the guest's device. For a Xen guest: its path in XenStore, once it is known.
         socket: String,
-        /// Bytes of its window; of a guest of Xen, at most.
+        /// Size of the guest's window in bytes; for a Xen guest the maximum size.
         window_bytes: u64,
-        /// Those that are taken; none while it has no device, or has not granted a window.
+        /// Allocated bytes of the window; none while the guest has no device, or has not granted a window.
         used_bytes: Option<u64>,
-        /// Vectors of its device, or doorbells toward it.
+        /// Number of vectors of the guest's device, or of doorbells toward the guest.
         vectors: u16,
-        /// Whether its own daemon is there.
+        /// True if the guest daemon is connected.
         daemon: bool,
         /// `no device`, `waiting for guest daemon`, `not responding` (no heartbeat for a while) or `attached`.
         state: Option<String>,
-        /// Seconds since its daemon was heard.
+        /// Seconds since the guest daemon was last heard.
         last_seen_s: Option<u64>,
-        /// Whether it keeps its device when this daemon is started again; none for those that have no device.
+        /// True if the guest keeps its device when this daemon is restarted; none for guests that have no device.
         keeps_device: Option<bool>,
-        /// Why the last connection for its device came to nothing; none once another one did not.
+        /// The error of the last failed connection for the guest's device; none after a later connection succeeded.
         last_error: Option<String>,
-        /// Its domains.
+        /// Number of the guest's domains.
         domains: u32,
-        /// Its monitor; none if the daemon was given none.
+        /// The guest's monitor; none if none is configured.
         monitor: Option<String>,
-        /// Bytes of a pair window that it has with another guest.
+        /// Bytes of a pair window that the guest shares with another guest.
         pair_window_bytes: Option<u64>,
     }
 
-    /// `isthmus domain list`.
+    /// The report of `isthmus domain list`.
     Domains {
-        /// See [`SCHEMA`].
+        /// Schema number, see [`SCHEMA`].
         schema: u32,
-        /// By number.
+        /// The domains, ordered by number.
         domains: Vec<DomainRow>,
     }
 
     /// A domain.
     DomainRow {
-        /// Its number.
+        /// Number of the domain.
         id: u32,
-        /// Its name.
+        /// Name of the domain.
         name: String,
-        /// The user it belongs to.
+        /// The user ID that the domain belongs to.
         uid: u32,
-        /// Its process, if the daemon can see it.
+        /// The domain's process ID, if the daemon can see it.
         pid: Option<i32>,
-        /// The guest it is in; none for this host.
+        /// The guest that the domain runs in; none for this host.
         guest: Option<String>,
-        /// What its library calls itself.
+        /// Name that the domain's library reports.
         library: String,
-        /// The control protocol spoken with it.
+        /// The control protocol spoken with the domain.
         protocol: String,
-        /// Seconds since it attached.
+        /// Seconds since the domain attached.
         age_s: u64,
-        /// Open endpoints.
+        /// Number of open endpoints.
         endpoints: u32,
-        /// Channels.
+        /// Number of channels.
         channels: u32,
-        /// The most there may be.
+        /// Maximum number of channels.
         channels_max: u32,
-        /// Its ready maps.
+        /// Number of the domain's ready maps.
         ready_maps: u32,
-        /// The worker that serves its domain ring.
+        /// Number of the worker that serves the domain ring.
         worker: u32,
-        /// Records it sent by the daemon path.
+        /// Records that the domain sent on the daemon path.
         daemon_path_sent: u64,
-        /// Message bytes in them.
+        /// Message bytes in the sent records.
         daemon_path_sent_bytes: u64,
-        /// Records it got by the daemon path.
+        /// Records that the domain received on the daemon path.
         daemon_path_received: u64,
-        /// Message bytes in them.
+        /// Message bytes in the received records.
         daemon_path_received_bytes: u64,
-        /// Bytes held for it.
+        /// Bytes queued for the domain.
         queued_bytes: u64,
-        /// Messages of it that reached nobody.
+        /// Messages of the domain that could not be delivered.
         bounces: u64,
-        /// Control messages that it has not taken yet.
+        /// Control messages that the domain has not read yet.
         backlog: u32,
     }
 
-    /// `isthmus endpoint list`.
+    /// The report of `isthmus endpoint list`.
     Endpoints {
-        /// See [`SCHEMA`].
+        /// Schema number, see [`SCHEMA`].
         schema: u32,
-        /// By domain and index.
+        /// The endpoints, ordered by domain and index.
         endpoints: Vec<EndpointRow>,
     }
 
     /// An endpoint.
     EndpointRow {
-        /// Whose.
+        /// The domain that has the endpoint.
         domain: DomainName,
-        /// Which.
+        /// Index of the endpoint in its domain.
         index: u8,
-        /// What it is for.
+        /// Purpose of the endpoint, as its program states it.
         label: Option<String>,
-        /// Its MX endpoint number, if it has one.
+        /// The endpoint's MX endpoint number, if it has one.
         mx: Option<MxNumber>,
     }
 
     /// An MX endpoint number.
     MxNumber {
-        /// On which board.
+        /// Number of the MX board.
         board: u32,
-        /// Which number.
+        /// Endpoint number on that board.
         endpoint: u32,
     }
 
-    /// `isthmus board list` and `isthmus peer list`: MX.
+    /// The report of `isthmus board list` and `isthmus peer list`.
     MxReport {
-        /// See [`SCHEMA`].
+        /// Schema number, see [`SCHEMA`].
         schema: u32,
-        /// The boards of this host, by number.
+        /// The MX boards of this host, ordered by number.
         boards: Vec<MxBoardRow>,
-        /// Boards that can be reached, those of this host first.
+        /// MX boards that can be reached, those of this host first.
         peers: Vec<MxPeerRow>,
     }
 
     /// An MX board.
     MxBoardRow {
-        /// Its number.
+        /// Number of the board.
         number: u32,
-        /// Its address as a number.
+        /// The board's address as an integer.
         nic: u64,
-        /// The same as people write it.
+        /// The board's address in MAC notation.
         mac: String,
-        /// What it is called.
+        /// Name of the board.
         name: String,
-        /// Endpoint numbers that are taken.
+        /// Endpoint numbers that are in use.
         endpoints: Vec<MxEndpointRow>,
-        /// How many there are.
+        /// Number of endpoint numbers that the board has.
         endpoints_max: u32,
-        /// Its links to other hosts, in the order of the configuration.
+        /// The board's links to other hosts, in the order of the configuration.
         links: Vec<MxLinkRow>,
-        /// Frames that came and were dropped, by reason; reasons that never occurred are not listed.
+        /// Received frames that were dropped, by reason; reasons that never occurred are not listed.
         dropped: Vec<MxDropped>,
-        /// Packets for its endpoints that changed nothing, by reason.
+        /// Packets for the board's endpoints that had no effect, by reason.
         ignored: Vec<MxDropped>,
-        /// Endpoints of this host that it serves, those among them that are closed and still have something to bring.
+        /// Number of endpoints of this host that the board serves. An endpoint that is closed counts until its pending traffic is done.
         served_endpoints: u64,
-        /// Endpoints of other hosts that they know, counted for each.
+        /// Number of endpoints of other hosts known to the local endpoints, summed over the local endpoints.
         remote_peers: u64,
-        /// Message bytes that were sent, those sent again among them.
+        /// Message bytes sent, retransmissions included.
         sent_bytes: u64,
-        /// Message bytes that came and were taken.
+        /// Message bytes received and accepted.
         received_bytes: u64,
-        /// Packets of messages that were sent again, because nobody had acknowledged them.
+        /// Packets of messages that were retransmitted because they had not been acknowledged.
         retransmitted: u64,
-        /// Frames of long messages that were asked for again, because they had not come.
+        /// Frames of long messages that were requested again because they had not arrived.
         rerequested: u64,
     }
 
-    /// Frames or packets that were dropped, or lost.
+    /// A count of frames or packets that were dropped or lost.
     MxDropped {
-        /// Why; that of a board's frames as in docs/spec/mxoe.md.
+        /// Reason of the drop; for the frames of a board as in docs/spec/mxoe.md.
         reason: String,
-        /// How many.
+        /// Number of frames or packets.
         count: u64,
     }
 
     /// A link of an MX board.
     MxLinkRow {
-        /// The interface, or the address.
+        /// Name of the interface, or the address.
         name: String,
         /// `packet`, `xdp` or `udp`.
         kind: String,
-        /// `up`, `down`, `gone`, or `broken` when it is not tried any more.
+        /// `up`, `down`, `gone`, or `broken` when the daemon does not try the link any more.
         state: String,
-        /// The longest frame that it carries, from the Ethernet header on.
+        /// The longest frame that the link carries, Ethernet header included.
         frame_bytes_max: u32,
-        /// Frames that were sent.
+        /// Number of frames sent.
         sent_frames: u64,
-        /// Their bytes.
+        /// Bytes of the frames sent.
         sent_bytes: u64,
-        /// Frames that came.
+        /// Number of frames received.
         received_frames: u64,
-        /// Their bytes.
+        /// Bytes of the frames received.
         received_bytes: u64,
-        /// What it lost, by reason; reasons that never occurred are not listed.
+        /// Frames that the link lost, by reason; reasons that never occurred are not listed.
         lost: Vec<MxDropped>,
     }
 
-    /// An MX endpoint number that is taken.
+    /// An MX endpoint number that is in use.
     MxEndpointRow {
-        /// Which.
+        /// The endpoint number.
         number: u32,
-        /// By which domain.
+        /// The domain that uses the number.
         domain: DomainName,
-        /// For which of its endpoints.
+        /// Index of the domain's endpoint.
         index: u8,
-        /// The user it belongs to.
+        /// The user ID that the endpoint belongs to.
         uid: u32,
     }
 
     /// An MX board that can be reached.
     MxPeerRow {
-        /// Its address as a number.
+        /// The board's address as an integer.
         nic: u64,
-        /// The same as people write it.
+        /// The board's address in MAC notation.
         mac: String,
-        /// What it is called; its address, as long as that is not known.
+        /// Name of the board; its address while the name is unknown.
         name: String,
-        /// How it is known: `local` (of this host), `static`, `announced` or `requested`.
+        /// Source of the entry: `local` (of this host), `static`, `announced` or `requested`.
         origin: String,
-        /// The board of this host that knows it.
+        /// Number of the board of this host that knows the peer.
         board: u32,
-        /// The link that frames for it go by. None for boards of this host, and without a link that works.
+        /// The link that frames to the peer use; none for boards of this host, and none if no link works.
         link: Option<String>,
-        /// Milliseconds since it was last heard; none if it never was.
+        /// Milliseconds since the peer was last heard; none if it never was.
         last_seen_ms: Option<u64>,
-        /// How often its daemon has started anew since it became known.
+        /// Number of times the peer's daemon has restarted since the peer became known.
         restarts: u64,
     }
 
-    /// `isthmus channel list`: the pairs that have a channel, and those that asked for one and have none.
+    /// The report of `isthmus channel list`: the pairs that have a channel, and those that asked for one and have none.
     Channels {
-        /// See [`SCHEMA`].
+        /// Schema number, see [`SCHEMA`].
         schema: u32,
-        /// By the lower of the two numbers.
+        /// The pairs, ordered by the lower of the two numbers.
         pairs: Vec<PairRow>,
     }
 
-    /// Two domains.
+    /// A pair of domains.
     PairRow {
-        /// The one with the lower number.
+        /// The domain with the lower number.
         a: DomainName,
-        /// The other one.
+        /// The other domain.
         b: DomainName,
-        /// `channel`, `daemon` or `none`.
+        /// Path between the two: `channel`, `daemon` or `none`.
         path: String,
-        /// Why it is not a channel.
+        /// The reason why the path is not a channel.
         reason: Option<ReasonRow>,
-        /// The channel.
+        /// The channel, if there is one.
         channel: Option<ChannelRow>,
     }
 
     /// A channel.
     ChannelRow {
-        /// Its number.
+        /// Number of the channel.
         id: String,
-        /// `offered`: the listener has not answered yet. `open`.
+        /// `offered` if the listener has not answered yet, or `open`.
         state: String,
-        /// The domain that asked for it.
+        /// The domain that requested the channel.
         connector: u32,
-        /// Seconds since it was made or taken over.
+        /// Seconds since the channel was made or taken over.
         age_s: u64,
         /// Bytes of each slab.
         slab_bytes: u32,
-        /// Bytes of memory it takes now; none if the daemon could not keep its descriptor.
+        /// Bytes of memory that the channel uses now; none if the daemon could not keep its descriptor.
         memory_bytes: Option<u64>,
         /// The connector's direction and the listener's.
         directions: Option<[DirectionRow; 2]>,
     }
 
-    /// One direction of a channel, as its sender counts.
+    /// One direction of a channel, as counted by its sender.
     DirectionRow {
-        /// The sender.
+        /// Number of the sending domain.
         from: u32,
-        /// Messages.
+        /// Number of messages.
         messages: u64,
-        /// Message bytes.
+        /// Number of message bytes.
         bytes: u64,
-        /// Times it rang the receiver's doorbell.
+        /// Number of times the sender rang the receiver's doorbell.
         wakeups: u64,
-        /// Why its last long message was copied twice, in fragments; none if it was not, or there was none.
+        /// The reason why the sender's last long message was copied twice, in fragments; none if it was not, or if there was none.
         fragmented: Option<ReasonRow>,
-        /// Why the receiver had to ask for what it last wanted of memory that the sender has registered; none if it never had to.
+        /// The reason why the receiver's last access to memory registered by the sender needed the sender's help; none if no access did.
         assisted: Option<ReasonRow>,
     }
 
-    /// `isthmus why A B`: the path between two domains, and why it is that one.
+    /// The report of `isthmus why A B`: the path between two domains, and the reason for it.
     Why {
-        /// See [`SCHEMA`].
+        /// Schema number, see [`SCHEMA`].
         schema: u32,
-        /// The one asked about first.
+        /// The domain named first.
         a: DomainName,
-        /// The other one.
+        /// The other domain.
         b: DomainName,
-        /// `channel`, `daemon`, `none`, or `local` for one domain.
+        /// Path between the two: `channel`, `daemon`, `none`, or `local` for one domain.
         path: String,
-        /// Why it is not a faster one; none for a channel.
+        /// The reason why the path is not a faster one; none for a channel.
         reason: Option<ReasonRow>,
-        /// Why large messages are not copied out of mapped pages; none if they can be.
+        /// The reason why large messages are not copied out of mapped pages; none if they can be.
         large: Option<ReasonRow>,
-        /// The channel.
+        /// The channel, if there is one.
         channel: Option<ChannelRow>,
-        /// Seen from `a`.
+        /// The path as seen from `a`.
         from_a: PathEnd,
-        /// Seen from `b`.
+        /// The path as seen from `b`.
         from_b: PathEnd,
     }
 
     /// One end of a path.
     PathEnd {
-        /// The policy lets it send messages to the other one.
+        /// True if the policy allows this domain to send messages to the other one.
         may_talk: bool,
-        /// The policy lets it do so by a channel.
+        /// True if the policy allows this domain to do so by a channel.
         may_channel: bool,
-        /// The rule that says so, from 0; none if `policy.talk` and `policy.channels` do.
+        /// Index of the deciding policy rule, from 0; none if `policy.talk` and `policy.channels` decide.
         rule: Option<u32>,
-        /// Why a channel was refused when this side asked last, or why the last one ended.
+        /// The reason why this side's last request for a channel was refused, or why its last channel ended.
         last: Option<ReasonRow>,
-        /// Channels it has.
+        /// Number of channels that this domain has.
         channels: u32,
-        /// Channels it may have.
+        /// Maximum number of channels of this domain.
         channels_max: u32,
-        /// Ready maps it has.
+        /// Number of ready maps that this domain has.
         ready_maps: u32,
-        /// Ready maps it may have.
+        /// Maximum number of ready maps of this domain.
         ready_maps_max: u32,
-        /// Control messages it has not taken yet: a program that does not call the library, or a stopped process.
+        /// Control messages that this domain has not read yet: its program does not call the library, or its process is stopped.
         backlog: u32,
-        /// Regions it offers to the other one.
+        /// Number of regions that this domain offers to the other one.
         grants: u32,
     }
 
-    /// What the daemon knows of its surroundings, for `isthmus doctor`.
+    /// The daemon's view of its environment, for `isthmus doctor`.
     Doctor {
-        /// See [`SCHEMA`].
+        /// Schema number, see [`SCHEMA`].
         schema: u32,
-        /// File descriptors that the daemon may have.
+        /// Maximum number of file descriptors of the daemon.
         fds_max: u64,
-        /// Those it has.
+        /// Number of file descriptors that the daemon has.
         fds: u64,
-        /// The user number that the kernel shows for users who have none in the daemon's namespace; none if all have one.
+        /// The user ID that the kernel shows for users without an ID in the daemon's user namespace; none if all users have one.
         nobody_uid: Option<u32>,
-        /// Processes that the daemon cannot see, because they are in another pid namespace: it learns of their death by the socket alone.
+        /// Number of processes in another PID namespace. The daemon cannot see them, and learns of their death by the socket alone.
         domains_without_pid: u32,
-        /// Channels whose counters it cannot show, because it may not have more descriptors.
+        /// Number of channels without counters, because the daemon may not have more descriptors.
         channels_without_counters: u32,
         /// False if domains cannot come back after a restart.
         resumable: bool,
-        /// Guests with a device that they would lose if the daemon were started again.
+        /// Number of guests that would lose their device if the daemon were restarted.
         guests_losing_device: Option<u32>,
     }
 
-    /// The counters.
+    /// The daemon's metrics.
     MetricsText {
-        /// See [`SCHEMA`].
+        /// Schema number, see [`SCHEMA`].
         schema: u32,
-        /// In Prometheus' text format.
+        /// The metrics in the Prometheus text format.
         text: String,
     }
 }
@@ -478,7 +478,7 @@ impl From<Reason> for ReasonRow {
 }
 
 impl ReasonCount {
-    /// Of an entry of the table.
+    /// Returns a row for `reason` with `count` occurrences.
     pub fn new(reason: Reason, count: u64) -> Self {
         Self { reason: reason.name().to_owned(), kind: reason.kind().name().to_owned(), count }
     }

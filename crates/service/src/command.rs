@@ -36,7 +36,7 @@ pub struct WorkerReadyMapId(pub u32);
 pub struct NewDomain {
     /// Its number.
     pub domain: DomainId,
-    /// Whose it is: when too much is held, the owner who caused the most pays.
+    /// The user that the domain belongs to. When too much is held, the owner with the largest backlog loses a domain.
     pub owner: Owner,
     /// The daemon's end of the domain ring. The daemon is the listener: it sends on `Direction::One`.
     pub parts: ChannelParts,
@@ -84,7 +84,7 @@ pub enum Command {
     AddReadyMap {
         /// Which worker.
         worker: WorkerIndex,
-        /// Its number. Not in use.
+        /// A number that is not in use.
         ready_map: WorkerReadyMapId,
         /// The ready map's memory.
         memory: SharedMapping,
@@ -112,7 +112,7 @@ pub enum Command {
     AddMxBoard(Box<NewMxBoard>),
     /// A domain has an endpoint number on such an MX board.
     OpenMx(Box<NewMxEndpoint>),
-    /// It has it no more. What it has sent is still brought to where it belongs.
+    /// A domain closes an endpoint. What it has sent is still delivered.
     CloseMx {
         /// Which MX board.
         board: MxBoardNumber,
@@ -123,23 +123,23 @@ pub enum Command {
     ConnectMx(NewMxConnect),
     /// A domain lets messages to a remote peer be sent straight out of its memory.
     GrantRemote {
-        /// For whom.
+        /// The remote peer that the grant is for.
         remote_peer: DomainId,
-        /// Its name for the memory.
+        /// The domain's number for the memory.
         region: RegionId,
         /// The memory.
         memory: Arc<PeerRegion>,
     },
-    /// It takes that back.
+    /// A domain revokes a grant that [`Command::GrantRemote`] made.
     RevokeRemote {
-        /// For whom.
+        /// The remote peer that the grant is for.
         remote_peer: DomainId,
         /// Which memory.
         region: RegionId,
     },
     /// Frames of MX boards are copied into a tap from now on.
     Capture(Box<NewCapture>),
-    /// The policy changed.
+    /// Sets a new policy.
     SendPolicy(SendPolicy),
     /// End all workers. What is held is dropped; rings stay as they are.
     Shutdown,
@@ -153,7 +153,7 @@ pub enum Event {
     Fault {
         /// Which domain.
         domain: DomainId,
-        /// How.
+        /// The violation.
         violation: Violation,
     },
     /// The answer to [`Command::Remove`]: the worker has let go of the domain's ring, window and doorbell, and its place is free.
@@ -168,23 +168,23 @@ pub enum Event {
         /// The remote peer, or the reason why there is none.
         outcome: Result<DomainId, Reason>,
     },
-    /// A domain has a new remote peer, with a number that was never used before. It comes before anything that the
-    /// domain gets of it.
+    /// A domain has a new remote peer, with a number that was never used before. This event precedes every record that the
+    /// domain receives from the remote peer.
     RemoteAdded {
         /// The number.
         remote_peer: DomainId,
-        /// Whose.
+        /// The domain that the remote peer belongs to.
         domain: DomainId,
         /// The MX board there.
         nic: NicId,
         /// The endpoint there.
         number: u8,
     },
-    /// The remote peer is gone. The domain has everything that came of it before.
+    /// The remote peer is gone. The domain has received every record that the remote peer sent before.
     RemoteRemoved {
         /// The number.
         remote_peer: DomainId,
-        /// Whose.
+        /// The domain that the remote peer belongs to.
         domain: DomainId,
         /// Why.
         reason: Reason,

@@ -1,22 +1,22 @@
-//! What the data plane counts: plain numbers that anybody may read at any time, written by one worker each.
+//! The counters of the data plane: plain numbers, each written by one worker and readable from any thread at any time.
 
 use isthmus_layout::reason::Reason;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What one worker did.
+/// The counters of one worker.
 #[derive(Debug, Default)]
 pub struct WorkerCounters {
     /// Records taken from domains and put into the ring of another one.
     pub records: AtomicU64,
     /// Message bytes in them.
     pub bytes: AtomicU64,
-    /// Credits passed on; several that were given are one where their receiver was slow.
+    /// Credits passed on. Several credits are merged into one if their receiver is slow.
     pub credits: AtomicU64,
     /// Messages answered with a bounce.
     pub bounces: AtomicU64,
     /// Records that waited because their receiver had no room.
     pub held_records: AtomicU64,
-    /// What is held now, as it counts against credits.
+    /// The cost of the records held now.
     pub held_bytes: AtomicU64,
     /// Ready bits that were set where no ring is.
     pub stray_ready_bits: AtomicU64,
@@ -32,20 +32,20 @@ pub struct WorkerCounters {
     pub drops: PerReason,
 }
 
-/// What a worker did for one domain.
+/// A worker's counters for one domain.
 #[derive(Debug, Default)]
 pub struct DomainCounters {
-    /// Records taken from it and accepted.
+    /// Records taken from the domain and accepted.
     pub sent_records: AtomicU64,
     /// Message bytes in them.
     pub sent_bytes: AtomicU64,
-    /// Records put into its ring for others.
+    /// Records of other domains put into the domain's ring.
     pub received_records: AtomicU64,
     /// Message bytes in them.
     pub received_bytes: AtomicU64,
-    /// What is held for it now, as it counts against credits.
+    /// The cost of the records held for the domain now.
     pub held_bytes: AtomicU64,
-    /// Messages of it that were answered with a bounce.
+    /// Messages of the domain that were answered with a bounce.
     pub bounces: AtomicU64,
 }
 

@@ -16,7 +16,7 @@ impl Worker {
         self.violations.push((slot, violation));
     }
 
-    /// Cuts off those who broke the contract.
+    /// Removes the domains that broke the contract.
     pub(crate) fn reap(&mut self) {
         while let Some((slot, violation)) = self.violations.pop() {
             let Some(domain) = self.router.domain(slot) else { continue };
@@ -28,7 +28,7 @@ impl Worker {
         }
     }
 
-    /// Removes a domain that left or whose end was seen: what is in its ring was sent, and is delivered.
+    /// Removes a domain that has detached or ended. Records that are still in its ring are delivered first, because they were sent.
     pub(crate) fn remove(&mut self, slot: Slot, reason: Reason) {
         let domain = self.router.domain(slot);
         let mut record = RecordBuffer::default();

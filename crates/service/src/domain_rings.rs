@@ -5,8 +5,8 @@
 //!   owner ── … ─────────────────────────────────┴─ ring of a domain ◄─ record, bytes ◄─┘
 //! ```
 //!
-//! Fairness: a domain of which [`RECORDS_PER_ROUND`] records were taken is *paused* until all others that have something were served, parked ones
-//! too; so one that floods costs the others no more than a batch.
+//! Fairness: after [`RECORDS_PER_ROUND`] records a domain is *paused* until all other domains with records, parked ones too, were
+//! served. A domain that floods its ring therefore delays the others by one batch at most.
 
 use crate::command::{NewDomain, WorkerReadyMapId};
 use crate::counters::DomainCounters;
@@ -23,10 +23,10 @@ use std::sync::Arc;
 /// Records taken from one domain before all others are served.
 pub(crate) const RECORDS_PER_ROUND: u32 = 64;
 
-/// Slab bytes whose pages an idle ring keeps.
+/// The number of slab bytes up to which an idle ring keeps its pages.
 const TRIM_KEEP_BYTES: u32 = 4 << 10;
 
-/// How often an idle ring is looked at for pages to give back: a domain that does not read its fragments is not waited for.
+/// The number of attempts to trim an idle ring. The limit exists because a domain may never read its fragments.
 const TRIM_ATTEMPTS: u8 = 4;
 
 /// The result of one poll.
@@ -42,13 +42,13 @@ pub(crate) enum RingPoll {
     Nothing,
 }
 
-/// What the domains of one owner share.
+/// The inbox and the doorbell that the domains of one owner share.
 #[derive(Debug)]
 struct OwnerInbox {
     ready_map: WorkerReadyMapId,
     doorbell: Doorbell,
     inbox: Inbox,
-    /// Of the inbox, where there is only one.
+    /// The index of the ready map in the inbox, which has only this one.
     index: InboxMapIndex,
     slots: HashMap<ChannelKey, Slot>,
 }
@@ -155,7 +155,7 @@ impl Rings {
         self.rings[index] = Some(ring);
     }
 
-    /// Lets go of a domain's ring.
+    /// Removes a domain's ring and returns its channel.
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<Channel> {
         let ring = self.rings[slot.0 as usize].take()?;
         for list in [&mut self.served, &mut self.paused, &mut self.unflushed, &mut self.trims] {
@@ -240,7 +240,8 @@ impl Rings {
         self.paused.push(slot);
     }
 
-    /// All were served: takes records of the paused domains again, except those that `keep_paused` names. True if there was one.
+    /// Begins a new round after all domains were served. Paused domains are polled again, except those that `keep_paused` selects.
+    /// True if a domain is no longer paused.
     pub(crate) fn new_round(&mut self, keep_paused: impl Fn(Slot) -> bool) -> bool {
         for slot in self.served.drain(..) {
             self.rings[slot.0 as usize].as_mut().expect("removed rings are on no list").served = 0;
@@ -265,7 +266,7 @@ impl Rings {
         channel(&mut self.owner_inboxes, ring).receive(record)
     }
 
-    /// Copies the message bytes of a record to the start of `into` and gives their place back. Answers how many.
+    /// Copies the message bytes of a record to the start of `into` and releases their slab space. Returns the number of bytes.
     pub(crate) fn copy_payload(&mut self, from: Slot, record: &Record<'_>, into: &mut [u8]) -> Result<u32, PeerFault> {
         match *record {
             Record::Eager { len, words, .. } => {
@@ -334,7 +335,7 @@ impl Rings {
         }
     }
 
-    /// Wakes those to whom something was pushed.
+    /// Flushes each ring that a record was pushed to, so that its domain wakes.
     pub(crate) fn flush(&mut self) {
         for slot in self.unflushed.drain(..) {
             let ring = self.rings[slot.0 as usize].as_mut().expect("removed rings are on no list");
@@ -369,7 +370,7 @@ impl Rings {
         !self.trims.is_empty()
     }
 
-    /// Gives back the pages of rings that are idle. Answers who broke the contract.
+    /// Returns unused pages of idle rings to the system. Returns a domain that broke the contract, if this found one.
     pub(crate) fn trim(&mut self) -> Option<(Slot, PeerFault)> {
         let (owner_inboxes, rings) = (&mut self.owner_inboxes, &mut self.rings);
         let mut broken = None;

@@ -1,4 +1,5 @@
-//! One domain of this worker, as the router knows it: whom it sends to, who sends to it, and what waits for room in its ring.
+//! The router's state of one domain of this worker: the domains it sends to, its senders, and the records that wait for room
+//! in its ring.
 
 use crate::flow::{Flow, HeldRecord, QueuePool};
 use crate::router::Location;
@@ -9,31 +10,31 @@ use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route, Serial};
 use std::collections::{HashMap, VecDeque};
 
-/// Deferred credit, at most: a sender has most of its credit at any time.
+/// The maximum deferred credit of a pair, so that a sender has most of its credit at any time.
 const DEFERRED_CREDIT_BYTES_MAX: u32 = DAEMON_PATH_CREDIT_BYTES / 4;
 
-/// What a domain has under way to another one, and whether it may.
+/// A domain's account with one receiver: the cost of its records in flight, and whether it may send.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) location: Location,
-    /// Cost of what was accepted and not given back.
+    /// The cost of the records that were accepted and not returned as credit.
     pub(crate) outstanding: u32,
-    /// Whether messages may go there.
+    /// Whether the domain may send messages to the receiver.
     pub(crate) may_send: Result<(), Reason>,
-    /// Whether replies to messages may.
+    /// Whether the domain may reply to messages of the receiver.
     pub(crate) may_reply: Result<(), Reason>,
     /// The policy that `may_send` and `may_reply` come from.
     pub(crate) policy: u32,
 }
 
-/// A small record of the daemon's own, or one that it may merge.
+/// A bounce or a credit that the daemon sends. Credits may be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DaemonRecord {
     pub(crate) route: Route,
     pub(crate) record: Record<'static>,
 }
 
-/// What goes into a domain's ring next.
+/// The record that goes into a domain's ring next.
 #[derive(Debug)]
 pub(crate) enum Next<'a> {
     DaemonRecord(&'a DaemonRecord),
@@ -47,19 +48,19 @@ pub(crate) struct DomainState {
     pub(crate) owner: Owner,
     pub(crate) outgoing: HashMap<DomainId, Outgoing>,
     pub(crate) flows: HashMap<DomainId, Flow>,
-    /// Senders of which something is held, in the order in which they are served.
+    /// Senders of held records, in the order in which they are served.
     ready_senders: VecDeque<DomainId>,
-    /// Messages of it that were not delivered.
+    /// Bounces of this domain's messages that were not delivered.
     bounces: VecDeque<DaemonRecord>,
-    /// Credit that it gets back, one record for each domain.
+    /// Credit that this domain gets back, one record for each receiver.
     credits: VecDeque<DaemonRecord>,
-    /// Credit that it gets back with something else.
+    /// Deferred credit: this domain gets it with the next record, or when it reaches the limit.
     owed: Vec<(Route, u32)>,
-    /// It may give back so much more than was delivered: bounces of the daemon's own, for which no sender paid.
+    /// Credit this domain may return beyond what was delivered to it, because bounces from the daemon are not charged to a sender.
     pub(crate) excess_credit: u64,
-    /// Cost of what is held for it.
+    /// The cost of the records held for this domain.
     pub(crate) held_cost: u64,
-    /// It stands in the router's list of those who wait for room.
+    /// True if the domain is on the router's waiting list.
     pub(crate) is_waiting: bool,
 }
 
@@ -80,12 +81,12 @@ impl DomainState {
         }
     }
 
-    /// True if nothing waits for room in its ring.
+    /// True if no record waits for room in the domain's ring.
     pub(crate) fn is_clear(&self) -> bool {
         self.ready_senders.is_empty() && self.pending_daemon_records() == 0
     }
 
-    /// Records of the daemon's own that wait.
+    /// The number of the daemon's own records that wait.
     pub(crate) fn pending_daemon_records(&self) -> usize {
         self.bounces.len() + self.credits.len()
     }
@@ -97,7 +98,7 @@ impl DomainState {
         self.bounces.push_back(DaemonRecord { route, record: Record::Bounce { serial, reason: reason.code() } });
     }
 
-    /// Gives credit back, together with what waits to be given back by the same domain.
+    /// Queues credit for this domain, merged with queued credit from the same peer.
     pub(crate) fn credit(&mut self, route: Route, bytes: u32) {
         for waiting in &mut self.credits {
             if let Record::Credit { bytes: total } = &mut waiting.record
@@ -110,7 +111,7 @@ impl DomainState {
         self.credits.push_back(DaemonRecord { route, record: Record::Credit { bytes } });
     }
 
-    /// Keeps credit until something else goes to the domain. True if that is too long.
+    /// Defers credit until another record goes to the domain. True if the deferred credit has reached its limit.
     pub(crate) fn defer_credit(&mut self, route: Route, bytes: u32) -> bool {
         let total = match self.owed.iter_mut().find(|(owed, _)| owed.peer == route.peer) {
             Some((_, owed)) => {
@@ -125,7 +126,7 @@ impl DomainState {
         total >= DEFERRED_CREDIT_BYTES_MAX
     }
 
-    /// Something that was kept so.
+    /// Takes one deferred credit.
     pub(crate) fn pop_deferred(&mut self) -> Option<(Route, u32)> {
         self.owed.pop()
     }
@@ -140,8 +141,9 @@ impl DomainState {
         flow.enqueue(held, bytes, queue_pool);
     }
 
-    /// What goes into its ring next. Records of the daemon first: they are short, and a sender that waits for them cannot go on. Bounces before the
-    /// credit for what bounced, so that a library never takes it for the receiver's.
+    /// The record that goes into the domain's ring next. The daemon's records come first, because they are short and a sender that
+    /// waits for them cannot go on. Bounces precede the credit for the bounced records, so that a library never takes that credit
+    /// for the receiver's.
     pub(crate) fn next(&self) -> Option<Next<'_>> {
         if let Some(record) = self.bounces.front().or(self.credits.front()) {
             return Some(Next::DaemonRecord(record));
@@ -150,7 +152,8 @@ impl DomainState {
         flow.first().map(|held| Next::HeldRecord(held, flow))
     }
 
-    /// What [`Self::next`] showed is in the ring. Senders are served round-robin. Returns what was held.
+    /// Removes the record that [`Self::next`] returned, because it is in the ring. Returns it if it was a held record. Senders are
+    /// served round-robin.
     pub(crate) fn sent(&mut self, queue_pool: &mut QueuePool) -> Option<(DomainId, HeldRecord)> {
         if self.bounces.pop_front().or_else(|| self.credits.pop_front()).is_some() {
             return None;

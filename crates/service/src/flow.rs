@@ -30,7 +30,7 @@ pub(crate) struct HeldRecord {
 }
 
 impl HeldRecord {
-    /// What it costs its sender until the receiver gives it back.
+    /// The credit that the record costs its sender until the receiver returns it.
     pub(crate) fn cost(&self) -> u32 {
         DAEMON_PATH_RECORD_COST + self.len
     }

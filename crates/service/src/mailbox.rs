@@ -1,7 +1,7 @@
-//! What others have for a worker: commands of control, and records of domains that another worker serves.
+//! The queue of a worker: commands of control, and records of domains that another worker serves.
 //!
-//! The queue is the standard library's; beside it stand two words, so that posting to a worker that is awake costs no system call.
-//! Whoever posts says so, then looks whether the worker sleeps; the worker says that it sleeps, then looks whether something was posted.
+//! The queue is the standard library's channel. Two flags beside it avoid a system call when the worker is awake. A sender sets
+//! `posted`, then checks whether the worker sleeps. The worker sets `asleep`, then checks whether a task was posted.
 
 use crate::command::{Command, WorkerIndex};
 use crate::router::BounceInfo;
@@ -16,13 +16,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// One thing to do.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// For this worker, or for all.
+    /// A command for this worker, or for all.
     Command(Command),
-    /// A domain that another worker serves has attached.
+    /// Another worker serves a new domain, or has a new remote peer.
     RemoteDomainAdded { domain: DomainId, worker: WorkerIndex },
-    /// It is gone.
+    /// A domain of another worker, or a remote peer, is gone.
     RemoteDomainRemoved { domain: DomainId, reason: Reason },
-    /// From a domain of another worker to one of ours.
+    /// A record from a domain of another worker to a domain of this one.
     ForwardedRecord(Box<ForwardedRecord>),
     /// `route.peer` gives credit back to `to`.
     Credit { to: DomainId, route: Route, bytes: u32 },
@@ -36,7 +36,7 @@ pub(crate) struct ForwardedRecord {
     /// The worker it comes from.
     pub(crate) worker: WorkerIndex,
     pub(crate) to: DomainId,
-    /// As it will arrive.
+    /// The route, as the receiver will see it.
     pub(crate) route: Route,
     pub(crate) record: Record<'static>,
     pub(crate) bytes: Vec<u8>,
@@ -63,7 +63,7 @@ pub(crate) struct MailboxSender {
     flags: Arc<Flags>,
 }
 
-/// Both sides of a new one.
+/// Creates a mailbox and returns both sides.
 pub(crate) fn mailbox() -> Result<(MailboxSender, Mailbox), PlatformError> {
     let (sender, receiver) = channel();
     let doorbell = Doorbell::new()?;
@@ -72,7 +72,7 @@ pub(crate) fn mailbox() -> Result<(MailboxSender, Mailbox), PlatformError> {
 }
 
 impl MailboxSender {
-    /// Leaves a task; to a worker that has ended it does not matter.
+    /// Posts a task. A task for a worker that has ended is dropped.
     pub(crate) fn send(&self, task: Task) {
         let _ = self.tasks.send(task);
         self.flags.posted.store(true, SeqCst); // A, with B in `begin_sleep`: either we see it asleep, or it sees what was posted.
@@ -83,7 +83,7 @@ impl MailboxSender {
 }
 
 impl Mailbox {
-    /// What to sleep on.
+    /// The doorbell that the worker sleeps on.
     pub(crate) fn doorbell(&self) -> &Doorbell {
         &self.flags.doorbell
     }

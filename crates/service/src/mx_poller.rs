@@ -6,8 +6,8 @@
 //!     └────── deliver, credit ◄───────────── transport ◄─┘   board: which?    └── link ◄─
 //! ```
 //!
-//! A poll sends what there is to send, takes what has come, and checks the clock; it never waits. One worker has all boards; what
-//! other workers' domains have for remote peers is forwarded to it, like records between their domains.
+//! A poll sends queued frames, receives frames, and runs due timers; it never waits. One worker has all boards. Other workers
+//! forward their domains' records for remote peers to it, as they forward records between domains.
 
 mod board;
 mod capture;
@@ -49,33 +49,33 @@ pub struct MxBoardNumber(pub u32);
 /// An MX board with links to other hosts.
 #[derive(Debug)]
 pub struct NewMxBoard {
-    /// Its number; each is used once.
+    /// The number of the board; each number is used once.
     pub number: MxBoardNumber,
     /// Address, name, dialect, and how it finds others.
     pub setup: BoardSetup,
-    /// What all hosts of its network do alike.
+    /// The sizes that all hosts of the network have to agree on.
     pub sizes: Sizes,
     /// Times and limits of its endpoints.
     pub tuning: EndpointTuning,
-    /// Other boards of this host: what is for them never goes to a link.
+    /// Other boards of this host; packets for them never go to a link.
     pub locals: Vec<(NicId, BoardName)>,
     /// Boards of other hosts that are known from the beginning.
     pub peers: Vec<(NicId, BoardName)>,
-    /// Its links, and how good each is: the higher the better.
+    /// The links of the board with their ranks; a higher rank is better.
     pub links: Vec<(Box<dyn Link>, u32)>,
-    /// What is to be seen of it, kept up to date by the worker.
+    /// The visible state of the board, which the worker updates.
     pub view: Arc<Mutex<MxView>>,
 }
 
 impl NewMxBoard {
-    /// Shows what there is before the worker has looked at it: the links, and who is known from the beginning.
+    /// Fills the view with the links and the static peers, before the worker updates it for the first time.
     pub fn show(&self) {
         let mut board = Board::new(self.setup);
         for &(nic, name) in &self.locals {
-            let _ = board.add_local(nic, name); // The worker says what does not fit.
+            let _ = board.add_local(nic, name); // The worker logs the boards that do not fit.
         }
         for &(nic, name) in &self.peers {
-            let _ = board.add_static(Time::ZERO, nic, name); // As above.
+            let _ = board.add_static(Time::ZERO, nic, name); // The worker logs these errors, too.
         }
         let links = self.links.iter().map(|(link, rank)| LinkView::of(&**link, *rank)).collect();
         let shown = MxView { links, peers: board.peers().collect(), ..MxView::default() };
@@ -90,13 +90,13 @@ pub struct NewMxEndpoint {
     pub board: MxBoardNumber,
     /// The number.
     pub number: u8,
-    /// Whose it is.
+    /// The domain that the endpoint belongs to.
     pub domain: DomainId,
     /// Which of the domain's endpoints.
     pub at: EndpointIndex,
     /// Bytes that each remote peer may have in the domain's ring: a ring has room for more.
     pub credit: u32,
-    /// What those who connect must know.
+    /// The key that a connecting peer must present.
     pub key: u32,
     /// Random, drawn for this opening.
     pub session: SessionId,
@@ -107,7 +107,7 @@ pub struct NewMxEndpoint {
 /// A connect from one of our endpoints to one of another host.
 #[derive(Clone, Copy, Debug)]
 pub struct NewMxConnect {
-    /// What the answer carries.
+    /// The number of the request, which the [`Event::MxConnected`] carries.
     pub request: u64,
     /// The board of ours.
     pub board: MxBoardNumber,
@@ -117,7 +117,7 @@ pub struct NewMxConnect {
     pub nic: NicId,
     /// The endpoint there.
     pub number: u8,
-    /// What that wants to see.
+    /// The key of that endpoint.
     pub key: u32,
 }
 
@@ -178,7 +178,7 @@ impl MxPoller {
         busy
     }
 
-    /// Calls `act` with the local endpoint that a remote peer belongs to, if it is `domain`'s.
+    /// Calls `act` with the local endpoint that a remote peer belongs to, if `domain` owns the endpoint.
     fn with_remote_peer(
         &mut self,
         worker: &mut Worker,
@@ -284,7 +284,7 @@ impl Worker {
         }
     }
 
-    /// A domain has taken `bytes` of what a remote peer sent it.
+    /// Returns credit to a remote peer: a domain has taken `bytes` of its records.
     pub(crate) fn return_remote_credit(&mut self, domain: DomainId, remote_peer: DomainId, bytes: u32) {
         self.with_mx_poller(|worker, poller| {
             poller.with_remote_peer(worker, domain, remote_peer, |transport, now, local| {
@@ -362,7 +362,7 @@ impl LocalPeer for WorkerPeer<'_> {
         if let Some(Location::Worker(worker)) = self.worker.router.location(self.domain) {
             self.worker.post(worker, Task::RemoteDomainRemoved { domain: remote_peer, reason });
         }
-        // Control notifies the domain by another way: what was delivered has to be with it before.
+        // Control notifies the domain over its socket, so delivered records have to be in its ring before.
         self.worker.deliver_waiting();
         self.worker.rings.flush();
         self.worker.emit_event(Event::RemoteRemoved { remote_peer, domain: self.domain, reason });

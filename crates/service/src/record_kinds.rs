@@ -1,4 +1,4 @@
-//! What the data plane has to know of the kinds of records: which carry bytes, which begin a message, which cannot be here.
+//! Classifies records on the daemon path: which carry payload, which a bounce answers, and which are invalid there.
 
 use crate::violation::Violation;
 use isthmus_layout::DomainId;
@@ -12,7 +12,7 @@ pub(crate) fn payload_of(record: &Record<'_>) -> (u32, Option<Fragment>) {
         Record::FirstFragment { fragment, .. } | Record::NextFragment { fragment, .. } => {
             (fragment.len, Some(fragment))
         }
-        // The ends of a message whose pages are somewhere else.
+        // The ends of a message; its pages are in registered memory.
         Record::Announce { fragment, .. } if fragment.len > 0 => (fragment.len, Some(fragment)),
         _ => (0, None),
     }
@@ -23,8 +23,8 @@ pub(crate) fn reply_route(route: Route, peer: Option<DomainId>) -> Route {
     Route { from: route.to, to: route.from, epoch: route.epoch, peer }
 }
 
-/// What a bounce of this record says: the serial where the sender gave it. None for what is dropped without a word, because it is about
-/// flow, or a reply of the same kind.
+/// The serial that a bounce of this record carries; 0 if the record has none. None for records that are dropped without a bounce,
+/// because they carry credit or report a failure themselves.
 pub(crate) fn bounce_serial(record: &Record<'_>) -> Option<Serial> {
     match *record {
         Record::FirstFragment { serial, .. }
@@ -35,7 +35,7 @@ pub(crate) fn bounce_serial(record: &Record<'_>) -> Option<Serial> {
     }
 }
 
-/// True for records that only come because the other side began.
+/// True for records that reply to a message of the other side.
 pub(crate) fn is_reply(record: &Record<'_>) -> bool {
     matches!(
         record,

@@ -24,13 +24,13 @@ use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route, Serial};
 use std::collections::{HashMap, VecDeque};
 
-/// Held for one domain at most: full credits of as many senders as one host has domains.
+/// The maximum cost of the records held for one domain: the full credits of as many senders as one host has domains.
 pub const HELD_DOMAIN_MAX: u64 = 256 * DAEMON_PATH_CREDIT_BYTES as u64;
 
-/// Held by one worker at most.
+/// The maximum cost of the records that one worker holds.
 pub const HELD_WORKER_MAX: u64 = 16 * HELD_DOMAIN_MAX;
 
-/// Domains that are gone and whose end is remembered, for domains that still send to them.
+/// The number of removed domains that the router remembers with their reasons, for domains that still send to them.
 const ENDED_DOMAINS_MAX: usize = 256;
 
 /// A domain of this worker.
@@ -48,33 +48,33 @@ pub(crate) enum Location {
     Remote,
 }
 
-/// What becomes of a record.
+/// The router's decision about a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It goes to a domain of this worker.
+    /// The record goes to a domain of this worker.
     Forward { to: Slot, route: Route },
-    /// It goes to a domain of another worker.
+    /// The record goes to a domain of another worker.
     ForwardToWorker { worker: WorkerIndex, to: DomainId, route: Route },
-    /// A credit was taken account of; its receiver is on the list of those for whom something waits.
+    /// The router has accounted for the credit. Its receiver is on the list of waiting domains if the credit goes to it.
     Credited,
-    /// The same, for a domain of another worker.
+    /// The credit goes to a domain of another worker.
     ForwardCredit { worker: WorkerIndex, to: DomainId, route: Route, bytes: u32 },
-    /// It goes to another host.
+    /// The record goes to another host.
     Remote { remote_peer: DomainId },
-    /// The same for a credit.
+    /// The credit goes to another host.
     RemoteCredit { remote_peer: DomainId, bytes: u32 },
-    /// It is not delivered. The daemon's records for the sender are on their way.
+    /// The record is not delivered. The daemon's records for the sender are queued.
     Refused(Reason),
-    /// No domain is known by that number: newer commands may add it.
+    /// The router does not know the domain. Commands that are still queued may add it.
     Unknown { peer: DomainId },
-    /// No correct library sends it.
+    /// No correct library sends this record.
     Violation(Violation),
 }
 
-/// What a removal left for others to do.
+/// The effects of a removal that the worker has to complete.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removal {
-    /// Records dropped.
+    /// The number of records dropped.
     pub(crate) dropped: u64,
     /// Bounces for domains of other workers.
     pub(crate) bounces: Vec<(WorkerIndex, DomainId, Route, BounceInfo)>,
@@ -84,11 +84,11 @@ pub(crate) struct Removal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BounceInfo {
     pub(crate) serial: Serial,
-    /// What its sender gets back.
+    /// The credit that its sender gets back.
     pub(crate) cost: u32,
 }
 
-/// Everything this worker knows of domains.
+/// The accounts and locations of all domains that this worker knows.
 #[derive(Debug)]
 pub(crate) struct Router {
     locations: HashMap<DomainId, Location>,
@@ -98,7 +98,7 @@ pub(crate) struct Router {
     policy: u32,
     ended_domains: VecDeque<(DomainId, Reason)>,
     queue_pool: QueuePool,
-    /// Domains for which something waits.
+    /// Domains with records that wait for room in their rings.
     waiting: Vec<Slot>,
     held_cost: u64,
 }
@@ -134,7 +134,7 @@ impl Router {
         self.locations.insert(domain, Location::Worker(worker));
     }
 
-    /// Somebody on another host, whom a domain here talks to.
+    /// Adds a remote peer: a domain on another host that a local domain communicates with.
     pub(crate) fn add_remote_peer(&mut self, remote_peer: DomainId) {
         self.locations.insert(remote_peer, Location::Remote);
     }
@@ -148,7 +148,7 @@ impl Router {
         self.states[slot.0 as usize].as_ref().map(|state| state.domain)
     }
 
-    /// A new policy; what was accepted under the old one stays accepted.
+    /// Sets a new policy. Records that were accepted under the old one stay accepted.
     pub(crate) fn set_send_policy(&mut self, send_policy: SendPolicy) {
         self.send_policy = send_policy;
         self.policy = self.policy.wrapping_add(1);
@@ -197,7 +197,7 @@ impl Router {
     fn resolve_peer(&mut self, from: Slot, peer: DomainId) -> bool {
         let Some(location) = self.location(peer) else { return false };
         let domain = self.state(from).domain;
-        // Who may talk to other hosts is decided when their endpoints are connected to.
+        // The policy for other hosts applies when a domain connects to their endpoints.
         let check = |from, to| if peer.is_remote() { Ok(()) } else { self.send_policy.check(from, to) };
         let may_send = check(domain, peer);
         let may_reply = may_send.or_else(|reason| check(peer, domain).map_err(|_| reason));
@@ -208,13 +208,13 @@ impl Router {
         true
     }
 
-    /// A record for a domain that is not there.
+    /// Refuses a record for a domain that does not exist.
     pub(crate) fn refuse_unknown(&mut self, from: Slot, route: Route, record: &Record<'_>) -> Verdict {
         let reason = route.peer.map_or(Reason::NoSuchDomain, |peer| self.end_reason(peer));
         self.refuse(from, route, record, reason)
     }
 
-    /// How a domain that is not there ended, as far as we remember.
+    /// Returns the reason why a removed domain ended, if the router still remembers it.
     pub(crate) fn end_reason(&self, domain: DomainId) -> Reason {
         let known = self.ended_domains.iter().rev().find(|&&(gone, _)| gone == domain);
         known.map_or(Reason::NoSuchDomain, |&(_, reason)| reason)
@@ -230,7 +230,7 @@ impl Router {
         Verdict::Refused(reason)
     }
 
-    /// A domain gives credit back to one who sent to it.
+    /// Accounts for credit that a domain returns to a sender.
     fn apply_credit(&mut self, from: Slot, sender: DomainId, route: Route, bytes: u32) -> Verdict {
         if bytes == 0 {
             return Verdict::Violation(Violation::CreditEmpty);
@@ -261,10 +261,10 @@ impl Router {
         }
     }
 
-    /// The sender's half of a credit. `route.peer` gives it.
+    /// Applies a credit to its sender's account. `route.peer` returns the credit.
     pub(crate) fn credit_sender(&mut self, to: Slot, route: Route, bytes: u32) {
         let state = self.state(to);
-        // Without an account, the receiver is gone, and its credits mean nothing any more.
+        // Without an account, the receiver is gone, and its credits no longer count.
         if let Some(outgoing) = route.peer.and_then(|peer| state.outgoing.get_mut(&peer)) {
             outgoing.outstanding = outgoing.outstanding.saturating_sub(bytes);
             state.credit(route, bytes);
@@ -272,7 +272,7 @@ impl Router {
         }
     }
 
-    /// Gives credit back that no send waits for: it goes with the next record for the domain, or when it is much.
+    /// Returns credit that no send waits for: with the next record for the domain, or when the deferred credit reaches its limit.
     pub(crate) fn defer_credit(&mut self, to: Slot, route: Route, bytes: u32) {
         if self.state(to).defer_credit(route, bytes) {
             self.flush_deferred_credit(to);
@@ -292,7 +292,7 @@ impl Router {
         }
     }
 
-    /// A record that was accepted is not delivered after all.
+    /// Returns a record that was accepted but cannot be delivered.
     pub(crate) fn bounce_to_sender(&mut self, to: Slot, route: Route, bounce: BounceInfo, reason: Reason) {
         let state = self.state(to);
         if let Some(outgoing) = route.peer.and_then(|peer| state.outgoing.get_mut(&peer)) {
@@ -307,13 +307,13 @@ impl Router {
         self.states[to.0 as usize].as_ref().is_some_and(DomainState::is_clear)
     }
 
-    /// A record that did not have to wait is in the ring of `to`.
+    /// Accounts for a record that went into the ring of `to` without waiting.
     pub(crate) fn delivered(&mut self, to: Slot, sender: DomainId, len: u32) {
         self.state(to).flows.entry(sender).or_default().delivered += DAEMON_PATH_RECORD_COST + len;
         self.flush_deferred_credit(to);
     }
 
-    /// A record has to wait. Returns the domain that must go because too much waits now.
+    /// Holds a record until there is room. Returns the domain to remove if a limit on held records is exceeded.
     pub(crate) fn enqueue(
         &mut self,
         to: Slot,
@@ -334,7 +334,7 @@ impl Router {
         (self.held_cost > HELD_WORKER_MAX).then(|| self.largest_backlog()).flatten()
     }
 
-    /// For whom most is held, among the domains of the owner for whose domains most is held.
+    /// Returns the domain with the largest backlog among the domains of the owner with the largest total backlog.
     #[cold]
     fn largest_backlog(&self) -> Option<(Slot, Violation)> {
         let states =
@@ -356,28 +356,28 @@ impl Router {
         }
     }
 
-    /// Domains for which something waits; [`Self::remove_waiting`] those for whom nothing does any more.
+    /// The number of domains on the waiting list. The caller takes served domains off it with [`Self::remove_waiting`].
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The domain at a place of the list.
+    /// The domain at an index of the waiting list.
     pub(crate) fn waiting_at(&self, at: usize) -> Slot {
         self.waiting[at]
     }
 
-    /// Takes a domain off the list; the last one of the list is at its place now.
+    /// Takes a domain off the waiting list. The last domain of the list moves to its index.
     pub(crate) fn remove_waiting(&mut self, at: usize) {
         let slot = self.waiting.swap_remove(at);
         self.state(slot).is_waiting = false;
     }
 
-    /// What goes into the ring of `to` next.
+    /// The record that goes into the ring of `to` next.
     pub(crate) fn next(&self, to: Slot) -> Option<Next<'_>> {
         self.states[to.0 as usize].as_ref().and_then(DomainState::next)
     }
 
-    /// That is in the ring now.
+    /// Notes that the record which [`Self::next`] returned is in the ring of `to`.
     pub(crate) fn sent(&mut self, to: Slot) {
         let state = self.states[to.0 as usize].as_mut().expect("slots in use have a state");
         if let Some((sender, held)) = state.sent(&mut self.queue_pool) {
@@ -391,12 +391,12 @@ impl Router {
         self.states[slot.0 as usize].as_ref().map_or(0, DomainState::pending_daemon_records)
     }
 
-    /// Cost of what is held for a domain.
+    /// The cost of the records held for a domain.
     pub(crate) fn held_cost(&self, slot: Slot) -> u64 {
         self.states[slot.0 as usize].as_ref().map_or(0, |state| state.held_cost)
     }
 
-    /// Cost of what is held for all.
+    /// The cost of the records held for all domains.
     pub(crate) fn all_held_cost(&self) -> u64 {
         self.held_cost
     }

@@ -52,7 +52,7 @@ pub enum StartError {
     Thread {
         /// Which.
         worker: u8,
-        /// What it said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
@@ -167,7 +167,7 @@ impl Service {
         }
     }
 
-    /// What each worker has counted, in their order.
+    /// The counters of each worker, in the order of the workers.
     pub fn counters(&self) -> &[Arc<WorkerCounters>] {
         &self.counters
     }

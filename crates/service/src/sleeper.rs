@@ -1,4 +1,4 @@
-//! Where a worker sleeps: an epoll set of all its doorbells.
+//! An epoll set of a worker's doorbells and links, on which the worker sleeps.
 //!
 //! Edge-triggered: each ring is one event, so the doorbell need not be read to silence it.
 
@@ -9,18 +9,18 @@ use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// What ended a sleep.
+/// The cause that ended a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
     /// A doorbell.
     Rung,
     /// A link has frames, or room for some; perhaps a doorbell, too.
     Frames,
-    /// Nothing happened for a while.
+    /// The time limit has passed.
     Timer,
 }
 
-/// What the set says of doorbells, and of links.
+/// The event data of doorbells. `LINK` is that of links.
 const DOORBELL: u64 = 0;
 const LINK: u64 = 1;
 
@@ -37,19 +37,19 @@ impl Sleeper {
         Ok(Self { epoll })
     }
 
-    /// Sleeps on this doorbell too.
+    /// Adds a doorbell to the set.
     pub(crate) fn add(&mut self, doorbell: &Doorbell) -> Result<(), PlatformError> {
         let refused = |source| PlatformError::Refused { operation: "adding a doorbell to an epoll set", source };
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&self.epoll, doorbell, epoll::EventData::new_u64(DOORBELL), flags).map_err(refused)
     }
 
-    /// No longer. Needed although we close it: others have the same doorbell, and the set would keep it for them.
+    /// Removes a doorbell from the set. Closing it is not enough: the set keeps a doorbell as long as other processes have it open.
     pub(crate) fn remove(&mut self, doorbell: &Doorbell) {
         let _ = epoll::delete(&self.epoll, doorbell);
     }
 
-    /// Sleeps until frames come by a link, too, or with `writable` until it has room for some.
+    /// Watches a link for received frames and, with `writable`, for room to send.
     pub(crate) fn watch(&mut self, link: &impl AsFd, writable: bool) -> Result<(), PlatformError> {
         let refused = |source| PlatformError::Refused { operation: "adding a link to an epoll set", source };
         let out = if writable { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
@@ -60,15 +60,15 @@ impl Sleeper {
         }
     }
 
-    /// Sleeps until a doorbell rings or frames come, or for so long.
+    /// Sleeps until a doorbell rings or a link has an event, for `limit` at most.
     pub(crate) fn sleep(&self, limit: Option<Duration>) -> Woken {
-        // Which doorbells rang does not matter: the ready maps tell more. Those events that do not fit end the next sleep.
+        // The ready maps show which rings to poll, so the doorbells that rang do not matter. Events that do not fit end the next sleep.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut events = [const { MaybeUninit::uninit() }; 16];
         match epoll::wait(&self.epoll, &mut events, limit.as_ref()) {
             Ok(([], _)) => Woken::Timer,
             Ok((events, _)) if events.iter().any(|event| event.data.u64() == LINK) => Woken::Frames,
-            // A refusal can only be an interruption: the worker looks around and comes back.
+            // An error can only be an interruption: the worker polls once and sleeps again.
             Ok(_) | Err(_) => Woken::Rung,
         }
     }

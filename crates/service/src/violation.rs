@@ -1,4 +1,4 @@
-//! What a domain did on its ring that no correct library does.
+//! Violations of the daemon path's contract, which no correct library commits.
 
 use isthmus_layout::RegionId;
 use isthmus_layout::limits::{DAEMON_PATH_CREDIT_BYTES, DAEMON_PATH_FRAGMENT_BYTES_MAX};
@@ -31,7 +31,7 @@ pub enum Violation {
     CreditExceeded {
         /// Before this record.
         outstanding: u32,
-        /// What it costs.
+        /// The cost of this record.
         cost: u32,
     },
     /// Nothing was given back.

@@ -8,7 +8,8 @@
 //!   then:  spin as long as that has been worth it, then sleep on the doorbells
 //! ```
 //!
-//! It knows the router's verdicts and not their reasons. Nothing that a domain writes stops it: a violation ends that domain's ring.
+//! The worker carries out the router's verdicts and does not know their reasons. Nothing that a domain writes stops the worker: a
+//! violation ends that domain's ring.
 
 use crate::command::{Event, EventHandler, SendPolicy, WorkerIndex};
 use crate::counters::{WorkerCounters, bump};
@@ -31,33 +32,33 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How long a worker sleeps before it looks for pages to give back, where there may be some.
+/// How long a worker sleeps before it trims idle rings, if there are any to trim.
 const TRIM_AFTER: Duration = Duration::from_millis(250);
 
-/// The daemon's own records that may wait for a domain which does not read, before nothing more is taken from it.
+/// The number of the daemon's own records that may wait for a domain. Beyond it the worker takes no more records from the domain.
 const DAEMON_RECORDS_MAX: usize = 64;
 
-/// No record of the daemon path carries more.
+/// The maximum payload of a record on the daemon path.
 const SCRATCH_BYTES: usize = isthmus_mx_transport::FRAGMENT_BYTES_MAX;
 
 const _: () = assert!(SCRATCH_BYTES >= DAEMON_PATH_FRAGMENT_BYTES_MAX as usize);
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Something was done: there may be more.
     Busy,
-    /// Nothing was there to do.
+    /// There was nothing to do.
     Idle,
     /// Control sent the command to end.
     Ended,
 }
 
-/// What a worker is made of.
+/// The parts from which a worker is made.
 pub(crate) struct WorkerConfig {
     pub(crate) index: WorkerIndex,
     pub(crate) mailbox: Mailbox,
-    /// Of all workers, in their order.
+    /// The mailboxes of all workers, in their order.
     pub(crate) mailboxes: Vec<MailboxSender>,
     pub(crate) wait: WaitMode,
     pub(crate) send_policy: SendPolicy,
@@ -76,13 +77,13 @@ pub(crate) struct Worker {
     pub(crate) counters: Arc<WorkerCounters>,
     mailbox: Mailbox,
     waiting: ServerSpin,
-    /// Where message bytes lie between two rings.
+    /// A buffer for message bytes on their way between two rings.
     scratch: Box<[u8]>,
-    /// MX boards, with their links to other hosts, where this is the worker that has them.
+    /// The MX boards with their links to other hosts, if this worker has them.
     pub(crate) mx_poller: Option<Box<MxPoller>>,
-    /// Tasks are being carried out.
+    /// True while tasks are being carried out.
     in_tasks: bool,
-    /// Violations that were found in what is being done.
+    /// Violations that were found. Their domains are not removed yet.
     pub(crate) violations: Vec<(Slot, Violation)>,
     pub(crate) ended: bool,
 }
@@ -159,7 +160,7 @@ impl Worker {
     }
 
     fn run_tasks(&mut self) {
-        // A domain's last records, taken when it is removed, lead back here; what they could learn was announced before the removal.
+        // A removal handles the domain's last records, which leads back here. Tasks that these records depend on precede the removal.
         if std::mem::replace(&mut self.in_tasks, true) {
             return;
         }
@@ -203,7 +204,7 @@ impl Worker {
         let domain = self.router.domain(from);
         self.run_tasks();
         if self.router.domain(from) != domain {
-            return None; // It is the sender that is gone.
+            return None; // The sender itself is gone.
         }
         Some(match self.router.route(from, route, record) {
             Verdict::Unknown { .. } => self.router.refuse_unknown(from, route, record),
@@ -220,7 +221,7 @@ impl Worker {
         self.with_payload(from, record, |worker, bytes| worker.send_to_remote(domain, remote_peer, record, bytes));
     }
 
-    /// Takes the bytes of a record that was accepted, and does something with them.
+    /// Copies the bytes of an accepted record, and calls `act` with them.
     fn with_payload(&mut self, from: Slot, record: &Record<'_>, act: impl FnOnce(&mut Self, &[u8])) {
         let mut scratch = std::mem::take(&mut self.scratch);
         if let Some(len) = self.copy_payload(from, record, &mut scratch) {
@@ -303,7 +304,7 @@ impl Worker {
         self.mailboxes[usize::from(worker.0)].send(task);
     }
 
-    /// A record that is not delivered: its bytes are given back unread.
+    /// Counts a record that is not delivered, and releases its bytes.
     fn refused(&mut self, from: Slot, record: &Record<'_>, reason: Reason) {
         self.counters.drops.add(reason, 1);
         if payload_of(record).1.is_some()
@@ -313,7 +314,7 @@ impl Worker {
         }
     }
 
-    /// Tries again for those who had no room. True if something moved.
+    /// Tries again to deliver to the domains on the waiting list. True if a record was delivered.
     pub(crate) fn deliver_waiting(&mut self) -> bool {
         let mut moved = false;
         let mut at = 0;
@@ -330,7 +331,7 @@ impl Worker {
         moved
     }
 
-    /// Moves what waits for `to` into its ring, as far as there is room, a batch at most. True if something moved.
+    /// Moves waiting records into the ring of `to` while there is room, one batch at most. True if a record was moved.
     fn drain_waiting(&mut self, to: Slot) -> bool {
         for moved in 0..RECORDS_PER_ROUND {
             match self.drain_next(to) {
@@ -389,7 +390,7 @@ impl Worker {
         for at in 0..self.router.waiting() {
             self.rings.block(self.router.waiting_at(at));
         }
-        // Room made before it was asked for is not announced, so look again.
+        // The domain does not announce room that it made before `block`, so try once more.
         if self.router.waiting() > 0 && self.deliver_waiting() {
             return self.rings.flush();
         }
@@ -427,7 +428,7 @@ impl Worker {
         }
     }
 
-    /// Nothing happened for a while: idle rings give their pages back.
+    /// Trims idle rings, after a sleep in which nothing happened.
     fn trim(&mut self) {
         if let Some((slot, fault)) = self.rings.trim() {
             self.violation(slot, fault.into());

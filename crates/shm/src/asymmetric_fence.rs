@@ -1,19 +1,19 @@
-//! A fence that only one of two parties pays for.
+//! A fence with a cost for only one of two sides.
 //!
-//! Two parties that each store a word and then look at the other's need a fence each, between store and look, and the party
-//! that does this all the time pays for something that matters once in a long while. `membarrier` (Linux 4.16) lets the other one,
-//! who is about to sleep or to take something away, make all running threads in its reach fence at that moment.
+//! Two sides that each store a word and then load the other's word both need a fence between store and load. The side
+//! that does this all the time then pays for something that matters rarely. `membarrier` (Linux 4.16) lets the other side,
+//! which is about to sleep or to revoke something, make all running threads in its scope fence at that moment.
 
 /// The threads that a heavy fence reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceScope {
-    /// This process's.
+    /// The threads of this process.
     Process,
-    /// Those of every registered process of this machine.
+    /// The threads of every registered process of this machine.
     Machine,
 }
 
-/// True if this process is registered, so that heavy fences of this scope fence its threads, and it may itself ask for one.
+/// Returns true if this process is registered: heavy fences of this scope then fence its threads, and it may request one itself.
 #[cfg(not(miri))]
 pub fn is_registered(scope: FenceScope) -> bool {
     use rustix::thread::{MembarrierCommand as Command, MembarrierQuery as Query, membarrier, membarrier_query};
@@ -31,7 +31,7 @@ pub fn is_registered(scope: FenceScope) -> bool {
     *REGISTERED[scope as usize].get_or_init(|| membarrier_query().contains(needed) && membarrier(register).is_ok())
 }
 
-/// A full fence in every running thread in scope, ours first. False if the kernel refuses what it allowed before.
+/// Issues a full fence in every running thread in scope, including this one. Returns false if the kernel now refuses it.
 #[cfg(not(miri))]
 pub fn heavy_fence(scope: FenceScope) -> bool {
     use rustix::thread::{MembarrierCommand as Command, membarrier};
@@ -43,13 +43,13 @@ pub fn heavy_fence(scope: FenceScope) -> bool {
     membarrier(command).is_ok()
 }
 
-/// Miri has no such system call.
+/// Always false, because miri has no such system call.
 #[cfg(miri)]
 pub fn is_registered(_: FenceScope) -> bool {
     false
 }
 
-/// Miri has no such system call.
+/// Always false, because miri has no such system call.
 #[cfg(miri)]
 pub fn heavy_fence(_: FenceScope) -> bool {
     false

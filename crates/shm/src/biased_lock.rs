@@ -1,10 +1,10 @@
-//! A lock that costs the one thread that uses it no atomic operation worth the name.
+//! A lock that costs almost no atomic operation in the one thread that mostly uses it.
 //!
-//! Most programs use what a lock guards from one thread, and an uncontended mutex is dear beside what it guards here: its two atomic
-//! operations wait until everything this processor has written is visible to all, the message just sent first of all. So the
-//! first thread that locks becomes the *owner*, and says with plain stores when it is inside. The first other thread takes that
-//! away for good: it says so, has all threads of the process fence (`membarrier`), waits until the owner is outside, and from then
-//! on everybody uses the mutex.
+//! Most programs use the guarded value from one thread, and an uncontended mutex is expensive beside what it guards here: its two
+//! atomic operations wait until all earlier stores of this CPU are visible, above all those of the message just sent. The
+//! first thread that locks therefore becomes the *owner*, and marks with plain stores when it is inside. The first other thread
+//! revokes this permanently: it marks the lock as shared, has all threads of the process fence (`membarrier`), and waits until the
+//! owner is outside. From then on every thread uses the mutex.
 //!
 //! ```text
 //!   owner: busy = 1, (compiler's fence), still the owner? ── yes: inside ── busy = 0
@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence, fence
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// In place of an owner: no thread has locked yet.
+/// Value of `owner` before any thread has locked.
 const UNOWNED: usize = 0;
-/// In place of an owner: the mutex decides.
+/// Value of `owner` once the mutex decides.
 const SHARED: usize = usize::MAX;
 
 /// The lock.
@@ -33,22 +33,22 @@ pub struct BiasedLock<T> {
     busy: AtomicBool,
     poisoned: AtomicBool,
     mutex: Mutex<()>,
-    /// The mutex, held by whoever is inside; None where that is the owner. It is kept here and not in the guard so that a guard is two
-    /// words, which travel in registers. Only a guard of ours lets go of it: it borrows from this lock, and a guard that was
-    /// forgotten leaves it held for ever.
+    /// The mutex guard of the thread that is inside; None if that thread is the owner. It is stored here and not in the
+    /// `BiasedLockGuard`, so that this guard has two words, which are passed in registers. Only a `BiasedLockGuard` releases it, and
+    /// that guard borrows from this lock. A guard that was forgotten leaves the mutex locked for ever.
     mutex_guard: UnsafeCell<ManuallyDrop<Option<MutexGuard<'static, ()>>>>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value, and the mutex's guard, are reached only by whoever holds the lock, one thread at a time; a guard is dropped by the
-// thread that made it, because guards of ours do not move between threads either.
+// SAFETY: only the holder of the lock reaches the value and the mutex's guard, and there is one holder at a time. A mutex guard is
+// dropped by the thread that made it, because a `BiasedLockGuard` does not move between threads either.
 unsafe impl<T: Send> Sync for BiasedLock<T> {}
 
-// SAFETY: who moves it borrows it from nobody, so no guard is there, or one was forgotten. What that left of the mutex's guard nobody
-// touches again: the mutex stays locked, and a `ManuallyDrop` is not dropped.
+// SAFETY: moving the lock requires that nothing borrows it, so there is no guard, or one was forgotten. The mutex guard that a
+// forgotten one left is not touched again: the mutex stays locked, and a `ManuallyDrop` is not dropped.
 unsafe impl<T: Send> Send for BiasedLock<T> {}
 
-/// By what a lock is held. As wide as a register: a guard with holes in it is copied piece by piece.
+/// The way in which a lock is held. As wide as a register, because a guard with padding is copied field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 enum HeldBy {
@@ -56,7 +56,7 @@ enum HeldBy {
     Mutex,
 }
 
-/// The lock, held.
+/// The guard of a held lock.
 #[derive(Debug)]
 pub struct BiasedLockGuard<'a, T> {
     lock: &'a BiasedLock<T>,
@@ -64,8 +64,8 @@ pub struct BiasedLockGuard<'a, T> {
     _not_send: PhantomData<*mut ()>,
 }
 
-/// A number that no other living thread has: where its control block lies, which is one instruction away, also for code that is loaded
-/// later than the program.
+/// Returns a number that no other living thread has: the address of the thread's control block. It takes one instruction to read, also
+/// in code that is loaded after the program started.
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 #[inline(always)]
 fn this_thread() -> usize {
@@ -76,7 +76,7 @@ fn this_thread() -> usize {
     block
 }
 
-/// A number that no other living thread has.
+/// Returns a number that no other living thread has.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
 #[inline]
 fn this_thread() -> usize {
@@ -85,7 +85,7 @@ fn this_thread() -> usize {
 }
 
 impl<T> BiasedLock<T> {
-    /// A lock that nobody owns yet.
+    /// Creates a lock without an owner.
     pub const fn new(value: T) -> Self {
         Self {
             owner: AtomicUsize::new(UNOWNED),
@@ -97,7 +97,7 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// True if a thread panicked inside.
+    /// Returns true if a thread panicked while it held the lock.
     #[inline(always)]
     pub fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Relaxed)
@@ -111,7 +111,7 @@ impl<T> BiasedLock<T> {
             return self.try_lock_shared();
         }
         self.busy.store(true, Ordering::Relaxed);
-        // A, with B in `revoke_bias` (argued): the heavy fence of whoever takes the ownership away is our fence.
+        // A, with B in `revoke_bias` (argued): the heavy fence of the thread that revokes the ownership is our fence.
         compiler_fence(Ordering::SeqCst);
         if self.owner.load(Ordering::Relaxed) == me {
             return Some(BiasedLockGuard { lock: self, held_by: HeldBy::Ownership, _not_send: PhantomData });
@@ -130,17 +130,17 @@ impl<T> BiasedLock<T> {
     }
 
     fn guard<'a>(&'a self, mutex: MutexGuard<'a, ()>) -> BiasedLockGuard<'a, T> {
-        // SAFETY: only its lifetime changes. It is dropped by the guard made here, which borrows this lock, or never.
+        // SAFETY: only the lifetime changes. The mutex guard is dropped by the guard made here, which borrows this lock, or never.
         let mutex = unsafe { std::mem::transmute::<MutexGuard<'a, ()>, MutexGuard<'static, ()>>(mutex) };
-        // SAFETY: we hold the mutex and nobody is the owner, so nobody else looks at this.
+        // SAFETY: we hold the mutex and there is no owner, so no other thread accesses this cell.
         unsafe { *self.mutex_guard.get() = ManuallyDrop::new(Some(mutex)) };
         BiasedLockGuard { lock: self, held_by: HeldBy::Mutex, _not_send: PhantomData }
     }
 
-    /// Takes the lock, waiting for it.
+    /// Takes the lock, and waits for it if necessary.
     #[cold]
     pub fn lock(&self) -> BiasedLockGuard<'_, T> {
-        let mutex = self.mutex.lock().unwrap_or_else(PoisonError::into_inner); // The poison is ours to tell.
+        let mutex = self.mutex.lock().unwrap_or_else(PoisonError::into_inner); // `BiasedLock` reports poison itself.
         let me = this_thread();
         let first = if asymmetric_fence::is_registered(FenceScope::Process) { me } else { SHARED };
         match self.owner.load(Ordering::Relaxed) {
@@ -149,7 +149,7 @@ impl<T> BiasedLock<T> {
                 self.owner.store(SHARED, Ordering::Relaxed);
                 self.guard(mutex)
             }
-            // Still under the mutex: whoever comes next finds an owner.
+            // Still under the mutex, so the next thread that locks finds an owner.
             owner if owner == UNOWNED || owner == me => {
                 self.busy.store(true, Ordering::Relaxed);
                 self.owner.store(me, Ordering::Relaxed);
@@ -162,13 +162,13 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Called under the mutex.
+    /// Makes the lock shared and waits until the owner is outside. Called under the mutex.
     fn revoke_bias(&self) {
         self.owner.store(SHARED, Ordering::Relaxed);
         // B, with A in `try_lock` (argued): either the owner sees that it is none, or we see that it is inside.
         fence(Ordering::SeqCst);
         if !asymmetric_fence::heavy_fence(FenceScope::Process) {
-            // Allowed before and refused now. The owner has long seen the store by the time that we wake.
+            // The kernel allowed it before and refuses it now. The owner has seen the store long before we wake.
             std::thread::sleep(Duration::from_millis(1));
         }
         // D, with C in `BiasedLockGuard::drop` (argued): we see all that the owner did inside.
@@ -180,7 +180,7 @@ impl<T> BiasedLock<T> {
 
 impl<T> BiasedLockGuard<'_, T> {
     fn take_mutex(&self) -> Option<MutexGuard<'_, ()>> {
-        // SAFETY: we hold the lock, so nobody else looks at this.
+        // SAFETY: we hold the lock, so no other thread accesses this cell.
         unsafe { (*self.lock.mutex_guard.get()).take() }
     }
 
@@ -199,7 +199,7 @@ impl<T> Drop for BiasedLockGuard<'_, T> {
         if self.held_by == HeldBy::Mutex {
             self.release_mutex();
         } else {
-            // C, with D in `revoke_bias` (argued): all that we did inside is seen by who enters next.
+            // C, with D in `revoke_bias` (argued): the next thread that enters sees all that we did inside.
             self.lock.busy.store(false, Ordering::Release);
         }
     }
@@ -210,7 +210,7 @@ impl<T> Deref for BiasedLockGuard<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: this thread holds the lock, as the owner or by the mutex, and nobody else can until the guard is gone.
+        // SAFETY: this thread holds the lock, as the owner or by the mutex, and no other thread can hold it until the guard is gone.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -278,6 +278,6 @@ mod tests {
         }));
         assert!(inside.is_err());
         assert!(lock.is_poisoned());
-        drop(lock.lock()); // And nobody hangs.
+        drop(lock.lock()); // This lock call must not hang.
     }
 }

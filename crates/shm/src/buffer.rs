@@ -1,8 +1,8 @@
-//! Buffers of the program, lent to the library for the time of a send or a receive.
+//! Buffers of the program, lent to the library for the duration of a send or a receive.
 
 use std::fmt;
 
-/// Bytes of the program: a vector that is given and given back, or memory that a C caller promised to leave alone.
+/// Bytes of the program: a vector that is passed in and returned, or memory that a C caller promised not to touch.
 pub struct Buffer {
     start: *mut u8,
     len: usize,
@@ -10,9 +10,9 @@ pub struct Buffer {
 }
 
 enum Storage {
-    /// Made from a vector with this capacity.
+    /// The bytes of a vector with this capacity.
     Vector(usize),
-    /// The caller's, readable for as long as it promised.
+    /// Memory of the caller, readable for as long as the caller promised.
     Borrowed { writable: bool },
 }
 
@@ -20,45 +20,45 @@ enum Storage {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Memory of a caller that cannot give it away.
+    /// Wraps memory of a caller that cannot give it away.
     ///
     /// # Safety
     ///
-    /// Until this buffer is dropped, the `len` bytes at `start` are readable, nobody writes them, and, if the buffer is used
-    /// for receiving, they are writable and nobody else reads them. They may move between threads.
+    /// Until this buffer is dropped, the `len` bytes at `start` are readable and nothing else writes them. If the buffer is used
+    /// for receiving, they are writable and nothing else reads them. They may move between threads.
     pub unsafe fn from_raw_parts(start: *mut u8, len: usize) -> Self {
         let start = if len == 0 { std::ptr::NonNull::dangling().as_ptr() } else { start };
         Self { start, len, storage: Storage::Borrowed { writable: true } }
     }
 
-    /// Lends bytes to `with`, which answers when it has the buffer back: nobody keeps any of them.
+    /// Lends bytes to `with`, which returns the buffer together with its result. No part of the buffer can be kept.
     ///
-    /// A buffer that does not come back ends the process, because somebody may still write it.
+    /// A buffer that is not returned ends the process, because the bytes may still be written through it.
     pub fn with_borrowed<R>(bytes: &mut [u8], with: impl FnOnce(Self) -> (Self, R)) -> R {
         Self::with_raw_parts(bytes.as_mut_ptr(), bytes.len(), true, with)
     }
 
-    /// The same for bytes that are only read.
+    /// Lends bytes for reading only; otherwise like [`Self::with_borrowed`].
     pub fn with_borrowed_shared<R>(bytes: &[u8], with: impl FnOnce(Self) -> (Self, R)) -> R {
         Self::with_raw_parts(bytes.as_ptr().cast_mut(), bytes.len(), false, with)
     }
 
     fn with_raw_parts<R>(start: *mut u8, len: usize, writable: bool, with: impl FnOnce(Self) -> (Self, R)) -> R {
         let lost = AbortOnDrop;
-        // The borrow of our caller lasts until this function returns. A buffer cannot be copied, so if this one is here
-        // again, nobody else has it.
+        // The borrow of our caller lasts until this function returns. A buffer cannot be copied, so once this one is back,
+        // no other one exists.
         let (back, answer) = with(Self { start, len, storage: Storage::Borrowed { writable } });
         assert!(back.start == start && back.len == len, "another buffer came back");
         std::mem::forget(lost);
         answer
     }
 
-    /// Bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True for no bytes.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -69,7 +69,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
-    /// The bytes, to be written.
+    /// The bytes, for writing.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         assert!(
             !matches!(self.storage, Storage::Borrowed { writable: false }),
@@ -79,14 +79,14 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// Makes it independent of a caller's memory: borrowed bytes are copied, and the memory is the caller's again.
+    /// Makes the buffer independent of the caller's memory: copies borrowed bytes, after which the caller may use the memory again.
     pub fn make_owned(&mut self) {
         if matches!(self.storage, Storage::Borrowed { .. }) {
             *self = Self::from(self.as_slice().to_vec());
         }
     }
 
-    /// Finds the region of this buffer in `cache`, or moves its whole pages onto one if their time has come.
+    /// Finds the region of this buffer in `cache`, or migrates its whole pages if the cache decides to.
     pub fn migrate(
         &self,
         cache: &crate::regcache::RegistrationCache,
@@ -98,18 +98,18 @@ impl Buffer {
         cache.prepare_onto(&range, onto)
     }
 
-    /// The vector it was made from; None for borrowed memory.
+    /// Returns the vector that the buffer was made from; None for borrowed memory.
     pub fn into_vec(self) -> Option<Vec<u8>> {
         let this = std::mem::ManuallyDrop::new(self);
         match this.storage {
-            // SAFETY: the parts of the vector taken apart in `from`; `this` is never dropped, so nobody else has them.
+            // SAFETY: these are the parts of the vector taken apart in `from`; `this` is never dropped, so nothing else uses them.
             Storage::Vector(capacity) => Some(unsafe { Vec::from_raw_parts(this.start, this.len, capacity) }),
             Storage::Borrowed { .. } => None,
         }
     }
 }
 
-/// Ends the process where a borrow would end with somebody still using it.
+/// Ends the process if a borrow would end while the bytes are still in use.
 struct AbortOnDrop;
 
 impl Drop for AbortOnDrop {

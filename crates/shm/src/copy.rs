@@ -1,21 +1,21 @@
 //! The copy of a payload.
 //!
-//! The C library's `memcpy` moves 2 KiB and more by `rep movsb` where the processor says that it is good at that. AMD's Zen 4 says
-//! so (Zen 3 is said to be alike), but where the destination begins 1 to 31 bytes behind the source modulo 4096 it takes long:
-//! 16 KiB at a time, from cold memory into a ring of 256 KiB, it copies 3.2 GB/s at 1 to 15 bytes, 7.8 at 16 to 31, and 16 at
-//! others. That is not rare: buffers of an allocator begin 16 bytes into a page, and fragments of a slab often with one. Nothing
-//! but the difference of the two addresses decides it, so such copies go by vectors, which do not mind (14.6 GB/s;
+//! The C library's `memcpy` uses `rep movsb` for 2 KiB and more where the CPU reports that it is fast. AMD's Zen 4 reports
+//! this (Zen 3 is said to be alike), but is slow where the destination begins 1 to 31 bytes after the source modulo 4096.
+//! Copying 16 KiB at a time from cold memory into a ring of 256 KiB, it reaches 3.2 GB/s at 1 to 15 bytes, 7.8 at 16 to 31, and
+//! 16 at others. That is not rare: an allocator's buffers begin 16 bytes into a page, and fragments of a slab often at a page.
+//! Only the difference of the two addresses matters. Such copies therefore use vectors, which are not affected (14.6 GB/s;
 //! `isthmus-bench baselines --only memcpy.behind --only channel_copy.behind`).
 
-/// Shorter ones the C library does not do by `rep movsb`.
+/// Smallest copy for which the C library uses `rep movsb`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LONG_COPY_BYTES: usize = 2 << 10;
 
-/// Copies bytes, which may be written by others meanwhile, as `core::ptr::copy_nonoverlapping` does.
+/// Copies bytes as `core::ptr::copy_nonoverlapping` does. Others may write the bytes meanwhile.
 ///
 /// # Safety
 ///
-/// As for that: both are valid for `len` bytes, and do not overlap.
+/// See there: both pointers are valid for `len` bytes, and the ranges do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -32,11 +32,11 @@ fn is_just_behind(from: *const u8, to: *mut u8) -> bool {
     (1..32).contains(&(to.addr().wrapping_sub(from.addr()) & 0xfff))
 }
 
-/// The same, a line at a time.
+/// Copies bytes as [`copy`] does, a cache line at a time.
 ///
 /// # Safety
 ///
-/// As for [`copy`].
+/// See [`copy`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(never)] // With what a caller knows of its pointers the compiler could make a `memcpy` of the loop.
 unsafe fn copy_by_vectors(from: *const u8, to: *mut u8, len: usize) {

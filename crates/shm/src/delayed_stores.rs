@@ -1,4 +1,4 @@
-//! Memory whose stores arrive late, as those of a real processor do: for tests of which side is notified, and when.
+//! Memory with stores that arrive late, as those of a real CPU do: for tests of which side is notified, and when.
 #![cfg(not(loom))]
 
 use crate::words::{Payload, Words};
@@ -10,19 +10,19 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// One side's view of shared memory. Its stores wait in order until it fences, swaps, or is told to let some go; it sees its own.
+/// One side's view of shared memory. Its stores wait in order until it fences, swaps, or applies some. It sees its own stores at once.
 #[derive(Clone, Debug)]
 pub(crate) struct DelayedStores {
     mapping: SharedMapping,
     pending: PendingStores,
-    /// Those of the other side.
+    /// The pending stores of the other side.
     peer_pending: PendingStores,
 }
 
 type PendingStores = Rc<RefCell<VecDeque<(u32, u32)>>>;
 
 impl DelayedStores {
-    /// Two sides of zeroed memory.
+    /// Creates two sides of zeroed memory.
     pub(crate) fn pair(size: RegionSize) -> [Self; 2] {
         let mapping = SharedMapping::new(Mapping::private(size));
         let (one, other) = (PendingStores::default(), PendingStores::default());
@@ -32,7 +32,7 @@ impl DelayedStores {
         ]
     }
 
-    /// Lets the oldest `stores` arrive.
+    /// Applies the oldest `stores` stores.
     pub(crate) fn apply_oldest(&self, stores: usize) {
         let mut pending = self.pending.borrow_mut();
         let arriving = stores.min(pending.len());
@@ -100,7 +100,7 @@ pub(crate) fn cases() -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..default }
 }
 
-/// How much of `steps` a test can afford.
+/// Returns the part of `steps` that a test can afford.
 pub(crate) const fn affordable(steps: usize) -> usize {
     if cfg!(miri) { steps / 10 } else { steps }
 }

@@ -1,10 +1,10 @@
-//! What a peer wrote into shared memory and no correct peer would have.
+//! Protocol violations of a peer in shared memory.
 
 use isthmus_layout::OutsideRegion;
 use isthmus_layout::channel::RecordTooLong;
 use isthmus_layout::record::MalformedRecord;
 
-/// The peer broke the contract. Ends its channel, and counts; nothing else happens because of it.
+/// The peer violated the protocol. The violation closes its channel and is counted; it has no other effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerFault {
     /// A cell's stamp is neither of this lap nor of the one before.
@@ -12,7 +12,7 @@ pub enum PeerFault {
     Stamp {
         /// Free-running position of the cell.
         position: u32,
-        /// What stood there.
+        /// The stamp in the cell.
         found: u32,
     },
     /// A record's header names more bytes than a record can have.
@@ -21,17 +21,17 @@ pub enum PeerFault {
     /// The consumer claims to have consumed what was never sent, or to have gone back.
     #[error("the head of the ring is {head}, but only {tail} cells were filled")]
     HeadOverrun {
-        /// What the consumer wrote.
+        /// The head that the consumer wrote.
         head: u32,
-        /// What we filled.
+        /// The number of cells that we filled.
         tail: u32,
     },
-    /// The same for the slab.
+    /// The consumer claims to have consumed slab bytes that were never filled, or to have gone back.
     #[error("the head of the slab is {head}, but only {tail} bytes were filled")]
     SlabOverrun {
-        /// What the consumer wrote.
+        /// The head that the consumer wrote.
         head: u32,
-        /// What we filled.
+        /// The number of bytes that we filled.
         tail: u32,
     },
     /// A fragment lies outside the slab.

@@ -1,8 +1,8 @@
-//! Bytes that the kernel is to read for us: a frame's data, which goes from where it lies onto the wire without a copy of ours.
+//! Bytes that the kernel reads for us: the data of a frame, which is sent from where it lies without a copy of ours.
 //!
-//! The bytes are either ours, borrowed, or a peer's ([`PeerRegion::gather`](crate::regcache::PeerRegion::gather)), who may change
-//! them at any time. So nobody looks at them through a [`Gather`]: what there is of it is an address for a system call, and a
-//! copy. What the kernel then reads is some mix of old and new bytes, as with every buffer that is sent while it is written.
+//! The bytes are either ours, borrowed, or a peer's ([`PeerRegion::gather`](crate::regcache::PeerRegion::gather)). A peer may change
+//! its bytes at any time. A [`Gather`] therefore never gives access to the bytes, only an address for a system call, and a
+//! copy. The kernel may read a mix of old and new bytes, as with every buffer that is written while it is sent.
 
 use crate::copy::copy;
 use core::marker::PhantomData;
@@ -28,45 +28,45 @@ impl<'a> Gather<'a> {
         Self { start, len, from: PhantomData }
     }
 
-    /// How many bytes.
+    /// Number of bytes.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where they begin, for a system call that reads [`len`](Self::len) bytes, and for nothing else: the bytes may be a
-    /// peer's, who writes them when it likes, so a reference to them, or a load of ours, has no meaning. The kernel may read
-    /// them as long as the lifetime lasts.
+    /// The start address, for a system call that reads [`len`](Self::len) bytes, and for nothing else. The bytes may be a
+    /// peer's, and the peer may write them at any time, so a reference to them or a load of ours would be undefined. The kernel may read
+    /// them for as long as the lifetime lasts.
     pub const fn as_ptr_for_syscall(&self) -> *const u8 {
         self.start
     }
 
-    /// Some of them.
+    /// Returns a part of the bytes.
     ///
     /// # Panics
     ///
-    /// If the range does not lie inside.
+    /// Panics if the range does not lie inside.
     pub fn slice(&self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.len); // Ours: whoever cuts a message knows its length.
+        assert!(range.start <= range.end && range.end <= self.len); // Ours: the caller that splits a message knows its length.
         // SAFETY: inside the bytes of `self` (asserted), which are readable as long as `'a` (invariant).
         unsafe { Self::from_raw_parts(self.start.add(range.start), range.end - range.start) }
     }
 
-    /// Copies them, for links whose frames lie in memory shared with the kernel.
+    /// Copies the bytes, for links with frames in memory shared with the kernel.
     ///
     /// # Panics
     ///
-    /// If `to` has another length.
+    /// Panics if `to` has another length.
     pub fn copy_out(&self, to: &mut [u8]) {
         assert_eq!(to.len(), self.len);
         // The bytes may change while they are copied; the argument is that of `Payload for SharedMapping`: a torn copy is a wrong
-        // payload, and no length or place is read from it.
-        // SAFETY: readable (invariant); `to` is exclusively borrowed, so it is neither a peer's mapping, to which nobody has
-        // references, nor memory of ours that is borrowed by `self`.
+        // payload, and no length or position is read from it.
+        // SAFETY: readable (invariant); `to` is exclusively borrowed, so it is neither a peer's mapping, into which no references
+        // exist, nor memory of ours that is borrowed by `self`.
         unsafe { copy(self.start, to.as_mut_ptr(), self.len) };
     }
 }

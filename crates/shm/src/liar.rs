@@ -1,13 +1,13 @@
-//! Memory of the worst peer: every load answers something else.
+//! Memory of the worst peer: every load returns another value.
 //!
-//! Code that fetches a word once, checks the copy and uses the copy cannot be hurt by it. Code that reads twice can: the second
-//! answer is never the one that was checked. Property tests run the rings over it.
+//! Code that fetches a word once, checks the copy and uses the copy is safe with it. Code that reads twice is not: the second
+//! value is never the one that was checked. Property tests run the rings over it.
 
 use crate::words::{Payload, Words};
 use core::cell::RefCell;
 use core::sync::atomic::Ordering;
 
-/// Answers loads from a script, then from a generator seeded by it; never the same value twice in a row.
+/// Returns loads from a script, then from a generator seeded by it; never the same value twice in a row.
 #[derive(Debug)]
 pub struct Liar {
     state: RefCell<State>,
@@ -21,7 +21,7 @@ struct State {
 }
 
 impl Liar {
-    /// Answers `script` first. Tests put plausible stamps and lengths there, to be led deeper before the lie.
+    /// Creates memory that returns `script` first. Tests put plausible stamps and lengths there, so that the code gets further before the lie.
     pub fn new(script: Vec<u32>, seed: u64) -> Self {
         Self { state: RefCell::new(State { script: script.into_iter(), seed: seed | 1, last: 0 }) }
     }

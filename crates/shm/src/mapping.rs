@@ -1,7 +1,7 @@
-//! Our mapping of a region: the one place where a foreign page becomes loads and stores.
+//! Our mapping of a region: the one place where memory shared with others becomes loads and stores.
 //!
-//! A [`Mapping`] owns the addresses; [`SharedMapping`]s share it. Neither ever makes a reference to the memory, but for a moment's
-//! `&AtomicU32`, which may change behind its `&`. Everything else goes by [`Payload`]: bytes are copied and the copy is used.
+//! A [`Mapping`] owns the addresses; [`SharedMapping`]s share it. Neither ever makes a reference to the memory, except a short-lived
+//! `&AtomicU32`, which may change behind its `&`. Everything else uses [`Payload`]: the bytes are copied and the copy is used.
 
 use crate::asymmetric_fence::{self, FenceScope};
 use crate::copy::copy;
@@ -15,7 +15,7 @@ use rustix::fs::SealFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::sync::Arc;
 
-/// What we may do with a region.
+/// The rights with which a region is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Load only.
@@ -24,37 +24,37 @@ pub enum Access {
     ReadWrite,
 }
 
-/// The file system that memory files of plain pages belong to (linux/magic.h).
+/// The file system of memory files with ordinary pages (linux/magic.h).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Why a region cannot be mapped.
+/// The reason that a region cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// Its owner could shrink it and have us killed by SIGBUS.
+    /// The memory's owner could shrink it, and SIGBUS would end this process.
     #[error(
         "the memory is no memory file of plain pages sealed against shrinking, nor an extent of a guest's window; its owner could end \
          this process with SIGBUS"
     )]
     NotSealed,
-    /// It is smaller than was said.
+    /// The memory is smaller than offered.
     #[error("the memory has {have} bytes, {need} were offered")]
     TooSmall {
-        /// What was offered.
+        /// The size that was offered.
         need: u64,
-        /// What is there.
+        /// The size of the memory.
         have: u64,
     },
     /// The kernel refused.
     #[error("mapping {bytes} bytes: {source}")]
     Refused {
-        /// How much.
+        /// The number of bytes to map.
         bytes: u64,
-        /// What it said; `NOMEM` means RLIMIT_AS, the cgroup's limit, or the number of mappings (vm.max_map_count).
+        /// The kernel's error; `NOMEM` means RLIMIT_AS, the cgroup's limit, or the number of mappings (vm.max_map_count).
         source: rustix::io::Errno,
     },
 }
 
-/// Addresses of ours behind which shared memory lies. Unmapped when dropped.
+/// A range of our address space that shows shared memory. Unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -64,29 +64,29 @@ pub struct Mapping {
 
 #[derive(Debug)]
 enum MappingBacking {
-    /// A memory file that is this kernel's alone.
+    /// A memory file that only processes of this kernel map.
     File,
-    /// A platform's, which another kernel sees too, with what has to go after them.
+    /// A platform's memory, which another kernel sees too. The value is dropped after the addresses were unmapped.
     CrossKernel(Option<Box<dyn core::any::Any + Send + Sync>>),
     Heap(std::alloc::Layout),
 }
 
-// SAFETY: the addresses belong to the mapping and not to a thread; all access goes by atomics and by `Payload`'s copies,
-// whose callers expect the memory to change at any time anyway.
+// SAFETY: the addresses belong to the mapping and not to a thread; all access uses atomics or the copies of `Payload`,
+// and callers of `Payload` expect the memory to change at any time anyway.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `size` bytes of a sealed memory file, or of an extent of a guest's window (`kmod/`), from its start. Where it could shrink or is
-    /// too small it is not touched.
+    /// Maps `size` bytes from the start of a sealed memory file, or of an extent of a guest's window (`kmod/`). Memory that could shrink or
+    /// is too small is not touched.
     pub fn new(memory: impl AsFd, size: RegionSize, access: Access) -> Result<Self, MapError> {
         Self::map_part(memory, 0, size, access, MappingBacking::File)
     }
 
-    /// Maps `size` bytes at `at` of a window that another kernel sees too: whoever is there cannot be made to fence from here. It is a sealed
-    /// memory file, or a device's memory as sysfs shows it; that one is not to be unplugged meanwhile, or whoever touches it is ended with
-    /// SIGBUS. `at` is a multiple of the page size.
+    /// Maps `size` bytes at `at` of a window that another kernel sees too. Threads of that kernel cannot be made to fence from here. The
+    /// window is a sealed memory file, or a device's memory as sysfs shows it. The device must not be unplugged meanwhile, because SIGBUS
+    /// then ends a process that touches its memory. `at` is a multiple of the page size.
     pub fn window(memory: impl AsFd, at: u64, size: RegionSize, access: Access) -> Result<Self, MapError> {
         match window_extent::device_memory_bytes(&memory) {
             Some(have) => Self::map(memory, at, size, access, (have, MappingBacking::CrossKernel(None))),
@@ -94,7 +94,7 @@ impl Mapping {
         }
     }
 
-    /// The same of a memory file that is this kernel's alone.
+    /// Maps `size` bytes at `at` of a memory file that only processes of this kernel map.
     pub fn at_offset(memory: impl AsFd, at: u64, size: RegionSize, access: Access) -> Result<Self, MapError> {
         Self::map_part(memory, at, size, access, MappingBacking::File)
     }
@@ -107,16 +107,16 @@ impl Mapping {
         backing: MappingBacking,
     ) -> Result<Self, MapError> {
         let found = match window_extent::extent(&memory) {
-            // What others write there they may write under another kernel, which no heavy fence of this one reaches.
+            // Other programs may write there under another kernel, which no heavy fence of this one reaches.
             Some(extent) => (extent.bytes, MappingBacking::CrossKernel(None)),
-            // Its driver does not say how many pages there are. It maps as many as it is asked for, or none.
+            // The driver does not report the number of pages. It maps as many as requested, or none.
             None if window_extent::is_xen_grant_file(&memory) => (u64::MAX, MappingBacking::CrossKernel(None)),
             None => (sealed_bytes(&memory)?, backing),
         };
         Self::map(memory, at, size, access, found)
     }
 
-    /// Of a file that has, and keeps, so many bytes.
+    /// Maps a file that has, and keeps, `have` bytes.
     fn map(
         memory: impl AsFd,
         at: u64,
@@ -144,22 +144,22 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// `base` is the start of `bytes` bytes that are mapped readable and writable, stay so until `munmap`, which is left to
-    /// the new owner, and are used by nobody else in this process. Where they are readable only, storing is stopped by a signal.
+    /// `base` is the start of `bytes` bytes that are mapped readable and writable. They stay so until `munmap`, which is left to
+    /// the new owner, and nothing else in this process uses them. Where they are readable only, a signal stops a store.
     pub unsafe fn from_raw(base: NonNull<u8>, bytes: usize) -> Self {
         Self { base, bytes, backing: MappingBacking::CrossKernel(None) }
     }
 
-    /// The same; `owner` is dropped when nothing is mapped there any more.
+    /// Takes over a mapping that a platform made; `owner` is dropped once the addresses are unmapped.
     ///
     /// # Safety
     ///
-    /// As of [`Self::from_raw`].
+    /// See [`Self::from_raw`].
     pub unsafe fn from_raw_with(base: NonNull<u8>, bytes: usize, owner: Box<dyn core::any::Any + Send + Sync>) -> Self {
         Self { base, bytes, backing: MappingBacking::CrossKernel(Some(owner)) }
     }
 
-    /// Zeroed memory of this process alone: the same code runs over it in tests, under miri too.
+    /// Allocates zeroed memory of this process alone, so that tests can run the same code over it, under miri too.
     pub fn private(size: RegionSize) -> Self {
         let bytes = usize::try_from(size.0).expect("a test's region fits into memory");
         let layout = std::alloc::Layout::from_size_align(bytes, 4096).expect("pages are a valid alignment");
@@ -170,12 +170,12 @@ impl Mapping {
         Self { base, bytes, backing: MappingBacking::Heap(layout) }
     }
 
-    /// Bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Never: a mapping has pages.
+    /// Always false, because a mapping has pages.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -191,15 +191,15 @@ impl Drop for Mapping {
         // holds the Arc that is being dropped.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
         if let MappingBacking::CrossKernel(owner) = &mut self.backing {
-            drop(owner.take()); // Now that nothing is mapped.
+            drop(owner.take()); // Only now, because nothing is mapped any more.
         }
     }
 }
 
-/// Bytes of a memory file which cannot become less.
+/// Returns the size of a memory file that cannot shrink.
 fn sealed_bytes(memory: impl AsFd) -> Result<u64, MapError> {
     let seals = rustix::fs::fcntl_get_seals(&memory).map_err(|_| MapError::NotSealed)?;
-    // Huge pages can be sealed too, but a peer may punch holes into them, and then there may be none left for our next touch.
+    // Huge pages can be sealed too, but a peer may punch holes into them, and our next access may then find no free page.
     let plain = rustix::fs::fstatfs(&memory).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC);
     if !seals.contains(SealFlags::SHRINK) || !plain {
         return Err(MapError::NotSealed);
@@ -211,7 +211,7 @@ fn sealed_bytes(memory: impl AsFd) -> Result<u64, MapError> {
 /// A view of a mapped region; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SharedMapping {
-    /// Of `mapping`, and how many words are there: kept here as well, one step nearer to those who load and store.
+    /// Base and number of words of `mapping`. Copied here, because loads and stores then need one indirection less.
     base: NonNull<u8>,
     words: usize,
     mapping: Arc<Mapping>,
@@ -223,17 +223,17 @@ unsafe impl Send for SharedMapping {}
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
-    /// All of a mapping.
+    /// Creates a view of a whole mapping.
     pub fn new(mapping: Mapping) -> Self {
         Self { base: mapping.base, words: mapping.bytes / 4, mapping: Arc::new(mapping) }
     }
 
-    /// Whether another kernel sees it, too: then it may become somebody else's once it is given up.
+    /// Returns true if another kernel sees the memory, too. Another user may then get the memory once it is given up.
     pub fn is_shared_across(&self) -> bool {
         matches!(self.mapping.backing, MappingBacking::CrossKernel(_))
     }
 
-    /// Bytes.
+    /// Number of bytes.
     pub fn size(&self) -> RegionSize {
         RegionSize(self.mapping.bytes as u64)
     }
@@ -245,14 +245,14 @@ impl SharedMapping {
         }
         // SAFETY: `at` is inside the mapping (both fields are the mapping's, from `new`), which outlives `self`, is page aligned and cannot
         // shrink (its file is sealed; or the driver of the guest's window says how large it is and never takes pages away without others in
-        // their place, or that of granted pages leaves them to who maps them, see `window_extent`; or it is a device's, and what its end does
-        // to us lets nothing be seen; or it belongs to a platform that promised so in `from_raw`). Other domains reach these bytes by mappings
-        // of their own; this program reaches them by atomics, so no access of ours races with another of ours, and by
-        // `Payload`, whose spans are disjoint from the words that atomics are used on.
+        // their place, or that of granted pages leaves them to the process that maps them, see `window_extent`; or it is a device's, and what
+        // its end does to us lets nothing be seen; or it belongs to a platform that promised so in `from_raw`). Other domains reach these bytes
+        // by mappings of their own; this program reaches them by atomics, so no access of ours races with another of ours, and by
+        // `Payload`. The spans of `Payload` are disjoint from the words that atomics are used on.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(4 * at as usize).cast()) }
     }
 
-    /// Where `len` words from `at` on lie.
+    /// Returns the address of `len` words from word `at` on.
     #[inline(always)]
     fn words(&self, at: u32, len: usize) -> *mut u32 {
         let (start, end) = (at as usize, (at as usize).saturating_add(len));
@@ -271,15 +271,15 @@ impl SharedMapping {
         unsafe { self.mapping.base.as_ptr().add(at as usize) }
     }
 
-    /// Where `len` bytes at `at` lie in this process, for those who may touch them by raw pointers only; None outside.
+    /// Returns the address of `len` bytes at `at`, for callers that use raw pointers only; None outside of the mapping.
     pub fn pointer(&self, at: u64, len: u64) -> Option<NonNull<u8>> {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.mapping.bytes as u64);
         // SAFETY: inside the mapping, by what was just found.
         inside.then(|| unsafe { self.mapping.base.add(at as usize) })
     }
 
-    /// Gives the pages of `len` bytes at `at` back to the system; they read as zeroes afterwards. Both in whole pages.
-    /// What others wrote there is lost for all, so only who owns the bytes by the protocol calls this.
+    /// Returns the pages of `len` bytes at `at` to the system; they read as zeroes afterwards. `at` and `len` are multiples of the page
+    /// size. The bytes are lost for every process that maps them, so only the owner of the bytes by the protocol calls this.
     pub fn discard_pages(&self, at: u64, len: u64) {
         let len = usize::try_from(len).expect("a span of the mapping fits into memory");
         let start = self.bytes(at, len);
@@ -291,7 +291,7 @@ impl SharedMapping {
     }
 }
 
-/// A panic that costs whoever does not panic nothing but the comparison.
+/// Panics. Kept out of line so that a caller that stays inside pays for the comparison only.
 #[cold]
 #[inline(never)]
 fn out_of_bounds() -> ! {
@@ -316,8 +316,8 @@ impl Words for SharedMapping {
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = at;
     }
-    /// By a copy, as in [`Payload`]: a cell of the ring is written in full before its stamp says so, and what a peer that does
-    /// not keep to that makes of it is checked afterwards.
+    /// Copies as [`Payload`] does: a correct peer writes a cell of the ring completely before it stores the stamp. The copy of a cell from
+    /// any other peer is checked afterwards.
     #[inline(always)]
     fn load_words<const N: usize>(&self, at: u32) -> [u32; N] {
         let mut words = [0; N];
@@ -330,17 +330,17 @@ impl Words for SharedMapping {
     fn store(&self, at: u32, value: u32, order: Ordering) {
         self.word(at).store(value, order);
     }
-    /// By copies, as in [`Payload`]: nobody is to look at the words before a store says so that comes after them, and what a peer
-    /// that looks all the same makes of them is its own affair.
+    /// Copies as [`Payload`] does: a correct peer does not read the words before a later store says that they are complete. A peer that
+    /// reads them earlier harms only itself.
     ///
-    /// The words go one at a time, as the caller has just written them: a load of several together would have to wait until
-    /// those stores, and all before them, have left the processor, which is as long as the lines of earlier messages take.
+    /// The words are stored one at a time, as the caller has just written them. A load of several together would have to wait until
+    /// those stores, and all before them, have left the CPU, which takes as long as the cache lines of earlier messages take.
     #[inline(always)]
     fn store_words(&self, at: u32, first: u32, words: &[u32], bytes: &[u8]) {
         let to = self.words(at, 1 + words.len() + bytes.len().div_ceil(4));
         let (whole, rest) = bytes.as_chunks::<4>();
-        // SAFETY: all words are inside the mapping (checked by `words`), which is not part of the slices, because nobody holds a
-        // slice into a mapping.
+        // SAFETY: all words are inside the mapping (checked by `words`), which is not part of the slices, because no slice into a
+        // mapping exists.
         unsafe {
             to.write(first);
             for (at, word) in words.iter().enumerate() {
@@ -382,22 +382,22 @@ impl Words for SharedMapping {
     fn heavy_fence(&self) -> bool {
         asymmetric_fence::heavy_fence(FenceScope::Machine)
     }
-    /// Where all who map the memory run under this kernel. What a platform brought may be shared with another one.
+    /// Returns true if all processes that map the memory run under this kernel. A platform's memory may be shared with another one.
     fn has_heavy_fence(&self) -> bool {
         matches!(self.mapping.backing, MappingBacking::File) && asymmetric_fence::is_registered(FenceScope::Machine)
     }
 }
 
 impl Payload for SharedMapping {
-    /// The argument for the whole project: foreign memory may change while we copy. The copy is made over raw pointers, by
-    /// the system's `memcpy` nearly always; no reference to the foreign bytes exists, the compiler sees neither side again
-    /// through this pointer, and a torn copy is a wrong payload, never a wrong program, since lengths and places were fetched
-    /// and checked before. In the abstract machine a racing plain read has no meaning; no stable Rust operation says what we
-    /// mean (a byte-wise atomic copy), and every virtual machine monitor rests on the same step.
+    /// The argument for the whole project: foreign memory may change while we copy. The copy is made over raw pointers, nearly
+    /// always by the system's `memcpy`. No reference to the foreign bytes exists, and the compiler sees neither side again
+    /// through this pointer. A torn copy is a wrong payload, never a wrong program, because lengths and positions were fetched
+    /// and checked before. In the abstract machine a racing plain read is undefined. No stable Rust operation expresses what is
+    /// meant (a byte-wise atomic copy), and every virtual machine monitor depends on the same step.
     fn copy_in(&self, at: u64, from: &[u8]) {
         let to = self.bytes(at, from.len());
         // SAFETY: `to` has room for `from` inside the mapping (checked by `bytes`), and the mapping is not part of `from`,
-        // because nobody holds a slice into a mapping.
+        // because no slice into a mapping exists.
         unsafe { copy(from.as_ptr(), to, from.len()) }
     }
 

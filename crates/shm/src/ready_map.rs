@@ -1,4 +1,4 @@
-//! The ready map: peers set their bits, the receiver looks at one word, and sleeps only if no bit is set.
+//! The ready map: peers set their bits, the receiver checks one word, and sleeps only if no bit is set.
 //!
 //! Layout in [`isthmus_layout::ready_map`]. The letters pair as in [`ring`](crate::ring).
 
@@ -15,20 +15,20 @@ pub struct ReadyMap<M> {
 }
 
 impl<M: Words> ReadyMap<M> {
-    /// Over the ready map's memory.
+    /// Creates the receiver's side over the ready map's memory.
     pub fn new(memory: M) -> Self {
         Self { memory }
     }
 
-    /// The one place to look at, however many peers there are.
+    /// Returns true if any bit is set. It loads one word, however many peers there are.
     #[inline]
     pub fn is_any_set(&self) -> bool {
         self.memory.load(SUMMARY, Relaxed) != 0
     }
 
-    /// Clears all bits and names those that were set. Peers can set any bit: the caller knows which bits mean something.
+    /// Clears all bits and calls `found` for each that was set. Peers can set any bit; the caller knows which bits are in use.
     pub fn drain(&self, mut found: impl FnMut(ReadyBit)) {
-        // K, with L in `set` (modelled): whoever sees `SUMMARY` sees the bit, and what was published before it.
+        // K, with L in `set` (modelled): a receiver that sees `SUMMARY` sees the bit, and what was published before it.
         let summary = self.memory.swap(SUMMARY, 0, Acquire);
         let mut groups = if summary & ANY_GROUP != 0 { u32::MAX } else { summary } & ALL_GROUPS;
         while groups != 0 {
@@ -52,7 +52,7 @@ impl<M: Words> ReadyMap<M> {
         }
     }
 
-    /// Before sleeping: says so and looks again. True if the receiver may sleep until its doorbell rings.
+    /// Marks the receiver as sleeping and checks again. Returns true if it may sleep until its doorbell rings.
     pub fn begin_sleep(&self) -> bool {
         self.memory.store(SLEEPING, 1, Relaxed);
         // O, with P in `set` (modelled): either the peer sees us asleep, or we see its bit.
@@ -64,7 +64,7 @@ impl<M: Words> ReadyMap<M> {
         quiet
     }
 
-    /// After sleeping: doorbells are not needed any more.
+    /// Marks the receiver as awake, so that peers ring no more doorbells.
     pub fn end_sleep(&self) {
         self.memory.store(SLEEPING, 0, Relaxed);
     }
@@ -78,18 +78,18 @@ pub struct PeerReadyBit<M> {
 }
 
 impl<M: Words> PeerReadyBit<M> {
-    /// Sets `ready_bit` of the ready map in `memory`.
+    /// Creates the side of a peer that sets `ready_bit` of the ready map in `memory`.
     pub fn new(memory: M, ready_bit: ReadyBit) -> Self {
         Self { memory, ready_bit }
     }
 
-    /// Sets our bit. True if the receiver sleeps and its doorbell must be rung; one peer only gets that answer.
+    /// Sets our bit. Returns true if the receiver sleeps and its doorbell must be rung. Only one peer gets true.
     pub fn set(&self) -> bool {
         crate::step!("set");
         // N, with M in `drain`.
         self.memory.or(self.ready_bit.word(), self.ready_bit.bit(), Release);
         // L, with K in `drain`. A store would not do: of two peers' stores the receiver reads only the later one, and need not
-        // see the bit that was set before the other. `or` reads as well, so whoever reads it has what all before it released.
+        // see the bit that was set before the other. `or` reads as well, so a thread that reads it has what all before it released.
         self.memory.or(SUMMARY, self.ready_bit.group_bit(), Release);
         // P, with O in `begin_sleep`.
         self.memory.fence();

@@ -9,17 +9,17 @@
 //!     stamp: lap     lap+1                         lap
 //! ```
 //!
-//! There is no shared tail. A cell says by its *stamp* that it is full, and stamp and message share a line, so a small message
-//! crosses between two processors as one line, and so do two that follow each other closely. The stamp is the number of laps
-//! begun, so what the lap before left is "empty".
-//! The consumer publishes its head a quarter of a ring at a time; the producer looks at it only when its last look says "full".
+//! There is no shared tail. The *stamp* of a cell marks it as full. Stamp and message share a cache line, so a small message
+//! moves between two CPUs as one line, and so do two messages that follow each other closely. The stamp is the number of laps
+//! begun, so a stamp left by the lap before means "empty".
+//! The consumer publishes its head once per quarter of a ring. The producer reads it only when its cached copy says "full".
 //!
-//! Two words keep anybody from having to poll. `PARKED`: the consumer looks elsewhere and wants its bit set in the ready map. `BLOCKED`: the
-//! producer waits for room. Both follow one rule: say so, fence, look again; and after publishing: fence, look whether the
-//! other said so. A consumer that has been busy for a while says so too ([`ASYMMETRIC`]): then its producer's fence costs nothing,
-//! and parking costs the consumer a [heavy fence](Words::heavy_fence) for both.
+//! Two words make polling unnecessary. `PARKED`: the consumer does not poll and wants its bit set in the ready map. `BLOCKED`: the
+//! producer waits for room. Both follow one rule: set the word, fence, check again; and after publishing: fence, check whether the
+//! other side has set its word. A consumer that has been busy for a while marks this too ([`ASYMMETRIC`]). Its producer's
+//! fence is then free, and parking costs the consumer a [heavy fence](Words::heavy_fence) for both.
 //!
-//! What orders what: each letter stands in two places.
+//! The orderings. Each letter stands in two places.
 //!
 //! | letters | store | load | proved |
 //! | --- | --- | --- | --- |
@@ -40,29 +40,29 @@ use isthmus_layout::channel::{
 use isthmus_layout::limits::{FINAL_RECORD_CELLS, RECORD_CELLS_MAX, RING_CELLS};
 use isthmus_layout::record::BODY_WORDS_MAX;
 
-/// Cells that records take, but for the last one of all.
+/// Number of cells for records, without those kept for the final record.
 const USABLE_CELLS: u32 = RING_CELLS - FINAL_RECORD_CELLS;
 
-/// Cells consumed before the producer must be told ([`Consumer::publish`]): it is never told later than that, so one that
-/// waits for room in a full ring is told while there is still something left to consume. A producer that has no room and says
-/// so has more cells outstanding, even by the last head it was told of, so the telling that wakes it is still to come.
+/// Number of consumed cells after which the producer must be notified ([`Consumer::publish`]). It is never notified later, so a
+/// producer that waits for room in a full ring is notified while there is still something left to consume. A blocked producer has more
+/// cells outstanding than this, even by the last head that it was notified of, so the notification that wakes it is still to come.
 const HEAD_PUBLISH_INTERVAL: u32 = RING_CELLS / 4;
 const _: () = assert!(HEAD_PUBLISH_INTERVAL + RECORD_CELLS_MAX <= USABLE_CELLS - HEAD_PUBLISH_INTERVAL);
 
-/// Records after which a consumer counts as busy, and fences after which a producer does: by then a heavy fence at the end is cheaper
-/// than a fence for each.
+/// Number of records after which a consumer counts as busy, and of fences after which a producer does. From then on one heavy fence
+/// at the end is cheaper than a fence for each record.
 const LIGHT_FENCE_AFTER: u32 = 256;
 
-/// Cells ahead of the next one that a producer asks its processor for: far enough that the consumer does not look there yet.
+/// Distance of the cell that a producer prefetches, in cells. It is large enough that the consumer does not poll that cell yet.
 const PREFETCH_CELLS: u32 = 8;
 
-/// Why nothing was pushed.
+/// The reason that a record was not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// No room for this record now.
     #[error("the ring is full")]
     Full,
-    /// The consumer broke the contract.
+    /// The consumer violated the protocol.
     #[error(transparent)]
     Fault(#[from] PeerFault),
 }
@@ -73,18 +73,18 @@ pub struct Producer<M> {
     memory: M,
     at: DirectionLayout,
     tail: u32,
-    /// The consumer's head when we looked last.
+    /// The consumer's head when the producer read it last.
     head: u32,
-    /// Our light fences hold. Not asked for before we have been busy: to be registered can take a program with many threads some
-    /// milliseconds, once.
+    /// Light fences suffice. Not requested before the producer has been busy, because the registration can take some milliseconds, once,
+    /// in a program with many threads.
     light_fence_active: bool,
-    /// Full fences so far, as far as they matter.
+    /// Number of full fences so far (saturating).
     fence_count: u32,
     counters: RingCounters,
     slow_path_reasons: SlowPathReasons,
 }
 
-/// What a producer counted, for display.
+/// Counters of a producer, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingCounters {
     /// Messages sent.
@@ -115,13 +115,13 @@ impl RecordBuffer {
         self.head.kind
     }
 
-    /// Bytes of its body.
+    /// Number of bytes of the body.
     #[inline]
     pub fn bytes(&self) -> u16 {
         self.head.body_bytes
     }
 
-    /// Its body, the last word padded.
+    /// The body, with the last word padded.
     #[inline]
     pub fn words(&self) -> &[u32] {
         &self.words[..usize::from(self.head.body_bytes).div_ceil(4)]
@@ -129,13 +129,13 @@ impl RecordBuffer {
 }
 
 impl<M: Words> Producer<M> {
-    /// The sending side of the direction at `at`, from the start.
+    /// Creates the sending side of the direction at `at`, with an empty ring.
     pub fn new(memory: M, at: DirectionLayout) -> Self {
         let (counters, slow_path_reasons) = (RingCounters::default(), SlowPathReasons::default());
         Self { memory, at, tail: 0, head: 0, light_fence_active: false, fence_count: 0, counters, slow_path_reasons }
     }
 
-    /// Puts a record into the ring: `words`, then `message`. The consumer may see it at once; [`Self::wake`] must follow,
+    /// Writes a record into the ring: `words`, then `message`. The consumer may see it at once. [`Self::wake`] must follow,
     /// after this record or after the last of several.
     #[inline(always)]
     pub fn push(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
@@ -149,19 +149,19 @@ impl<M: Words> Producer<M> {
         Ok(())
     }
 
-    /// Puts the last record of all into the ring, one of a single cell: for it there is room where there is none for any other.
+    /// Writes the final record of the ring, which has a single cell. Room for it is left when there is none for any other record.
     #[cold]
     pub fn push_final(&mut self, kind: u8, words: &[u32]) -> Result<(), PushError> {
         assert!(words.len() <= FIRST_CELL_WORDS); // Ours.
         if self.tail.wrapping_sub(self.head) == RING_CELLS {
-            return Err(PushError::Full); // This was not the first last one.
+            return Err(PushError::Full); // A final record was written before.
         }
         self.write_first(record_header(kind, words, &[]), (words, &[]));
         self.publish_record(1);
         Ok(())
     }
 
-    /// The same for a record of more than one cell.
+    /// Writes a record of more than one cell.
     #[inline(never)]
     fn push_multi_cell(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
         assert!(4 * words.len() + message.len() <= 4 * BODY_WORDS_MAX); // Ours.
@@ -176,22 +176,22 @@ impl<M: Words> Producer<M> {
         Ok(())
     }
 
-    /// Writes a record's first cell, but the stamp.
+    /// Writes a record's first cell, without the stamp.
     #[inline(always)]
     fn write_first(&self, head: RecordHeader, (words, bytes): Body<'_>) {
         self.memory.store_words(self.cell(self.tail) + RECORD_HEADER, head.emit(), words, bytes);
     }
 
-    /// A record of so many cells is written: shows it.
+    /// Publishes a record of `cells` cells that was written.
     #[inline(always)]
     fn publish_record(&mut self, cells: u32) {
-        // B, with A in `is_cell_full` (modelled): whoever sees the stamp sees the record.
+        // B, with A in `is_cell_full` (modelled): a consumer that sees the stamp sees the record.
         self.memory.store(self.cell(self.tail) + STAMP, full_stamp(self.tail), Release);
         self.tail = self.tail.wrapping_add(cells);
         self.memory.prefetch(self.cell(self.tail.wrapping_add(PREFETCH_CELLS)));
     }
 
-    /// After publishing: true if the consumer is parked and its bit must be set in the ready map. Answers true to one caller only.
+    /// Returns true if the consumer is parked and its bit must be set in the ready map. Called after publishing. Returns true once per parking.
     #[inline(always)]
     pub fn wake(&mut self) -> bool {
         if self.light_fence_active {
@@ -213,7 +213,7 @@ impl<M: Words> Producer<M> {
         self.memory.load(parked, Relaxed) & IS_PARKED != 0 && self.memory.swap(parked, 0, Relaxed) & IS_PARKED != 0
     }
 
-    /// Once there have been enough fences, those that follow are to be light, if they can be.
+    /// Counts a full fence. After enough of them, the following fences are light if the memory allows it.
     fn count_fence(&mut self) {
         self.fence_count = self.fence_count.saturating_add(1);
         if self.fence_count == LIGHT_FENCE_AFTER {
@@ -221,7 +221,7 @@ impl<M: Words> Producer<M> {
         }
     }
 
-    /// True if a record of the largest size fits now.
+    /// Returns true if a record of the largest size fits now.
     pub fn has_room(&mut self) -> Result<bool, PeerFault> {
         match self.ensure_room(RECORD_CELLS_MAX) {
             Ok(()) => Ok(true),
@@ -230,15 +230,15 @@ impl<M: Words> Producer<M> {
         }
     }
 
-    /// Before sleeping until there is room: says so. The caller looks again afterwards ([`Self::has_room`], the slab's
-    /// `has_room`) and sleeps only if there is still none.
+    /// Tells the consumer that this producer waits for room. Called before sleeping. The caller checks again afterwards
+    /// ([`Self::has_room`], the slab's `has_room`) and sleeps only if there is still none.
     pub fn block(&mut self) {
         self.memory.store(self.at.producer + BLOCKED, 1, Relaxed);
         // G, with H in `publish` (modelled): either the consumer sees us blocked, or we see its new head.
         self.memory.fence();
     }
 
-    /// Records what was sent, where the other side and the daemon can read it.
+    /// Counts a sent message, where the other side and the daemon can read the counters.
     #[inline]
     pub fn count(&mut self, bytes: u64) {
         self.counters.messages += 1;
@@ -249,14 +249,14 @@ impl<M: Words> Producer<M> {
         self.memory.store_words(self.at.producer + MESSAGES, messages as u32, &further, &[]);
     }
 
-    /// Records that a doorbell was rung.
+    /// Counts a rung doorbell.
     pub fn count_doorbell(&mut self) {
         self.counters.doorbells += 1;
         let doorbells = self.counters.doorbells;
         self.memory.store_words(self.at.producer + DOORBELLS, doorbells as u32, &[(doorbells >> 32) as u32], &[]);
     }
 
-    /// Says why slower ways are taken, where the daemon can read it.
+    /// Publishes why slower paths are taken, where the daemon can read it.
     #[inline]
     pub fn publish_slow_path_reasons(&mut self, slow_path_reasons: SlowPathReasons) {
         if self.slow_path_reasons != slow_path_reasons {
@@ -265,12 +265,12 @@ impl<M: Words> Producer<M> {
         }
     }
 
-    /// What was counted.
+    /// The producer's counters.
     pub fn counters(&self) -> RingCounters {
         self.counters
     }
 
-    /// True if the consumer has published that it consumed everything.
+    /// Returns true if the consumer has published that it consumed everything.
     pub fn is_drained(&mut self) -> bool {
         self.load_consumer_head() == self.tail
     }
@@ -279,7 +279,7 @@ impl<M: Words> Producer<M> {
         self.at.ring + position % RING_CELLS * CELL_WORDS
     }
 
-    /// Makes sure of `cells` free cells.
+    /// Checks that `cells` cells are free.
     #[inline(always)]
     fn ensure_room(&mut self, cells: u32) -> Result<(), PushError> {
         if self.tail.wrapping_sub(self.head) + cells <= USABLE_CELLS { Ok(()) } else { self.ensure_room_slow(cells) }
@@ -291,7 +291,7 @@ impl<M: Words> Producer<M> {
         if self.tail.wrapping_sub(self.head) + cells > USABLE_CELLS { Err(PushError::Full) } else { Ok(()) }
     }
 
-    /// Looks at the consumer's head. One that cannot be is not kept: what we do with `head` needs no more checks.
+    /// Reads the consumer's head. An impossible head is not stored, so later uses of `head` need no more checks.
     fn refresh_head(&mut self) -> Result<(), PeerFault> {
         let head = self.load_consumer_head();
         if self.tail.wrapping_sub(head) > RING_CELLS {
@@ -306,28 +306,28 @@ impl<M: Words> Producer<M> {
         self.memory.load(self.at.consumer + HEAD, Acquire)
     }
 
-    /// Writes what of a record of so many cells lies behind its first.
+    /// Writes all cells of a record of `cells` cells except the first.
     fn write_next_cells(&self, cells: u32, mut rest: Body<'_>) {
         for cell in 1..cells {
             let (words, bytes);
             ((words, bytes), rest) = split(rest, NEXT_CELL_WORDS);
             let position = self.tail.wrapping_add(cell);
-            // Of the same record, so seen with it: B covers this stamp too.
+            // This stamp belongs to the same record and is seen with it: B covers it too.
             self.memory.store_words(self.cell(position) + STAMP, full_stamp(position), words, bytes);
         }
     }
 }
 
-/// Words of body in a record's first cell.
+/// Number of body words in a record's first cell.
 const FIRST_CELL_WORDS: usize = FIRST_BODY_WORDS as usize;
 
-/// Words of body in each further one.
+/// Number of body words in each further cell.
 const NEXT_CELL_WORDS: usize = NEXT_BODY_WORDS as usize;
 
 /// A record's body, or a part of it: words, and bytes behind them.
 type Body<'a> = (&'a [u32], &'a [u8]);
 
-/// What of a body fits into so many words, and the rest.
+/// Splits a body into the part that fits into `room` words, and the rest.
 fn split((words, message): Body<'_>, room: usize) -> (Body<'_>, Body<'_>) {
     let (words, further) = words.split_at(words.len().min(room));
     let (message, behind) = message.split_at(message.len().min(4 * (room - words.len())));
@@ -345,19 +345,19 @@ pub struct Consumer<M> {
     memory: M,
     at: DirectionLayout,
     head: u32,
-    /// What the producer can see of our head.
+    /// The head that was published to the producer.
     published: u32,
-    /// What we have told the producer of our head, fence and all. Between two tellings it may see less than what is published.
+    /// The head that the producer was notified of, with a fence. Between two notifications it may see less than what is published.
     notified_head: u32,
     parked: bool,
-    /// Records since we were parked last.
+    /// Number of records since the consumer was parked last.
     busy: u32,
-    /// We have told the producer that a light fence will do.
+    /// The producer knows that a light fence suffices.
     light_fence_active: bool,
 }
 
 impl<M: Words> Consumer<M> {
-    /// The receiving side of the direction at `at`, from the start.
+    /// Creates the receiving side of the direction at `at`, with an empty ring.
     pub fn new(memory: M, at: DirectionLayout) -> Self {
         Self { memory, at, head: 0, published: 0, notified_head: 0, parked: false, busy: 0, light_fence_active: false }
     }
@@ -390,7 +390,7 @@ impl<M: Words> Consumer<M> {
         Ok(true)
     }
 
-    /// The body of a record in the cells after its first.
+    /// Reads the body of a record in the cells after its first.
     #[inline(never)]
     fn read_next_cells(&self, words: &mut [u32]) {
         for (cell, chunk) in words.chunks_mut(NEXT_BODY_WORDS as usize).enumerate() {
@@ -400,7 +400,7 @@ impl<M: Words> Consumer<M> {
         }
     }
 
-    /// Spares the producer its fences from now on. It may go on fencing for as long as it does not know.
+    /// Tells the producer that light fences suffice from now on. The producer may use full fences until it sees this.
     #[cold]
     fn enable_light_fence(&mut self) {
         if self.memory.has_heavy_fence() {
@@ -409,13 +409,13 @@ impl<M: Words> Consumer<M> {
         }
     }
 
-    /// True if a record waits.
+    /// Returns true if a record waits.
     #[inline]
     pub fn has_record(&self) -> Result<bool, PeerFault> {
         self.is_cell_full(self.cell(self.head))
     }
 
-    /// The same, when the next cell is known.
+    /// Returns true if the next cell, `cell`, is full.
     #[inline(always)]
     fn is_cell_full(&self, cell: u32) -> Result<bool, PeerFault> {
         // A, with B in `publish_record` (modelled): a cell that is stamped was written in full before.
@@ -429,20 +429,20 @@ impl<M: Words> Consumer<M> {
         }
     }
 
-    /// True if no record waits, and the producer can see how far we are: the cheapest look there is. A record that it sees is taken by
-    /// [`Self::pop`], which looks again.
+    /// Returns true if no record waits and the producer can see the current head. This is the cheapest check. [`Self::pop`] checks again
+    /// before it takes a record.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.head == self.published && self.memory.load(self.cell(self.head) + STAMP, Relaxed) == empty_stamp(self.head)
     }
 
-    /// True if the producer should hear of our head now.
+    /// Returns true if the producer should be notified of the head now.
     #[inline]
     pub fn needs_publish(&self) -> bool {
         self.head.wrapping_sub(self.notified_head) >= HEAD_PUBLISH_INTERVAL
     }
 
-    /// Tells the producer how far we are. True if it is blocked and its bit must be set in the ready map; answers true once.
+    /// Publishes the head. Returns true if the producer is blocked and its bit must be set in the ready map. Returns true once per block.
     pub fn publish(&mut self) -> bool {
         self.publish_head();
         self.notified_head = self.head;
@@ -458,7 +458,7 @@ impl<M: Words> Consumer<M> {
         self.published = self.head;
     }
 
-    /// Stops looking: from now on the producer sets our bit in the ready map. False if a record came meanwhile; then nothing is parked.
+    /// Stops polling: from now on the producer sets our bit in the ready map. Returns false, without parking, if a record arrived meanwhile.
     pub fn park(&mut self) -> Result<bool, PeerFault> {
         (self.parked, self.busy) = (true, 0);
         self.memory.store(self.at.consumer + PARKED, IS_PARKED, Relaxed);
@@ -477,14 +477,14 @@ impl<M: Words> Consumer<M> {
         came.map(|came| !came)
     }
 
-    /// Looks again, if we are parked.
+    /// Resumes polling if the consumer is parked.
     pub fn unpark(&mut self) {
         if std::mem::take(&mut self.parked) {
             self.memory.store(self.at.consumer + PARKED, 0, Relaxed);
         }
     }
 
-    /// What the producer says it sent. For display: it may say anything.
+    /// The counters that the producer wrote. For display only, because the producer may write anything.
     pub fn counters(&self) -> RingCounters {
         let shown = |at: u32| {
             let at = self.at.producer + at;

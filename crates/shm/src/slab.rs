@@ -1,8 +1,8 @@
-//! The slab: message bytes too many for a record, as a ring of bytes.
+//! The slab: a ring of bytes for messages that are too long for a record.
 //!
-//! The producer reserves a *fragment*, copies into it, and sends its place in a record. The consumer copies out and gives the fragment
-//! back; fragments come back in the order in which they went. Positions run free, a fragment never wraps: where the end is too near,
-//! the producer starts over at offset 0, and the consumer sees the gap from the offset.
+//! The producer reserves a *fragment*, copies into it, and sends its position in a record. The consumer copies out and gives the fragment
+//! back; fragments are given back in the order in which they were sent. Positions run free, and a fragment never wraps: if the end is
+//! too near, the producer starts over at offset 0, and the consumer detects the gap from the offset.
 
 use crate::fault::PeerFault;
 use crate::words::Words;
@@ -30,7 +30,7 @@ pub struct SlabProducer<M> {
 }
 
 impl<M: Words> SlabProducer<M> {
-    /// The sending side of the direction at `at`, from the start.
+    /// Creates the sending side of the direction at `at`, with an empty slab.
     pub fn new(memory: M, at: DirectionLayout, size: SlabSize) -> Self {
         Self { memory, at, size, tail: 0, head: 0, dirty: 0 }
     }
@@ -48,19 +48,19 @@ impl<M: Words> SlabProducer<M> {
         Ok(self.try_reserve(len).or_else(|| self.try_reserve(min_len.min(len))))
     }
 
-    /// True if a fragment of `min_len` bytes (or a quarter of the slab, if that is less) can be reserved now.
+    /// Returns true if a fragment of `min_len` bytes (or a quarter of the slab, if that is less) can be reserved now.
     pub fn has_room(&mut self, min_len: u32) -> Result<bool, PeerFault> {
         self.refresh_head()?;
         Ok(self.start(min_len.min(self.size.bytes() / 4)).is_some())
     }
 
-    /// Where the bytes of a fragment lie in the region.
+    /// Returns the position of a fragment's bytes in the region.
     pub fn region_offset(&self, fragment: Fragment) -> u64 {
         self.at.slab + u64::from(fragment.offset)
     }
 
-    /// If everything was given back and more than `keep` bytes were used since last time: the bytes of the region, offset and
-    /// length, whose pages nobody needs any more.
+    /// Returns the pages that are not needed any more, as offset and length in the region, if everything was given back and more than
+    /// `keep` bytes were used since the last call.
     pub fn idle_pages(&mut self, keep: u32) -> Result<Option<(u64, u64)>, PeerFault> {
         if self.dirty <= keep {
             return Ok(None);
@@ -73,7 +73,7 @@ impl<M: Words> SlabProducer<M> {
         Ok(Some((self.at.slab, used.next_multiple_of(u64::from(isthmus_layout::limits::PAGE_BYTES)))))
     }
 
-    /// Bytes used since the pages were given back last.
+    /// Number of bytes used since the pages were given back last.
     pub fn dirty_bytes(&self) -> u32 {
         self.dirty
     }
@@ -81,7 +81,7 @@ impl<M: Words> SlabProducer<M> {
     fn try_reserve(&mut self, len: u32) -> Option<Fragment> {
         let start = self.start(len)?;
         if self.head == self.tail {
-            self.head = start; // The skipped bytes are nobody's: the consumer's head has yet to pass them, we need not wait.
+            self.head = start; // No side uses the skipped bytes. The consumer's head has yet to pass them, and we need not wait.
         }
         self.tail = start.wrapping_add(round_up_to_line(len));
         let offset = start % self.size.bytes();
@@ -89,7 +89,7 @@ impl<M: Words> SlabProducer<M> {
         Some(Fragment { offset, len })
     }
 
-    /// The position at which `len` bytes would begin.
+    /// Returns the position at which `len` bytes would begin.
     fn start(&self, len: u32) -> Option<u32> {
         let size = self.size.bytes();
         let to_end = size - self.tail % size;
@@ -127,12 +127,12 @@ pub struct SlabConsumer<M> {
     size: SlabSize,
     head: u32,
     published: u32,
-    /// What the producer was told of our head, fence and all. Between two tellings it may see less than what is published.
+    /// The head that the producer was notified of, with a fence. Between two notifications it may see less than what is published.
     notified_head: u32,
 }
 
 impl<M: Words> SlabConsumer<M> {
-    /// The receiving side of the direction at `at`, from the start.
+    /// Creates the receiving side of the direction at `at`, with an empty slab.
     pub fn new(memory: M, at: DirectionLayout, size: SlabSize) -> Self {
         Self { memory, at, size, head: 0, published: 0, notified_head: 0 }
     }
@@ -145,10 +145,10 @@ impl<M: Words> SlabConsumer<M> {
         Ok(region.span(Offset(self.at.slab + u64::from(fragment.offset)), Len(u64::from(fragment.len)))?)
     }
 
-    /// Gives a fragment back, once its bytes were copied. True if the producer must be told of it now: the caller publishes, here and
-    /// then the ring, whose `publish` fences and looks whether the producer waits. That is once a quarter of the slab, and no
-    /// publishing in between puts it off: a producer that has no room for a quarter has more than half of the slab outstanding,
-    /// even by the last head it was told of, so the telling that wakes it is still to come.
+    /// Gives a fragment back after its bytes were copied. Returns true if the producer must be notified now. The caller then publishes
+    /// here and on the ring, because the ring's `publish` fences and checks whether the producer waits. That happens once per quarter of
+    /// the slab, and publishing in between does not postpone it. A producer that has no room for a quarter has more than half of the slab
+    /// outstanding, even by the last head it was notified of, so the notification that wakes it is still to come.
     pub fn release(&mut self, fragment: Fragment) -> bool {
         let size = self.size.bytes();
         let gap = fragment.offset.wrapping_sub(self.head % size) % size;
@@ -160,12 +160,12 @@ impl<M: Words> SlabConsumer<M> {
         due
     }
 
-    /// True if the producer does not know yet how far we are.
+    /// Returns true if the current head is not published yet.
     pub fn has_unpublished(&self) -> bool {
         self.head != self.published
     }
 
-    /// Tells the producer how far we are. Where it may be waiting, the ring's `publish` follows, which fences and looks.
+    /// Publishes the head. If the producer may be waiting, the ring's `publish` must follow, which fences and checks.
     pub fn publish(&mut self) {
         // I, with J in `refresh_head` (modelled): our copies are complete before the producer may write the bytes again.
         self.memory.store(self.at.consumer + SLAB_HEAD, self.head, Release);

@@ -7,7 +7,7 @@
 //! Without that driver the window is what the kernel shows of the device in sysfs: all of it, to root.
 //!
 //! Under Xen an extent is an allocation of the kernel's own driver for pages that are granted to other domains, `xen/gntalloc`. It maps
-//! pages that are there or nothing, and who maps them keeps them.
+//! pages that exist or nothing, and a process that maps them keeps them.
 
 use crate::mapping::Access;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -70,23 +70,23 @@ pub const SETTLE: Opcode = opcode::none(0xb1, 0x4a);
 /// `RawExtent::memory_type`: as ordinary memory.
 pub const WRITE_BACK: u32 = 1;
 
-/// What the driver says of an extent.
+/// The driver's description of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentInfo {
-    /// Bytes that can be mapped, from 0. There are never less: an extent never changes its size, and where its device goes away
-    /// what is mapped shows pages of its own.
+    /// Number of bytes that can be mapped, from 0. It never falls: an extent never changes its size, and if its device is removed,
+    /// its mappings show pages of their own.
     pub bytes: u64,
-    /// What may be done with them.
+    /// The permitted access.
     pub access: Access,
-    /// How they are cached, by the driver's number (`ISTHMUS_MEMORY_…`), once they have been touched.
+    /// How the pages are cached, by the driver's number (`ISTHMUS_MEMORY_…`), once they have been touched.
     pub memory_type: u32,
-    /// The extent was revoked or settled, or its device is gone: nobody else sees what is mapped.
+    /// The extent was revoked or settled, or its device is gone: no other process sees what is mapped.
     pub gone: bool,
-    /// Its bytes stay, whatever becomes of the window.
+    /// The bytes stay, whatever happens to the window.
     pub is_private: bool,
 }
 
-/// What the driver says of this descriptor; None where it is none of the driver's extents.
+/// Returns the driver's description of this descriptor; None if it is not an extent of the driver.
 pub fn extent(file: impl AsFd) -> Option<ExtentInfo> {
     let found = rustix::fs::fstatfs(&file).ok()?;
     if found.f_type as u64 != MAGIC {
@@ -108,23 +108,23 @@ pub fn extent(file: impl AsFd) -> Option<ExtentInfo> {
 /// `RawExtent::access` of a private extent.
 const ACCESS_PRIVATE: u32 = 7;
 
-/// An extent in which a program may have memory of its own: its bytes stay when window or device are taken away.
+/// An extent in which a program may keep memory of its own: its bytes stay when the window or the device is removed.
 #[derive(Debug)]
 pub struct PrivateExtent(OwnedFd);
 
 impl PrivateExtent {
-    /// None for what is no private extent, or one that is not shared any more.
+    /// Wraps a private extent. Returns None for any other file, or for an extent that is not shared any more.
     pub fn new(file: OwnedFd) -> Option<Self> {
         extent(&file).filter(|extent| extent.is_private && !extent.gone).map(|_| Self(file))
     }
 
-    /// What the driver says of it now.
+    /// Returns the driver's current description of the extent.
     pub fn extent(&self) -> Option<ExtentInfo> {
         extent(&self.0)
     }
 
-    /// Whether these addresses show it from `offset` on, shared, and others can see it, too. All in whole pages. The driver looks at the
-    /// mappings there, so the answer is exact.
+    /// Returns true if these addresses show the extent from `offset` on, shared, and others can see it, too. All values are multiples of
+    /// the page size. The driver checks the mappings there, so the result is exact.
     pub fn is_mapped_at(&self, addresses: &core::ops::Range<usize>, offset: u64) -> Result<bool, Errno> {
         let (address, bytes) = (addresses.start as u64, addresses.len() as u64);
         let mut asked = RawShows { abi: ABI, shows: 0, address, bytes, offset };
@@ -133,8 +133,8 @@ impl PrivateExtent {
         Ok(asked.shows != 0)
     }
 
-    /// Its bytes are copied to pages of its own, which every mapping of it shows from now on; nobody sees a difference, but that others
-    /// do not see what is written there. Only then it can be mapped privately.
+    /// Copies the bytes to pages of the extent's own, which every mapping of it shows from now on. The content stays the same, but others
+    /// do not see what is written afterwards. Only then can the extent be mapped privately.
     pub fn make_private(&self) -> Result<(), Errno> {
         // SAFETY: as above; nothing is passed, and no byte changes.
         unsafe { ioctl(&self.0, NoArg::<SETTLE>::new()) }
@@ -147,22 +147,22 @@ impl AsFd for PrivateExtent {
     }
 }
 
-/// Bytes of a device's memory, of the file that sysfs has for it. They stay as long as the device does.
+/// Returns the size of a device's memory, from the file that sysfs has for it. It stays valid as long as the device does.
 pub(crate) fn device_memory_bytes(file: impl AsFd) -> Option<u64> {
     let found = rustix::fs::fstatfs(&file).ok()?;
     let is_kernels = found.f_type as u64 == SYSFS_MAGIC;
     is_kernels.then(|| rustix::fs::fstat(&file).ok()).flatten().map(|found| found.st_size.unsigned_abs())
 }
 
-/// Drivers of granted pages under Xen, as the kernel lists them among its miscellaneous devices: of a domain's own, and of those that
-/// others granted to it.
+/// Drivers of granted pages under Xen, by their names in the kernel's list of miscellaneous devices: one for pages that this domain
+/// grants, one for pages that others granted to it.
 const XEN_GRANT_DEVICES: [&str; 2] = ["xen/gntalloc", "xen/gntdev"];
 
 /// The major number of all miscellaneous devices.
 const MISC_MAJOR: u32 = 10;
 
-/// True of an open file of a driver that shows granted pages under Xen. The number of its device says so, which the kernel gives to no
-/// other driver; where something else than a driver claims that number (a FUSE file can), the kernel does not open it.
+/// Returns true for an open file of a driver that maps granted pages under Xen. The device number identifies it, because the kernel gives
+/// this number to no other driver. If something that is not a driver claims the number (a FUSE file can), the kernel does not open it.
 pub fn is_xen_grant_file(file: impl AsFd) -> bool {
     let Ok(found) = rustix::fs::fstat(&file) else { return false };
     let is_device = rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
@@ -173,7 +173,7 @@ pub fn is_xen_grant_file(file: impl AsFd) -> bool {
         })
 }
 
-/// The number of a device in the kernel's list: a number and a name in each line.
+/// Returns the minor number of a device in the kernel's list, which has a number and a name in each line.
 fn misc_minor(listed: &str, name: &str) -> Option<u32> {
     let found = listed.lines().filter_map(|line| line.trim().split_once(' ')).find(|(_, listed)| listed.trim() == name);
     found?.0.parse().ok()

@@ -119,7 +119,7 @@ fn scripts() -> impl Strategy<Value = Vec<u32>> {
 /// Set in every kind, so that no head is the stamp before it: a liar does not say the same twice running.
 const KIND: u8 = 0x80;
 
-/// What a consumer would read if records of these lengths stood in the ring, but for the words at `lies`.
+/// The memory that a consumer would read if records of these lengths were in the ring, except for the words at `lies`.
 fn believable(lengths: &[u16], lies: &[(u16, u32)]) -> Vec<u32> {
     let mut script = Vec::new();
     let mut position = 0;

@@ -1,4 +1,4 @@
-//! What each lettered ordering is good for: a model that loom explores in full, and that fails once the letter is left out.
+//! The promise of each lettered ordering: a model that loom explores in full, and that fails once the letter is left out.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p isthmus-shm --test loom --release`
 //!
@@ -14,11 +14,11 @@
 //! | O, P | a sleeping receiver is rung or sees the bit | neither |
 //! | Q, R | an entry of an arena is whole when it is open | old words are read |
 //! | S, T | what is counted is open | it is not looked for again |
-//! | U, V | who writes is waited for, or sees that it is shut | both at once |
+//! | U, V | a writer is waited for, or sees that it is shut | both at once |
 //! | U, W | what was read was read while it was open | newer words are read |
-//! | X, Y | what was written before somebody was out is there | both at once |
+//! | X, Y | what was written before a writer was out is there | both at once |
 //!
-//! Loom tries no order in which a load is answered by a store that comes later in time (load buffering). An ordering that
+//! Loom tries no order in which a load returns a store that comes later in time (load buffering). An ordering that
 //! forbids only that, as C, D, I and J do, shows on memory that must not race: see `loom_models/words.rs`.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "tests")]

@@ -463,7 +463,7 @@ fn a_peer_always_sees_what_was_sent() {
     assert!(counts.warm > 100 && counts.migrated > 20 && counts.evicted + counts.stale > 5, "{counts:?}");
 }
 
-/// What a test needs to know of a region that was warm and is not in use any more.
+/// The facts about a region that was warm and is not in use any more.
 struct Warmed {
     region: isthmus_shm::regcache::RegionKey,
     offset: u64,

@@ -124,7 +124,7 @@ fn registrations_of_the_same_memory_share_it_until_the_last_is_closed() {
     assert!(!add(&mut arena_mapping, 2, 0));
 }
 
-/// What other threads do in memory while it is registered and closed is done as if nothing happened, atomic operations too.
+/// Other threads use memory while it is registered and closed, also by atomic operations, and must see no difference.
 #[test]
 fn registration_is_invisible_to_other_threads() {
     if !possible() {
@@ -216,7 +216,7 @@ fn registered_memory_is_not_cleared_by_advice() {
     assert!(pages.bytes() == pattern(9, MIB));
 }
 
-/// Who is inside is waited for, so that a closed registration is not written any more.
+/// The owner waits for a writer that is inside, so that a closed registration is not written any more.
 #[test]
 fn nothing_is_written_after_the_end() {
     if !possible() {
@@ -357,7 +357,7 @@ fn registration_refuses_unmapped_memory() {
     assert_eq!(words(&pages)[0].load(Ordering::Relaxed), 1);
 }
 
-/// What the file has besides its header is registered memory, whole pages of it, and nothing after that is closed.
+/// Besides its header, the file contains registered memory in whole pages, and nothing after that is closed.
 #[test]
 fn nothing_but_registered_pages_is_in_the_file() {
     if !possible() {

@@ -1,5 +1,5 @@
-//! What a peer may do with a granted region (read it), may not do (anything else), and what it does not let itself be
-//! given.
+//! A peer of a granted region can read it and do nothing else. A peer maps only memory that is sealed, filled and
+//! plain.
 #![cfg(not(miri))] // No memory files, mappings of them, or forks there.
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -44,7 +44,7 @@ impl XenTestbed {
         println!("PASS {what}, after {:.0} s", begun.elapsed().as_secs_f64());
     }
 
-    /// The same of what only the long form of a test has.
+    /// Runs a check that only the long form of a test has.
     pub fn check_long(&mut self, what: &str, check: impl FnOnce(&mut Self)) {
         if short_or_long(false, true) {
             self.check(what, check);

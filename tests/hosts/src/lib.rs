@@ -5,9 +5,9 @@
 //!                                               TestHost a          cable, or a wire that loses, doubles, delays      TestHost b
 //! ```
 //!
-//! A [`TestHost`] is a host with its daemon, a [`MxProgram`] a program on it, [`flow`](Flow) what programs send each other: messages of which
-//! everything follows from a stream and a number, so that each has to come once, in order, with every byte right. [`spoofing`] is
-//! somebody else on the wire.
+//! A [`TestHost`] is a host with its daemon, a [`MxProgram`] a program on it. A [`flow`](Flow) describes messages between programs: all of
+//! a message follows from a stream and a number, so each has to come once, in order, with every byte right. [`spoofing`] is an attacker on
+//! the wire.
 //!
 //! It needs what [`isthmus_netns::Testbed`] needs; without, tests say `skipped: why`.
 

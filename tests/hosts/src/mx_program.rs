@@ -1,4 +1,4 @@
-//! A program on a host, told what to do line by line: `c/mx_program.c`.
+//! A program on a host that reads orders, one per line: `c/mx_program.c`.
 
 use crate::test_host::{TestHost, timeout};
 use isthmus_mx_tests::build;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub mod code {
     /// mx_hostname_to_nic_id: no such name.
     pub const HOST_NOT_FOUND: &str = "28";
-    /// mx_connect: nobody answered in time.
+    /// mx_connect: no answer in time.
     pub const TIMEOUT: &str = "30";
     /// mx_connect: an endpoint number that the board cannot have.
     pub const BAD_ENDPOINT_ID: &str = "32";
@@ -19,9 +19,9 @@ pub mod code {
     pub const BAD_CONNECTION_KEY: &str = "34";
     /// mx_connect: an address that no board has.
     pub const NIC_NOT_FOUND: &str = "36";
-    /// Not of MX: a message is missing. Its sender has heard why.
+    /// Not of MX: a message is missing. Its sender has got the reason.
     pub const MISSING: &str = "0";
-    /// Status: nobody answered in time.
+    /// Status: no answer in time.
     pub const STATUS_TIMEOUT: &str = "4";
     /// Status: the endpoint was closed.
     pub const STATUS_ENDPOINT_CLOSED: &str = "8";
@@ -45,9 +45,9 @@ pub enum Flow {
 /// A program, killed when dropped. Methods panic where the program fails: that fails the test.
 #[derive(Debug)]
 pub struct MxProgram {
-    /// Its process.
+    /// The program's process.
     pub proc: Proc,
-    /// Its board and its endpoint number, once it has one.
+    /// The program's board and its endpoint number, once it has one.
     pub at: (String, u32),
     key: u32,
 }
@@ -90,7 +90,7 @@ impl MxProgram {
         self.try_answer(timeout()).unwrap_or_else(|error| panic!("{:?}: {error}", self.at))
     }
 
-    /// The same, or an error when it ended or said nothing.
+    /// Returns the answer, or an error if the program ended or said nothing.
     pub fn try_answer(&mut self, deadline: Deadline) -> Result<String, ProcError> {
         self.proc.find_line(deadline, "an answer", |line| !line.starts_with("at "))
     }
@@ -102,7 +102,7 @@ impl MxProgram {
         self.answer()
     }
 
-    /// The same, and the answer has to be that.
+    /// Gives an order and asserts that the answer is `answer`.
     #[track_caller]
     pub fn expect(&mut self, order: &str, answer: &str) {
         assert_eq!(self.request(order), answer, "{:?} was told: {order}", self.at);
@@ -115,18 +115,18 @@ impl MxProgram {
         assert!(answer.starts_with(&format!("refused {code} ")), "{order}: {answer}");
     }
 
-    /// How to connect to this program.
+    /// Returns the arguments with which another program connects to this one.
     pub fn address(&self) -> String {
         format!("{} {} {}", self.at.0, self.at.1, self.key)
     }
 
-    /// Connects to another one, who is in that slot from then on.
+    /// Connects to another program, which is in that slot from then on.
     #[track_caller]
     pub fn connect(&mut self, slot: usize, other: &Self) {
         self.expect(&format!("connect {slot} {} 0", other.address()), "connected");
     }
 
-    /// Connects again and again, until it works: for others who come back.
+    /// Connects again and again, until it works: for programs that come back.
     #[track_caller]
     pub fn reconnect(&mut self, slot: usize, other: &Self) {
         let deadline = timeout();
@@ -140,29 +140,29 @@ impl MxProgram {
         }
     }
 
-    /// Begins to carry flows of `count` messages each, `window` at a time. `sizes` is `mixed`, `large` or a number; `tick` has it say
-    /// `at N` for each so many that came.
+    /// Begins to carry flows of `count` messages each, `window` at a time. `sizes` is `mixed`, `large` or a number. The program reports `at
+    /// N` after every `tick` messages received.
     #[track_caller]
     pub fn begin(&mut self, count: u64, window: u32, sizes: &str, tick: u64, flows: &[Flow]) {
         let flows: String = flows.iter().map(|flow| format!(" {flow}")).collect();
         self.send_line(&format!("run {count} {window} {sizes} {tick}{flows}"));
     }
 
-    /// Waits until so many messages have come of what was begun with a `tick`.
+    /// Waits until `messages` messages have come of a run that was begun with a `tick`.
     #[track_caller]
     pub fn until(&mut self, messages: u64) {
         let line = format!("at {messages}");
         self.proc.wait_line(&line, timeout()).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// What was begun is over, and went well: `messages` of them.
+    /// Waits for the end of the run, which must succeed with `messages` messages.
     #[track_caller]
     pub fn done(&mut self, messages: u64) {
         let answer = self.answer();
         assert!(answer.starts_with(&format!("done {messages} ")), "{:?}: {answer}\n{}", self.at, self.proc.stderr());
     }
 
-    /// What was begun is over, and did not go well: the status with which the first request failed.
+    /// Waits for the end of the run, which must fail; returns the status with which the first request failed.
     #[track_caller]
     pub fn expect_failure(&mut self) -> String {
         let answer = self.answer();
@@ -170,7 +170,7 @@ impl MxProgram {
         answer.rsplit(' ').next().unwrap_or_default().to_owned()
     }
 
-    /// Nothing has come that nobody asked for; it closes its endpoint and ends.
+    /// Asserts that no unexpected message has come; then the program closes its endpoint and ends.
     #[track_caller]
     pub fn close(mut self) {
         self.expect("quiet", "quiet");
@@ -206,7 +206,7 @@ impl std::fmt::Display for Flow {
     }
 }
 
-/// The program itself, for whoever runs it elsewhere.
+/// Returns the program itself, for callers that run it elsewhere.
 pub fn program() -> PathBuf {
     build::compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("c/mx_program.c"))
 }

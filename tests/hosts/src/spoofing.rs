@@ -1,4 +1,4 @@
-//! Somebody else on the wire: whole frames from whatever address, by a packet socket on the far host's interface.
+//! An attacker on the wire: whole frames from any address, by a packet socket on the far host's interface.
 
 use isthmus_layout::NicId;
 use isthmus_link::{Frame, Link, PacketLink, PacketOptions, SEND_MAX};
@@ -9,21 +9,21 @@ use isthmus_mx::wire::{
 };
 use isthmus_netns::WireInterface;
 
-/// How the boards under attack speak.
+/// The dialect of the boards under attack.
 const DIALECT: Dialect = Dialect::OPEN_MX;
 
-/// Somebody on the wire.
+/// An attacker on the wire.
 #[derive(Debug)]
 pub struct RawSender {
     link: PacketLink,
 }
 
-/// As whom frames are sent, and to whom.
+/// The source and the destination of forged frames.
 #[derive(Clone, Copy, Debug)]
 pub struct SpoofedSource {
-    /// Whose address they bear.
+    /// The source address of the frames.
     pub from: NicId,
-    /// The number that its victim has for that one.
+    /// The number that the victim has for that address.
     pub index: Option<PeerIndex>,
     /// The victim.
     pub to: NicId,
@@ -36,7 +36,7 @@ pub struct SpoofedSource {
 }
 
 impl RawSender {
-    /// Somebody who has the far end of a wire, too.
+    /// Opens the far end of a wire, which its host uses, too.
     pub fn at(end: &WireInterface) -> Self {
         let options = PacketOptions::default();
         let opened = end.host.with(|| PacketLink::open(&end.name, ETHERTYPE, &options));

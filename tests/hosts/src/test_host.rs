@@ -6,10 +6,10 @@ use isthmus_testbed::{DaemonProcess, Deadline, Launch, Proc, Scratch, View, bina
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// What every daemon of these tests is told.
+/// The configuration of every daemon of these tests.
 const CONFIG: &str = "[daemon]\nsocket = \"{socket}\"\nruntime_dir = \"{state}\"\n";
 
-/// How long something may take that must happen; it never judges speed.
+/// The longest time that something may take that must happen; it never judges speed.
 pub fn timeout() -> Deadline {
     Deadline::secs(120)
 }
@@ -29,7 +29,7 @@ impl TestHost {
         Self::try_start(host, boards).unwrap_or_else(|error| panic!("host {}: {error}", host.name()))
     }
 
-    /// The same, or what the daemon said that did not start.
+    /// Starts a daemon as [`start`](Self::start) does; the error is the output of a daemon that did not start.
     pub fn try_start(host: &Host, boards: &str) -> Result<Self, String> {
         let scratch = Scratch::new().map_err(|error| error.to_string())?;
         program("isthmusd"); // Built before its time runs.
@@ -38,12 +38,12 @@ impl TestHost {
         Ok(Self { daemon, host: host.clone(), _scratch: scratch })
     }
 
-    /// Its host.
+    /// Returns the host that the daemon runs on.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// A program beside the daemon, with none of the variables that whoever runs the tests may have set for MX.
+    /// A program beside the daemon, with none of the variables for MX that the caller of the tests may have set.
     pub fn launch(&self, program: impl Into<PathBuf>) -> Launch {
         let is_ours = |name: &str| name.starts_with("MX_") || name.starts_with("OMX_");
         let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_ours(name));
@@ -57,7 +57,7 @@ impl TestHost {
         launch.spawn().unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// What `isthmus NOUN list --json` says.
+    /// Returns the report of `isthmus NOUN list --json`.
     pub fn list(&self, noun: &str) -> Value {
         let launch = self.launch(program("isthmus")).args([noun, "list", "--json"]);
         let finished = launch.spawn().map(|proc| proc.finish(timeout()));
@@ -66,7 +66,7 @@ impl TestHost {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("isthmus {noun} list: {error}\n{text}"))
     }
 
-    /// Its board `number`, as listed.
+    /// Returns the report of board `number`.
     pub fn board(&self, number: usize) -> Value {
         self.list("board")["boards"][number].clone()
     }
@@ -106,7 +106,7 @@ impl TestHost {
         found.and_then(|dropped| dropped["count"].as_u64()).unwrap_or(0)
     }
 
-    /// What /proc says of the daemon.
+    /// Returns the daemon's state as shown by /proc.
     pub fn view(&self) -> View {
         self.daemon.view().unwrap_or_else(|error| panic!("{error}"))
     }

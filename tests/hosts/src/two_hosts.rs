@@ -46,7 +46,7 @@ impl TwoHosts {
         let mut bed = testbed()?;
         let [a, b] = ["a", "b"].map(|name| bed.host(name).unwrap_or_else(|error| panic!("{error}")));
         let wire = wire(&mut bed, &a, &b).unwrap_or_else(|error| panic!("{error}"));
-        build::library(); // Built before anybody's patience runs.
+        build::library(); // Built before any deadline runs.
         let a = TestHost::start(&a, &board_on_wire("a:0", settings));
         let b = TestHost::start(&b, &board_on_wire("b:0", settings));
         let world = Self { a, b, bed };
@@ -60,7 +60,7 @@ impl TwoHosts {
         self.b.wait_for_peer("a:0");
     }
 
-    /// Waits until nobody on either host knows a remote peer any more, and no endpoint is open.
+    /// Waits until no domain on either host knows a remote peer any more, and no endpoint is open.
     pub fn wait_until_idle(&self) {
         for side in [&self.a, &self.b] {
             let is_over = || side.board(0)["endpoints"].as_array().is_some_and(Vec::is_empty);

@@ -8,12 +8,12 @@ use isthmus_client::{Completion, Domain, EndpointAddress, EndpointIndex, Outcome
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Where the bytes to send lie.
+/// The buffers with the bytes to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers {
     /// A new vector for each message, freed when it is over: the allocator gives the same addresses again.
     Fresh,
-    /// The same vectors again and again.
+    /// Vectors that all messages share, one after the other.
     Reused,
 }
 
@@ -31,15 +31,15 @@ pub enum Room {
 /// Messages to send.
 #[derive(Clone, Debug)]
 pub struct Sends {
-    /// To whom.
+    /// The receiver.
     pub to: EndpointAddress,
     /// Tag of the first.
     pub seed: u64,
-    /// Their lengths.
+    /// The lengths of the messages.
     pub lengths: Vec<usize>,
-    /// How many at once.
+    /// The number of messages in flight at once.
     pub window: usize,
-    /// Where they lie.
+    /// The kind of buffers to send from.
     pub buffers: Buffers,
 }
 
@@ -48,11 +48,11 @@ pub struct Sends {
 pub struct Receives {
     /// Tag of the first.
     pub seed: u64,
-    /// Their lengths.
+    /// The lengths of the messages.
     pub lengths: Vec<usize>,
-    /// How many receives are posted at once.
+    /// The number of receives posted at once.
     pub window: usize,
-    /// How large the buffers are.
+    /// The size of the receive buffers.
     pub room: Room,
 }
 

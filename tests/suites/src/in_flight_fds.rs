@@ -1,5 +1,5 @@
-//! Descriptors under way: sent and never received. The kernel counts them for each user, and lets nobody send more while there
-//! are more than that sender may have open (RLIMIT_NOFILE); root may all the same.
+//! Descriptors in flight: sent and never received. The kernel counts them for each user, and refuses a send while there are more than the
+//! sender may have open (RLIMIT_NOFILE). Root may send all the same.
 
 use isthmus_platform::seqpacket::{self, SendError};
 use rustix::fd::{AsFd, OwnedFd};
@@ -7,12 +7,12 @@ use rustix::fd::{AsFd, OwnedFd};
 /// Descriptors under way in sockets of this process, until it is dropped.
 #[derive(Debug, Default)]
 pub struct InFlightFds {
-    /// Both ends of each: what lies in a socket whose other end is closed can be let go of.
+    /// Both ends of each socket pair. The kernel drops the descriptors in flight when the receiving end is closed.
     pairs: Vec<(OwnedFd, OwnedFd)>,
 }
 
 impl InFlightFds {
-    /// So many. An error says why there cannot be as many.
+    /// Puts `count` descriptors in flight. The error says why there cannot be as many.
     pub fn of(count: usize) -> Result<Self, SendError> {
         let mut in_flight = Self::default();
         // Not a socket: one that is under way in itself stays until the kernel looks for such.

@@ -1,6 +1,6 @@
-//! What messages contain: bytes that follow from a seed, so that a receiver knows each of them; and lists of lengths.
+//! The content of messages: bytes that follow from a seed, so that a receiver knows each of them; and lists of lengths.
 
-/// What receive buffers are filled with before a message comes: bytes behind the message must still be this.
+/// The byte that receive buffers are filled with before a message comes. Bytes behind the message must still be this.
 pub const GUARD: u8 = 0xEE;
 
 /// The bytes of the message with this seed. Two seeds, or two places, give different words.
@@ -11,7 +11,7 @@ pub fn fill(seed: u64, bytes: &mut [u8]) {
     }
 }
 
-/// The same in a vector.
+/// Returns the bytes in a new vector.
 pub fn message(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fill(seed, &mut bytes);

@@ -75,7 +75,7 @@ impl TestProgram {
         self.answer()
     }
 
-    /// The same, and the answer has to be that.
+    /// Gives an order and asserts that the answer is `answer`.
     #[track_caller]
     pub fn expect(&mut self, order: &str, answer: &str) {
         let is = self.ask(order);
@@ -87,7 +87,7 @@ impl TestProgram {
         self.try_say(order).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// The same to one that may be dead.
+    /// Gives an order to a program that may be dead.
     pub fn try_say(&mut self, order: &str) -> Result<(), ProcError> {
         self.proc.send_line(order)
     }
@@ -97,17 +97,17 @@ impl TestProgram {
         self.answer_within(Deadline::secs(TIMEOUT_S)).unwrap_or_else(|error| panic!("{}: {error}", self.name))
     }
 
-    /// The same, or an error when the program ended or said nothing in time.
+    /// Returns the answer, or an error if the program ended or said nothing in time.
     pub fn answer_within(&mut self, deadline: Deadline) -> Result<String, ProcError> {
         self.proc.line(deadline)
     }
 
-    /// Its process.
+    /// Returns the process of the program.
     pub fn proc(&mut self) -> &mut Proc {
         &mut self.proc
     }
 
-    /// What /proc says of it.
+    /// Returns the program's state as shown by /proc.
     pub fn view(&self) -> View {
         self.proc.view().unwrap_or_else(|error| panic!("{error}"))
     }

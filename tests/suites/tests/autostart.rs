@@ -1,5 +1,5 @@
-//! Nothing needs to be set up on one machine: the library starts a daemon of the user's own, one for all who come, and it leaves when it
-//! is not needed any more.
+//! Nothing needs to be set up on one machine: the library starts one daemon for all programs of the user. The daemon leaves when it is not
+//! needed any more.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_suites::test_program::program;
@@ -47,7 +47,7 @@ fn racing_libraries_start_one_daemon() {
     let socket = runtime.join("isthmus/isthmus.sock");
     let daemon = View::of(daemon_of(&socket));
     assert_eq!(daemon.status("Name").unwrap(), "isthmusd");
-    // It is nobody's child: not of the program that happened to start it.
+    // The daemon is no child of any program: not of the one that happened to start it.
     let parents: Vec<_> = actors.iter().map(|actor| actor.view().pid().to_string()).collect();
     assert!(!parents.contains(&daemon.status("PPid").unwrap()));
     for actor in &actors {

@@ -13,7 +13,7 @@ use isthmus_testbed::{DaemonProcess, Deadline, Proc, Scratch, binary, eventually
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// What any exchange of long and short messages shows, as the dissector calls it.
+/// The packets that any exchange of long and short messages shows, as the dissector calls them.
 const NAMES: [&str; 6] = ["CONNECT", "TINY", "RNDV", "PULL", "PULL_REPLY", "NOTIFY"];
 
 fn patience() -> Deadline {
@@ -24,7 +24,7 @@ fn isthmus() -> PathBuf {
     binary("isthmus", "isthmus").unwrap()
 }
 
-/// A host with its daemon, whose one board has one link.
+/// A host with its daemon, which has one board with one link.
 struct CaptureHost {
     daemon: DaemonProcess,
     scratch: Scratch,
@@ -85,7 +85,7 @@ fn has_tshark() -> bool {
     version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("with Lua"))
 }
 
-/// What tshark shows of each frame: some fields of it.
+/// Returns the given fields of each frame as tshark shows them.
 fn shown<const N: usize>(scratch: &Scratch, file: &Path, fields: [&str; N]) -> Vec<[String; N]> {
     let script = build::root().join("packaging/wireshark/mxoe.lua");
     let mut tshark = Command::new("tshark");
@@ -120,7 +120,7 @@ fn wireshark_dissects_the_traffic_of_two_hosts() {
         return eprintln!("skipped: no tshark with Lua in PATH (apt-get install tshark)");
     }
     let _cable = bed.link(&a, &b, &Wire::mtu(9000)).unwrap();
-    build::example("mx_pingpong"); // Compiled before anybody has patience; and so are these.
+    build::example("mx_pingpong"); // Compiled before any deadline runs; and so are these.
     drop((isthmus(), binary("isthmusd", "isthmusd").unwrap()));
     let (a, b) = (CaptureHost::start(&a, "a:0"), CaptureHost::start(&b, "b:0"));
     a.await_peer("b:0");

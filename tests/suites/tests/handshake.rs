@@ -43,7 +43,7 @@ fn receive(socket: &OwnedFd) -> (Option<RequestSerial>, ToClient) {
     ToClient::parse(&bytes[..len], fds.len()).unwrap()
 }
 
-/// What matters of an answer.
+/// Reduces a reply to the version agreed on, or the reason of the refusal.
 fn outcome(answer: &ToClient) -> Result<Version, Reason> {
     match answer {
         ToClient::HelloReply(back) => Ok(Version { major: back.major, minor: back.minor }),

@@ -1,4 +1,4 @@
-//! SIGKILL at random moments: whoever survives gets an error or goes on, soon, and keeps nothing of the dead.
+//! SIGKILL at random moments: each survivor soon gets an error or goes on, and keeps nothing of the dead.
 //!
 //! A hundred in all, three thousand in the long form. A failure prints its seed.
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -22,7 +22,7 @@ const ENDLESS: &str = "500x8,50x1000,20x9000,40x0,10x70000,300x100,9000x8,900x30
 /// As many, to their end: some tenths of a second.
 const MANY: &str = "500x8,50x1000,20x9000,40x0,10x70000,300x100,900x8,100x3000,30x33000,6x1100000,2000x64";
 
-/// How many of the kills a test makes, given its share of them.
+/// Returns the number of kills that a test makes, given its share of them.
 fn kills(tenths: u64) -> u64 {
     short_or_long(10, 300) * tenths
 }
@@ -69,7 +69,7 @@ impl LowWaterMark {
 /// Its own buffers in shared memory: kept to be used again, up to a limit of the cache's. They need its /proc/self/maps, once.
 const OWN_BUFFERS: &str = "isthmus-migrated";
 
-/// What a process holds, apart from its own buffers.
+/// The resources that a process holds, apart from its own buffers.
 #[derive(Debug, PartialEq, Eq)]
 struct HeldResources {
     fds: usize,
@@ -245,7 +245,7 @@ fn daemon_frees_domains_killed_while_attaching() {
 /// Waits until the daemon that came back has them again.
 fn wait_for_reattach(actors: &mut [&mut TestProgram]) {
     for actor in actors {
-        let report = actor.ask("query status"); // Whoever was busy on its channels has not looked for its daemon.
+        let report = actor.ask("query status"); // A program that was busy on its channels has not looked for its daemon.
         assert!(report.starts_with("report "), "{report}");
         actor.expect(&format!("connected {NOTICE_MS}"), "connected true");
     }
@@ -343,9 +343,9 @@ fn daemon_path_fails_with_the_daemon_and_recovers_with_the_next() {
         daemon.kill_and_restart(Deadline::secs(TIMEOUT_S)).unwrap();
         for actor in [&mut a, &mut b] {
             let answer = actor.answer();
-            // Whoever had nothing under way at that moment waits for what the other one will not send.
+            // A program with nothing under way at that moment waits for what the other one will not send.
             let right = answer.starts_with("failed daemon-connection-lost") || answer.starts_with("late");
-            // Whoever comes back first finds the other one not there yet.
+            // The program that comes back first finds the other one not there yet.
             let right = right || answer.starts_with("failed no-such-domain");
             let early = answer.starts_with("refused the connection to the daemon broke");
             assert!(right || early || answer.starts_with("receive "), "round {round}: {answer}");
@@ -445,7 +445,7 @@ fn domain_with_an_invalid_ticket_attaches_as_new() {
     std::fs::remove_file(kept).unwrap();
     let _daemon = stopped.start(Deadline::secs(TIMEOUT_S)).unwrap();
     wait_for_reattach(&mut [&mut a, &mut b]);
-    // By name, since nobody has the number that it had.
+    // By name, since no domain has its former number.
     connect(&mut a, &mut b);
 }
 

@@ -1,4 +1,4 @@
-//! What there may be of what, and what it costs: many domains, many channels, few descriptors, nothing to do.
+//! Limits and costs: many domains, many channels, few descriptors, nothing to do.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_layout::channel::{ChannelGeometry, SlabSize};
@@ -58,7 +58,7 @@ fn memory(view: &View) -> Vec<(u64, u64)> {
     all.into_iter().map(|(_, sizes)| sizes).collect()
 }
 
-/// Has programs look after what comes by itself, for so many milliseconds.
+/// Has programs make progress without an operation of their own, for `ms` milliseconds.
 fn poll_all(actors: &mut [TestProgram], ms: u32) {
     actors.iter_mut().for_each(|actor| actor.send_line(&format!("poll {ms}")));
     actors.iter_mut().for_each(|actor| assert_eq!(actor.answer(), "polled"));
@@ -85,7 +85,7 @@ fn sixty_four_programs_talking_all_to_all_stay_small() {
         println!("after {len} bytes: {} KiB shared", all >> 10);
         assert!(all < ALL_MAX, "{all} bytes of shared memory");
     }
-    // The last are made while nobody waits for them any more.
+    // The last are made after all programs have stopped waiting for them.
     let mut pairs = 0;
     let made = eventually(Deadline::secs(TIMEOUT_S), || {
         poll_all(&mut actors, 10);
@@ -144,7 +144,7 @@ fn attach_without_descriptors_names_the_limit() {
     assert!((1..16).contains(&told), "{told}");
 }
 
-/// What became of a channel: the slabs it has, or why there is none.
+/// Returns the slab size of a channel, or the reason why there is none.
 fn channel_of(actor: &mut TestProgram) -> Result<u64, String> {
     let report = report(actor, "channels");
     let pair = &report["pairs"][0];
@@ -154,7 +154,7 @@ fn channel_of(actor: &mut TestProgram) -> Result<u64, String> {
     }
 }
 
-/// What became of the channel of two that talk, as the one without a limit hears it.
+/// Exchanges messages until `a` and `b` have a channel or a reason for none; returns what the one without a limit reports.
 fn channel_size(a: &mut TestProgram, b: &mut TestProgram, limited: &str) -> Result<u64, String> {
     for _ in 0..1000 {
         a.send_line("exchange 0 b.e0 1 20x8,5x5000 1 20x8 window=2");
@@ -212,7 +212,7 @@ fn attach_without_address_space_names_the_limit() {
     assert!(answer.starts_with("refused ") && answer.contains("RLIMIT_AS"), "{answer}");
 }
 
-/// Lets the daemon make files of so many KiB at most, or as long as it likes.
+/// Limits the files that the daemon makes to `kib` KiB, or removes the limit.
 fn limit_files(daemon: &DaemonProcess, kib: Option<u64>) {
     use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
     let limit = Rlimit { current: kib.map(|kib| kib << 10), maximum: getrlimit(Resource::Fsize).maximum };
@@ -275,7 +275,7 @@ fn a_channel_grows_with_its_traffic_and_shrinks_again() {
     println!("{} KiB at most", largest >> 10);
 }
 
-/// Lets time pass by having somebody uninvolved wait.
+/// Lets time pass: an uninvolved program waits for `ms` milliseconds.
 fn sleep_ms(clock: &mut TestProgram, ms: u64) {
     let answer = clock.ask(&format!("sleep-on-fd {ms}"));
     assert!(answer.starts_with("nothing after "), "{answer}");

@@ -1,4 +1,4 @@
-//! What programs do to the library by mistake, and at its edges: an error or a documented meaning, and never a hang.
+//! Programs that misuse the library by mistake, or use it at its edges: an error or a documented meaning, and never a hang.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_client::{Domain, EndpointAddress, EndpointIndex, Options, Outcome};
@@ -254,7 +254,7 @@ fn a_message_to_a_domain_that_is_not_there_fails_with_the_reason() {
     }
 }
 
-/// Numbers of the upper half stand for those whom the daemon reaches on other hosts.
+/// Numbers of the upper half stand for domains that the daemon reaches on other hosts.
 #[test]
 fn remote_peer_gets_no_channel() {
     let scratch = Scratch::new().unwrap();

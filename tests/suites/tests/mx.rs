@@ -90,7 +90,7 @@ fn the_next_daemon_knows_the_numbers_again() {
     b.mx_open(None, Some(9), 42, closed).unwrap();
     b.close(closed).unwrap();
     daemon.kill_and_restart(Deadline::secs(TIMEOUT_S)).unwrap();
-    // Whoever comes first cannot take what is another's who will come back.
+    // A program that comes first cannot take the number of another one that will come back.
     let claimed = a.mx_open(None, None, 1, at_a).unwrap();
     assert_ne!(claimed.endpoint, opened.endpoint);
     eventually(Deadline::secs(TIMEOUT_S), || {

@@ -10,7 +10,7 @@ use std::time::Duration;
 const LENGTHS: &str =
     "0-200,250-260,2040-2056,4095-4097,8186-8200,16384,32760-32776,3x65536,65537,1048575-1048577,5242883";
 
-/// The same without the longest, for what is done often.
+/// A shorter list of lengths, without the longest, for frequent use.
 const SHORTER: &str = "0-140,2047-2049,8191-8193,32767-32769,2x65536,300001";
 
 const NO_CHANNELS: &str = "policy.channels = false\n";

@@ -1,5 +1,5 @@
-//! What few machines provoke: a kernel that is too old, a container without /proc, a module that refuses a step, too many
-//! descriptors under way. Large messages then go in pieces, arrive all the same, and their sender can ask why.
+//! Conditions that few machines provoke: a kernel that is too old, a container without /proc, a module that refuses a step, too many
+//! descriptors in flight. Large messages then go in fragments, arrive all the same, and their sender can ask why.
 //!
 //! ```text
 //!   sandboxed ── its large messages ──► beside      in pieces, for the reason
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 /// Messages worth a buffer in shared memory, one after the other, so that each buffer is used again and again.
 const LARGE: &str = "40x200003";
-/// A uid that is nobody's.
+/// A uid that no user has.
 const OWNER: u32 = 61_401;
 
 /// Large messages from one to the other, again and again, until the sender says that they go like this.
@@ -32,7 +32,7 @@ fn expect_reason(sender: &mut TestProgram, receiver: &mut TestProgram, names: [&
     panic!("not {wanted} but: {said}; {}", sender.ask("channels"));
 }
 
-/// The same, and it stays like that.
+/// Expects a reason as [`expect_reason`] does, and that it stays the same.
 #[track_caller]
 fn expect_no_change(sender: &mut TestProgram, receiver: &mut TestProgram, names: [&str; 2], wanted: &str) {
     expect_reason(sender, receiver, names, wanted);
@@ -52,7 +52,7 @@ fn exchange(sender: &mut TestProgram, receiver: &mut TestProgram, [from, to]: [&
     sender.ask("fragments")
 }
 
-/// What `isthmus doctor` finds of moving a buffer, in such a sandbox.
+/// Returns the report of `isthmus doctor` on moving a buffer, in such a sandbox.
 fn diagnosed(daemon: &DaemonProcess, sandbox: Sandbox) -> Value {
     let program = binary("isthmus", "isthmus").unwrap_or_else(|error| panic!("{error}"));
     let launch = daemon.launch_in_sandbox(sandbox, program).args(["doctor", "--json"]);
@@ -63,7 +63,7 @@ fn diagnosed(daemon: &DaemonProcess, sandbox: Sandbox) -> Value {
     moved.unwrap_or_else(|| panic!("{report}"))["reason"].clone()
 }
 
-/// A program in a sandbox like this cannot have its buffers moved, for this reason; everything else is as ever.
+/// A program in a sandbox like this cannot have its buffers moved, for this reason; everything else works as usual.
 #[track_caller]
 fn expect_fallback(sandbox: &Sandbox, reason: &str) {
     let scratch = Scratch::new().unwrap();

@@ -48,7 +48,7 @@ fn the_tests_are_there_and_speak_of_their_reasons() {
     assert!(wrong.is_empty(), "no such test, or it does not speak of its reason: {wrong:#?}");
 }
 
-/// What a reason is called in Rust, in C, in reports, and in the cache of buffers.
+/// Returns the names of a reason in Rust, in C, in reports, and in the cache of buffers.
 fn names(name: &str) -> Vec<String> {
     let reason = Reason::from_name(name).unwrap_or_else(|| panic!("{name} is no reason"));
     let mut names = vec![name.to_owned(), format!("{reason:?}"), name.to_uppercase().replace('-', "_")];

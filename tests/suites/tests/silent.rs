@@ -1,5 +1,5 @@
-//! A guest's daemon that cannot take a program in again, because its device or its host is gone: what the program was sending by a channel
-//! that nobody reads any more ends with an error, whatever it is refused with, and whenever that comes.
+//! A guest's daemon that cannot take a program in again, because its device or its host is gone. A message in transit on a channel without
+//! a reader ends with an error, whatever the reason of the refusal is, and whenever it comes.
 //!
 //! ```text
 //!   sender ══ channel ══ receiver
@@ -17,10 +17,10 @@ use isthmus_suites::{TIMEOUT_S, TestProgram, daemon};
 use isthmus_testbed::{Deadline, Scratch, eventually};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A program that waits for the end of a message which nobody takes, and that has lost its daemon.
+/// A program that waits for the end of a message that no receiver takes, and that has lost its daemon.
 struct OrphanedClient {
     sender: TestProgram,
-    /// It only has the other end of the channel.
+    /// The program that only has the other end of the channel.
     _receiver: TestProgram,
     /// Where the daemon was.
     listener: OwnedFd,

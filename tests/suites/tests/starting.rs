@@ -1,4 +1,4 @@
-//! How the daemon is started: by hand, asked for its configuration, and by a service manager.
+//! Starts of the daemon: by hand, asked for its configuration, and by a service manager.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ fn program() -> PathBuf {
     binary("isthmusd", "isthmusd").unwrap()
 }
 
-/// The daemon, with none of the variables that whoever runs these tests may have set for it.
+/// The daemon, with none of the variables that the caller of these tests may have set for it.
 fn isthmusd(arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
     let ours = std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with("ISTHMUS_"));
@@ -26,7 +26,7 @@ fn isthmusd(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command that succeeds prints.
+/// Returns the output of a command that must succeed.
 #[track_caller]
 fn printed(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();

@@ -1,6 +1,6 @@
 //! `docs/walk.md` is true: a real message passes the functions it names, in that order, and no other noted step.
 
-/// The functions that the document names, in order: each numbered item begins with a link whose text is one.
+/// The functions that the document names, in order: each numbered item begins with a link, and the link's text is a function.
 #[cfg(isthmus_walk)]
 fn documented() -> Vec<String> {
     let text = include_str!("../../../docs/walk.md");

@@ -16,25 +16,25 @@ pub enum BinaryError {
     /// cargo did not build it.
     #[error("cargo build of {name}: {stderr}")]
     Build {
-        /// Its name.
+        /// Name of the binary.
         name: String,
-        /// What cargo said.
+        /// Standard error of cargo.
         stderr: String,
     },
-    /// It is not where it should be.
+    /// The binary is not where it should be.
     #[error("{name} is not at {}", path.display())]
     Missing {
-        /// Its name.
+        /// Name of the binary.
         name: String,
-        /// Where it should be.
+        /// The path at which it should be.
         path: PathBuf,
     },
     /// Something on the way failed.
     #[error("finding {name}")]
     System {
-        /// Its name.
+        /// Name of the binary.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -81,7 +81,7 @@ fn find(package: &str, name: &str) -> Result<PathBuf, BinaryError> {
     Ok(path)
 }
 
-/// Where in a target directory an executable lies: `TARGET[/TRIPLE]/PROFILE[/deps|/examples]/EXECUTABLE`.
+/// The path of an executable in a target directory: `TARGET[/TRIPLE]/PROFILE[/deps|/examples]/EXECUTABLE`.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     target: PathBuf,

@@ -24,11 +24,11 @@ use crate::sandbox::Sandbox;
 use crate::scratch::Scratch;
 use crate::view::View;
 
-/// Where a sandbox sees the daemon's `run` folder.
+/// The path at which a sandbox sees the daemon's `run` folder.
 const RUN_INSIDE: &str = "/run/isthmus";
 const SOCKET: &str = "isthmus.sock";
 
-/// How a daemon will be started.
+/// The plan of a daemon's start.
 #[derive(Debug)]
 pub struct DaemonPlan {
     dir: PathBuf,
@@ -52,7 +52,7 @@ pub struct DaemonProcess {
 /// A daemon that has ended and can be started again.
 #[derive(Debug)]
 pub struct StoppedDaemon {
-    /// How it ended.
+    /// The exit of the daemon.
     pub exit: Exit,
     /// All of its standard error.
     pub stderr: String,
@@ -62,24 +62,24 @@ pub struct StoppedDaemon {
 /// A daemon did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonProcessError {
-    /// Its program is not there.
+    /// The daemon's program is not there.
     #[error("isthmusd cannot be run")]
     Program(#[from] BinaryError),
-    /// It could not be started.
+    /// The daemon could not be started.
     #[error("isthmusd cannot be started")]
     Launch(#[from] LaunchError),
-    /// It was started and did not get ready.
+    /// The daemon was started and did not get ready.
     #[error("isthmusd did not get ready: {error}\n{stderr}")]
     NotReady {
-        /// Why.
+        /// The cause.
         error: NotifyError,
-        /// What it said.
+        /// Output of the daemon.
         stderr: String,
     },
-    /// It did not end when told to.
+    /// The daemon did not end on request.
     #[error("isthmusd cannot be stopped")]
     Stop(#[from] ProcError),
-    /// Its directory could not be prepared.
+    /// The daemon's directory could not be prepared.
     #[error("the directory of isthmusd")]
     Directory(#[from] io::Error),
 }
@@ -100,7 +100,7 @@ impl DaemonPlan {
         }
     }
 
-    /// Its configuration, given to it with `--config`. `{run}`, `{state}` and `{socket}` become paths.
+    /// Sets the daemon's configuration, passed with `--config`. `{run}`, `{state}` and `{socket}` become paths.
     pub fn config(mut self, toml: &str) -> Self {
         self.config = Some(toml.to_owned());
         self
@@ -118,7 +118,7 @@ impl DaemonPlan {
         self
     }
 
-    /// Runs it as another user, who gets its folders. Needs root and a [`Scratch::shared`].
+    /// Runs the daemon as another user, which gets its folders. Needs root and a [`Scratch::shared`].
     pub fn owner(mut self, uid: u32) -> Self {
         self.owner = Some(uid);
         self
@@ -223,7 +223,7 @@ impl DaemonProcess {
         DaemonPlan::on(scratch)
     }
 
-    /// Its socket.
+    /// Returns the path of the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.plan.run().join(SOCKET)
     }
@@ -233,22 +233,22 @@ impl DaemonProcess {
         self.plan.run()
     }
 
-    /// What it keeps for its next life.
+    /// Returns the folder with the state that a restarted daemon reads.
     pub fn state_dir(&self) -> PathBuf {
         self.plan.state()
     }
 
-    /// Its process.
+    /// Returns the daemon's process.
     pub fn proc(&mut self) -> &mut Proc {
         &mut self.proc
     }
 
-    /// What /proc says of it.
+    /// Returns the daemon's state as shown by /proc.
     pub fn view(&self) -> Result<View, ProcError> {
         self.proc.view()
     }
 
-    /// What it tells its service manager.
+    /// Returns the messages that the daemon sends to its service manager.
     pub fn notify(&mut self) -> &mut NotifySocket {
         &mut self.notify
     }
@@ -258,7 +258,7 @@ impl DaemonProcess {
         self.with_daemon_variables(Launch::new(program), &self.socket())
     }
 
-    /// The same in a sandbox, which gets the folder with the socket and nothing else.
+    /// Launches a program as [`launch_on_host`](Self::launch_on_host) does, but in a sandbox, which gets only the folder with the socket.
     pub fn launch_in_sandbox(&self, sandbox: Sandbox, program: impl Into<PathBuf>) -> Launch {
         let launch = sandbox.bind(self.run_dir(), RUN_INSIDE).command(program);
         self.with_daemon_variables(launch, &Path::new(RUN_INSIDE).join(SOCKET))

@@ -1,4 +1,4 @@
-//! How long a test is willing to wait for something that must happen.
+//! The time that a test is willing to wait for something that must happen.
 //!
 //! A deadline tells a hang from progress. It is never an assertion about speed: choose it ten times longer than a quiet machine
 //! needs. [`Deadline::secs`] makes that a hundred times, because the machine may be busy.
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 /// The longest pause between two looks of [`eventually`].
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// How many times as long as on a quiet machine everything may take.
+/// The factor by which everything may take longer than on a quiet machine.
 const BUSY: u64 = 10;
 
 /// A moment after which waiting has failed. Copies share the moment, so one deadline can bound a whole dialogue.
@@ -26,7 +26,7 @@ pub struct Deadline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nothing after {} ms", timeout.as_millis())]
 pub struct TimedOut {
-    /// How long we had been willing to wait.
+    /// The time that the test was willing to wait.
     pub timeout: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Deadline {
         Self::after(Duration::from_secs(BUSY * seconds))
     }
 
-    /// What is left; zero once passed.
+    /// Returns the time left; zero once the deadline has passed.
     pub fn remaining(self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
@@ -51,7 +51,7 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// The error of having waited in vain.
+    /// Returns the error of a wait that was not successful.
     pub fn timed_out(self) -> TimedOut {
         TimedOut { timeout: self.timeout }
     }

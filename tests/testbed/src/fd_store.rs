@@ -1,8 +1,8 @@
-//! What a service manager keeps for a daemon: systemd's file descriptor store, as far as sd_notify(3) says.
+//! The file descriptor store that a service manager keeps for a daemon: systemd's, as far as sd_notify(3) describes it.
 
 use std::os::fd::OwnedFd;
 
-/// Descriptors that outlive who has left them, by the names they were given.
+/// Descriptors that outlive the process that stored them, by the names given to them.
 #[derive(Debug, Default)]
 pub struct FdStore {
     kept: Vec<(String, OwnedFd)>,
@@ -26,7 +26,7 @@ impl FdStore {
         self.kept.iter().map(|(name, fd)| Ok((name.clone(), fd.try_clone()?))).collect()
     }
 
-    /// What is kept, by name.
+    /// Returns the names of the stored descriptors.
     pub fn names(&self) -> Vec<&str> {
         self.kept.iter().map(|(name, _)| name.as_str()).collect()
     }

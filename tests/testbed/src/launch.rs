@@ -3,9 +3,9 @@
 //!
 //! Either may be on a host of a [`Testbed`](isthmus_netns::Testbed) instead of this one: in another network namespace.
 //!
-//! What it becomes: `[bash …] [prlimit …] setpriv --pdeathsig KILL PROGRAM …` on the host, `[bash …] [prlimit …] bwrap …
-//! PROGRAM …` in a sandbox; bash closes what we ourselves inherited from whoever started us, if anything. All of these `exec`,
-//! nothing survives a killed test, and no code of ours runs between fork and exec.
+//! The command line is `[bash …] [prlimit …] setpriv --pdeathsig KILL PROGRAM …` on the host and `[bash …] [prlimit …] bwrap … PROGRAM …`
+//! in a sandbox. bash closes the descriptors that this process itself inherited, if any. All of these `exec`, so nothing survives a killed
+//! test, and no code of ours runs between fork and exec.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::proc::Proc;
 use crate::sandbox::{Sandbox, SandboxCommand};
 use crate::view::View;
 
-/// How setpriv is told to have the program die with us.
+/// The setpriv options that make the program die with us.
 const SETPRIV: [&str; 3] = ["--pdeathsig", "KILL", "--"];
 
 /// A resource limit of the program to start (`prlimit(1)`).
@@ -41,27 +41,27 @@ pub enum Limit {
     Processes(u64),
 }
 
-/// Why a program could not be started.
+/// The reason why a program could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// A tool the test bed rests on is not installed.
     #[error("{tool} is not installed; it comes with the package {package}")]
     ToolMissing {
-        /// What is run.
+        /// The program that was to be run.
         tool: &'static str,
-        /// What to install.
+        /// The package to install.
         package: &'static str,
     },
     /// The program does not exist.
     #[error("no program at {}", path.display())]
     NoProgram {
-        /// Where it was looked for.
+        /// The path at which it was looked for.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
-    /// Only root can start what belongs to somebody else.
+    /// Only root can start a program as another user.
     #[error("a process of uid {owner} can be started by root only")]
     OwnerNeedsRoot {
         /// The uid asked for.
@@ -70,15 +70,15 @@ pub enum LaunchError {
     /// The sandbox could not be made: most often, user namespaces are not allowed here.
     #[error("bwrap did not make the sandbox: {stderr}")]
     Sandbox {
-        /// What bwrap said.
+        /// Standard error of bwrap.
         stderr: String,
     },
     /// A system call failed on the way.
     #[error("starting {}", program.display())]
     System {
-        /// What was to be started.
+        /// The program that was to be started.
         program: PathBuf,
-        /// What the system said.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
@@ -143,13 +143,13 @@ impl Launch {
         self
     }
 
-    /// Has the host see the program as this uid (and gid), without supplementary groups. Needs root, unless it is ours.
+    /// Runs the program as this uid (and gid), as seen from the host, without supplementary groups. Needs root, unless the uid is ours.
     pub fn owner(mut self, uid: u32) -> Self {
         self.owner = Some(uid);
         self
     }
 
-    /// Starts it on a host of a testbed, with whose end it ends too. (A sandbox has a network namespace of its own even there.)
+    /// Starts the program on a host of a testbed; it ends with that host. (A sandbox has a network namespace of its own even there.)
     pub fn host(mut self, host: &Host) -> Self {
         self.host = Some(host.clone());
         self
@@ -182,7 +182,7 @@ impl Launch {
             .map_err(|source| LaunchError::NoProgram { path: self.program.clone(), source })?;
         let failed = |source| LaunchError::System { program: self.program.clone(), source };
         let enclosure = self.sandbox.as_ref().map(|sandbox| sandbox.command_for(&program)).transpose()?;
-        let stderr = tempfile::tempfile().map_err(failed)?; // A file never fills up, whoever reads it and when.
+        let stderr = tempfile::tempfile().map_err(failed)?; // A file never fills up, even if no process reads it.
         let mut command = self.command(&program, enclosure.as_ref())?;
         command.stdin(if self.piped_stdin { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(stderr.try_clone().map_err(failed)?);
@@ -244,7 +244,7 @@ impl Launch {
         }
     }
 
-    /// Descriptors that would pass on to the program though nobody gave them to it: those we were started with.
+    /// Returns the descriptors that the program would inherit although the test did not pass them: those this process was started with.
     fn inherited(&self) -> Vec<RawFd> {
         let fds = View::own().fds().unwrap_or_default();
         let open = fds.iter().filter(|fd| fd.number > 2 && !fd.closes_on_exec).map(|fd| fd.number);

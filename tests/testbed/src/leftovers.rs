@@ -1,4 +1,4 @@
-//! What a test could leave behind on the machine, so that it can be shown that it did not.
+//! The things that a test could leave behind on the machine, so that it can be shown that it did not.
 //!
 //! ```
 //! use isthmus_testbed::Leftovers;
@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 
 use crate::view::memfd_name;
 
-/// How deep below /tmp and its like we look.
+/// The depth below /tmp and the like to which we look.
 const DEPTH_MAX: u32 = 4;
 
-/// Names on this machine that outlive the one who made them, or should not.
+/// Names on this machine that outlive the process that made them, or should not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// Files and sockets in /dev/shm, /tmp, /var/tmp, /run and $XDG_RUNTIME_DIR.
@@ -39,11 +39,11 @@ pub struct Leftovers {
 /// A memfd and a process that holds it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldMemfd {
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its inode.
+    /// Inode of the object.
     pub inode: u64,
-    /// Who holds it, by descriptor or mapping.
+    /// The process that holds the object, by descriptor or mapping.
     pub pid: i32,
 }
 
@@ -51,9 +51,9 @@ pub struct HeldMemfd {
 #[derive(Debug, thiserror::Error)]
 #[error("reading {}", path.display())]
 pub struct LeftoversError {
-    /// Where.
+    /// The path.
     pub path: PathBuf,
-    /// Why.
+    /// The cause.
     #[source]
     pub source: io::Error,
 }
@@ -78,7 +78,7 @@ impl Leftovers {
         Ok(found)
     }
 
-    /// What is here and was not there `before`.
+    /// Returns the leftovers that are here and were not there `before`.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             files: &self.files - &before.files,

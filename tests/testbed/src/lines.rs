@@ -8,7 +8,7 @@ use rustix::io::{Errno, read};
 
 use crate::deadline::{Deadline, TimedOut};
 
-/// How many lines already handed out are kept for error texts.
+/// The number of lines already handed out that are kept for error texts.
 const SEEN_MAX: usize = 20;
 /// Asked for as the pipe's size, so that a chatty child seldom waits for us; a refusal costs nothing but that.
 const PIPE_BYTES: usize = 1 << 20;

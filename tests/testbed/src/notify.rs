@@ -15,12 +15,12 @@ use crate::fd_store::FdStore;
 /// Descriptors that come with one message at most (`SCM_MAX_FD`).
 const FDS_MAX: usize = 253;
 
-/// Receives what a daemon tells its service manager.
+/// Receives the messages of a daemon to its service manager.
 #[derive(Debug)]
 pub struct NotifySocket {
     socket: UnixDatagram,
     path: PathBuf,
-    /// What was said, one `NAME=value` each.
+    /// The messages received, one `NAME=value` each.
     said: Vec<String>,
     store: FdStore,
 }
@@ -28,23 +28,23 @@ pub struct NotifySocket {
 /// The awaited word did not come.
 #[derive(Debug, thiserror::Error)]
 pub enum NotifyError {
-    /// Nothing came in time.
+    /// The awaited message did not come in time.
     #[error("no {awaited}, only {said:?}: {late}")]
     TimedOut {
-        /// What was awaited.
+        /// The message that was awaited.
         awaited: String,
-        /// What came instead.
+        /// The messages that came instead.
         said: Vec<String>,
-        /// How long we waited.
+        /// The time waited.
         #[source]
         late: TimedOut,
     },
     /// The process behind it ended.
     #[error("ended before {awaited}, after {said:?}")]
     Ended {
-        /// What was awaited.
+        /// The message that was awaited.
         awaited: String,
-        /// What came instead.
+        /// The messages that came instead.
         said: Vec<String>,
     },
     /// The socket failed.
@@ -61,7 +61,7 @@ impl NotifySocket {
         Ok(Self { socket, path, said: Vec::new(), store: FdStore::default() })
     }
 
-    /// Where it listens.
+    /// Returns the path at which the socket listens.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -72,7 +72,7 @@ impl NotifySocket {
         Ok(&self.said)
     }
 
-    /// What was left here for a later daemon.
+    /// Returns the descriptors that were stored here for a later daemon.
     pub fn store(&mut self) -> io::Result<&FdStore> {
         self.drain()?;
         Ok(&self.store)

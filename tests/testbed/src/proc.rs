@@ -22,13 +22,13 @@ use crate::launch::{LaunchError, first_pid, is_tool};
 use crate::lines::Lines;
 use crate::view::View;
 
-/// How long we wait for the steps of a start and an end that need nobody's cooperation.
+/// The longest wait for those steps of a start and an end that need no cooperation of the program.
 const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How a process ended.
+/// The exit of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It exited with this code.
+    /// The process exited with this code.
     Code(i32),
     /// A signal ended it. (In a sandbox: an exit code above 128, which is how bwrap passes on a signal.)
     Signal(i32),
@@ -37,7 +37,7 @@ pub enum Exit {
 /// A process that has ended, and all it said that had not been asked for before.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// The exit status.
     pub exit: Exit,
     /// The lines of its standard output not yet taken.
     pub lines: Vec<String>,
@@ -48,39 +48,39 @@ pub struct Finished {
 /// Waiting for a process, or reaching it, failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcError {
-    /// What we waited for did not happen.
+    /// The awaited event did not happen in time.
     #[error("{program}: waiting for {awaited}: {late}{said}")]
     TimedOut {
-        /// Who.
+        /// The program.
         program: String,
-        /// What for.
+        /// The event that was awaited.
         awaited: String,
-        /// How long.
+        /// The time waited.
         #[source]
         late: TimedOut,
-        /// Its last lines and its standard error.
+        /// The program's last lines and its standard error.
         said: String,
     },
     /// The process ended before what we waited for.
     #[error("{program}: ended before {awaited}{said}")]
     Ended {
-        /// Who.
+        /// The program.
         program: String,
-        /// What was awaited.
+        /// The event that was awaited.
         awaited: String,
-        /// Its last lines and its standard error.
+        /// The program's last lines and its standard error.
         said: String,
     },
-    /// It cannot be signalled or written to.
+    /// The program cannot be signalled or written to.
     #[error("{program}: {action} refused{said}")]
     Refused {
-        /// Who.
+        /// The program.
         program: String,
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
-        /// Its last lines and its standard error.
+        /// The program's last lines and its standard error.
         said: String,
-        /// What the system said.
+        /// The error of the system call.
         #[source]
         source: std::io::Error,
     },
@@ -216,7 +216,7 @@ impl Proc {
         self.life.as_fd()
     }
 
-    /// What /proc says of the program.
+    /// Returns the program's state as shown by /proc.
     pub fn view(&self) -> Result<View, ProcError> {
         self.target().map(|(pid, life)| View::with_life(pid, life))
     }
@@ -260,7 +260,7 @@ impl Proc {
         self.reap()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit of the program, if it has ended.
     pub fn try_wait(&mut self) -> Result<Option<Exit>, ProcError> {
         match self.wait(Deadline::after(Duration::ZERO)) {
             Ok(exit) => Ok(Some(exit)),
@@ -370,7 +370,7 @@ impl Exit {
 }
 
 impl Finished {
-    /// Its lines if it exited with code 0.
+    /// Returns the program's lines if it exited with code 0.
     ///
     /// # Panics
     ///
@@ -398,7 +398,7 @@ impl InnerProcess {
         let started = exe(pid).ok()? != exe(self.first).ok()?;
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok();
-        // Still its child after the pidfd was opened: the pid had not passed to somebody else.
+        // Still a child of it after the pidfd was opened: the pid had not passed to another process.
         (started && parent == Some(self.first)).then_some((pid, life))
     }
 }

@@ -35,7 +35,7 @@ const SHM_BYTES: u64 = 64 << 20;
 /// Folders of the system a sandbox sees.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
 
-/// What a sandbox will be. Each process started in it has a sandbox of its own.
+/// The description of a sandbox. Each process started in it has a sandbox of its own.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
     user: u32,
@@ -47,7 +47,7 @@ pub struct Sandbox {
     denials: Vec<SyscallDenial>,
 }
 
-/// What the kernel's yama module says of ptrace.
+/// The ptrace scope that the kernel's yama module reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Yama {
     /// The kernel has no yama.
@@ -60,7 +60,7 @@ pub enum Yama {
 pub(crate) struct SandboxCommand {
     /// `bwrap …  -- PROGRAM`.
     pub(crate) words: Vec<OsString>,
-    /// What bwrap reads its filters from: numbers and contents.
+    /// The filters that bwrap reads: descriptor numbers and contents.
     filters: Vec<(i32, Vec<u8>)>,
 }
 
@@ -207,7 +207,7 @@ impl SandboxCommand {
     /// The numbers under which bwrap gets its descriptors.
     pub(crate) const FDS: Range<i32> = FILTER_FD..DENIAL_FD + DENIALS_MAX as i32;
 
-    /// What bwrap reads its filters from and writes its child's pid to; and our end of the latter.
+    /// Returns the descriptors from which bwrap reads its filters and to which it writes its child's pid, and our end of the latter.
     pub(crate) fn descriptors(&self) -> io::Result<(Vec<FdMapping>, File)> {
         let mut mapped = Vec::new();
         for (child_fd, bytes) in &self.filters {

@@ -20,14 +20,14 @@ impl Scratch {
         Ok(Self { dir })
     }
 
-    /// The same, but other users can enter (0755), so that sandboxes of other owners can be given what is inside.
+    /// Makes a folder like [`new`](Self::new) that other users can enter (0755), so that sandboxes of other owners can get its contents.
     pub fn shared() -> io::Result<Self> {
         let scratch = Self::new()?;
         fs::set_permissions(scratch.path(), Permissions::from_mode(0o755))?;
         Ok(scratch)
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }

@@ -1,9 +1,9 @@
-//! Seeded chance, for kills at moments nobody would think of. The same seed asks the same questions in the same order.
+//! Seeded chance, for kills at unforeseen moments. The same seed yields the same choices in the same order.
 
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
-/// A xorshift64* generator that tells its seed when the test it drives fails.
+/// A xorshift64* generator that prints its seed when the test it drives fails.
 ///
 /// `ISTHMUS_SEED=0x… cargo test NAME` repeats a failed schedule. What the kernel does between two steps is not repeated, so
 /// a seed brings a failure near, not always back.
@@ -31,7 +31,7 @@ impl SeededRandom {
         Self { seed, state: if seed == 0 { 0x9e37_79b9_7f4a_7c15 } else { seed } } // Zero would stay zero.
     }
 
-    /// What to put into `ISTHMUS_SEED`.
+    /// Returns the value to put into `ISTHMUS_SEED`.
     pub fn seed(&self) -> u64 {
         self.seed
     }

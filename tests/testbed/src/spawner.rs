@@ -25,7 +25,7 @@ fn start() -> Sender<(Command, Reply)> {
     let run = move || {
         for (mut command, reply) in commands {
             let child = command.spawn();
-            drop(command); // Before the answer: whoever waits for the end of a pipe must not wait for our copy.
+            drop(command); // Before the reply: a reader that waits for the end of a pipe must not wait for our copy.
             // The asker waits in `recv`, so a failed send means it has been unwound, and the child is of no use.
             if let Err(unheard) = reply.send(child)
                 && let Ok(mut child) = unheard.0

@@ -1,4 +1,4 @@
-//! What /proc says of a process: descriptors, memory, processor time, mappings, namespaces.
+//! The state of a process as shown by /proc: descriptors, memory, processor time, mappings, namespaces.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,30 +20,30 @@ pub struct View {
     life: Option<Arc<OwnedFd>>,
 }
 
-/// Why /proc could not tell.
+/// The reason why /proc could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
     /// The process has ended.
     #[error("process {pid} has ended")]
     Gone {
-        /// Which.
+        /// The file.
         pid: i32,
     },
     /// A file could not be read.
     #[error("reading {}", path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A file did not have the form we know.
     #[error("{} has no {what}", path.display())]
     Unknown {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What we looked for.
+        /// The entry that was looked for.
         what: &'static str,
     },
 }
@@ -51,9 +51,9 @@ pub enum ViewError {
 /// An open descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fd {
-    /// Its number.
+    /// The descriptor's number.
     pub number: i32,
-    /// What it refers to, as /proc writes it: `/memfd:name (deleted)`, `socket:[1234]`, `anon_inode:[eventfd]`.
+    /// The object it refers to, as /proc writes it: `/memfd:name (deleted)`, `socket:[1234]`, `anon_inode:[eventfd]`.
     pub target: String,
     /// False if a program it starts would inherit it.
     pub closes_on_exec: bool,
@@ -68,7 +68,7 @@ pub struct Memory {
     pub rss_shmem_bytes: u64,
     /// Resident, divided by the number of processes that map each page.
     pub pss_bytes: u64,
-    /// The same, of shared memory only.
+    /// The proportional set size of shared memory only.
     pub pss_shmem_bytes: u64,
     /// Locked.
     pub locked_bytes: u64,
@@ -92,12 +92,12 @@ pub struct ProcMapping {
 }
 
 impl View {
-    /// Of this process.
+    /// Returns the view of this process.
     pub fn own() -> Self {
         Self { pid: std::process::id().cast_signed(), life: None }
     }
 
-    /// Of any process. Once it has ended, its number may come to mean another.
+    /// Returns the view of any process. After the process has ended, its number may come to mean another one.
     pub fn of(pid: i32) -> Self {
         Self { pid, life: None }
     }
@@ -111,7 +111,7 @@ impl View {
         self.pid
     }
 
-    /// Its open descriptors, sorted by number.
+    /// Returns the open descriptors of the process, sorted by number.
     pub fn fds(&self) -> Result<Vec<Fd>, ViewError> {
         let dir = self.path("fd");
         let ours = dir.to_string_lossy().into_owned(); // Through which we look when we look at ourselves.
@@ -136,7 +136,7 @@ impl View {
         Ok(self.fds()?.iter().filter(|fd| !fd.target.starts_with("/proc/")).count())
     }
 
-    /// Its memory.
+    /// Returns the memory figures of the process.
     pub fn memory(&self) -> Result<Memory, ViewError> {
         let (status, rollup) = (self.fields("status")?, self.fields("smaps_rollup")?);
         let kib = |file, fields: &BTreeMap<String, String>, name: &'static str| {
@@ -174,7 +174,7 @@ impl View {
         self.alive(Duration::from_nanos(nanoseconds))
     }
 
-    /// How often its present threads went to sleep of their own will: wake-ups, seen from the other side.
+    /// Returns how often the present threads of the process went to sleep of their own will. Each sleep ends with a wake-up.
     pub fn sleeps(&self) -> Result<u64, ViewError> {
         let mut sleeps = 0;
         for tid in self.names("task")? {
@@ -222,19 +222,19 @@ impl View {
         self.alive(value.ok_or_else(|| self.unknown("status", name))?)
     }
 
-    /// Its mappings.
+    /// Returns the mappings of the process.
     pub fn maps(&self) -> Result<Vec<ProcMapping>, ViewError> {
         let text = self.read("maps")?;
         let maps = text.lines().map(ProcMapping::parse).collect::<Option<Vec<_>>>();
         self.alive(maps.ok_or_else(|| self.unknown("maps", "mapping"))?)
     }
 
-    /// Its mappings shared with others (or that could be).
+    /// Returns the mappings that the process shares with others, or could.
     pub fn shared_maps(&self) -> Result<Vec<ProcMapping>, ViewError> {
         Ok(self.maps()?.into_iter().filter(ProcMapping::is_shared).collect())
     }
 
-    /// Its namespaces: `mnt` → `mnt:[4026531841]`.
+    /// Returns the namespaces of the process: `mnt` → `mnt:[4026531841]`.
     pub fn namespaces(&self) -> Result<BTreeMap<String, String>, ViewError> {
         let mut spaces = BTreeMap::new();
         for name in self.names("ns")? {

@@ -1,4 +1,4 @@
-//! What is done to children on the host, and the daemon's launcher with the probe in the daemon's place.
+//! Tests of children on the host, and of the daemon's launcher with the probe in the daemon's place.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn frozen_child_is_idle_until_thawed() {
     probe.kill().unwrap();
     assert_eq!(probe.wait(patience()).unwrap(), Exit::Signal(9));
     assert_eq!(probe.try_wait().unwrap(), Some(Exit::Signal(9)));
-    probe.kill().unwrap(); // Of the dead: no error, and nobody else is hit.
+    probe.kill().unwrap(); // Of the dead: no error, and no other process is hit.
 }
 
 #[test]

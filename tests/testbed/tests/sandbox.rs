@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, Send
 type Done<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 const PROBE: &str = env!("CARGO_BIN_EXE_isthmus-probe");
-/// A uid that is nobody's.
+/// A uid that no user has.
 const OTHER_UID: u32 = 61_234;
 
 fn patience() -> Deadline {

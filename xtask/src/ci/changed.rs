@@ -45,8 +45,8 @@ fn base_commit(name: &str) -> Result<String> {
     }
 }
 
-/// A file that lies in no package concerns those whose sources mention it: a page by its name, another file by its folder. A file of
-/// the root that is no page concerns all.
+/// A file that lies in no package concerns those packages that mention it in their sources: a page by its name, another file by its folder.
+/// A file of the root that is no page concerns all.
 fn concerned<'a>(
     files: impl Iterator<Item = &'a str>,
     root: &Path,

@@ -14,7 +14,7 @@ use super::step::{Log, Outcome};
 use super::steps::{cargo, has_nightly};
 use crate::cmd;
 
-/// What cargo-fuzz passes too.
+/// The flags that cargo-fuzz passes, too.
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Ccodegen-units=1";

@@ -32,7 +32,7 @@ fn refuse(package: &Value, allowed: &[&str]) -> Option<String> {
     (!is_permitted(licence, allowed)).then(|| format!("{} is under `{licence}`", text("name").unwrap_or("?")))
 }
 
-/// Whether an SPDX expression can be met with the allowed licences. An exception (`WITH …`) only adds permissions.
+/// Returns true if an SPDX expression can be met with the allowed licences. An exception (`WITH …`) only adds permissions.
 fn is_permitted(expression: &str, allowed: &[&str]) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! Which steps run, and the jobs that they are made of.
+//! The choice of the steps that run, and the jobs that they are made of.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a step of CI has at hand, how it runs a command, and how it ended.
+//! The context of a CI step, its commands, and its outcome.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -53,7 +53,7 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// How a step ended.
+/// The outcome of a step.
 #[derive(Debug)]
 pub(super) struct Outcome {
     counts: Counts,
@@ -123,7 +123,7 @@ impl Outcome {
         self
     }
 
-    /// The same with a title before what was said.
+    /// Puts a title before the output.
     pub(super) fn titled(mut self, title: &str) -> Self {
         self.said = format!("{title} {}", self.said).trim_end().to_owned();
         self
@@ -230,7 +230,7 @@ impl Log {
     }
 }
 
-/// The same command below `timeout`, which ends it with all it started when its time is up, or when we die.
+/// Returns the command run below `timeout`, which ends it with all it started when its time is up, or when we die.
 fn bounded(command: &Command) -> Command {
     let mut bounded = cmd::command("setpriv");
     bounded.args(["--pdeathsig", "TERM", "timeout", "--kill-after=10", &COMMAND_S_MAX.to_string()]);
@@ -261,7 +261,8 @@ impl Ran {
     }
 }
 
-/// What of a failed command's output says why: what libtest prints of the tests that failed, or else its end.
+/// Returns the lines of a failed command's output that say why: those that libtest prints of the tests that failed, or else the end of the
+/// output.
 fn failed_test_lines(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().collect();
     let mut shown = Vec::new();

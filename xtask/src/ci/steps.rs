@@ -91,7 +91,7 @@ const LINK: &str = "isthmus-link";
 const NO_STD_TARGET: &str = "x86_64-unknown-none";
 const BIG_ENDIAN_TARGET: &str = "s390x-unknown-linux-gnu";
 
-/// Whether `cargo +nightly` works.
+/// Returns true if `cargo +nightly` works.
 pub(super) fn has_nightly() -> bool {
     cmd::succeeds("cargo", &["+nightly", "--version"])
 }
@@ -211,7 +211,7 @@ fn no_std_build(log: &Log) -> Result<Outcome> {
     log.run(command)
 }
 
-/// Whether the standard libraries of a target are installed for the default toolchain.
+/// Returns true if the standard libraries of a target are installed for the default toolchain.
 fn has_target(target: &str) -> bool {
     let folder = cmd::output("rustc", &["--print", "target-libdir", "--target", target]);
     folder.is_some_and(|folder| std::path::Path::new(folder.trim()).is_dir())

@@ -3,7 +3,7 @@
 use super::{Finding, exemption};
 use crate::tree::{RustFile, TokenKind, Tree};
 
-/// Where a pattern is refused.
+/// The files in which a pattern is refused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BanScope {
     /// In all code that is not a test.

@@ -1,4 +1,4 @@
-//! Which crate may depend on which.
+//! The dependencies that are allowed between crates.
 //!
 //! ```text
 //! layout ◄─ shm ◄─ platform ◄─ channel ◄─┬─ service ◄─ control ◄─ isthmusd
@@ -6,8 +6,8 @@
 //! engines   link   -kvm, -xen                         └─ isthmus, isthmus-bench
 //! ```
 //!
-//! Also: who may know some crates of others, that versions stand once in the workspace, and that a folder is called like
-//! its package. Names of dependencies that are renamed are followed.
+//! The rule also says which crates may use some external crates, that versions stand once in the workspace, and that a folder is called
+//! like its package. Names of dependencies that are renamed are followed.
 
 use toml::{Table, Value};
 
@@ -71,7 +71,7 @@ const ALLOWED: [(&str, &[&str]); 28] = [
     ("isthmus-mpi-tests", &["isthmus-hosts", LAYOUT, NETNS]),
 ];
 
-/// What any crate may use in its own tests, beside what it may use anyway.
+/// The crates that any crate may use in its own tests, beside those it may use anyway.
 const FOR_TESTS: [&str; 1] = ["isthmus-testbed"];
 
 /// Crates of others that only some of ours may know: in which packages or folders (ending in `/`).
@@ -170,7 +170,7 @@ fn dependencies(manifest: &Table, root: &Table) -> Vec<Dependency> {
     found
 }
 
-/// Why a dependency between two of our packages is refused.
+/// Returns the reason why a dependency between two of our packages is refused.
 fn refuse(path: &str, name: &str, dependency: &Dependency) -> Option<String> {
     let on = dependency.name.as_str();
     if on == "xtask" {
@@ -196,7 +196,7 @@ fn refuse(path: &str, name: &str, dependency: &Dependency) -> Option<String> {
     }
 }
 
-/// Why a crate of others is refused.
+/// Returns the reason why an external crate is refused.
 fn check_external(path: &str, name: &str, dependency: &Dependency) -> Option<String> {
     let (_, knowers) = RESERVED.iter().find(|(reserved, _)| *reserved == dependency.name)?;
     let may = knowers.iter().any(|knower| *knower == name || (knower.ends_with('/') && path.starts_with(knower)));

@@ -4,7 +4,7 @@ use crate::tree::Tree;
 
 const MARK: &str = "tidy(";
 
-/// Whether line `line` (from 1) of a file is excused from a rule, with a reason.
+/// Returns true if line `line` (from 1) of a file is excused from a rule, with a reason.
 pub(super) fn is_exempt(lines: &[&str], line: usize, rule: &str) -> bool {
     let at = |line: usize| line.checked_sub(1).and_then(|at| lines.get(at)).copied().unwrap_or("");
     if exempts(at(line), rule) {
@@ -20,7 +20,7 @@ pub(super) fn is_exempt(lines: &[&str], line: usize, rule: &str) -> bool {
     false
 }
 
-/// How many excuses a tree holds.
+/// Returns the number of excuses in a tree.
 pub(super) fn count(tree: &Tree) -> usize {
     let lines =
         tree.texts.iter().filter(|file| !file.path.starts_with("xtask/src/tidy")).flat_map(|file| file.text.lines());

@@ -1,8 +1,8 @@
 //! Functions fit a screen: a ratchet that only turns one way.
 //!
-//! A function that crosses [`LINES_MAX`] fails. One that is listed in the ratchet file with its length may stay until it
-//! is touched, and fails when it grows. `--bless` takes what has shrunk or gone out of the list and never adds to it: a
-//! new entry is a line somebody writes by hand and somebody reads. Long files are only noted.
+//! A function that crosses [`LINES_MAX`] fails. One that is listed in the ratchet file with its length may stay until it is touched, and
+//! fails when it grows. `--bless` takes entries that have shrunk or gone out of the list and never adds to it: a developer writes a new
+//! entry by hand, and a reviewer reads it. Long files are only noted.
 
 use std::collections::BTreeMap;
 

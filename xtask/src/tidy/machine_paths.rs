@@ -1,7 +1,7 @@
 //! No path or host of one machine in the tree.
 //!
-//! Paths into somebody's home or checkout, registries other than crates.io, addresses of somebody's mirror: each works
-//! on one machine and fails on all others.
+//! Paths into a home folder or checkout, registries other than crates.io, addresses of private mirrors: each works on one machine and fails
+//! on all others.
 
 use super::{Finding, exemption};
 use crate::tree::{TextFile, Tree};
@@ -11,7 +11,7 @@ const RULE: &str = "place";
 /// Folders at the root of a file system in which checkouts and homes lie.
 const MACHINE_FOLDERS: [&str; 5] = ["home", "root", "work", "Users", "builds"];
 
-/// People who exist in examples only.
+/// User names that exist in examples only.
 const EXAMPLE_USERS: [&str; 5] = ["alice", "ann", "bob", "user", "me"];
 
 /// Ends of host names that only one site knows.

@@ -14,7 +14,7 @@ const RULE: &str = "orderings";
 /// Where orderings are argued.
 const FOLDER: &str = "crates/shm/src/";
 
-/// What fences: a fence itself, one between loads, one that costs nothing, and the heavy fence that it relies on.
+/// Fences: a fence itself, one between loads, one that costs nothing, and the heavy fence that it relies on.
 const FENCES: [&str; 4] = ["fence", "load_fence", "light_fence", "heavy_fence"];
 
 const STRONG: [&str; 4] = ["Acquire", "Release", "AcqRel", "SeqCst"];

@@ -1,4 +1,4 @@
-//! Layout and engines live without std: their `lib.rs` says so, and no shipped line of theirs names it.
+//! Layout and engines live without std: their `lib.rs` says so, and none of their shipped lines names it.
 //!
 //! `cargo xtask ci` then builds them for a target that has no std, which proves it; this check needs no toolchain.
 

@@ -45,7 +45,7 @@ const HEADER: &str = "\
 # Counts may fall (`cargo xtask tidy --bless`), never rise; what is not listed has none.
 ";
 
-/// What is wrong with a word. The order is that of the counts.
+/// The rule that a word breaks. The order is that of the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Pronoun,

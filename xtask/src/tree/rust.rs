@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenKind {
     Word,
@@ -59,17 +59,17 @@ impl RustFile {
         })
     }
 
-    /// Whether a line belongs to a test.
+    /// Returns true if a line belongs to a test.
     pub(crate) fn is_test(&self, line: usize) -> bool {
         self.all_test || self.test_lines.iter().any(|range| range.contains(&line))
     }
 
-    /// Whether a line is written by a `macro_rules!`.
+    /// Returns true if a line is written by a `macro_rules!`.
     pub(crate) fn is_macro(&self, line: usize) -> bool {
         self.macro_lines.iter().any(|range| range.contains(&line))
     }
 
-    /// Whether the tokens from `at` on have these texts.
+    /// Returns true if the tokens from `at` on have these texts.
     pub(crate) fn matches(&self, at: usize, texts: &[&str]) -> bool {
         let tokens = self.tokens.get(at..at + texts.len());
         tokens.is_some_and(|tokens| tokens.iter().zip(texts).all(|(token, text)| token.text == *text))
@@ -80,7 +80,7 @@ impl RustFile {
         line.checked_sub(1).and_then(|at| self.lines.get(at)).map_or("", String::as_str)
     }
 
-    /// Whether a line holds nothing but a comment.
+    /// Returns true if a line holds nothing but a comment.
     pub(crate) fn is_comment(&self, line: usize) -> bool {
         self.line(line).trim_start().starts_with("//")
     }
@@ -96,7 +96,7 @@ impl RustFile {
     }
 }
 
-/// Whether a path alone says that its file is test code.
+/// Returns true if a path alone says that its file is test code.
 fn is_test_path(path: &str) -> bool {
     path.split('/').any(|part| part == "tests" || part == "tests.rs" || part == "benches")
 }
@@ -202,7 +202,7 @@ impl TokenReader {
         self.tokens.push(Token { text: text.to_owned(), kind, line });
     }
 
-    /// The name of the module whose `{` was just read.
+    /// Returns the name of the module that was opened by the `{` just read.
     fn inline_module(&self) -> Option<String> {
         match self.tokens.as_slice() {
             [.., word, name, open] if word.text == "mod" && open.text == "{" => Some(name.text.clone()),

@@ -33,17 +33,17 @@ pub(crate) const FI_REMOTE_COMM: u64 = 1 << 52;
 pub(crate) const FI_RMA_EVENT: u64 = 1 << 56;
 pub(crate) const FI_SOURCE: u64 = 1 << 57;
 pub(crate) const FI_DIRECTED_RECV: u64 = 1 << 59;
-/// Of a receive that peeks.
+/// Flag of a receive that peeks.
 pub(crate) const FI_CLAIM: u64 = 1 << 59;
-/// Of a receive that peeks.
+/// Flag of a receive that peeks.
 pub(crate) const FI_DISCARD: u64 = 1 << 58;
-/// Of an endpoint's binding to a completion queue.
+/// Flag of an endpoint's binding to a completion queue.
 pub(crate) const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
-/// Of `fi_getinfo()`: the service and node are those of the caller.
+/// Flag of `fi_getinfo()`: the service and node are those of the caller.
 pub(crate) const FI_SOURCE_GIVEN: u64 = 1 << 57;
-/// Of `fi_query_atomic()`.
+/// Flag of `fi_query_atomic()`.
 pub(crate) const FI_FETCH_ATOMIC: u64 = 1 << 58;
-/// Of `fi_query_atomic()`.
+/// Flag of `fi_query_atomic()`.
 pub(crate) const FI_COMPARE_ATOMIC: u64 = 1 << 59;
 
 pub(crate) const FI_ADDR_UNSPEC: u64 = u64::MAX;

@@ -1,4 +1,4 @@
-//! What `fi_getinfo()` is asked and answers.
+//! The requests and results of `fi_getinfo()`.
 
 use super::objects::Fid;
 use std::ffi::{c_char, c_int, c_void};

@@ -1,4 +1,4 @@
-//! What callers describe operations, attributes and completions by.
+//! The structures with which callers describe operations, attributes and completions.
 
 use super::objects::Fid;
 use std::ffi::{c_char, c_int, c_void};

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 
-/// What C is asked, and what we say.
+/// The names and values to compare: those of C and ours.
 type Facts = Vec<(String, usize)>;
 
 /// The size of a structure and the offsets of its fields: `ours as "theirs" { our_field = "their field", … }`.
@@ -22,7 +22,7 @@ macro_rules! layout {
     };
 }
 
-/// A table of functions, whose fields are called as in C.
+/// A table of functions, with fields named as in C.
 macro_rules! table {
     ($facts:ident, $($ours:ident as $theirs:literal { $($field:ident)* })*) => {
         $(

@@ -1,10 +1,10 @@
 //! Atomic operations: which there are, for which types, and what they do.
 //!
-//! They are done by the library of the process whose memory it is, or by others' in that memory ([`direct`](crate::engine::direct)), in
-//! the same way: elements of 1, 2, 4 and 8 bytes that lie where they belong by the processor's atomic operations, one after the other. All
-//! others, which are numbers of 16 bytes and what is not aligned, are done by the owner's library alone, under the lock of its domain. So
-//! operations of one type on one element are atomic to each other. The program's own accesses to the same memory are its own
-//! business, as libfabric has it.
+//! The library of the process that owns the memory does them, or libraries of other processes do them directly in that memory
+//! ([`direct`](crate::engine::direct)). Both do them in the same way. Aligned elements of 1, 2, 4 and 8 bytes are changed by the
+//! processor's atomic operations, one element after the other. All others, which are numbers of 16 bytes and unaligned elements, are
+//! changed by the owner's library alone, under the lock of its domain. So operations of one type on one element are atomic to each other.
+//! The program's own accesses to the same memory are its own business, as libfabric has it.
 
 mod element;
 
@@ -20,14 +20,14 @@ pub(crate) const OPERAND_BYTES_MAX: u64 = 16 << 10;
 /// Elements of one operation, whatever their type.
 const ELEMENTS_BYTES_MAX: usize = 4 << 10;
 
-/// What becomes of the value before.
+/// The use of the value before the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtomicForm {
-    /// Nothing.
+    /// The value is not used.
     Write,
-    /// It is answered.
+    /// The value is returned.
     Fetch,
-    /// It is compared first, and answered.
+    /// The value is compared first, and returned.
     Compare,
 }
 
@@ -177,12 +177,12 @@ impl AtomicOp {
         !matches!(self.form, AtomicForm::Write)
     }
 
-    /// It needs the value before.
+    /// Returns true if the operation needs the value before it.
     pub(crate) const fn reads(&self) -> bool {
         self.fetches()
     }
 
-    /// It leaves the value as it is.
+    /// Returns true if the operation leaves the value as it is.
     pub(crate) const fn only_reads(&self) -> bool {
         matches!(self.operation, Operation::Read)
     }
@@ -200,8 +200,8 @@ impl AtomicOp {
         }
     }
 
-    /// Whether the processor does it, an element at a time, so that whoever else has it do so in the same memory need not be
-    /// asked.
+    /// Returns true if the processor does the operation atomically, one element at a time. Then every process that maps the memory can do
+    /// it there without asking the owner.
     pub(crate) fn is_atomic_at(&self, place: *const u8) -> bool {
         let (bytes, _) = TYPES[self.datatype];
         bytes <= size_of::<u64>() && place.addr().is_multiple_of(bytes)
@@ -249,7 +249,7 @@ impl AtomicOp {
     unsafe fn change(&self, place: *mut u8, was: &mut [u8], becomes: impl Fn(&mut [u8])) {
         macro_rules! by {
             ($atomic:ty, $number:ty) => {{
-                // SAFETY: as promised. (A copy that somebody makes meanwhile sees the element before or after, or some of both.)
+                // SAFETY: as promised. (A concurrent copy sees the element before or after, or some of both.)
                 let element = unsafe { <$atomic>::from_ptr(place.cast()) };
                 let mut there = element.load(Acquire);
                 while !self.only_reads() {

@@ -1,14 +1,15 @@
-//! What this endpoint does in others' memory without asking: they have registered it for that, and granted it to us.
+//! Direct access of this endpoint to the memory of peers, which have registered it for that and granted it to us.
 //!
 //! ```text
 //!   write, read ── copied, once
 //!   atomic ─────── done by the processor, as the owner's own library does it: so all are atomic to each other
 //! ```
 //!
-//! Nothing of the other side is needed: it may compute, or be stopped. What is done here is over when the call returns. It is not
-//! begun while a request that this endpoint made before is still with the other one, or a message on its way out: so everything keeps its
-//! order. Whatever cannot be done here is asked for ([`request`](crate::engine::request)): what shares a page with something else
-//! or cannot be moved, what was not registered for this, what somebody counts, numbers that no processor changes at once.
+//! The other side takes no part: it may compute, or be stopped. An operation done here is over when the call returns. It is not begun while
+//! a request that this endpoint made before is still with the other one, or a message on its way out: so everything keeps its order. An
+//! access that cannot be done here is requested of the owner ([`request`](crate::engine::request)). Such are accesses to memory that shares
+//! a page with other data or cannot be moved, to memory that was not registered for this or has a counter, and atomic operations on numbers
+//! that no processor changes at once.
 
 use crate::engine::arithmetic::AtomicOp;
 use crate::engine::endpoint::Endpoint;
@@ -43,7 +44,8 @@ impl Endpoint {
         Some(left.map(|()| done))
     }
 
-    /// Writes. False if the owner has to be asked for it, be it because nobody has seen what was written.
+    /// Writes. Returns false if the owner has to be asked to write. This includes memory evicted during the write, because the owner may
+    /// not see the bytes then.
     ///
     /// # Safety
     ///

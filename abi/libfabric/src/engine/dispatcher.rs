@@ -30,32 +30,32 @@ use std::sync::Arc;
 /// The one endpoint of the domain that is a fabric endpoint.
 pub(crate) const INDEX: EndpointIndex = EndpointIndex::new(0).expect("there is an endpoint 0");
 
-/// The token of what nobody wants.
+/// The token of receives for payloads that are discarded.
 const DISCARD_TOKEN: Token = Token::new(0);
 
 /// Events that one progress call may find before the program is to look at them, at most.
 const EVENTS_PER_PROGRESS: u64 = 16;
 
-/// Where the payload that follows a header goes.
+/// The target of the payload that follows a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PayloadTarget {
     /// To an operation.
     To(OpId),
-    /// It is kept with the unexpected message of this serial number.
+    /// The payload is kept with the unexpected message of this serial number.
     Unexpected(u64),
-    /// Nobody wants it.
+    /// The payload is discarded.
     Discard,
 }
 
-/// Somebody who has sent something, or was looked for.
+/// A peer that has sent something, or was looked for.
 #[derive(Debug)]
 pub(crate) struct PeerState {
     pub(crate) address: EndpointAddress,
     /// As the address vector knows it.
     pub(crate) source: u64,
-    /// Where its next payload goes.
+    /// The target of the peer's next payload.
     pub(crate) payload_target: Option<PayloadTarget>,
-    /// Where its payload that has begun to arrive goes.
+    /// The target of the payload that has begun to arrive from the peer.
     pub(crate) arriving: Option<PayloadTarget>,
 }
 
@@ -71,10 +71,10 @@ pub(crate) struct Dispatcher {
     by_address: HashMap<EndpointAddress, u32>,
     last: Option<(EndpointAddress, u32)>,
     sources: HashMap<EndpointAddress, u64>,
-    /// Those of whom no further message can come, as the address vector knows them.
+    /// Peers from which no further message can come, as the address vector knows them.
     pub(crate) gone: HashSet<u64>,
     pub(crate) outbox: VecDeque<Reply>,
-    /// Those who had to ask for what they wanted of registered memory, and why: for reports.
+    /// Peers that needed the owner's help to access registered memory, and why: for reports.
     pub(crate) assisted: Vec<(DomainId, Reason)>,
     /// Messages that wait for room on their way out.
     pub(crate) eager: usize,
@@ -182,7 +182,7 @@ impl Dispatcher {
         }
     }
 
-    /// A header has arrived, with what lies behind it. What cannot be read is nobody's message.
+    /// Handles a header that has arrived, with the bytes behind it. A header that cannot be read is dropped.
     #[inline]
     pub(crate) fn receive_header(&mut self, from: EndpointAddress, tag: u64, bytes: &[u8]) {
         let peer = self.peer(from);
@@ -231,7 +231,7 @@ impl Dispatcher {
         self.peers[peer as usize].payload_target = Some(PayloadTarget::To(op));
     }
 
-    /// Posts a receive that nothing is here for. One that only somebody can meet who is gone is over at once.
+    /// Posts a receive that no message is here for. The receive fails at once if only a peer that is gone could match it.
     #[inline]
     pub(crate) fn post(&mut self, space: MatchSpace, filter: Filter, receive: Receive) {
         if !self.gone.is_empty() && self.gone.contains(&filter.source) {
@@ -250,7 +250,7 @@ impl Dispatcher {
         self.acknowledge(meta);
     }
 
-    /// A message has arrived, and its sender may want to hear that.
+    /// Acknowledges a message that has arrived, if its sender wants to know.
     #[inline]
     pub(crate) fn acknowledge(&mut self, meta: &Meta) {
         if let Some(request) = meta.acknowledge {
@@ -314,7 +314,7 @@ impl Dispatcher {
         }
     }
 
-    /// It has given it back. If the operation was over but for that, it is over now.
+    /// The client library has returned memory of an operation. The operation ends if it waited for nothing else.
     fn note_returned(&mut self, id: OpId) {
         if let Some(progress) = self.ops.progress(id) {
             progress.lent -= 1;

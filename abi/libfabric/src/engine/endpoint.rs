@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The key of MX endpoints that belong to fabrics: "ISFI".
 const MX_KEY: u32 = 0x4953_4649;
 
-/// How long what was sent may take to leave when an endpoint is closed.
+/// The longest time that sent messages may take to leave when an endpoint is closed.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// An endpoint.
@@ -30,10 +30,10 @@ pub(crate) struct Endpoint {
     pub(crate) name: Name,
     /// Boards of this host's daemon.
     nics: Vec<u64>,
-    /// Where the address vector's addresses are, as far as they were looked for.
+    /// The endpoints behind the numbers of the address vector, as far as they were looked up.
     addresses: Vec<Option<EndpointAddress>>,
     by_name: HashMap<Name, EndpointAddress>,
-    /// How often something was done without asking.
+    /// The number of operations done directly in a peer's memory.
     pub(crate) direct_ops: u32,
 }
 
@@ -86,7 +86,7 @@ impl Endpoint {
         quiet
     }
 
-    /// True if the program has nothing to hear of these sides, and a progress call, which this then was, finds nothing either.
+    /// Returns true if there are no events of these sides, and a progress call finds none either. In that case this was a progress call.
     #[inline(always)]
     pub(crate) fn is_quiet(&mut self, sides: [bool; 2]) -> bool {
         !self.has_event(sides) && !self.domain.matcher().will_skip() && self.progress_if_idle()
@@ -100,19 +100,20 @@ impl Endpoint {
         self.send_replies();
     }
 
-    /// Whether the program has something to hear of these sides.
+    /// Returns true if there are events of these sides for the program.
     #[inline]
     pub(crate) fn has_event(&self, sides: [bool; 2]) -> bool {
         self.domain.matcher().events.has_any_of(sides)
     }
 
-    /// The same for who reads again and again: left out once after a progress call that has found a single event.
+    /// Makes progress like [`progress`](Self::progress), for a caller that reads repeatedly: skipped once after a call that found a single
+    /// event.
     #[inline]
     pub(crate) fn progress_unless_skipped(&mut self) -> bool {
         !self.dispatcher().should_skip() && self.progress()
     }
 
-    /// Has the descriptor tell of everything from now on. False if there is something already.
+    /// Arms the descriptor, which reports everything from now on. Returns false if there is something to do already.
     pub(crate) fn arm(&mut self) -> bool {
         self.dispatcher().prepare_wait();
         self.domain.arm() && self.dispatcher().outbox.is_empty()
@@ -162,7 +163,7 @@ impl Endpoint {
         self.dispatcher().set_source(address, first as u64);
     }
 
-    /// Where an address of the address vector is, if it was found before.
+    /// Returns the endpoint behind a number of the address vector, if it was looked up before.
     #[inline]
     pub(crate) fn place(&self, at: usize) -> Option<EndpointAddress> {
         self.addresses.get(at).copied().flatten()
@@ -207,7 +208,7 @@ impl Endpoint {
         })
     }
 
-    /// Sends all answers that wait. Nobody hears of those that cannot be sent: who asked is gone.
+    /// Sends all replies that wait. A reply that cannot be sent is dropped, because the requester is gone.
     #[inline]
     pub(crate) fn send_replies(&mut self) {
         while let Some(reply) = self.dispatcher().outbox.pop_front() {
@@ -339,7 +340,7 @@ impl Endpoint {
         })
     }
 
-    /// Lets go of a region whatever is under way.
+    /// Releases the client library's use of a region, whatever is under way.
     pub(crate) fn release_borrowed_buffers(&mut self, region: &Arc<crate::engine::regions::Region>) {
         let dispatcher = self.domain.matcher();
         let to = dispatcher.ops.find_all(|op| match op {

@@ -1,4 +1,4 @@
-//! What becomes of operations: entries for completion queues, and counters.
+//! The results of operations: entries for completion queues, and counters.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -14,7 +14,7 @@ pub(crate) struct Event {
     pub(crate) buf: *mut c_void,
     pub(crate) data: u64,
     pub(crate) tag: u64,
-    /// Who sent it, as the address vector has it.
+    /// The sender, as the address vector has it.
     pub(crate) source: u64,
     /// 0, or what went wrong.
     pub(crate) error: c_int,
@@ -26,7 +26,7 @@ pub(crate) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// Of an operation with this context: all else is as for one that says nothing more.
+    /// Returns the event of an operation with this context; all other fields have their defaults.
     #[inline]
     pub(crate) const fn of(context: *mut c_void, flags: u64) -> Self {
         let (buf, source) = (std::ptr::null_mut(), crate::abi::consts::FI_ADDR_NOTAVAIL);
@@ -43,13 +43,13 @@ pub(crate) struct Counter {
 
 impl Counter {
     fn count(&self, failed: bool) {
-        // Whoever reads it holds the lock under which it was counted, or looks again.
+        // A reader either holds the lock under which this was counted, or checks again.
         let of = if failed { &self.errors } else { &self.value };
         of.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// What a counter counts.
+/// The kind of operations that a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CounterKind {
     Send,
@@ -60,14 +60,14 @@ pub(crate) enum CounterKind {
     RemoteWrite,
 }
 
-/// Which of an endpoint's two queues.
+/// One of an endpoint's two queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Transmit,
     Receive,
 }
 
-/// Where an endpoint's events go.
+/// The destinations of an endpoint's events.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     queues: [VecDeque<Event>; 2],
@@ -97,7 +97,7 @@ impl Events {
         self.counters.iter().any(Option::is_some)
     }
 
-    /// Whether an operation of this side is told of when it is over: always, or, with selective completion, if it asks for it.
+    /// Returns true if an operation of this side reports its end: always, or, with selective completion, if the operation asks for it.
     #[inline]
     pub(crate) fn wants(&self, side: Side, asks: bool) -> bool {
         self.bound[side as usize] && (asks || !self.selective[side as usize])
@@ -111,7 +111,7 @@ impl Events {
         }
     }
 
-    /// An operation is over. Errors are told of in any case.
+    /// Records the end of an operation. Errors are reported in any case.
     #[inline]
     pub(crate) fn complete(&mut self, side: Side, counter_kind: CounterKind, wants_completion: bool, event: Event) {
         self.count += 1;
@@ -131,7 +131,7 @@ impl Events {
         }
     }
 
-    /// Whether the program has something to hear of these sides.
+    /// Returns true if there are events of these sides for the program.
     #[inline]
     pub(crate) fn has_any_of(&self, [transmit, receive]: [bool; 2]) -> bool {
         let [sent, received] = &self.queues;

@@ -30,7 +30,7 @@ const FLAG_SHIFT: u32 = 56;
 /// Bits of a parameter.
 pub(crate) const PARAMETER_BITS: u32 = 56;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketKind {
     Tagged,
@@ -48,7 +48,7 @@ pub(crate) const PAYLOAD_FOLLOWS: u64 = 1 << FLAG_SHIFT;
 pub(crate) const DATA: u64 = 2 << FLAG_SHIFT;
 /// The CQ data is a word of the body, because it has more bits than a parameter. Of a reply: it is a refusal.
 pub(crate) const WIDE_DATA: u64 = 4 << FLAG_SHIFT;
-/// The sender wants to hear when the message has arrived.
+/// The sender wants an acknowledgement when the message has arrived.
 pub(crate) const ACKNOWLEDGE: u64 = 8 << FLAG_SHIFT;
 
 impl PacketKind {
@@ -166,7 +166,7 @@ impl<'a> HeaderReader<'a> {
         })
     }
 
-    /// What follows the words.
+    /// Returns the bytes that follow the words.
     #[inline]
     pub(crate) fn payload(self) -> &'a [u8] {
         self.0

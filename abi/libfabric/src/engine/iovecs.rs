@@ -71,7 +71,7 @@ impl IoVecs {
         unsafe { self.copy_to_place(into.as_mut_ptr()) }
     }
 
-    /// The same, to memory that others may change meanwhile.
+    /// Copies the bytes to memory that other processes may change meanwhile.
     ///
     /// # Safety
     ///
@@ -156,7 +156,7 @@ impl IoVecs {
         bytes
     }
 
-    /// It, to be sent: a copy if the program wants it back at once (`injected`).
+    /// Returns a buffer to send from: a copy if the program wants its memory back at once (`injected`).
     ///
     /// # Safety
     ///
@@ -171,7 +171,8 @@ impl IoVecs {
         }
     }
 
-    /// It, as the client library reads or fills it: itself where it is one iovec, else a buffer of ours with its bytes in it.
+    /// Returns a buffer for the client library to read or fill: the memory itself if it is one iovec, else a buffer of ours with a copy of
+    /// the bytes.
     ///
     /// # Safety
     ///
@@ -200,7 +201,7 @@ mod tests {
             IoVec { base: std::ptr::null_mut(), len: 0 },
             IoVec { base: b.as_mut_ptr().cast(), len: 4 },
         ];
-        // SAFETY: the list is there, and so is the memory it names, which nobody else uses meanwhile.
+        // SAFETY: the list is there, and so is the memory it names, which no other code uses meanwhile.
         let (copied, gathered) = unsafe {
             let iovecs = IoVecs::read(list.as_ptr(), 3).expect("three are not too many");
             (iovecs.copy_from(b"abcdef"), iovecs.gather())

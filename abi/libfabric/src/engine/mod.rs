@@ -1,4 +1,4 @@
-//! What an endpoint does, in terms of the client library: no C in here but the program's memory.
+//! The work of an endpoint, in terms of the client library. No C appears in this module except the program's memory.
 //!
 //! ```text
 //!   endpoint ─── an attached domain with one client endpoint: sends, receives, requests, progress

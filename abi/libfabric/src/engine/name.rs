@@ -16,7 +16,7 @@ const MAGIC: [u8; 4] = *b"ISFI";
 const VERSION: u16 = 1;
 const NO_NUMBER: u16 = 0xffff;
 
-/// Where an endpoint is.
+/// The location of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     pub(crate) nic: u64,

@@ -11,12 +11,12 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Of a client's token: the message is over when there is room for it, and counts toward those that wait for that.
+/// Flag of a client's token: the message is over when there is room for it, and counts toward those that wait for room.
 pub(crate) const EAGER: u64 = 1 << 60;
-/// Of a client's token: the operation goes on after it, unless it fails.
+/// Flag of a client's token: the operation goes on after the message, unless the message fails.
 pub(crate) const OP_CONTINUES: u64 = 1 << 61;
 
-/// Of a client's token: with the message, memory that the operation was lent comes back.
+/// Flag of a client's token: with the message, memory that the operation was lent comes back.
 pub(crate) const PAYLOAD: u64 = 1 << 62;
 
 /// Bits of an operation's slot in the table.
@@ -31,13 +31,13 @@ impl OpId {
         self.0
     }
 
-    /// Of a client's token or the parameter of a header.
+    /// Returns the operation ID in a client's token or in the parameter of a header.
     pub(crate) const fn of(bits: u64) -> Self {
         Self(bits & ((1 << PARAMETER_BITS) - 1))
     }
 }
 
-/// What the program is told when an operation of its own is over.
+/// The report to the program when an operation of its own is over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     pub(crate) context: *mut c_void,
@@ -49,36 +49,36 @@ pub(crate) struct Report {
     pub(crate) len: usize,
 }
 
-/// How far an operation is that somebody else says the end of. It is not over before all memory that the client library was lent for it
-/// has come back, whatever that somebody says.
+/// The state of an operation that ends by a reply of the peer. The operation is not over before the client library has returned all memory
+/// that it was lent, whatever the peer replies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpProgress {
     /// Buffers that the client library has.
     pub(crate) lent: u8,
-    /// It was answered: further answers mean nothing.
+    /// The operation was answered: further replies have no effect.
     pub(crate) replied: bool,
-    /// How it ended, told as soon as nothing is lent.
+    /// The result of the operation, reported as soon as no memory is lent.
     pub(crate) outcome: Option<Option<Errno>>,
 }
 
 /// An operation.
 #[derive(Debug)]
 pub(crate) enum Op {
-    /// A send. Acknowledged: it is over when `to` says so.
+    /// A send. If acknowledged, it is over when `to` replies.
     Send { report: Report, to: EndpointAddress, acknowledged: bool, progress: OpProgress },
-    /// A receive whose payload is on its way into it.
+    /// A receive, the payload of which is on its way into it.
     Receive { receive: Receive, meta: Meta },
-    /// A request to `to`, whose reply goes `into`.
+    /// A request to `to`; the reply goes `into`.
     Request { report: Report, to: EndpointAddress, into: IoVecs, progress: OpProgress },
-    /// A write of somebody else's, on its way into a region.
+    /// A write of a peer, on its way into a region.
     RemoteWrite(RemoteWrite),
-    /// An atomic operation of somebody else's, on its way to us.
+    /// An atomic operation of a peer, on its way to us.
     RemoteAtomic { peer: u32, request: u64, words: [u64; 4] },
     /// An answer that is read out of a region.
     RemoteRead { region: Arc<Region>, to: DomainId },
 }
 
-/// A write of somebody else's.
+/// A write of a peer.
 #[derive(Debug)]
 pub(crate) struct RemoteWrite {
     pub(crate) region: Arc<Region>,
@@ -103,7 +103,7 @@ enum SlotState {
 pub(crate) struct Ops {
     slots: Vec<(u32, SlotState)>,
     free: Option<u32>,
-    /// Requests among them, by whom they were made to.
+    /// Number of requests among them, by the peer that each was made to.
     unanswered: HashMap<EndpointAddress, u32>,
 }
 
@@ -145,7 +145,7 @@ impl Ops {
         }
     }
 
-    /// How far an operation is, if it is one that somebody else says the end of.
+    /// Returns the state of an operation, if it is one that ends by a reply of the peer.
     pub(crate) fn progress(&mut self, id: OpId) -> Option<&mut OpProgress> {
         let index = self.index(id)?;
         match &mut self.slots[index].1 {
@@ -181,7 +181,7 @@ impl Ops {
         }
     }
 
-    /// Whether somebody has not answered all requests yet.
+    /// Returns true if this peer has not answered all requests yet.
     #[inline]
     pub(crate) fn has_unanswered(&self, whom: EndpointAddress) -> bool {
         !self.unanswered.is_empty() && self.unanswered.contains_key(&whom)
@@ -196,7 +196,7 @@ impl Ops {
         taken.collect()
     }
 
-    /// Whether any that is under way fits.
+    /// Returns true if any operation that is under way fits.
     pub(crate) fn any(&self, fits: impl Fn(&Op) -> bool) -> bool {
         self.slots.iter().any(|(_, place)| matches!(place, SlotState::Used(op) if fits(op)))
     }

@@ -15,7 +15,7 @@ pub(crate) enum MatchSpace {
 }
 
 impl MatchSpace {
-    /// What completions say of it.
+    /// Returns the flag in completions of messages of this space.
     pub(crate) const fn flag(self) -> u64 {
         match self {
             Self::Tagged => FI_TAGGED,
@@ -24,10 +24,10 @@ impl MatchSpace {
     }
 }
 
-/// What a receive wants.
+/// The messages that a receive accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Filter {
-    /// From whom, as the address vector has it; [`FI_ADDR_UNSPEC`] for anybody.
+    /// The sender, as the address vector has it; [`FI_ADDR_UNSPEC`] for any sender.
     pub(crate) source: u64,
     pub(crate) tag: u64,
     pub(crate) ignore: u64,
@@ -40,17 +40,17 @@ impl Filter {
     }
 }
 
-/// Where a message goes.
+/// A posted receive: the destination of a message.
 #[derive(Debug)]
 pub(crate) struct Receive {
     pub(crate) context: *mut c_void,
     pub(crate) into: IoVecs,
     pub(crate) wants_completion: bool,
-    /// It is a part of this buffer for several messages.
+    /// The buffer for several messages that this receive is a part of.
     pub(crate) multi: Option<u32>,
 }
 
-/// What is known of a message.
+/// The description of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meta {
     pub(crate) space: MatchSpace,
@@ -59,12 +59,12 @@ pub(crate) struct Meta {
     pub(crate) tag: u64,
     pub(crate) data: Option<u64>,
     pub(crate) len: u64,
-    /// What the sender wants to hear when it has arrived.
+    /// The request to acknowledge when the message has arrived, if the sender wants to know.
     pub(crate) acknowledge: Option<u64>,
 }
 
 impl Meta {
-    /// What a completion says of it.
+    /// Returns the event for a completion of the message.
     pub(crate) fn event(&self, context: *mut c_void) -> Event {
         let data_flag = if self.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
         Event {

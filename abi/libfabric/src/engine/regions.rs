@@ -21,23 +21,23 @@ pub(crate) struct Region {
     direct: Mutex<DirectAccess>,
 }
 
-/// Whether others reach a region by themselves.
+/// Whether peers may access a region directly.
 #[derive(Debug)]
 enum DirectAccess {
-    /// They do.
+    /// Peers access the region directly.
     Exposed(RegisteredMemory),
-    /// They do no more: somebody wants to hear of everything.
+    /// Not any more: a counter has to see every access.
     Revoked(#[expect(dead_code, reason = "its memory stays where it is until the region is closed")] RegisteredMemory),
-    /// They have to ask for everything.
+    /// Peers have to ask for every access.
     Denied(Reason),
 }
 
-// SAFETY: the program registered the memory for whoever may access it; every access of ours is under the lock of its domain.
+// SAFETY: the program registered the memory for access by peers; every access of ours is under the lock of its domain.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-/// What a request wants to do.
+/// The access that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegionAccess {
     Read,
@@ -55,7 +55,7 @@ impl Region {
         self.direct.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Others are to ask for everything from now on: somebody wants to hear of it.
+    /// From now on peers have to ask for every access, because a counter has to see each of them.
     pub(crate) fn unpublish(&self) {
         let mut direct = self.direct();
         *direct = match std::mem::replace(&mut *direct, DirectAccess::Denied(Reason::MemoryHasCounter)) {
@@ -67,7 +67,7 @@ impl Region {
         };
     }
 
-    /// Why somebody had to ask for these bytes, as far as it is to be seen from here.
+    /// Returns the reason why a peer had to ask for these bytes, as far as this side can tell.
     pub(crate) fn assist_reason(&self, offset: u64, len: u64) -> Reason {
         match &*self.direct() {
             DirectAccess::Denied(reason) => *reason,
@@ -78,13 +78,13 @@ impl Region {
         }
     }
 
-    /// Ends direct access: when this returns, no peer reaches the region by itself any more.
+    /// Ends direct access. When this returns, no peer accesses the region directly any more.
     pub(crate) fn unexpose(&self) {
         let direct = std::mem::replace(&mut *self.direct(), DirectAccess::Denied(Reason::MemoryNotReady));
-        drop(direct); // Without the lock: it waits for those who are there.
+        drop(direct); // Without the lock: it waits for the peers that are accessing it.
     }
 
-    /// Where `len` bytes at `offset` lie, if they do and may be accessed so.
+    /// Returns the address of `len` bytes at `offset`, if the region has these bytes and allows this access.
     fn resolve(&self, offset: u64, len: u64, access: RegionAccess) -> Result<*mut u8, Errno> {
         let wanted = match access {
             RegionAccess::Read => FI_REMOTE_READ,
@@ -104,9 +104,9 @@ impl Region {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     table: Mutex<HashMap<u64, Arc<Region>>>,
-    /// Where peers find what they reach by themselves. None where there can be none.
+    /// The arena in which peers find directly accessible memory, or the reason why there is none.
     arena: OnceLock<Result<Arc<Arena>, ColdReason>>,
-    /// An endpoint counts what others do.
+    /// An endpoint counts the accesses of peers.
     has_counter: AtomicBool,
 }
 
@@ -126,7 +126,7 @@ impl Regions {
         }
     }
 
-    /// Lets others reach a region by themselves that they may write, as far as that is possible.
+    /// Lets peers access a region directly, as far as that is possible. Peers must be allowed to write it.
     ///
     /// # Safety
     ///
@@ -155,7 +155,7 @@ impl Regions {
         arena.register(&registration).map_err(ColdReason::reason)
     }
 
-    /// Where peers find what they reach by themselves, if there is anything.
+    /// Returns the arena in which peers find directly accessible memory, if there is one.
     pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.get()?.as_ref().ok()
     }

@@ -1,4 +1,4 @@
-//! What this endpoint asks of others: writes, reads and atomic operations on their regions. Each is over when they say so.
+//! Requests of this endpoint to peers: writes, reads and atomic operations on their regions. Each is over when the peer replies.
 
 use crate::abi::consts::{FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_RMA, FI_WRITE};
 use crate::engine::arithmetic::AtomicForm;
@@ -13,7 +13,7 @@ use isthmus_client::{Buffer, EndpointAddress};
 use isthmus_layout::limits::SLAB_MESSAGE_BYTES_MAX;
 use std::ffi::c_void;
 
-/// What a program says of a request, but its memory.
+/// The program's description of a request, except its memory.
 #[derive(Clone, Copy)]
 pub(crate) struct RmaRequest {
     pub(crate) to: EndpointAddress,

@@ -6,7 +6,7 @@
 //!   more, and what is to be matched ───► header, then the payload is announced; over when the receiver has it
 //! ```
 //!
-//! Whoever wants to know that a short message has been delivered asks for an acknowledgement.
+//! A sender that wants to know of the delivery of a short message asks for an acknowledgement.
 
 use crate::abi::consts::{
     FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MATCH_COMPLETE, FI_SEND,
@@ -28,7 +28,7 @@ const EAGER_MAX: usize = 2048;
 /// Bytes of a send that is over when the call returns.
 pub(crate) const INJECT_MAX: usize = 4096;
 
-/// What a program says of a send, but its bytes.
+/// The program's description of a send, except its bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct SendRequest {
     pub(crate) space: MatchSpace,
@@ -119,7 +119,7 @@ impl Endpoint {
             self.dispatcher().events.complete(Side::Transmit, CounterKind::Send, report.wants_completion, event);
             return Ok(());
         }
-        // Its bytes are copied, so it is over for a program that does not want to hear of it.
+        // The bytes are copied, so the send is over for a program that does not want a completion.
         let op =
             self.dispatcher().ops.insert(Op::Send { report, to, acknowledged: false, progress: OpProgress::default() });
         let sent = self.send_short(to, header, op.bits());

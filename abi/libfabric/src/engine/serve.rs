@@ -1,4 +1,4 @@
-//! What others ask of this endpoint: writes, reads and atomic operations on registered regions, and the answers.
+//! Requests of peers to this endpoint: writes, reads and atomic operations on registered regions, and the replies.
 
 use crate::abi::consts::{FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA};
 use crate::engine::arithmetic::{self, AtomicOp};
@@ -19,16 +19,16 @@ pub(crate) struct Reply {
     pub(crate) answer: ReplyBody,
 }
 
-/// What is answered.
+/// The content of a reply.
 #[derive(Debug)]
 pub(crate) enum ReplyBody {
-    /// It is done.
+    /// The request was done.
     Done,
-    /// It was refused.
+    /// The request was refused.
     Refused(Errno),
-    /// These bytes.
+    /// The bytes that were asked for.
     Bytes(Vec<u8>),
-    /// These bytes of a region.
+    /// Bytes of a region, which are sent from there.
     Region(Arc<Region>, RegionRange),
 }
 
@@ -54,7 +54,7 @@ impl Dispatcher {
         self.outbox.push_back(Reply { to, request, answer });
     }
 
-    /// Somebody of this host has asked for what others do in the region itself.
+    /// Records that a peer on this host asked for an access that peers usually do in the region themselves.
     fn record_assisted_access(&mut self, peer: u32, region: &Region, offset: u64, len: u64) {
         let from = self.peers[peer as usize].address.domain;
         if !from.is_remote() {
@@ -70,7 +70,7 @@ impl Dispatcher {
         let bytes = words.payload();
         let has_payload = tag & PAYLOAD_FOLLOWS != 0;
         let found = self.regions.find(key, offset, len, RegionAccess::Write);
-        // Without any bytes, they are there already, and this only tells of them.
+        // A header without any bytes reports bytes that are already in the region.
         let fits = has_payload || bytes.is_empty() || bytes.len() as u64 == len;
         let found = found.and_then(|found| if fits { Ok(found) } else { Err(Errno::INVAL) });
         match found {

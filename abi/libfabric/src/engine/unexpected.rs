@@ -4,16 +4,16 @@ use crate::engine::receive::{Filter, MatchSpace, Meta};
 use isthmus_client::Unexpected;
 use std::collections::{HashMap, VecDeque};
 
-/// Where the payload of an unexpected message is.
+/// The place of an unexpected message's payload.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// Here.
+    /// The payload is here.
     Whole(Vec<u8>),
-    /// Its header was here; it follows.
+    /// The header has arrived; the payload follows.
     Coming,
-    /// It is arriving.
+    /// The payload is arriving.
     Arriving,
-    /// At its sender, who waits.
+    /// The payload is at its sender, which waits.
     Announced(Unexpected),
 }
 
@@ -68,7 +68,7 @@ impl UnexpectedQueue {
         unexpected.remove(at)
     }
 
-    /// Sets a message apart for whoever comes with this context.
+    /// Sets a message apart for the receive that names this context.
     pub(crate) fn claim(&mut self, context: usize, unexpected: UnexpectedMessage) {
         self.claimed.insert(context, unexpected);
     }
@@ -94,7 +94,7 @@ impl UnexpectedQueue {
             .for_each(|unexpected| unexpected.meta.source = source);
     }
 
-    /// What has not arrived whole from these peers will not come.
+    /// Drops messages from these peers that have not arrived whole, because the rest will not come.
     pub(crate) fn forget(&mut self, lost: impl Fn(u32) -> bool) {
         let stays =
             |unexpected: &UnexpectedMessage| matches!(unexpected.body, Body::Whole(_)) || !lost(unexpected.meta.peer);

@@ -29,7 +29,7 @@ pub(crate) fn library() -> &'static Path {
     folder
 }
 
-/// What a command prints; it must end well.
+/// Runs a command, which must succeed, and returns its output.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));

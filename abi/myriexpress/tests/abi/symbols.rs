@@ -1,4 +1,4 @@
-//! What `libmyriexpress.so.0` exports, name by name, against the specification of the library (sections 1.1, 1.2 and 4).
+//! Checks the exports of `libmyriexpress.so.0`, name by name, against the specification of the library (sections 1.1, 1.2 and 4).
 
 use crate::build::{cc, library, package, run};
 use isthmus_testbed::Scratch;

@@ -1,4 +1,4 @@
-//! What is done with any bytes as the stream of a capture: here with the corpus, and by the fuzz target.
+//! Reads arbitrary bytes as the stream of a capture: here with the corpus, and by the fuzz target.
 
 use isthmus_capture::pcapng::{WriteError, Writer};
 use isthmus_capture::stream::{CaptureMessage, CaptureReader, MESSAGE_BYTES_MAX, ReadError, emit, parse};
@@ -21,7 +21,7 @@ pub(crate) fn messages(stream: &[u8]) -> Vec<u8> {
     kinds
 }
 
-/// The same stream as a program reads it, into a file.
+/// Reads the stream into a file, as a program does.
 pub(crate) fn file(stream: &[u8]) {
     let mut reader = CaptureReader::new(stream);
     let Ok(mut file) = Writer::new(Vec::new(), &[]) else { panic!("memory takes everything") };

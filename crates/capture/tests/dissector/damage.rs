@@ -6,7 +6,7 @@ use crate::samples::samples;
 use crate::tshark::Tshark;
 use crate::{DIALECTS, assert_same, columns};
 
-/// The same numbers in each run (SplitMix64).
+/// A pseudo-random generator with the same numbers in each run (SplitMix64).
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -76,7 +76,7 @@ fn damage_is_judged_as_the_daemon_judges_it() {
     }
 }
 
-/// A sample with so many bytes, and some of its body changed.
+/// Returns a sample resized to `bytes` bytes, with some of its body changed.
 fn resized(number: usize, bytes: usize, edits: &[(usize, u8)]) -> Vec<u8> {
     let mut frame = samples().swap_remove(number - 1).frame;
     frame.resize(bytes, 0);

@@ -1,4 +1,4 @@
-//! What the dissector must show of a packet, by the parser's reading of it.
+//! The fields that the dissector must show of a packet, according to the parser.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -165,7 +165,7 @@ impl Fields {
     }
 }
 
-/// What is to be shown in which column.
+/// Returns the expected value of each column.
 pub(crate) fn expected(
     dialect: Dialect,
     header: &Header,

@@ -69,7 +69,7 @@ fn answers_name_their_requests_and_requests_their_answers() {
         (reply(247), ["9", "", ""]),  // 19
         (same(18), ["", "", "7"]),    // 20: NOTIFY
         (same(21), ["17", "", ""]),   // 21: NACK_MCP, for the last PULL of the handle
-        (unsolicited, ["", "", ""]),  // 22: nobody asked
+        (unsolicited, ["", "", ""]),  // 22: without a request
     ];
     let frames: Vec<Vec<u8>> = story.iter().map(|(frame, _)| frame.clone()).collect();
     let columns = ["mxoe.request_in", "mxoe.response_in", "mxoe.rndv_in", "mxoe.response_time"];

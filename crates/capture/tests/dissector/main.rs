@@ -28,7 +28,7 @@ fn frame(dialect: Dialect, header: &Header, packet: &Packet<impl AsRef<[u8]>>) -
     buffer
 }
 
-/// What the dissector shows of a frame is what the parser reads in it, field by field, or the reason for which it is dropped.
+/// Asserts that the dissector shows the parser's fields of a frame, or the reason for which it is dropped.
 fn assert_same(dialect: Dialect, frame: &[u8], row: &Row) {
     assert_eq!(row.get("mxoe.cut"), "", "{frame:02x?}");
     match parse(dialect, frame) {
@@ -79,7 +79,7 @@ fn dissector_shows_sent_packets_correctly() {
     }
 }
 
-/// The specification's cases of what is refused by who looks at more than one packet alone.
+/// The specification's cases of packets that are refused only with knowledge of other packets.
 #[test]
 fn dissector_marks_packets_that_a_board_would_drop() {
     let Some(tshark) = Tshark::find() else { return };

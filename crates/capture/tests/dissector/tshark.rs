@@ -8,7 +8,7 @@ use isthmus_capture::pcapng::Writer;
 use isthmus_capture::{CaptureDirection, CapturedFrame, InterfaceIndex, PcapInterface};
 use isthmus_mx::wire::Dialect;
 
-/// What was shown of one frame: values by column, the empty string where there is none, `|` between several.
+/// The values shown of one frame by column: the empty string for no value, `|` between several.
 #[derive(Debug)]
 pub(crate) struct Row(BTreeMap<String, String>);
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 const GEOMETRY: ChannelGeometry = ChannelGeometry { slab: SlabSize::MIN };
 
-/// A receiver, and the other ends of its channels.
+/// A receiver and the peers' ends of its channels.
 struct InboxFixture {
     inbox: Inbox,
     keys: Vec<ChannelKey>,
@@ -21,7 +21,7 @@ struct InboxFixture {
 }
 
 impl InboxFixture {
-    /// With so many channels, all of them taken from.
+    /// Creates a receiver with this number of channels, all of them unmuted.
     fn with_channels(channels: usize) -> Self {
         let mut fixture = Self::muted(channels);
         fixture.keys.clone().into_iter().for_each(|key| fixture.inbox.unmute(key));
@@ -67,7 +67,7 @@ impl InboxFixture {
         self.inbox.poll(&mut self.record)
     }
 
-    /// Which channel the next record is of, within so many polls.
+    /// Returns the index of the channel of the next record, which must arrive within `polls` polls.
     #[track_caller]
     fn next(&mut self, polls: u32) -> usize {
         for _ in 0..polls {
@@ -80,7 +80,7 @@ impl InboxFixture {
         panic!("no record in {polls} polls");
     }
 
-    /// Polls for so long that whoever is silent is looked at no more.
+    /// Polls until silent channels are parked.
     fn poll_until_parked(&mut self) {
         for _ in 0..2 * PARK_AFTER_POLLS as usize * (HOT_MAX + 1) {
             assert_eq!(self.poll(), Polled::Nothing);
@@ -95,7 +95,7 @@ fn a_thousand_silent_channels_are_not_looked_at() {
     let mut seen = vec![false; ALL];
     (0..ALL).for_each(|from| fixture.send(from).unwrap());
     for _ in 0..ALL {
-        let from = fixture.next(2); // One look at the ready map, one at the channel, however many there are.
+        let from = fixture.next(2); // One poll of the ready map and one of the channel, for any number of channels.
         assert!(!std::mem::replace(&mut seen[from], true));
     }
     fixture.poll_until_parked();
@@ -104,7 +104,7 @@ fn a_thousand_silent_channels_are_not_looked_at() {
         for from in [1000, 3, 500] {
             fixture.send(from).unwrap();
             assert_eq!(fixture.next(2), from, "round {round}");
-            // As long as it goes on, no ready map has to be looked at for it.
+            // While records arrive, the receiver does not need the ready map for this channel.
             for _ in 0..10 {
                 fixture.send(from).unwrap();
                 assert!(!fixture.inbox.maps[0].ready_map.is_any_set());
@@ -161,7 +161,7 @@ fn ready_bits_without_a_channel_are_only_reported() {
         assert_eq!(fixture.poll(), Polled::ReadyBit(InboxMapIndex(0), ready_bit));
         assert_eq!(fixture.poll(), Polled::Nothing);
     }
-    // A ready bit without a record is a look that finds nothing.
+    // A ready bit without a record causes an empty poll.
     fixture.peers[1].signal_peer();
     assert_eq!(fixture.poll(), Polled::Nothing);
     fixture.send(1).unwrap();
@@ -223,7 +223,7 @@ fn sleep_is_refused_while_records_wait() {
             let slept = (0..3).any(|_| fixture.inbox.begin_sleep());
             assert!(slept && !fixture.inbox.is_ready());
             assert_eq!(fixture.inbox.count().1, 0, "who sleeps looks at nobody");
-            fixture.send(from).unwrap(); // While it sleeps.
+            fixture.send(from).unwrap(); // While the receiver sleeps.
             assert!(fixture.inbox.is_ready());
             fixture.inbox.end_sleep();
             assert_eq!(fixture.next(2), from);

@@ -1,62 +1,62 @@
-//! What a program does that only polls, and finds nothing.
+//! Backoff for a program that only polls and finds nothing.
 
 use isthmus_platform::oversubscription;
 use std::time::Duration;
 
-/// Looks that find nothing before the processor is offered to others.
+/// Number of empty polls before the first yield.
 const POLLS_BEFORE_YIELD: u32 = 400;
 
-/// Looks between two offers.
+/// Number of empty polls between two yields.
 const YIELD_INTERVAL: u32 = 50;
 
-/// The same for who is alone: nobody has accepted any of the last ones.
+/// Number of empty polls between two yields if none of the last yields let another thread run.
 const YIELD_INTERVAL_ALONE: u32 = 800;
 
-/// An offer that took longer was accepted: somebody else had to run.
+/// A yield that took longer let another thread run.
 const YIELD_TAKEN_AFTER: Duration = Duration::from_micros(15);
 
-/// Offers in a row that nobody accepted before we believe that we are alone.
+/// Number of untaken yields in a row after which the poller considers itself alone on its CPU.
 const ALONE_AFTER_YIELDS: u32 = 200;
 
 /// The first sleep, and the longest one.
 const SLEEP_FIRST: Duration = Duration::from_micros(100);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// Something else was found so often: then the daemon is not what is waited for any more.
+/// After this number of waits that ended with something else, the program no longer waits for the daemon.
 const OTHER_WAITS_MAX: u32 = 16;
 
-/// Looks before the sleep where the daemon is on this processor: while we look, it brings nothing. But MPIs look until nothing is there
-/// before they act on what they have found.
+/// Number of empty polls before sleeping if the daemon runs on this CPU, because the daemon cannot run while the program polls.
+/// It is more than one, because MPI libraries poll until nothing is left before they act on what they have found.
 const POLLS_BEFORE_SLEEP_COLOCATED: u32 = 6;
 
-/// Of so many waits for the daemon, half or more in which this thread lost its processor say that the daemon is on it.
+/// Number of waits for the daemon in a sample. If the thread was preempted in at least half of them, the daemon runs on its CPU.
 const COLOCATION_SAMPLES: u32 = 16;
 
-/// So many waits later that is looked at again.
+/// Number of waits for the daemon after which colocation is measured again.
 const COLOCATION_RECHECK_AFTER: u32 = 8192;
 
-/// Whether a daemon that is waited for runs on this thread's processor. Then looking for its messages keeps them from coming, and the
-/// thread loses its processor for each of them.
+/// Detects whether the daemon that the program waits for runs on the same CPU. If it does, polling delays the daemon's messages,
+/// and the thread is preempted for each of them.
 #[derive(Debug, Default)]
 struct DaemonColocation {
-    /// Records that the daemon had brought when something was found last, and how often something else was found since.
+    /// The daemon's record count at the last time something was found, and the number of times something else was found since.
     daemon_records: u64,
     other_waits: u32,
-    /// What is believed, for so many waits more.
+    /// The current result, and the number of waits until it is measured again.
     is_colocated: bool,
     recheck_in: u32,
-    /// How often the thread had lost its processor when this began; None before the first time.
+    /// The thread's count of involuntary context switches when this sample began; None before the first sample.
     switches: Option<i64>,
 }
 
 impl DaemonColocation {
-    /// True if it matters what was found, when the daemon had brought so many records.
+    /// Returns true if [`Self::on_work`] has to be called for this record count of the daemon.
     #[inline]
     fn is_relevant(&self, daemon_records: u64) -> bool {
         self.is_colocated || self.daemon_records != daemon_records
     }
 
-    /// Something was found, when the daemon had brought so many records and this thread had lost its processor `switches` times.
+    /// Records that something was found. `daemon_records` is the daemon's record count, `switches` the thread's count of preemptions.
     fn on_work(&mut self, daemon_records: u64, switches: impl FnOnce() -> i64) {
         if self.daemon_records == daemon_records {
             self.other_waits = self.other_waits.saturating_add(1);
@@ -69,7 +69,7 @@ impl DaemonColocation {
         }
     }
 
-    /// True if what is waited for now is a daemon beside this thread.
+    /// Returns true if the program now waits for a daemon on the same CPU.
     #[inline]
     fn is_awaited(&self) -> bool {
         self.is_colocated && self.other_waits < OTHER_WAITS_MAX
@@ -77,7 +77,7 @@ impl DaemonColocation {
 
     #[cold]
     fn update(&mut self, switches: i64) {
-        // What was believed is observed anew: for that the thread looks, and does not sleep.
+        // A positive result is dropped and measured again. For that the thread polls and does not sleep.
         let lost = self.switches.map_or(0, |before| switches - before);
         self.is_colocated = !self.is_colocated && lost >= i64::from(COLOCATION_SAMPLES / 2);
         self.recheck_in = if self.is_colocated { COLOCATION_RECHECK_AFTER } else { COLOCATION_SAMPLES };
@@ -85,14 +85,14 @@ impl DaemonColocation {
     }
 }
 
-/// What a program that polls and finds nothing does about it. Polling is the best there is while every process has a processor of its own;
-/// where they have not, it keeps the one from running that is waited for. So after some time the processor is offered
-/// to others, and if it is taken, the next thing is to sleep until something comes. Where it is the daemon beside us that is waited for,
-/// the sleep comes at once.
+/// Decides what a program that polls and finds nothing does next. Polling is best while every process has a CPU of its own.
+/// On a shared CPU, polling keeps the awaited process from running. After a number of empty polls, the program therefore yields
+/// the CPU. If another thread runs then, the program sleeps until something arrives. If it waits for a daemon on the same CPU,
+/// it sleeps without yielding first.
 #[derive(Debug)]
 pub struct PollBackoff {
     empty_polls: u32,
-    /// At how many of them the processor is offered.
+    /// The value of `empty_polls` at which the program yields.
     next_yield: u32,
     yields_untaken: u32,
     oversubscribed: bool,
@@ -114,7 +114,7 @@ impl Default for PollBackoff {
 }
 
 impl PollBackoff {
-    /// Something was there, when the daemon had brought so many records.
+    /// Records that a poll found something; `daemon_records` is the daemon's record count.
     #[inline]
     pub fn on_work(&mut self, daemon_records: u64) {
         self.empty_polls = 0;
@@ -123,19 +123,19 @@ impl PollBackoff {
         }
     }
 
-    /// The last look found nothing, the next one may, and then nothing is to be done about it yet.
+    /// Returns true if the last poll was empty and the next empty poll only has to be counted.
     #[inline]
     pub fn is_counting(&self) -> bool {
         self.empty_polls > 0 && self.empty_polls + 1 < self.next_yield
     }
 
-    /// Nothing was there, and [nothing is to be done](Self::is_counting) about it.
+    /// Records an empty poll that [only has to be counted](Self::is_counting).
     #[inline]
     pub fn count_empty_poll(&mut self) {
         self.empty_polls += 1;
     }
 
-    /// Nothing was there. How long to sleep, if that is the thing to do.
+    /// Records an empty poll. Returns how long to sleep, or None to poll again.
     #[inline]
     pub fn on_empty_poll(&mut self) -> Option<Duration> {
         if self.empty_polls == 0 {
@@ -157,7 +157,7 @@ impl PollBackoff {
         self.record_yield(super::yield_cpu())
     }
 
-    /// An offer came back after so long.
+    /// Records a yield that took `took`. Returns how long to sleep, or None to poll again.
     fn record_yield(&mut self, took: Duration) -> Option<Duration> {
         if took > YIELD_TAKEN_AFTER {
             (self.oversubscribed, self.yields_untaken) = (true, 0);

@@ -1,49 +1,49 @@
-//! How somebody waits who serves many.
+//! The wait strategy of a thread that serves many clients.
 
 use super::{ALONE_AFTER_YIELDS, PROBE_EVERY, WaitMode, YIELD_TAKEN_AFTER, spin_always, yield_cpu};
 use std::time::{Duration, Instant};
 
-/// Waits in a row in vain after which a server sleeps at once, but for one wait out of [`PROBE_EVERY`].
+/// Number of failed spins in a row after which a server sleeps without spinning, except on one of [`PROBE_EVERY`] waits.
 const FAILED_SPINS_MAX: u32 = 2;
 
-/// How often one who is alone offers its processor: an offer costs half a microsecond.
+/// Interval between the yields of a server that is alone on its CPU. A yield costs half a microsecond.
 const YIELD_INTERVAL: Duration = Duration::from_micros(5);
 
-/// An offer that took longer went to somebody who does not wait for us.
+/// A yield that took longer let a thread run that does not wait for this server.
 const YIELD_LONG: Duration = Duration::from_micros(500);
 
-/// So many times as long nobody is offered the processor afterwards.
+/// After a long yield, the server does not spin or yield for this multiple of the yield's duration.
 const YIELD_PAUSE_FACTOR: u32 = 10;
 
-/// What somebody who serves many has learned about its waits.
+/// The state of an adaptive server, which learns from its waits whether spinning pays.
 ///
-/// One who waits for many has something to do every now and then for as long as any of them is at work, and each of them pays when it
-/// has to be woken; so it looks for longer, and all the time it offers its processor to those it serves, who may be on it. They
-/// sleep while they wait for it ([`super::AdaptiveSpin`]), so most of the time nobody wants it.
+/// A server has work now and then while any of its clients is active, and a client pays for the wake-up when the server sleeps.
+/// A server therefore spins longer than a receiver. It yields the CPU all that time, because a client may need the same CPU.
+/// Clients on the same CPU sleep while they wait for it ([`super::AdaptiveSpin`]), so usually no thread needs the CPU.
 #[derive(Clone, Debug)]
 pub struct ServerSpin {
     wait: WaitMode,
     waits: u32,
-    /// Waits in a row that were spent in vain.
+    /// Number of failed spins in a row.
     failed_spins: u32,
-    /// Offers in a row that were not accepted.
+    /// Number of yields in a row that let no other thread run.
     yields_untaken: u32,
-    /// Somebody kept the processor for long: until then nobody is offered any, and whoever wants us wakes us.
+    /// The end of the pause after a long yield. Until then the server sleeps without spinning, and clients wake it.
     no_yield_until: Option<Instant>,
 }
 
 impl ServerSpin {
-    /// Nothing learned yet.
+    /// Creates a server state that has learned nothing.
     pub fn new(wait: WaitMode) -> Self {
         Self { wait, waits: 0, failed_spins: 0, yields_untaken: 0, no_yield_until: None }
     }
 
-    /// The way to wait.
+    /// The wait mode.
     pub fn wait(&self) -> WaitMode {
         self.wait
     }
 
-    /// Spins as long as it is worth it, or until `ready`. True if it became ready; false means: sleep now.
+    /// Spins while spinning pays, or until `ready`. Returns true if it became ready, and false if the caller should sleep now.
     pub fn spin(&mut self, ready: impl FnMut() -> bool) -> bool {
         self.spin_with(yield_cpu, ready)
     }
@@ -80,7 +80,7 @@ impl ServerSpin {
         }
     }
 
-    /// An offer came back after so long. True if somebody kept the processor.
+    /// Records a yield that took `took`. Returns true if another thread kept the CPU for long.
     fn record_yield(&mut self, took: Duration) -> bool {
         self.yields_untaken = if took > YIELD_TAKEN_AFTER { 0 } else { self.yields_untaken.saturating_add(1) };
         let kept = took > YIELD_LONG;

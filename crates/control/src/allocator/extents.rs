@@ -12,11 +12,11 @@ use isthmus_layout::proxy::{RevokedExtent, WindowId};
 #[derive(Debug)]
 pub(super) struct ExtentMap {
     window: WindowId,
-    /// By their first byte; no two touch. First fit.
+    /// The bytes of each free extent, by its offset. No two extents touch. The first fit is allocated.
     free: BTreeMap<u64, u64>,
-    /// By their first byte, with their generation.
+    /// The generation of each allocated extent, by its offset.
     live: BTreeMap<u64, u32>,
-    /// Those that the guest has to unmap before they are free, with their bytes.
+    /// Revoked extents with their bytes. The guest has to unmap them before they are free.
     revoked: VecDeque<(RevokedExtent, u64)>,
     generation: u32,
     bytes: u64,
@@ -28,7 +28,7 @@ impl ExtentMap {
         Self { window, free, live: BTreeMap::new(), revoked: VecDeque::new(), generation: 0, bytes }
     }
 
-    /// Allocates an extent of `bytes`: its first byte and its generation.
+    /// Allocates an extent of `bytes`. Returns its offset and its generation.
     pub(super) fn alloc(&mut self, bytes: u64) -> Option<(u64, u32)> {
         let (&at, &have) = self.free.iter().find(|&(_, &have)| have >= bytes)?;
         self.free.remove(&at);
@@ -45,7 +45,7 @@ impl ExtentMap {
         self.live.get(&at) == Some(&generation)
     }
 
-    /// What [`Self::alloc`] returned is used no longer.
+    /// Revokes an extent that [`Self::alloc`] has returned.
     pub(super) fn free(&mut self, at: u64, bytes: u64) {
         let Some(generation) = self.live.remove(&at) else { return };
         self.revoked.push_back((RevokedExtent { window: self.window, offset: at, generation }, bytes));
@@ -56,14 +56,14 @@ impl ExtentMap {
         self.revoked.get(reported).map(|(revoked, _)| *revoked)
     }
 
-    /// All that see the window have unmapped the first revoked extent.
+    /// Frees the first revoked extent, after all sides of the window have unmapped it.
     pub(super) fn reclaim_first(&mut self) {
         if let Some((RevokedExtent { offset, .. }, bytes)) = self.revoked.pop_front() {
             self.insert_free(offset, bytes);
         }
     }
 
-    /// The same of any of the first `reported` extents. False if it is none of them.
+    /// Frees one of the first `reported` revoked extents. Returns false if `reclaimed` is none of them.
     pub(super) fn reclaim_reported(&mut self, reported: usize, reclaimed: RevokedExtent) -> bool {
         let nth = self.revoked.iter().take(reported).position(|(revoked, _)| *revoked == reclaimed);
         let Some((_, bytes)) = nth.and_then(|nth| self.revoked.remove(nth)) else { return false };
@@ -84,12 +84,12 @@ impl ExtentMap {
         self.free.insert(at, bytes);
     }
 
-    /// Bytes that can be handed out at once.
+    /// The number of bytes that can be allocated at once.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes that are handed out, or were and the guest does not know that they are not.
+    /// The number of bytes that are allocated, or revoked and not reclaimed yet.
     pub(super) fn used(&self) -> u64 {
         self.bytes - self.free.values().sum::<u64>()
     }

@@ -11,7 +11,7 @@ use super::extents::ExtentMap;
 use super::{WindowBacking, WindowFull};
 use crate::broker::Refusal;
 
-/// The file, and which bytes of it are handed out.
+/// The file, and the map of its extents.
 #[derive(Debug)]
 pub(crate) struct FileBacking {
     file: OwnedFd,
@@ -19,7 +19,7 @@ pub(crate) struct FileBacking {
 }
 
 impl FileBacking {
-    /// Over a sealed memory file of `bytes`.
+    /// Creates the backing over a sealed memory file of `bytes`.
     pub(crate) fn new(file: OwnedFd, bytes: u64) -> Self {
         assert!(bytes >= WINDOW_BYTES_MIN); // The configuration's limit.
         Self { file, extents: Mutex::new(ExtentMap::new(WindowId::OWN, EXTENTS_OFFSET, bytes - EXTENTS_OFFSET)) }

@@ -5,53 +5,53 @@
 //!   nothing ────────► requested ─────────► free ────────► live ────────► revoked ───────────► nothing
 //! ```
 //!
-//! An allocation cannot wait for the guest, so the pool holds some batches of each size that is ever needed.
+//! An allocation cannot wait for the guest, so the pool holds some free batches of each size that is needed.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use isthmus_layout::proxy::grants::{FIRST_GRANT_BATCH, GRANT_BATCH_BYTES_MAX, GrantRequest};
 use isthmus_layout::proxy::{RevokedExtent, WindowId};
 
-/// How many batches of one size the pool holds, if there is room.
+/// The number of batches of one size that the pool holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SizeClass {
-    /// In whole pages.
+    /// The size of a batch, in whole pages.
     pub(crate) bytes: u64,
-    /// How many.
+    /// The number of batches that the pool holds if there is room.
     pub(crate) target: usize,
-    /// How many there are before the window is used.
+    /// The number of batches that must exist before the window is used.
     pub(crate) minimum: usize,
 }
 
 /// Each offset is used once, so there is one generation.
 pub(super) const GENERATION: u32 = 1;
 
-/// The grant batches of a window; of each we have a `T`.
+/// The grant batches of a window. The daemon keeps a `T` for each batch.
 #[derive(Debug)]
 pub(super) struct GrantPool<T> {
     window: WindowId,
     size_classes: Vec<SizeClass>,
     bytes_max: u64,
-    /// The offset of the next one.
+    /// The offset of the next batch.
     next: u64,
     /// Requests that are to be sent to the guest.
     unsent: VecDeque<GrantRequest>,
-    /// Sent, and not answered: bytes by offset.
+    /// Requests that were sent and have no reply yet: bytes by offset.
     requested: BTreeMap<u64, u64>,
-    /// By their bytes.
+    /// Free batches, by their bytes.
     free: BTreeMap<u64, VecDeque<(u64, T)>>,
-    /// With their bytes.
+    /// Live batches by offset, with their bytes.
     live: BTreeMap<u64, (u64, T)>,
-    /// Those that the guest has to unmap before there is room for others, with their bytes.
+    /// Revoked batches with their bytes. The guest has to unmap them before there is room for others.
     revoked: VecDeque<(RevokedExtent, u64)>,
-    /// Of all these.
+    /// The bytes of all these batches.
     bytes: u64,
-    /// The guest could not make the last one that was requested.
+    /// The guest could not grant the batch that was requested last.
     refused: bool,
 }
 
 impl<T> GrantPool<T> {
-    /// All batches together have `bytes_max` bytes at most.
+    /// Creates a pool. All batches together have at most `bytes_max` bytes.
     pub(super) fn new(window: WindowId, size_classes: &[SizeClass], bytes_max: u64) -> Self {
         assert!(size_classes.iter().all(|size_class| size_class.bytes <= GRANT_BATCH_BYTES_MAX)); // Ours: limits of slabs.
         let mut all = BTreeMap::new();
@@ -77,7 +77,7 @@ impl<T> GrantPool<T> {
         pool
     }
 
-    /// Requests what is missing, the minimum of each size first.
+    /// Requests the missing batches, those of the minimum of each size first.
     fn request_missing(&mut self) {
         for count in [|size_class: &SizeClass| size_class.minimum, |size_class: &SizeClass| size_class.target] {
             for at in 0..self.size_classes.len() {
@@ -95,9 +95,9 @@ impl<T> GrantPool<T> {
         }
     }
 
-    /// Allocates a batch of exactly `bytes`, or, if no size class has that size, of the next larger one: its offset.
+    /// Allocates a batch of exactly `bytes`. If no size class has that size, allocates a batch of the next larger one. Returns its offset.
     pub(super) fn alloc(&mut self, bytes: u64) -> Option<u64> {
-        self.refused = false; // Perhaps it can by now.
+        self.refused = false; // The guest may have memory again by now.
         let most = if self.size_classes.iter().any(|size_class| size_class.bytes == bytes) { bytes } else { u64::MAX };
         let found = self.free.range_mut(bytes..=most);
         let found = found.filter_map(|(bytes, batches)| batches.pop_front().map(|batch| (*bytes, batch))).next();
@@ -109,24 +109,24 @@ impl<T> GrantPool<T> {
         offset
     }
 
-    /// What we have of a live batch.
+    /// Returns the `T` of a live batch.
     pub(super) fn get(&self, offset: u64) -> Option<&T> {
         self.live.get(&offset).map(|(_, batch)| batch)
     }
 
-    /// What we have of the last live batch that begins at or before this, and where it begins.
+    /// Returns the last live batch that begins at or before `at`: its offset and its `T`.
     pub(super) fn at_or_before(&self, at: u64) -> Option<(u64, &T)> {
         self.live.range(..=at).next_back().map(|(offset, (_, batch))| (*offset, batch))
     }
 
-    /// The batch is no longer allocated.
+    /// Revokes an allocated batch.
     pub(super) fn free(&mut self, offset: u64) {
         if let Some((bytes, _)) = self.live.remove(&offset) {
             self.revoked.push_back((RevokedExtent { window: self.window, offset, generation: GENERATION }, bytes));
         }
     }
 
-    /// Bytes that all batches together may have.
+    /// The number of bytes that all batches together may have.
     pub(super) fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
@@ -136,7 +136,7 @@ impl<T> GrantPool<T> {
         self.revoked.get(reported).map(|(revoked, _)| *revoked)
     }
 
-    /// All that see the window have unmapped the first revoked batch.
+    /// Removes the first revoked batch, after all sides of the window have unmapped it.
     pub(super) fn reclaim_first(&mut self) {
         if let Some((_, bytes)) = self.revoked.pop_front() {
             self.bytes -= bytes;
@@ -149,19 +149,19 @@ impl<T> GrantPool<T> {
         self.unsent.front().copied()
     }
 
-    /// That request was sent.
+    /// Notes that the request was sent.
     pub(super) fn mark_requested(&mut self) {
         if let Some(GrantRequest { offset, bytes, .. }) = self.unsent.pop_front() {
             self.requested.insert(offset, bytes);
         }
     }
 
-    /// Bytes of a batch that was requested from the guest, and not made yet.
+    /// The size of a batch that was requested from the guest and is not complete yet.
     pub(super) fn requested_bytes(&self, offset: u64) -> Option<u64> {
         self.requested.get(&offset).copied()
     }
 
-    /// A requested batch is there; or it is not, and no other one is requested before an allocation needs it.
+    /// Completes a request. Without a batch, no other request is made before an allocation needs one.
     pub(super) fn complete_request(&mut self, offset: u64, batch: Option<T>) {
         let Some(bytes) = self.requested.remove(&offset) else { return };
         match batch {
@@ -178,23 +178,23 @@ impl<T> GrantPool<T> {
         self.free.get(&bytes).map_or(0, VecDeque::len)
     }
 
-    /// Those that are here, and those that the guest knows of or will.
+    /// The number of free batches of a size, and of those that are requested or will be.
     fn available_or_requested(&self, bytes: u64) -> usize {
         let requested = self.requested.values().filter(|requested| **requested == bytes).count();
         self.available(bytes) + requested + self.unsent.iter().filter(|request| request.bytes == bytes).count()
     }
 
-    /// There are as many of each size as there are to be at least.
+    /// True if every size class has at least its minimum of free batches.
     pub(super) fn has_minimum(&self) -> bool {
         self.size_classes.iter().all(|size_class| self.available(size_class.bytes) >= size_class.minimum)
     }
 
-    /// Nothing is on its way.
+    /// True if no request is pending.
     pub(super) fn has_no_requests(&self) -> bool {
         self.requested.is_empty() && self.unsent.is_empty()
     }
 
-    /// Bytes of all of them.
+    /// The bytes of all batches.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,7 +1,7 @@
 //! A window that the guest grants on request: each extent is a grant batch of pages (docs/spec/guest-proxy.md).
 //!
-//! Which batches there are is known to us alone ([`GrantPool`]): a guest names none that was not requested, and what it grants is mapped when
-//! it replies, in full or not at all.
+//! Only the daemon knows which batches exist ([`GrantPool`]). It accepts a grant only for a batch that it has requested. It maps the grant
+//! when the guest replies, completely or not at all.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,7 @@ use super::grant_pool::{GENERATION, GrantPool, SizeClass};
 use super::{WindowBacking, WindowFull};
 use crate::broker::Refusal;
 
-/// Maps what a guest has granted.
+/// Maps pages that a guest has granted.
 pub(crate) type Mapper = Box<dyn Fn(&[u8], RegionSize) -> Result<SharedMapping, String> + Send + Sync>;
 
 /// The grant batches of a window.
@@ -33,7 +33,8 @@ impl std::fmt::Debug for GrantBacking {
 }
 
 impl GrantBacking {
-    /// Over a window with mapped head page and proxy ring. All batches together have `bytes_max` bytes at most.
+    /// Creates the backing over a window in which the head page and the proxy ring are already mapped. All batches together have at most
+    /// `bytes_max` bytes.
     pub(crate) fn new(
         head: SharedMapping,
         proxy_ring: SharedMapping,
@@ -75,7 +76,7 @@ impl WindowBacking for GrantBacking {
     }
 
     fn clear(&self, _at: u64, _bytes: u64) -> Result<(), Refusal> {
-        Ok(()) // It was never used before.
+        Ok(()) // The extent was never used before.
     }
 
     fn free(&self, at: u64, _bytes: u64) {
@@ -152,7 +153,7 @@ mod tests {
         SharedMapping::new(Mapping::private(RegionSize(bytes)))
     }
 
-    /// A grant of `g` is good, others are not.
+    /// Returns a backing that accepts the grant `g` and no other.
     fn backing(bytes_max: u64) -> GrantBacking {
         let size_classes = [
             SizeClass { bytes: PAGE, target: 4, minimum: 2 },

@@ -1,12 +1,12 @@
-//! Pair windows: memory shared by two guests. Extents of it are handed to programs of these two guests alone.
+//! Pair windows: memory shared by two guests. Only programs of these two guests are given extents of it.
 //!
 //! ```text
 //!   PairWindow ── PairBacking: PairFileBacking    a memory file that devices show to both guests (KVM)
 //!                              PairGrantBacking   pages that one guest grants to the other, for each extent anew (Xen)
 //! ```
 //!
-//! The host's daemon keeps account of it, as of a guest's own window. Both guests may write anywhere in it at any time; what the daemon
-//! decides by is not in it.
+//! The host daemon keeps the account of the window, as for a guest's own window. Both guests may write anywhere in the window at any time.
+//! The daemon's decisions depend on nothing that is stored in it.
 
 use std::sync::Arc;
 
@@ -29,28 +29,28 @@ pub(crate) use grants::PairGrantBacking;
 /// A proxy frame to a guest.
 pub(crate) type OutgoingFrame = (ProxyFrameKind, Vec<u8>);
 
-/// How far a pair window is set up.
+/// The progress of setting up a pair window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PairProgress {
-    /// It is not there in full.
+    /// The window is not set up completely.
     Pending,
-    /// It is.
+    /// The window is set up.
     Ready,
-    /// It will not be, and why not.
+    /// The window cannot be set up, for this reason.
     Refused(String),
 }
 
-/// How many revoked extents each guest has reclaimed beyond those that both have.
+/// For each guest, the number of revoked extents that it has reclaimed and the other guest has not.
 #[derive(Debug, Default)]
 struct ReclaimCounts([usize; 2]);
 
 impl ReclaimCounts {
-    /// How many that is on a side.
+    /// The count of a side.
     fn beyond(&self, side: usize) -> usize {
         self.0[side]
     }
 
-    /// A side has reclaimed another one. True if both have now.
+    /// Counts another extent that a side has reclaimed. Returns true if both sides have reclaimed one now.
     fn count(&mut self, side: usize) -> bool {
         self.0[side] += 1;
         let both = self.0.iter().all(|&reclaimed| reclaimed > 0);
@@ -61,38 +61,39 @@ impl ReclaimCounts {
     }
 }
 
-/// What such a window is made of. Guests are counted as in [`PairWindow`]: the side of one is 0 or 1.
+/// The memory of a pair window. The side of a guest is 0 or 1, its index in [`PairWindow`].
 pub(crate) trait PairBacking: std::fmt::Debug + Send + Sync {
-    /// Allocates an extent of `bytes`, in whole pages: its offset and its generation.
+    /// Allocates an extent of `bytes`, in whole pages. Returns its offset and its generation.
     fn alloc(&self, bytes: u64) -> Option<(u64, u32)>;
     /// Zeroes an allocated extent.
     fn clear(&self, at: u64, bytes: u64) -> Result<(), Refusal>;
-    /// Our mapping of a part, where we see it.
+    /// Maps a part of the window into this process, if the host can see it.
     fn map(&self, at: u64, size: RegionSize) -> Result<SharedMapping, Refusal>;
-    /// Reads a part without a mapping of it. False if that cannot be.
+    /// Reads a part of the window without a mapping. Returns false if that is not possible.
     fn read_at(&self, at: u64, into: &mut [u8]) -> bool;
-    /// The extent is no longer allocated.
+    /// Frees an extent.
     fn free(&self, at: u64, bytes: u64);
     /// True as long as the extent of this generation is allocated.
     fn is_live(&self, at: u64, generation: u32) -> bool;
     /// Returns the next revoked extent, given that the guest of a side already knows of the first `reported` ones.
     fn revoked(&self, side: usize, reported: usize) -> Option<RevokedExtent>;
-    /// The guest of a side has unmapped the first of them.
+    /// Notes that the guest of a side has unmapped the first revoked extent.
     fn reclaimed(&self, side: usize);
-    /// Bytes that there may be at once.
+    /// The number of bytes that can be allocated at once.
     fn bytes(&self) -> u64;
-    /// Whether programs can have memory of their own in it.
+    /// True if programs can have memory of their own in the window.
     fn supports_regions(&self) -> bool {
         false
     }
-    /// Either end of the event channel of the ready map at this offset, by which programs of the two guests ring each other directly.
+    /// The event channel of the ready map at this offset, by which programs of the two guests ring each other directly. The reference
+    /// serves for either end.
     fn event_channel(&self, _ready_map: u64) -> Option<ResourceRef> {
         None
     }
-    /// What rings a vector of `of` from `from`.
+    /// Returns the doorbell by which `from` rings a vector of `of`.
     fn doorbell(&self, of: &GuestWindow, from: &GuestWindow, vector: u16) -> Result<ResourceRef, Refusal>;
 
-    /// Whether its extents can be handed out.
+    /// Reports whether extents can be allocated.
     fn progress(&self) -> PairProgress {
         PairProgress::Ready
     }
@@ -100,9 +101,9 @@ pub(crate) trait PairBacking: std::fmt::Debug + Send + Sync {
     fn grant_request(&self, _side: usize) -> Option<GrantRequest> {
         None
     }
-    /// That request was sent.
+    /// Notes that the request was sent.
     fn mark_requested(&self, _side: usize) {}
-    /// Handles the reply to a grant request: what is sent to the other guest. Returns an error if no such request is pending.
+    /// Handles the reply to a grant request. Returns the frame for the other guest, or an error if no such request is pending.
     fn handle_grant_reply(&self, _side: usize, _offset: u64, _grant: &[u8]) -> Result<Option<OutgoingFrame>, String> {
         Err("nothing of it is to be made".to_owned())
     }
@@ -110,13 +111,13 @@ pub(crate) trait PairBacking: std::fmt::Debug + Send + Sync {
     fn handle_map_reply(&self, _side: usize, _offset: u64, _mapped: bool) -> Result<(), String> {
         Err("no map request is pending".to_owned())
     }
-    /// Handles an offer of the window; an empty one means that the guest cannot have it. What is sent to the other guest.
+    /// Handles an offer of the window; an empty one means that the guest cannot have it. Returns the frame for the other guest.
     fn handle_pair_offer(&self, _side: usize, _offer: &[u8]) -> Result<Option<OutgoingFrame>, String> {
         Err("nothing of it is to be offered".to_owned())
     }
 }
 
-/// See the module.
+/// Memory that two guests share, and the two guests.
 #[derive(Debug)]
 pub(crate) struct PairWindow {
     number: WindowId,
@@ -125,7 +126,7 @@ pub(crate) struct PairWindow {
 }
 
 impl PairWindow {
-    /// A new window of these two guests.
+    /// Creates a window of these two guests.
     pub(crate) fn new(
         number: WindowId,
         guests: [Arc<GuestWindow>; 2],
@@ -137,31 +138,31 @@ impl PairWindow {
         window
     }
 
-    /// What both guests call it.
+    /// The number by which both guests know the window.
     pub(crate) fn number(&self) -> WindowId {
         self.number
     }
 
-    /// Its bytes.
+    /// The size of the window in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.backing.bytes()
     }
 
-    /// Whether programs can have memory of their own in it.
+    /// True if programs can have memory of their own in the window.
     pub(crate) fn supports_regions(&self) -> bool {
         self.backing.supports_regions()
     }
 
-    /// Whether its extents can be handed out.
+    /// Reports whether extents can be allocated.
     pub(crate) fn progress(&self) -> PairProgress {
         self.backing.progress()
     }
 
-    /// Zeroed memory.
+    /// Allocates zeroed memory.
     pub(crate) fn allocate(self: &Arc<Self>, size: RegionSize) -> Result<Resource, Refusal> {
         let bytes = size.0.next_multiple_of(u64::from(PAGE_BYTES));
         let allocated = self.backing.alloc(bytes);
-        // Another one may be wanted in its place, or for the next who asks.
+        // The backing may now want to request another extent from a guest, as a replacement or for the next allocation.
         self.guests.iter().for_each(|guest| guest.changed.notify_one());
         let (at, generation) = allocated.ok_or_else(|| {
             let [one, other] = &self.guests;
@@ -170,12 +171,13 @@ impl PairWindow {
             Refusal::new(Reason::OutOfMemory, text)
         })?;
         let extent = Resource::PairExtent(Arc::new(PairExtent { window: Arc::clone(self), at, bytes, generation }));
-        // What was there before, and whatever the guests wrote there since.
+        // Removes the previous contents, and anything that the guests wrote there since.
         self.backing.clear(at, bytes)?;
         Ok(extent)
     }
 
-    /// A doorbell of a domain in one of the guests for domains of the other: where it listens, and what they ring.
+    /// Returns a doorbell of a domain in one guest for domains of the other: the end at which the domain listens, and the one that its
+    /// peers ring.
     pub(crate) fn doorbell(&self, domain: DomainId, guest: GuestId) -> Result<(Resource, Resource), Refusal> {
         let own = self.side(guest);
         let (of, from) = (&self.guests[own], &self.guests[1 - own]);
@@ -184,7 +186,7 @@ impl PairWindow {
         Ok((Resource::Doorbell(ResourceRef::VectorEvents { vector }), Resource::Doorbell(doorbell)))
     }
 
-    /// The same by an event channel, where there is one: for programs that support event channels.
+    /// Returns the event channel of a ready map, if the window has them. It replaces the doorbell for programs that support event channels.
     pub(crate) fn event_channel(&self, ready_map: &Resource) -> Option<Resource> {
         let Resource::PairExtent(extent) = ready_map else { return None };
         self.backing.event_channel(extent.at).map(Resource::Doorbell)
@@ -200,7 +202,7 @@ impl PairWindow {
         self.backing.revoked(self.side(guest), reported)
     }
 
-    /// A guest has unmapped the first of them.
+    /// Notes that a guest has unmapped the first revoked extent.
     pub(super) fn reclaimed(&self, guest: GuestId) {
         self.backing.reclaimed(self.side(guest));
     }
@@ -244,7 +246,7 @@ impl PairWindow {
     }
 }
 
-/// An extent of a pair window, for as long as it is held.
+/// An extent of a pair window. It is freed when the last reference is dropped.
 #[derive(Debug)]
 pub struct PairExtent {
     window: Arc<PairWindow>,

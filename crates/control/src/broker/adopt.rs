@@ -1,5 +1,5 @@
-//! After a restart: what domains had with the daemon before. Both ends of a channel show it; where the two fit it goes on, and the
-//! channel itself never notices.
+//! Channels and ready maps from before a restart. Both ends of a channel show it to the daemon. If the two match, the channel continues,
+//! and its messages are not affected.
 
 use isthmus_layout::channel::{ChannelGeometry, Direction};
 use isthmus_layout::control::{AdoptChannel, AdoptReadyMap};
@@ -63,7 +63,7 @@ impl Broker {
         }
     }
 
-    /// How long the other end has: as long as its process lives, if that can be watched.
+    /// The deadline of the other end. Without limit if its process can be watched.
     fn other_half_deadline(&self, peer: DomainId) -> Result<u64, Refusal> {
         let soon = self.now.saturating_add(OTHER_HALF_TIMEOUT);
         match self.resumable.get(&peer) {
@@ -74,7 +74,7 @@ impl Broker {
         }
     }
 
-    /// Both ends are here.
+    /// Opens a channel of which both ends have resumed.
     fn join_halves(&mut self, id: ChannelId, mine: Half<Resource>, other: Half<Resource>) -> Result<(), Refusal> {
         let (a, b) = (mine.end.domain, other.end.domain);
         let both = self.identity(a).zip(self.identity(b)).ok_or(Reason::NoSuchDomain)?;

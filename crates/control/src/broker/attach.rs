@@ -1,4 +1,4 @@
-//! Attaching: a connection becomes a domain, a new one or one that was attached to the daemon before.
+//! Attaching: a connection becomes a new domain, or resumes one that was attached to the previous daemon.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -25,13 +25,14 @@ use crate::fd_reaper::ReceivedFd;
 use crate::policy::Identity;
 use crate::tickets::ResumableDomain;
 
-/// Nanoseconds that the other end of a channel from before a restart has to come back and show it too, where it cannot be watched.
+/// Nanoseconds that the other end of a channel from before a restart has to resume and show the channel, if its process cannot be watched.
 pub(super) const OTHER_HALF_TIMEOUT: u64 = 10_000_000_000;
 
-/// Nanoseconds that it has once its domain is back: it shows its channels at once, so what it does not show it does not have.
+/// Nanoseconds that the other end has once its domain has resumed. A domain shows its channels at once, so after this time it does not have
+/// the channel.
 pub(super) const ADOPT_TIMEOUT: u64 = 2_000_000_000;
 
-/// The daemon's side of a domain's resources, and what goes to the domain.
+/// The daemon's side of a domain's resources, and the resources that are sent to the domain.
 struct DomainResources {
     attachment: Attachment,
     ready_map: SharedMapping,
@@ -40,7 +41,7 @@ struct DomainResources {
 }
 
 impl Broker {
-    /// The policy about a connection's user.
+    /// Checks whether the policy allows a connection's user to attach.
     pub(super) fn may_attach(&self, id: ControlSessionId) -> Result<(), Refusal> {
         let uid = self.sessions[&id].socket_peer.uid;
         if self.settings.overflow_uid == Some(uid) {
@@ -86,7 +87,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Takes the proof of a domain that comes back.
+    /// Checks the ticket of a domain that resumes.
     fn verify_resume(
         &self,
         id: ControlSessionId,
@@ -106,7 +107,8 @@ impl Broker {
         }
     }
 
-    /// Whoever has that name or number but is dead goes first: its end may wait in the same iteration of the loop as our request.
+    /// Ends a domain of this name or number if its connection is broken. The server may not have handled its end yet, although the new
+    /// request has arrived.
     fn end_dead_holders(&mut self, name: Option<&Name>, number: Option<DomainId>) {
         let holder = name.and_then(|name| self.directory.find(name)).map(|domain| domain.id);
         for domain in [holder, number].into_iter().flatten() {
@@ -116,7 +118,7 @@ impl Broker {
         }
     }
 
-    /// Makes or takes over all that a domain needs.
+    /// Allocates or adopts all resources of a domain.
     fn allocate_resources(
         &mut self,
         id: ControlSessionId,
@@ -146,7 +148,7 @@ impl Broker {
             Allocator::Guest(guest_window) => guest_window.wakeup(domain)?,
         };
         let held_resources = vec![ring.clone(), own_map.memory.clone()];
-        let slot = self.workers.allocate_slot(domain, owner, &allocator, held_resources)?; // Last of what can fail.
+        let slot = self.workers.allocate_slot(domain, owner, &allocator, held_resources)?; // This comes after everything else that can fail.
         let counters = Arc::new(DomainCounters::default());
         let parts = ChannelParts {
             memory: mapping,
@@ -220,7 +222,7 @@ fn fallback_name(program: &Name, pid: Option<i32>) -> Name {
     Name::new(&format!("{program}{number}")).unwrap_or_else(|_| program.clone())
 }
 
-/// The ready map of a domain that comes back. Its doorbell will be handed to its owner's other domains, so it has to be what it was.
+/// Adopts the ready map of a domain that resumes. Its doorbell is checked, because the daemon will send it to other domains of the owner.
 fn adopt_ready_map(memory: ReceivedFd, doorbell: ReceivedFd) -> Result<ReadyMapFds, Refusal> {
     let kind = std::fs::read_link(format!("/proc/self/fd/{}", doorbell.as_fd().as_raw_fd()));
     if !kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]") {

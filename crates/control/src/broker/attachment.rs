@@ -1,4 +1,4 @@
-//! What the daemon holds for an attached domain, beside what the directory knows.
+//! The daemon's state of an attached domain, in addition to its entry in the directory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,37 +14,37 @@ use isthmus_service::{DomainCounters, WorkerIndex, WorkerReadyMapId};
 use super::{ControlSessionId, Refusal};
 use crate::allocator::{Allocator, PairWindow, Resource, descriptor};
 
-/// A ready map of a domain, as it is handed to peers: its memory, and its doorbell.
+/// A ready map of a domain in the form in which peers receive it: its memory and its doorbell.
 #[derive(Clone, Debug)]
 pub struct ReadyMapFds {
     /// The memory.
     pub memory: Resource,
-    /// What peers ring.
+    /// The doorbell that peers ring.
     pub doorbell: Resource,
-    /// What peers that support event channels ring instead.
+    /// The event channel that peers ring instead if they support event channels.
     pub event_channel: Option<Resource>,
 }
 
 impl ReadyMapFds {
-    /// What a peer rings with which this version is spoken.
+    /// Returns the doorbell for a peer that speaks this version.
     pub(super) fn doorbell_for(&self, version: Version) -> Resource {
         self.event_channel.as_ref().filter(|_| supports_event_channels(version)).unwrap_or(&self.doorbell).clone()
     }
 }
 
-/// Whether a library knows what to do with an end of an event channel.
+/// True if a library of this version can use an end of an event channel.
 fn supports_event_channels(version: Version) -> bool {
     version.minor >= EventChannels::SINCE
 }
 
-/// A new ready map: what peers get, and what the domain listens to.
+/// A new ready map: the part that peers receive, and the doorbell at which the domain listens.
 pub(super) struct NewReadyMap {
     pub(super) peers: ReadyMapFds,
     pub(super) listener: Resource,
 }
 
 impl NewReadyMap {
-    /// For peers of the domain's own owner or of another one, if there is room for it.
+    /// Creates a ready map for peers of the domain's own owner (`own`) or of another one, if there is room for it.
     pub(super) fn new(own: bool, room: bool, allocator: &Allocator, domain: DomainId) -> Result<Self, Refusal> {
         match (room, own) {
             (false, _) => Err(Reason::DaemonOutOfFds.into()),
@@ -53,14 +53,14 @@ impl NewReadyMap {
         }
     }
 
-    /// For peers of the domain's own owner: all ring the same doorbell.
+    /// Creates a ready map for peers of the domain's own owner. All of them ring the same doorbell.
     pub(super) fn own(allocator: &Allocator, domain: DomainId) -> Result<Self, Refusal> {
         let (listener, doorbell) = allocator.domain_doorbell(domain)?;
         let memory = allocator.allocate(ready_map::SIZE)?;
         Ok(Self { peers: ReadyMapFds { memory, doorbell, event_channel: None }, listener })
     }
 
-    /// For peers in another guest, in the pair window of both guests.
+    /// Creates a ready map for peers in another guest, in the pair window of both guests.
     pub(super) fn pair(
         window: &Arc<PairWindow>,
         allocator: &Allocator,
@@ -69,13 +69,15 @@ impl NewReadyMap {
     ) -> Result<Self, Refusal> {
         let (listener, doorbell) = window.doorbell(domain, allocator.number())?;
         let memory = window.allocate(ready_map::SIZE)?;
-        // The listener's own doorbell is heard by it as well.
+        // A domain that listens at the event channel listens at the doorbell as well: its own ready map has the same vector. Peers without
+        // event channels ring that.
         let event_channel = window.event_channel(&memory).filter(|_| supports_event_channels(version));
         let listener = event_channel.clone().unwrap_or(listener);
         Ok(Self { peers: ReadyMapFds { memory, doorbell, event_channel }, listener })
     }
 
-    /// For peers of another owner: they hold an end of a socket, the domain holds the other one. All domains of a guest have one owner.
+    /// Creates a ready map for peers of another owner. They hold one end of a socket pair, and the domain holds the other one. All domains
+    /// of a guest have one owner.
     fn socket_pair(allocator: &Allocator) -> Result<Self, Refusal> {
         let (listener, doorbell) = Doorbell::socket_pair()?;
         let memory = allocator.allocate(ready_map::SIZE)?;
@@ -87,39 +89,39 @@ impl NewReadyMap {
     }
 }
 
-/// An attached domain's things.
+/// The state of an attached domain.
 #[derive(Debug)]
 pub struct Attachment {
     /// Its connection.
     pub session: ControlSessionId,
     /// Its process.
     pub pid: Option<i32>,
-    /// What its library calls itself.
+    /// The name that its library gives itself.
     pub library: Name,
-    /// The version spoken with it.
+    /// The protocol version in use with the domain.
     pub version: Version,
-    /// When it attached.
+    /// The time at which it attached.
     pub since: u64,
-    /// Who serves it.
+    /// The worker that serves it.
     pub worker: WorkerIndex,
     /// The worker's ready map for its owner.
     pub worker_ready_map: WorkerReadyMapId,
-    /// Its bit there.
+    /// Its bit in that ready map.
     pub daemon_ready_bit: ReadyBit,
-    /// What the worker counts.
+    /// The counters that the worker keeps.
     pub counters: Arc<DomainCounters>,
-    /// Its ready maps, but for those that can be offered to nobody.
+    /// Its ready maps, except those that cannot be offered to any peer.
     pub ready_maps: BTreeMap<ReadyMapIndex, ReadyMapFds>,
-    /// Where its memory and doorbells come from.
+    /// The source of its memory and doorbells.
     pub allocator: Allocator,
-    /// What its worker wakes it by: its connection, or its guest's device.
+    /// The doorbell with which its worker wakes it: its connection, or its guest's device.
     pub wakeup: Doorbell,
     /// Bytes of each slab of its ring.
     pub ring_slab: SlabSize,
 }
 
 impl Attachment {
-    /// True if the connection is broken already, though nobody has read that yet.
+    /// True if the connection is already broken, even if its end has not been read yet.
     pub(super) fn hung_up(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&self.wakeup, PollFlags::RDHUP)];

@@ -1,4 +1,5 @@
-//! Requests to see the frames of MX boards: who may, of which boards and links, and the hand-over to whoever carries them.
+//! Requests to capture the frames of MX boards: permissions, the choice of boards and links, and the start of the task that sends the
+//! frames.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use super::{Broker, ControlSessionId, Outgoing, Refusal};
 use crate::capture::CaptureTask;
 use crate::fd_reaper::ReceivedFd;
 
-/// Captures at once: each has a buffer, and a share of the control plane's time.
+/// Captures at once. Each takes a buffer and a share of the control plane's time.
 const CAPTURES_MAX: usize = 4;
 
-/// Bytes of frames that wait for a reader that is slow.
+/// Bytes of frames that wait for a slow reader.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// What is captured: boards by number with the interface of each one's first link, and all interfaces.
+/// The targets of a capture: the number of each board with the interface of its first link, and all interfaces.
 type CaptureTargets = (Vec<(MxBoardNumber, InterfaceIndex)>, Vec<PcapInterface>);
 
 impl Broker {
@@ -50,12 +51,12 @@ impl Broker {
         Ok(())
     }
 
-    /// A capture has ended.
+    /// Notes that a capture has ended.
     pub fn capture_ended(&mut self) {
         self.captures -= 1;
     }
 
-    /// Captures that are under way.
+    /// The number of running captures.
     pub(crate) fn captures(&self) -> usize {
         self.captures
     }
@@ -64,12 +65,12 @@ impl Broker {
         let uid = self.sessions[&id].socket_peer.uid;
         let refused = |reason: Reason| Refusal::new(reason, format!("user {uid}: {}", reason.summary()));
         if self.settings.overflow_uid == Some(uid) {
-            return Err(refused(Reason::CaptureForbidden)); // It could be anybody.
+            return Err(refused(Reason::CaptureForbidden)); // Several users may share this UID.
         }
         self.policy.may_capture(uid).map_err(refused)
     }
 
-    /// The boards that are meant, and their links.
+    /// The requested boards, and their links.
     fn capture_targets(&self, request: &Capture) -> Result<CaptureTargets, Refusal> {
         let of = match request.domain.map(|domain| self.directory.get(domain).ok_or(domain)) {
             None => String::new(),
@@ -108,7 +109,7 @@ impl Broker {
     }
 }
 
-/// Only a socket of this host is written to: other files may take as long as they like, whatever they were told.
+/// Accepts only a stream socket of this host. Writing to other files may block for any time, even in non-blocking mode.
 fn check_stream_socket(socket: &ReceivedFd) -> Result<(), Refusal> {
     let kind = || {
         let family = sockopt::socket_domain(socket.as_fd())?;

@@ -1,4 +1,4 @@
-//! Making and ending channels between two attached domains.
+//! Creating and ending channels between two attached domains.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::allocator::{Allocator, PairWindow, Resource, RingMemory};
 use crate::directory::channels::{ChannelEnd, ChannelEntry, ChannelStage};
 use crate::directory::ready_maps::ReservedBit;
 
-/// Messages that a domain has not taken yet, from which on its peers cannot put more there.
+/// The number of unread messages of a domain from which on its peers cannot queue more.
 pub(super) const PEERS_BACKLOG_MAX: usize = 64;
 
-/// Where two domains can share memory.
+/// The place in which two domains can share memory.
 pub(super) enum SharedAllocator {
-    /// They have the same allocator.
+    /// The allocator of both domains.
     Same(Allocator),
-    /// Their guests have a pair window.
+    /// The pair window of their guests.
     Window(Arc<PairWindow>),
 }
 
@@ -38,7 +38,7 @@ impl SharedAllocator {
         }
     }
 
-    /// Zeroed memory.
+    /// Allocates zeroed memory.
     pub(super) fn allocate(&self, size: RegionSize) -> Result<Resource, Refusal> {
         match self {
             Self::Same(allocator) => allocator.allocate(size),
@@ -46,7 +46,7 @@ impl SharedAllocator {
         }
     }
 
-    /// Bytes of the window that it is; of what is none, as many as there may be.
+    /// The size of the window in bytes, or `u64::MAX` if there is no window.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Same(Allocator::Host) => u64::MAX,
@@ -55,7 +55,7 @@ impl SharedAllocator {
         }
     }
 
-    /// Where ready maps for it lie.
+    /// The window in which ready maps for peers there lie.
     fn window(&self) -> WindowId {
         match self {
             Self::Same(_) => WindowId::OWN,
@@ -64,11 +64,11 @@ impl SharedAllocator {
     }
 }
 
-/// One end of a channel in the making.
+/// One end of a channel that is being created.
 struct PreparedEnd {
     end: ChannelEnd,
     ready_map: ReadyMapFds,
-    /// The ready map's listening side, if it is new.
+    /// The listening end of the ready map's doorbell, if the ready map is new.
     listener: Option<Resource>,
 }
 
@@ -103,7 +103,7 @@ impl Broker {
         self.send(id, serial, ChannelRefused { peer, reason, permanent }.into(), Vec::new());
     }
 
-    /// Makes a channel and offers it to both, or says why not; or has what it takes made, and does so then.
+    /// Creates a channel and offers it to both domains. If they need a pair window first, the offer is made once the window is open.
     pub(super) fn offer(
         &mut self,
         connector: DomainId,
@@ -124,7 +124,7 @@ impl Broker {
         };
         match self.channel_of(connector, listener) {
             Some(channel) if self.channels.get(channel).is_some_and(|channel| channel.stage != ChannelStage::Open) => {
-                return Ok(()); // Both asked at once, or one twice: the offer that is under way answers.
+                return Ok(()); // Both asked at once, or one twice. The reply to the pending offer serves for both.
             }
             Some(channel) => self.end_channel(channel, Some(connector), Reason::ChannelReplaced),
             None => {}
@@ -139,7 +139,7 @@ impl Broker {
             Err(refusal) => {
                 self.release_end(&connector.end);
                 self.release_end(&listener.end);
-                self.revoke_regions(&shared); // For the next try.
+                self.revoke_regions(&shared); // The next attempt may find room then.
                 return Err(refusal);
             }
         };
@@ -150,7 +150,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Bytes of the slabs of a channel: less at each further try after one of the two could not map as much.
+    /// The slab size of a channel. It is smaller at each further attempt after one of the two could not map the memory.
     fn slab_for(&self, connector: DomainId, listener: DomainId, attempt: u8) -> SlabSize {
         let known = self.directory.get(connector).and_then(|domain| domain.peers.get(&listener));
         let lacks_address_space = known.is_some_and(|known| known.refused == Some(Reason::OutOfAddressSpace));
@@ -163,7 +163,8 @@ impl Broker {
         }
     }
 
-    /// Where both can share memory; None while a pair window is being made. The call requests it.
+    /// Returns the place in which both domains can share memory, or None while a pair window is being made. The first call requests the
+    /// window.
     pub(super) fn shared_allocator(&mut self, a: DomainId, b: DomainId) -> Result<Option<SharedAllocator>, Refusal> {
         match self.common_allocator(a, b) {
             Ok(allocator) => Ok(Some(SharedAllocator::Same(allocator))),
@@ -171,7 +172,7 @@ impl Broker {
         }
     }
 
-    /// The allocator that both domains have.
+    /// Returns the allocator that both domains have.
     pub(crate) fn common_allocator(&self, a: DomainId, b: DomainId) -> Result<Allocator, Refusal> {
         let (Some(a), Some(b)) = (self.attachments.get(&a), self.attachments.get(&b)) else {
             return Err(Reason::NoSuchDomain.into());
@@ -199,7 +200,7 @@ impl Broker {
         }
     }
 
-    /// A bit for `peer` in one of `domain`'s ready maps, and the ready map if there is none yet.
+    /// Allocates a bit for `peer` in one of `domain`'s ready maps. Creates the ready map if there is none yet.
     fn prepare(&mut self, domain: DomainId, peer: DomainId, shared: &SharedAllocator) -> Result<PreparedEnd, Refusal> {
         let owner = self.directory.get(peer).ok_or(Reason::NoSuchDomain)?.owner;
         let most = self.directory.limits().channels;
@@ -233,12 +234,13 @@ impl Broker {
         }
     }
 
-    /// Half of what the process may open is for channels' memory; without it only their counters are not shown.
+    /// True if the memory of another channel may be kept. Half of the process's descriptors may be used for that; the counters of channels
+    /// beyond it are not reported.
     pub(super) fn may_keep_memory(&self) -> bool {
         self.channels.kept_memories() < self.settings.fds_max / 2
     }
 
-    /// A quarter of what the process may open stays for connections, whatever ready maps there are.
+    /// True if another ready map may be created. A quarter of the process's descriptors is reserved for connections.
     fn has_room_for_ready_map(&self) -> bool {
         let fds_of = |attachment: &Attachment| 4 + 2 * attachment.ready_maps.len();
         let used = self.channels.kept_memories() + self.attachments.values().map(fds_of).sum::<usize>();
@@ -255,7 +257,7 @@ impl Broker {
         let RingMemory { slab, memory, refused: _ } = &rings;
         let id = self.channels.allocate_id();
         let until = self.now.saturating_add(self.settings.offer_timeout);
-        // An extent of a window is reused once it is not kept.
+        // An extent of a window would be reused if it were not kept.
         let keep = self.may_keep_memory() || memory.file().is_none();
         self.channels.insert(ChannelEntry {
             id,
@@ -336,7 +338,7 @@ impl Broker {
         Ok(())
     }
 
-    /// The listener has not answered in time.
+    /// Withdraws an offer that the listener has not replied to in time.
     pub(super) fn offer_timed_out(&mut self, channel: ChannelId) {
         let Some(known) = self.channels.get(channel) else { return };
         let ChannelStage::Offered { attempt, serial, .. } = known.stage else { return };
@@ -370,7 +372,7 @@ impl Broker {
     ) -> Result<(), Refusal> {
         let in_guest = self.attachments.get(&domain).is_some_and(|attachment| attachment.allocator.guest().is_some());
         if self.finish_lingering(channel, domain) || in_guest && self.channels.get(channel).is_none() {
-            return Ok(()); // In a guest each end says so, also when the other one has ended it.
+            return Ok(()); // In a guest each end closes the channel, even after the other end has ended it.
         }
         self.channels.get(channel).filter(|known| known.end(domain).is_some()).ok_or(Reason::NoSuchChannel)?;
         if reason.kind() == ReasonKind::Fault {
@@ -381,7 +383,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Ends a channel and tells both ends, but the one that it comes from.
+    /// Ends a channel and notifies both ends, except the one that has ended it.
     pub(super) fn end_channel(&mut self, channel: ChannelId, by: Option<DomainId>, reason: Reason) {
         let Some(ended) = self.remove_channel(channel, reason) else { return };
         let notified =
@@ -395,7 +397,7 @@ impl Broker {
         }
     }
 
-    /// A domain of a guest says that it has taken what was left in a channel that is over; or the domain is gone.
+    /// Notes that a domain of a guest has read the remaining messages of an ended channel, or is gone.
     fn finish_lingering(&mut self, channel: ChannelId, domain: DomainId) -> bool {
         let Some(lingering) = self.lingering.get_mut(&channel) else { return false };
         let waited = lingering.until.remove(&domain);
@@ -405,7 +407,7 @@ impl Broker {
         waited
     }
 
-    /// A domain is gone: nothing is kept for it.
+    /// Releases lingering memory that was kept for a domain that is gone.
     pub(super) fn drop_lingering(&mut self, domain: DomainId) {
         self.lingering.retain(|_, lingering| {
             lingering.until.remove(&domain);
@@ -413,7 +415,7 @@ impl Broker {
         });
     }
 
-    /// Frees what a channel had.
+    /// Removes a channel and frees its resources.
     fn remove_channel(&mut self, channel: ChannelId, reason: Reason) -> Option<ChannelEntry<Resource>> {
         let ended = self.channels.remove(channel)?;
         self.release_end(&ended.connector);
@@ -435,16 +437,16 @@ impl Broker {
     }
 }
 
-/// The memory of a channel that is over, in a guest's window. What was sent last may still be in it.
+/// The memory of an ended channel in a guest's window. The last messages may not have been read yet.
 #[derive(Debug)]
 pub(crate) struct LingeringMemory {
-    /// Nobody else's as long as it is here.
+    /// The memory. It is not reused while it is held here.
     pub(super) memory: Resource,
-    /// Who has not said that it is done with it.
+    /// The domains that have not confirmed that they are done with the memory.
     until: BTreeSet<DomainId>,
 }
 
-/// Another try may do better.
+/// True if another attempt may succeed.
 fn is_retryable(reason: Reason) -> bool {
     use Reason::*;
     let transient = [ChannelTimeout, OutOfMemory, OutOfAddressSpace, OutOfFds, DaemonOutOfFds, FdsInFlight];

@@ -1,4 +1,4 @@
-//! Regions: the daemon looks at what one domain offers to another before it passes it on, so that the reader need not fear it.
+//! Regions: the daemon checks the memory that one domain offers to another before passing it on, so that the reader can map it safely.
 
 use isthmus_layout::control::{Grant, Granted, Revoke, Revoked};
 use isthmus_layout::ids::DomainId;
@@ -49,7 +49,7 @@ impl Broker {
     }
 }
 
-/// What the kernel calls the file system of memory files of plain pages.
+/// The kernel's magic number of the file system of memory files with plain pages.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// Refuses memory that could shrink under its reader, or that ends before `end`.

@@ -1,4 +1,4 @@
-//! Guests, as far as reports show them; what they do comes by their programs' connections.
+//! The state of guests as shown in reports. Requests of their programs arrive on connections, as those of other programs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,36 +16,36 @@ use crate::xen::backend::RegionSizes;
 pub(crate) struct GuestView {
     pub(crate) uid: u32,
     pub(crate) platform: &'static str,
-    /// Where its QEMU finds its device; of a guest of Xen, where it says in XenStore that it is there.
+    /// The socket on which QEMU finds the guest's device. For a guest of Xen, the place in XenStore where it announces itself.
     pub(crate) socket: String,
     pub(crate) window_bytes: u64,
     pub(crate) vectors: u16,
-    /// Its monitor, if the daemon was given one.
+    /// The socket of its monitor, if the daemon was given one.
     pub(crate) monitor: Option<String>,
-    /// Bytes of a pair window that it has with another guest.
+    /// Bytes of a pair window with another guest.
     pub(crate) pair_window_bytes: u64,
     /// Its window, while it has its device.
     pub(crate) guest_window: Option<Arc<GuestWindow>>,
-    /// Whether a daemon after this one will find it.
+    /// Whether the next daemon will find the device.
     pub(crate) is_stored: bool,
-    /// Why the last connection for its device came to nothing.
+    /// The reason why the last connection for its device failed.
     pub(crate) last_error: Option<String>,
-    /// Whether its own daemon is there.
+    /// Whether its guest daemon is connected.
     pub(crate) daemon: bool,
-    /// When that was last heard of; none where it does not say regularly that it is there.
+    /// The time of the last heartbeat; none if the guest daemon does not send any.
     pub(crate) last_seen: Option<u64>,
 }
 
-/// How a guest is.
+/// The state of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuestState {
-    /// It has no device.
+    /// The guest has no device.
     NoDevice,
-    /// It has its device, and no daemon that speaks.
+    /// The guest has its device, but its guest daemon is not connected.
     WaitingForDaemon,
-    /// Its daemon is there and has not been heard for a while: it hangs, or the guest is paused.
+    /// The guest daemon is connected but has sent no heartbeat for a while. It hangs, or the guest is paused.
     NotResponding,
-    /// Its daemon is there.
+    /// The guest daemon is connected.
     Attached,
 }
 
@@ -61,7 +61,7 @@ impl GuestState {
 }
 
 impl GuestView {
-    /// Of a guest that is not there.
+    /// Creates the view of a guest that is not connected.
     pub(crate) fn absent(platform: &'static str, uid: u32, window_bytes: u64, vectors: u16) -> Self {
         Self {
             uid,
@@ -79,12 +79,12 @@ impl GuestView {
         }
     }
 
-    /// Nanoseconds since its daemon was heard.
+    /// Nanoseconds since the last heartbeat of its guest daemon.
     pub(crate) fn silent_for(&self, now: u64) -> Option<u64> {
         self.last_seen.filter(|_| self.daemon).map(|heard| now.saturating_sub(heard))
     }
 
-    /// Whether a daemon after this one will find its device, if it has one. A guest of Xen has none, and makes another window.
+    /// Whether the next daemon will find its device, if it has one. A guest of Xen has no device and makes another window.
     pub(crate) fn device_is_stored(&self) -> Option<bool> {
         self.guest_window.as_ref().filter(|_| self.platform == "kvm").map(|_| self.is_stored)
     }
@@ -107,7 +107,7 @@ impl Broker {
         self.guests.insert(name, guest);
     }
 
-    /// The sizes of the extents of guests' windows.
+    /// Returns the sizes of the extents that guests' windows need.
     pub(crate) fn sizes(&self) -> RegionSizes {
         let size = |slab| ChannelGeometry { slab }.size();
         RegionSizes { ring: size(self.settings.ring_slab), channel: size(self.settings.slab) }

@@ -1,5 +1,5 @@
-//! The end of a domain: in order, by a broken connection, or because the daemon throws it out. Everything it had is freed, and
-//! everybody who had to do with it hears of it.
+//! The end of a domain: in order, by a broken connection, or because the daemon removes it. All its resources are freed, and all peers that
+//! have watched it are notified.
 
 use isthmus_layout::control::{ChannelClosed, PeerGone};
 use isthmus_layout::ids::DomainId;
@@ -9,7 +9,7 @@ use super::{Broker, ControlSessionId, Refusal, SessionStage};
 use crate::policy::Policy;
 
 impl Broker {
-    /// A connection has ended, or its process has, or it takes nothing any more.
+    /// Detaches a domain because its connection or its process has ended, or because its program does not read its messages.
     pub fn connection_lost(&mut self, id: ControlSessionId, reason: Reason) {
         if let Some(SessionStage::Attached { domain }) = self.sessions.get(&id).map(|session| session.stage.clone()) {
             self.log_reason(id, reason, reason.summary());
@@ -18,7 +18,7 @@ impl Broker {
         self.close_session(id);
     }
 
-    /// Everything for a connection has been sent and it is closed.
+    /// Removes a connection that is closed, after everything for it has been sent.
     pub fn remove_session(&mut self, id: ControlSessionId) {
         self.sessions.remove(&id);
     }
@@ -51,7 +51,8 @@ impl Broker {
         tracing::debug!(%domain, %reason, "gone");
     }
 
-    /// A domain's worker has delivered what it had sent. Now its peers hear of its end, as the last they hear of it.
+    /// Notifies the peers of a domain that it is gone. Called once its worker has delivered its messages, so that this is the last its
+    /// peers receive of it.
     pub(super) fn finish_detach(&mut self, domain: DomainId) {
         self.workers.release_slot(domain);
         let Some((reason, watchers)) = self.leaving.remove(&domain) else { return };
@@ -60,7 +61,7 @@ impl Broker {
         }
     }
 
-    /// A domain of the daemon before will not come back: its process has ended.
+    /// Forgets a domain of the previous daemon that will not resume, because its process has ended or its time is over.
     pub fn resumable_ended(&mut self, domain: DomainId) {
         if self.resumable.remove(&domain).is_some() {
             self.tickets.remove(domain);
@@ -71,7 +72,7 @@ impl Broker {
         }
     }
 
-    /// The other end of a channel from before the restart has not come back.
+    /// Ends a channel from before the restart because its other end has not resumed.
     pub(super) fn half_timed_out(&mut self, channel: isthmus_layout::ChannelId, domain: DomainId) {
         let Some(half) = self.channels.remove_half(channel, domain) else { return };
         if let Some(domain) = self.directory.get_mut(domain) {
@@ -85,7 +86,7 @@ impl Broker {
         }
     }
 
-    /// The policy was changed: what it forbids now ends.
+    /// Replaces the policy, and ends the domains and channels that it forbids.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = std::sync::Arc::new(policy);
         let forbidden: Vec<ControlSessionId> = self
@@ -111,7 +112,7 @@ impl Broker {
         self.send_policy();
     }
 
-    /// The daemon ends: everybody is told, nobody is thrown out of the tickets.
+    /// Ends all connections with the reason. Attached domains stay in the tickets, so that they can resume.
     pub fn shut_down(&mut self, reason: Reason) {
         let refusal = Refusal::from(reason);
         let sessions: Vec<ControlSessionId> = self.sessions.keys().copied().collect();

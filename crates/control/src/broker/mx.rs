@@ -1,4 +1,4 @@
-//! Requests about MX endpoint numbers. Nothing else of MX passes here: endpoints that have found each other send plain messages.
+//! Requests about MX endpoint numbers. MX messages do not pass here: endpoints that are connected send plain messages.
 
 use isthmus_layout::control::{MxConnect, MxFound, MxOpen, MxOpened, MxResolve, MxResolved, RequestSerial};
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
@@ -25,7 +25,7 @@ impl Broker {
         Ok(MxOpened { board: number.board, endpoint: number.endpoint, nic: nic.number() })
     }
 
-    /// Closes an endpoint, and gives its MX endpoint number back.
+    /// Closes an endpoint, and releases its MX endpoint number.
     pub(super) fn close_endpoint(&mut self, domain: DomainId, endpoint: EndpointIndex) -> Result<(), Refusal> {
         let number = self.directory.mx().number_of(EndpointAddress { domain, endpoint });
         self.directory.close_endpoint(domain, endpoint)?;
@@ -36,7 +36,7 @@ impl Broker {
         Ok(())
     }
 
-    /// None: it is on another host, and the answer comes later.
+    /// Connects to an MX endpoint number. None if the endpoint is on another host: the reply is sent later.
     pub(super) fn mx_connect(
         &mut self,
         session: ControlSessionId,
@@ -63,7 +63,7 @@ impl Broker {
         Ok(Some(MxFound { domain: found.domain, endpoint: found.endpoint }))
     }
 
-    /// Whose number it is. That is said to everybody who asks, like the names of domains.
+    /// Returns the endpoint number of an endpoint. Any domain may ask for it, as for the names of domains.
     pub(super) fn mx_resolve(&self, request: &MxResolve) -> Result<MxResolved, Refusal> {
         let at = EndpointAddress { domain: request.domain, endpoint: request.endpoint };
         let mx = self.directory.mx();

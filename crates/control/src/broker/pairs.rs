@@ -1,5 +1,5 @@
-//! Pair windows: who gets one, and who waits for one. They are made and taken away by a maker for each platform
-//! ([`pairs`](crate::pairs)).
+//! Requests for pair windows, and the requests for channels that wait for a window. A maker for each platform ([`pairs`](crate::pairs))
+//! creates and removes the windows.
 //!
 //! ```text
 //!            first request                both guests show it
@@ -10,7 +10,7 @@
 //!     └─────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Who asks for a channel while the window is not there is answered when it is, or is not. Messages take the daemon path until then.
+//! A request for a channel is answered once the window is open or refused. Messages take the daemon path until then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,41 +25,41 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{Broker, Refusal};
 use crate::allocator::{Allocator, GuestId, GuestWindow, PairWindow};
 
-/// Pair windows of one guest: each takes a slot of its machine.
+/// Pair windows of one guest. Each takes a slot of its machine.
 const PAIR_WINDOWS_MAX: usize = 16;
 
-/// After a refusal makers are left alone for so long, in nanoseconds.
+/// The pause in nanoseconds after a refusal, in which makers receive no request for the pair.
 const REFUSED_PAUSE_NS: u64 = 30_000_000_000;
 
 /// Two guests, the lower number first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GuestPair(pub(crate) [GuestId; 2]);
 
-/// A window is wanted.
+/// A request to make a window.
 #[derive(Debug)]
 pub(crate) struct PairRequest {
     pub(crate) key: GuestPair,
     pub(crate) number: WindowId,
     /// In the order of the key.
     pub(crate) guests: [Arc<GuestWindow>; 2],
-    /// Told when a guest shows the window, or shows it no longer, or is gone.
+    /// Notified when a guest shows the window, stops showing it, or is gone.
     pub(crate) changed: Arc<Notify>,
 }
 
-/// What a pair's window is doing.
+/// The state of a pair's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PairState {
-    /// One of the guests is there no more.
+    /// One of the guests is gone.
     GuestGone,
-    /// Not both guests show it.
+    /// At least one of the guests does not show the window.
     Absent,
-    /// Both do, and somebody has something in it.
+    /// Both guests show the window, and it is in use.
     InUse,
-    /// Both do, and nobody has.
+    /// Both guests show the window, and it is not in use.
     Idle,
 }
 
-/// Who has asked for a channel.
+/// A request for a channel that waits for the window.
 #[derive(Clone, Copy, Debug)]
 struct WaitingRequest {
     connector: DomainId,
@@ -72,7 +72,7 @@ struct WaitingRequest {
 enum PairStage {
     Making,
     Open(Arc<PairWindow>),
-    /// Until then nobody is asked again; while something of it is still there, for ever.
+    /// No window is requested before `until`, which is `u64::MAX` while parts of the old window remain.
     Refused {
         text: String,
         until: u64,
@@ -83,28 +83,28 @@ enum PairStage {
 struct PairEntry {
     number: WindowId,
     stage: PairStage,
-    /// Whether each guest shows it.
+    /// Whether each guest shows the window.
     present: [bool; 2],
     waiting: Vec<WaitingRequest>,
     changed: Arc<Notify>,
 }
 
-/// All of them.
+/// All pairs of guests that have a window or have requested one.
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
     table: BTreeMap<GuestPair, PairEntry>,
     last: u16,
-    /// Where windows of guests of a platform are made; none where they cannot be.
+    /// The makers of pair windows, by platform. A platform without a maker has no pair windows.
     makers: BTreeMap<&'static str, UnboundedSender<PairRequest>>,
 }
 
 impl Pairs {
-    /// A number that no window has.
+    /// Returns a number that no window has.
     fn allocate_number(&mut self) -> WindowId {
         loop {
             self.last = self.last.checked_add(1).unwrap_or(1);
             let number = WindowId(self.last);
-            // One less than there are: the device's own number is one more.
+            // The largest number is left out, because the device's own number is one more.
             if self.last != u16::MAX && self.table.values().all(|pair| pair.number != number) {
                 return number;
             }
@@ -120,14 +120,14 @@ impl Pairs {
 }
 
 impl Broker {
-    /// Windows of guests of a platform are made there from now on. Guests may still have some of a daemon before: numbers begin anywhere,
-    /// so that none is taken for another.
+    /// Sends requests for pair windows of a platform to this maker from now on. Guests may still have windows of a previous daemon. Numbers
+    /// begin at a random value, so that a new window is not taken for an old one.
     pub(crate) fn set_pair_maker(&mut self, platform: &'static str, requests: UnboundedSender<PairRequest>) {
         self.pairs.makers.insert(platform, requests);
         self.pairs.last = self.settings.epoch as u16 / 2;
     }
 
-    /// The pair window of two domains in different guests; None while it is being made. The call requests it.
+    /// Returns the pair window of two domains in different guests, or None while it is being made. The first call requests it.
     pub(super) fn request_pair_window(&mut self, a: DomainId, b: DomainId) -> Result<Option<Arc<PairWindow>>, Refusal> {
         let (key, guests) = self.pair_of(a, b)?;
         let platform = self.pair_platform(&guests)?;
@@ -151,14 +151,15 @@ impl Broker {
         let request = PairRequest { key, number, guests, changed: Arc::clone(&changed) };
         let sent = self.pairs.makers.get(platform).is_some_and(|maker| maker.send(request).is_ok());
         if !sent {
-            return Err(Reason::NoSharedMemory.into()); // The daemon ends.
+            return Err(Reason::NoSharedMemory.into()); // The daemon is ending.
         }
         let pair = PairEntry { number, stage: PairStage::Making, present: [false; 2], waiting: Vec::new(), changed };
         self.pairs.table.insert(key, pair);
         Ok(None)
     }
 
-    /// Why two domains that have different allocators have no channel yet; for reports. None where nobody has asked, or all is there.
+    /// Returns the reason why two domains with different allocators have no channel yet, for reports. None if no window was requested, or
+    /// if the window is open.
     pub(crate) fn pair_window_refusal(&self, a: DomainId, b: DomainId) -> Option<Reason> {
         let (key, guests) = match self.pair_of(a, b) {
             Ok(found) => found,
@@ -186,7 +187,7 @@ impl Broker {
         Ok((GuestPair([guests[0].number(), guests[1].number()]), guests))
     }
 
-    /// The platform whose maker can make a window for both.
+    /// Returns the platform that both guests have, if its maker can make a window for them.
     fn pair_platform(&self, guests: &[Arc<GuestWindow>; 2]) -> Result<&'static str, Refusal> {
         let mut platform = None;
         for guest in guests {
@@ -203,7 +204,7 @@ impl Broker {
         Ok(platform.expect("there are two"))
     }
 
-    /// A domain's request for a channel is answered when the window is there, or is not.
+    /// Has a domain's request for a channel answered when the window is open or refused.
     pub(super) fn wait_for_window(
         &mut self,
         (connector, listener): (DomainId, DomainId),
@@ -220,7 +221,7 @@ impl Broker {
         }
     }
 
-    /// A guest's daemon says that it has a window, or has it no longer. What it says of windows that are none is not listened to.
+    /// Notes that a guest's daemon has a window, or no longer has it. Numbers of unknown windows are ignored.
     pub(crate) fn set_window_present(&mut self, guest: GuestId, window: WindowId, present: bool) {
         for (key, pair) in self.pairs.table.iter_mut().filter(|(_, pair)| pair.number == window) {
             if let Some(side) = key.0.iter().position(|of| *of == guest) {
@@ -230,7 +231,7 @@ impl Broker {
         }
     }
 
-    /// A guest's daemon is gone, or speaks anew: it has said of no window that it has it.
+    /// Notes that a guest's daemon is gone or has started a new proxy session, and so has reported no window yet.
     pub(crate) fn clear_windows_present(&mut self, guest: GuestId) {
         for (key, pair) in &mut self.pairs.table {
             if let Some(side) = key.0.iter().position(|of| *of == guest) {
@@ -240,7 +241,7 @@ impl Broker {
         }
     }
 
-    /// A guest has come or gone, or something of a pair window has changed.
+    /// Notifies all makers that a guest has come or gone, or that a pair window has changed.
     pub(crate) fn guests_changed(&self) {
         self.pairs.table.values().for_each(|pair| pair.changed.notify_one());
     }
@@ -266,14 +267,14 @@ impl Broker {
         }
     }
 
-    /// The window is there and both guests show it: who has waited for it has channels in it.
+    /// Notes that both guests show the window, and answers the requests for channels that wait for it.
     pub(crate) fn open_pair(&mut self, key: GuestPair, window: &Arc<PairWindow>) {
         let Some(pair) = self.pairs.table.get_mut(&key) else { return };
         pair.stage = PairStage::Open(Arc::clone(window));
         self.answer_waiting(key);
     }
 
-    /// There is no window, or none any more, and nobody is asked for one before [`Broker::remove_pair`].
+    /// Ends the channels of a pair's window. No other window is requested before [`Broker::remove_pair`].
     pub(crate) fn close_pair(&mut self, key: GuestPair, reason: Reason, text: &str) {
         self.end_pair_channels(key, reason);
         if let Some(pair) = self.pairs.table.get_mut(&key) {
@@ -282,13 +283,13 @@ impl Broker {
         self.answer_waiting(key);
     }
 
-    /// True as long as a domain has not said that it is done with what was left for it there.
+    /// True until every domain has confirmed that it is done with its remaining memory in the window.
     pub(crate) fn pair_lingers(&self, key: GuestPair) -> bool {
         let number = self.pairs.table.get(&key).map(|pair| pair.number);
         self.lingering.values().any(|lingering| lingering.memory.pair_window() == number && number.is_some())
     }
 
-    /// Nobody is waited for any more: what is in the window is nobody's.
+    /// Releases the memory in the window, without waiting for domains any longer.
     pub(crate) fn release_pair(&mut self, key: GuestPair) {
         let Some(number) = self.pairs.table.get(&key).map(|pair| pair.number) else { return };
         self.lingering.retain(|_, lingering| lingering.memory.pair_window() != Some(number));
@@ -303,7 +304,7 @@ impl Broker {
         }
     }
 
-    /// Nothing of it is there any more. Where it was refused, its maker is left alone for a while.
+    /// Forgets a pair after its window is gone. If the window was refused, the maker receives no request for a while.
     pub(crate) fn remove_pair(&mut self, key: GuestPair, refused: bool) {
         let pause = self.now.saturating_add(REFUSED_PAUSE_NS);
         let pauses = refused && self.are_attached(key);

@@ -1,4 +1,4 @@
-//! Why a request is not carried out: an entry of the table of reasons, and the same with the numbers at hand.
+//! The reason why a request is not carried out: a code of the table of reasons, and a text with the details.
 
 use isthmus_layout::reason::Reason;
 use isthmus_platform::PlatformError;

@@ -1,7 +1,7 @@
 //! Regions of guests' programs: extents of a window, which their owner writes and others read.
 //!
-//! They are less than channels: where a window has no room for one, its regions go. Their owners notice at the next use, and
-//! lose nothing: the driver leaves them their bytes.
+//! Regions give way to channels: if a window has no room for a channel, all its regions are revoked. Their owners notice at the next use
+//! and lose no data, because the driver preserves the contents.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,8 @@ use super::channels::{PEERS_BACKLOG_MAX, SharedAllocator};
 use super::{Broker, ControlSessionId, Refusal};
 use crate::allocator::{Allocator, Resource, WindowRef};
 
-/// Of a window of which half is more, regions have no more than this: the driver holds as many pages of the guest's in reserve.
+/// The most bytes that regions may use of a window, even if half of the window is more. The guest's driver reserves as many bytes of the
+/// guest's memory, in which it preserves the contents.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// A region in a window.
@@ -83,7 +84,7 @@ impl Broker {
         shared.allocate(RegionSize(bytes))
     }
 
-    /// A region's owner has taken it back from a peer.
+    /// Removes a peer from a region's readers. A region without readers is removed.
     pub(super) fn region_revoked(&mut self, owner: DomainId, region: RegionId, peer: DomainId) {
         if let Some(known) = self.regions.get_mut(&(owner, region)) {
             known.readers.remove(&peer);
@@ -93,7 +94,7 @@ impl Broker {
         }
     }
 
-    /// A domain is gone: so are its regions, and those that nobody else reads.
+    /// Removes the regions of a domain that is gone, and the regions that no other domain reads.
     pub(super) fn remove_regions_of(&mut self, domain: DomainId) {
         self.regions.retain(|(owner, _), region| {
             region.readers.remove(&domain);
@@ -101,14 +102,14 @@ impl Broker {
         });
     }
 
-    /// A channel needs the room.
+    /// Revokes the regions in a window, because a channel needs the room.
     pub(super) fn revoke_regions(&mut self, shared: &SharedAllocator) {
         if let Ok(window_ref) = region_window(shared) {
             self.revoke_regions_in(window_ref);
         }
     }
 
-    /// The window goes.
+    /// Revokes the regions in a pair window that is being closed.
     pub(super) fn revoke_regions_in_pair(&mut self, window: WindowId) {
         self.revoke_regions_in(WindowRef::Pair(window));
     }
@@ -124,7 +125,7 @@ impl Broker {
     }
 }
 
-/// Which window regions of theirs would lie in, where it is one.
+/// Returns the window in which the regions of two domains lie. Fails if there can be none.
 fn region_window(shared: &SharedAllocator) -> Result<WindowRef, Refusal> {
     let (window_ref, supports_regions) = match shared {
         SharedAllocator::Same(Allocator::Host) => {

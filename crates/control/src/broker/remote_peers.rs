@@ -1,6 +1,6 @@
-//! Endpoints of other hosts: connecting to them, and by which number a domain of ours knows whom.
+//! Endpoints of other hosts: connecting to them, and the numbers by which local domains know them.
 //!
-//! The data plane finds them and hands the numbers out; here it is remembered who is who, for those who ask.
+//! The data plane finds the endpoints and assigns the numbers. The broker keeps the addresses, to answer requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -19,16 +19,16 @@ use crate::directory::mx::MxNumber;
 use crate::fd_reaper::ReceivedFd;
 use crate::network;
 
-/// Those who are gone and are remembered.
+/// The number of remote peers that are remembered after they are gone.
 const DEPARTED_MAX: usize = 4096;
 
-/// Connects without an answer: of one domain, of all domains of one user, and of all together. Whom nobody answers keeps theirs for as
-/// long as a peer is waited for, so one user must not have all.
+/// Unanswered connects: of one domain, of all domains of one user, and of all together. A connect without a reply stays until the peer is
+/// given up, so one user must not be able to take all places.
 const CONNECTS_PER_DOMAIN_MAX: usize = 1024;
 const CONNECTS_PER_USER_MAX: usize = 4 * CONNECTS_PER_DOMAIN_MAX;
 const CONNECTS_MAX: usize = 2 * CONNECTS_PER_USER_MAX;
 
-/// Bytes of one region, an end of the plausible.
+/// The largest accepted size of a region in bytes, as a plausibility check.
 const REGION_BYTES_MAX: u64 = 64 << 30;
 
 /// An endpoint on another host.
@@ -44,17 +44,17 @@ struct RemotePeer {
 struct PendingConnect {
     domain: DomainId,
     owner: Owner,
-    /// The number of ours that connects.
+    /// The local MX endpoint number that connects.
     own_number: MxNumber,
     session: ControlSessionId,
     serial: Option<RequestSerial>,
     target: MxConnect,
 }
 
-/// See the module.
+/// The remote peers of all domains, and the connects to other hosts.
 #[derive(Debug, Default)]
 pub(crate) struct RemotePeers {
-    /// What is to be seen of each board; none for those without links.
+    /// The visible state of each board; none for boards without links.
     pub(crate) views: Vec<Option<Arc<Mutex<MxView>>>>,
     known: BTreeMap<DomainId, RemotePeer>,
     departed: VecDeque<(DomainId, NicId, u8)>,
@@ -63,12 +63,12 @@ pub(crate) struct RemotePeers {
 }
 
 impl RemotePeers {
-    /// Over boards of which this is to be seen.
+    /// Creates the state for boards with these views.
     pub(crate) fn new(views: Vec<Option<Arc<Mutex<MxView>>>>) -> Self {
         Self { views, ..Self::default() }
     }
 
-    /// Connects without an answer.
+    /// The number of connects without a reply.
     pub(crate) fn connects(&self) -> usize {
         self.connects.len()
     }
@@ -77,13 +77,13 @@ impl RemotePeers {
         self.views.get(board as usize).is_some_and(Option::is_some)
     }
 
-    /// Whether a board of ours has heard of that one.
+    /// True if one of the local boards knows the board `nic`.
     fn is_known(&self, nic: NicId) -> bool {
         let views = self.views.iter().flatten().filter_map(|view| view.lock().ok());
         views.into_iter().any(|view| view.peers.iter().any(|peer| peer.nic == nic && !peer.forgotten))
     }
 
-    /// Whether a domain may begin another connect; says whose limit is reached if not.
+    /// Checks whether a domain may begin another connect. The error names the limit that is reached.
     fn check_connect_limits(&self, domain: DomainId, owner: Owner) -> Result<(), String> {
         let count = |of: fn(&PendingConnect, DomainId, Owner) -> bool| {
             self.connects.values().filter(|connect| of(connect, domain, owner)).count()
@@ -101,7 +101,7 @@ impl RemotePeers {
         Err(format!("{max} connects{of} to other hosts are without an answer"))
     }
 
-    /// Who somebody is, or was until lately.
+    /// Returns the address of a remote peer, also if it left recently.
     pub(super) fn address_of(&self, remote_peer: DomainId) -> Result<(NicId, u8), Reason> {
         let left = || {
             self.departed.iter().rev().find(|(left, ..)| *left == remote_peer).map(|&(_, nic, number)| (nic, number))
@@ -112,7 +112,7 @@ impl RemotePeers {
 }
 
 impl Broker {
-    /// An endpoint has an MX number: if its board has links, others reach it from now on.
+    /// Makes an endpoint reachable: if the board of its MX number has links, other hosts can connect to it from now on.
     pub(super) fn publish_mx_endpoint(&self, number: MxNumber, at: EndpointAddress, key: u32) -> Result<(), Refusal> {
         if !self.remote_peers.has_links(number.board) {
             return Ok(());
@@ -133,7 +133,7 @@ impl Broker {
         Ok(())
     }
 
-    /// It has not any more.
+    /// Makes an endpoint unreachable, and refuses its pending connects.
     pub(super) fn unpublish_mx_endpoint(&mut self, number: MxNumber, domain: DomainId) {
         if self.remote_peers.has_links(number.board) {
             let (board, endpoint) = (MxBoardNumber(number.board), number.endpoint as u8);
@@ -157,7 +157,7 @@ impl Broker {
         }
     }
 
-    /// A domain connects to a board that is none of ours. The answer comes later.
+    /// Connects a domain to a board of another host. The reply is sent later.
     pub(super) fn connect_remote(
         &mut self,
         session: ControlSessionId,
@@ -170,7 +170,7 @@ impl Broker {
         let mut own_number = self.directory.mx().claims().filter(|(_, claim)| claim.at.domain == domain);
         let own_number =
             own_number.find(|(number, _)| self.remote_peers.has_links(number.board)).map(|(number, _)| number);
-        // Whom the board of that number knows is its worker's to say: what is seen of it here may be old.
+        // The board's worker decides whether the remote board is known, because the view here may be old.
         let own_number = own_number.ok_or_else(|| {
             refused(if self.remote_peers.is_known(nic) { Reason::MxNumberMissing } else { Reason::MxNicUnknown })
         })?;
@@ -190,7 +190,7 @@ impl Broker {
         Ok(())
     }
 
-    /// What the data plane has to say about other hosts.
+    /// Handles an event of the data plane about other hosts.
     pub(super) fn handle_mx_event(&mut self, event: &Event) {
         match *event {
             Event::MxConnected { request, outcome } => self.remote_connected(request, outcome),
@@ -222,7 +222,7 @@ impl Broker {
         }
     }
 
-    /// True if it was known.
+    /// Returns true if the remote peer was known.
     fn forget_remote_peer(&mut self, remote_peer: DomainId) -> bool {
         let Some(RemotePeer { nic, number, .. }) = self.remote_peers.known.remove(&remote_peer) else { return false };
         let left = &mut self.remote_peers.departed;
@@ -233,7 +233,7 @@ impl Broker {
         true
     }
 
-    /// Messages to a remote peer may be sent straight out of a domain's memory: the data plane maps it, and nobody else does.
+    /// Lets messages to a remote peer be sent directly from a domain's memory. Only the data plane maps that memory.
     pub(super) fn grant_remote(&mut self, domain: DomainId, grant: &Grant, memory: ReceivedFd) -> Result<(), Refusal> {
         let Grant { peer, region, start, bytes } = *grant;
         let known = self.remote_peers.known.get_mut(&peer).filter(|known| known.domain == domain);

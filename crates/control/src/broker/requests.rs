@@ -1,4 +1,4 @@
-//! From packets to what they ask for, by the stage of their connection.
+//! Dispatches packets to the handlers of their requests, by the stage of their connection.
 
 use isthmus_layout::control::{Done, EndpointOpened, Found, MalformedControl, Query, RequestSerial, ToDaemon, Version};
 use isthmus_layout::ids::DomainId;
@@ -8,7 +8,7 @@ use super::{Broker, ControlSessionId, Outgoing, Refusal, SessionStage};
 use crate::fd_reaper::ReceivedFd;
 use crate::report;
 
-/// Messages and reports that a connection has not taken yet, from which on it gets no more reports: they are long.
+/// The number of unread messages from which on a connection gets no more reports, because reports are long.
 const REPORTS_MAX: usize = 32;
 
 type Request = (Option<RequestSerial>, ToDaemon, Vec<ReceivedFd>);
@@ -32,7 +32,7 @@ impl Broker {
         }
     }
 
-    /// The version that is spoken with a domain has this message.
+    /// True if the protocol version in use with the domain has this message.
     fn is_in_version(&self, domain: DomainId, message: &ToDaemon) -> bool {
         self.attachments.get(&domain).is_none_or(|attachment| message.since() <= attachment.version.minor)
     }
@@ -41,7 +41,7 @@ impl Broker {
         self.end_session(id, &Refusal::new(Reason::MalformedControl, malformed.to_string()));
     }
 
-    /// The library sent what could not even be received whole.
+    /// Ends a connection because its library sent a packet that could not be received whole.
     pub fn unreceivable(&mut self, id: ControlSessionId, text: String) {
         self.end_session(id, &Refusal::new(Reason::MalformedControl, text));
     }
@@ -137,7 +137,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Who is called so. Those who may not be talked to are not hidden: that is said where it is tried.
+    /// Returns the domain of this name. Domains that the caller may not talk to are found too; the policy is applied to later requests.
     fn lookup(&mut self, domain: DomainId, name: &isthmus_layout::control::Name) -> Result<Found, Refusal> {
         let refused = || Refusal::new(Reason::NoSuchDomain, format!("no domain is called {name}"));
         let found = self.directory.find(name).ok_or_else(refused)?;

@@ -1,4 +1,4 @@
-//! What goes into the broker and what comes out of it.
+//! The broker's inputs and outputs.
 
 use std::os::fd::OwnedFd;
 
@@ -9,106 +9,106 @@ use isthmus_shm::SharedMapping;
 use crate::allocator::{Allocator, Resource};
 use crate::capture::CaptureTask;
 
-/// Names a connection. Never used twice.
+/// Identifies a connection. A number is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ControlSessionId(pub u64);
 
-/// Who is at the other end of a connection, as the kernel says.
+/// The program at the other end of a connection, as reported by the kernel.
 #[derive(Debug)]
 pub struct SocketPeer {
     /// Its user, in the daemon's user namespace.
     pub uid: u32,
-    /// Its process, if that can be seen from here.
+    /// Its process, if the daemon can see it.
     pub pid: Option<i32>,
-    /// What its program is called.
+    /// The name of its program.
     pub program: Name,
-    /// The connection once more: a worker wakes a domain of this host by it.
+    /// A copy of the connection's socket, with which a worker wakes a domain of this host.
     pub socket: OwnedFd,
-    /// Where the program is.
+    /// The allocator for the program's location.
     pub allocator: Allocator,
 }
 
-/// What a daemon is told when it starts.
+/// The settings that a daemon is given when it starts.
 #[derive(Debug)]
 pub struct Settings {
-    /// Versions it speaks.
+    /// The versions that the daemon speaks.
     pub versions: VersionRange,
-    /// What it calls itself.
+    /// The daemon's name for itself.
     pub name: Name,
-    /// The user it runs as.
+    /// The user that the daemon runs as.
     pub uid: u32,
-    /// A uid that the kernel shows in place of users who have none here: it could be several of them.
+    /// The UID that the kernel shows in place of users without one in the daemon's user namespace. Several users may share it.
     pub overflow_uid: Option<u32>,
     /// Bytes of each slab of a channel.
     pub slab: SlabSize,
-    /// The same of a domain's ring.
+    /// Bytes of each slab of a domain's ring.
     pub ring_slab: SlabSize,
-    /// Different for each start.
+    /// A number that is different for each start.
     pub epoch: u64,
-    /// File descriptors that the process may have.
+    /// The number of file descriptors that the process may have.
     pub fds_max: usize,
-    /// Connections at once.
+    /// The number of connections at once.
     pub sessions_max: usize,
-    /// Connections of one user.
+    /// The number of connections of one user.
     pub sessions_per_owner_max: usize,
-    /// Nanoseconds that a listener has to answer an offer.
+    /// Nanoseconds that a listener has to reply to an offer.
     pub offer_timeout: u64,
-    /// What only reports need.
+    /// Facts that only reports need.
     pub report_facts: ReportFacts,
 }
 
-/// What only reports need.
+/// Facts that only reports need.
 #[derive(Debug, Default)]
 pub struct ReportFacts {
     /// The daemon's socket.
     pub socket: String,
-    /// How workers wait.
+    /// The mode in which workers wait.
     pub wait: String,
     /// The configuration in force, each key with its value and origin.
     pub config: serde_json::Value,
 }
 
-/// What is to be sent.
+/// An action for the server to take.
 #[derive(Debug)]
 pub enum Outgoing {
     /// A message.
     Packet {
-        /// To whom.
+        /// The connection.
         to: ControlSessionId,
-        /// Its bytes.
+        /// The bytes of the message.
         packet: Vec<u8>,
-        /// What goes with it.
+        /// The resources sent with the message.
         resources: Vec<Resource>,
     },
-    /// A report, in as many messages as it takes, as fast as they are read.
+    /// A report. It is sent in as many messages as it needs, as fast as the program reads them.
     Report {
-        /// To whom.
+        /// The connection.
         to: ControlSessionId,
-        /// The request.
+        /// The serial number of the request.
         serial: Option<RequestSerial>,
-        /// What it says.
+        /// The text of the report.
         json: Vec<u8>,
     },
-    /// The connection is a domain with this ready map now: what is sent from now on sets a bit in it.
+    /// The connection has become a domain with this ready map. Sending anything from now on sets a bit in it.
     ReadyMap {
-        /// Which connection.
+        /// The connection.
         to: ControlSessionId,
         /// The domain's ready map.
         ready_map: SharedMapping,
-        /// Its process, to be watched: a child that inherited the connection does not keep the domain alive.
+        /// The process of the domain. The server watches it, because a child that inherited the connection must not keep the domain alive.
         pid: Option<i32>,
     },
-    /// Frames for the program that asked for them by this connection, whatever becomes of the connection. Its end is told by
+    /// Starts to send frames to the program that asked for them by this connection, even if the connection ends. Its end is reported by
     /// [`Broker::capture_ended`](super::Broker::capture_ended).
     Capture {
         /// The connection.
         to: ControlSessionId,
-        /// The frames and where they go.
+        /// The frames and their destination.
         capturing: Box<CaptureTask>,
     },
-    /// The connection is over when all that was sent before has gone out.
+    /// Ends the connection once everything that was queued before has been sent.
     End {
-        /// Which.
+        /// The connection.
         to: ControlSessionId,
     },
 }

@@ -1,4 +1,4 @@
-//! The way to the data plane: which ready maps the workers have, and which bits of them domains have.
+//! The broker's side of the data plane: the workers' ready maps, and the domains' bits in them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::Refusal;
 use crate::allocator::{Allocator, GuestId, Resource};
 use crate::directory::ready_maps::ReadyBits;
 
-/// Who carries out the workers' commands: the [`Service`](isthmus_service::Service), or a test.
+/// Carries out the workers' commands: the [`Service`](isthmus_service::Service), or a fake one in tests.
 pub trait DataPlane: std::fmt::Debug {
     /// The worker that serves a domain.
     fn worker_of(&self, domain: DomainId) -> WorkerIndex;
-    /// Passes a command on. Never waits.
+    /// Passes a command on without waiting.
     fn send(&self, command: Command);
-    /// What the workers count.
+    /// The workers' counters.
     fn counters(&self) -> &[Arc<WorkerCounters>];
 }
 
@@ -54,12 +54,12 @@ pub(super) struct WorkerSlot {
     pub(super) memory: Resource,
     pub(super) doorbell: Resource,
     key: WorkerMapKey,
-    /// What the worker uses beside the ready map, and must not be handed to anybody else before it has let go.
+    /// Other resources that the worker uses. They must not be given to another domain before the worker has released them.
     #[expect(dead_code, reason = "is held")]
     pub(super) in_use: Vec<Resource>,
 }
 
-/// Who has a ready map: those whom a worker serves, of one owner, with one allocator.
+/// Identifies a ready map, which serves the domains of one worker, one allocator and one owner.
 type WorkerMapKey = (WorkerIndex, GuestId, Owner);
 
 /// The workers' ready maps.
@@ -67,7 +67,7 @@ type WorkerMapKey = (WorkerIndex, GuestId, Owner);
 pub(crate) struct WorkerReadyMaps {
     plane: Box<dyn DataPlane>,
     ready_maps: BTreeMap<WorkerMapKey, WorkerReadyMap>,
-    /// Which slot each domain has, until the worker has removed the domain.
+    /// The slot of each domain, until the worker has removed the domain.
     slots: BTreeMap<DomainId, WorkerSlot>,
     next: u32,
 }
@@ -85,7 +85,7 @@ impl WorkerReadyMaps {
         self.plane.send(Command::SendPolicy(policy));
     }
 
-    /// Allocates a slot for a domain; makes the ready map if it is the owner's first.
+    /// Allocates a slot for a domain. Creates the ready map if this is the first domain with its key.
     pub(super) fn allocate_slot(
         &mut self,
         domain: DomainId,
@@ -94,7 +94,7 @@ impl WorkerReadyMaps {
         in_use: Vec<Resource>,
     ) -> Result<WorkerSlot, Refusal> {
         if self.slots.contains_key(&domain) {
-            return Err(Reason::StillAttached.into()); // It came back before its worker had let go.
+            return Err(Reason::StillAttached.into()); // The domain resumed before its worker had released it.
         }
         let worker = self.plane.worker_of(domain);
         let key = (worker, allocator.number(), owner);
@@ -120,7 +120,7 @@ impl WorkerReadyMaps {
         Ok(WorkerReadyMap { number, memory, doorbell: doorbell_resource, bits: ReadyBits::default() })
     }
 
-    /// The worker serves the domain from now on.
+    /// Has the worker serve the domain from now on.
     pub(super) fn add(&self, domain: NewDomain) {
         self.plane.send(Command::Add(Box::new(domain)));
     }
@@ -129,7 +129,7 @@ impl WorkerReadyMaps {
         self.plane.send(Command::Remove { domain, reason });
     }
 
-    /// The worker has let go: the bit is free, and so is the ready map if it was the last.
+    /// Frees the slot of a domain that the worker has released, and the ready map if it was the last slot in it.
     pub(super) fn release_slot(&mut self, domain: DomainId) {
         let Some(slot) = self.slots.remove(&domain) else { return };
         let Some(ready_map) = self.ready_maps.get_mut(&slot.key) else { return };

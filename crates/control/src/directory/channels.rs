@@ -1,4 +1,4 @@
-//! The channels between pairs of domains, and how far each one is.
+//! The channels between pairs of domains, and the stage of each.
 //!
 //! ```text
 //!            request                   listener accepts
@@ -15,30 +15,30 @@ use isthmus_layout::control::{ReadyMapIndex, RequestSerial};
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::ready_map::ReadyBit;
 
-/// One end of a channel, as its domain receives on it.
+/// One end of a channel, with the bit that announces messages to its domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelEnd {
     /// The domain.
     pub domain: DomainId,
-    /// In which of its ready maps the other end sets a bit.
+    /// The domain's ready map in which the other end sets a bit.
     pub ready_map: ReadyMapIndex,
-    /// That bit.
+    /// The bit in that ready map.
     pub ready_bit: ReadyBit,
 }
 
-/// How far a channel is. Times are in nanoseconds of the caller's clock.
+/// The stage of a channel. Times are in nanoseconds of the caller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelStage {
-    /// The listener has not answered yet.
+    /// The listener has not replied yet.
     Offered {
-        /// When it counts as not answered.
+        /// The time at which the offer expires.
         until: u64,
-        /// The how-manieth try it is.
+        /// The attempt number, starting at 1.
         attempt: u8,
         /// The connector's request.
         serial: Option<RequestSerial>,
     },
-    /// In use.
+    /// The channel is in use.
     Open,
 }
 
@@ -47,22 +47,22 @@ pub enum ChannelStage {
 pub struct ChannelEntry<M> {
     /// Its number.
     pub id: ChannelId,
-    /// Who sends on direction 0.
+    /// The end that sends on direction 0.
     pub connector: ChannelEnd,
-    /// Who sends on direction 1.
+    /// The end that sends on direction 1.
     pub listener: ChannelEnd,
     /// Bytes of each slab.
     pub slab: SlabSize,
-    /// How far it is.
+    /// Its stage.
     pub stage: ChannelStage,
-    /// When it was made.
+    /// The time at which it was created.
     pub since: u64,
     /// Its memory, for its counters; none if it could not be kept.
     pub memory: Option<M>,
 }
 
 impl<M> ChannelEntry<M> {
-    /// The end of that domain, and the direction it sends on.
+    /// Returns the end of a domain, and the direction that it sends on.
     pub fn end(&self, domain: DomainId) -> Option<(ChannelEnd, Direction)> {
         match domain {
             _ if domain == self.connector.domain => Some((self.connector, Direction::Zero)),
@@ -71,7 +71,7 @@ impl<M> ChannelEntry<M> {
         }
     }
 
-    /// The other end of that domain's channel.
+    /// Returns the other end of a domain's channel.
     pub fn peer(&self, domain: DomainId) -> Option<ChannelEnd> {
         match self.end(domain)?.1 {
             Direction::Zero => Some(self.listener),
@@ -80,24 +80,24 @@ impl<M> ChannelEntry<M> {
     }
 }
 
-/// A channel from before a restart of which one end has come back.
+/// A channel from before a restart of which one end has resumed.
 #[derive(Debug)]
 pub struct Half<M> {
-    /// The end that is here.
+    /// The end that has resumed.
     pub end: ChannelEnd,
-    /// The direction it sends on.
+    /// The direction that this end sends on.
     pub direction: Direction,
-    /// Who has to come.
+    /// The domain at the end that has not resumed.
     pub peer: DomainId,
     /// The bit in the peer's ready map.
     pub peer_ready_bit: ReadyBit,
     /// Bytes of each slab.
     pub slab: SlabSize,
-    /// Which file its memory is: device and inode.
+    /// The file of its memory: device and inode.
     pub file_id: (u64, u64),
     /// Its memory, for its counters; none if it could not be kept.
     pub memory: Option<M>,
-    /// When the peer counts as gone.
+    /// The time at which the peer counts as gone.
     pub until: u64,
 }
 
@@ -113,12 +113,12 @@ impl<M> Half<M> {
     }
 }
 
-/// What is waited for.
+/// A reply or an end that did not arrive in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Overdue {
-    /// A listener's answer.
+    /// A listener's reply.
     Offer(ChannelId),
-    /// The other end of a channel which this domain has shown.
+    /// The other end of a channel that this domain has shown.
     Half(ChannelId, DomainId),
 }
 
@@ -133,24 +133,24 @@ pub struct Channels<M> {
 }
 
 impl<M> Channels<M> {
-    /// None yet. Numbers begin at `first`, which no daemon before has reached.
+    /// Returns an empty table. Numbers begin at `first`, which no previous daemon has reached.
     pub fn new(first: u64) -> Self {
         Self { table: BTreeMap::new(), halves: BTreeMap::new(), due: BTreeSet::new(), kept_memories: 0, next: first }
     }
 
-    /// A number that was not used before.
+    /// Returns a number that was not used before.
     pub fn allocate_id(&mut self) -> ChannelId {
         let id = ChannelId(self.next);
         self.next = self.next.wrapping_add(1);
         id
     }
 
-    /// True for a number that [`Self::allocate_id`] will answer some day.
+    /// True for a number of this epoch that [`Self::allocate_id`] has not returned yet.
     pub fn is_unissued(&self, id: ChannelId) -> bool {
         id.0 >= self.next && id.0 >> 32 == self.next >> 32
     }
 
-    /// Adds one.
+    /// Adds a channel.
     pub fn insert(&mut self, channel: ChannelEntry<M>) {
         if let ChannelStage::Offered { until, .. } = channel.stage {
             self.due.insert((until, Overdue::Offer(channel.id)));
@@ -165,7 +165,7 @@ impl<M> Channels<M> {
         self.table.get(&id)
     }
 
-    /// The listener has accepted. False if it had before.
+    /// Notes that the listener has accepted. Returns false if the channel is unknown or already open.
     pub fn open(&mut self, id: ChannelId) -> bool {
         let Some(channel) = self.table.get_mut(&id) else { return false };
         let ChannelStage::Offered { until, .. } = channel.stage else { return false };
@@ -173,7 +173,7 @@ impl<M> Channels<M> {
         self.due.remove(&(until, Overdue::Offer(id)))
     }
 
-    /// Takes one out.
+    /// Removes a channel.
     pub fn remove(&mut self, id: ChannelId) -> Option<ChannelEntry<M>> {
         let channel = self.table.remove(&id)?;
         if let ChannelStage::Offered { until, .. } = channel.stage {
@@ -183,17 +183,17 @@ impl<M> Channels<M> {
         Some(channel)
     }
 
-    /// All of them, by number.
+    /// All channels, by number.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &ChannelEntry<M>> {
         self.table.values()
     }
 
-    /// How many have their memory kept.
+    /// The number of channels and halves that have their memory kept.
     pub fn kept_memories(&self) -> usize {
         self.kept_memories
     }
 
-    /// Adds what one end has shown; answers both ends if the other one had shown before what fits.
+    /// Adds one end of a channel. Returns both ends if the other one was added before and the two match.
     pub fn adopt(&mut self, id: ChannelId, half: Half<M>) -> Option<(Half<M>, Half<M>)> {
         if self.halves.get(&(id, half.peer)).is_some_and(|other| other.matches(&half)) {
             let other = self.remove_half(id, half.peer).expect("looked at just now");
@@ -206,24 +206,24 @@ impl<M> Channels<M> {
         None
     }
 
-    /// True if that end was shown already, or the channel is there.
+    /// True if this end was added already, or the channel exists.
     pub fn has_end(&self, id: ChannelId, domain: DomainId) -> bool {
         self.table.contains_key(&id) || self.halves.contains_key(&(id, domain))
     }
 
-    /// The halves of that domain, and those that wait for it.
+    /// The halves of a domain, and those that wait for it.
     pub fn halves_involving(&self, domain: DomainId) -> Vec<(ChannelId, DomainId)> {
         let about =
             |(key, half): (&(ChannelId, DomainId), &Half<M>)| (key.1 == domain || half.peer == domain).then_some(*key);
         self.halves.iter().filter_map(about).collect()
     }
 
-    /// How many halves a domain has shown that still wait for their other end.
+    /// The number of halves of a domain that wait for their other end.
     pub fn halves_of(&self, domain: DomainId) -> usize {
         self.halves.keys().filter(|(_, of)| *of == domain).count()
     }
 
-    /// From now on what waits for `peer` waits until then.
+    /// Changes the deadline of all halves that wait for `peer`.
     pub fn set_peer_deadline(&mut self, peer: DomainId, until: u64) {
         for ((id, of), half) in self.halves.iter_mut().filter(|(_, half)| half.peer == peer) {
             self.due.remove(&(half.until, Overdue::Half(*id, *of)));
@@ -232,7 +232,7 @@ impl<M> Channels<M> {
         }
     }
 
-    /// Takes a half out.
+    /// Removes a half.
     pub fn remove_half(&mut self, id: ChannelId, domain: DomainId) -> Option<Half<M>> {
         let half = self.halves.remove(&(id, domain))?;
         self.kept_memories -= usize::from(half.memory.is_some());
@@ -240,12 +240,12 @@ impl<M> Channels<M> {
         Some(half)
     }
 
-    /// The next moment at which something counts as not answered.
+    /// The earliest deadline.
     pub fn deadline(&self) -> Option<u64> {
         self.due.first().map(|(until, _)| *until)
     }
 
-    /// Something that was not answered by `now`. It stays due until it is removed.
+    /// Returns an entry that is due at `now`. The entry stays due until it is removed.
     pub fn overdue(&self, now: u64) -> Option<Overdue> {
         self.due.first().filter(|(until, _)| *until <= now).map(|(_, due)| *due)
     }

@@ -1,13 +1,14 @@
-//! MX boards, and who has which of their endpoint numbers. Decides and remembers, does no I/O.
+//! MX boards, and the endpoints that have claimed their numbers. This module decides and remembers; it does no I/O.
 //!
 //! ```text
 //!   board 0   nic id, name    │ 0 │ 1 │ 2 │ … │ endpoints - 1      a number is free, or claimed:
 //!   board 1   nic id, name    │ 0 │ 1 │ 2 │ … │ endpoints - 1        (domain, endpoint), key
 //! ```
 //!
-//! A board is to MX what a network card is: something with an address, on which programs have numbers. All domains share the boards. A
-//! number is claimed for an open endpoint of a domain and given back with it. Who had one is remembered for a while, so that a program
-//! can still say whose message it holds. ([`super::ready_maps`] are something else: memory that shows a receiver which channels are active.)
+//! A board is to MX what a network card is: it has an address, and programs have endpoint numbers on it. All domains share the boards. A
+//! number is claimed for an open endpoint of a domain, and is released when the endpoint closes. The endpoint that had a number is
+//! remembered for a while, so that a receiver can still name the sender of a message that it holds. ([`super::ready_maps`] are unrelated:
+//! memory that shows a receiver which channels are active.)
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -15,40 +16,40 @@ use isthmus_config::MxBoardEntry;
 use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
 
-/// Endpoints without their number that are remembered.
+/// The number of endpoints without a number that are remembered.
 const RECENT_MAX: usize = 4096;
 
 /// An endpoint number on a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MxNumber {
-    /// Which board.
+    /// The number of the board.
     pub board: u32,
-    /// Which number.
+    /// The number of the endpoint on the board.
     pub endpoint: u32,
 }
 
-/// Who has a number.
+/// The claim of an endpoint to a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The endpoint.
     pub at: EndpointAddress,
-    /// What those who connect have to show.
+    /// The key that a connecting program has to show.
     key: u32,
 }
 
-/// See the module.
+/// The MX boards of the daemon, and the claims of their numbers.
 #[derive(Debug, Default)]
 pub struct Mx {
     boards: Vec<MxBoardEntry>,
     claims: BTreeMap<MxNumber, Claim>,
     numbers: BTreeMap<EndpointAddress, MxNumber>,
-    /// Numbers of domains that were attached to the daemon before and may come back.
+    /// Numbers of domains of the previous daemon that may still resume.
     reserved: BTreeMap<MxNumber, DomainId>,
     recent: RecentNumbers,
 }
 
 impl Mx {
-    /// With these boards, numbered from 0.
+    /// Creates the state for these boards, numbered from 0.
     pub fn new(boards: Vec<MxBoardEntry>) -> Self {
         Self { boards, ..Self::default() }
     }
@@ -63,7 +64,7 @@ impl Mx {
         self.boards.get(number as usize)
     }
 
-    /// Claims a number for an endpoint: that one, or the first free one, by endpoint number and then by board.
+    /// Claims a number for an endpoint: the requested one, or the first free one, by endpoint number and then by board.
     pub fn open(
         &mut self,
         board: Option<u32>,
@@ -96,7 +97,7 @@ impl Mx {
         Ok(number)
     }
 
-    /// Who has that number and asks for that key.
+    /// Returns the endpoint that has this number. Fails if the endpoint requires another key.
     pub fn connect(&self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Reason> {
         let board = self.boards.iter().position(|board| board.nic.number() == nic).ok_or(Reason::MxNicUnknown)?;
         let number = MxNumber { board: board as u32, endpoint };
@@ -110,7 +111,7 @@ impl Mx {
         }
     }
 
-    /// The number that an endpoint has, or had until lately.
+    /// The number that an endpoint has, or had until recently.
     pub fn last_number_of(&self, at: EndpointAddress) -> Result<MxNumber, Reason> {
         self.number_of(at).or_else(|| self.recent.number_of(at)).ok_or(Reason::MxNumberMissing)
     }
@@ -125,17 +126,17 @@ impl Mx {
         self.claims.iter().map(|(number, claim)| (*number, claim))
     }
 
-    /// A domain that may come back had this number. Nobody else gets it until then.
+    /// Reserves a number for a domain that may resume. No other domain can claim it until then.
     pub fn reserve(&mut self, number: MxNumber, domain: DomainId) {
         self.reserved.insert(number, domain);
     }
 
-    /// A domain will not come back.
+    /// Releases the reserved numbers of a domain that will not resume.
     pub fn release_reserved(&mut self, domain: DomainId) {
         self.reserved.retain(|_, kept| *kept != domain);
     }
 
-    /// An endpoint is closed.
+    /// Releases the number of an endpoint that was closed.
     pub fn close(&mut self, at: EndpointAddress) {
         if let Some(number) = self.numbers.remove(&at) {
             self.claims.remove(&number);
@@ -143,7 +144,7 @@ impl Mx {
         }
     }
 
-    /// A domain is gone, with all its endpoints.
+    /// Releases all numbers of a domain that has left.
     pub fn remove_domain(&mut self, domain: DomainId) {
         let of_domain = self.numbers.keys().filter(|at| at.domain == domain);
         for at in of_domain.copied().collect::<Vec<_>>() {
@@ -161,7 +162,7 @@ impl Mx {
     }
 }
 
-/// Endpoints that had a number, the one that lost it first at the front.
+/// Endpoints that had a number. The one that lost its number first is at the front.
 #[derive(Debug, Default)]
 struct RecentNumbers {
     order: VecDeque<EndpointAddress>,

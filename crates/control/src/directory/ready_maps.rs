@@ -1,4 +1,4 @@
-//! A domain's ready maps and the bits in them. The daemon assigns both; the domain only hears of them.
+//! A domain's ready maps and the bits in them. The daemon assigns both and notifies the domain.
 
 use isthmus_layout::control::{Owner, ReadyMapIndex};
 use isthmus_layout::limits::{READY_MAP_BITS, READY_MAPS_MAX};
@@ -8,7 +8,7 @@ use isthmus_layout::reason::Reason;
 
 const WORDS: usize = READY_MAP_BITS as usize / 64;
 
-/// The bits of one ready map that are taken.
+/// The allocated bits of one ready map.
 #[derive(Clone, Debug)]
 pub struct ReadyBits {
     allocated: [u64; WORDS],
@@ -16,7 +16,7 @@ pub struct ReadyBits {
 }
 
 impl Default for ReadyBits {
-    /// None taken but those that mean something in every ready map.
+    /// No bit is allocated except those that have a fixed meaning in every ready map.
     fn default() -> Self {
         let mut allocated = [0; WORDS];
         allocated[0] = (1 << ReadyBit::FIRST_CHANNEL) - 1;
@@ -25,14 +25,14 @@ impl Default for ReadyBits {
 }
 
 impl ReadyBits {
-    /// The lowest that is free.
+    /// Allocates the lowest free bit.
     pub fn alloc(&mut self) -> Option<ReadyBit> {
         let word = self.allocated.iter().position(|&word| word != u64::MAX)?;
         let ready_bit = ReadyBit::new((64 * word) as u16 + self.allocated[word].trailing_ones() as u16)?;
         self.alloc_at(ready_bit).then_some(ready_bit)
     }
 
-    /// That one; false if it is taken.
+    /// Allocates the given bit. Returns false if it is already allocated.
     pub fn alloc_at(&mut self, ready_bit: ReadyBit) -> bool {
         let (word, bit) = (usize::from(ready_bit.number()) / 64, 1_u64 << (ready_bit.number() % 64));
         let free = self.allocated[word] & bit == 0;
@@ -41,7 +41,7 @@ impl ReadyBits {
         free
     }
 
-    /// Gives one back that was taken.
+    /// Frees an allocated bit.
     pub fn free(&mut self, ready_bit: ReadyBit) {
         let (word, bit) = (usize::from(ready_bit.number()) / 64, 1_u64 << (ready_bit.number() % 64));
         assert!(ready_bit.number() >= ReadyBit::FIRST_CHANNEL && self.allocated[word] & bit != 0); // Ours.
@@ -49,7 +49,7 @@ impl ReadyBits {
         self.count -= 1;
     }
 
-    /// How many are taken.
+    /// The number of allocated bits, without those that have a fixed meaning.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -58,33 +58,33 @@ impl ReadyBits {
 #[derive(Debug)]
 struct MapSlot {
     owner: Owner,
-    /// Which of a guest's windows it lies in.
+    /// The guest's window that the ready map lies in.
     window: WindowId,
     bits: ReadyBits,
-    /// False for a ready map from before a restart whose ringing end only its peers have, and for one whose window is gone: it cannot be
-    /// offered to others.
+    /// False for a ready map that cannot be offered to other peers. This is so for a ready map from before a restart, because only its
+    /// peers have the ringing end of its doorbell, and for one in a window that is gone.
     is_offered: bool,
 }
 
-/// A bit of a ready map, taken for a channel.
+/// A bit of a ready map that is allocated for a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservedBit {
     /// The ready map.
     pub ready_map: ReadyMapIndex,
     /// The bit in it.
     pub ready_bit: ReadyBit,
-    /// True if the ready map has to be made: there was none for this owner in this window.
+    /// True if the ready map has to be created, because there was none for this owner in this window.
     pub new_ready_map: bool,
 }
 
-/// The ready maps of one domain. Number 0 is for the daemon and for domains of its own owner.
+/// The ready maps of one domain. Number 0 is for the daemon and for domains of the same owner.
 #[derive(Debug)]
 pub struct ReadyMaps {
     slots: [Option<MapSlot>; READY_MAPS_MAX],
 }
 
 impl ReadyMaps {
-    /// The ready map that a domain begins with.
+    /// Creates the ready map that a domain begins with.
     pub fn new(own: Owner) -> Self {
         let mut slots = [const { None }; READY_MAPS_MAX];
         let (bits, window) = (ReadyBits::default(), WindowId::OWN);
@@ -92,8 +92,8 @@ impl ReadyMaps {
         Self { slots }
     }
 
-    /// Takes a bit for a channel with a domain of `owner`, in this window. Where there is no ready map for both, one that nobody uses any
-    /// more gives way, or a new one is made.
+    /// Allocates a bit for a channel with a domain of `owner`, in this window. If there is no ready map for both, it creates one in a free
+    /// slot, or else in place of one without channels.
     pub fn reserve(&mut self, owner: Owner, window: WindowId) -> Result<ReservedBit, Reason> {
         let fits = |slot: &MapSlot| slot.owner == owner && slot.window == window && slot.is_offered;
         let known = self.slots.iter().position(|slot| slot.as_ref().is_some_and(fits));
@@ -114,7 +114,7 @@ impl ReadyMaps {
         Ok(ReservedBit { ready_map, ready_bit, new_ready_map: known.is_none() })
     }
 
-    /// Takes note of a ready map from before a restart.
+    /// Records a ready map from before a restart.
     pub fn adopt(&mut self, ready_map: ReadyMapIndex, owner: Owner) -> Result<(), Reason> {
         let slot = &mut self.slots[usize::from(ready_map.number())];
         if slot.is_some() {
@@ -124,19 +124,19 @@ impl ReadyMaps {
         Ok(())
     }
 
-    /// Takes a bit that a channel from before a restart has.
+    /// Allocates the bit of a channel from before a restart.
     pub fn adopt_bit(&mut self, ready_map: ReadyMapIndex, ready_bit: ReadyBit) -> Result<(), Reason> {
         let slot = self.slots[usize::from(ready_map.number())].as_mut().ok_or(Reason::RequestInvalid)?;
         if slot.bits.alloc_at(ready_bit) { Ok(()) } else { Err(Reason::RequestInvalid) }
     }
 
-    /// Gives back the bit of a channel that is over.
+    /// Frees the bit of a closed channel.
     pub fn release(&mut self, ready_map: ReadyMapIndex, ready_bit: ReadyBit) {
         let slot = self.slots[usize::from(ready_map.number())].as_mut().expect("a ready map with channels stays");
         slot.bits.free(ready_bit);
     }
 
-    /// A window is gone: the ready maps in it, which are offered to nobody from now on.
+    /// Retires the ready maps in a window that is gone, and returns them. They are not offered to peers from now on.
     pub fn retire(&mut self, window: WindowId) -> Vec<ReadyMapIndex> {
         let mut retired = Vec::new();
         for (index, slot) in (0..).zip(&mut self.slots) {
@@ -148,12 +148,12 @@ impl ReadyMaps {
         retired
     }
 
-    /// How many ready maps there are.
+    /// The number of ready maps.
     pub fn len(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 
-    /// Never: there is the first one.
+    /// Always false, because the first ready map exists as long as the domain.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,12 +1,12 @@
-//! What outlives a daemon: guests' connections, left with the service manager (systemd's file descriptor store).
+//! Stores guests' connections with the service manager (systemd's file descriptor store), so that they outlive the daemon.
 //!
 //! ```text
 //!   a guest is there ── FDSTORE=1 ──► service manager ── LISTEN_FDNAMES ──► the next daemon ──► IvshmemServer::resume
 //!   a guest is gone  ── FDSTOREREMOVE=1 ──►
 //! ```
 //!
-//! Each guest is one named set of descriptors ([`isthmus_platform::fds`]), called after it. Without a service manager that keeps it, a daemon
-//! that ends takes its guests' devices with it (decision 0013).
+//! Each guest has one set of descriptors ([`isthmus_platform::fds`]) under its name. Without a service manager that stores them, guests lose
+//! their devices when the daemon ends (decision 0013).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,16 +18,16 @@ use isthmus_layout::control::Name;
 
 use crate::proxy::PacketSocket;
 
-/// How long a service manager may take to have room for a word of ours.
+/// How long the service manager may take to have room for a message.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the names of guests' descriptors begin with.
+/// The prefix of the names of guests' descriptors.
 const PREFIX: &str = "guest-";
 
-/// What a daemon before this one has left, by the names of guests.
+/// The descriptors that a previous daemon has stored, by guest name.
 pub(crate) type StoredGuests = BTreeMap<String, Vec<OwnedFd>>;
 
-/// What was kept for guests; all else is closed.
+/// Returns the stored descriptors of guests, and closes all others.
 pub(crate) fn guests_of(kept: Vec<(String, OwnedFd)>) -> StoredGuests {
     let mut guests = StoredGuests::new();
     for (name, fd) in kept {
@@ -38,26 +38,26 @@ pub(crate) fn guests_of(kept: Vec<(String, OwnedFd)>) -> StoredGuests {
     guests
 }
 
-/// The way to whoever keeps descriptors; there may be nobody.
+/// The connection to the service manager, if there is one.
 pub(crate) struct FdStore(Option<PacketSocket>);
 
 impl FdStore {
-    /// By a datagram socket to the service manager.
+    /// Uses a datagram socket to the service manager.
     pub(crate) fn new(socket: Option<OwnedFd>) -> io::Result<Self> {
         socket.map(PacketSocket::new).transpose().map(Self)
     }
 
-    /// Whether somebody is there.
+    /// Returns whether a service manager is available.
     pub(crate) fn is_available(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Leaves a guest's descriptors there. False if it was not taken.
+    /// Stores a guest's descriptors. Returns false if they could not be sent.
     pub(crate) async fn store(&self, guest: &Name, fds: [OwnedFd; 2]) -> bool {
         self.notify(&format!("FDSTORE=1\nFDNAME={PREFIX}{guest}"), &fds.map(Arc::new)).await
     }
 
-    /// Whatever is there of a guest is closed.
+    /// Removes all stored descriptors of a guest. Returns false if the request could not be sent.
     pub(crate) async fn remove(&self, guest: &str) -> bool {
         self.notify(&format!("FDSTOREREMOVE=1\nFDNAME={PREFIX}{guest}"), &[]).await
     }

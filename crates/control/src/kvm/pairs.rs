@@ -1,11 +1,11 @@
-//! Makes pair windows, and takes them away, by the guests' monitors.
+//! Creates and removes pair windows through the monitors of the guests.
 //!
 //! ```text
 //!   memory ──► doorbells of each guest to the other's device ──► plugged into both ……► unplugged from both
 //! ```
 //!
-//! A monitor that refuses, hangs or lies ends in a refusal. A guest that does not let its window go keeps memory that nobody else gets, and
-//! gets no other window with that peer before it has.
+//! If a monitor refuses, hangs or sends invalid responses, the window is refused. A guest that does not release its window keeps the memory, which
+//! is not reused. It gets no other window with that peer until it has released this one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,63 +33,63 @@ use crate::server::Server;
 
 use super::qmp::{Monitor, MonitorError};
 
-/// How often a device that is to go is asked for again: a guest's kernel takes its time.
+/// The interval at which the removal of a device is retried, because the guest's kernel may take time.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A guest, the other one, and where windows are made for the first.
+/// A guest, its peer guest, and the monitor and device server of the first.
 type PairSide<'a> = (&'a Arc<GuestWindow>, &'a Arc<GuestWindow>, &'a MonitoredGuest);
 
-/// What the names of devices begin with.
+/// The prefix of device names.
 const NAME_PREFIX: &str = "isthmus-";
 
-/// How many times of these the guest itself is asked once more.
+/// The number of retries after which `device_del` is sent to the guest again.
 const UNPLUG_RETRY_EVERY: u32 = 20;
 
-/// Ports that a device is tried at.
+/// The maximum number of ports at which plugging a device is tried.
 const PORTS_MAX: usize = 8;
 
-/// For the server of a guest's device.
+/// A message to the task that serves a guest's device.
 #[derive(Debug)]
 pub(crate) enum PeerChange {
-    /// Another guest, and what rings its vectors; answered when the guest's machine knows.
+    /// Another guest was added, with the descriptors that ring its vectors. The task replies when QEMU has received them.
     Added {
-        /// Its number among the device's peers.
+        /// The peer number of the other guest at this device.
         peer: u16,
-        /// In the order of the vectors.
+        /// The descriptors, in the order of the vectors.
         doorbells: Vec<OwnedFd>,
-        /// Sent when the machine has received all doorbells.
+        /// Notified when QEMU has received all doorbells.
         drained: oneshot::Sender<()>,
     },
-    /// It is none any more.
+    /// A guest was removed from the peers.
     Removed {
-        /// Its number.
+        /// The peer number.
         peer: u16,
     },
 }
 
-/// A guest as far as windows are made for it.
+/// The parts of a guest that are needed to create windows for it.
 #[derive(Clone, Debug)]
 pub(crate) struct MonitoredGuest {
-    /// Its monitor.
+    /// The socket of the guest's monitor.
     pub(crate) monitor: PathBuf,
-    /// The server of its device.
+    /// The task that serves the guest's device.
     pub(crate) device: UnboundedSender<PeerChange>,
 }
 
-/// How windows are made.
+/// The parameters of pair windows.
 #[derive(Clone, Debug)]
 pub(crate) struct PairPlan {
-    /// Bytes of each.
+    /// The size of each window.
     pub(crate) size: RegionSize,
-    /// How long things may take.
+    /// The time limits.
     pub(crate) limits: PairTimeouts,
-    /// Guests with a monitor.
+    /// The guests with a monitor, by name.
     pub(crate) monitored: BTreeMap<Name, MonitoredGuest>,
-    /// Tells devices of this daemon from those of others.
+    /// Distinguishes devices of this daemon from those of other daemons.
     pub(crate) daemon_tag: String,
 }
 
-/// Makes windows as long as there is somebody who wants any.
+/// Creates windows on request, until the broker drops its end of the channel.
 pub(crate) async fn serve(server: Server, plan: PairPlan, mut requests: UnboundedReceiver<PairRequest>) {
     let plan = Arc::new(plan);
     while let Some(request) = requests.recv().await {
@@ -98,13 +98,13 @@ pub(crate) async fn serve(server: Server, plan: PairPlan, mut requests: Unbounde
     }
 }
 
-/// One window.
+/// The maker of one window.
 struct KvmPairMaker {
     plan: Arc<PairPlan>,
     plugged: Vec<PluggedDevice>,
 }
 
-/// Both, in either order.
+/// Returns both sides of a window, each as seen from its guest.
 fn sides<'a>(plan: &'a PairPlan, request: &'a PairRequest) -> Result<[PairSide<'a>; 2], String> {
     let [one, other] = &request.guests;
     let guest_entry = |guest: &Arc<GuestWindow>| {
@@ -136,7 +136,7 @@ impl PairMaker for KvmPairMaker {
             self.plugged.push(PluggedDevice { id, monitor: guest_entry.monitor.clone(), device });
             sockets.push(socket);
         }
-        // One after the other: two guests may have one processor.
+        // The devices are plugged one after the other, because two guests may share one processor.
         for ((plugged, socket), (guest, ..)) in self.plugged.iter().zip(sockets).zip(sides) {
             let refused = |error| format!("the monitor of guest {}: {error}", guest.name());
             plugged.plug(socket, &self.plan.daemon_tag).await.map_err(refused)?;
@@ -154,37 +154,37 @@ impl PairMaker for KvmPairMaker {
     }
 
     async fn destroy(self, request: &PairRequest) {
-        // The guests' devices ring one another no more.
+        // Stops the guests' devices from ringing each other.
         for (_, other, guest_entry) in sides(&self.plan, request).into_iter().flatten() {
             if let Some(peer) = other.peer() {
-                let _ = guest_entry.device.send(PeerChange::Removed { peer }); // Else the daemon ends.
+                let _ = guest_entry.device.send(PeerChange::Removed { peer }); // Fails only when the daemon is ending.
             }
         }
         let limit = self.plan.limits.limit;
         let leaving: Vec<_> =
             self.plugged.into_iter().map(|plugged| spawn_local(async move { plugged.unplug(limit).await })).collect();
         for leaving in leaving {
-            let _ = leaving.await; // It ends when its device is gone.
+            let _ = leaving.await; // The task ends when its device is gone.
         }
     }
 }
 
-/// A device that shows a window, from before it is plugged.
+/// A device that shows a window. The value exists from before the device is plugged.
 struct PluggedDevice {
-    /// What QEMU calls it, and its character device.
+    /// The name of the device and of its character device in QEMU.
     id: String,
     monitor: PathBuf,
     device: PairDevice,
 }
 
 impl PluggedDevice {
-    /// Plugs it into its guest, with this end of its socket.
+    /// Plugs the device into its guest. `socket` is QEMU's end of the socket.
     async fn plug(&self, socket: OwnedFd, daemon_tag: &str) -> Result<(), MonitorError> {
         let mut monitor = Monitor::connect(&self.monitor).await?;
         for left in stale_devices(&monitor.command("query-chardev", json!({})).await?, daemon_tag) {
             tracing::debug!(device = left, "a daemon before has left it");
             for command in ["device_del", "chardev-remove"] {
-                // While its guest thinks about it the character device is refused; the next window asks again.
+                // Removal of the character device is refused until the guest has released the device. The next window retries.
                 match monitor.command(command, json!({ "id": left })).await {
                     Ok(_) | Err(MonitorError::Refused { .. }) => {}
                     Err(error) => return Err(error),
@@ -200,7 +200,7 @@ impl PluggedDevice {
             Err(refused @ MonitorError::Refused { .. }) => refused,
             done => return done,
         };
-        // Machines of the kind q35 have slots to plug into behind root ports alone.
+        // Machines of type q35 support hotplug only behind root ports.
         for port in free_ports(&monitor.command("query-pci", json!({})).await?) {
             match self.add(&mut monitor, Some(&port)).await {
                 Err(again @ MonitorError::Refused { .. }) => refused = again,
@@ -218,7 +218,7 @@ impl PluggedDevice {
         monitor.command("device_add", device).await.map(drop)
     }
 
-    /// Waits until it is gone.
+    /// Waits until the device is gone.
     async fn closed(&self) {
         let hangs_up = |fd: io::Result<OwnedFd>| fd.and_then(register);
         match hangs_up(self.device.as_fd().try_clone_to_owned()) {
@@ -238,7 +238,7 @@ impl PluggedDevice {
         }
     }
 
-    /// Unplugs it, and returns when it is gone. A guest may take as long as it likes, and keep it for ever.
+    /// Unplugs the device, and returns when it is gone. A guest may delay this without limit.
     async fn unplug(&self, limit: Duration) {
         let (begun, mut tries, mut is_logged) = (Instant::now(), 0_u32, false);
         while !self.device.is_gone() {
@@ -267,17 +267,17 @@ impl PluggedDevice {
         let mut monitor = Monitor::connect(&self.monitor).await?;
         if tries.is_multiple_of(UNPLUG_RETRY_EVERY) {
             match monitor.command("device_del", json!({ "id": self.id })).await {
-                // It is not there any more, was not plugged, or is on its way already.
+                // The device is gone, was not plugged, or is already being unplugged.
                 Ok(_) | Err(MonitorError::Refused { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        // Refused as long as the device is there.
+        // The monitor refuses this as long as the device exists.
         monitor.command("chardev-remove", json!({ "id": self.id })).await.map(drop)
     }
 }
 
-/// Character devices of windows that another daemon has made.
+/// Returns the character devices of windows that another daemon has created.
 fn stale_devices(chardevs: &Value, daemon_tag: &str) -> Vec<String> {
     let labels = chardevs.as_array().into_iter().flatten().filter_map(|chardev| chardev["label"].as_str());
     let of_others = |label: &&str| {
@@ -286,7 +286,7 @@ fn stale_devices(chardevs: &Value, daemon_tag: &str) -> Vec<String> {
     labels.filter(of_others).take(PORTS_MAX).map(str::to_owned).collect()
 }
 
-/// Root ports that nothing is plugged into, by the names of their buses; first those that are there for it (`isthmus guest xml`), which have room.
+/// Returns the bus names of root ports that have no device. Ports that are reserved for windows (`isthmus guest xml`) come first.
 fn free_ports(pci: &Value) -> Vec<String> {
     let buses = pci.as_array().into_iter().flatten();
     let devices = buses.filter_map(|bus| bus["devices"].as_array()).flatten();

@@ -1,11 +1,11 @@
-//! A monitor of QEMU's: commands and their answers, a line of JSON each (QMP), over a Unix socket.
+//! A client of QEMU's monitor (QMP): commands and their responses, one line of JSON each, over a Unix socket.
 //!
 //! ```text
 //!   connect ──► greeting ──► qmp_capabilities ──► command, answer ──► … ──► closed
 //! ```
 //!
-//! A connection is for a few commands and closed after them. Nothing that is said is believed further than it is needed: lines have a
-//! longest length, events are passed over, an answer has the number of its command. How long all of it may take is the caller's to say.
+//! A connection is used for a few commands and then closed. The client does not trust the monitor: the length of lines is limited, events are
+//! skipped, and a response must carry the number of its command. The caller enforces time limits.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -16,33 +16,33 @@ use serde_json::{Value, json};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// Bytes of the longest line that is read. What a monitor tells of all PCI devices of a large machine has some 100 KiB.
+/// The maximum length of a line in bytes. The list of all PCI devices of a large machine has about 100 KiB.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// Events that are passed over while an answer is waited for.
+/// The maximum number of lines that are read while waiting for a response.
 const EVENTS_MAX: usize = 1024;
 
-/// Why a command came to nothing.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MonitorError {
-    /// Nobody answers there, or nobody who may be asked.
+    /// The socket does not accept connections, or does not permit them.
     #[error("connecting: {0}")]
     Connect(#[source] io::Error),
     /// The connection broke.
     #[error("{0}")]
     Broken(#[source] io::Error),
-    /// It is closed.
+    /// The monitor has closed the connection.
     #[error("it has hung up")]
     Closed,
-    /// What it says is no answer of a monitor's.
+    /// The response is not valid QMP.
     #[error("it makes no sense: {0}")]
     Malformed(String),
-    /// It says no.
+    /// The monitor has refused the command.
     #[error("{command}: {text}")]
     Refused {
-        /// To what.
+        /// The command.
         command: &'static str,
-        /// With these words.
+        /// The monitor's description of the error.
         text: String,
     },
 }
@@ -51,13 +51,13 @@ pub(crate) enum MonitorError {
 #[derive(Debug)]
 pub(crate) struct Monitor {
     socket: UnixStream,
-    /// What came and is not a whole line yet.
+    /// Received bytes that were not yet consumed as a line.
     received: Vec<u8>,
     serial: u64,
 }
 
 impl Monitor {
-    /// Connects, and waits until commands are taken. Where another one is connected already, that is as long as it stays.
+    /// Connects, and waits until the monitor accepts commands. If another client is connected, this takes until it disconnects.
     pub(crate) async fn connect(path: &Path) -> Result<Self, MonitorError> {
         let socket = UnixStream::connect(path).await.map_err(MonitorError::Connect)?;
         let mut monitor = Self { socket, received: Vec::new(), serial: 0 };
@@ -69,12 +69,12 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Gives a command, and returns what it answers.
+    /// Sends a command, and returns the result.
     pub(crate) async fn command(&mut self, name: &'static str, arguments: Value) -> Result<Value, MonitorError> {
         self.command_with(name, arguments, &[]).await
     }
 
-    /// Has the monitor know a descriptor by a name, until a command takes it or this connection ends.
+    /// Sends a descriptor to the monitor under a name, which is valid until a command uses it or this connection ends.
     pub(crate) async fn add_fd(&mut self, name: &str, descriptor: BorrowedFd<'_>) -> Result<(), MonitorError> {
         self.command_with("getfd", json!({ "fdname": name }), &[descriptor]).await.map(drop)
     }
@@ -113,7 +113,7 @@ impl Monitor {
         };
         loop {
             self.socket.writable().await.map_err(MonitorError::Broken)?;
-            // A line is short, and there is none before it that was not answered: it finds room as a whole.
+            // The line is short and all previous ones were answered, so the socket buffer has room for the whole line.
             let sent = self.socket.try_io(Interest::WRITABLE, || {
                 seqpacket::send(self.socket.as_fd(), line, descriptors).map_err(refused)
             });
@@ -146,7 +146,7 @@ impl Monitor {
     }
 }
 
-/// As much as stands in a log line.
+/// Shortens a text for a log line and removes control characters.
 fn clipped(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
@@ -160,7 +160,7 @@ mod tests {
 
     const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
 
-    /// Connects to a monitor that greets with these words and gives these answers, one to each line, and gives one command.
+    /// Connects to a monitor that sends `greeting` and then one of `answers` for each line, and runs one command.
     fn run_command(greeting: &str, answers: &[&str]) -> Result<Value, MonitorError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("qmp");

@@ -1,4 +1,4 @@
-//! What boards of MX with links count: links, frames, packets, endpoints.
+//! The metrics of MX boards with links: links, frames, packets, endpoints.
 
 use isthmus_service::{LinkView, MxView};
 use prometheus_client::encoding::EncodeLabelSet;

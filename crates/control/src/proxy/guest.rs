@@ -1,11 +1,11 @@
-//! The guest's side of the control proxy: the daemon of a guest. It takes its programs' connections, passes on what they say, and has the device
-//! make descriptors of what the host hands to them.
+//! The guest's side of the control proxy. The guest daemon accepts connections of programs, forwards their messages to the host, and opens
+//! descriptors for the resources that the host's messages refer to.
 //!
-//! It decides nothing: who may talk to whom, and which numbers and names are free, the host knows. What programs may connect is the
-//! guest's own affair, and what was revoked is taken from them here. Pair windows come and go while it
-//! runs; the host is told which ones are there.
+//! The host daemon decides which domains may communicate, and assigns numbers and names. The guest daemon decides which programs may connect,
+//! and revokes extents from them. Pair windows appear and disappear while it runs; it reports these changes to the host.
 //!
-//! Where no driver keeps programs apart ([`Bare`]) only root's are served, and what was revoked is reclaimed once no program has it any more.
+//! Without a driver that separates programs ([`Bare`]), only root's programs are served. A revoked extent is then reported as reclaimed once no
+//! program has it open any more.
 
 mod bare;
 mod device;
@@ -57,33 +57,33 @@ pub use bare::Bare;
 pub use device::{EventChannelFd, GuestDevice, KeepAlive};
 use resources::{OpenedResource, ResourceCache};
 
-/// After no connection could be accepted.
+/// The pause after `accept` has failed.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
 const SILENT_AFTER: Duration = Duration::from_millis(HEARTBEAT_TIMEOUT_MS as u64);
 
-/// Replies that were not sent to the host yet: more than a grant pool holds, of each size.
+/// The maximum number of replies that are queued for the host. A grant pool holds fewer extents of each size.
 const UNSENT_MAX: usize = 256;
 
-/// How often it is checked whether a program still has what was revoked.
+/// The interval at which the daemon checks whether a program still uses a revoked extent.
 const IN_USE_POLL: Duration = Duration::from_millis(100);
 
-/// Why a guest's daemon serves its device no more.
+/// The reason why a guest daemon has stopped serving its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestEnded {
-    /// It was told to stop.
+    /// The daemon was asked to stop.
     Stopped,
-    /// The device is gone: it was unplugged.
+    /// The device was unplugged, or its window has ended and is not reusable.
     WindowDetached,
 }
 
-/// A guest's daemon.
+/// The daemon of a guest.
 pub struct GuestDaemon<D> {
     device: D,
     policy: Policy,
 }
 
-/// What a proxy session uses of the window.
+/// The parts of the window that a proxy session uses.
 struct ProxyMemory {
     head: SharedMapping,
     proxy_ring: SharedMapping,
@@ -91,12 +91,12 @@ struct ProxyMemory {
 }
 
 impl<D: GuestDevice + 'static> GuestDaemon<D> {
-    /// Over a device. `policy` says which users of the guest may connect.
+    /// Creates a daemon for a device. `policy` determines which users of the guest may connect.
     pub fn new(device: D, policy: Policy) -> Self {
         Self { device, policy }
     }
 
-    /// Serves until it is stopped, or its device is gone, or a window that is not reusable is over. Runs inside a
+    /// Serves until it is stopped, the device is gone, or a session has ended on a window that is not reusable. Runs inside a
     /// [`LocalSet`](tokio::task::LocalSet).
     pub async fn run(self, listener: &Listener, stop: &Stop) -> io::Result<GuestEnded> {
         let memory = Rc::new(ProxyMemory {
@@ -126,11 +126,11 @@ impl<D: GuestDevice + 'static> GuestDaemon<D> {
                     Err(rustix::io::Errno::AGAIN) => ready?.clear_ready(),
                     Err(error) => {
                         tracing::warn!("a connection was not accepted: {error}");
-                        tokio::time::sleep(ACCEPT_RETRY).await; // Most likely there are no descriptors.
+                        tokio::time::sleep(ACCEPT_RETRY).await; // Most likely the process has no descriptors left.
                     }
                 },
                 ready = doorbell.readable() => {
-                    let _ = rustix::io::read(&doorbell, &mut [0; 8]); // How often does not matter.
+                    let _ = rustix::io::read(&doorbell, &mut [0; 8]); // The number of rings does not matter.
                     ready?.clear_ready();
                 }
                 _ = again.tick() => {
@@ -168,7 +168,7 @@ impl<D: GuestDevice + 'static> GuestDaemon<D> {
     }
 }
 
-/// Has whoever connects know that there is no host, until `stopped`.
+/// Accepts connections and refuses each with [`Reason::HostDaemonUnreachable`], until `stopped` completes.
 pub async fn refuse_connections<T>(listener: &Listener, stopped: impl Future<Output = T>) -> io::Result<T> {
     let incoming = register(listener.as_fd().try_clone_to_owned()?)?;
     let mut stopped = std::pin::pin!(stopped);
@@ -178,13 +178,14 @@ pub async fn refuse_connections<T>(listener: &Listener, stopped: impl Future<Out
             ready = incoming.readable() => match listener.accept() {
                 Ok(socket) => refuse(&socket, Reason::HostDaemonUnreachable),
                 Err(rustix::io::Errno::AGAIN) => ready?.clear_ready(),
-                Err(_) => tokio::time::sleep(ACCEPT_RETRY).await, // As above.
+                Err(_) => tokio::time::sleep(ACCEPT_RETRY).await, // As in `GuestDaemon::run`.
             },
         }
     }
 }
 
-/// Whether the host's daemon works. One that hangs is told of and waited for: what programs have by channels goes on without it.
+/// Tracks whether the host daemon is responsive. If it hangs, this is logged and the session is kept, because the programs' channels work
+/// without the daemon.
 struct HostState {
     heartbeat: Heartbeat,
     last_seen: Instant,
@@ -195,13 +196,13 @@ impl HostState {
         Self { heartbeat: Heartbeat::of_guest(head), last_seen: Instant::now() }
     }
 
-    /// It has answered a session request.
+    /// Records that the host daemon has answered a session request.
     fn mark_connected(&mut self) {
         self.last_seen = Instant::now();
         self.heartbeat.silent = false;
     }
 
-    /// Says that we are there, and looks whether the host's daemon does; a host that never did is not expected to.
+    /// Sends our heartbeat and checks the host daemon's. A host daemon that has never sent one is not treated as silent.
     fn exchange_heartbeat(&mut self, has_session: bool) {
         if self.heartbeat.beat() || self.heartbeat.last_seen == 0 {
             self.last_seen = Instant::now();
@@ -220,16 +221,16 @@ impl HostState {
     }
 }
 
-/// Whether a host's daemon has filled this head page.
+/// Returns whether a host daemon has initialized this head page.
 fn is_initialized(head: &SharedMapping) -> bool {
     (MAGIC_WORD..).zip(MAGIC).all(|(at, word)| head.load(at, Ordering::Acquire) == word)
         && head.load(VERSION_WORD, Ordering::Acquire) == VERSION
 }
 
-/// The way to a proxy session.
+/// A request to the host daemon for a new proxy session.
 struct SessionRequest {
     memory: Rc<ProxyMemory>,
-    /// None while nothing was requested, or there is no host daemon yet.
+    /// The number of the request; `None` before the request, and while no host daemon has initialized the head page.
     call: Option<u32>,
 }
 
@@ -238,7 +239,7 @@ impl SessionRequest {
         Self { memory, call: None }
     }
 
-    /// True when the host answers.
+    /// Sends the request if necessary. Returns true once the host has answered it.
     fn poll(&mut self) -> bool {
         let head = &self.memory.head;
         if !is_initialized(head) {
@@ -249,7 +250,7 @@ impl SessionRequest {
             let (before, mut bytes) = (head.load(SESSION_REPLY_WORD, Ordering::Acquire), [0; 4]);
             let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
             let call = u32::from_le_bytes(bytes);
-            // Any other number does as well.
+            // Any number works that is neither 0 nor the previous one.
             let call = if call == 0 || call == before { before.wrapping_add(1).max(1) } else { call };
             head.store(SESSION_REQUEST_WORD, call, Ordering::Release);
             self.call = Some(call);
@@ -265,7 +266,7 @@ impl SessionRequest {
         self.call.is_some_and(|call| self.memory.head.load(SESSION_REPLY_WORD, Ordering::Acquire) == call)
     }
 
-    /// Says that nobody speaks here any more.
+    /// Withdraws the request: tells the host that no guest daemon is present.
     fn cancel(&self) {
         self.memory.head.store(SESSION_REQUEST_WORD, 0, Ordering::Release);
         self.memory.host.ring();
@@ -279,8 +280,8 @@ fn refuse(socket: &OwnedFd, reason: Reason) {
 fn refuse_with_text(socket: &OwnedFd, reason: Reason, text: &str) {
     let message = Refused { reason, text: Text::clip(text) };
     let _ = seqpacket::send(socket, &ToClient::from(message).emit(None), &[]);
-    // Where something is left unread when a socket is closed, the kernel tells the other side of that first, and older libraries take it
-    // for all there was. After this nothing more comes in.
+    // If a socket is closed with unread data, the kernel reports an error to the peer before the queued message, and older libraries do not
+    // read further. The shutdown prevents new messages; the loop then reads the pending ones.
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
     let (mut message, mut fds) = ([0; HEADER_BYTES], Vec::new());
     while matches!(
@@ -289,11 +290,11 @@ fn refuse_with_text(socket: &OwnedFd, reason: Reason, text: &str) {
     ) {}
 }
 
-/// What others than root are told where there is no driver.
+/// The text of the refusal for users other than root when no driver is loaded.
 const ONLY_ROOT_TEXT: &str = "no driver has the guest's device, and without one whoever attaches sees all of the window: only root may; \
                          load the driver, and start the guest's daemon again";
 
-/// A program has connected.
+/// Accepts or refuses the connection of a program.
 fn accept_program<D: GuestDevice + 'static>(
     socket: OwnedFd,
     policy: &Policy,
@@ -302,7 +303,7 @@ fn accept_program<D: GuestDevice + 'static>(
     let Some(guest_session) = guest_session else { return refuse(&socket, Reason::HostDaemonUnreachable) };
     let stream = socket.try_clone().and_then(|socket| UnixStream::from_std(socket.into()));
     let Ok(known) = stream.and_then(|stream| stream.peer_cred()) else { return };
-    // Who we are ourselves could open the window as well, and nobody else.
+    // Only processes with this daemon's own UID could open the window without it, so only they may have it.
     if guest_session.resources.device.exposes_whole_window() && known.uid() != rustix::process::geteuid().as_raw() {
         return refuse_with_text(&socket, Reason::AttachForbidden, ONLY_ROOT_TEXT);
     }
@@ -316,16 +317,16 @@ fn accept_program<D: GuestDevice + 'static>(
     }
 }
 
-/// What the host's daemon and we send, from a session request on.
+/// The guest's side of one proxy session, from the session request on.
 struct GuestSession<D> {
     proxy_session: ProxySession,
     memory: Rc<ProxyMemory>,
     resources: Rc<ResourceCache<D>>,
     programs: RefCell<BTreeMap<u32, Rc<ProgramConnection>>>,
     next: Cell<u32>,
-    /// Windows that the host knows of.
+    /// The windows that were reported to the host as attached.
     reported: RefCell<BTreeSet<WindowId>>,
-    /// Replies to the host, and what was reclaimed, that were not sent yet.
+    /// Replies to the host and reports of reclaimed extents that are not yet sent.
     replies: RefCell<VecDeque<(ProxyFrameKind, Vec<u8>)>>,
     replies_changed: Notify,
 }
@@ -336,23 +337,23 @@ type Message = (Vec<u8>, Vec<Arc<OwnedFd>>);
 /// A connection of a program.
 struct ProgramConnection {
     number: u32,
-    /// As in [`ClientConnected`].
+    /// The process ID, as in [`ClientConnected`].
     pid: u32,
     socket: PacketSocket,
-    /// What the host has said and the program has not taken.
+    /// Messages from the host that were not yet sent to the program.
     inbox: RefCell<VecDeque<Message>>,
-    /// Nothing more comes.
+    /// Set once no more messages are added to `inbox`. Those in it are still sent to the program.
     closed: Cell<bool>,
     inbox_changed: Notify,
-    /// Messages that the host has not taken.
+    /// The number of messages that the host has not acknowledged.
     unacknowledged: Cell<u32>,
     taken: Notify,
-    /// What is to last as long as its process, or until it was given [`KEPT_MAX`] more.
+    /// Objects that are kept until the program's process has ended, or until [`KEPT_MAX`] newer ones were added.
     kept_alive: RefCell<VecDeque<KeepAlive>>,
 }
 
-/// Ends of event channels that are kept for a program beyond those of grant batches that are there. It takes what it is told in order: by the
-/// time that it has so many newer ones it has closed the oldest, or has it of a batch.
+/// The maximum number of event channel ends that are kept for a program, beyond those of existing grant batches. A program processes its
+/// messages in order. When it has received this number of newer ends, it has closed the oldest one, or has it from an existing batch.
 const KEPT_MAX: usize = 256;
 
 impl ProgramConnection {
@@ -362,7 +363,8 @@ impl ProgramConnection {
         self.taken.notify_one();
     }
 
-    /// A message of the host's. Which of its descriptors are event channels it is told before, and where memory begins in those that show more.
+    /// Queues a message of the host. Messages before it say which of its descriptors are event channels, and at which offset the memory
+    /// begins in descriptors that show the whole window.
     fn deliver(&self, message: &[u8], resources: Vec<OpenedResource>) {
         let (mut files, mut ends, mut memory) = (Vec::new(), Vec::new(), Vec::new());
         for (descriptor, OpenedResource { file, at, event_channel }) in (0..).zip(resources) {
@@ -437,7 +439,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         Ok(())
     }
 
-    /// Time has passed, or the host has rung. True if there is more to do, be it that it is over.
+    /// Processes frames after the host has rung or time has passed. Returns true if more is to be done, also if the session has ended.
     fn poll(self: &Rc<Self>) -> bool {
         match self.proxy_session.receive_frames(|frame, content| self.handle_frame(frame, content)) {
             Ok(taken) => {
@@ -454,7 +456,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         }
     }
 
-    /// Says which windows have come and gone, as far as there is room. True if anything was said.
+    /// Reports attached and detached windows to the host while the ring has room. Returns true if a frame was sent.
     fn report_windows(&self) -> bool {
         let (pair_windows, mut reported) = (self.resources.pair_windows.borrow(), self.reported.borrow_mut());
         let here = pair_windows.keys().copied().collect::<BTreeSet<_>>();
@@ -464,7 +466,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         let mut sent = false;
         for (kind, window) in changes {
             if !matches!(self.proxy_session.send(ProxyFrame { kind, connection: 0 }, &window.emit()), Ok(true)) {
-                break; // The next poll goes on; or it is over.
+                break; // The next poll continues, unless the session has ended.
             }
             sent = true;
             match kind {
@@ -475,7 +477,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         sent
     }
 
-    /// One frame; what was wrong with it, if it is none of a host's.
+    /// Handles one frame. The error describes a violation of the protocol.
     fn handle_frame(&self, ProxyFrame { kind, connection }: ProxyFrame, content: &[u8]) -> Result<(), String> {
         let program = self.programs.borrow().get(&connection).cloned();
         match (kind, program) {
@@ -491,7 +493,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
                 program.unacknowledged.set(program.unacknowledged.get().saturating_sub(ACK_INTERVAL));
                 program.taken.notify_one();
             }
-            (ProxyFrameKind::Closed | ProxyFrameKind::Ack, None) => {} // It has closed meanwhile.
+            (ProxyFrameKind::Closed | ProxyFrameKind::Ack, None) => {} // The connection was closed in the meantime.
             (ProxyFrameKind::RevokedExtent, _) => {
                 self.resources.revoke(RevokedExtent::parse(content).map_err(|error| error.to_string())?);
                 self.replies.borrow_mut().push_back((ProxyFrameKind::Reclaimed, content.to_vec()));
@@ -570,7 +572,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         }
     }
 
-    /// Sends replies to the host, but does not report as reclaimed what a program still has.
+    /// Sends replies to the host. An extent that a program still uses is not yet reported as reclaimed.
     async fn send_replies(self: Rc<Self>) {
         while !self.proxy_session.ended.get() {
             let is_in_use = |(kind, content): &(ProxyFrameKind, Vec<u8>)| {
@@ -589,7 +591,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
 
     fn packet(&self, program: &ProgramConnection, packet: &ControlPacket<'_>) {
         if program.closed.get() {
-            return; // It was refused something.
+            return; // A request of the program was refused.
         }
         if let Some(refused) = self.placed_memory_refusal(packet) {
             program.push((refused, Vec::new()));
@@ -598,7 +600,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         let open = |reference: &ResourceRef| self.resources.open(program.number, *reference);
         match packet.resources.iter().map(open).collect::<io::Result<Vec<_>>>() {
             Ok(resources) if program.inbox.borrow().len() < QUEUE_MAX => program.deliver(packet.message, resources),
-            Ok(_) => program.close(), // It takes nothing.
+            Ok(_) => program.close(), // The program does not read its messages.
             Err(error) if packet.resources.iter().all(is_region_ref) => {
                 tracing::warn!(connection = program.number, "the device has not made what a region is: {error}");
                 if let Some(refused) = region_refusal(packet, Reason::NoSharedMemory) {
@@ -612,7 +614,8 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         }
     }
 
-    /// What a program is told that would take any memory for the first of the window.
+    /// Returns the refusal for a protocol version without descriptor offsets, if descriptors show the whole window. A program with such a version
+    /// would use the first bytes of the window for all of its memory.
     fn placed_memory_refusal(&self, packet: &ControlPacket<'_>) -> Option<Vec<u8>> {
         if !self.resources.device.exposes_whole_window() {
             return None;
@@ -628,7 +631,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         (minor < since).then(|| ToClient::from(Refused { reason, text: Text::clip(&text) }).emit(serial))
     }
 
-    /// From the program to the host.
+    /// Forwards messages from the program to the host.
     async fn forward_to_host(self: Rc<Self>, program: Rc<ProgramConnection>, open: ClientConnected) {
         if !self.send(ProxyFrameKind::ClientConnected, program.number, &open.emit()).await {
             return;
@@ -658,7 +661,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         }
     }
 
-    /// False when the proxy session has ended.
+    /// Sends a frame, waiting for room. Returns false if the proxy session has ended.
     async fn send(&self, kind: ProxyFrameKind, connection: u32, content: &[u8]) -> bool {
         loop {
             match self.proxy_session.send(ProxyFrame { kind, connection }, content) {
@@ -673,14 +676,14 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
     }
 }
 
-/// From the host to the program. What is kept for it is, until its process is gone.
+/// Forwards messages from the host to the program. Afterwards drops the objects that were kept for the program, once its process has ended.
 async fn forward_to_program(program: Rc<ProgramConnection>) {
     loop {
         let next = program.inbox.borrow_mut().pop_front();
         match next {
             Some((message, descriptors)) => {
                 if !program.socket.send(&message, &descriptors).await {
-                    break; // The other task sees it, too.
+                    break; // The other task notices the end, too.
                 }
             }
             None if program.closed.get() => {
@@ -701,7 +704,7 @@ async fn forward_to_program(program: Rc<ProgramConnection>) {
     }
 }
 
-/// Waits until a process is gone; for ever where it cannot be seen.
+/// Waits until a process has ended. Never returns for process ID 0, which stands for a process that is not visible here.
 async fn wait_for_exit(pid: u32) {
     let Ok(pid @ 1..) = i32::try_from(pid) else { return std::future::pending().await };
     if let Some(process) = pidfd(pid) {
@@ -709,7 +712,7 @@ async fn wait_for_exit(pid: u32) {
     }
 }
 
-/// What a program is told that sends descriptors, none of which means anything on the host, or that wants a region where nobody can make one.
+/// Returns the refusal for a message with descriptors, which have no meaning on the host, or for a region that the device cannot create.
 fn request_refusal(message: &[u8], descriptors: usize) -> Vec<u8> {
     let nothing = "a guest has nothing that its host could map";
     let (serial, reason, text) = match ToDaemon::parse(message, descriptors) {
@@ -733,7 +736,7 @@ mod tests {
     use super::*;
     use isthmus_config::{ConfigFile, Inputs, Role, load};
 
-    /// A device that nobody serves: its window is empty.
+    /// A device without a host daemon: its window is empty.
     struct DeviceWithoutHost;
 
     impl GuestDevice for DeviceWithoutHost {
@@ -804,8 +807,7 @@ mod tests {
         });
     }
 
-    /// Has a guest's daemon without a host answer a program that has said so much when it is accepted; what that receives first and then, as
-    /// any library receives it.
+    /// Runs a guest daemon without a host. Returns the first two results of `recv` in a program that has sent `sent` before it is accepted.
     fn first_replies(sent: &[&[u8]]) -> [rustix::io::Result<Vec<u8>>; 2] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("isthmus.sock");
@@ -819,7 +821,7 @@ mod tests {
         runtime.block_on(local.run_until(async {
             let guest = GuestDaemon::new(DeviceWithoutHost, policy);
             let serving = spawn_local(async move { guest.run(&listener, &Stop::default()).await });
-            // One thread does both: what the daemon does without waiting is done by then.
+            // Both run on one thread, so the daemon has done everything that it does without waiting.
             drop(register(program.try_clone().unwrap()).unwrap().readable().await.unwrap());
             serving.abort();
         }));

@@ -1,4 +1,4 @@
-//! The host's side of the control proxy: what a guest's programs ask becomes sessions of the control plane.
+//! The host's side of the control proxy: turns connections of a guest's programs into sessions of the control plane.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -34,17 +34,18 @@ use crate::async_fd::register;
 use crate::broker::{GuestState, GuestView, Refusal};
 use crate::server::Server;
 
-/// Connections of one guest. The control plane has limits of its own, and says so; this one keeps a guest from taking all descriptors.
+/// The maximum number of connections of one guest. The control plane enforces limits of its own and reports them; this limit keeps a guest from
+/// using up all descriptors.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// A resource that a message hands over is not there any more.
+/// A resource that a message refers to does not exist any more.
 struct Gone;
 
-/// A guest, as long as its window is there.
+/// A guest, for as long as its window exists.
 pub(crate) struct GuestProxy {
     server: Server,
     guest_window: Arc<GuestWindow>,
-    /// Whose its domains are.
+    /// The UID of the owner of the guest's domains.
     uid: u32,
 }
 
@@ -61,11 +62,11 @@ impl GuestProxy {
         for (at, word) in (MAGIC_WORD..).zip(MAGIC).chain([(VERSION_WORD, VERSION)]) {
             head.store(at, word, Ordering::Release);
         }
-        self.guest_window.ring_daemon(); // Whose daemon is there already need not look for that again.
+        self.guest_window.ring_daemon(); // A guest daemon that is already running notices the magic at once.
         let daemon_doorbell = register(self.guest_window.daemon_doorbell().map_err(io::Error::other)?)?;
         let mut host_session: Option<Rc<HostSession>> = None;
         let mut gone = std::pin::pin!(gone);
-        // What was said there last, whatever came of it.
+        // The last session request that was read, whether or not it led to a session.
         let mut last_call = self.end_previous_session(&head);
         let (mut heartbeat, mut heartbeat_timer) = (Heartbeat::of_host(head.clone()), interval(HEARTBEAT_INTERVAL));
         heartbeat_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -75,7 +76,7 @@ impl GuestProxy {
                 () = &mut gone => break,
                 _ = heartbeat_timer.tick() => self.exchange_heartbeat(&mut heartbeat),
                 ready = daemon_doorbell.readable() => {
-                    let _ = rustix::io::read(&daemon_doorbell, &mut [0; 8]); // How often does not matter.
+                    let _ = rustix::io::read(&daemon_doorbell, &mut [0; 8]); // The number of rings does not matter.
                     ready?.clear_ready();
                 }
                 () = self.guest_window.changed() => {}
@@ -112,7 +113,7 @@ impl GuestProxy {
         Ok(())
     }
 
-    /// Ends what the guest's daemon may have said with a daemon before this one. Returns the session request that was answered there.
+    /// Ends a session of the guest daemon with a previous host daemon. Returns the session request that the previous daemon answered, or 0.
     fn end_previous_session(&self, head: &SharedMapping) -> u32 {
         let answered = head.load(SESSION_REPLY_WORD, Ordering::Acquire);
         if answered == 0 {
@@ -123,7 +124,7 @@ impl GuestProxy {
         answered
     }
 
-    /// Says that we are there, and looks whether the guest's daemon does. One that does not may come back: nothing of its ends.
+    /// Sends our heartbeat and checks the guest daemon's. A silent guest daemon may recover, so none of its sessions is ended.
     fn exchange_heartbeat(&self, heartbeat: &mut Heartbeat) {
         let beaten = heartbeat.beat();
         let is_silent = self.update_view(|guest, now| {
@@ -142,7 +143,7 @@ impl GuestProxy {
         }
     }
 
-    /// For reports: whether the guest's daemon is there. Only one that has sent heartbeats is expected to go on.
+    /// Records for reports whether a guest daemon is present. Only a guest daemon that has sent heartbeats is expected to send more.
     fn report_daemon(&self, daemon: bool, head: &SharedMapping) {
         let beats = head.load(GUEST_HEARTBEAT_WORD, Ordering::Relaxed) != 0;
         self.update_view(|guest, now| {
@@ -150,7 +151,7 @@ impl GuestProxy {
             guest.last_seen = (daemon && beats).then_some(now);
             false
         });
-        // Whoever calls now says anew which windows it has.
+        // The daemon of the next session reports its windows anew.
         self.server.with(|broker| broker.clear_windows_present(self.guest_window.number()));
     }
 
@@ -165,7 +166,7 @@ impl GuestProxy {
         })
     }
 
-    /// Makes the proxy ring ready for a session.
+    /// Clears the proxy ring, answers the session request and starts the session.
     fn start_session(&self, call: u32, head: &SharedMapping, proxy_ring: &SharedMapping) -> Rc<HostSession> {
         proxy_ring.discard_pages(0, PROXY_RING.size().0);
         let proxy_session = ProxySession::new(proxy_ring.clone(), Direction::Zero);
@@ -183,7 +184,7 @@ impl GuestProxy {
         })
     }
 
-    /// There is no daemon in the guest that could hand extents on.
+    /// Reclaims all revoked extents, because no guest daemon is present that could use them.
     fn reclaim_revoked(&self) -> bool {
         while let Some(revoked) = self.guest_window.revoked(|_| 0) {
             self.guest_window.reclaimed(revoked, 1);
@@ -192,30 +193,30 @@ impl GuestProxy {
     }
 }
 
-/// What a guest's daemon and we send, from a session request on.
+/// The host's side of one proxy session, from the session request on.
 struct HostSession {
     proxy_session: ProxySession,
     server: Server,
     guest_window: Arc<GuestWindow>,
     uid: u32,
     programs: RefCell<BTreeMap<u32, Rc<ProgramConnection>>>,
-    /// How many revoked extents of each window were reported to it that it has not reclaimed.
+    /// For each window, the number of revoked extents that were reported to the guest and that it has not reclaimed.
     reported: RefCell<BTreeMap<WindowId, usize>>,
-    /// Held by the one connection whose request to attach is under way, where that may have to wait for what the guest makes.
+    /// Held by the one connection that is attaching, for windows in which attaching may have to wait for grants of the guest.
     attaching: Arc<Mutex<()>>,
 }
 
 /// A connection of a guest's program.
 struct ProgramConnection {
     number: u32,
-    /// To the session.
+    /// The socket to the session.
     socket: PacketSocket,
-    /// What the program has said and the session has not taken.
+    /// Messages from the program that were not yet sent to the session.
     inbox: RefCell<VecDeque<Vec<u8>>>,
-    /// Nothing more comes.
+    /// Set once no more messages are added to `inbox`. Those in it are still sent to the session.
     closed: Cell<bool>,
     inbox_changed: Notify,
-    /// Its request to attach has not been answered.
+    /// The lock on `HostSession::attaching`, while the program's request to attach is unanswered.
     attaching: RefCell<Option<OwnedMutexGuard<()>>>,
 }
 
@@ -237,14 +238,14 @@ impl HostSession {
         });
     }
 
-    /// The guest has rung, or something was revoked. True if there is more to do, be it that it is over.
+    /// Processes frames after the guest has rung or an extent was revoked. Returns true if more is to be done, also if the session has ended.
     fn poll(self: &Rc<Self>) -> bool {
         match self.proxy_session.receive_frames(|frame, content| self.handle_frame(frame, content)) {
             Ok(received) => {
                 if received > 0 {
                     self.guest_window.ring_daemon();
                 }
-                let _ = self.send_pending_frames(); // Or it is over.
+                let _ = self.send_pending_frames(); // An error means that the session has ended.
                 received == FRAMES_PER_POLL || self.proxy_session.ended.get()
             }
             Err(text) => {
@@ -255,7 +256,7 @@ impl HostSession {
         }
     }
 
-    /// One frame; what was wrong with it, if it is none of a guest's.
+    /// Handles one frame. The error describes a violation of the protocol.
     fn handle_frame(
         self: &Rc<Self>,
         ProxyFrame { kind, connection }: ProxyFrame,
@@ -309,7 +310,7 @@ impl HostSession {
         }
     }
 
-    /// Has the makers of pair windows check how far theirs are set up.
+    /// Notifies the tasks of pair windows that the state of a window may have changed. Returns `handled`.
     fn notify_pairs(&self, handled: Result<(), String>) -> Result<(), String> {
         self.server.with(|broker| broker.guests_changed());
         handled
@@ -350,7 +351,7 @@ impl HostSession {
         if !packet.resources.is_empty() || packet.message.is_empty() {
             return Err("a message without content, or one that hands something".to_owned());
         }
-        // A connection that we have closed is heard of until the guest knows.
+        // Packets of a connection that we have closed arrive until the guest has received `Closed`.
         let Some(program) = self.programs.borrow().get(&connection).cloned() else { return Ok(()) };
         let mut inbox = program.inbox.borrow_mut();
         if inbox.len() >= UNACKED_MAX as usize {
@@ -361,7 +362,7 @@ impl HostSession {
         Ok(())
     }
 
-    /// From the program to its session.
+    /// Forwards messages from the program to its session.
     async fn forward_to_session(self: Rc<Self>, program: Rc<ProgramConnection>) {
         let mut received = 0;
         loop {
@@ -375,7 +376,7 @@ impl HostSession {
             };
             self.prepare_attach(&program, &message).await;
             if !program.socket.send(&message, &[]).await {
-                return; // The other task sees it, too.
+                return; // The other task notices the end, too.
             }
             program.inbox.borrow_mut().pop_front();
             received += 1;
@@ -388,7 +389,7 @@ impl HostSession {
         }
     }
 
-    /// Whoever attaches finds all that is needed for that: one after the other, where the guest has to make it.
+    /// Waits before a request to attach until the guest has granted what attaching needs. Programs attach one after the other in such a window.
     async fn prepare_attach(&self, program: &ProgramConnection, message: &[u8]) {
         if self.guest_window.is_reusable() || !matches!(ToDaemon::parse(message, 0), Ok((_, ToDaemon::Attach(_)))) {
             return;
@@ -400,7 +401,7 @@ impl HostSession {
         }
     }
 
-    /// From the session to the program.
+    /// Forwards messages from the session to the program.
     async fn forward_to_program(self: Rc<Self>, program: Rc<ProgramConnection>) {
         let (mut packet, mut fds) = (vec![0; PROXY_FRAME_BYTES_MAX], Vec::new());
         while let Some(bytes) = program.socket.receive(&mut packet, &mut fds).await {
@@ -420,8 +421,8 @@ impl HostSession {
         }
     }
 
-    /// What the guest is told where a message was to be told. An error if a resource that it hands over was revoked while the message waited:
-    /// then its domain is gone, too. Regions come and go.
+    /// Checks the resources of a message before it is sent, and returns the packet to send. If only regions were revoked, it returns a refusal or
+    /// nothing. Returns an error if another resource was revoked while the message waited, because its domain is then gone, too.
     fn revalidate<'a>(&self, packet: &'a [u8]) -> Result<Option<Cow<'a, [u8]>>, Gone> {
         let parsed = ControlPacket::parse(packet).map_err(|_| Gone)?;
         let is_gone = |reference: &&ResourceRef| match **reference {
@@ -445,7 +446,7 @@ impl HostSession {
 
     async fn send(&self, kind: ProxyFrameKind, connection: u32, content: &[u8]) -> Result<(), SessionEnded> {
         loop {
-            // What was revoked is reported before the same bytes can be handed out again.
+            // A revoked extent is reported before a packet can refer to the same bytes again.
             if self.send_pending_frames()? && self.proxy_session.send(ProxyFrame { kind, connection }, content)? {
                 self.guest_window.ring_daemon();
                 return Ok(());
@@ -454,7 +455,7 @@ impl HostSession {
         }
     }
 
-    /// Sends what was revoked, frames about pair windows, and grant requests. False if there was no room for all.
+    /// Sends reports of revoked extents, frames about pair windows, and grant requests. Returns false if the ring had no room for all.
     fn send_pending_frames(&self) -> Result<bool, SessionEnded> {
         let mut reported = self.reported.borrow_mut();
         while let Some(revoked) = self.guest_window.revoked(|window| reported.get(&window).copied().unwrap_or(0)) {

@@ -1,4 +1,4 @@
-//! MX boards, their endpoint numbers and links, and who can be reached.
+//! Reports MX boards, their endpoint numbers and links, and the peers that can be reached.
 
 use isthmus_config::MxBoardEntry;
 use isthmus_layout::ids::EndpointAddress;
@@ -47,7 +47,7 @@ pub(super) fn report(broker: &Broker) -> MxReport {
     for number in 0..boards.len() {
         let Some(view) = view(broker, number) else { continue };
         let others = view.peers.iter().filter(|peer| peer.origin != PeerOrigin::Local && !peer.forgotten);
-        // A peer may have several names, and programs ask for it by any.
+        // A peer may have several names, and programs may ask for it by any of them.
         peers.extend(others.flat_map(|other| names(other).into_iter().map(|name| peer(number, &view, other, name))));
     }
     MxReport { schema: SCHEMA, boards: boards.iter().enumerate().map(board).collect(), peers }

@@ -1,4 +1,4 @@
-//! Which path two domains have, and why.
+//! Reports the path that two domains use, with the reason.
 
 use isthmus_layout::channel::{
     BYTES, ChannelGeometry, DOORBELLS, Direction, MESSAGES, SLOW_PATH_REASONS, SlowPathReasons,
@@ -17,7 +17,7 @@ use isthmus_report::{ChannelRow, Channels, DirectionRow, DomainName, PairRow, Pa
 
 type KnownChannel = ChannelEntry<Resource>;
 
-/// How messages go from one domain to another.
+/// The path of messages from one domain to another.
 struct Path<'a> {
     name: &'static str,
     reason: Option<Reason>,
@@ -27,7 +27,7 @@ struct Path<'a> {
 pub(super) fn channels(broker: &Broker) -> Channels {
     let mut pairs = Vec::new();
     for a in broker.directory.iter() {
-        // Each pair once, from whichever side knows of it; the lower number first.
+        // Each pair is listed once, with the lower number first, if either side knows the other.
         let above = broker.directory.iter().filter(|b| b.id > a.id);
         let shown = above.filter(|b| is_of_interest(a, b.id) || is_of_interest(b, a.id));
         pairs.extend(shown.map(|b| {
@@ -139,7 +139,7 @@ fn channel_row(broker: &Broker, channel: &KnownChannel) -> ChannelRow {
     }
 }
 
-/// Reads a producer's counters. They are for display: its domain may have written anything.
+/// Reads a producer's counters. They are for display only, because the domain may have written anything there.
 fn counters(memory: &Resource, channel: &KnownChannel, direction: Direction, from: DomainId) -> Option<DirectionRow> {
     let at = ChannelGeometry { slab: channel.slab }.direction(direction).producer;
     let read_u64 = |word: u32| {

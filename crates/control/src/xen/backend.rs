@@ -1,4 +1,4 @@
-//! The backend of guests of Xen: domain 0's daemon, or a driver domain's.
+//! The backend of Xen guests: the daemon of domain 0 or of a driver domain.
 //!
 //! ```text
 //!   the store's thread                                      the control plane
@@ -6,8 +6,8 @@
 //!                                                          gone: by the window's head page, or by the store
 //! ```
 //!
-//! Which guests may attach is decided in domain 0 (`isthmus guest allow`); whose their domains are, and how much they may have, in the
-//! configuration. All that a guest says of itself is in its advertisement: what is no offer, or cannot be mapped, is no guest.
+//! Domain 0 decides which guests may attach (`isthmus guest allow`). The configuration sets the owner of their domains and their limits. A guest
+//! describes itself only in its advertisement. If that is not a valid offer, or cannot be mapped, the guest is not attached.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -39,58 +39,58 @@ use crate::proxy::host::GuestProxy;
 use crate::server::Server;
 use isthmus_config::{self as config, XenGuest};
 
-/// Guests of Xen are numbered from here on, other guests below.
+/// The first number of Xen guests. Other guests have lower numbers.
 const FIRST_XEN_GUEST: u32 = 1 << 31;
 
-/// Events that the control plane has not taken. A guest that comes and goes all the time waits here.
+/// The maximum number of events that the control plane has not taken. The store's thread waits if the queue is full.
 const GUEST_EVENTS_MAX: usize = 64;
 
-/// What a store's thread has seen.
+/// An event that the store's thread reports.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum GuestEvent {
-    /// A guest that may attach is there.
+    /// A guest that may attach has appeared.
     Appeared { guest: Domid, name: Option<Vec<u8>>, offer: Vec<u8> },
-    /// It is there no more, or may not attach any more.
+    /// A guest has disappeared, or may not attach any more.
     Disappeared { guest: Domid, how: String },
 }
 
-/// Sizes of what domains and channels are made of.
+/// The sizes of the regions that domains and channels consist of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionSizes {
     pub(crate) ring: RegionSize,
     pub(crate) channel: RegionSize,
 }
 
-/// What is needed to serve guests, before anybody is.
+/// The state of the backend before it serves guests.
 pub(crate) struct Backend<K> {
     kernel: K,
     own: Domid,
     incarnation: u64,
     plans: Vec<XenGuest>,
-    /// How large a pair window of two of them may be, and how long it may idle.
+    /// The maximum size of a pair window of two guests in bytes, and its time limits.
     pair: (u64, PairTimeouts),
 }
 
-/// Why guests of Xen cannot be served, for people.
+/// Returns a text that says why Xen guests cannot be served.
 fn refused(error: impl std::fmt::Display) -> String {
     format!("guests of Xen: {error}")
 }
 
 impl<K: XenKernel> Backend<K> {
-    /// Finds out who we are.
+    /// Opens the backend: reads the number of this domain and draws an incarnation.
     pub(crate) fn open(kernel: K, xen: &config::XenConfig) -> Result<Self, String> {
         let transport = kernel.store().map_err(|error| refused(format!("opening XenStore: {error}")))?;
         let own = Store::new(transport).own_domid().map_err(refused)?;
         let incarnation = incarnation().map_err(refused)?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let (idle, limit) = (seconds(xen.pair_window_idle_s.get()), seconds(xen.pair_window_timeout_s.get()));
-        // What a guest has unmapped once does not come back.
+        // A guest that has unmapped a window does not map it again.
         let limits = PairTimeouts { idle, limit, absence: Duration::ZERO };
         let pair = (u64::from(xen.pair_window_mib.get()) << 20, limits);
         Ok(Self { kernel, own, incarnation, plans: xen.guest.as_slice().to_vec(), pair })
     }
 
-    /// Serves them, each on tasks of the server's thread.
+    /// Serves all guests, each on tasks of the server's thread.
     pub(crate) fn serve(self, server: &Server, workers: u16, sizes: RegionSizes) -> Result<(), String> {
         for plan in &self.plans {
             let view = GuestView {
@@ -122,13 +122,13 @@ impl<K: XenKernel> Backend<K> {
     }
 }
 
-/// Those that are attached.
+/// The attached guests.
 struct XenGuests<K> {
     backend: Backend<K>,
     server: Server,
     workers: u16,
     sizes: RegionSizes,
-    /// What ends each.
+    /// For each guest, its number and the notification that ends it.
     attached: BTreeMap<Name, (Domid, Rc<Notify>)>,
     known: GuestTable,
     next: u32,
@@ -173,7 +173,7 @@ impl<K: XenKernel> XenGuests<K> {
     fn attach(&mut self, guest: Domid, plan: &XenGuest, offer: &[u8]) -> Result<(), String> {
         let offer = Offer::parse(offer, guest).map_err(|fault| fault.to_string())?;
         if (offer.backend, offer.incarnation) != (self.backend.own, self.backend.incarnation) {
-            return Ok(()); // Meant for another one, or for the daemon before us: it will offer anew.
+            return Ok(()); // Meant for another backend or for the previous daemon: the guest will offer anew.
         }
         let MappedWindow { backing, head, port, doorbells, to_guest, from_guest } = self.map(plan, &offer)?;
         let name = plan.name.name().clone();
@@ -210,7 +210,7 @@ impl<K: XenKernel> XenGuests<K> {
         Ok(())
     }
 
-    /// Maps a guest's window. What it grants is its own affair until it is mapped; what cannot be is refused as a whole.
+    /// Maps a guest's window. If any part of the offer cannot be mapped, the offer is refused as a whole.
     fn map(&self, plan: &XenGuest, offer: &Offer) -> Result<MappedWindow<K::Port>, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let guest = offer.head.from;
@@ -268,7 +268,8 @@ fn set_detached(server: &Server, name: &Name, guest_window: &Arc<GuestWindow>) {
     });
 }
 
-/// Ready maps, rings and channels: what a domain needs to attach is a ready map of its own, one of a worker's, and a ring.
+/// Returns the size classes of a guest's window: ready maps, rings and channels. To attach, a domain needs a ready map of its own, one of a
+/// worker, and a ring.
 fn size_classes(sizes: RegionSizes) -> [SizeClass; 3] {
     let whole = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES.into());
     [
@@ -278,7 +279,7 @@ fn size_classes(sizes: RegionSizes) -> [SizeClass; 3] {
     ]
 }
 
-/// Of a pair window: ready maps of one domain in each guest, and a channel.
+/// Returns the size classes of a pair window: ready maps of one domain in each guest, and a channel.
 fn pair_size_classes(sizes: RegionSizes) -> [SizeClass; 2] {
     let whole = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES.into());
     [
@@ -287,7 +288,7 @@ fn pair_size_classes(sizes: RegionSizes) -> [SizeClass; 2] {
     ]
 }
 
-/// The store's thread: goes on until it is stopped. What was seen outlives the connection that it was seen by.
+/// Runs the store's thread until it is stopped. The known guests are kept if the connection to the store fails.
 fn watch<K: XenKernel>(
     kernel: &K,
     own: Domid,
@@ -308,16 +309,16 @@ fn watch<K: XenKernel>(
     });
 }
 
-/// Looks for guests.
+/// Watches XenStore for guests.
 struct GuestWatcher<'a, K: XenKernel> {
     kernel: &'a K,
     own: Domid,
     store: Store<K::StoreTransport>,
     presence_watcher: PresenceWatcher<K::StoreTransport>,
     announcement: PresenceAnnouncer,
-    /// Those that may attach.
+    /// The guests that may attach.
     allowed: BTreeSet<Domid>,
-    /// Whose names have not been looked up yet.
+    /// Events that wait until the name of their guest is looked up.
     presence_events: VecDeque<PresenceEvent>,
     backoff: EventBackoff,
 }
@@ -331,13 +332,13 @@ impl<'a, K: XenKernel> GuestWatcher<'a, K> {
         Ok(Self { kernel, own, store, presence_watcher, announcement, allowed, presence_events, backoff })
     }
 
-    /// Over new connections.
+    /// Continues over new connections.
     fn reopen(&mut self) -> Result<(), StoreError> {
         self.store = connect_watching(self.kernel, self.own)?;
         self.presence_watcher.reconnect(connect_store(self.kernel)?)
     }
 
-    /// As long as its connections last.
+    /// Reports guests until it is stopped or a connection fails.
     fn run(&mut self, sender: &mpsc::Sender<GuestEvent>, stop_flag: &StopFlag) -> Result<(), StoreError> {
         let mut next_count = Instant::now();
         while !stop_flag.is_stopped() {
@@ -353,13 +354,13 @@ impl<'a, K: XenKernel> GuestWatcher<'a, K> {
                 self.presence_events.pop_front();
             }
             for guest_event in self.backoff.due(Instant::now()) {
-                let _ = sender.blocking_send(guest_event); // Nobody takes it when the daemon ends.
+                let _ = sender.blocking_send(guest_event); // Fails only when the daemon is ending.
             }
         }
         self.announcement.remove(&mut self.store)
     }
 
-    /// Who may attach.
+    /// Updates the guests that may attach.
     fn update_allowed(&mut self) -> Result<(), StoreError> {
         let allowed: BTreeSet<Domid> = admission::guests(&mut self.store, self.own)?.into_iter().collect();
         for guest in self.allowed.difference(&allowed) {
@@ -374,14 +375,14 @@ impl<'a, K: XenKernel> GuestWatcher<'a, K> {
     }
 }
 
-/// A connection that hears of it when other guests may attach.
+/// Opens a connection that watches the list of guests that may attach.
 fn connect_watching<K: XenKernel>(kernel: &K, own: Domid) -> Result<Store<K::StoreTransport>, StoreError> {
     let mut store = connect_store(kernel)?;
     store.watch(&format!("/local/domain/{own}/{}", admission::GUESTS), "guests")?;
     Ok(store)
 }
 
-/// Whether something that is watched has changed.
+/// Consumes all pending events. Returns whether a watched node has changed.
 fn drain_changes<W: isthmus_platform_xen::store::StoreTransport>(store: &mut Store<W>) -> Result<bool, StoreError> {
     let mut changed = false;
     while let Some(StoreEvent::Changed { .. } | StoreEvent::Overflow) = store.event(Duration::ZERO)? {

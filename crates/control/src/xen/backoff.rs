@@ -1,4 +1,4 @@
-//! How often the control plane hears that guests came and went.
+//! Limits how often the control plane is notified that guests appeared and disappeared.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,15 +7,16 @@ use isthmus_platform_xen::Domid;
 
 use super::backend::GuestEvent;
 
-/// How often the control plane is told that one guest came: each time it maps a window. Guests that start anew take longer.
+/// The minimum interval between two notifications that the same guest appeared, because the control plane maps a window each time. A guest that
+/// restarts takes longer.
 const APPEARED_INTERVAL: Duration = Duration::from_millis(500);
 
-/// When the control plane is told of what was seen. What a guest makes it do by coming again and again is bounded by that.
+/// Queues events for the control plane. It bounds the work that a guest can cause by appearing repeatedly.
 #[derive(Debug, Default)]
 pub(super) struct EventBackoff {
     disappeared: Vec<GuestEvent>,
     appeared: BTreeMap<Domid, GuestEvent>,
-    /// When each guest was last told of.
+    /// The time of each guest's last notification.
     last_sent: BTreeMap<Domid, Instant>,
 }
 
@@ -30,7 +31,7 @@ impl EventBackoff {
         }
     }
 
-    /// What is told now: who went, and then who came.
+    /// Returns the events to send now: guests that disappeared first, then guests that appeared.
     pub(super) fn due(&mut self, now: Instant) -> Vec<GuestEvent> {
         self.last_sent.retain(|_, last_sent| now.saturating_duration_since(*last_sent) < APPEARED_INTERVAL);
         let guests: Vec<Domid> =

@@ -1,4 +1,4 @@
-//! The daemon of a guest of Xen: finds its backend, grants it a window, and serves the guest's programs in it.
+//! The daemon of a Xen guest. It finds its backend, grants it a window, and serves the guest's programs in that window.
 //!
 //! ```text
 //!   the store's thread                                        the guest's daemon
@@ -6,11 +6,11 @@
 //!                                      offered in our own advertisement
 //! ```
 //!
-//! A window is granted to one incarnation of one backend, and over with it: what was granted stays the backend's as long as it maps it, so
-//! nothing of it is used again.
+//! A window is granted to one incarnation of one backend, and ends with it. The backend may keep granted pages mapped as long as it likes, so no
+//! part of the window is reused.
 //!
-//! A domain that was saved and restored has another number, or what it had said in XenStore is not there: all that it had with others is
-//! gone, and everything begins anew.
+//! A domain that was saved and restored has another number, or its announcement in XenStore is missing. All its connections to other domains are
+//! then gone, and the daemon starts anew.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,12 +57,12 @@ struct OfferedWindow<K: XenKernel> {
     proxy_ring: SharedMapping,
     memory: [XenMemory<K::Pages>; 2],
     port: K::Port,
-    /// Told by the store's thread when the backend is there no more.
+    /// Notified by the store's thread when the backend is gone.
     gone: Arc<Notify>,
     released: ReleaseOnDrop,
 }
 
-/// Tells the store's thread, when dropped, that a window is used no longer, and its event channel is not either.
+/// Notifies the store's thread, when dropped, that a window and its event channel are no longer used.
 struct ReleaseOnDrop(Arc<AtomicBool>, std::thread::Thread);
 
 impl Drop for ReleaseOnDrop {
@@ -131,17 +131,17 @@ impl<K: XenKernel> OfferedWindow<K> {
     }
 }
 
-/// A window that we have granted.
+/// The device of a window that this guest has granted.
 struct Frontend<K: XenKernel> {
     xen: Xen<K>,
     backend: Domid,
     head: SharedMapping,
     proxy_ring: SharedMapping,
     _memory: [XenMemory<K::Pages>; 2],
-    /// By their offsets.
+    /// The grant batches, by offset.
     batches: RefCell<BTreeMap<u64, XenMemory<K::Pages>>>,
     doorbells: Rc<VectorDoorbells>,
-    /// Readable once the backend is there no more.
+    /// Readable once the backend is gone.
     ended: OwnedFd,
     _released: ReleaseOnDrop,
 }
@@ -164,7 +164,7 @@ impl<K: XenKernel> GuestDevice for Frontend<K> {
         batch.pages().as_fd().try_clone_to_owned()
     }
 
-    /// Whoever maps it keeps it, and nobody else gets it.
+    /// Drops the batch. A domain or process that still maps it keeps the mapping, and the pages are not reused while it does.
     fn revoke(&self, offset: u64, _extent: Option<&OwnedFd>) -> io::Result<()> {
         self.batches.borrow_mut().remove(&offset);
         Ok(())
@@ -187,7 +187,7 @@ impl<K: XenKernel> GuestDevice for Frontend<K> {
     }
 
     fn is_gone(&self) -> bool {
-        false // Heard by `hangup_fd`.
+        false // Reported by `hangup_fd`.
     }
 
     fn grant_extent(&self, GrantRequest { offset, bytes, .. }: GrantRequest) -> io::Result<Vec<u8>> {
@@ -207,7 +207,7 @@ impl<K: XenKernel> GuestDevice for Frontend<K> {
     }
 }
 
-/// The store's thread: goes on until it is stopped. What was offered outlives the connection that it was offered by.
+/// Runs the store's thread until it is stopped. An offer is kept if the connection to the store fails.
 fn run_backend_finder<K: XenKernel>(kernel: &K, sender: &mpsc::Sender<OfferedWindow<K>>, stop_flag: &StopFlag) {
     let mut known = None;
     run_with_retry("backends are not looked for", stop_flag, || {
@@ -224,7 +224,7 @@ fn run_backend_finder<K: XenKernel>(kernel: &K, sender: &mpsc::Sender<OfferedWin
     });
 }
 
-/// A connection that hears of it when we are allowed other backends.
+/// Opens a connection that watches the list of backends that this guest may attach to.
 fn connect_watching<K: XenKernel>(kernel: &K) -> Result<Store<K::StoreTransport>, StoreError> {
     let mut store = connect_store(kernel)?;
     store.watch(admission::BACKENDS, "backends")?;
@@ -237,14 +237,14 @@ struct BackendFinder<'a, K: XenKernel> {
     store: Store<K::StoreTransport>,
     presence_watcher: PresenceWatcher<K::StoreTransport>,
     own: Domid,
-    /// Those that we may attach to, the first one first.
+    /// The backends that this guest may attach to, in order of preference.
     allowed: Vec<Domid>,
-    /// Those of them that are there, by their incarnations.
+    /// The incarnations of the present backends.
     present: BTreeMap<Domid, u64>,
     offered: Option<CurrentOffer<K>>,
 }
 
-/// What we have offered, and to whom.
+/// The window that is offered to a backend.
 struct CurrentOffer<K: XenKernel> {
     backend: Domid,
     /// The backend's incarnation.
@@ -255,7 +255,7 @@ struct CurrentOffer<K: XenKernel> {
     released: Arc<AtomicBool>,
 }
 
-/// How long the control plane may take to let go of a window.
+/// How long the control plane may take to release a window.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<'a, K: XenKernel> BackendFinder<'a, K> {
@@ -265,13 +265,13 @@ impl<'a, K: XenKernel> BackendFinder<'a, K> {
         Ok(Self { kernel, store, presence_watcher, own, allowed: Vec::new(), present: BTreeMap::new(), offered: None })
     }
 
-    /// Over new connections.
+    /// Continues over new connections.
     fn reopen(&mut self) -> Result<(), StoreError> {
         self.store = connect_watching(self.kernel)?;
         self.presence_watcher.reconnect(connect_store(self.kernel)?)
     }
 
-    /// As long as this is the same domain, and its connections last.
+    /// Offers windows until it is stopped, a connection fails, or this is not the same domain any more.
     fn run(&mut self, sender: &mpsc::Sender<OfferedWindow<K>>, stop_flag: &StopFlag) -> Result<(), StoreError> {
         let mut next_count = Instant::now();
         while !stop_flag.is_stopped() {
@@ -301,7 +301,7 @@ impl<'a, K: XenKernel> BackendFinder<'a, K> {
         self.withdraw_offer()
     }
 
-    /// Whom we may attach to.
+    /// Updates the backends that this guest may attach to.
     fn update_allowed(&mut self) -> Result<(), StoreError> {
         self.allowed = admission::backends(&mut self.store, self.own)?;
         if let Some(lost) = self.offered.as_ref().map(|offered| offered.backend).filter(|to| !self.allowed.contains(to))
@@ -326,7 +326,7 @@ impl<'a, K: XenKernel> BackendFinder<'a, K> {
         }
     }
 
-    /// Ends what was offered. That we say nothing of it any more says that nothing of it is open.
+    /// Withdraws the offer. Removing the announcement tells the backend that this guest has no part of the window open.
     fn withdraw_offer(&mut self) -> Result<(), StoreError> {
         let Some(CurrentOffer { mut announcement, held, gone, released, .. }) = self.offered.take() else {
             return Ok(());
@@ -340,7 +340,7 @@ impl<'a, K: XenKernel> BackendFinder<'a, K> {
         announcement.remove(&mut self.store)
     }
 
-    /// Offers a window to the first backend that is there, if none is offered that is still good.
+    /// Offers a window to the first present backend, unless there is a valid offer.
     fn ensure_offer(&mut self, sender: &mpsc::Sender<OfferedWindow<K>>) -> Result<(), StoreError> {
         let is_good = |offered: &CurrentOffer<K>| {
             !offered.released.load(Ordering::Acquire)

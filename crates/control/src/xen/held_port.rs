@@ -1,8 +1,8 @@
 //! Ends of event channels in a guest that may be saved and restored.
 //!
-//! Whoever is restored is in another domain, whose channels are others'. A kernel may not survive that an end of before is closed there
-//! ([`Kernel::leak_port`](isthmus_platform_xen::Kernel::leak_port)), and nothing tells a program that it is about to be saved. So before the last
-//! descriptor of an end is closed, it is looked whether this is still the domain that it was made in.
+//! A restored guest runs in another domain, where the same port numbers belong to other channels. A kernel may crash if an end from before the save
+//! is closed there ([`Kernel::leak_port`](isthmus_platform_xen::Kernel::leak_port)), and a program is not notified before a save. So before the
+//! last descriptor of an end is closed, this module checks that the domain is still the one in which the end was created.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,17 +14,17 @@ use isthmus_platform_xen::{Domid, Store, StoreError};
 
 use super::XenKernel;
 
-/// One more descriptor of an end, which closes it by being dropped only in the domain that it was made in.
+/// An additional descriptor of an end. Dropping it closes the descriptor only in the domain in which the end was created.
 pub(super) struct HeldPort<K: XenKernel> {
     kernel: K,
     own: Domid,
-    /// Others have been told of it.
+    /// Whether this daemon has announced its presence in XenStore.
     pub(super) announced: bool,
     port: Option<OwnedFd>,
 }
 
 impl<K: XenKernel> HeldPort<K> {
-    /// Of an end that was just made in this domain.
+    /// Duplicates the descriptor of an end that was just created in this domain.
     pub(super) fn of(kernel: &K, own: Domid, port: &impl AsFd) -> io::Result<Self> {
         let port = port.as_fd().try_clone_to_owned()?;
         Ok(Self { kernel: kernel.clone(), own, announced: false, port: Some(port) })
@@ -42,8 +42,8 @@ impl<K: XenKernel> Drop for HeldPort<K> {
     }
 }
 
-/// Whether this is the domain of that number still, and not what became of it after it was saved: another one has another number, or does
-/// not say what we have announced.
+/// Returns whether this is still the same domain, not one that was restored from it. A restored domain has another number, or its XenStore lacks
+/// the announcement.
 pub(super) fn is_same_domain<W: StoreTransport>(
     store: &mut Store<W>,
     own: Domid,

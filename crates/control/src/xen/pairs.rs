@@ -1,12 +1,12 @@
-//! Pair windows of two guests of one backend: the backend's part ([`pairs`](crate::pairs)).
+//! Pair windows of two guests of one backend: the backend's side ([`pairs`](crate::pairs)).
 //!
 //! ```text
 //!   PairRequest ──► PairWindow of grants ── PairInvite ──► the guest that grants: an offer, grant batches
 //!                                       └── PairInvite ──► the guest that maps              ……► PairClose, to both
 //! ```
 //!
-//! All that has to be done the guests' daemons do, as they are told by their control proxies; here they are told. Nothing of such a window is
-//! mapped here, and no ring of it is passed on here.
+//! The guest daemons set up the window on requests that arrive through their control proxies. The backend only sends these requests. It maps no part
+//! of such a window and relays none of its rings.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,38 +24,38 @@ use crate::broker::PairRequest;
 use crate::pairs::{PairMaker, PairTimeouts, run_pair};
 use crate::server::Server;
 
-/// Frames that may be unsent when a guest gets another window. One that takes nothing gets none.
+/// The number of unsent frames from which on a guest gets no further window, because its daemon does not read them.
 const UNSENT_MAX: usize = 256;
 
-/// What is known of guests, while they are there.
+/// The attached guests.
 pub(super) type GuestTable = Rc<RefCell<BTreeMap<GuestId, PeerGuestInfo>>>;
 
-/// What is to be known of a guest that is to have a pair window with another one.
+/// The properties of a guest that matter for pair windows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerGuestInfo {
     pub(super) domid: Domid,
-    /// It may map what others grant.
+    /// Whether the guest may map grants of other guests.
     pub(super) may_map: bool,
 }
 
-/// How windows are made.
+/// The parameters of pair windows.
 #[derive(Clone, Debug)]
 pub(super) struct PairPlan {
     pub(super) known: GuestTable,
     pub(super) size_classes: Vec<SizeClass>,
-    /// Bytes of each, at most.
+    /// The maximum size of each window in bytes.
     pub(super) bytes_max: u64,
     pub(super) limits: PairTimeouts,
 }
 
-/// Makes windows as long as there is somebody who wants any.
+/// Creates windows on request, until the broker drops its end of the channel.
 pub(super) async fn serve(server: Server, plan: PairPlan, mut requests: UnboundedReceiver<PairRequest>) {
     while let Some(request) = requests.recv().await {
         spawn_local(run_pair(server.clone(), plan.limits, request, XenPairMaker { plan: plan.clone() }));
     }
 }
 
-/// One window.
+/// The maker of one window.
 struct XenPairMaker {
     plan: PairPlan,
 }
@@ -71,7 +71,7 @@ impl PairMaker for XenPairMaker {
         if let Some(unresponsive) = guests.iter().find(|guest| guest.frames_waiting() >= UNSENT_MAX) {
             return Err(format!("the daemon of guest {} does not take what it is told", unresponsive.name()));
         }
-        // The first of them grants.
+        // The first guest grants, the second maps.
         let (mut guests, mut peer_guests) = (guests.clone(), <[PeerGuestInfo; 2]>::from(peer_guests));
         if !peer_guests[1].may_map {
             guests.reverse();
@@ -88,7 +88,7 @@ impl PairMaker for XenPairMaker {
         Ok(window)
     }
 
-    /// Its guests' daemons say so, or are gone.
+    /// Never completes: the guest daemons report the end of the window, or are gone.
     async fn closed(&self) -> &'static str {
         std::future::pending().await
     }

@@ -1,14 +1,14 @@
-//! Pair windows of this guest: the guest's daemon's part ([`proxy::guest`](crate::proxy::guest)).
+//! Pair windows of this guest: the side of the guest daemon ([`proxy::guest`](crate::proxy::guest)).
 //!
 //! ```text
 //!   the granting guest: a head page, a port, grant batches ── by the backend ──► the mapping guest
-//!     Relay ◄═══════════ an event channel of the window's ═══════════► Relay
+//!     Relay ◄═══════════ an event channel of the window ═══════════► Relay
 //! ```
 //!
-//! Grants of the other guest come by the backend. Each batch is mapped once in full before any program gets it; if that fails, this side reports
-//! it, and the batch is dropped. Programs ring each other by event channels, which batches for their ready maps come with; those that do not
-//! support event channels ring by the relay. Its rings wake programs of this guest, never this daemon's proxy ring. What it does with pages that
-//! it was granted is its own affair: all that is granted to others leaves [`RESERVE_PAGES`] for this guest's own programs.
+//! Grants of the peer guest arrive through the backend. Each batch is mapped once, completely, before a program gets it. If that fails, this side
+//! reports it, and the batch is dropped. Programs ring each other by event channels, which belong to the batches for their ready maps. Programs that
+//! do not support event channels ring by the relay. The peer's rings wake programs of this guest, but not the daemon's proxy ring. The peer may keep
+//! granted pages as long as it likes, so grants to peers always leave [`RESERVE_PAGES`] for this guest's own programs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,45 +37,45 @@ use super::held_port::HeldPort;
 use super::relay::{BACKEND, GUEST, Relay, VectorDoorbells};
 use crate::proxy::guest::{EventChannelFd, GuestDevice};
 
-/// Pair windows that a guest may have, as its backend limits them, and some that are going.
+/// The maximum number of pair windows of a guest: the limit of its backend, and some that are being closed.
 const PEER_GUESTS_MAX: usize = 64;
 
-/// Pages that the kernel would still grant to the backend after anything was granted to another guest. Who was granted pages keeps them as
-/// long as it likes, and they count until then.
+/// The number of pages that the kernel must still be able to grant to the backend after a grant to another guest. A guest may keep granted pages as
+/// long as it likes, and they count towards the kernel's limit until then.
 const RESERVE_PAGES: u32 = 256;
 
-/// The device of a guest of Xen: its own window, and its pair windows.
+/// The device of a window of a Xen guest: its own window or a pair window.
 pub(super) enum XenDevice<K: XenKernel, D> {
-    /// Its own window, shared with the host.
+    /// The guest's own window, shared with the host.
     Host { device: D, peer_guests: PeerGuests<K> },
-    /// One of its pair windows.
+    /// A pair window of the guest.
     Pair(Rc<PeerGuest<K>>),
 }
 
-/// All that there are.
+/// All pair windows of the guest.
 pub(super) struct PeerGuests<K: XenKernel> {
     xen: Xen<K>,
     backend: Domid,
     doorbells: Rc<VectorDoorbells>,
     open: RefCell<BTreeMap<WindowId, Rc<PeerGuest<K>>>>,
-    /// Something has come or gone.
+    /// Notified when a pair window has appeared or disappeared.
     changed: Rc<Notify>,
 }
 
-/// One of them.
+/// A pair window, with the peer guest.
 pub(super) struct PeerGuest<K: XenKernel> {
     domid: Domid,
     doorbells: Rc<VectorDoorbells>,
     batches: RefCell<BTreeMap<u64, GrantBatch<K>>>,
-    /// Its relay is done, or we are.
+    /// Set when the relay has ended or this guest has closed the window.
     closed: Rc<Cell<bool>>,
-    /// Both daemons are there.
+    /// Set when both guest daemons are present.
     present: Rc<Cell<bool>>,
     relaying: AbortHandle,
     xen: Xen<K>,
-    /// The head page, if it is ours.
+    /// The memory of the head page, if this guest grants the window.
     head_memory: Option<XenMemory<K::Pages>>,
-    /// Of the relay's port.
+    /// The descriptor that keeps the relay's port.
     _held: HeldPort<K>,
 }
 
@@ -86,19 +86,19 @@ struct GrantBatch<K: XenKernel> {
 }
 
 enum BatchPages<K: XenKernel> {
-    /// That we have granted.
+    /// Pages that this guest has granted.
     Ours(XenMemory<K::Pages>),
-    /// That the other guest has.
+    /// Pages that the peer guest has granted.
     Theirs(Vec<GrantRef>),
 }
 
-/// Our end of an event channel that programs of both guests ring each other by.
+/// This guest's end of an event channel by which programs of both guests ring each other.
 struct EventChannelPort<K: XenKernel> {
     port: K::Port,
     _held: HeldPort<K>,
 }
 
-/// Whether batches of this size come with an event channel: those that have room for a ready map and nothing else.
+/// Returns whether batches of this size have an event channel. Only batches for a single ready map do.
 fn has_event_channel(bytes: u64) -> bool {
     bytes == u64::from(PAGE_BYTES)
 }
@@ -118,7 +118,7 @@ impl<K: XenKernel> Drop for PeerGuest<K> {
 }
 
 impl<K: XenKernel> PeerGuest<K> {
-    /// Passes rings on over a window whose head page is mapped.
+    /// Starts a relay over a window with a mapped head page.
     fn start_relay(
         of: &PeerGuests<K>,
         domid: Domid,
@@ -127,7 +127,7 @@ impl<K: XenKernel> PeerGuest<K> {
     ) -> io::Result<Rc<Self>> {
         let doorbells = of.doorbells.for_peer()?;
         let mut held = HeldPort::of(of.xen.kernel(), of.xen.own(), &port)?;
-        held.announced = true; // Only who is announced is told of others.
+        held.announced = true; // The host invites only announced guests.
         let words = if memory.is_some() { GUEST } else { BACKEND };
         let relay = Relay::new(port, head, words, Rc::clone(&doorbells));
         let (closed, present) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(memory.is_none())));
@@ -151,14 +151,14 @@ impl<K: XenKernel> PeerGuest<K> {
         Ok(Rc::new(Self { domid, doorbells, batches, closed, present, relaying, xen, head_memory, _held: held }))
     }
 
-    /// Grants a batch to it.
+    /// Grants a batch to the peer guest.
     fn grant(&self, backend: Domid, GrantRequest { offset, bytes, .. }: GrantRequest) -> io::Result<Vec<u8>> {
         let mut batches = self.batches.borrow_mut();
         if batches.contains_key(&offset) || bytes == 0 || bytes > GRANT_BATCH_BYTES_MAX || self.head_memory.is_none() {
             return Err(invalid(format!("the host requests {bytes} bytes at {offset} of a pair window")));
         }
         let memory = self.xen.allocate(RegionSize(bytes), &self.domid, Access::ReadWrite).map_err(io::Error::other)?;
-        // What is over when this returns was never anybody's.
+        // Grants that are dropped when this function returns were never announced to a domain.
         let reserve = self.xen.kernel().offer(backend, RESERVE_PAGES, Access::ReadWrite);
         reserve.map_err(|_| invalid("other guests have nearly all that this one may grant"))?;
         let pages = self.xen.grant(&memory, &self.domid, Access::ReadWrite).map_err(io::Error::other)?;
@@ -177,7 +177,7 @@ impl<K: XenKernel> PeerGuest<K> {
         Ok(EventChannelPort { port, _held: held })
     }
 
-    /// Takes a batch that it grants to us.
+    /// Adds a batch that the peer guest grants.
     fn map_grant(&self, MapRequest { offset, bytes, grant, .. }: &MapRequest<'_>) -> io::Result<()> {
         let mut batches = self.batches.borrow_mut();
         if batches.contains_key(offset) || *bytes == 0 || *bytes > GRANT_BATCH_BYTES_MAX || self.head_memory.is_some() {
@@ -185,7 +185,7 @@ impl<K: XenKernel> PeerGuest<K> {
         }
         let SharedBatch { event_channel, pages } = SharedBatch::parse(grant, self.domid).map_err(io::Error::other)?;
         let refs = self.xen.resolve_refs(&pages, RegionSize(*bytes)).map_err(io::Error::other)?;
-        // A program that cannot map what it is handed has no channel; nobody is handed what cannot be mapped at all.
+        // Mapping is tried here, so that no program receives a batch that cannot be mapped.
         self.xen.kernel().map(self.domid, &refs, Access::ReadWrite, None)?;
         let event_channel = match event_channel {
             Some(port) => Some(self.event_channel(self.xen.kernel().bind(self.domid, port)?)?),
@@ -203,7 +203,7 @@ impl<K: XenKernel> PeerGuest<K> {
         let event_channel = batches.get(&offset).and_then(|batch| batch.event_channel.as_ref());
         let event_channel =
             event_channel.ok_or_else(|| invalid(format!("there is no event channel at {offset} of a pair window")))?;
-        // Not announced: when the last program has gone we may not be, in the same domain.
+        // `announced` stays false, because this daemon and its announcement may be gone before the last program ends, in the same domain.
         let keep_alive = HeldPort::of(self.xen.kernel(), self.xen.own(), &event_channel.port)?;
         let end = event_channel.port.as_fd().try_clone_to_owned()?;
         Ok(EventChannelFd { end, port: event_channel.port.number().0, keep_alive: Box::new(keep_alive) })
@@ -250,7 +250,7 @@ impl<K: XenKernel> PeerGuests<K> {
         Ok(offer)
     }
 
-    /// Grants a head page, and makes a port.
+    /// Grants a head page and creates a port.
     fn offer(&self, to: Domid) -> io::Result<(Rc<PeerGuest<K>>, Vec<u8>)> {
         let memory = self.xen.allocate(page(), &to, Access::ReadWrite).map_err(io::Error::other)?;
         let head = SharedMapping::new(self.xen.map_own(&memory).map_err(io::Error::other)?);
@@ -263,7 +263,7 @@ impl<K: XenKernel> PeerGuests<K> {
         Ok((PeerGuest::start_relay(self, to, (head, Some(memory)), port)?, offer))
     }
 
-    /// Maps what another guest offers.
+    /// Maps the offer of another guest.
     fn map(&self, from: Domid, offer: &[u8]) -> io::Result<Rc<PeerGuest<K>>> {
         let SharedHead { port, head } = SharedHead::parse(offer, from).map_err(io::Error::other)?;
         let port = self.xen.kernel().bind(from, port)?;
@@ -306,7 +306,7 @@ impl<K: XenKernel, D: GuestDevice> GuestDevice for XenDevice<K, D> {
         }
     }
 
-    /// Whoever maps it keeps it, and nobody else gets it.
+    /// Drops the batch. A domain or process that still maps it keeps the mapping, and the pages are not reused while it does.
     fn revoke(&self, offset: u64, extent: Option<&OwnedFd>) -> io::Result<()> {
         match self {
             Self::Host { device, .. } => device.revoke(offset, extent),
@@ -398,7 +398,7 @@ impl<K: XenKernel, D: GuestDevice> GuestDevice for XenDevice<K, D> {
     fn is_shareable(&self) -> bool {
         match self {
             Self::Host { device, .. } => device.is_shareable(),
-            // A kernel maps what was granted to it once by each descriptor.
+            // A kernel maps pages of another domain only once through each descriptor.
             Self::Pair(peer_guest) => peer_guest.head_memory.is_some(),
         }
     }

@@ -1,11 +1,11 @@
-//! Rings over one event channel: which vector was rung stands in the window's head page (docs/spec/guest-proxy.md).
+//! Relays rings over one event channel. Bits in the window's head page say which vectors were rung (docs/spec/guest-proxy.md).
 //!
 //! ```text
-//!   whoever rings ── event descriptor ──► Relay ── a bit in the head page, then the event channel ──► Relay ── event descriptor ──► who sleeps
+//!   sender ── event descriptor ──► Relay ── a bit in the head page, then the event channel ──► Relay ── event descriptor ──► receiver
 //! ```
 //!
-//! Programs and workers ring by writing to a descriptor and wait by polling one. A descriptor of an event channel is neither: it is rung by
-//! a request of its own, and after each event it has to be written to.
+//! Programs and workers ring by writing to a descriptor and wait by polling one. A descriptor of an event channel supports neither: ringing
+//! takes an ioctl, and after each event the descriptor has to be written to.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use rustix::event::epoll;
 use super::{duplicate, event};
 use crate::async_fd::register;
 
-/// Which words of the head page are whose.
+/// The words of the head page as used by one side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RelayWords {
     outgoing: u32,
@@ -34,22 +34,22 @@ pub(super) struct RelayWords {
     peer_present: u32,
 }
 
-/// Of the backend.
+/// The words of the backend's side.
 pub(super) const BACKEND: RelayWords =
     RelayWords { outgoing: HOST_PENDING_WORD, incoming: GUEST_PENDING_WORD, peer_present: GUEST_PRESENT_WORD };
-/// Of the guest.
+/// The words of the guest's side.
 pub(super) const GUEST: RelayWords =
     RelayWords { outgoing: GUEST_PENDING_WORD, incoming: HOST_PENDING_WORD, peer_present: HOST_PRESENT_WORD };
 
-/// Doorbells that are passed on, by vector.
+/// The doorbells of one side, by vector.
 #[derive(Debug)]
 pub(super) struct VectorDoorbells {
-    /// What rings the other side; readable when one of them was.
+    /// Descriptors that ring the peer, by vector. `rung` is readable when one of them was rung.
     senders: RefCell<BTreeMap<u16, OwnedFd>>,
     rung: OwnedFd,
-    /// Where the other side's rings are heard.
+    /// Event descriptors that receive the peer's rings, by vector.
     listeners: Rc<RefCell<BTreeMap<u16, OwnedFd>>>,
-    /// The first of ours that the other side can ring.
+    /// The first vector of this side that the peer can ring.
     first_vector: u16,
 }
 
@@ -58,7 +58,7 @@ impl VectorDoorbells {
         Self::with_listeners(Rc::default(), 0)
     }
 
-    /// For another side, which rings the same vectors of ours, but for the daemon's own.
+    /// Creates the doorbells for another peer. It can ring the same vectors of this side, except the daemon's own.
     pub(super) fn for_peer(&self) -> io::Result<Rc<Self>> {
         Self::with_listeners(Rc::clone(&self.listeners), PROXY_VECTOR + 1)
     }
@@ -68,7 +68,7 @@ impl VectorDoorbells {
         Ok(Rc::new(Self { senders: RefCell::default(), rung, listeners, first_vector }))
     }
 
-    /// What rings a vector of the other side.
+    /// Returns a descriptor that rings a vector of the peer.
     pub(super) fn sender(&self, vector: u16) -> io::Result<OwnedFd> {
         if vector >= VECTORS_MAX {
             return Err(io::Error::other(format!("there is no vector {vector}")));
@@ -83,7 +83,7 @@ impl VectorDoorbells {
         Ok(copy)
     }
 
-    /// Where a vector of ours is heard from now on, and nowhere else.
+    /// Returns an event descriptor that receives the rings of a vector of this side from now on. It replaces the previous one.
     pub(super) fn listen(&self, vector: u16) -> io::Result<OwnedFd> {
         let listener = event()?;
         let copy = duplicate(&listener)?;
@@ -91,7 +91,7 @@ impl VectorDoorbells {
         Ok(copy)
     }
 
-    /// What rings a vector of ours on this side.
+    /// Returns a descriptor with which this side rings a vector of its own.
     pub(super) fn own_sender(&self, vector: u16) -> io::Result<OwnedFd> {
         if let Some(known) = self.listeners.borrow().get(&vector) {
             return duplicate(known);
@@ -99,7 +99,7 @@ impl VectorDoorbells {
         self.listen(vector)
     }
 
-    /// Vectors of the other side that were rung and are no longer.
+    /// Returns the vectors of the peer that were rung, and clears them.
     fn take_rung(&self) -> io::Result<Vec<u16>> {
         let mut events = Vec::with_capacity(usize::from(VECTORS_MAX));
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -113,25 +113,25 @@ impl VectorDoorbells {
             .collect())
     }
 
-    /// Rings those of ours that there are.
+    /// Rings a vector of this side, if it has a listener and the peer may ring it.
     fn ring(&self, vector: u16) {
         if vector < self.first_vector {
             return;
         }
         if let Some(listener) = self.listeners.borrow().get(&vector) {
-            let _ = rustix::io::write(listener, &1_u64.to_ne_bytes()); // A full counter rings, too.
+            let _ = rustix::io::write(listener, &1_u64.to_ne_bytes()); // A full counter is already readable.
         }
     }
 }
 
-/// Passes rings on between [`VectorDoorbells`] and an event channel.
+/// Relays rings between [`VectorDoorbells`] and an event channel.
 pub(super) struct Relay<P> {
-    /// Gone before the port is, by which the kernel says so.
+    /// Declared before `port`, so that it is unmapped first: the kernel signals the unmapping by the port.
     head: SharedMapping,
     port: P,
     words: RelayWords,
     doorbells: Rc<VectorDoorbells>,
-    /// The other side has been there.
+    /// Whether the peer has been present.
     peer_was_present: bool,
 }
 
@@ -141,19 +141,19 @@ impl<P: Port> Relay<P> {
         Self { port, head, words, doorbells, peer_was_present }
     }
 
-    /// Passes rings on until the other side was there and is no more.
+    /// Relays rings until the peer has been present and is gone.
     pub(super) async fn run(self) -> io::Result<()> {
         self.run_with_callback(|| {}).await
     }
 
-    /// The same; says when the other side is there.
+    /// Relays rings as [`run`](Self::run) does, and calls `is_here` once the peer is present.
     pub(super) async fn run_with_callback(mut self, is_here: impl Fn()) -> io::Result<()> {
         let events = register(self.port.as_fd().try_clone_to_owned()?)?;
         let rung = register(duplicate(&self.doorbells.rung)?)?;
         loop {
             tokio::select! {
                 ready = events.readable() => {
-                    // Cleared first: an event that comes while we take this one is ready again.
+                    // The readiness is cleared first, so that an event that arrives during the handling makes the descriptor ready again.
                     ready?.clear_ready();
                     self.port.wait(Duration::ZERO)?;
                     self.receive_rings();
@@ -174,11 +174,11 @@ impl<P: Port> Relay<P> {
         }
     }
 
-    /// Says which vectors were rung here. False if none was.
+    /// Sends the rings of this side to the peer. Returns false if there were none.
     fn send_rings(&self) -> io::Result<bool> {
         let vectors = self.doorbells.take_rung()?;
         for vector in &vectors {
-            // A, with B in `receive_rings`: what was written before the ring is there for whoever is woken by it.
+            // A, with B in `receive_rings`: data that was written before the ring is visible to the task that the ring wakes.
             self.head.or(self.words.outgoing + u32::from(vector / 32), 1 << (vector % 32), Ordering::Release);
         }
         if !vectors.is_empty() {
@@ -187,7 +187,7 @@ impl<P: Port> Relay<P> {
         Ok(!vectors.is_empty())
     }
 
-    /// Rings the vectors that were rung there.
+    /// Rings the vectors of this side that the peer has rung.
     fn receive_rings(&self) {
         for word in 0..PENDING_WORDS {
             // B, with A in `send_rings`.
@@ -206,10 +206,10 @@ mod tests {
 
     use super::*;
 
-    /// Its doorbells, and what passes their rings on.
+    /// The doorbells of one side, and their relay.
     type RelaySide = (Rc<VectorDoorbells>, Relay<FakePort>);
 
-    /// Both sides, and the head page.
+    /// Creates both sides and the head page.
     fn pair() -> ([RelaySide; 2], SharedMapping) {
         let host = FakeHost::new();
         let (guest, zero) = (host.start(Domid::new(7).unwrap()), host.domain(Domid::ZERO));

@@ -1,4 +1,4 @@
-//! A guest in which no driver has the device: its daemon over files as the kernel's in sysfs, the window of which is the host's own.
+//! A guest without a driver for the device. Its daemon uses files in place of those in sysfs; the window file is the host's own.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,13 +23,13 @@ use crate::xen::{LONG, Running, WEB, domid, until};
 
 const EVERYBODY: &str = "[policy]\nattach = \"any-user\"\n";
 
-/// A host's daemon, a machine with a device, and the daemon in it.
+/// A host daemon, a machine with a device, and the guest daemon in it.
 struct GuestMachine {
     bed: Testbed,
     machine: Guest,
     function: tempfile::TempDir,
     daemon: Running,
-    /// Rings the host now and then: nobody sees what is written to registers that are a file.
+    /// Rings the host at intervals, because writes to a register file ring nothing.
     _ringing: PeriodicRinger,
 }
 
@@ -66,7 +66,7 @@ impl GuestMachine {
         let file = |name: &str| function.path().join(name);
         std::fs::write(file("enable"), "0\n").unwrap();
         let mut registers = vec![0; 4096];
-        registers[8] = 1; // Our number among the device's peers.
+        registers[8] = 1; // The guest's peer number at the device.
         std::fs::write(file("resource0"), registers).unwrap();
         let window = format!("/proc/self/fd/{}", machine.window.as_raw_fd());
         std::os::unix::fs::symlink(window, file("resource2")).unwrap();
@@ -83,12 +83,12 @@ impl GuestMachine {
     }
 }
 
-/// The guest's daemon; it knows no domain of Xen's.
+/// Starts the guest daemon. It uses no Xen backend.
 fn serve(function: &tempfile::TempDir) -> Running {
     Running::start(FakeHost::new().start(domid(WEB)), EVERYBODY, Some(HostAccess::Bare(function.path().to_owned())))
 }
 
-/// Which descriptors of its next message a program was told are memory, and where that begins.
+/// Returns the descriptors of the next message that are memory, and the offset of each, as the program was notified.
 fn descriptor_offsets(client: &mut Client) -> Vec<(u8, u64)> {
     let heard = client.receive_matching(|heard| matches!(heard.message, ToClient::DescriptorOffsets(_)));
     let ToClient::DescriptorOffsets(DescriptorOffsets { memory }) = heard.message else { panic!("{heard:?}") };
@@ -106,7 +106,7 @@ fn map(fd: &OwnedFd, at: u64) -> SharedMapping {
     SharedMapping::new(Mapping::window(fd, at, ready_map::SIZE, Access::ReadWrite).unwrap())
 }
 
-/// Writes by one, and sees by the other.
+/// Checks that bytes written through one mapping are visible through the other.
 #[track_caller]
 fn is_seen(by: &SharedMapping, at: u64, window: &SharedMapping, said: &[u8]) {
     by.copy_in(0, said);
@@ -120,11 +120,11 @@ fn programs_map_their_memory_where_it_begins() {
     let world = GuestMachine::start();
     let (mut a, mut b) = (world.program("a"), world.program("b"));
     for program in [&a, &b] {
-        // The domain ring, the daemon's ready map, its own ready map.
+        // The domain ring, the daemon's ready map, the domain's own ready map.
         assert_eq!(program.offsets.iter().map(|(nth, _)| *nth).collect::<Vec<_>>(), [0, 1, 3]);
         for &(nth, at) in &program.offsets {
             assert!((EXTENTS_OFFSET..32 << 20).contains(&at), "{at}");
-            // Each of them is all of the window, and nothing of it is taken for it.
+            // Each file is the whole window, and takes no additional memory of it.
             let file = &program.fds[usize::from(nth)];
             assert!(rustix::fs::fstat(file).unwrap().st_size.unsigned_abs() >= WINDOW_BYTES_MIN);
             is_seen(&map(file, at), at, &world.machine.memory, b"seen by the host");
@@ -136,12 +136,12 @@ fn programs_map_their_memory_where_it_begins() {
     let ((_, at_a_fds), (offer, at_b_fds)) = (a.client.offered(), b.client.offered());
     assert_eq!((at_a[0], at_a.len(), at_b.len()), (at_b[0], 2, 2), "the channel, and the other one's ready map");
     is_seen(&map(&at_a_fds[0], at_a[0].1), 0, &map(&at_b_fds[0], at_b[0].1), b"from a to b");
-    // They ring each other without their daemon.
+    // The programs ring each other without their daemon.
     let (heard, rings) = (Doorbell::from(a.fds.remove(4)), Doorbell::from(at_b_fds[2].try_clone().unwrap()));
     heard.clear();
     rings.ring();
     assert!(heard.wait(Duration::ZERO));
-    // A region, which programs would have of their own, is not there.
+    // Regions are refused, because they would need private memory of the programs.
     b.client.send(AcceptChannel { channel: offer.channel }, &[]);
     a.client.receive_matching(|heard| matches!(heard.message, ToClient::ChannelOpen(_)));
     let used = row(&world.bed, "web").used_bytes;
@@ -156,7 +156,7 @@ fn passes_rings_on_and_rings_listeners_at_intervals() {
     let world = GuestMachine::start();
     let a = world.program("a");
     let registers = || std::fs::read(world.function.path().join("resource0")).unwrap()[12..16].to_vec();
-    // The host's worker hears at vector 1; what is written for its daemon, at 0, may come after that.
+    // The host's worker listens at vector 1. Writes for the host daemon, at vector 0, may follow.
     let worker = Doorbell::from(a.fds[2].try_clone().unwrap());
     until("no register is written", || {
         worker.ring();
@@ -188,9 +188,9 @@ fn refuses_other_users_and_libraries_without_placed_memory() {
     assert!(refused.text.as_str().contains("only root may"), "{}", refused.text);
 }
 
-/// The first that another user hears.
+/// Returns the first message that a connection of another user receives.
 fn as_user(uid: u32, socket: PathBuf) -> ReceivedMessage {
-    // Who connects is whoever the connecting thread is.
+    // The kernel reports the credentials of the connecting thread.
     let connect = move || {
         let uid = rustix::process::Uid::from_raw(uid);
         rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
@@ -199,7 +199,7 @@ fn as_user(uid: u32, socket: PathBuf) -> ReceivedMessage {
     Client::new(std::thread::spawn(connect).join().unwrap()).receive().unwrap()
 }
 
-/// What is written there is in no memory of a program's.
+/// Checks that bytes written to the window are not visible in the memory of a program.
 #[track_caller]
 fn is_apart(window: &SharedMapping, program: &Program) {
     const SAID: &[u8] = b"written by who was here before";
@@ -215,11 +215,11 @@ fn is_apart(window: &SharedMapping, program: &Program) {
 fn does_not_reuse_a_revoked_extent_while_it_is_mapped() {
     let world = GuestMachine::start();
     let (a, b) = (world.program("a"), world.program("b"));
-    // Whose connection ends may have its memory still, be it a part.
+    // After its connection has ended, a program may still map its memory, or a part of it.
     let ready_map_of_a = map(&a.fds[3], a.offsets[2].1);
     drop(a);
     until_row(&world.bed, "web", |row| row.domains == 1);
-    // What was revoked later is not kept with that, nor is what nobody maps.
+    // Extents that were revoked later are reclaimed, and so are extents without a mapping.
     drop(b);
     let is_kept = |row: &GuestRow| row.used_bytes == Some(EXTENTS_OFFSET + ready_map::SIZE.0);
     until_row(&world.bed, "web", |row| row.domains == 0 && is_kept(row));
@@ -236,7 +236,7 @@ fn does_not_reuse_extents_that_old_programs_still_map_after_a_restart() {
     let [ring, ready_map_of_a] = [(0, 0), (3, 2)].map(|(fd, nth)| map(&a.fds[fd], a.offsets[nth].1));
     world.daemon.stop();
     world.daemon = serve(&world.function);
-    // For the host all is free. Whoever is handed any of it is sent away, until there is other memory.
+    // The host considers all extents free. A program that would get a mapped one is refused, until other memory is allocated.
     let b = until("nobody can attach", || {
         let mut client = world.daemon.served();
         let ToClient::DescriptorOffsets(DescriptorOffsets { memory }) =

@@ -1,4 +1,4 @@
-//! Frames of boards for those who may see them: a board over UDP, on the loopback interface, and another host that is a socket here.
+//! Captures of frames by authorized programs. A board runs over UDP on the loopback interface; the other host is a socket of the test.
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -20,7 +20,7 @@ use crate::testbed::{Client, Testbed, name, versions_of};
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// A daemon with a board over UDP, and the host that it reaches by it.
+/// A daemon with a board over UDP, and the socket of the other host.
 struct LinkedBoard {
     bed: Testbed,
     host: UdpSocket,
@@ -31,7 +31,7 @@ impl LinkedBoard {
     fn new() -> Self {
         static TESTS: AtomicU8 = AtomicU8::new(0);
         let host = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // Other runs of these tests have other addresses of the loopback interface.
+        // Concurrent runs of these tests use different loopback addresses.
         let [_, high, middle, low] = std::process::id().to_be_bytes();
         let ours = Ipv4Addr::new(127, 64 | high, middle, low.clamp(1, 254));
         let board = (ours, 10_000 + u16::from(TESTS.fetch_add(1, Ordering::Relaxed)));
@@ -47,7 +47,7 @@ impl LinkedBoard {
         Self { bed: Testbed::with(&config), host, board }
     }
 
-    /// The other host asks to connect to this endpoint.
+    /// Sends a request of the other host to connect to this endpoint.
     fn connect_to(&self, endpoint: u8) {
         let body = ConnectRequest {
             dst_endpoint: EndpointNumber(endpoint),
@@ -65,7 +65,7 @@ impl LinkedBoard {
         self.host.send_to(&frame, self.board).unwrap();
     }
 
-    /// Bytes that are no packet of MX, but come in a frame of it.
+    /// Sends bytes that are not an MX packet, in a frame with the MX Ethernet type.
     fn send_garbage(&self, bytes: usize) {
         let mut frame = [&OURS[..], &THEIRS, &[0x86, 0xdf]].concat();
         frame.resize(bytes, 0xaa);
@@ -84,14 +84,15 @@ fn all() -> Capture {
     Capture { board: None, domain: None, snap_bytes: u32::MAX }
 }
 
-/// Which way it went, what it is, how many bytes it had and how many are here.
+/// The direction of a frame, its type, its original length and its captured length.
 type CapturedFrame = (CaptureDirection, Option<PacketType>, u32, usize);
 
 fn kind(frame: &[u8]) -> Option<PacketType> {
     wire::parse(Dialect::OPEN_MX, frame).ok().map(|(_, packet)| packet.kind())
 }
 
-/// Frames but the board's own greetings, until so many have come; then the end. Answers what was seen and how many are missing.
+/// Reads `wanted` frames other than the board's own greetings, then ends the capture. Returns the frames and the statistics of seen and missing
+/// ones.
 fn frames(stream: UnixStream, wanted: usize) -> (Vec<CapturedFrame>, [u64; 2]) {
     let (mut frames, mut told, mut interfaces) = (Vec::new(), BTreeMap::new(), 0);
     let mut reader = CaptureReader::new(BufReader::new(stream.try_clone().unwrap()));
@@ -148,7 +149,7 @@ fn a_domain_s_frames_are_those_of_its_endpoints() {
         other => panic!("{other:?}"),
     };
     web.request(MxOpen { board: Some(1), endpoint: Some(4), key: 5, index }, &[]).unwrap();
-    // A domain may ask too.
+    // A domain may request a capture, too.
     let stream = begin(&mut web, Capture { board: Some(1), domain: Some(welcomed.id()), snap_bytes: 40 }).unwrap();
     wired.send_garbage(200);
     wired.connect_to(9);
@@ -167,14 +168,14 @@ fn ended_captures_leave_nothing_and_others_continue() {
     let mut held: Vec<_> = (0..4).map(|_| begin(&mut client, all()).unwrap()).collect();
     assert_eq!(begin(&mut client, all()).err(), Some(Reason::TooManyRequests));
     held.pop();
-    // The place is free once the daemon has seen that it is.
+    // The slot is free once the daemon has noticed the end of the capture.
     let again = loop {
         match begin(&mut client, all()) {
             Ok(stream) => break stream,
             Err(reason) => assert_eq!(reason, Reason::TooManyRequests),
         }
     };
-    drop(client); // A capture is not its connection's.
+    drop(client); // A capture does not end with the connection that requested it.
     wired.connect_to(9);
     for stream in held.into_iter().chain([again]) {
         assert_eq!(frames(stream, 2).0.len(), 2);
@@ -186,7 +187,7 @@ fn a_reader_that_is_slow_misses_frames_and_is_told_how_many() {
     let wired = LinkedBoard::new();
     let mut client = wired.bed.greeted();
     let stream = begin(&mut client, all()).unwrap();
-    // More than all buffers hold, and the daemon answers all the while.
+    // Sends more than all buffers hold. The daemon answers queries meanwhile.
     while client.report::<MxReport>(Topic::Mx, &[]).unwrap().boards[1].links[0].received_frames < 400 {
         (0..10).for_each(|_| wired.send_garbage(60_000));
     }
@@ -230,7 +231,7 @@ fn refuses_captures_with_the_reason() {
     assert_eq!(begin(&mut client, of(Some(0), None)).err(), Some(Reason::MxNoLinks));
     assert_eq!(begin(&mut client, of(Some(2), None)).err(), Some(Reason::MxBoardUnknown));
     assert_eq!(begin(&mut client, of(None, DomainId::new(77))).err(), Some(Reason::NoSuchDomain));
-    // Nothing that could make the daemon wait.
+    // Descriptors that could block the daemon are refused.
     let (datagrams, _other) = UnixDatagram::pair().unwrap();
     let (_, pipe) = std::io::pipe().unwrap();
     let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

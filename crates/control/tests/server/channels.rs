@@ -85,7 +85,7 @@ fn a_listener_that_is_out_of_something_may_be_asked_again() {
     }
 }
 
-/// What an offer is of: the slabs it says, and as much memory.
+/// Receives an offer. Returns the channel and the size of its slabs, and checks that the memory has the corresponding size.
 fn offered_slab(client: &mut Client) -> (ChannelId, u32) {
     let (offer, fds) = client.offered();
     let bytes = rustix::fs::fstat(&fds[0]).unwrap().st_size as u64;
@@ -115,7 +115,7 @@ fn offers_smaller_slabs_when_a_channel_cannot_be_mapped() {
     let report: Channels = bed.greeted().report(Topic::Channels, &[]).unwrap();
     let shown = report.pairs[0].channel.as_ref().map(|channel| channel.slab_bytes);
     assert_eq!(shown, Some(SLAB_BYTES_MIN));
-    // The same where it is the one that asks, and for nobody else.
+    // The next slabs are also smaller if the requester itself refuses. Requests of other domains are not affected.
     let (mut c, _) = bed.attached("c");
     for (attempt, bytes) in [(1, 1 << 20), (2, 256 << 10)] {
         c.send(RequestChannel { peer: ours.id(), attempt }, &[]);
@@ -229,6 +229,6 @@ fn a_thousand_channels_come_and_go_without_leaving_anything() {
         a.receive_matching(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
     }
     b.expect_no_message();
-    // Other tests of this process come and go meanwhile, so a few do not count.
+    // Other tests of this process open and close descriptors meanwhile, so a small difference is allowed.
     assert!(crate::testbed::descriptors().unwrap() < before + 500);
 }

@@ -64,7 +64,7 @@ fn a_reader_that_does_not_read_is_not_flooded() {
     let memory = local::memory(RegionSize(8192)).unwrap();
     let refused = (0..2000).find_map(|_| grant(&mut a, theirs.id(), &memory, 0, 8192).err());
     assert_eq!(refused, Some(Reason::RegionsFull));
-    // It was not dropped for it, and everything that was promised to it comes.
+    // The domain was not dropped for this, and all its pending grants arrive.
     let granted = |heard: &crate::testbed::ReceivedMessage| matches!(heard.message, ToClient::Granted(_));
     (0..64).for_each(|_| drop(b.receive_matching(granted)));
     b.request(Lookup { name: crate::testbed::name("a") }, &[]).unwrap();

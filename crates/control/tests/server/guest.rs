@@ -1,4 +1,4 @@
-//! A guest made of a connection and a window, driven by hand.
+//! A simulated guest that consists of a connection and a window, driven by the tests.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -20,25 +20,25 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::testbed::{Testbed, name};
 
-/// A guest as the configuration has it.
+/// Returns the configuration of a guest.
 pub(crate) fn configured(guest: &str, window_mib: u64, vectors: u16) -> String {
     let user = rustix::process::geteuid().as_raw();
     format!("[[kvm.guest]]\nname = \"{guest}\"\nuser = {user}\nwindow_mib = {window_mib}\nvectors = {vectors}\n")
 }
 
-/// A machine with a device, and what a daemon in it does; by hand.
+/// A machine with a device, and the protocol of the guest daemon in it, driven by the tests.
 pub(crate) struct Guest {
     pub(crate) qemu: OwnedFd,
     pub(crate) window: OwnedFd,
     pub(crate) memory: SharedMapping,
     pub(crate) proxy_ring: ProxyRing<SharedMapping>,
-    /// What rings the host's vectors.
+    /// Doorbells that ring the host's vectors.
     pub(crate) to_host: Vec<OwnedFd>,
-    /// Where rings of the guest's vectors are heard.
+    /// Descriptors that receive the rings of the guest's vectors.
     pub(crate) from_host: Vec<OwnedFd>,
     serial: RequestSerial,
     call: u32,
-    /// Answers that revoked extents are reclaimed.
+    /// Whether the guest reports revoked extents as reclaimed.
     pub(crate) answers: bool,
 }
 
@@ -47,7 +47,7 @@ fn map(window: &OwnedFd, at: u64, bytes: u64) -> SharedMapping {
 }
 
 impl Guest {
-    /// QEMU has connected, and nobody has spoken.
+    /// Connects as QEMU. No guest daemon has requested a session.
     pub(crate) fn plug_in(bed: &Testbed) -> Self {
         Self::plug_in_as(bed, "web")
     }
@@ -62,10 +62,10 @@ impl Guest {
             assert_eq!(seqpacket::receive(&qemu, &mut number, &mut fds, true).unwrap(), 8);
             (i64::from_le_bytes(number), fds.pop())
         };
-        assert_eq!((next().0, next().0), (0, 1)); // The protocol's version, and our number.
+        assert_eq!((next().0, next().0), (0, 1)); // The version of the protocol, and the guest's peer number.
         let (-1, Some(window)) = next() else { panic!("the window") };
         let (mut to_host, mut from_host) = (Vec::new(), Vec::new());
-        // Toward the host the proxy's vector and the worker's; four toward us.
+        // Toward the host, one vector for the proxy and one for the worker; four toward the guest.
         for _ in 0..2 + 4 {
             match next() {
                 (0, Some(doorbell)) => to_host.push(doorbell),
@@ -89,7 +89,7 @@ impl Guest {
         }
     }
 
-    /// Its daemon has called, and was answered.
+    /// Connects as QEMU, and starts a proxy session.
     pub(crate) fn start(bed: &Testbed) -> Self {
         Self::start_as(bed, "web")
     }
@@ -101,7 +101,7 @@ impl Guest {
         guest
     }
 
-    /// The host has made its head page.
+    /// Waits until the host has initialized the head page.
     pub(crate) fn wait_for_head(&self) {
         self.wait_for(|memory| (MAGIC_WORD..).zip(MAGIC).all(|(at, word)| memory.load(at, Ordering::Acquire) == word));
     }
@@ -128,7 +128,7 @@ impl Guest {
     }
 
     pub(crate) fn wait_for(&self, what: impl Fn(&SharedMapping) -> bool) {
-        // The head page is made before the first ring; then each change is rung for.
+        // The host initializes the head page before its first ring, and rings after each change.
         let begun = std::time::Instant::now();
         while !what(&self.memory) {
             assert!(begun.elapsed().as_secs() < 20, "the host does nothing");
@@ -158,7 +158,7 @@ impl Guest {
         );
     }
 
-    /// The next frame and its content, but for those that only count.
+    /// Returns the next frame and its content, and skips acknowledgements.
     pub(crate) fn next(&mut self) -> (ProxyFrame, Vec<u8>) {
         loop {
             match self.next_that_is_here() {
@@ -168,7 +168,7 @@ impl Guest {
         }
     }
 
-    /// The same, without waiting for it.
+    /// Returns the next frame as `next` does, if one is already in the ring.
     pub(crate) fn next_that_is_here(&mut self) -> Option<(ProxyFrame, Vec<u8>)> {
         let mut content = Vec::new();
         loop {
@@ -182,7 +182,7 @@ impl Guest {
         }
     }
 
-    /// The next message to any connection, with what it hands.
+    /// Returns the next message to any connection, with its resources.
     pub(crate) fn receive_any(&mut self) -> (u32, ToClient, Vec<ResourceRef>) {
         loop {
             let (frame, content) = self.next();
@@ -198,14 +198,14 @@ impl Guest {
         }
     }
 
-    /// The next message, which is to this connection.
+    /// Returns the next message, and checks that it is for this connection.
     pub(crate) fn receive_message(&mut self, connection: u32) -> (ToClient, Vec<ResourceRef>) {
         let (to, message, resources) = self.receive_any();
         assert_eq!(to, connection, "{message:?}");
         (message, resources)
     }
 
-    /// The domain at connection 1 opens an endpoint that has this number on the first MX board.
+    /// Opens an endpoint with this number on the first MX board, for the domain at connection 1.
     pub(crate) fn open_mx(&mut self, number: u32) {
         self.send(1, OpenEndpoint { index: None, label: None });
         let index = match self.receive_message(1).0 {
@@ -240,7 +240,7 @@ pub(crate) fn status(bed: &Testbed) -> StatusReport {
     bed.greeted().report(Topic::Status, &[]).unwrap()
 }
 
-/// Waits until the daemon knows of so many domains.
+/// Waits until the daemon reports `count` domains.
 pub(crate) fn until_domains(bed: &Testbed, count: usize) {
     let begun = std::time::Instant::now();
     while domains(bed).domains.len() != count {
@@ -248,12 +248,12 @@ pub(crate) fn until_domains(bed: &Testbed, count: usize) {
     }
 }
 
-/// How a guest is.
+/// Returns the daemon's report about a guest.
 pub(crate) fn row(bed: &Testbed, guest: &str) -> GuestRow {
     status(bed).guests.unwrap().into_iter().find(|row| row.name == guest).unwrap()
 }
 
-/// How a guest is once that is so.
+/// Waits until the report about a guest fulfils a condition, and returns it.
 pub(crate) fn until_row(bed: &Testbed, guest: &str, so: impl Fn(&GuestRow) -> bool) -> GuestRow {
     let begun = std::time::Instant::now();
     loop {

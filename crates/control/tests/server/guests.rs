@@ -1,4 +1,4 @@
-//! Guests: their programs become domains, and whatever a guest does to its window, the others do not notice.
+//! Guests: their programs become domains. Writes of a guest to its own window do not affect others.
 
 use std::sync::atomic::Ordering;
 
@@ -47,7 +47,7 @@ fn a_program_of_a_guest_is_a_domain_whose_memory_lies_in_the_window() {
     assert_eq!((known.domains[0].guest.as_deref(), known.domains[0].pid), (Some("web"), None));
     let row = status(&bed).guests.unwrap().remove(0);
     assert!(row.daemon && row.domains == 1 && row.used_bytes > Some(EXTENTS_OFFSET), "{row:?}");
-    // Its end takes back what it had, and says so.
+    // The end of the connection revokes its extents, and the guest is notified.
     guest.frame(ProxyFrameKind::Closed, 1, &[]);
     let extents: Vec<u64> = handed
         .iter()
@@ -58,7 +58,7 @@ fn a_program_of_a_guest_is_a_domain_whose_memory_lies_in_the_window() {
         let (frame, content) = guest.next();
         match frame.kind {
             ProxyFrameKind::RevokedExtent => revoked.push(RevokedExtent::parse(&content).unwrap().offset),
-            kind => assert_eq!(kind, ProxyFrameKind::ControlPacket), // On its way when it closed.
+            kind => assert_eq!(kind, ProxyFrameKind::ControlPacket), // Sent before the connection was closed.
         }
     }
     revoked.sort_unstable();
@@ -77,7 +77,7 @@ fn clears_an_extent_before_it_is_reused() {
     until_domains(&bed, 0);
     guest.memory.copy_in(offset + bytes - 8, b"a secret");
     let mut connection = 2;
-    // First fit: as soon as the bytes are free they are the first.
+    // The allocator uses first fit, so it reuses the bytes as soon as they are free.
     loop {
         let (_, handed) = guest.attach(connection, &format!("other{connection}")).unwrap();
         if let ResourceRef::Extent { offset: other, generation: later, .. } = handed[0]
@@ -111,7 +111,7 @@ fn a_guest_has_as_many_domains_as_vectors() {
 
 #[test]
 fn a_full_window_makes_rings_smaller_and_refuses_with_the_reason_in_the_end() {
-    // A ring has two slabs of 4 MiB, and 16 MiB are not room for two rings and all else.
+    // A ring has two slabs of 4 MiB, and 16 MiB have no room for two rings and everything else.
     let bed = bed_with(16, 64, "[limits]\nslab_kib = 4096\n");
     let mut guest = Guest::start(&bed);
     let before = row(&bed, "web").used_bytes;
@@ -132,7 +132,7 @@ fn a_full_window_makes_rings_smaller_and_refuses_with_the_reason_in_the_end() {
         guest.frame(ProxyFrameKind::Closed, connection, &[]);
     }
     until_domains(&bed, 0);
-    // The data plane lets go of its memory in its own time.
+    // The data plane releases the memory asynchronously.
     let begun = std::time::Instant::now();
     while row(&bed, "web").used_bytes != before {
         assert!(begun.elapsed().as_secs() < 20, "{:?}", row(&bed, "web"));
@@ -240,7 +240,7 @@ fn ends_the_session_when_unacknowledged_messages_exceed_the_limit() {
     let bed = bed();
     let mut guest = Guest::start(&bed);
     guest.open(1);
-    // A report takes the control plane longer than a frame.
+    // The control plane needs more time for a report than for a frame.
     let ask = ToDaemon::from(Query { topic: Topic::Status, arguments: List::new(Vec::new()).unwrap() }).emit(None);
     let content = ControlPacket { resources: Vec::new(), message: &ask }.emit();
     let frame = ProxyFrame { kind: ProxyFrameKind::ControlPacket, connection: 1 };
@@ -251,7 +251,7 @@ fn ends_the_session_when_unacknowledged_messages_exceed_the_limit() {
     guest.wait_for(|memory| memory.load(SESSION_REPLY_WORD, Ordering::Acquire) == 0);
 }
 
-/// Numbers that look random and are the same each time.
+/// A generator of deterministic pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -270,7 +270,7 @@ fn hostile_window_writes_do_not_affect_others() {
         let mut guest = Guest::start(&bed);
         let (_, handed) = guest.attach(1, "hostile").unwrap();
         for _ in 0..50 {
-            // Mostly where it matters: the head, the proxy ring, the domain's ring and ready maps.
+            // Most writes go to sensitive places: the head, the proxy ring, the domain's ring and ready maps.
             let ResourceRef::Extent { offset, bytes, .. } = handed[[0, 1, 3][dice.next(3) as usize]] else { panic!() };
             let (at, within) =
                 [(0, 512), (PROXY_RING_OFFSET, 16384), (offset, bytes.min(16384))][dice.next(3) as usize];
@@ -305,7 +305,7 @@ fn keeps_channel_memory_until_the_peer_has_drained_it() {
     guest.send(2, AcceptChannel { channel });
     while !matches!(guest.receive_message(1).0, ToClient::ChannelOpen(_)) {}
     guest.frame(ProxyFrameKind::Closed, 1, &[]);
-    // Ring and ready map of the one are taken back, the channel is not, though the other one was told of its end.
+    // Ring and ready map of the first domain are revoked. The channel is not, although the other domain was notified of the first one's end.
     let (mut told, mut revoked) = (false, Vec::new());
     while !told || revoked.len() < 2 {
         let (frame, content) = guest.next();

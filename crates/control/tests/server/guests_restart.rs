@@ -1,4 +1,4 @@
-//! Guests whose host's daemon is started again, and daemons that hang.
+//! Guests when the host daemon restarts, and daemons that hang.
 
 use std::sync::atomic::Ordering;
 
@@ -28,7 +28,7 @@ fn a_guest_keeps_its_device_when_its_hosts_daemon_is_started_again() {
     for round in 1..=3 {
         bed.stop();
         bed.restart_with_stored(&config);
-        // What was said with the daemon before is over, and the guest's daemon hears it.
+        // The session with the previous host daemon is over, and the guest daemon is notified.
         guest.wait_for(|memory| memory.load(SESSION_REPLY_WORD, Ordering::Acquire) == 0);
         let found = row(&bed, "web");
         assert_eq!(
@@ -39,12 +39,12 @@ fn a_guest_keeps_its_device_when_its_hosts_daemon_is_started_again() {
         guest.call();
         let (after, _) = guest.attach(1, "solver").unwrap();
         assert!(after.domain.number() > before.domain.number());
-        // What it was reached by is kept for nobody else.
+        // The endpoint number is free again.
         guest.open_mx(5);
         before = after;
         assert_eq!(row(&bed, "web").state.as_deref(), Some("attached"));
     }
-    // Its end is the end of what was kept.
+    // When the guest ends, its stored descriptors are removed.
     drop(guest);
     until_domains(&bed, 0);
     bed.wait_until_stored(0);
@@ -61,7 +61,7 @@ fn next_daemon_answers_a_pending_session_request() {
     let guest = Guest::start(&bed);
     bed.wait_until_stored(2);
     bed.stop();
-    // The guest's daemon was started again meanwhile.
+    // The guest daemon has restarted in the meantime.
     guest.memory.store(SESSION_REQUEST_WORD, 4711, Ordering::Release);
     bed.restart_with_stored(&config);
     guest.ring();
@@ -106,7 +106,7 @@ fn reports_a_hanging_guest_daemon_without_ending_it() {
     let bed = Testbed::with(&configured("web", 32, 4));
     let mut guest = Guest::plug_in(&bed);
     guest.wait_for(|memory| memory.load(HOST_HEARTBEAT_WORD, Ordering::Relaxed) != 0);
-    // It beats once, calls, and then never again.
+    // The guest daemon sends one heartbeat and a session request, and then hangs.
     guest.memory.store(GUEST_HEARTBEAT_WORD, 1, Ordering::Relaxed);
     guest.call();
     let (mut local, _) = bed.attached("local");
@@ -119,7 +119,7 @@ fn reports_a_hanging_guest_daemon_without_ending_it() {
         "{found:?}"
     );
     local.expect_no_message();
-    // It comes back, and is the same.
+    // The guest daemon recovers, and its session continues.
     guest.memory.store(GUEST_HEARTBEAT_WORD, 2, Ordering::Relaxed);
     until_row(&bed, "web", |row| row.state.as_deref() == Some("attached"));
     guest.send(1, Lookup { name: name("local") });
@@ -130,7 +130,7 @@ fn reports_a_hanging_guest_daemon_without_ending_it() {
 fn guest_daemon_without_heartbeats_stays_attached() {
     let bed = Testbed::with(&configured("web", 32, 4));
     let guest = Guest::start(&bed);
-    // The host has looked several times.
+    // Waits until the host has checked several times.
     let begun = guest.memory.load(HOST_HEARTBEAT_WORD, Ordering::Relaxed);
     guest.wait_for(|memory| {
         memory.load(HOST_HEARTBEAT_WORD, Ordering::Relaxed) > begun + HEARTBEAT_TIMEOUT_MS / 1000 + 1

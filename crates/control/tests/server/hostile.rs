@@ -1,4 +1,4 @@
-//! Clients that do what no library does. The daemon goes on, and so do the others.
+//! Clients that violate the protocol. The daemon continues to serve the others.
 
 use std::os::fd::AsFd as _;
 
@@ -62,7 +62,7 @@ fn drops_only_the_connection_that_does_not_read() {
     let (bad, theirs) = bed.attached("bad");
     good.request(Lookup { name: name("bad") }, &[]).unwrap();
     let lookup = ToDaemon::from(Lookup { name: name("nobody") }).emit(RequestSerial::new(1));
-    // Answers pile up until the daemon has had enough; then it closes, and sending fails.
+    // Replies are queued up to the limit. Then the daemon closes the connection, and sending fails.
     while bad.send_raw(&lookup, &[]).is_ok() {}
     assert_eq!(good.receive_message().message, PeerGone { peer: theirs.id(), reason: Reason::ControlQueueFull }.into());
     let status: StatusReport = good.report(Topic::Status, &[]).unwrap();

@@ -1,4 +1,4 @@
-//! A monitor of QEMU's, by hand: it plugs windows into a machine that is none, or does not.
+//! A simulated QEMU monitor. It plugs windows into a machine that does not exist, or refuses to.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -11,31 +11,31 @@ use std::time::Duration;
 use isthmus_platform::seqpacket;
 use serde_json::{Value, json};
 
-/// How it behaves.
+/// The behaviour of a monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MonitorBehaviour {
-    /// As QEMU does.
+    /// Behaves as QEMU does.
     Honest,
-    /// As QEMU does where a device needs a free port.
+    /// Behaves as QEMU does if a device needs a free port.
     Ports,
-    /// It says no to this command.
+    /// Refuses this command.
     Refuses(&'static str),
-    /// It takes commands and never answers.
+    /// Accepts commands and never responds.
     Hangs,
-    /// It says that all is done, and does nothing.
+    /// Reports success and does nothing.
     Lies,
 }
 
-/// What was plugged in: a device of this number, which shows this memory.
+/// A plugged device: its peer number, and the memory of its window.
 pub(crate) struct PluggedWindow {
     pub(crate) peer: i64,
     pub(crate) memory: OwnedFd,
 }
 
-/// See the module.
+/// A simulated QEMU monitor.
 pub(crate) struct Monitor {
     plugged: Receiver<PluggedWindow>,
-    /// Where devices are, by their names.
+    /// The sockets of the devices, by name.
     devices: Arc<Mutex<BTreeMap<String, OwnedFd>>>,
 }
 
@@ -46,7 +46,7 @@ impl Monitor {
         let devices = Arc::<Mutex<BTreeMap<String, OwnedFd>>>::default();
         let known = Arc::clone(&devices);
         std::thread::spawn(move || {
-            // One at a time, as QEMU; until the test ends.
+            // Serves one connection at a time, as QEMU does, until the test ends.
             for socket in listener.incoming().flatten() {
                 MonitorConnection {
                     socket,
@@ -61,12 +61,12 @@ impl Monitor {
         Self { plugged, devices }
     }
 
-    /// What is plugged in next.
+    /// Waits for the next plugged device.
     pub(crate) fn plugged(&self) -> PluggedWindow {
         self.plugged.recv_timeout(Duration::from_secs(20)).expect("a window is plugged in")
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub(crate) fn devices(&self) -> usize {
         self.devices.lock().unwrap().len()
     }
@@ -122,7 +122,7 @@ impl MonitorConnection {
                 }
                 let devices = self.devices.lock().unwrap();
                 let plugged = plug(devices.get(arguments["chardev"].as_str().unwrap()).ok_or("no such chardev")?);
-                let _ = self.sender.send(plugged); // A test may not care.
+                let _ = self.sender.send(plugged); // The test may have dropped the receiver.
                 Ok(json!({}))
             }
             "device_del" => Ok(json!({})),
@@ -135,7 +135,7 @@ impl MonitorConnection {
     }
 
     fn send(&self, value: &Value) {
-        let _ = rustix::io::write(&self.socket, format!("{value}\n").as_bytes()); // Who has hung up does not hear it.
+        let _ = rustix::io::write(&self.socket, format!("{value}\n").as_bytes()); // The client may have closed the connection.
     }
 
     fn command(&mut self, received: &mut Vec<u8>) -> Option<Value> {
@@ -154,7 +154,7 @@ impl MonitorConnection {
     }
 }
 
-/// What QEMU does when it makes a device.
+/// Reads a device's messages as QEMU does when it creates the device.
 fn plug(socket: &OwnedFd) -> PluggedWindow {
     let next = || {
         let (mut number, mut fds) = ([0; 8], Vec::new());

@@ -91,7 +91,7 @@ fn connect_finds_an_endpoint_by_number_and_key() {
     assert_eq!(a.mx_connect(nic + 1, endpoint, 0x1234_5678), Err(Reason::MxNicUnknown));
     assert_eq!(a.mx_connect(u64::MAX, endpoint, 0x1234_5678), Err(Reason::MxNicUnknown));
     assert_eq!(b.mx_connect(nic, endpoint, 0x1234_5678), Ok(there), "its own");
-    // Who has found somebody hears when that one goes, and can still say who it was.
+    // A domain that has connected to a peer is notified when the peer is gone, and can still resolve its address.
     assert_eq!(a.mx_resolve(theirs.id(), at), Ok((nic, endpoint)));
     b.request(Detach {}, &[]).unwrap();
     let gone = a.receive_matching(|heard| matches!(heard.message, ToClient::PeerGone(_)));
@@ -159,7 +159,7 @@ fn a_domain_that_comes_back_has_its_number_again() {
     assert_eq!(b.mx_connect(nic, 7, 5).map(|found| found.domain), Ok(ours.id()));
 }
 
-/// A board with a link, by which a board is known that nobody answers for.
+/// A board with a link, and a peer board that does not respond.
 const SILENT_PEER: &str = "[[mx.board]]\nlinks = [{ udp = \"127.0.0.1:PORT\", peers = [\"127.0.0.1:9\"] }]\n\
                            peers = [{ mac = \"02:00:00:00:00:0b\", name = \"silent:0\" }]\n";
 
@@ -168,7 +168,7 @@ const GIVE_UP_S: u64 = 60;
 const SILENT_NIC: u64 = 0x0200_0000_000B;
 
 impl Client {
-    /// Connects to endpoints that say nothing; the reasons of those connects that are refused at once, with what is said.
+    /// Connects to endpoints that do not respond. Returns the reasons and texts of the connects that were refused at once.
     fn mx_connect_to_silent(&mut self, connects: u32) -> Vec<(Reason, String)> {
         for connect in 0..connects {
             self.send(MxConnect { nic: SILENT_NIC, endpoint: connect % 32, key: 0 }, &[]);
@@ -186,7 +186,7 @@ impl Client {
     }
 }
 
-/// A daemon with the configuration above and a port that is free, whose board knows the other one.
+/// Starts a daemon with the configuration above and a free port. Its board knows the silent peer.
 fn beside_a_silent_peer(more: &str) -> Testbed {
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     Testbed::with(&format!("{more}{}", SILENT_PEER.replace("PORT", &port.to_string())))
@@ -235,7 +235,7 @@ fn metrics_include_mx_board_counters() {
         "isthmus_mx_remote_peers{board=\"0\"} 0",
         "isthmus_mx_pending_connects 3",
     ];
-    // What workers count is shown a little later.
+    // The counters of workers are published with a delay.
     let mut text = String::new();
     let late = eventually(Deadline::secs(GIVE_UP_S), || {
         text = asks.report::<MetricsText>(Topic::Metrics, &[]).unwrap().text;

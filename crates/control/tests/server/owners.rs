@@ -1,4 +1,5 @@
-//! Domains of different users: kept apart unless the policy says otherwise, and never with a grant that stays.
+//! Domains of different users are isolated unless the policy allows communication. Even then a domain cannot grant memory to a domain of
+//! another user.
 
 use std::os::fd::AsFd as _;
 
@@ -12,7 +13,7 @@ use crate::testbed::{AttachedDomain, Client, Testbed, channel, inode};
 
 const USERS: &str = "[policy]\nattach = \"any-user\"\n";
 
-/// Two domains of two users; none where tests may not be other users.
+/// Attaches two domains of two users. Returns `None` if the test cannot change its user.
 fn two(bed: &Testbed) -> Option<[(Client, AttachedDomain); 2]> {
     let attached = |uid: u32, name: &str| {
         let mut client = bed.greeted_as(uid)?;
@@ -44,10 +45,10 @@ fn users_that_may_talk_have_ready_maps_of_their_own_and_no_grants() {
     let [(at_a, fds_a), (at_b, fds_b)] = channel(&mut a, &mut b, theirs.id());
     assert!(at_a.new_ready_map && at_b.new_ready_map && at_a.ready_map != ReadyMapIndex::DAEMON);
     assert_eq!((at_a.peer_owner, at_b.peer_owner), (Owner(70002), Owner(70001)));
-    // The one sets bits in the other one's new ready map, not in the one that domains of its own user use.
+    // Each domain sets bits in the other's new ready map, not in the one that domains of the other's own user share.
     assert_eq!((inode(&fds_a[1]), inode(&fds_b[1])), (inode(&fds_b[3]), inode(&fds_a[3])));
     assert_ne!(inode(&fds_a[1]), inode(&theirs.fds[3]));
-    // Rings go through a socket, whose ends are not the same file: nobody can make the other one wait.
+    // Rings go through a socket. Its two ends are different files, so neither side can block the other.
     assert!(
         rustix::net::sockopt::socket_type(&fds_a[2]).is_ok() && rustix::net::sockopt::socket_type(&fds_b[4]).is_ok()
     );
@@ -57,7 +58,7 @@ fn users_that_may_talk_have_ready_maps_of_their_own_and_no_grants() {
     assert_eq!(a.request(grant, &[memory.as_fd()]).err(), Some(Reason::DifferentOwner));
     let why: isthmus_report::Why = a.report(Topic::Why, &["a", "b"]).unwrap();
     assert_eq!((why.path.as_str(), why.large.unwrap().reason.as_str()), ("channel", "different-owner"));
-    // The daemon's ready map is another one for each of them.
+    // The daemon has a separate ready map for each of them.
     assert_ne!(inode(&ours.fds[1]), inode(&theirs.fds[1]));
     b.expect_no_message();
 }

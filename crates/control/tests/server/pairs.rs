@@ -1,4 +1,4 @@
-//! Pair windows: made by their monitors at the first message, and gone when they have to be.
+//! Pair windows: created through the monitors at the first message, and removed when necessary.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::guest::Guest;
 use crate::monitor::{Monitor, MonitorBehaviour};
 use crate::testbed::Testbed;
 
-/// Two guests, with a domain each, whose monitors behave so; None: the daemon is not given one.
+/// Two guests with a domain each, and their simulated monitors.
 struct TwoGuests {
     bed: Testbed,
     guests: [Guest; 2],
@@ -48,12 +48,12 @@ impl TwoGuests {
         Self { bed, guests, received, monitors, domains, folder }
     }
 
-    /// The first guest's domain asks for a channel with the other one's.
+    /// Requests a channel from the first guest's domain to the second's.
     fn request(&mut self) {
         self.guests[0].send(1, RequestChannel { peer: self.domains[1], attempt: 1 });
     }
 
-    /// Why the first one's request was refused.
+    /// Returns the reason why the first guest's request was refused.
     fn refused(&mut self) -> Reason {
         match self.guests[0].receive_message(1).0 {
             ToClient::ChannelRefused(refused) => {
@@ -64,7 +64,7 @@ impl TwoGuests {
         }
     }
 
-    /// The reason that `isthmus why` reports.
+    /// Returns the reason that `isthmus why` reports.
     fn why(&self) -> Option<String> {
         let why: Why = self.bed.greeted().report(Topic::Why, &["web1", "base1"]).unwrap();
         why.reason.map(|reason| reason.reason)
@@ -78,7 +78,7 @@ impl TwoGuests {
         }
     }
 
-    /// Both guests show the window that is plugged into them; its memory as each of them has it.
+    /// Attaches the plugged window in both guests. Returns the memory as each guest maps it.
     fn show(&mut self) -> (WindowId, [SharedMapping; 2]) {
         let plugged = [0, 1].map(|at| self.monitors[at].as_ref().unwrap().plugged());
         assert_eq!(plugged[0].peer, plugged[1].peer);
@@ -93,7 +93,7 @@ impl TwoGuests {
         (window, plugged.map(|plugged| map(plugged.memory)))
     }
 
-    /// What each is offered.
+    /// Receives the channel offer of each domain.
     fn offered(&mut self) -> [(ChannelOffer, Vec<ResourceRef>); 2] {
         [0, 1].map(|at| match self.guests[at].receive_message(1) {
             (ToClient::ChannelOffer(offer), handed) => (offer, handed),
@@ -101,7 +101,7 @@ impl TwoGuests {
         })
     }
 
-    /// A channel is there; what the first one was handed.
+    /// Opens a channel. Returns the resources that the first domain received.
     fn channel(&mut self) -> (ChannelId, WindowId, Vec<ResourceRef>) {
         self.request();
         let (window, _) = self.show();
@@ -121,17 +121,17 @@ impl TwoGuests {
     }
 }
 
-/// What QEMU receives about other guests: a doorbell of one, or that it is gone.
+/// A message to QEMU about another guest: a doorbell of the guest, or `None` if the guest is gone.
 type QemuMessage = (i64, Option<Doorbell>);
 
-/// Reads what QEMU receives, as soon as it does.
+/// Starts a thread that reads the messages to QEMU.
 fn receive_qemu_messages(guest: &Guest) -> Receiver<QemuMessage> {
     let (sender, received) = channel();
     let socket = guest.qemu.try_clone().unwrap();
     std::thread::spawn(move || {
         let (mut number, mut fds) = ([0; 8], Vec::new());
         while let Ok(8) = seqpacket::receive(&socket, &mut number, &mut fds, true) {
-            let _ = sender.send((i64::from_le_bytes(number), fds.pop().map(Doorbell::from))); // A test may not care.
+            let _ = sender.send((i64::from_le_bytes(number), fds.pop().map(Doorbell::from))); // The test may have dropped the receiver.
         }
     });
     received
@@ -146,7 +146,7 @@ fn programs_of_two_guests_get_a_channel_in_a_window_that_only_these_two_share() 
     let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest), Some(MonitorBehaviour::Ports)], "");
     assert_eq!(two.why().as_deref(), Some("channel-not-requested"));
     two.request();
-    // The machines know one another's doorbells before their windows are plugged in.
+    // Each machine receives the other's doorbells before the windows are plugged in.
     let doorbells = [0, 1].map(|at| peers(&two.received[at], 4));
     let (window, memory) = {
         two.until_why("pair-window-pending");
@@ -166,14 +166,14 @@ fn programs_of_two_guests_get_a_channel_in_a_window_that_only_these_two_share() 
             panic!("{handed:?}")
         };
         assert_eq!([channel, board, own], [window; 3]);
-        // What the one writes the other reads, and nothing was there before.
+        // Data that one guest writes is visible to the other, and the memory was zero before.
         let mut seen = [1; 8];
         memory[1 - at].copy_out(offset + 64 * (1 + at as u64), &mut seen);
         assert_eq!(seen, [0; 8]);
         memory[at].copy_in(offset + 64 * (1 + at as u64), b"in comm.");
         memory[1 - at].copy_out(offset + 64 * (1 + at as u64), &mut seen);
         assert_eq!(&seen, b"in comm.");
-        // What it rings is heard in the other guest; the proxy ring of that one is not rung.
+        // Its rings arrive in the other guest, but do not ring that guest's proxy ring.
         let (known, doorbell) = &doorbells[at][1];
         assert_eq!(*known, i64::from(peer));
         let heard = |vector: usize| Doorbell::from(two.guests[1 - at].from_host[vector].try_clone().unwrap());
@@ -189,7 +189,7 @@ fn programs_of_two_guests_get_a_channel_in_a_window_that_only_these_two_share() 
     assert!(matches!(two.guests[0].receive_message(1).0, ToClient::ChannelOpen(_)));
     let why: Why = two.bed.greeted().report(Topic::Why, &["web1", "base1"]).unwrap();
     assert_eq!((why.path.as_str(), why.reason.map(|reason| reason.reason)), ("channel", None));
-    // A second pair of programs finds the window there.
+    // A second pair of programs uses the existing window.
     let other = two.guests[1].attach(2, "base2").unwrap().0.domain;
     two.guests[0].send(1, RequestChannel { peer: other, attempt: 1 });
     match two.guests[0].receive_message(1) {
@@ -215,7 +215,7 @@ fn a_region_between_two_guests_lies_in_their_window_and_ends_with_it() {
     let [ResourceRef::PrivateExtent { window: ours, offset, .. }] = home[..] else { panic!("{home:?}") };
     let [ResourceRef::ReadOnlyExtent { window: theirs, offset: there, .. }] = view[..] else { panic!("{view:?}") };
     assert_eq!(([ours, theirs], offset), ([window; 2], there));
-    // A program of the owner's guest has no part in that window.
+    // A region for a program of the owner's guest is not in that window.
     let other = two.guests[0].attach(2, "web2").unwrap().0.domain;
     two.guests[0].send(1, CreateRegion { peer: other, region, bytes: 8192 });
     assert!(
@@ -243,9 +243,9 @@ fn a_monitor_that_refuses_leaves_the_pair_where_it_was_with_the_reason() {
         two.request();
         assert_eq!(two.refused(), Reason::PairWindowRefused, "{command}");
         assert_eq!(two.why().as_deref(), Some("pair-window-refused"));
-        // What the other one has got already is taken from it.
+        // The device that was already plugged into the other guest is removed.
         two.until_devices(0, 0);
-        // Nobody is asked again at once.
+        // The monitors are not asked again at once.
         two.request();
         assert_eq!(two.refused(), Reason::PairWindowRefused);
     }
@@ -311,7 +311,7 @@ fn peer_loses_the_pair_window_when_a_guest_ends() {
         assert!(begun.elapsed().as_secs() < 20);
         std::thread::yield_now();
     }
-    // Its machine knows the other one's doorbells no more.
+    // The doorbells of the other guest were removed from its machine.
     assert!(peers(&received[0], 5).last().unwrap().1.is_none());
     remaining.attach(2, "next").unwrap();
     let (_local, _) = bed.attached("local");
@@ -332,7 +332,7 @@ fn a_window_that_a_guest_loses_ends_the_channels_in_it() {
     }
     two.until_devices(0, 0);
     two.until_devices(1, 0);
-    // The next one is another one, with ready maps of its own.
+    // The next window is a new one with new ready maps.
     two.request();
     let (next, _) = two.show();
     assert_ne!(next, window);
@@ -347,7 +347,7 @@ fn removes_an_idle_pair_window() {
     let (_, _, _) = two.channel();
     two.guests[0].frame(ProxyFrameKind::Closed, 1, &[]);
     two.until_devices(0, 1);
-    // The domain that is left says that it has taken what lay in the channel.
+    // The remaining domain reports that it has read the messages in the channel.
     loop {
         if let ToClient::ChannelClosed(closed) = two.guests[1].receive_message(1).0 {
             two.guests[1].send(1, CloseChannel { channel: closed.channel, reason: Reason::ClosedLocally });

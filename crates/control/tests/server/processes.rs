@@ -10,7 +10,7 @@ use isthmus_platform::seqpacket;
 
 use crate::testbed::{Client, Testbed, name};
 
-/// Not a test: what the other processes run. It attaches, starts a child that inherits the connection, says so, and waits.
+/// Not a test: the program of the other processes. It attaches, starts a child that inherits the connection, reports this, and waits.
 #[test]
 #[ignore = "run by the tests below"]
 fn act_as_a_domain() {
@@ -28,7 +28,7 @@ fn act_as_a_domain() {
     }
 }
 
-/// The process, and the number of its child.
+/// Starts the process. Returns it with the process ID of its child.
 fn start(bed: &Testbed) -> (Child, u32) {
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "processes::act_as_a_domain", "--ignored", "--nocapture"])
@@ -41,7 +41,7 @@ fn start(bed: &Testbed) -> (Child, u32) {
     (process, child.unwrap())
 }
 
-/// Not a test: a daemon that may open few files.
+/// Not a test: a daemon with a low limit of open files.
 #[test]
 #[ignore = "run by the test below"]
 fn act_as_a_poor_daemon() {
@@ -59,7 +59,7 @@ fn act_as_a_poor_daemon() {
     }
 }
 
-/// Whichever descriptor it is that is missing.
+/// Tests each point at which the descriptors may run out.
 #[test]
 fn a_daemon_without_descriptors_refuses_and_goes_on() {
     (64..76).for_each(refuses_and_goes_on);
@@ -88,7 +88,7 @@ fn refuses_and_goes_on(room: u32) {
     };
     assert_eq!(refused, Reason::DaemonOutOfFds);
     assert!(domains.len() >= 5, "only {}", domains.len());
-    // Those that are there are served, and when one goes there is room again.
+    // Attached domains are served, and when one detaches there is room again.
     let peer = domains[1].1.id();
     domains[0].0.request(Lookup { name: name("domain-1") }, &[]).unwrap();
     domains.pop();
@@ -140,7 +140,7 @@ fn restarted_daemon_notices_dead_resumable_domains() {
     let ChannelOffer { channel, direction, slab, ready_map, ready_bit, peer_ready_bit, .. } = offer;
     let adopt = AdoptChannel { channel, peer, direction, slab, ready_map, ready_bit, peer_ready_bit };
     let memory = [std::os::fd::AsFd::as_fd(&fds[0])];
-    // The other end's process lives, so it is waited for, and no longer than that.
+    // The process of the other end is alive, so the daemon waits for it, but only as long as it lives.
     a.request(adopt, &memory).unwrap();
     victim.kill().unwrap();
     victim.wait().unwrap();

@@ -1,4 +1,4 @@
-//! Regions of guests' programs: extents of a window, which give way to channels.
+//! Regions of guests' programs: extents of a window, which are revoked if channels need the memory.
 
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{DomainId, RegionId};
@@ -20,7 +20,7 @@ fn start(window_mib: u64, more: &str) -> (Testbed, Guest) {
 /// An extent of a window: its window, offset, bytes and generation.
 type Extent = (WindowId, u64, u64, u32);
 
-/// A region is made: what its owner, at connection 1, and its reader are handed.
+/// Creates a region. Returns the extents that its owner, at connection 1, and its reader receive.
 fn made(guest: &mut Guest, reader: u32, region: u64) -> (Extent, Extent) {
     let (mut private, mut read_only) = (None, None);
     while private.is_none() || read_only.is_none() {
@@ -67,7 +67,7 @@ fn region_is_writable_for_its_owner_and_readable_for_its_peer() {
     assert!(
         matches!(guest.receive_message(1).0, ToClient::Refused(refused) if refused.reason == Reason::RegionTooSmall)
     );
-    // It is there as long as somebody reads it.
+    // The region exists as long as it has a reader.
     guest.send(1, Revoke { peer: two, region });
     assert!(matches!(guest.receive_message(2).0, ToClient::Revoked(revoked) if revoked.region == region));
     guest.send(1, Revoke { peer: three, region });
@@ -111,7 +111,7 @@ fn does_not_reuse_an_extent_before_the_guest_has_reclaimed_it() {
     }
 }
 
-/// Bytes of the guest's window that are not free.
+/// Returns the used bytes of the guest's window.
 fn guest_used(bed: &Testbed) -> Option<u64> {
     status(bed).guests.unwrap().remove(0).used_bytes
 }

@@ -1,4 +1,4 @@
-//! What the daemon says about itself and its domains.
+//! Reports of the daemon about itself and its domains.
 
 use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;

@@ -1,4 +1,4 @@
-//! A daemon that is started again: domains and channels go on.
+//! Restarts of the daemon: domains and channels continue.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 

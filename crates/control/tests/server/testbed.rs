@@ -19,10 +19,10 @@ use isthmus_testbed::FdStore;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
-/// Longer than anything takes; only a test that fails waits so long.
+/// A time limit that only failing tests reach.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is of this minor version, and can go back to the one before.
+/// Returns the range of this minor version and the previous one.
 pub(crate) fn versions_of(minor: u16) -> VersionRange {
     VersionRange::new(Version { major: VersionRange::CURRENT.version().major, minor }, minor.saturating_sub(1)).unwrap()
 }
@@ -30,7 +30,7 @@ pub(crate) fn versions_of(minor: u16) -> VersionRange {
 pub(crate) struct Testbed {
     folder: TempDir,
     daemon: Option<(Stop, JoinHandle<Ended>)>,
-    /// Where the daemon leaves descriptors for the next one, and those that it has left.
+    /// The socket on which the daemon's stored descriptors arrive; `store` contains those that have arrived.
     manager: Option<OwnedFd>,
     store: FdStore,
 }
@@ -40,7 +40,7 @@ impl Testbed {
         Self::with("")
     }
 
-    /// With more configuration.
+    /// Starts a daemon with additional configuration.
     pub(crate) fn with(more: &str) -> Self {
         let mut bed = Self::empty();
         bed.start(more, VersionRange::CURRENT);
@@ -51,14 +51,14 @@ impl Testbed {
         Self { folder: tempfile::tempdir().unwrap(), daemon: None, manager: None, store: FdStore::default() }
     }
 
-    /// The same, and what it leaves for the next one is kept.
+    /// Starts a daemon with additional configuration, and stores descriptors for the next daemon.
     pub(crate) fn with_fd_store(more: &str) -> Self {
         let mut bed = Self::empty();
         bed.restart_with_stored(more);
         bed
     }
 
-    /// Starts a daemon with what the one before has left.
+    /// Starts a daemon with the descriptors that the previous one has stored.
     pub(crate) fn restart_with_stored(&mut self, more: &str) {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let kept = self.store().copies().unwrap();
@@ -68,7 +68,7 @@ impl Testbed {
         self.start_with(more, VersionRange::CURRENT, (kept, Some(theirs)));
     }
 
-    /// What is kept.
+    /// Receives pending descriptors, and returns the store.
     pub(crate) fn store(&mut self) -> &FdStore {
         let (mut packet, mut fds) = ([0; 256], Vec::new());
         while let Some(manager) = &self.manager
@@ -80,7 +80,7 @@ impl Testbed {
         &self.store
     }
 
-    /// Waits until so many things are kept.
+    /// Waits until descriptors are stored under `count` names.
     pub(crate) fn wait_until_stored(&mut self, count: usize) {
         let begun = std::time::Instant::now();
         while self.store().names().len() != count {
@@ -94,13 +94,13 @@ impl Testbed {
         bed
     }
 
-    /// A connection of another user; none if this process may not be one.
+    /// Connects as another user. Returns `None` if this process cannot change its user.
     pub(crate) fn greeted_as(&self, uid: u32) -> Option<Client> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
         let path = self.socket();
-        // Who connects is whoever the connecting thread is, and a thread can be somebody else than its process.
+        // The kernel reports the credentials of the connecting thread, and a thread may have another user than its process.
         let connect = move || {
             let uid = rustix::process::Uid::from_raw(uid);
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
@@ -143,14 +143,14 @@ impl Testbed {
         self.daemon = Some((ready.recv_timeout(TIMEOUT).unwrap(), thread));
     }
 
-    /// Ends the daemon in order.
+    /// Stops the daemon in an orderly way.
     pub(crate) fn stop(&mut self) -> Option<Ended> {
         let (stop, thread) = self.daemon.take()?;
         stop.stop();
         Some(thread.join().unwrap())
     }
 
-    /// Waits until the daemon ends by itself.
+    /// Waits until the daemon ends without a request to stop.
     pub(crate) fn ended(&mut self) -> Ended {
         self.daemon.take().unwrap().1.join().unwrap()
     }
@@ -163,19 +163,19 @@ impl Testbed {
         self.folder.path()
     }
 
-    /// A connection that has said nothing.
+    /// Opens a connection without a handshake.
     pub(crate) fn connect(&self) -> Client {
         Client::new(seqpacket::connect(&self.socket()).unwrap())
     }
 
-    /// A connection past the handshake.
+    /// Opens a connection and completes the handshake.
     pub(crate) fn greeted(&self) -> Client {
         let mut client = self.connect();
         client.greet();
         client
     }
 
-    /// A domain.
+    /// Attaches a domain.
     pub(crate) fn attached(&self, name: &str) -> (Client, AttachedDomain) {
         let mut client = self.greeted();
         let welcomed = client.attach(Some(name)).unwrap();
@@ -241,7 +241,7 @@ impl Client {
         }
     }
 
-    /// Sends a message; answers its serial.
+    /// Sends a message and returns its serial.
     pub(crate) fn send(&mut self, message: impl Into<ToDaemon>, fds: &[BorrowedFd<'_>]) -> RequestSerial {
         let serial = self.serial;
         self.serial = serial.next();
@@ -253,7 +253,7 @@ impl Client {
         seqpacket::send(&self.socket, packet, fds)
     }
 
-    /// Sends a request and waits for what answers it; everything else is kept.
+    /// Sends a request and returns the reply. Other messages are kept for later.
     pub(crate) fn request(
         &mut self,
         message: impl Into<ToDaemon>,
@@ -267,7 +267,7 @@ impl Client {
         }
     }
 
-    /// The same of somebody who may have gone: nothing if that is so.
+    /// Sends a request to a daemon that may be gone. Returns `None` if it is.
     pub(crate) fn try_request(&mut self, message: impl Into<ToDaemon>) -> Option<ToClient> {
         let packet = message.into().emit(Some(self.serial));
         self.serial = self.serial.next();
@@ -275,7 +275,7 @@ impl Client {
         self.receive().ok().map(|heard| heard.message)
     }
 
-    /// The next message that is wanted; others are kept.
+    /// Returns the next message that `wanted` accepts. Others are kept for later.
     pub(crate) fn receive_matching(&mut self, wanted: impl Fn(&ReceivedMessage) -> bool) -> ReceivedMessage {
         if let Some(at) = self.kept.iter().position(&wanted) {
             return self.kept.remove(at).unwrap();
@@ -289,12 +289,12 @@ impl Client {
         }
     }
 
-    /// The next message; rings do not count.
+    /// Returns the next message that is not a ring.
     pub(crate) fn receive_message(&mut self) -> ReceivedMessage {
         self.receive_matching(|heard| !matches!(heard.message, ToClient::Wakeup(_)))
     }
 
-    /// The next packet from the socket.
+    /// Receives the next packet from the socket.
     pub(crate) fn receive(&self) -> Result<ReceivedMessage, ReceiveError> {
         let (mut packet, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());
         self.wait();
@@ -309,14 +309,14 @@ impl Client {
         assert_eq!(poll(&mut fds, Some(&limit)), Ok(1), "nothing came in {TIMEOUT:?}");
     }
 
-    /// Nothing waits once the daemon has answered this.
+    /// Checks that no message is pending once the daemon has answered a request.
     pub(crate) fn expect_no_message(&mut self) {
         let _ = self.request(Lookup { name: name("nobody at all") }, &[]);
         self.kept.retain(|heard| !matches!(heard.message, ToClient::Wakeup(_)));
         assert!(self.kept.is_empty(), "{:?}", self.kept);
     }
 
-    /// Why the daemon ended the connection; nothing comes after.
+    /// Waits for the end of the connection, and returns the daemon's reason.
     pub(crate) fn ended(&mut self) -> Option<Reason> {
         let mut reason = None;
         loop {
@@ -331,7 +331,7 @@ impl Client {
         }
     }
 
-    /// A report.
+    /// Requests a report.
     pub(crate) fn report<T: serde::de::DeserializeOwned>(
         &mut self,
         topic: Topic,
@@ -370,7 +370,7 @@ impl AsFd for Client {
     }
 }
 
-/// Makes a channel and answers what both were offered.
+/// Opens a channel and returns the offers to both sides.
 pub(crate) fn channel(
     connector: &mut Client,
     listener: &mut Client,
@@ -385,13 +385,13 @@ pub(crate) fn channel(
     [ours, theirs]
 }
 
-/// The file behind a descriptor.
+/// Returns the identity of the file behind a descriptor.
 pub(crate) fn inode(fd: &OwnedFd) -> (u64, u64) {
     let stat = rustix::fs::fstat(fd).unwrap();
     (stat.st_dev, stat.st_ino)
 }
 
-/// How many descriptors this process has.
+/// Returns the number of descriptors of this process.
 pub(crate) fn descriptors() -> io::Result<usize> {
     Ok(std::fs::read_dir("/proc/self/fd")?.count())
 }

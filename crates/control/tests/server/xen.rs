@@ -1,5 +1,5 @@
-//! Guests of Xen, on a host that is made up: their daemons find the backend, their programs become domains in what they grant, and all
-//! that was granted is given back, whoever dies.
+//! Xen guests on a simulated host. Their daemons find the backend, their programs become domains in granted memory, and all grants are ended,
+//! whichever side ends first.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use crate::testbed::{Client, ReceivedMessage, channel};
 
-/// Longer than anything takes.
+/// A time limit that only failing tests reach.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
 
 pub(crate) const WEB: u16 = 7;
@@ -79,19 +79,19 @@ impl Running {
         Self { folder, daemon: Some((ready.recv_timeout(LONG).unwrap(), thread)) }
     }
 
-    /// In domain 0, for a guest of that name, or of more.
+    /// Starts a backend in domain 0, for guests of these names.
     pub(crate) fn backend(host: &FakeHost, names: &[&str], more: &str) -> Self {
         Self::backend_in(host.domain(Domid::ZERO), names, more)
     }
 
-    /// The same in any domain.
+    /// Starts a backend in any domain.
     pub(crate) fn backend_in(domain: fake::FakeDomain, names: &[&str], more: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
         let guest = |name: &&str| format!("[[xen.guest]]\nname = \"{name}\"\nuser = {user}\n{more}");
         Self::start(domain, &names.iter().map(guest).collect::<String>(), None)
     }
 
-    /// In domain 0, with settings of each guest, and of all of them.
+    /// Starts a backend in domain 0, with settings of each guest, and of all guests.
     pub(crate) fn backend_of(host: &FakeHost, guests: &[(&str, &str)], xen: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
         let guest = |(name, own): &(&str, &str)| format!("[[xen.guest]]\nname = \"{name}\"\nuser = {user}\n{own}\n");
@@ -113,12 +113,12 @@ impl Running {
         client
     }
 
-    /// A program's connection, once the host's daemon is there.
+    /// Connects a program, once the host daemon is reachable.
     pub(crate) fn served(&self) -> Client {
         self.served_as(VersionRange::CURRENT)
     }
 
-    /// The same of a program that speaks this.
+    /// Connects a program that supports these versions, once the host daemon is reachable.
     pub(crate) fn served_as(&self, versions: VersionRange) -> Client {
         until("the host is silent", || {
             let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
@@ -131,14 +131,14 @@ impl Running {
         })
     }
 
-    /// What a program that speaks this is answered.
+    /// Returns the reply to the hello of a program that supports these versions.
     pub(crate) fn greeted_by(&self, versions: VersionRange) -> ReceivedMessage {
         let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
         client.send(Hello { magic: Magic, versions, library: Name::new("test 1").unwrap() }, &[]);
         client.receive().unwrap()
     }
 
-    /// A program that has attached under this name.
+    /// Attaches a program under this name.
     #[track_caller]
     pub(crate) fn program(&self, name: &str) -> Client {
         let mut client = self.served();
@@ -168,7 +168,7 @@ impl Drop for Running {
     }
 }
 
-/// A guest that domain 0 has named and lets attach to domain 0.
+/// Starts a guest that domain 0 has named and allows to attach to domain 0.
 pub(crate) fn admitted(host: &FakeHost, number: u16, name: &str) -> fake::FakeDomain {
     let guest = host.start(domid(number));
     store_of_zero(host).write(&format!("/local/domain/{number}/name"), name.as_bytes()).unwrap();
@@ -176,7 +176,7 @@ pub(crate) fn admitted(host: &FakeHost, number: u16, name: &str) -> fake::FakeDo
     guest
 }
 
-/// What `isthmus guest allow` does.
+/// Allows a guest to attach, as `isthmus guest allow` does.
 pub(crate) fn allow(host: &FakeHost, number: u16, name: &str, backends: &[Domid]) {
     let mut zero = store_of_zero(host);
     let mut steps = admission::allow(domid(number), name, backends).unwrap();
@@ -184,14 +184,14 @@ pub(crate) fn allow(host: &FakeHost, number: u16, name: &str, backends: &[Domid]
     admission::apply(&mut zero, &steps).unwrap();
 }
 
-/// Waits until the backend has no domain, and nothing is granted to anybody.
+/// Waits until the backend has no domain, and no grants exist.
 #[track_caller]
 fn until_nothing_is_left(host: &FakeHost, backend: &Running) {
     until("its program stays", || backend.domains().domains.is_empty().then_some(()));
     until("its pages stay", || (host.grants() == 0).then_some(()));
 }
 
-/// A host with a guest called web, the guest's daemon, and the backend's, with these settings of the guest.
+/// A host with a guest called web, the guest daemon, and the backend, with these settings of the guest.
 fn web(more: &str) -> (FakeHost, Running, Running) {
     let host = FakeHost::new();
     let guest = admitted(&host, WEB, "web");
@@ -227,7 +227,7 @@ fn programs_of_a_guest_attach_and_meet() {
     a.send(RequestChannel { peer: outside_id, attempt: 1 }, &[]);
     let heard = a.receive_matching(|heard| matches!(heard.message, ToClient::ChannelRefused(_)));
     assert!(matches!(heard.message, ToClient::ChannelRefused(refused) if refused.reason == Reason::NoSharedMemory));
-    // A program that goes takes its extents with it; the next one finds others.
+    // The extents of a program that has ended are revoked. The next program gets others.
     drop(b);
     until("b stays", || (backend.domains().domains.len() == 2).then_some(()));
     attached(&mut frontend.served(), "b");
@@ -268,7 +268,7 @@ fn a_guest_that_is_destroyed_leaves_nothing() {
     });
     until("its pages stay", || (host.grants_of(domid(WEB)) == 0).then_some(()));
     b.expect_no_message();
-    // Its number is another one's: who has it is not let in for it.
+    // Another domain has the number now. It may not attach by the permission of the previous one.
     let next = host.start(domid(WEB));
     drop(frontend);
     let again = Running::frontend(&next);
@@ -306,7 +306,7 @@ fn guest_ends_when_its_permission_is_removed() {
     until_nothing_is_left(&host, &backend);
 }
 
-/// As one that was restored on another host, where its number was free: what it had said is not there.
+/// Simulates a guest that was restored on another host, where its number was free. Its announcement is missing there.
 #[test]
 fn reattaches_after_a_restore() {
     let (host, frontend, backend) = web("");
@@ -321,7 +321,8 @@ fn reattaches_after_a_restore() {
     assert_ne!(incarnation(&said), incarnation(&zero.read(&node_of(domid(WEB))).unwrap()));
 }
 
-/// A request of a guest that is saved may be answered by a store that knows nothing of it.
+/// A guest may be saved during a request to XenStore. The store that it is connected to after the restore does not know the request, so the
+/// connection may break.
 #[test]
 fn reattaches_when_the_store_breaks_during_a_restore() {
     let (host, frontend, backend) = web("");
@@ -351,7 +352,7 @@ fn survives_a_lost_xenstore_connection() {
     a.expect_no_message();
     drop(a);
     let mut b = frontend.program("b");
-    // What is missed is heard afterwards.
+    // Changes that were missed are read after the reconnection.
     host.disconnect_store(domid(WEB));
     let mut zero = store_of_zero(&host);
     admission::apply(&mut zero, &admission::deny(domid(WEB), &[Domid::ZERO])).unwrap();
@@ -390,7 +391,7 @@ fn backend_survives_hostile_offers() {
     let offers = [
         b"nonsense".to_vec(),
         offer(good.clone(), inline(body.refs()), port.number()), // A proxy ring that is too small.
-        offer(good.clone(), listed(70, body.refs()[0]), port.number()), // A list that is none.
+        offer(good.clone(), listed(70, body.refs()[0]), port.number()), // An invalid list.
         offer(inline(&[GrantRef(4_000_000)]), good.clone(), port.number()),
         offer(good.clone(), good.clone(), EvtchnPort(4_000_000)),
         Offer {

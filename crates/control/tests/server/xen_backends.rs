@@ -1,4 +1,4 @@
-//! Several backends on one host of Xen: domain 0's daemon and a driver domain's, each with guests of its own, which may change.
+//! Several backends on one Xen host: the daemons of domain 0 and of a driver domain, each with its own guests, which may change.
 
 use isthmus_platform_xen::Domid;
 use isthmus_platform_xen::fake::{self, FakeHost};
@@ -9,7 +9,7 @@ use crate::xen::{Running, WEB, admitted, allow, attached, domid, until};
 const BASE: u16 = 8;
 const DRIVER: u16 = 9;
 
-/// A guest of domain 0's, web, and one of the driver domain's, base. Either backend knows both.
+/// A guest of domain 0, web, and one of the driver domain, base. Both backends know both guests.
 struct Testbed {
     host: FakeHost,
     zero: Running,
@@ -30,13 +30,13 @@ impl Testbed {
         Self { host, zero, driver, web: Running::frontend(&web), base: Running::frontend(&base) }
     }
 
-    /// Pages of a guest's that domain 0 has, and those that the driver domain has.
+    /// Returns the number of pages that a guest grants to domain 0 and to the driver domain.
     fn granted(&self, guest: u16) -> [usize; 2] {
         [0, DRIVER].map(|backend| self.host.grants_to(domid(guest), domid(backend)))
     }
 }
 
-/// The guests whose programs a backend serves.
+/// Returns the guests of the domains that a backend serves.
 fn guests_of(backend: &Running) -> Vec<Option<String>> {
     backend.domains().domains.into_iter().map(|domain| domain.guest).collect()
 }

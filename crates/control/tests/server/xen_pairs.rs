@@ -1,5 +1,5 @@
-//! Guests of Xen that map each other's pages: a pair window is made when their programs first talk, and is gone with all that was granted
-//! when it has to be.
+//! Xen guests that map each other's pages. A pair window is created when their programs first communicate, and is removed with all grants when
+//! necessary.
 
 use std::os::fd::OwnedFd;
 
@@ -26,11 +26,11 @@ struct TwoXenGuests {
     frontends: [Running; 2],
     clients: [Client; 2],
     ids: [DomainId; 2],
-    /// Where the programs listen for any ready map of theirs.
+    /// The descriptors on which the programs listen for all their ready maps.
     doorbells: [OwnedFd; 2],
 }
 
-/// Which of the descriptors of a welcome that is.
+/// The index of the domain's own doorbell among the descriptors of a welcome.
 const OWN_DOORBELL: usize = 4;
 
 impl TwoXenGuests {
@@ -38,12 +38,12 @@ impl TwoXenGuests {
         Self::with_versions(xen, [VersionRange::CURRENT; 2])
     }
 
-    /// The same of programs that speak this.
+    /// Starts two guests with programs that support these versions.
     fn with_versions(xen: &str, versions: [VersionRange; 2]) -> Self {
         Self::of((xen, [""; 2]), versions)
     }
 
-    /// The same with settings of each guest.
+    /// Starts two guests with settings of each.
     fn of((xen, own): (&str, [&str; 2]), versions: [VersionRange; 2]) -> Self {
         let host = FakeHost::new();
         let guests: [fake::FakeDomain; 2] =
@@ -63,13 +63,13 @@ impl TwoXenGuests {
         channel(a, b, self.ids[1])
     }
 
-    /// The path of the two, and the reason for it.
+    /// Returns the path between the two, and the reason for it.
     fn why(&self) -> (String, Option<String>) {
         let why: Why = self.backend.greeted().report(Topic::Why, &["web1", "base1"]).unwrap();
         (why.path, why.reason.map(|reason| reason.reason))
     }
 
-    /// They get no window.
+    /// Checks that the guests get no window.
     fn expect_refusal(&mut self) {
         let peer = self.ids[1];
         self.clients[0].send(RequestChannel { peer, attempt: 1 }, &[]);
@@ -79,7 +79,7 @@ impl TwoXenGuests {
         assert_eq!(self.why(), ("daemon".to_owned(), Some("pair-window-refused".to_owned())));
     }
 
-    /// Pages that each guest grants to the other.
+    /// Returns the number of pages that each guest grants to the other.
     fn shared_grants(&self) -> [usize; 2] {
         [(WEB, BASE), (BASE, WEB)].map(|(from, to)| self.host.grants_to(domid(from), domid(to)))
     }
@@ -102,7 +102,7 @@ fn programs_of_two_guests_get_a_channel_in_pages_that_the_one_grants_to_the_othe
     let mut two = TwoXenGuests::start("pair_window_idle_s = 1");
     assert_eq!(two.shared_grants(), [0; 2]);
     let [(offer, ours), (_, theirs)] = two.channel();
-    // The channel's memory, the ready map of each, and what rings it.
+    // The channel's memory, the ready map of each domain, and its doorbell.
     let size = of_slab(offer.slab);
     let [a, b] = [&ours[0], &theirs[0]].map(|fd| window(fd, size));
     a.copy_in(0, b"from web");
@@ -117,17 +117,17 @@ fn programs_of_two_guests_get_a_channel_in_pages_that_the_one_grants_to_the_othe
         window(fd, ready_map::SIZE);
     }
     assert_eq!(two.why(), ("channel".to_owned(), None));
-    // One of the two grants.
+    // Only one of the two guests grants.
     let grants = two.shared_grants();
     assert!(grants.contains(&0) && grants != [0; 2], "{grants:?}");
-    // A channel that ends ends for both; with the last one, and some time, the window.
+    // Closing a channel closes it for both. Some time after the last channel, the window is closed.
     drop((a, b, ours, theirs));
     two.clients[0].send(CloseChannel { channel: offer.channel, reason: Reason::ClosedLocally }, &[]);
     let closed = |heard: &crate::testbed::ReceivedMessage| matches!(heard.message, ToClient::ChannelClosed(_));
     two.clients[1].receive_matching(closed);
     two.clients[1].send(CloseChannel { channel: offer.channel, reason: Reason::ClosedByPeer }, &[]);
     two.wait_until_no_shared_grants();
-    // And another one is made.
+    // A new window is created for the next channel.
     two.channel();
 }
 
@@ -146,12 +146,12 @@ fn guest_that_may_not_map_grants_to_its_peer() {
     assert_eq!(two.shared_grants(), [0; 2]);
 }
 
-/// The version of a program that does not support event channels.
+/// Returns the versions of a program that does not support event channels.
 fn before_event_channels() -> VersionRange {
     versions_of(EventChannels::SINCE - 1)
 }
 
-/// Which descriptors of its offer a program was told are event channels, and their ports.
+/// Returns the descriptors of an offer that are event channels, and their ports, as the program was notified.
 fn event_channels(client: &mut Client) -> Vec<(u8, u32)> {
     let heard = client.receive_matching(|heard| matches!(heard.message, ToClient::EventChannels(_)));
     let ToClient::EventChannels(EventChannels { ends }) = heard.message else { panic!("{heard:?}") };
@@ -162,7 +162,7 @@ fn arrives(listener: &OwnedFd) {
     until("a ring does not arrive", || rustix::io::read(listener, &mut [0; 8]).ok());
 }
 
-/// Which descriptors of an offer ring the peer, and are rung by it.
+/// The indices of the descriptors of an offer that ring the peer, and that the peer rings.
 const DOORBELL: usize = 2;
 const LISTENER: usize = 4;
 
@@ -176,7 +176,7 @@ fn programs_of_two_guests_ring_by_event_channels() {
         assert_eq!(told.iter().map(|(at, _)| usize::from(*at)).collect::<Vec<_>>(), [DOORBELL, LISTENER]);
     }
     for listener in [&theirs[LISTENER], &ours[LISTENER]] {
-        let _ = rustix::io::read(listener, &mut [0; 8]); // Binding is an event.
+        let _ = rustix::io::read(listener, &mut [0; 8]); // Binding raises an event.
     }
     for (told, from, listener) in [(&told[0], WEB, &theirs[LISTENER]), (&told[1], BASE, &ours[LISTENER])] {
         two.host.notify(domid(from), EvtchnPort(told[0].1));
@@ -216,10 +216,10 @@ fn a_guest_that_is_destroyed_ends_its_channels_and_leaves_nothing() {
         let heard = remaining.receive_matching(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
         let ToClient::ChannelClosed(closed) = heard.message else { panic!("{heard:?}") };
         assert_eq!(closed.channel, offer.channel);
-        // What it has mapped stays where it is until it lets go.
+        // The remaining program's mapping stays valid until the program unmaps it.
         window(&[ours, theirs][1 - gone][0], of_slab(offer.slab)).copy_in(0, b"x");
         remaining.send(CloseChannel { channel: offer.channel, reason: Reason::ClosedByPeer }, &[]);
-        // The fake's domain has a thread of ours in it, which maps what it has mapped until it ends.
+        // The daemon of the simulated domain is a thread of this process, and keeps its mappings until it ends.
         two.frontends[gone].stop();
         until("its pages stay", || (two.host.grants_of(domid(number)) == 0).then_some(()));
         two.wait_until_no_shared_grants();
@@ -236,7 +236,7 @@ fn guest_daemon_exit_ends_its_channels_only() {
         remaining.receive_matching(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
         remaining.send(CloseChannel { channel: offer.channel, reason: Reason::ClosedByPeer }, &[]);
         until("its pages stay", || (two.host.grants_of(domid([WEB, BASE][gone])) == 0).then_some(()));
-        // The next daemon's programs meet the remaining one anew.
+        // Programs of the next daemon connect to the remaining one anew.
         let again = Running::frontend(&two.host.domain(domid([WEB, BASE][gone])));
         let mut client = again.served();
         let id = attached(&mut client, "again").id();

@@ -1,35 +1,35 @@
-//! What measuring frames say: a kind and a number, after the Ethernet header.
+//! The contents of measuring frames: a kind and a number, after the Ethernet header.
 
 use isthmus_layout::NicId;
 
 use crate::frame::{nic, octets};
 
-/// Bytes of a message: as many as the shortest frame.
+/// The size of a message, equal to the shortest frame.
 pub const RAW_MESSAGE_BYTES: usize = 60;
 
-/// Where it says which kind it is, and its number.
+/// The offsets of the kind and of the number.
 const KIND_AT: usize = 16;
 const NUMBER_AT: usize = 24;
 
-/// What a frame says.
+/// The message in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RawMessage {
-    /// The frame of this number.
+    /// The frame with this number.
     Data(u64),
-    /// So many frames have come, or were passed by later ones.
+    /// The number of frames that have arrived or were overtaken by later ones.
     Ack(u64),
-    /// So many frames were sent: how far are you?
+    /// The number of frames sent so far, with a request for an acknowledgement.
     Probe(u64),
-    /// Send this number back.
+    /// A number to be sent back.
     Ping(u64),
-    /// The number that was sent.
+    /// The number that was sent back.
     Pong(u64),
-    /// That was all.
+    /// The end of the measurement.
     Done,
 }
 
 impl RawMessage {
-    /// The frame.
+    /// Returns the bytes of the frame.
     pub(super) fn emit(self, to: NicId, from: NicId, ethertype: u16) -> [u8; RAW_MESSAGE_BYTES] {
         let (kind, number) = match self {
             Self::Data(number) => (1, number),
@@ -48,7 +48,7 @@ impl RawMessage {
         frame
     }
 
-    /// What a frame from `from` says; none if it is no message of these, or one of another NIC.
+    /// Parses a frame from `from`; returns `None` for other frames and other senders.
     pub(super) fn parse(frame: &[u8], from: NicId) -> Option<Self> {
         if nic(frame, 6)? != from {
             return None;

@@ -1,4 +1,4 @@
-//! There and back: one frame under way.
+//! Measures round trips with one frame in flight.
 
 use std::time::{Duration, Instant};
 
@@ -6,18 +6,18 @@ use super::message::RawMessage;
 use super::{MeasurementEnd, MeasurementPlan, RawError};
 use crate::Link;
 
-/// Round trips that were made.
+/// The result of measured round trips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PingReport {
-    /// How many.
+    /// The number of round trips.
     pub rounds: u64,
-    /// How many of them needed more than one frame, because one was lost.
+    /// The number of round trips that needed more than one frame, because one was lost.
     pub repeated: u64,
-    /// All together.
+    /// The total duration.
     pub took: Duration,
 }
 
-/// Makes the plan's round trips, and tells `each` how long one took.
+/// Makes the plan's round trips, and passes the duration of each to `each`.
 pub fn ping(
     link: &mut dyn Link,
     plan: &MeasurementPlan,
@@ -48,7 +48,7 @@ pub fn ping(
     Ok(PingReport { rounds: plan.count, repeated, took })
 }
 
-/// Sends back what comes, until the other end says that this was all: how many.
+/// Sends back each message until the other end reports the end of the measurement; returns their number.
 pub fn pong(link: &mut dyn Link, plan: &MeasurementPlan) -> Result<u64, RawError> {
     let mut end = MeasurementEnd::new(link, plan);
     let mut messages = Vec::new();
@@ -57,7 +57,7 @@ pub fn pong(link: &mut dyn Link, plan: &MeasurementPlan) -> Result<u64, RawError
         end.receive(&mut messages, true)?;
         if messages.is_empty() {
             match end.check_timeout() {
-                Err(RawError::Timeout { .. }) if answered >= plan.count => messages.push(RawMessage::Done), // It was lost.
+                Err(RawError::Timeout { .. }) if answered >= plan.count => messages.push(RawMessage::Done), // The final message was lost.
                 outcome => outcome?,
             }
         }

@@ -1,4 +1,4 @@
-//! One way: a window of frames, acknowledged by number.
+//! Measures one direction: a window of frames, acknowledged by number.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use super::message::RawMessage;
 use super::{MeasurementEnd, MeasurementPlan, RawError};
 use crate::Link;
 
-/// What went, or came.
+/// The result of a measured stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamReport {
-    /// Frames that were sent, or have come.
+    /// The number of frames sent, or received.
     pub frames: u64,
-    /// Bytes of these.
+    /// The number of bytes in these frames.
     pub bytes: u64,
-    /// From the first to the last.
+    /// The time from the first frame to the last.
     pub took: Duration,
-    /// How often the sender had to ask.
+    /// The number of times the sender had to ask for progress.
     pub asked: u64,
 }
 
@@ -31,7 +31,7 @@ pub fn stream_out(link: &mut dyn Link, plan: &MeasurementPlan) -> Result<StreamR
             next += end.send(RawMessage::Data, next, room.min(plan.batch as u64) as usize, true)? as u64;
         }
         if room > plan.window / 2 {
-            continue; // No need to look for acknowledgements yet.
+            continue; // Acknowledgements are not needed yet.
         }
         end.receive(&mut messages, room == 0)?;
         if messages.is_empty() && room == 0 {
@@ -50,7 +50,7 @@ pub fn stream_out(link: &mut dyn Link, plan: &MeasurementPlan) -> Result<StreamR
     Ok(StreamReport { frames: next, bytes: next * plan.frame_bytes as u64, took, asked })
 }
 
-/// Receives the plan's frames, and returns when the sender says that this was all.
+/// Receives the plan's frames, and returns when the sender reports the end.
 pub fn stream_in(link: &mut dyn Link, plan: &MeasurementPlan) -> Result<StreamReport, RawError> {
     let mut end = MeasurementEnd::new(link, plan);
     let (mut frames, mut passed, mut acked, mut asked) = (0, 0, 0, 0);
@@ -60,7 +60,7 @@ pub fn stream_in(link: &mut dyn Link, plan: &MeasurementPlan) -> Result<StreamRe
         end.receive(&mut messages, true)?;
         if messages.is_empty() {
             match end.check_timeout() {
-                Err(RawError::Timeout { .. }) if passed >= plan.count => messages.push(RawMessage::Done), // It was lost.
+                Err(RawError::Timeout { .. }) if passed >= plan.count => messages.push(RawMessage::Done), // The final message was lost.
                 outcome => outcome?,
             }
         }

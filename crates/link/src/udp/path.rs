@@ -1,4 +1,4 @@
-//! Sockets of UDP, paths to hosts, and what the kernel's refusals say of either.
+//! UDP sockets, paths to hosts, and the meaning of the kernel's errors for both.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, connect
 use crate::OpenError;
 use crate::sys;
 
-/// A socket at this address that never fragments.
+/// Opens a socket at this address that never fragments.
 pub(super) fn open_socket(address: SocketAddr) -> Result<OwnedFd, OpenError> {
     let operation = "opening a UDP socket";
     let refused = |source| OpenError::Refused { operation, source };
@@ -23,7 +23,7 @@ pub(super) fn open_socket(address: SocketAddr) -> Result<OwnedFd, OpenError> {
         sockopt::set_ipv6_v6only(&socket, !address.ip().is_unspecified()).map_err(refused)?;
         sys::set_option(&socket, sys::DISCOVER_V6, sys::DISCOVER_DO).map_err(refused)?;
     }
-    // On a socket of IPv6 it is about the IPv4 that goes by it, if any does.
+    // On an IPv6 socket the option applies to the IPv4 traffic, if there is any.
     let v4 = sys::set_option(&socket, sys::DISCOVER_V4, sys::DISCOVER_DO);
     if address.is_ipv4() {
         v4.map_err(refused)?;
@@ -36,12 +36,12 @@ pub(super) fn open_socket(address: SocketAddr) -> Result<OwnedFd, OpenError> {
     Ok(socket)
 }
 
-/// Bytes of a datagram's headers.
+/// Returns the number of bytes of a datagram's headers.
 pub(super) fn overhead(to: IpAddr) -> u32 {
     8 + if to.is_ipv4() { 20 } else { 40 }
 }
 
-/// Sockets that ask for routes, IPv4 and IPv6: in the network namespace where they were opened, whoever calls.
+/// Sockets that query routes, IPv4 and IPv6. They query the network namespace in which they were opened, independent of the caller's.
 #[derive(Debug)]
 pub(super) struct Routes([Option<OwnedFd>; 2]);
 
@@ -51,14 +51,14 @@ impl Routes {
         Self([AddressFamily::INET, AddressFamily::INET6].map(open))
     }
 
-    /// The longest frame on the path to a host, as the kernel knows it now.
+    /// Returns the length of the longest frame on the path to a host, as the kernel knows it now.
     pub(super) fn frame_bytes_to(&self, to: SocketAddr) -> Result<u32, Errno> {
         let (socket, opt) = match to {
             SocketAddr::V4(_) => (&self.0[0], sys::PATH_MTU_V4),
             SocketAddr::V6(_) => (&self.0[1], sys::PATH_MTU_V6),
         };
         let socket = socket.as_ref().ok_or(Errno::AFNOSUPPORT)?;
-        connect_unspec(socket)?; // Forgets the last route, and the source address that it had.
+        connect_unspec(socket)?; // Forgets the last route and its source address.
         connect(socket, &to)?; // Finds the route, sends nothing.
         let mtu: i32 = sys::option(socket, opt)?;
         let mtu = u32::try_from(mtu).map_err(|_| Errno::NETUNREACH)?;
@@ -66,12 +66,12 @@ impl Routes {
     }
 }
 
-/// Errors by which kernels refuse to cut a message; the frames of it may be good one by one.
+/// Returns true for errors by which kernels refuse to split a message. Its frames may be valid individually.
 pub(super) fn is_about_cutting(errno: Errno) -> bool {
     [Errno::MSGSIZE, Errno::INVAL, Errno::IO, Errno::OPNOTSUPP, Errno::NOPROTOOPT].contains(&errno)
 }
 
-/// Errors that are about one host, or will pass: routes, rules, neighbours.
+/// Returns true for errors that concern one host or are temporary: routes, rules, neighbours.
 pub(super) fn is_about_the_path(errno: Errno) -> bool {
     [
         Errno::NETUNREACH,

@@ -1,8 +1,8 @@
-//! Which host answers to which address of frames, and who may say so.
+//! The table of hosts and of their addresses in frames.
 //!
-//! Hosts are configured; a datagram from anybody else is nobody's. The names of a host (its boards' addresses) are configured
-//! with it, or it announces them: a broadcast frame from a configured host says that its source is reached there. A configured
-//! name is never learned otherwise, and a frame in the name of one host from another one is forged.
+//! Hosts are configured; datagrams from other hosts are dropped. The NIC addresses of a host (those of its boards) are configured with it,
+//! or the host announces them: a broadcast frame from a configured host announces its source address. A configured address is never learned
+//! from another host. A frame with a source address that belongs to another host counts as forged.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -11,18 +11,18 @@ use isthmus_layout::NicId;
 
 use crate::frame::is_group;
 
-/// Hosts of one link.
+/// The maximum number of hosts of one link.
 pub(super) const HOSTS_MAX: usize = 1024;
 
-/// Names that one host can announce.
+/// The maximum number of NIC addresses that one host can announce.
 pub(super) const NAMES_MAX: u32 = 64;
 
 /// A host that is reached by UDP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Where it receives, and what it sends from.
+    /// The address at which the host receives and from which it sends.
     pub address: SocketAddr,
-    /// Its addresses in frames, as far as they are known beforehand. Others it announces.
+    /// The NIC addresses that are known beforehand. The host announces any others.
     pub nics: Vec<NicId>,
 }
 
@@ -38,7 +38,7 @@ struct Name {
     is_configured: bool,
 }
 
-/// The table.
+/// The table of hosts and addresses.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     hosts: Vec<Host>,
@@ -46,17 +46,17 @@ pub(super) struct Peers {
     by_nic: HashMap<NicId, Name>,
 }
 
-/// Why a frame is dropped, or a name not learned.
+/// The reason why a frame is dropped, or an address not learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doubt {
-    /// Its source is another host's, or nobody's.
+    /// The source address belongs to another host, or to none.
     Forged,
-    /// The host has announced too many names. The frame is good.
+    /// The host has announced too many addresses. The frame is valid.
     TooManyNames,
 }
 
 impl Peers {
-    /// Other peers from now on. Names that were announced by hosts which stay are kept.
+    /// Replaces the peers. Addresses announced by hosts that stay are kept.
     pub(super) fn set(&mut self, peers: &[Peer]) {
         let before = std::mem::take(self);
         for peer in peers {
@@ -80,22 +80,22 @@ impl Peers {
         }
     }
 
-    /// Where a frame for this address goes.
+    /// Returns the host to which frames for this address go.
     pub(super) fn address_of(&self, nic: NicId) -> Option<SocketAddr> {
         self.by_nic.get(&nic).map(|name| self.hosts[name.host].address)
     }
 
-    /// Where frames for everybody go.
+    /// Returns the hosts to which broadcast frames go.
     pub(super) fn addresses(&self) -> impl ExactSizeIterator<Item = SocketAddr> {
         self.hosts.iter().map(|host| host.address)
     }
 
-    /// Which host this is.
+    /// Returns the index of the host with this address.
     pub(super) fn host_at(&self, address: SocketAddr) -> Option<usize> {
         self.by_address.get(&plain(address)).copied()
     }
 
-    /// Whether a frame from `source` may come from this host; and learns the name if the frame is for everybody.
+    /// Checks that a frame from `source` may come from this host. Learns the address if the frame is a broadcast.
     pub(super) fn admit(&mut self, host: usize, source: NicId, destination: NicId) -> Result<(), Doubt> {
         if is_group(source) {
             return Err(Doubt::Forged);
@@ -111,7 +111,7 @@ impl Peers {
             return Err(Doubt::TooManyNames);
         }
         if let Some(name) = before {
-            self.hosts[name.host].names_learned -= 1; // It has moved.
+            self.hosts[name.host].names_learned -= 1; // The address has moved to another host.
         }
         self.hosts[host].names_learned += 1;
         self.by_nic.insert(source, Name { host, is_configured: false });
@@ -119,7 +119,7 @@ impl Peers {
     }
 }
 
-/// The one form of an address: IPv4 as such, and no more of IPv6 than names a host.
+/// Returns the canonical form of an address: IPv4-mapped addresses as IPv4, and only those parts of IPv6 that identify a host.
 fn plain(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::from((ip, address.port())),

@@ -1,4 +1,4 @@
-//! What has come: from whom, and whether it is a frame for us.
+//! Checks received messages: their sender, and whether they are frames for this host.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -8,7 +8,7 @@ use crate::frame::{HEADER_BYTES, is_group, nic};
 use crate::incoming::NAME_BYTES;
 use crate::sys::{FAMILY_V4, FAMILY_V6};
 
-/// Why a frame is dropped.
+/// The reason why a frame is dropped.
 pub(super) enum Drop {
     Short,
     Ethertype,
@@ -17,7 +17,7 @@ pub(super) enum Drop {
     Name,
 }
 
-/// Whether a frame from this host is for us.
+/// Checks that a frame from this host is for this link.
 pub(super) fn check(frame: &[u8], options: &UdpOptions, peers: &mut Peers, host: usize) -> Result<(), Drop> {
     let (Some(destination), Some(source), Some(ethertype)) =
         (nic(frame, 0), nic(frame, 6), frame.get(12..HEADER_BYTES))
@@ -31,7 +31,7 @@ pub(super) fn check(frame: &[u8], options: &UdpOptions, peers: &mut Peers, host:
         return Err(Drop::NotForUs);
     }
     if source == options.nic {
-        // An announcement is the board's to judge: another host may have the same address, or we are among our own peers.
+        // The board judges announcements: another host may have the same address, or this host may be among its own peers.
         return if is_group(destination) { Ok(()) } else { Err(Drop::Forged) };
     }
     peers.admit(host, source, destination).map_err(|doubt| match doubt {
@@ -40,7 +40,7 @@ pub(super) fn check(frame: &[u8], options: &UdpOptions, peers: &mut Peers, host:
     })
 }
 
-/// Who sent a message.
+/// Returns the sender of a message.
 pub(super) fn sender(name: &[u8; NAME_BYTES]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes([name[2], name[3]]);
     let four = |at: usize| [name[at], name[at + 1], name[at + 2], name[at + 3]];

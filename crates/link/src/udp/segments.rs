@@ -1,15 +1,15 @@
-//! How a batch of frames becomes messages: frames of one length to one host leave as one, and the kernel, or the card, cuts it.
+//! Combines frames into messages. Frames of one length to one host leave as one message, which the kernel or the card splits.
 
 use std::net::SocketAddr;
 
 use crate::link::SEND_MAX;
 use crate::outgoing::Message;
 
-/// Bytes of a datagram at most, whatever cuts it: of IPv4, which allows fewer.
+/// The maximum size of a datagram before it is split: the limit of IPv4, which is the lower one.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// The messages for frames `first..`, as far as `to` knows whom they are for. Frames before `singly` go one by one; so do all
-/// if that is `usize::MAX`. A frame that is shorter than those before it may only be the last of its message.
+/// Appends the messages for frames `first..`, as far as `to` knows their destinations. Frames before `singly` become messages of their own;
+/// so do all frames if `singly` is `usize::MAX`. A frame that is shorter than those before it can only be the last of its message.
 pub(super) fn messages(
     into: &mut Vec<Message>,
     lengths: impl Fn(usize) -> usize,
@@ -40,7 +40,7 @@ pub(super) fn messages(
     }
 }
 
-/// Whether a frame of this length can be the next of a message of so many bytes.
+/// Returns true if a frame of length `len` can be appended to a message of `bytes` bytes.
 fn fits(message: &Message, to: SocketAddr, len: usize, bytes: usize) -> bool {
     let segment = message.segment.map_or(0, usize::from);
     message.to == Some(to) && len <= segment && bytes + len <= DATAGRAM_BYTES_MAX
@@ -54,7 +54,7 @@ mod tests {
         Some(SocketAddr::from(([192, 0, 2, n], 1)))
     }
 
-    /// Sizes of the messages that frames of these lengths and hosts become.
+    /// Returns the number of frames in each message, for frames of these lengths and destinations.
     fn counts(frames: &[(usize, Option<SocketAddr>)], singly: usize) -> Vec<usize> {
         let mut made = Vec::new();
         messages(&mut made, |n| frames[n].0, |n| frames[n].1, 0..frames.len(), singly);

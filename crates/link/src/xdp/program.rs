@@ -1,11 +1,11 @@
-//! The program that takes our frames off an interface: a dozen instructions, assembled here, loaded by bpf(2).
+//! The program that takes the link's frames off an interface: a dozen instructions, assembled here, loaded by bpf(2).
 //!
 //! ```text
 //!   ethertype is ours ──► the socket in the map at this queue, or, if there is none, the stack
 //!   anything else ──────► the stack
 //! ```
 //!
-//! It is attached by a link of the kernel's that we hold: when this process ends, however it ends, it is detached.
+//! The program is attached by a bpf link that this process holds. The kernel detaches it when the process ends for any reason.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -21,20 +21,20 @@ const LINK_CREATE: u32 = 28;
 const MAP_OF_SOCKETS: u64 = 17;
 const PROGRAM_XDP: u64 = 6;
 const ATTACH_XDP: u64 = 37;
-/// `BPF_F_XDP_HAS_FRAGS`: it may be given frames that lie in several pieces.
+/// `BPF_F_XDP_HAS_FRAGS`: the program accepts frames in several pieces.
 const HAS_PIECES: u64 = 1 << 5;
-/// Queues of an interface, at most.
+/// The maximum number of queues of an interface.
 const QUEUES_MAX: u32 = 256;
 const LICENSE: &CStr = c"Apache-2.0 OR MIT";
 const XDP_PASS: i32 = 2;
 const REDIRECT_MAP: i32 = 51;
 
-/// Where the program runs.
+/// The place where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
     /// In the driver.
     Native,
-    /// After the driver, which need not know of it (`xdpgeneric`).
+    /// After the driver, which does not have to support XDP (`xdpgeneric`).
     Generic,
 }
 
@@ -47,7 +47,7 @@ impl XdpMode {
     }
 }
 
-/// The program, attached for as long as this lives.
+/// The program, attached while this value lives.
 #[derive(Debug)]
 pub(super) struct Program {
     _map: OwnedFd,
@@ -55,7 +55,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Attaches it to an interface, so that frames of this ethertype that come by this queue go to `socket`.
+    /// Attaches the program to an interface, so that frames of this ethertype on this queue go to `socket`.
     pub(super) fn attach(
         socket: impl AsFd,
         index: u32,
@@ -80,13 +80,13 @@ impl Program {
 
 fn load(code: &[u64], flags: u64) -> Result<OwnedFd, Errno> {
     let mut words = attribute([PROGRAM_XDP | (code.len() as u64) << 32, address(code), LICENSE.as_ptr() as u64]);
-    words[5] = flags << 32; // Behind the version of the kernel, which is not asked for.
+    words[5] = flags << 32; // Behind the kernel version, which is not checked.
     words[8] = ATTACH_XDP << 32; // Behind name and interface.
     // SAFETY: as many instructions as it says, and a text that ends with a zero; there is no log.
     descriptor(unsafe { sys::bpf(PROG_LOAD, &mut words)? })
 }
 
-/// A command whose attribute holds no addresses, and that makes something.
+/// Calls a command that creates an object and has no addresses in its attribute.
 fn made<const N: usize>(command: u32, words: [u64; N]) -> Result<OwnedFd, Errno> {
     // SAFETY: no addresses.
     descriptor(unsafe { sys::bpf(command, &mut attribute(words))? })
@@ -111,7 +111,7 @@ fn address<T>(values: &[T]) -> u64 {
     values.as_ptr() as u64
 }
 
-/// An instruction: what to do, registers, where to go or look, a number.
+/// Returns an instruction: operation, registers, offset, constant.
 const fn op(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
     code as u64 | (to as u64) << 8 | (from as u64) << 12 | (offset as u16 as u64) << 16 | (number as u32 as u64) << 32
 }

@@ -1,4 +1,4 @@
-//! A ring between us and the kernel: entries, and how far each side is.
+//! A ring shared with the kernel: entries, and the position of each side.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Where things are in the mapping of a ring, as the kernel says (`struct xdp_ring_offset`).
+/// The offsets in the mapping of a ring, as the kernel reports them (`struct xdp_ring_offset`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offsets {
     pub(super) producer: u64,
@@ -16,14 +16,14 @@ pub(super) struct Offsets {
     pub(super) flags: u64,
 }
 
-/// A ring of which we are one end. The kernel, which is trusted, is the other.
+/// This process's end of a ring. The other end is the kernel, which is trusted.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     base: NonNull<u8>,
     bytes: usize,
     at: Offsets,
     size: u32,
-    /// How far we are; the kernel learns it with [`publish`](Self::publish).
+    /// The own position; the kernel sees it after [`publish`](Self::publish).
     own: u32,
     entries: std::marker::PhantomData<T>,
 }
@@ -53,42 +53,42 @@ impl<T: Copy> Ring<T> {
         unsafe { self.base.add(self.at.entries as usize + slot * size_of::<T>()).as_ptr().cast() }
     }
 
-    /// Entries that we may write, of a ring that the kernel empties.
+    /// Returns the number of entries that may be written, in a ring that the kernel empties.
     pub(super) fn room(&self) -> u32 {
         let consumed = self.word(self.at.consumer).load(Ordering::Acquire); // The kernel has read what we overwrite.
         self.size - self.own.wrapping_sub(consumed)
     }
 
-    /// Writes the next entry; there is room.
+    /// Writes the next entry. The caller has checked that there is room.
     pub(super) fn push(&mut self, entry: T) {
         // SAFETY: a place of the ring that is ours until we publish it; callers have asked for room.
         unsafe { self.entry(self.own).write(entry) };
         self.own = self.own.wrapping_add(1);
     }
 
-    /// Lets the kernel have what was pushed.
+    /// Publishes the pushed entries to the kernel.
     pub(super) fn publish(&mut self) {
         self.word(self.at.producer).store(self.own, Ordering::Release); // Entries before the position.
     }
 
-    /// Entries that we may read, of a ring that the kernel fills.
+    /// Returns the number of entries that may be read, in a ring that the kernel fills.
     pub(super) fn filled(&self) -> u32 {
         self.word(self.at.producer).load(Ordering::Acquire).wrapping_sub(self.own) // The position before entries.
     }
 
-    /// Entry `ahead` of those that are filled.
+    /// Returns filled entry `ahead`.
     pub(super) fn peek(&self, ahead: u32) -> T {
         // SAFETY: a filled place, which the kernel leaves alone until we release it; its bytes are a `T`: plain numbers.
         unsafe { self.entry(self.own.wrapping_add(ahead)).read() }
     }
 
-    /// Lets the kernel have so many entries again.
+    /// Returns `count` entries to the kernel.
     pub(super) fn release(&mut self, count: u32) {
         self.own = self.own.wrapping_add(count);
         self.word(self.at.consumer).store(self.own, Ordering::Release); // We have read them.
     }
 
-    /// Whether the kernel wants to be called for what we published.
+    /// Returns true if the kernel has to be called after a publish.
     pub(super) fn wants_a_kick(&self) -> bool {
         self.word(self.at.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }

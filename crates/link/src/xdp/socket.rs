@@ -1,4 +1,4 @@
-//! An AF_XDP socket: pages shared with the kernel, cut into chunks, and four rings that say whose they are.
+//! An AF_XDP socket: pages shared with the kernel, divided into chunks, and four rings that pass their ownership.
 //!
 //! ```text
 //!            fill ──► kernel writes a frame ──► receive ──► us ──► fill
@@ -16,13 +16,13 @@ use crate::OpenError;
 use crate::memory::Memory;
 use crate::sys::{self, Opt};
 
-/// Bytes of a chunk: a page, which is as large as they get.
+/// The size of a chunk: a page, the maximum.
 pub(super) const CHUNK: usize = 4096;
 
-/// What the kernel leaves free at the beginning of a chunk that it fills.
+/// The number of bytes that the kernel leaves free at the start of a chunk that it fills.
 pub(super) const HEADROOM: usize = 256;
 
-/// Chunks for frames that come, and for frames that go.
+/// The number of chunks for received frames, and for frames to send.
 pub(super) const INCOMING: u32 = 4096;
 pub(super) const OUTGOING: u32 = 1024;
 
@@ -35,22 +35,22 @@ pub(super) struct XdpDesc {
     pub(super) options: u32,
 }
 
-/// The frame goes on in the next piece.
+/// The flag that the frame continues in the next piece.
 pub(super) const GOES_ON: u32 = libc::XDP_PKT_CONTD;
 
-/// The socket and what it shares with the kernel.
+/// The socket and the memory that it shares with the kernel.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) fill: Ring<u64>,
     pub(super) completion: Ring<u64>,
     pub(super) receive: Ring<XdpDesc>,
     pub(super) transmit: Ring<XdpDesc>,
-    /// Whether frames may lie in several chunks.
+    /// True if frames may use several chunks.
     pub(super) multi_buffer: bool,
     pub(super) mode: XdpMode,
     _program: Program,
     pub(super) fd: OwnedFd,
-    /// After the socket: the kernel has let go of it by then.
+    /// Dropped after the socket, when the kernel no longer uses it.
     pub(super) memory: Memory,
 }
 
@@ -125,19 +125,19 @@ impl Socket {
         Ok(Self { fill, completion, receive, transmit, multi_buffer, mode, _program: program, fd, memory })
     }
 
-    /// What the kernel dropped, for whatever reason.
+    /// Returns the number of frames that the kernel dropped, for all reasons.
     pub(super) fn dropped(&self) -> u64 {
         let counts: [u32; 12] = sys::option(&self.fd, opt(libc::XDP_STATISTICS)).unwrap_or_default();
         let count = |at: usize| u64::from(counts[2 * at]) | u64::from(counts[2 * at + 1]) << 32;
-        count(0) + count(3) // Of those without a chunk to fill, the first counts each.
+        count(0) + count(3) // Frames without a chunk to fill are included in the first counter.
     }
 }
 
-/// Why a way to set up a socket failed.
+/// The reason why one attempt to set up a socket failed.
 enum Failed {
-    /// No other way would help.
+    /// No other attempt can succeed.
     Privilege(OpenError),
-    /// Another way may.
+    /// Another attempt may succeed.
     Step(Errno),
 }
 
@@ -160,7 +160,7 @@ fn opt(name: i32) -> Opt {
     Opt::xdp(name)
 }
 
-/// Ring `ring` of `struct xdp_mmap_offsets`.
+/// Returns the offsets of ring `ring` in `struct xdp_mmap_offsets`.
 fn offsets_at(words: &[u32; 32], ring: usize) -> Offsets {
     let word = |at: usize| {
         let at = 8 * ring + 2 * at;

@@ -1,4 +1,4 @@
-//! What packet sockets do beyond the suite.
+//! Properties of packet sockets that the suite does not check.
 
 use isthmus_link::{Link, LinkKind, LinkState, OpenError, PacketLink, PacketOptions, interface};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};

@@ -57,7 +57,7 @@ pub(crate) fn collect(link: &mut dyn Link, count: usize) -> Vec<Vec<u8>> {
     collect_batches(link, count).0
 }
 
-/// The same, and how many batches may have left some.
+/// Collects `count` frames by batches, and counts the batches that may have left some.
 #[track_caller]
 pub(crate) fn collect_batches(link: &mut dyn Link, count: usize) -> (Vec<Vec<u8>>, usize) {
     let end = Instant::now() + PATIENCE;

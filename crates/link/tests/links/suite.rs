@@ -1,4 +1,4 @@
-//! What every link does. A new one is done when it passes.
+//! The checks that every link passes. A new link is complete when it passes.
 
 use isthmus_link::{Frame, Link, LinkKind, LinkState, SendNext};
 use isthmus_shm::regcache::PeerRegion;
@@ -91,7 +91,7 @@ pub(crate) fn frames_for_others_are_dropped(open: Open) {
     let Some((bed, [mut a, mut b])) = bed(open) else { return };
     bed.b.ip(&format!("link set {WIRE} promisc on"));
     let frames: Vec<_> = (0..30).map(|n| frame(nic(2 + (n % 3) as u8), a.nic(), n, 200)).collect();
-    send_all(&mut *a, &frames); // A link that knows who is where refuses them at once.
+    send_all(&mut *a, &frames); // A link that knows its peers refuses them at once.
     let ours: Vec<_> = frames.into_iter().filter(|frame| frame[5] == 2).collect();
     assert!(collect(&mut *b, ours.len()) == ours);
     assert!(drain(&mut *b).is_empty());
@@ -160,7 +160,7 @@ pub(crate) fn a_slow_receiver_loses_frames_and_mixes_none(open: Open) {
     assert!(came.received + came.overruns <= sent.sent && came.overruns > 0, "what is lost is counted: {came:?}");
 }
 
-/// What is there is in order and whole, and not nothing.
+/// Asserts that the received frames are in order and intact, and that there is at least one.
 fn passes_in_order(link: &mut dyn Link, limit: u32) {
     let numbers: Vec<u32> = drain(link).iter().map(|bytes| number(bytes)).collect();
     assert!(!numbers.is_empty() && numbers.iter().all(|&n| n < limit));

@@ -179,7 +179,7 @@ fn has_v6() -> bool {
     std::path::Path::new("/proc/sys/net/ipv6").exists()
 }
 
-/// The address of host 1 (a) or 2 (b), or of nobody.
+/// Returns the address of host 1 (a) or 2 (b), or an unused one.
 pub(crate) fn nic(number: u8) -> NicId {
     NicId::from_octets([2, 0, 0, 0, 0, number])
 }

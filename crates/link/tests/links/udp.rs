@@ -1,4 +1,4 @@
-//! What the carrier over UDP does beyond the suite.
+//! Properties of the link over UDP that the suite does not check.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -195,7 +195,7 @@ fn both_ip_versions_share_a_socket() {
     b.set_peers(&[peer(V6[0], &[1])]).unwrap();
     assert_eq!(send_all(&mut b, &[frame(nic(1), nic(2), 2, 100)]), 0);
     assert_eq!(collect(&mut a, 0).len(), 0);
-    // It comes from the IPv6 address of a host whose name is set for IPv4.
+    // It comes from the IPv6 address of a host that is configured by its IPv4 address.
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while a.counters().sender_forged == 0 && std::time::Instant::now() < end {
         assert_eq!(a.receive().unwrap(), 0);

@@ -1,14 +1,14 @@
-//! How a program behaves that a library belongs to.
+//! The behaviour of the program that uses a model library.
 
-/// How often it does what.
+/// The rates at which a program acts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerBehaviour {
-    /// Longest time between two looks.
+    /// The longest time between two polls.
     pub(crate) poll_interval_us: u64,
-    /// In so many of a million looks, it computes for a while after it.
+    /// The number of polls, of a million, after which the program computes for a while.
     pub(crate) computes_per_million: u64,
     pub(crate) computes_us: u64,
-    /// In so many of a million looks, it gives credit back.
+    /// The number of polls, of a million, in which the program returns credit.
     pub(crate) gives_per_million: u64,
     /// Receives for announced messages that it posts.
     pub(crate) posts_per_million: u64,

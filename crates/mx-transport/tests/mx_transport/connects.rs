@@ -1,4 +1,4 @@
-//! What a connect is answered with.
+//! Replies to connect requests.
 
 use crate::model_peer::Memory;
 use crate::node::{KEY, NetworkConfig, address};
@@ -83,7 +83,7 @@ fn where_there_are_no_numbers_a_connect_fails_and_messages_go_nowhere() {
     assert_eq!((simulation.levels(0).incoming, simulation.levels(0).held_bytes), (0, 0), "they are not kept");
     let over = simulation.node(3).library.over.clone();
     assert_eq!((over.len(), over.values().flatten().copied().sum::<u32>()), (4, 0));
-    // Whoever has a number is not disturbed.
+    // Remote peers that have a number already are not disturbed.
     let id = simulation.send_whole(2, 0, 100_000, Memory::None);
     simulation.run_until_quiet(20_000_000);
     assert_eq!(simulation.node(0).library.received.get(&id), Some(&100_000));

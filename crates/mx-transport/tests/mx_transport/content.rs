@@ -1,5 +1,5 @@
-//! What messages consist of: each is some part of the same eight MiB, which lie in a real memory file, so that a message can be
-//! sent out of mapped pages, too.
+//! The content of messages. Each is a part of the same eight MiB in a real memory file, so that a message can also be sent from
+//! mapped pages.
 
 use crate::random::Random;
 use isthmus_shm::regcache::PeerRegion;
@@ -69,7 +69,7 @@ pub(crate) fn is(id: u64, mut at: usize, mut piece: &[u8]) -> bool {
     true
 }
 
-/// What a program has room for of an announced message, and how it says so: by the message's number.
+/// How a program replies to an announced message. The message's number determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Completed(u32),
@@ -97,7 +97,7 @@ impl Fate {
     }
 }
 
-/// A message's tag tells who sent it, which one it is, and how long.
+/// A message's tag: it encodes the sender, the number and the length of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
     pub(crate) from: u8,

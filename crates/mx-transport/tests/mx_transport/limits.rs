@@ -1,4 +1,4 @@
-//! What is kept is bounded, whoever does not do what the others wait for; and when they do, all goes on.
+//! Kept bytes are bounded if a domain or a peer stalls, and all transfers go on when it continues.
 
 use crate::behaviour::PeerBehaviour;
 use crate::content::Tag;
@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What the network brings in one go: a window of each partner.
+/// The bytes that the network delivers at once: a window of each partner.
 const WINDOW: usize = 1 << 20;
 
 fn simulation(nodes: usize) -> Simulation {
@@ -101,7 +101,7 @@ fn a_peer_that_does_not_acknowledge_is_sent_no_more_than_a_window() {
     simulation.check_all_arrived();
 }
 
-/// Credit that is held back because of all remote peers is not forgotten when those to whom it belongs have nothing under way.
+/// Credit that is held back because of all remote peers is returned even if its own remote peer has nothing in flight.
 #[test]
 fn unacknowledged_bytes_of_all_peers_are_bounded() {
     const HOSTS: usize = 21;

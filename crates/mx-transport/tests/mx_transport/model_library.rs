@@ -16,7 +16,7 @@ use isthmus_mx::net::{Address, Time};
 use isthmus_mx_transport::{LocalPeer, MxTransport};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What is in the ring.
+/// An entry of the ring.
 #[derive(Debug)]
 enum RingEntry {
     Record(Record<'static>, Vec<u8>),
@@ -29,9 +29,9 @@ pub(crate) struct ModelLibrary {
     me: u8,
     random: Random,
     pub(crate) behaviour: PeerBehaviour,
-    /// It does nothing at all.
+    /// True while the program computes and does not call the library.
     pub(crate) is_computing: bool,
-    /// It has ended: its ring is not read any more.
+    /// True if the program has ended. The ring is not read any more.
     pub(crate) closed: bool,
     ring: VecDeque<(DomainId, RingEntry)>,
     pub(crate) peers: BTreeMap<DomainId, ModelPeer>,
@@ -39,12 +39,12 @@ pub(crate) struct ModelLibrary {
     remote_peers_max: u32,
     added: u32,
     serial: u32,
-    /// Messages of ours: where to, and how long.
+    /// Messages sent, with their receiver and length.
     pub(crate) sent: BTreeMap<u64, (Address, u32)>,
-    /// Those that are over, and how much of them was taken as far as we know.
+    /// Sent messages that are over, with the number of bytes taken, if known.
     pub(crate) over: BTreeMap<u64, Option<u32>>,
     pub(crate) failed: BTreeSet<u64>,
-    /// Messages to us, and how much of them we have.
+    /// Messages received, with the number of bytes received.
     pub(crate) received: BTreeMap<u64, u32>,
     pub(crate) aborted: BTreeMap<u64, u16>,
     pub(crate) answers: Vec<(u64, Result<DomainId, Reason>)>,

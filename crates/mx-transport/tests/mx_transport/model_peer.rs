@@ -18,7 +18,7 @@ pub(crate) const REGION: RegionId = RegionId(5);
 pub(crate) enum Memory {
     None,
     Mapped,
-    /// What the record says is not so.
+    /// The record names memory that does not exist as stated.
     Lie(MappablePages),
 }
 
@@ -46,12 +46,12 @@ pub(crate) struct IncomingMessage {
 #[derive(Debug)]
 pub(crate) struct ModelPeer {
     pub(crate) address: Address,
-    /// What we may send.
+    /// The credit left for sending to the peer.
     pub(crate) left: u32,
-    /// What we sent and have no credit back for: cost, and the message that is over then.
+    /// Sent records without returned credit: the cost, and the message that the returned credit completes.
     pub(crate) flight: VecDeque<(u32, Option<u64>)>,
     pub(crate) returned: u32,
-    /// What it may send us, as we gave it.
+    /// The credit that the peer has left for sending.
     pub(crate) room: u32,
     pub(crate) owed: u32,
     pub(crate) urgent: VecDeque<Record<'static>>,

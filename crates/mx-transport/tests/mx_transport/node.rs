@@ -9,12 +9,12 @@ use isthmus_mx::net::{Address, EndpointSetup, EndpointTuning, PayloadRange, Time
 use isthmus_mx::wire::{self, Dialect, EndpointNumber, Header, PeerIndex, SessionId, Sizes};
 use isthmus_mx_transport::MxTransport;
 
-/// Transports of a host, at most.
+/// The maximum number of transports of a host.
 pub(crate) const PER_HOST: usize = 2;
 
 pub(crate) const KEY: u32 = 77;
 
-/// What a network agrees on.
+/// The parameters that all nodes of a network share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetworkConfig {
     pub(crate) dialect: Dialect,
@@ -38,7 +38,7 @@ pub(crate) struct Node {
     pub(crate) number: usize,
     pub(crate) transport: MxTransport,
     pub(crate) library: ModelLibrary,
-    /// Packets whose bytes were let go of before they were sent.
+    /// Packets that were skipped because their bytes were released before the send.
     pub(crate) skipped: u64,
     pub(crate) requests: u64,
 }

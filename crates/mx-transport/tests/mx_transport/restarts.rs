@@ -45,7 +45,7 @@ fn restarted_peer_is_a_new_remote_peer() {
     assert_eq!(simulation.levels(0).remote_peers, 1);
 }
 
-/// A send whose bytes did not all get there has failed, whatever was given back for them.
+/// A send fails if not all of its bytes have arrived, whatever credit was returned for them.
 #[test]
 fn a_stream_to_a_peer_that_goes_has_failed() {
     for bytes in [50_000, 90_000, 100_000] {
@@ -68,7 +68,7 @@ fn a_stream_to_a_peer_that_goes_has_failed() {
     }
 }
 
-/// What was acknowledged is delivered, however late, and before the report that its sender is gone.
+/// Acknowledged messages are delivered, however late, before the removal of their sender is reported.
 #[test]
 fn complete_messages_are_delivered_before_the_peer_is_removed() {
     let mut simulation = simulation(3);
@@ -152,7 +152,7 @@ fn closed_transport_delivers_nothing() {
     assert_eq!((simulation.levels(0).held_bytes, simulation.levels(0).incoming), (0, 0));
 }
 
-/// The peer lets go of one message, which ends as `MxTransferFailed`; nothing else is the matter with it.
+/// The peer drops one message, which ends as `MxTransferFailed`. Its other messages are not affected.
 #[test]
 fn a_transfer_that_breaks_ends_at_both_sides_and_others_go_on() {
     for (len, after) in [(3 << 20, 1 << 20), (100_000, 0), (1 << 20, 500_000)] {
@@ -235,7 +235,7 @@ fn endpoints_that_come_and_go_leave_nothing_behind() {
         }
         let pairs = [(0, 2), (3, 1), (2, 0), (1, 4)];
         let mut tries = 0;
-        // Requests that cross may end what the other has begun, so that somebody has to try again.
+        // Requests that cross may end each other's session, so that one side has to try again.
         while !pairs.iter().all(|(from, to)| simulation.node(*from).library.current.contains_key(&address(*to))) {
             tries += 1;
             assert!(tries < 4, "they do not find each other");

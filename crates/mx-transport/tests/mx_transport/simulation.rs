@@ -76,7 +76,7 @@ impl Simulation {
         self.node(from).connect(now, address(to), key)
     }
 
-    /// A message from one to another, who know each other.
+    /// Sends a message between two nodes that know each other.
     pub(crate) fn send(&mut self, from: usize, to: usize, len: u32, sync: bool, memory: Memory) -> u64 {
         self.ids += 1;
         let (id, now) = (self.ids, self.now);
@@ -240,7 +240,7 @@ impl Simulation {
             .collect()
     }
 
-    /// Every message of everybody has arrived, as far as it was wanted, and everybody knows what became of theirs.
+    /// Checks that every message has arrived as far as its receiver wanted it, and that every sender knows the outcome.
     pub(crate) fn check_all_arrived(&self) {
         for node in self.nodes.iter().flatten() {
             assert_eq!(node.library.removed, [], "no peer was given up");

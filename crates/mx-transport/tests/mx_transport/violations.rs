@@ -15,7 +15,7 @@ use isthmus_mx_transport::{LocalPeer, TransportViolation};
 const NO_FRAGMENT: Fragment = Fragment { offset: 0, len: 0 };
 const NOW: Time = Time::from_us(1_000_000);
 
-/// A transport whose domain knows a remote peer.
+/// A transport, and a remote peer that its domain knows.
 fn transport() -> (Node, DomainId) {
     let mut simulation = Simulation::new(3, NetworkConfig::fine(), NetConditions::FINE, 1);
     simulation.connect_all();
@@ -129,7 +129,7 @@ fn a_message_beyond_four_gib_bounces() {
     assert_eq!(node.transport.levels().sends, 0);
 }
 
-/// Whoever gives back more than it was given gains nothing by it.
+/// A domain that returns more credit than it was given gains nothing.
 #[test]
 fn credit_beyond_what_there_is_counts_for_nothing() {
     let (mut node, remote_peer) = transport();

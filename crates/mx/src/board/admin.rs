@@ -1,4 +1,4 @@
-//! What is decided on this host: which endpoints are open, and whom the table has though they did not announce themselves.
+//! State that this host decides: the open endpoints, and the peers that are added without an announcement.
 
 use super::table::{AddPeerError, PeerOrigin};
 use super::{Board, BoardEvent};
@@ -6,13 +6,13 @@ use crate::net::Time;
 use crate::wire::{BoardName, EndpointNumber, PeerIndex};
 use isthmus_layout::NicId;
 
-/// The board cannot have an endpoint of this number.
+/// The board cannot have an endpoint with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the board has no endpoint {}", .0.0)]
 pub struct NoSuchEndpoint(pub EndpointNumber);
 
 impl Board {
-    /// From now on packets for this endpoint are handed out. [`EndpointNumber::RAW`]: raw packets are.
+    /// Accepts packets for this endpoint from now on. [`EndpointNumber::RAW`] stands for raw packets.
     pub fn open(&mut self, endpoint: EndpointNumber) -> Result<(), NoSuchEndpoint> {
         if endpoint != EndpointNumber::RAW && !self.is_valid_endpoint(endpoint) {
             return Err(NoSuchEndpoint(endpoint));
@@ -21,17 +21,17 @@ impl Board {
         Ok(())
     }
 
-    /// From now on packets for this endpoint are refused.
+    /// Refuses packets for this endpoint from now on.
     pub fn close(&mut self, endpoint: EndpointNumber) {
         self.open[usize::from(endpoint.0 / 64)] &= !(1 << (endpoint.0 % 64));
     }
 
-    /// Whether messages can be for this number at all.
+    /// Returns true if messages can be for this number at all.
     pub(super) fn is_valid_endpoint(&self, endpoint: EndpointNumber) -> bool {
         u16::from(endpoint.0) < self.setup.tuning.endpoints_max
     }
 
-    /// Another board of this host: nothing for it goes to the wire, and nothing comes from it there.
+    /// Adds another board of this host: nothing for it goes to the wire, and nothing from it is accepted from the wire.
     pub fn add_local(&mut self, nic: NicId, name: BoardName) -> Result<PeerIndex, AddPeerError> {
         let (peer, _) = self.add(nic, PeerOrigin::Local)?;
         if let Some(local) = self.table.get_mut(peer) {
@@ -40,8 +40,8 @@ impl Board {
         Ok(peer)
     }
 
-    /// A peer by hand, with a name. An address can be given several: each finds it. Given for a board of this host, the name takes
-    /// the place of its own.
+    /// Adds a configured peer with a name. An address can have several names, each of which finds it. For a board of this host, the
+    /// name replaces the board's own.
     pub fn add_static(&mut self, now: Time, nic: NicId, name: BoardName) -> Result<PeerIndex, AddPeerError> {
         let (peer, is_new) = self.add(nic, PeerOrigin::Static)?;
         if let Some(entry) = self.table.get_mut(peer) {
@@ -53,8 +53,8 @@ impl Board {
         Ok(peer)
     }
 
-    /// A program wants to reach an address. If it is not in the table, it is now, and is asked for its name. The peer has to know us
-    /// too before it answers; with discovery on, the board announces itself again.
+    /// Asks for an address that a program wants to reach. An address that is not in the table is added, and queried for its name. The
+    /// peer has to know us too before it answers, so with discovery on, the board announces itself again.
     pub fn ask(&mut self, now: Time, nic: NicId) -> Result<PeerIndex, AddPeerError> {
         let (peer, is_new) = self.add(nic, PeerOrigin::Requested)?;
         if is_new {
@@ -63,8 +63,8 @@ impl Board {
         Ok(peer)
     }
 
-    /// Forgets a peer: it is not found any more, nothing is sent to it, and nothing from it is taken. Its index stays its own: if it
-    /// announces itself, or is added again, it has the same. Says whether there was such a peer; boards of this host stay.
+    /// Forgets a peer: it is not found any more, nothing is sent to it, and nothing from it is accepted. Its index stays reserved for it,
+    /// in case it announces itself or is added again. Returns true if there was such a peer. Boards of this host are not forgotten.
     pub fn forget(&mut self, nic: NicId) -> bool {
         let Some(index) = self.table.find_present(nic) else { return false };
         let Some(peer) = self.table.get_mut(index).filter(|peer| peer.origin != PeerOrigin::Local) else {
@@ -87,7 +87,7 @@ impl Board {
         added
     }
 
-    /// Somebody is there who was not: we want to know more of each other.
+    /// Handles a peer that has just appeared: announces this board again, and queries the peer's name.
     pub(super) fn peer_found(&mut self, now: Time, peer: PeerIndex) {
         self.push_event(BoardEvent::Found(peer));
         self.announce_timer.restart(now.after_us(self.setup.tuning.burst_us), &self.setup.tuning);

@@ -1,4 +1,4 @@
-//! What a board counts: packets by type, and frames that were dropped, by reason.
+//! The counters of a board: packets by type, and dropped frames by reason.
 
 use crate::wire::{Malformed, PacketType};
 
@@ -7,7 +7,7 @@ macro_rules! dropped {
         /// Why a frame was dropped. Each reason is counted under its name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
         pub enum Dropped {
-            /// It is no frame of this network. Counted under the name that it has there.
+            /// The frame is not a valid frame of this network. Counted under the reason of the parse error.
             #[error(transparent)]
             Malformed(#[from] Malformed),
             $($(#[$doc])* #[error($text)] $variant,)*
@@ -27,7 +27,7 @@ macro_rules! dropped {
                 }
             }
 
-            /// What to count it under.
+            /// Returns the name of this reason's counter.
             pub const fn reason(&self) -> &'static str {
                 match self {
                     Self::Malformed(malformed) => malformed.reason(),
@@ -43,19 +43,19 @@ dropped! {
     NoSuchLink "no_such_link" "on a link that the board does not have",
     /// For another board, or for all while only announcements may be.
     NotForUs "not_for_us" "for another address",
-    /// Our own frames come back, or somebody uses our address.
+    /// Our own frames come back, or another host uses our address.
     OwnSource "own_source" "from an address of this host",
     /// An announcement of our address that is not ours.
     DuplicateAddress "duplicate_address" "an announcement of our address by another host",
     /// An address that no board can have.
     BadSource "bad_source" "from an address that no board has",
-    /// From somebody who is not in the table.
+    /// The sender is not in the table.
     UnknownSource "unknown_source" "from an address that is not in the table",
     /// From a peer that was forgotten.
     ForgottenSource "forgotten_source" "from a peer that was forgotten",
     /// Without the index by which we know its sender.
     NoIndex "no_index" "without our number for its sender",
-    /// With an index that nobody has.
+    /// The frame carries an index that no peer has.
     UnusedIndex "unused_index" "with a number that no peer has",
     /// With the index of another peer than its source address.
     IndexMismatch "index_mismatch" "with our number for another peer",
@@ -63,7 +63,7 @@ dropped! {
     BadEndpoint "bad_endpoint" "for an endpoint that cannot be",
     /// For an endpoint that is not open.
     EndpointClosed "endpoint_closed" "for an endpoint that is not open",
-    /// A raw packet, and nobody serves them.
+    /// A raw packet, and no program has opened the raw endpoint.
     NoRawEndpoint "no_raw_endpoint" "a raw packet that nobody takes",
     /// An announcement of another address than its source.
     AnnouncementMismatch "announcement_mismatch" "an announcement of another address than its source",
@@ -85,7 +85,7 @@ const COUNTS: usize = Malformed::REASONS.len() + REASONS.len();
 const TYPES: usize = 64;
 const _: () = assert!((PacketType::NackMcp.number() as usize) < TYPES);
 
-/// What a board counts.
+/// The counters of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoardCounters {
     dropped: [u64; COUNTS],
@@ -137,7 +137,7 @@ impl BoardCounters {
         self.suppressed_nacks
     }
 
-    /// Peers that the table had no room for, whoever wanted them in.
+    /// Returns how many peers were rejected because the table was full, whatever their origin.
     pub const fn refused_peers(&self) -> u64 {
         self.rejected_peers
     }

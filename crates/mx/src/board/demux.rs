@@ -1,31 +1,31 @@
-//! Frames come in: is it for us, from whom, and which endpoint takes it (mxoe-wire 3.13, 4).
+//! Dispatch of received frames: checks the destination, finds the sender, and selects the endpoint (mxoe-wire 3.13, 4).
 
 use super::table::{Peer, is_valid_nic};
 use super::{Board, Dropped, LinkNumber, PeerOrigin};
 use crate::net::{Time, nack_for};
 use crate::wire::{self, Announcement, BROADCAST, EndpointNumber, Header, Nack, Packet, PeerIndex, PullHandle, Raw};
 
-/// What is to be done with a frame.
+/// The action to take for a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameAction<'f> {
     /// An open endpoint decides about it.
     ForEndpoint {
         /// Which one.
         endpoint: EndpointNumber,
-        /// Who sent it.
+        /// The sender.
         peer: PeerIndex,
-        /// What it says.
+        /// The packet.
         packet: Packet<&'f [u8]>,
     },
-    /// For whoever opened the raw endpoint: the frame as it came, at most [`wire::RAW_FRAME_BYTES_MAX`] bytes. Who sent it was not
-    /// looked up. How many may wait is the caller's to limit.
+    /// For the program that opened the raw endpoint: the frame as received, at most [`wire::RAW_FRAME_BYTES_MAX`] bytes. The board
+    /// has not looked up its sender. The caller limits how many frames may wait.
     Raw {
         /// The frame.
         frame: &'f [u8],
     },
-    /// It was for the board itself.
+    /// The board itself handled the frame.
     Consumed,
-    /// Nothing: it was counted.
+    /// No action: the frame was dropped and counted.
     Dropped(Dropped),
 }
 
@@ -88,7 +88,7 @@ impl Board {
         frame: &'f [u8],
     ) -> Result<FrameAction<'f>, Dropped> {
         if self.is_local(header.src) {
-            // By several links into one network we hear ourselves. Somebody else has another serial.
+            // Several links into one network return our own announcements. Another host's announcement has another serial.
             let said = Announcement::parse(raw.data).ok().filter(|said| said.nic_id == self.setup.nic);
             let is_another = said.is_some_and(|said| said.nic_id == header.src && said.serial != self.setup.serial);
             return Err(if is_another { Dropped::DuplicateAddress } else { Dropped::OwnSource });
@@ -104,14 +104,14 @@ impl Board {
         }
     }
 
-    /// Who sent a packet that names its sender by address.
+    /// Returns the sender of a packet that names its sender by address.
     pub(super) fn sender_by_address(&self, header: &Header) -> Result<PeerIndex, Dropped> {
         let index = self.table.index_of(header.src).ok_or(Dropped::UnknownSource)?;
         let peer = self.table.get(index).ok_or(Dropped::UnknownSource)?;
         check_sender(peer).map(|()| index)
     }
 
-    /// Who sent a packet that names its sender by our index for it.
+    /// Returns the sender of a packet that names its sender by our index for it.
     fn sender_by_index(&mut self, now: Time, header: &Header) -> Result<PeerIndex, Dropped> {
         let refused = match header.peer_index {
             None => Dropped::NoIndex,
@@ -127,7 +127,8 @@ impl Board {
         Err(refused)
     }
 
-    /// Who sent a packet whose index need not be right. It is right as a rule, and found without a search then.
+    /// Returns the sender of a packet in which the index may be wrong. The index is usually right, and then needs no search by
+    /// address.
     fn sender_by_index_hint(&self, header: &Header) -> Result<PeerIndex, Dropped> {
         match header.peer_index.and_then(|index| Some((index, self.table.get(index)?))) {
             Some((index, peer)) if peer.nic == header.src => check_sender(peer).map(|()| index),
@@ -191,7 +192,7 @@ const fn pulling_endpoint(words: PullHandle) -> EndpointNumber {
     EndpointNumber(words.magic as u8 ^ 0x80)
 }
 
-/// A peer whose frames are taken from the wire.
+/// Checks that frames of this peer are accepted from the wire.
 fn check_sender(peer: &Peer) -> Result<(), Dropped> {
     match peer.origin {
         PeerOrigin::Local => Err(Dropped::OwnSource),

@@ -1,15 +1,15 @@
-//! Announcements (mxoe-wire 5.2): a board says that it is there, some times in a row and then now and then; who hears one for the
-//! first time does the same.
+//! Announcements (mxoe-wire 5.2). A board announces itself several times in a row and then at longer intervals. A board that
+//! receives an announcement of a new peer starts again with several in a row.
 
 use super::table::{AddPeerError, PeerOrigin};
 use super::{Board, BoardEvent, BoardTuning, Dropped, LinkNumber};
 use crate::net::Time;
 use crate::wire::{Announcement, BROADCAST, Header, Packet, PeerIndex, Raw};
 
-/// When to announce the board.
+/// The timer of announcements.
 #[derive(Debug)]
 pub(super) struct AnnounceTimer {
-    /// Of those in a row.
+    /// Announcements that remain of those in a row.
     remaining: u32,
     due: Time,
     last: Option<Time>,
@@ -31,7 +31,7 @@ impl AnnounceTimer {
         self.due = self.due.min(at);
     }
 
-    /// Whether it is time.
+    /// Returns true if an announcement is due, and then sets the time of the next one.
     fn take_due(&mut self, now: Time, tuning: &BoardTuning) -> bool {
         if self.due > now {
             return false;
@@ -57,7 +57,7 @@ impl Board {
         }
     }
 
-    /// Somebody is there. Its source address was looked at.
+    /// Handles an announcement. The caller has checked its source address.
     pub(super) fn receive_announcement(
         &mut self,
         now: Time,
@@ -94,7 +94,7 @@ impl Board {
         Ok(())
     }
 
-    /// A peer that is not in the table, or was forgotten.
+    /// Adds a peer that is not in the table, or was forgotten.
     fn discover(&mut self, now: Time, header: &Header) -> Result<PeerIndex, Dropped> {
         let returns = self.table.index_of(header.src).is_some();
         if !returns && self.table.announced() >= self.setup.tuning.announced_max {

@@ -3,7 +3,7 @@
 use super::Board;
 use crate::net::Time;
 
-/// Links of one board, at most.
+/// Limit of the links of one board.
 pub const LINKS_MAX: usize = 8;
 
 /// A link of the board, as the caller numbers them, below [`LINKS_MAX`].
@@ -15,7 +15,7 @@ pub struct LinkNumber(pub u8);
 #[error("the board has no link {}", .0.0)]
 pub struct NoSuchLink(pub LinkNumber);
 
-/// When a peer was last heard on each link.
+/// When the last frame of a peer arrived on each link.
 pub(super) type LinkLastSeen = [Option<Time>; LINKS_MAX];
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ impl LinkSelector {
         (0..).zip(&self.0).filter(|(_, link)| link.is_some()).map(|(number, _)| LinkNumber(number))
     }
 
-    /// Those that are up, with their ranks.
+    /// Returns the links that are up, with their ranks.
     fn up(&self) -> impl Iterator<Item = (LinkNumber, u32)> + '_ {
         let links = (0..).zip(&self.0).filter_map(|(number, link)| Some((LinkNumber(number), (*link)?)));
         links.filter(|(_, link)| link.up).map(|(number, link)| (number, link.rank))
@@ -68,12 +68,12 @@ impl LinkSelector {
         links
     }
 
-    /// Whether a peer was heard on a link that is up.
+    /// Returns true if a frame of the peer has arrived on a link that is up.
     pub(super) fn reaches(&self, last_seen_by_link: &LinkLastSeen) -> bool {
         self.up().any(|(number, _)| link_last_seen(last_seen_by_link, number).is_some())
     }
 
-    /// Whether there is a link that is up and on which a peer was not heard.
+    /// Returns true if there is a link that is up and on which no frame of the peer has arrived.
     pub(super) fn has_unheard_link(&self, last_seen_by_link: &LinkLastSeen) -> bool {
         self.up().any(|(number, _)| link_last_seen(last_seen_by_link, number).is_none())
     }

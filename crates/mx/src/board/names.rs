@@ -1,33 +1,37 @@
-//! Who is called what, and who numbers us how (mxoe-wire 5.5): HOST_QUERY and HOST_REPLY.
+//! The names of peers, and the numbers that peers have for us (mxoe-wire 5.5): HOST_QUERY and HOST_REPLY.
 //!
-//! A peer is asked for its name until it says it. It is also asked when its name is known and something else is not: by which link
-//! it can be reached; or, when it sends frames with an index that is not its own, as one does that has not noticed that we started
-//! anew, what it is to put there instead: a question says that, too.
+//! A peer is queried until it reports its name. A peer with a known name is queried again in these cases:
+//!
+//! * no frame of it has arrived on a link that is up;
+//! * no frame of it has arrived on one of the links that are up, for a few tries;
+//! * it has restarted, or an endpoint of it does not respond;
+//! * it sends frames with an index that is not its own, because it has not noticed that we restarted: the query also tells it which
+//!   index to use.
 
 use super::table::{Peer, PeerOrigin};
 use super::{Board, BoardEvent, Dropped, LinkNumber, OUTGOING_MAX};
 use crate::net::Time;
 use crate::wire::{Header, HostQuery, HostReply, Packet, PeerIndex};
 
-/// Questions to a peer that also go by links on which it was not heard.
+/// Queries to a peer that are also sent on links without a frame from the peer.
 const EXPLORE_TRIES_MAX: u32 = 4;
 
-/// Questions to a peer before they become rarer.
+/// Queries to a peer before the interval grows.
 const STEADY_TRIES_MAX: u32 = 6;
 
-/// Questions to a peer that need not be answered.
+/// Queries to a peer that may stay unanswered.
 const FORCED_TRIES_MAX: u32 = 8;
 
 impl Board {
-    /// Asks a peer whether it is there, and what its number for us is: soon, and not more often than any peer is asked. For when
-    /// an endpoint there does not answer. Who answers is heard, which [`Board::link_to`] takes note of.
+    /// Asks a peer whether it is there, and what its number for us is: soon, but no more often than any peer is queried. Called when
+    /// an endpoint of the peer does not respond. A reply updates the links that [`Board::link_to`] selects from.
     pub fn probe(&mut self, now: Time, peer: PeerIndex) {
         self.restart_query(now, peer);
     }
 
-    /// Forgets the names that peers told, and asks for them anew. Names that were given by hand stay.
+    /// Forgets the names that peers reported, and queries them again. Configured names stay.
     pub fn clear_names(&mut self, now: Time) {
-        // Answers that are under way do not count.
+        // Replies to earlier queries do not count.
         self.magic = self.magic.wrapping_add(1);
         for (_, peer) in self.table.iter_mut().filter(|(_, peer)| peer.origin != PeerOrigin::Local) {
             peer.forget_learned_name();
@@ -50,7 +54,7 @@ impl Board {
         self.schedule_query(index, Some(due));
     }
 
-    /// Peers of whom something is not known are asked, soon.
+    /// Schedules a query, soon, for each peer that has unknown properties.
     pub(super) fn requery_incomplete(&mut self, now: Time) {
         let (links, queries, ask_us) = (&self.links, &mut self.queries, self.setup.tuning.ask_us);
         for (index, peer) in self.table.iter_mut() {
@@ -78,7 +82,7 @@ impl Board {
         }
     }
 
-    /// All whose turn it is.
+    /// Sends all queries that are due.
     pub(super) fn send_due_queries(&mut self, now: Time) {
         while let Some((due, index)) = self.queries.first().copied()
             && due <= now
@@ -120,7 +124,7 @@ impl Board {
         self.schedule_query(index, Some(now.after_us(pause)));
     }
 
-    /// A peer asks for our name. It is answered by the link on which it asked, so that it learns that this link reaches us.
+    /// Handles a peer's query for our name. The reply uses the link of the query, so that the peer learns that this link reaches us.
     pub(super) fn receive_query(
         &mut self,
         now: Time,
@@ -142,7 +146,7 @@ impl Board {
         if self.send(link, to, Packet::HostReply(reply)) { Ok(()) } else { Err(Dropped::QueryRateLimited) }
     }
 
-    /// A peer has said its name.
+    /// Handles a peer's reply with its name.
     pub(super) fn receive_reply(
         &mut self,
         now: Time,
@@ -164,7 +168,7 @@ impl Board {
         Ok(())
     }
 
-    /// A peer was heard, and says what to put into headers for it.
+    /// Records a frame from a peer, and the number to put into headers for the peer.
     pub(super) fn update_peer(
         &mut self,
         now: Time,

@@ -7,13 +7,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use isthmus_layout::NicId;
 
-/// What is wrong with a line of the table.
+/// An error in a line of the table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct PeerTableError {
-    /// From 1.
+    /// The line number, starting at 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The error.
     pub what: PeerLineError,
 }
 
@@ -46,9 +46,9 @@ pub enum PeerLineError {
     NameTaken {
         /// The name.
         name: BoardName,
-        /// Who has it.
+        /// The peer that has the name.
         nic: NicId,
-        /// Where that was said.
+        /// The line that gave it.
         line: usize,
     },
 }

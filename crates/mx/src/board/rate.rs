@@ -1,17 +1,18 @@
-//! How often something may happen.
+//! Limits of how often something may happen.
 
 use crate::net::Time;
 
-/// So many at once, and then so many in a second.
+/// A rate limit: a burst, and then a number of events per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// At once, after a pause: 0 counts as 1.
+    /// Events at once, after a pause. 0 counts as 1.
     pub burst: u32,
-    /// In a second: from 1 to a million; anything else counts as the nearest of them.
+    /// Events per second, from 1 to a million. Other values are clamped to that range.
     pub per_second: u32,
 }
 
-/// Keeps to a [`Rate`]. Each time pays for a piece of the future; a burst is how far into it one may have paid.
+/// Enforces a [`Rate`]. Each event moves `next_free` ahead by `step_us`. An event may happen while `next_free` is at most `burst_us`
+/// ahead of the current time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateLimiter {
     step_us: u64,
@@ -25,7 +26,7 @@ impl RateLimiter {
         Self { step_us, burst_us: step_us * u64::from(rate.burst.saturating_sub(1)), next_free: Time::ZERO }
     }
 
-    /// Whether it may happen now. If so, it has.
+    /// Returns true if the event may happen now, and counts it.
     pub(super) fn try_acquire(&mut self, now: Time) -> bool {
         let from = self.next_free.max(now);
         let may = from.since_us(now) <= self.burst_us;
@@ -35,7 +36,7 @@ impl RateLimiter {
         may
     }
 
-    /// When it may happen again.
+    /// Returns when the next event may happen.
     pub(super) fn ready_at(&self) -> Time {
         Time::from_us(self.next_free.us().saturating_sub(self.burst_us))
     }

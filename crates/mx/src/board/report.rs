@@ -1,4 +1,4 @@
-//! What a board knows, for those who ask: `isthmus peer list`.
+//! A board's report on its peers, for `isthmus peer list`.
 
 use super::table::{Peer, PeerOrigin};
 use super::{Board, LinkNumber};
@@ -14,41 +14,41 @@ pub struct PeerReport {
     pub index: PeerIndex,
     /// Its address.
     pub nic: NicId,
-    /// What it is called, the name that is shown first.
+    /// The peer's names; the first one is displayed first.
     pub names: Vec<BoardName>,
-    /// How it became known.
+    /// How the peer became known.
     pub origin: PeerOrigin,
-    /// It was forgotten: its entry is kept for its index.
+    /// The peer was forgotten. Its entry stays because its index is never reused.
     pub forgotten: bool,
-    /// Its number for us, once it has told it.
+    /// The peer's number for us, once the peer has sent it.
     pub remote_index: Option<PeerIndex>,
-    /// When a frame of it was last taken.
+    /// When a frame from the peer was last accepted.
     pub heard: Option<Time>,
-    /// By which links.
+    /// The links, with the state of each.
     pub links: Vec<LinkReport>,
-    /// Frames that were taken.
+    /// Frames that were accepted.
     pub frames: u64,
-    /// How often its daemon has started anew since it became known.
+    /// The number of restarts of the peer's daemon since the peer became known.
     pub restarts: u64,
-    /// Questions since it was last found or lost to which it has not necessarily answered.
+    /// Queries since the peer was last found or lost that may be unanswered.
     pub queries: u32,
 }
 
-/// A link, as it leads to a peer.
+/// The state of a link toward a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkReport {
     /// The link.
     pub link: LinkNumber,
-    /// It works.
+    /// The link works.
     pub up: bool,
-    /// When the peer was last heard there.
+    /// When a frame from the peer last arrived on this link.
     pub heard: Option<Time>,
-    /// Frames for the peer go by it.
+    /// Frames for the peer use this link.
     pub chosen: bool,
 }
 
 impl Board {
-    /// All peers, in the order in which they became known; this board first.
+    /// Returns all peers in the order in which they became known, this board first.
     pub fn peers(&self) -> impl Iterator<Item = PeerReport> + '_ {
         self.table.iter().map(|(index, peer)| self.report(index, peer))
     }

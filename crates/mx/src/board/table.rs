@@ -1,4 +1,4 @@
-//! The table of peers (mxoe-wire 4): who has which index. An index is never given to another address.
+//! The table of peers (mxoe-wire 4), which maps addresses to indices. An index is never given to another address.
 
 use super::links::{LINKS_MAX, LinkLastSeen};
 use super::{BoardEvent, LinkNumber};
@@ -11,18 +11,18 @@ use isthmus_layout::NicId;
 /// How a peer became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PeerOrigin {
-    /// It is a board of this host.
+    /// A board of this host.
     Local,
-    /// It was added by hand.
+    /// Added by configuration or command.
     Static,
     /// A program asked for its address.
     Requested,
-    /// It announced itself.
+    /// Discovered by its announcement.
     Announced,
 }
 
 impl PeerOrigin {
-    /// A word for it.
+    /// Returns the word for this origin in reports.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -33,7 +33,7 @@ impl PeerOrigin {
     }
 }
 
-/// Why a peer cannot be added, or not be called so.
+/// The reason why a peer or a name cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddPeerError {
     /// The table is full.
@@ -45,7 +45,7 @@ pub enum AddPeerError {
     /// No board can have this address: it is zero, or a group's.
     #[error("{0} is not the address of a board")]
     InvalidNic(NicId),
-    /// It has as many names as a peer can have.
+    /// The peer already has the maximum number of names.
     #[error("{0} has {NAMES_MAX} names already")]
     TooManyNames(NicId),
 }
@@ -53,7 +53,7 @@ pub enum AddPeerError {
 /// Names of one peer.
 const NAMES_MAX: usize = 8;
 
-/// Whether a board can have this address.
+/// Returns true if a board can have this address.
 pub(super) const fn is_valid_nic(nic: NicId) -> bool {
     const GROUP: u64 = 1 << 40;
     nic.number() != 0 && nic.number() & GROUP == 0 && nic.number() != BROADCAST.number()
@@ -62,7 +62,7 @@ pub(super) const fn is_valid_nic(nic: NicId) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Name {
     pub(super) name: BoardName,
-    /// By hand: what the peer says itself does not replace it.
+    /// A configured name. The name that the peer reports does not replace it.
     is_static: bool,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Name {
 pub(super) struct Peer {
     pub(super) nic: NicId,
     pub(super) origin: PeerOrigin,
-    /// By hand. The entry stays, because somebody may hold its index.
+    /// Removed by command. The entry stays, because other code may hold its index.
     pub(super) forgotten: bool,
     names: Vec<Name>,
     /// The peer's number for us.
@@ -84,11 +84,11 @@ pub(super) struct Peer {
     pub(super) last_seen_by_link: LinkLastSeen,
     pub(super) frames: u64,
     pub(super) query: QueryState,
-    /// Events that wait to be taken, a bit for each kind.
+    /// Pending events, a bit for each kind.
     pending_events: u8,
 }
 
-/// Where we are with asking a peer for its name.
+/// The state of the queries for a peer's name.
 #[derive(Debug, Default)]
 pub(super) struct QueryState {
     /// As it stands in the board's set.
@@ -135,7 +135,7 @@ impl Peer {
         self.names.iter().map(|name| name.name)
     }
 
-    /// By hand: in place of what it was called before by itself, or beside other names that were given.
+    /// Adds a configured name. It replaces the name that the peer reported, or joins the names that were configured before.
     pub(super) fn add_static_name(&mut self, name: BoardName) -> Result<(), AddPeerError> {
         self.names.retain(|known| known.is_static);
         if self.names.iter().all(|known| known.name != name) {
@@ -147,7 +147,7 @@ impl Peer {
         Ok(())
     }
 
-    /// What it says itself. Says whether that is new; names that were given stay.
+    /// Records the name that the peer reports, unless names were configured. Returns true if the name is new.
     pub(super) fn learn_name(&mut self, name: BoardName) -> bool {
         let differs = self.names.first().is_none_or(|known| !known.is_static && known.name != name);
         let is_new = differs && !name.as_bytes().is_empty();
@@ -172,12 +172,12 @@ pub(super) struct Table {
     slots: Vec<Peer>,
     by_nic: BTreeMap<NicId, PeerIndex>,
     max: usize,
-    /// Entries of those that announced themselves and whom nobody here asked for.
+    /// The number of entries that were created by announcements alone.
     announced: usize,
 }
 
 impl Table {
-    /// With the board itself at the first place. `max` is at least 1.
+    /// Returns a table with the board itself as its first entry. `max` is at least 1.
     pub(super) fn with_board(nic: NicId, name: BoardName, max: usize) -> Self {
         let mut board = Peer::new(nic, PeerOrigin::Local);
         board.learn_name(name);
@@ -193,17 +193,17 @@ impl Table {
         self.slots.get_mut(usize::from(index.number()))
     }
 
-    /// A peer on another host that was not forgotten.
+    /// Returns a peer on another host that was not forgotten.
     pub(super) fn remote(&self, index: PeerIndex) -> Option<&Peer> {
         self.get(index).filter(|peer| !peer.forgotten && peer.origin != PeerOrigin::Local)
     }
 
-    /// Who has or had this address.
+    /// Returns the index of the peer that has or had this address.
     pub(super) fn index_of(&self, nic: NicId) -> Option<PeerIndex> {
         self.by_nic.get(&nic).copied()
     }
 
-    /// Who has this address.
+    /// Returns the index of the peer that has this address.
     pub(super) fn find_present(&self, nic: NicId) -> Option<PeerIndex> {
         self.index_of(nic).filter(|index| self.get(*index).is_some_and(|peer| !peer.forgotten))
     }
@@ -220,7 +220,7 @@ impl Table {
         self.announced
     }
 
-    /// Names of this host first, then those that were given, then those that peers tell themselves.
+    /// Finds names of this host first, then configured names, then reported names.
     pub(super) fn find_by_name(&self, name: &[u8]) -> Option<PeerIndex> {
         let among = |wanted: &dyn Fn(&Peer, &Name) -> bool| {
             let mut present = self.iter().filter(|(_, peer)| !peer.forgotten);

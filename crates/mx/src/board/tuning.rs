@@ -2,32 +2,32 @@
 
 use super::Rate;
 
-/// What a board can be told to do otherwise.
+/// The tunable parameters of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoardTuning {
     /// Entries of the table, boards of this host and forgotten peers included: at most [`BoardTuning::PEERS_LIMIT`].
     pub peers_max: usize,
-    /// Entries that announcements can fill: some are left for those whom somebody here asks for.
+    /// Entries that announcements can fill. The rest are reserved for peers that programs of this host ask for.
     pub announced_max: usize,
-    /// Endpoints that the board can have: a packet for a higher number is for no endpoint that could ever be. At most 255.
+    /// Endpoints that the board can have, at most 255. Packets for higher numbers name an endpoint that cannot exist.
     pub endpoints_max: u16,
-    /// Announcements in a row, at the beginning and when somebody appears.
+    /// Announcements in a row, at the start and when a peer appears.
     pub burst: u32,
-    /// Between two announcements in a row. Also the time within which a peer starts anew at most once.
+    /// Time between two announcements in a row. A peer's restart also counts at most once in this time.
     pub burst_us: u64,
-    /// Between two announcements otherwise.
+    /// Time between two later announcements.
     pub announce_us: u64,
-    /// Between the first questions to a peer. Later ones take longer and longer.
+    /// Time between the first queries to a peer. Later intervals grow.
     pub ask_us: u64,
-    /// Between two questions to a peer, at most.
+    /// The longest time between two queries to a peer.
     pub ask_us_max: u64,
-    /// A link by which a peer was heard so much earlier than it was heard at all is not used for it any more.
+    /// A link stops being used for a peer once its last frame there is this much older than the peer's last frame on any link.
     pub link_stale_us: u64,
     /// Peers that become known by announcement.
     pub found: Rate,
-    /// Questions for names.
+    /// Queries for names.
     pub queries: Rate,
-    /// Answers to questions for our name.
+    /// Replies to queries for our name.
     pub replies: Rate,
     /// Negative answers.
     pub nacks: Rate,
@@ -43,7 +43,7 @@ impl BoardTuning {
     /// Entries that a table can have: an index has 16 bits, and one value says that there is none.
     pub const PEERS_LIMIT: usize = u16::MAX as usize;
 
-    /// What suits most networks, and what peers expect.
+    /// The defaults, which suit most networks and match the expectations of peers.
     pub const DEFAULT: Self = Self {
         peers_max: 1024,
         announced_max: 896,
@@ -61,7 +61,7 @@ impl BoardTuning {
         nacks: Rate { burst: 64, per_second: 1000 },
     };
 
-    /// The same, with each limit brought to what is possible.
+    /// Returns these parameters with each limit clamped to its valid range.
     pub(super) fn within_limits(self) -> Self {
         Self {
             peers_max: self.peers_max.clamp(1, Self::PEERS_LIMIT),

@@ -1,18 +1,18 @@
-//! What a program does with its requests.
+//! Operations of a program on its requests: test, peek, cancel, forget.
 
 use super::{Engine, Request, RequestKind, RequestState, TransportTypes, UnknownRequest};
 use crate::RequestId;
 use crate::filter::Filter;
 use crate::status::Status;
 
-/// What became of an attempt to cancel.
+/// The result of an attempt to cancel a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Cancelled<R> {
     /// A receive that no message had come for: it is gone, and never completes. Its buffer comes back.
     Receive(R),
     /// A connect without an answer: it is gone, and never completes.
     Connect,
-    /// It is matched, answered or over: it completes as if nothing had happened.
+    /// The request is matched, connected or over: it completes as if nothing had happened.
     TooLate,
     /// Sends cannot be cancelled.
     WrongKind,
@@ -46,7 +46,7 @@ impl<C: TransportTypes> Engine<C> {
         self.test_as(request, |status| *status)
     }
 
-    /// The same, made into something else on the spot: a status that was written a moment ago is not copied well as a whole.
+    /// Like `test`, but converts the status in place, because copying a whole status that was written a moment ago is slow.
     #[inline(always)]
     pub fn test_as<S>(
         &mut self,
@@ -64,7 +64,7 @@ impl<C: TransportTypes> Engine<C> {
         Ok(Some(made))
     }
 
-    /// The request that ended first of those whose match info a filter accepts, of all kinds. It is consumed.
+    /// Consumes and returns the oldest completed request, of any kind, with match info that a filter accepts.
     pub fn test_any(&mut self, filter: Filter) -> Option<Status> {
         let slot = self.done.first(filter)?;
         let (id, request) = self.requests.at(slot)?;
@@ -85,12 +85,12 @@ impl<C: TransportTypes> Engine<C> {
         Ok(self.visible(request)?.state == RequestState::Done)
     }
 
-    /// What the program gave to a request.
+    /// Returns the context that the program gave to a request.
     pub fn context_of(&self, request: RequestId) -> Result<usize, UnknownRequest> {
         Ok(self.visible(request)?.status.context)
     }
 
-    /// What a request was made by.
+    /// Returns the operation that made a request.
     pub fn kind(&self, request: RequestId) -> Result<RequestKind, UnknownRequest> {
         Ok(self.visible(request)?.kind)
     }
@@ -105,7 +105,7 @@ impl<C: TransportTypes> Engine<C> {
         }
     }
 
-    /// Nobody will ask for this request. It goes on, and ends without being seen.
+    /// Forgets a request: it continues, and is removed when it ends, without a completion.
     pub fn forget(&mut self, request: RequestId) -> Result<(), UnknownRequest> {
         if self.visible(request)?.state == RequestState::Done {
             self.consume(request);

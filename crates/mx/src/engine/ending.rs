@@ -6,7 +6,8 @@ use crate::status::StatusCode;
 use crate::{MessageId, PartnerId, RequestId};
 use alloc::vec::Vec;
 
-/// What ended with a partner. The transport has to leave these requests alone from now on: what it reports of them means nothing.
+/// The requests and messages that ended with a partner. The transport has to leave these requests alone from now on: the engine
+/// ignores what it reports of them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DisconnectedPartner<M> {
     /// Sends to it, and receives that were being filled from it, in the order of their posts. They are over.
@@ -15,12 +16,12 @@ pub struct DisconnectedPartner<M> {
     pub messages: Vec<UnexpectedMessage<M>>,
 }
 
-/// What was left when an endpoint was closed.
+/// The requests and messages that were left when an endpoint was closed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DrainedRequests<C: TransportTypes> {
     /// Receives that no message had come for, oldest first.
     pub receives: Vec<(RequestId, C::Receive)>,
-    /// What the transport was at, in the order of the posts.
+    /// The requests that the transport was working on, in the order of the posts.
     pub underway: Vec<(RequestId, RequestKind)>,
     /// Messages that no receive had taken, oldest first.
     pub messages: Vec<UnexpectedMessage<C::Message>>,
@@ -48,7 +49,8 @@ impl<C: TransportTypes> Engine<C> {
         }
     }
 
-    /// Forgets a partner: its requests end as unreachable, its unexpected messages are dropped, its index names nobody.
+    /// Forgets a partner. Its requests end as unreachable, its unexpected messages are dropped, and its index no longer names a
+    /// partner.
     pub fn disconnect(&mut self, partner: PartnerId) -> DisconnectedPartner<C::Message> {
         let disconnected = self.fail_partner(partner, StatusCode::EndpointUnreachable, |_| false);
         self.partners.remove(partner);

@@ -1,4 +1,4 @@
-//! Receives, arriving messages, and the messages that nobody waited for.
+//! Receives, arriving messages, and unexpected messages.
 
 use super::{Engine, RequestKind, RequestState, TransportTypes};
 use crate::filter::Filter;
@@ -6,10 +6,10 @@ use crate::slab::{Full, Slot};
 use crate::status::{Status, StatusCode};
 use crate::{MessageId, PartnerId, RequestId};
 
-/// What a message says of itself before its bytes are there.
+/// The description of a message, known before its bytes arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchEnvelope {
-    /// Who sent it.
+    /// The sender.
     pub source: PartnerId,
     /// The sender's 64 bits.
     pub match_info: u64,
@@ -20,9 +20,9 @@ pub struct MatchEnvelope {
 /// An unexpected message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnexpectedMessage<M> {
-    /// What it says of itself.
+    /// The message's description.
     pub envelope: MatchEnvelope,
-    /// Its bytes, or the way to them.
+    /// The message's bytes, or the way to them.
     pub message: M,
 }
 
@@ -37,10 +37,10 @@ pub struct Matched<C: TransportTypes> {
     pub posted_length: u32,
 }
 
-/// What became of a new receive.
+/// The result of posting a receive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PostOutcome<C: TransportTypes> {
-    /// It waits for a message.
+    /// The receive waits for a message.
     Waiting(RequestId),
     /// A message was there. It is not unexpected any more, and the receive is under way.
     Found {
@@ -169,7 +169,7 @@ impl<C: TransportTypes> Engine<C> {
         self.messages.get(message.0)
     }
 
-    /// The same, to change what it carries: its bytes may still be arriving.
+    /// Returns the transport's data of a message, mutably: the message's bytes may still be arriving.
     pub fn message_mut(&mut self, message: MessageId) -> Option<&mut C::Message> {
         self.messages.get_mut(message.0).map(|unexpected| &mut unexpected.message)
     }
@@ -201,7 +201,7 @@ impl<C: TransportTypes> Engine<C> {
     }
 }
 
-/// What a receive knows of its message.
+/// Fills in the fields of a receive's status that its message determines.
 #[inline]
 fn set_envelope(status: &mut Status, envelope: &MatchEnvelope) {
     status.source = Some(envelope.source);

@@ -59,7 +59,7 @@ impl<C: TransportTypes> Engine<C> {
         self.begin_request(RequestKind::Connect, RequestState::InProgress, status)
     }
 
-    /// Ends a connect: whom it reached, or why it did not. False if it has ended already.
+    /// Ends a connect, with the partner or the reason of its failure. False if it has ended already.
     pub fn connected(&mut self, request: RequestId, outcome: Result<PartnerId, StatusCode>) -> bool {
         let (partner, code) = match outcome {
             Ok(partner) => (Some(partner), StatusCode::Success),

@@ -61,11 +61,11 @@ impl TransferLayout {
         let start = (u64::from(frame) * u64::from(self.frame_bytes)).max(self.first.into()) - u64::from(self.first);
         let end = (u64::from(frame) + 1) * u64::from(self.frame_bytes) - u64::from(self.first);
         let end = end.min(self.length.into());
-        // Both lie within the transfer, whose length has 32 bits.
+        // Both lie within the transfer, and its length has 32 bits.
         FrameSlice { msg_offset: start as u32, len: (end - start) as u32 }
     }
 
-    /// What to ask for to get some frames that follow each other.
+    /// Returns the request for `frames` consecutive frames, starting at `frame`.
     pub(crate) fn ask(&self, frame: u32, frames: u32) -> BlockRequest {
         let (first, last) = (self.slice(frame), self.slice(frame + frames - 1));
         BlockRequest {
@@ -76,7 +76,7 @@ impl TransferLayout {
     }
 }
 
-/// The frames that somebody asked for, as the owner of a region sends them.
+/// The frames that a peer requested, as the owner of a region sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestedFrames {
     frame_bytes: u32,

@@ -1,10 +1,10 @@
 //! Connects, at both ends (mxoe-wire 7).
 //!
-//! Both sessions of a partner are set by its requests and by its replies, so that it does not matter who connected to whom. Toward
-//! an Open-MX partner it does (7.4): one that connected to us gets a connect of ours before the first message.
+//! Requests and replies of a partner both set its two sessions, so it does not matter which side connected. It does matter toward
+//! an Open-MX partner (7.4): one that connected to us gets a connect of ours before the first message.
 //!
-//! Wherever a partner turns out to be another one, or to have given us up, receiving starts anew in the next session number:
-//! packets of before, which may still be on their way, are told from new ones thereby.
+//! Wherever a partner turns out to be another one, or to have given us up, receiving restarts in the next session number. Older
+//! packets may still be in flight, and the session number distinguishes them from new ones.
 
 use super::partner::{Partner, Reply};
 use super::{Address, Endpoint, EndpointEvent, Ignored, Time};
@@ -28,7 +28,7 @@ impl Endpoint {
         }
         let known = partner.session_back();
         if known.is_some_and(|known| known != source) {
-            // Anybody can say that it is another one now. It itself says so when it is asked: its answer has our session in it.
+            // Any host can claim to be another instance of the partner. Our own connect verifies it: the reply carries our session.
             if partner.connects.is_empty() {
                 partner.connect(now, None, 0);
             }
@@ -64,7 +64,7 @@ impl Endpoint {
         let Some(connect) = partner.connects.remove(asked) else { return Err(Ignored::NoSuchConnect) };
         partner.last_seen = now;
         let success = reply.status == ConnectStatus::Success;
-        // To one who connected to us the key does not matter: it knows us now.
+        // The key does not matter to a partner that connected to us: it knows us now.
         if success || connect.id.is_none() {
             self.accept_reply(now, from, target, start);
         }
@@ -75,7 +75,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A partner has answered: it is who it says, knows us, and expects `start`.
+    /// Handles a partner's reply, which confirms its session, that it knows us, and that it expects `start`.
     fn accept_reply(&mut self, now: Time, from: Address, target: SessionId, start: SeqNum) {
         let Some(partner) = self.partners.get_mut(&from) else { return };
         let known = partner.session_back();
@@ -86,8 +86,8 @@ impl Endpoint {
         let late = another && told.is_some_and(|told| told != next);
         if another || gave_us_up {
             let code = partner.refused.unwrap_or(StatusCode::EndpointUnreachable);
-            // It took its first number from our request: that stays. If a message of the one before it came after the request,
-            // nobody knows which number it took: it is told another one.
+            // The partner took its first number from our request, and keeps it. If a message of its previous instance arrived after the
+            // request, the number that it took is unknown. In that case we tell it another one.
             self.reset_partner_at(from, code, if late { next.given_up() } else { next });
         }
         let Some(partner) = self.partners.get_mut(&from) else { return };
@@ -107,9 +107,9 @@ impl Endpoint {
         }
     }
 
-    /// Section 9.7, with a doubt. A negative answer does not say which session refused. One that comes late, or from somebody who
-    /// makes it up, would end messages that are on their way. So a refused message is a reason to ask who is there: a partner
-    /// that has gone has another session, or refuses the connect.
+    /// Section 9.7, with a verification step. A negative answer does not say which session refused. A late or forged one would end
+    /// messages that are in flight. So a refused message only makes us send a connect: a partner that is gone has another session, or
+    /// refuses the connect.
     pub(crate) fn receive_nack(&mut self, now: Time, from: Address, nack: &NackLib) -> Result<(), Ignored> {
         let code = nack.nack_type.status();
         let partner = self.partners.get_mut(&from).ok_or(Ignored::UnmatchedNack)?;
@@ -121,7 +121,7 @@ impl Endpoint {
             }
             return Ok(());
         }
-        // A connect has number 0 and no session that could be bad. What says otherwise refuses a message of before.
+        // A connect has number 0 and no session that could be bad. A nack with other values refuses an older message.
         if nack.lib_seqnum != SeqNum::ZERO || nack.nack_type == Nack::BadSession {
             return Err(Ignored::UnmatchedNack);
         }
@@ -137,13 +137,14 @@ impl Endpoint {
                 partner.connects.pop_front();
                 self.events.push_back(EndpointEvent::Connected { connect, partner: from, outcome: Err(code) });
             }
-            // Anybody can say this, too. If the partner is there, its own answer comes before we would ask again.
+            // Any host can send this, too. If the partner is there, its own reply arrives before the next retry.
             None => oldest.refused = Some(code),
         }
         Ok(())
     }
 
-    /// A connect that nobody asked for was refused, and there was no other answer: what waited for it will not get there either.
+    /// Handles the refusal of a connect that the endpoint itself began, once no other reply has come: the messages that waited for it
+    /// fail, too.
     pub(crate) fn confirm_refusal(&mut self, now: Time, from: Address) {
         let Some(partner) = self.partners.get_mut(&from) else { return };
         let refused = partner.connects.front().filter(|connect| connect.due <= now).and_then(|connect| connect.refused);

@@ -7,13 +7,13 @@ use crate::wire::SeqNum;
 use alloc::vec::Vec;
 
 impl Endpoint {
-    /// Forgets who a partner was: everything under way with it ends as unreachable, and counting goes on in another session
-    /// number. The partner may be connected again.
+    /// Forgets the sessions of a partner: all pending operations with it end as unreachable, and numbering continues in another
+    /// session number. The partner may be connected again.
     pub fn disconnect(&mut self, partner: Address) {
         self.give_up_partner(partner);
     }
 
-    /// It has not been heard of for too long. Connects end with it.
+    /// Gives up a partner that has been silent for too long. Pending connects end with it.
     pub(crate) fn give_up_partner(&mut self, address: Address) {
         let Some(partner) = self.partners.get_mut(&address) else { return };
         let connects: Vec<_> = partner.connects.drain(..).filter_map(|connect| connect.id).collect();
@@ -25,13 +25,13 @@ impl Endpoint {
         self.reset_partner(address, StatusCode::EndpointUnreachable);
     }
 
-    /// Ends everything that is under way with a partner but connects. It is nobody then.
+    /// Ends all pending operations with a partner except connects, and forgets its sessions.
     pub(crate) fn reset_partner(&mut self, address: Address, code: StatusCode) {
         let Some(partner) = self.partners.get(&address) else { return };
         self.reset_partner_at(address, code, partner.inbox.next().given_up());
     }
 
-    /// The same; messages are expected from `first` on.
+    /// Like `reset_partner`, but messages are expected from `first` on.
     pub(crate) fn reset_partner_at(&mut self, address: Address, code: StatusCode, first: SeqNum) {
         let Some(partner) = self.partners.get_mut(&address) else { return };
         (partner.true_session, partner.back_session) = (None, None);
@@ -54,7 +54,7 @@ impl Endpoint {
             self.events.push_back(EndpointEvent::Received { message, code, xfer_length: 0 });
         }
         self.events.push_back(EndpointEvent::Disconnected { partner: address });
-        // Whoever waited for its regions is looked at before anything is sent.
+        // Queue the partners that waited for its regions before anything is sent.
         for waiting in self.waiting_for_region.drain(..) {
             if let Some(partner) = self.partners.get_mut(&waiting)
                 && !core::mem::replace(&mut partner.is_queued, true)

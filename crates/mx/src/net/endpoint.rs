@@ -1,4 +1,4 @@
-//! One endpoint, as the wire sees it. Here: what it is made of, and what a program does with it.
+//! One endpoint toward the wire: its state, and the operations of a program on it.
 
 use super::outbox::OutboxEntry;
 use super::partner::Partner;
@@ -12,20 +12,20 @@ use super::{
 use crate::wire::{Dialect, EndpointNumber, NackLib, NackMcp, PeerIndex, SessionId, Sizes};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What an endpoint is opened with.
+/// The parameters of a new endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointSetup {
-    /// How the board speaks.
+    /// The board's protocol variant.
     pub dialect: Dialect,
-    /// What all of its peers do alike.
+    /// Sizes that all of the endpoint's peers share.
     pub sizes: Sizes,
-    /// Its number on the board.
+    /// The endpoint's number on the board.
     pub number: EndpointNumber,
-    /// Drawn anew each time that an endpoint is opened; not [`SessionId::UNSET`].
+    /// A new random session for each time that an endpoint is opened; not [`SessionId::UNSET`].
     pub session: SessionId,
-    /// What a connect must know.
+    /// The key that a connect must carry.
     pub key: u32,
-    /// A random number: who does not know it cannot make up frames of a transfer.
+    /// A random number: a host that does not know it cannot forge frames of a transfer.
     pub secret: u32,
     /// Times and limits.
     pub tuning: EndpointTuning,
@@ -45,7 +45,7 @@ pub enum ConnectError {
 /// A send that cannot be begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointSendError {
-    /// Nobody has connected to it, or the partner was given up since.
+    /// The endpoint was never connected, or its partner was given up since.
     #[error("the endpoint is not connected")]
     NotConnected,
 }
@@ -58,7 +58,7 @@ pub struct UnknownMessage;
 /// Connects to one partner at a time: their numbers have 8 bits.
 const CONNECTS_MAX: usize = 64;
 
-/// Whose time has come.
+/// The subject of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     Partner(Address),
@@ -78,7 +78,7 @@ pub struct Endpoint {
     pub(crate) setup: EndpointSetup,
     pub(crate) partners: BTreeMap<Address, Partner>,
     pub(crate) events: VecDeque<EndpointEvent>,
-    /// Partners with something to send.
+    /// Partners with packets to send.
     pub(crate) send_queue: VecDeque<Address>,
     pub(crate) nacks: VecDeque<(PeerIndex, NackPacket)>,
     pub(crate) timers: BTreeSet<(Time, Timer)>,
@@ -87,32 +87,32 @@ pub struct Endpoint {
     pub(crate) is_accepting: bool,
     pub(crate) ignored: IgnoredCounts,
     pub(crate) traffic: TrafficCounters,
-    /// How much may be on its way to us.
+    /// The limit of the bytes in flight to us.
     pub(crate) pull_window: PullWindow,
-    /// Long messages that were announced and not asked for yet.
+    /// Long messages that were announced and not requested yet.
     pub(crate) announced: BTreeMap<IncomingId, Announced>,
     pub(crate) pulls: BTreeMap<u32, Pull>,
     /// Their messages.
     pub(crate) pulls_by_message: BTreeMap<IncomingId, u32>,
-    /// Transfers that may have another block to ask for, in turn.
+    /// Transfers that may have another block to request, in turn.
     pub(crate) pulls_ready: VecDeque<u32>,
-    /// Bytes that are on their way because transfers asked for them.
+    /// Bytes in flight that transfers have requested.
     pub(crate) fetch_bytes: u32,
     pub(crate) next_pull: u32,
-    /// Transfers with questions to send.
+    /// Transfers with requests to send.
     pub(crate) request_queue: VecDeque<u32>,
     /// Long messages that are being sent.
     pub(crate) regions: Regions,
     /// Partners that wait for a region.
     pub(crate) waiting_for_region: VecDeque<Address>,
-    /// What was asked of our regions.
+    /// The requests of peers for data of our regions.
     pub(crate) pull_requests: VecDeque<PullRequest>,
     /// Data that was asked for and messages take turns.
     pub(crate) data_next: bool,
 }
 
 impl Endpoint {
-    /// A new endpoint, which knows nobody.
+    /// Returns a new endpoint without partners.
     pub fn new(setup: EndpointSetup) -> Self {
         Self {
             setup,
@@ -141,7 +141,7 @@ impl Endpoint {
         }
     }
 
-    /// What it was opened with.
+    /// Returns the parameters of the endpoint.
     pub const fn setup(&self) -> &EndpointSetup {
         &self.setup
     }
@@ -151,7 +151,7 @@ impl Endpoint {
         &self.ignored
     }
 
-    /// What it has carried.
+    /// Returns the traffic counters.
     pub const fn traffic(&self) -> &TrafficCounters {
         &self.traffic
     }
@@ -166,7 +166,7 @@ impl Endpoint {
         self.early_bytes
     }
 
-    /// What has happened and was not taken yet, oldest first.
+    /// Removes and returns the oldest pending event.
     pub fn event(&mut self) -> Option<EndpointEvent> {
         self.events.pop_front()
     }
@@ -210,13 +210,12 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether new messages are taken. While they are not they are dropped, and their senders try again.
+    /// Sets whether new messages are accepted. Otherwise they are dropped, and their senders try again.
     pub fn set_accepting(&mut self, is_accepting: bool) {
         self.is_accepting = is_accepting;
     }
 
-    /// Nothing is held back any more: acknowledgements that wait for company are sent now. What is there to transmit after this
-    /// should be transmitted before the endpoint is closed.
+    /// Makes delayed acknowledgements due now. The caller should transmit all pending packets before it closes the endpoint.
     pub fn flush(&mut self, now: Time) {
         let waiting = self.partners.iter().filter(|(_, partner)| partner.inbox.ack_at().is_some());
         let waiting: alloc::vec::Vec<Address> = waiting.map(|(address, _)| *address).collect();
@@ -228,12 +227,12 @@ impl Endpoint {
         }
     }
 
-    /// Whether a partner has not acknowledged everything that was numbered: messages, announcements, ends of transfers.
+    /// Returns true if a partner has not acknowledged all numbers: of messages, announcements, and ends of transfers.
     pub fn has_unacknowledged(&self) -> bool {
         self.partners.values().any(|partner| !partner.outbox.is_idle())
     }
 
-    /// When [`tick`](Self::tick) is to be called, if nothing happens before. It may have nothing to do then.
+    /// Returns when [`tick`](Self::tick) is to be called, if nothing happens before. It may have nothing to do then.
     pub fn next_deadline(&self) -> Option<Time> {
         self.timers.first().map(|(time, _)| *time)
     }
@@ -303,7 +302,7 @@ impl Endpoint {
         while let Some(entry) = partner.outbox.next_admissible(&self.setup.tuning) {
             let announces = matches!(entry, OutboxEntry::Announce { .. });
             if !partner.can_send() {
-                // Whoever connected to us has to know our session first (7.4).
+                // A partner that connected to us has to know our session first (7.4).
                 if partner.true_session.is_some() && partner.connects.is_empty() {
                     partner.connect(now, None, 0);
                 }

@@ -12,7 +12,7 @@ macro_rules! ignored {
             /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// What it is counted under.
+            /// Returns the name of this reason's counter.
             pub const fn reason(self) -> &'static str {
                 match self {
                     $(Self::$name => $reason,)*
@@ -27,7 +27,7 @@ ignored! {
     NotForEndpoints "not_for_endpoints" = "a packet that no endpoint takes",
     /// For another endpoint of this board.
     WrongEndpoint "wrong_endpoint" = "for another endpoint",
-    /// Nobody has connected this endpoint and that one.
+    /// No connect has joined the two endpoints.
     NotConnected "not_connected" = "from an endpoint that is not connected",
     /// For an earlier owner of this endpoint number.
     WrongSession "wrong_session" = "for another session",
@@ -47,7 +47,7 @@ ignored! {
     Inconsistent "inconsistent" = "contradicts what was said before",
     /// An acknowledgement that is older than another one.
     OldAck "old_ack" = "an old acknowledgement",
-    /// A reply that nobody waits for.
+    /// A reply that no connect waits for.
     NoSuchConnect "no_such_connect" = "no such connect",
     /// A connect of a session that has ended.
     OldSession "old_session" = "from a session that is over",

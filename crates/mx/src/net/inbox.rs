@@ -1,4 +1,4 @@
-//! What comes from one partner: each message once and in order, whatever the wire does (mxoe-wire 8.2, 8.3, 8.5).
+//! Receives from one partner: delivers each message once and in order, whatever the wire does (mxoe-wire 8.2, 8.3, 8.5).
 //!
 //! ```text
 //!           front                  match
@@ -8,7 +8,7 @@
 //!    forgotten      begun, in order    kept until those before them are here
 //! ```
 //!
-//! `front` is what is acknowledged: everything before it is whole.
+//! `front` is the acknowledged number: everything before it is complete.
 
 use super::regions::RegionName;
 use super::{EndpointTuning, Ignored, IncomingId, Time};
@@ -25,10 +25,10 @@ const HINTS_MAX: u32 = 4;
 /// Fragments of a message.
 const FRAGMENTS_MAX: u64 = 256;
 
-/// What a number was used for.
+/// The use of a message number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NumberedKind {
-    /// A message whose bytes come with it.
+    /// A message with its bytes in its own packets.
     Eager,
     /// The announcement of a long one.
     Announced { region: RegionName, offset: u16 },
@@ -36,7 +36,7 @@ pub(crate) enum NumberedKind {
     Finished { region: RegionName },
 }
 
-/// What all packets of a message say of it.
+/// The description that all packets of a message share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageInfo {
     pub(crate) kind: NumberedKind,
@@ -44,7 +44,7 @@ pub(crate) struct MessageInfo {
     pub(crate) length: u32,
 }
 
-/// The bytes of a message that one packet has.
+/// The bytes of a message in one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FragmentRange {
     pub(crate) number: u8,
@@ -56,7 +56,7 @@ pub(crate) struct FragmentRange {
 struct IncomingMessage {
     id: IncomingId,
     info: MessageInfo,
-    /// Fragments that are here.
+    /// The fragments that have arrived.
     received_fragments: [u64; 4],
     /// Bytes of each fragment but the last, as soon as one has shown it.
     fragment_bytes: Option<u32>,
@@ -101,7 +101,7 @@ impl IncomingMessage {
     }
 }
 
-/// What became of a packet.
+/// The result of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedPart {
     pub(crate) id: IncomingId,
@@ -110,7 +110,7 @@ pub(crate) struct ReceivedPart {
     pub(crate) ended: bool,
 }
 
-/// A message whose turn has come.
+/// A message that is the next in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     pub(crate) id: IncomingId,
@@ -118,22 +118,22 @@ pub(crate) struct Begun {
     pub(crate) is_complete: bool,
 }
 
-/// One direction, at its end.
+/// The receiving end of one direction.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    /// The first number that is not whole.
+    /// The first number that is not complete.
     front: SeqNum,
     /// From `front` on. The first `begun` are there.
     slots: VecDeque<Option<IncomingMessage>>,
     begun: usize,
     /// The last acknowledgement that was sent.
     acked: SeqNum,
-    /// One has to be sent then.
+    /// When an acknowledgement has to be sent.
     ack_at: Option<Time>,
-    /// Acknowledgements that were sent as packets of their own.
+    /// The number of acknowledgements that were sent as separate packets.
     acknum: u32,
     early_bytes: u64,
-    /// When the last packet of a message came.
+    /// When the last packet of a message arrived.
     last_seen: Time,
     /// Hints since then.
     hints: u32,
@@ -154,18 +154,18 @@ impl Inbox {
         }
     }
 
-    /// The first number that is not whole: what an acknowledgement says.
+    /// Returns the first number that is not complete, which an acknowledgement carries.
     pub(crate) const fn front(&self) -> SeqNum {
         self.front
     }
 
-    /// The next number to begin.
+    /// Returns the next number to begin.
     pub(crate) fn next(&self) -> SeqNum {
         // There are fewer than 2^14 slots.
         self.front.plus(self.begun as u16)
     }
 
-    /// Bytes of messages before their turn.
+    /// Returns the bytes of messages that came out of order.
     pub(crate) const fn early_bytes(&self) -> u64 {
         self.early_bytes
     }
@@ -254,7 +254,7 @@ impl Inbox {
         Ignored::TooEarly
     }
 
-    /// The next message whose turn has come. To be asked until there is none.
+    /// Returns the next message in order. The caller repeats this until there is none.
     pub(crate) fn begin(&mut self) -> Option<Begun> {
         let message = self.slots.get(self.begun)?.as_ref()?;
         self.begun += 1;
@@ -303,24 +303,24 @@ impl Inbox {
         }
     }
 
-    /// An acknowledgement is wanted at once.
+    /// Requests an immediate acknowledgement.
     pub(crate) fn ack_now(&mut self, now: Time) {
         self.ack_at = Some(now);
     }
 
-    /// When an acknowledgement has to be sent.
+    /// Returns when an acknowledgement has to be sent.
     pub(crate) const fn ack_at(&self) -> Option<Time> {
         self.ack_at
     }
 
-    /// The acknowledgement that a packet is to carry.
+    /// Returns the acknowledgement for a packet to carry.
     pub(crate) fn piggyback_ack(&mut self) -> SeqNum {
         self.ack_at = None;
         self.acked = self.front;
         self.front
     }
 
-    /// The same as a packet of its own, with its number.
+    /// Returns the acknowledgement for a separate packet, with that packet's number.
     pub(crate) fn explicit_ack(&mut self) -> (SeqNum, u32) {
         self.acknum = self.acknum.wrapping_add(1);
         (self.piggyback_ack(), self.acknum)
@@ -380,7 +380,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a peer says: when a message is whole, its fragments have covered every byte of it once.
+        /// Whatever a peer sends: when a message is complete, its fragments have covered every byte of it once.
         #[test]
         fn complete_messages_cover_each_byte_once(length in 0_u32..40, fragments in prop::collection::vec((0_u8..6, 0_u32..40, 0_u32..20), 1..60)) {
             let mut message = IncomingMessage::new(IncomingId(1), label(length));

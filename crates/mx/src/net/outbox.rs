@@ -1,4 +1,4 @@
-//! What goes to one partner: numbered, kept until acknowledged, sent again when that takes too long (mxoe-wire 8.4, 8.6, 9.6).
+//! Sends to one partner: numbers messages, keeps them until acknowledged, and retransmits after a timeout (mxoe-wire 8.4, 8.6, 9.6).
 //!
 //! ```text
 //!           acked                            next
@@ -7,12 +7,12 @@
 //!   ────────┴────────────────────────────────┴────────────────
 //! ```
 //!
-//! Acknowledgements are cumulative, so a timer for the oldest is enough. When it runs out, the oldest few are sent again; what
-//! is sent after them depends on how far the acknowledgement then goes. Two acknowledgements that bring nothing new say that
-//! the oldest is missing while later ones arrive: it is sent again at once.
+//! Acknowledgements are cumulative, so a timer for the oldest message is enough. When the timer expires, the oldest few messages are
+//! retransmitted; how far the next acknowledgement goes determines what follows. Two acknowledgements that bring nothing new show
+//! that the oldest message is missing while later ones arrive: it is retransmitted at once.
 //!
-//! What ends a transfer (NOTIFY) has no place in the order of messages. It gets its number before everything that waits, and a part of the
-//! window is its alone: a message may wait for a region or for room that only the end of another one gives back.
+//! The end of a transfer (NOTIFY) is outside the order of messages. It gets its number before everything that waits, and a part of
+//! the window is reserved for it: a message may wait for a region or for room that only the end of another transfer frees.
 
 use super::regions::RegionName;
 use super::tuning::{EndpointTuning, RoundTrip};
@@ -21,17 +21,17 @@ use crate::wire::SeqNum;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Messages and bytes that are sent again at a time.
+/// Limits of the messages and bytes that are retransmitted at a time.
 const RETRANSMIT_MESSAGES_MAX: usize = 16;
 const RETRANSMIT_BYTES_MAX: u64 = 64 << 10;
 
-/// Acknowledgements of nothing new that mean loss.
+/// The number of acknowledgements without news that indicates a loss.
 const DUPLICATE_ACKS: u8 = 2;
 
 /// Such a part of the window is for notices alone.
 const NOTICE_WINDOW_DIVISOR: u16 = 8;
 
-/// What an announcement counts for in the window: its frame is short, but thousands of them at a time would find no room on their way.
+/// The cost of an announcement in the window. Its frame is short, but thousands at a time would overflow a queue on the path.
 const ANNOUNCEMENT_BYTES: u64 = 8 << 10;
 
 /// No round trip is taken to be shorter.
@@ -40,19 +40,19 @@ const MEAN_US_MIN: u64 = 500;
 /// Times that something is sent again before a partner is given up, however short the times are.
 const RESENDS_MIN: u32 = 3;
 
-/// What is numbered.
+/// An entry that takes a message number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutboxEntry {
     /// A message with its bytes.
     Eager { send: SendId, match_info: u64, length: u32 },
-    /// The announcement of a long message. Its region is chosen when it gets its number; so much of it is here.
+    /// The announcement of a long message. Its region is chosen when it gets its number; the first `ready` bytes are available.
     Announce { send: SendId, match_info: u64, length: u32, region: RegionName, ready: u32 },
     /// A long message has been fetched.
     Notify { total_length: u32, region: RegionName },
 }
 
 impl OutboxEntry {
-    /// What it counts for in the window: bytes on the wire, about.
+    /// The cost of the entry in the window: approximately its bytes on the wire.
     fn bytes(&self) -> u64 {
         match self {
             Self::Eager { length, .. } => (*length).into(),
@@ -76,7 +76,7 @@ struct InFlight {
     /// Last time that all of it had been sent.
     sent: Option<Time>,
     retransmitted: bool,
-    /// It is to be sent, from this fragment on.
+    /// The entry is to be sent, from `fragment` on.
     queued: bool,
     fragment: u32,
 }
@@ -90,7 +90,7 @@ struct Recovery {
     most: usize,
 }
 
-/// One direction, at its beginning.
+/// The sending end of one direction.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     next: SeqNum,
@@ -99,11 +99,11 @@ pub(crate) struct Outbox {
     in_flight: VecDeque<InFlight>,
     bytes: u64,
     waiting: VecDeque<OutboxEntry>,
-    /// The same, of those that wait for nothing but a number.
+    /// Entries that wait for nothing but a number.
     notices: VecDeque<OutboxEntry>,
-    /// Numbers that are to be sent.
+    /// Numbers to send.
     queue: VecDeque<SeqNum>,
-    /// When the oldest is overdue.
+    /// When the acknowledgement of the oldest number is overdue.
     retransmit_deadline: Option<Time>,
     /// When the partner last acknowledged anything, or had nothing to acknowledge.
     last_seen: Time,
@@ -134,12 +134,12 @@ impl Outbox {
         }
     }
 
-    /// Whether everything has been acknowledged.
+    /// Returns true if everything has been acknowledged.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && self.waiting.is_empty() && self.notices.is_empty()
     }
 
-    /// The number that the next message gets.
+    /// Returns the number of the next message.
     pub(crate) const fn next(&self) -> SeqNum {
         self.next
     }
@@ -165,7 +165,7 @@ impl Outbox {
         }
     }
 
-    /// What waits for room in the window, and there is room.
+    /// Returns the next waiting entry for which the window has room.
     pub(crate) fn next_admissible(&mut self, tuning: &EndpointTuning) -> Option<&mut OutboxEntry> {
         let window = tuning.window_messages.min(SeqNum::OUTSTANDING_MAX);
         let room = usize::from(window).saturating_sub(self.in_flight.len());
@@ -187,7 +187,7 @@ impl Outbox {
         self.in_flight.push_back(InFlight { entry, sent: None, retransmitted: false, queued: true, fragment: 0 });
     }
 
-    /// Whether there is something to send.
+    /// Returns true if there is a packet to send.
     pub(crate) fn has_frame(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -329,7 +329,7 @@ impl Outbox {
         true
     }
 
-    /// Whether this number was sent and is not acknowledged.
+    /// Returns true if this number was sent and is not acknowledged.
     pub(crate) fn is_underway(&self, seq: SeqNum) -> bool {
         let flight = self.in_flight.get(usize::from(seq.steps_from(self.acked)));
         flight.is_some_and(|flight| flight.sent.is_some() || flight.fragment > 0)

@@ -8,13 +8,13 @@ use crate::StatusCode;
 use crate::wire::{ConnectStatus, SeqNum, SessionId};
 use alloc::collections::VecDeque;
 
-/// Replies that wait to be sent. A request that finds no room for its reply comes again.
+/// Limit of the replies that wait to be sent. A request without room for its reply is repeated by its sender.
 const REPLIES_MAX: usize = 4;
 
-/// A connect without an answer.
+/// A connect that has not been answered.
 #[derive(Debug)]
 pub(crate) struct Connect {
-    /// None for one that nobody asked for: we introduce ourselves before the first message to somebody who connected to us.
+    /// None for a connect that this endpoint began itself: it sends one before the first message to a partner that connected to us.
     pub(crate) id: Option<ConnectId>,
     pub(crate) key: u32,
     pub(crate) seqnum: u8,
@@ -22,18 +22,18 @@ pub(crate) struct Connect {
     /// When it is to be sent, for the first time or again.
     pub(crate) due: Time,
     pub(crate) times: u32,
-    /// Somebody has said that it is refused.
+    /// A refusal was received, which any host can have sent.
     pub(crate) refused: Option<StatusCode>,
 }
 
 impl Connect {
-    /// It is to be sent.
+    /// Returns true if the connect is to be sent.
     pub(crate) fn is_due(&self, now: Time) -> bool {
         self.due <= now && self.refused.is_none()
     }
 }
 
-/// An answer to a request.
+/// A reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) session: SessionId,
@@ -41,39 +41,39 @@ pub(crate) struct Reply {
     pub(crate) status: ConnectStatus,
 }
 
-/// What is known of it.
+/// The state of a partner.
 #[derive(Debug)]
 pub(crate) struct Partner {
-    /// What goes into messages to it.
+    /// The session that messages to the partner carry.
     pub(crate) true_session: Option<SessionId>,
-    /// Who it was when it last showed itself. Both are set by its requests and by its replies (7.4).
+    /// The partner's session when it last sent a request or a reply. Both set both sessions (7.4).
     pub(crate) back_session: Option<SessionId>,
-    /// Who it was before that: what still comes of it is late.
+    /// The partner's session before that. Packets from it are late.
     pub(crate) previous_session: Option<SessionId>,
-    /// It has answered one of our requests, so that it knows our session.
+    /// The partner has answered one of our requests, so it knows our session.
     pub(crate) knows_session: bool,
-    /// Something was given a number since it is who it is.
+    /// A message has been numbered in the partner's current session.
     pub(crate) has_sequenced: bool,
     pub(crate) inbox: Inbox,
     pub(crate) outbox: Outbox,
     pub(crate) connects: VecDeque<Connect>,
     pub(crate) connect_seqnum: u8,
-    /// What the first of the requests that are under way said we expect next.
+    /// The number that we expect next, as stated in the first of the pending requests.
     pub(crate) told: Option<SeqNum>,
-    /// It has refused a message, which may be late news: the answer to a connect will tell.
+    /// The status of a refused message. The refusal may be old; the reply to a connect shows whether the partner is gone.
     pub(crate) refused: Option<StatusCode>,
     pub(crate) replies: VecDeque<Reply>,
-    /// The last acknowledgement packet of it that counted.
+    /// The number of the last acknowledgement packet that counted.
     pub(crate) recv_acknum: u32,
-    /// It waits in the line of those with something to send.
+    /// The partner is in the queue of those with packets to send.
     pub(crate) is_queued: bool,
-    /// When it is looked at next.
+    /// When the partner is checked next.
     pub(crate) wake: Option<Time>,
-    /// When it last said anything.
+    /// When the last packet from the partner arrived.
     pub(crate) last_seen: Time,
-    /// Long messages that it has announced and that were not asked for yet.
+    /// Long messages that the partner has announced and that were not requested yet.
     pub(crate) announced: u32,
-    /// What its replies to PULL take.
+    /// The round trip of its replies to PULL.
     pub(crate) pull_round_trip: RoundTrip,
 }
 
@@ -106,7 +106,7 @@ impl Partner {
         self.back_session.or(self.true_session)
     }
 
-    /// Whether messages can go to it.
+    /// Returns true if messages can be sent to the partner.
     pub(crate) const fn can_send(&self) -> bool {
         self.true_session.is_some() && self.knows_session
     }
@@ -118,14 +118,14 @@ impl Partner {
         self.connects.push_back(Connect { id, key, seqnum, started: now, due: now, times: 0, refused: None });
     }
 
-    /// Puts a reply where it will be sent from, unless it is there or there are many.
+    /// Queues a reply, unless it is queued already or the queue is full.
     pub(crate) fn reply(&mut self, reply: Reply) {
         if self.replies.len() < REPLIES_MAX && !self.replies.contains(&reply) {
             self.replies.push_back(reply);
         }
     }
 
-    /// Whether there is something to send now.
+    /// Returns true if there is a packet to send now.
     pub(crate) fn has_frame(&self, now: Time) -> bool {
         !self.replies.is_empty()
             || self.outbox.has_frame()

@@ -1,4 +1,4 @@
-//! How much may be on its way to an endpoint in answer to its questions: as much as finds room before the slowest line.
+//! Congestion window for pulled data: the number of requested bytes that may be in flight, adapted to the slowest link on the path.
 //!
 //! ```text
 //!   bytes ▲      ╱╲    ╱╲    ╱╲        a round: as many bytes come as may be on their way
@@ -7,41 +7,41 @@
 //!         └──────────────────────►
 //! ```
 //!
-//! A queue that is full loses what comes in excess, and answers take long because of it. A wire that loses frames by itself loses no
-//! fewer when less is on its way: there, less would only be slower, and what it loses is what is usual.
+//! A full queue drops the excess and delays replies. A wire that loses frames on its own loses no fewer when less is in flight: a
+//! smaller window would only be slower there, so its loss is taken as the baseline.
 
-/// What a new endpoint begins with.
+/// The initial window of a new endpoint.
 const INITIAL_BYTES: u32 = 3 << 19;
 
-/// Less would be one question at a time, which it is with less than a block already.
+/// The smallest window. A window of no more than one block already means one request at a time, so less would change nothing.
 const BYTES_MIN: u32 = 1 << 16;
 
-/// Of 1024 frames so many are missing beyond the usual, and answers take long: the queue is too short.
+/// Lost frames of 1024 beyond the baseline that shrink the window if replies are late as well: a queue is full.
 const LOSS_HIGH: u32 = 64;
 
-/// The same, whatever answers take.
+/// Lost frames of 1024 beyond the baseline that shrink the window however fast replies are.
 const LOSS_EXTREME: u32 = 256;
 
-/// As good as none.
+/// Lost frames of 1024 beyond the baseline that are as good as none.
 const LOSS_NEGLIGIBLE: u32 = 16;
 
-/// No wire loses more by itself.
+/// The highest baseline loss, of 1024 frames, because no wire loses more on its own.
 const BASELINE_LOSS_MAX: u32 = 192;
 
 /// Fewer frames say nothing.
 const ROUND_FRAMES_MIN: u32 = 128;
 
-/// What was missing of 1024 frames before it became less.
+/// The phase after the window shrank. The values are the lost frames of 1024 before that.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Steady,
-    /// What is missing in this round was asked for before.
+    /// The frames of this round were requested before the window shrank.
     Settling(u32),
-    /// What is missing in this round shows whether less helps.
+    /// The loss of this round shows whether the smaller window helps.
     Probing(u32),
 }
 
-/// What the path carries, as far as it is known.
+/// The estimate of the path's capacity.
 #[derive(Debug)]
 pub(crate) struct PullWindow {
     bytes: u32,
@@ -55,7 +55,7 @@ pub(crate) struct PullWindow {
     missing: u32,
     /// More would have been asked for.
     is_limited: bool,
-    /// Of 1024 frames the wire loses so many whatever is on the way.
+    /// Frames of 1024 that the wire loses whatever is in flight.
     baseline_loss: u32,
     phase: Phase,
 }
@@ -85,13 +85,13 @@ impl PullWindow {
         self.is_limited = true;
     }
 
-    /// So many frames that should be here were lost.
+    /// Records that `frames` frames were lost that should be here.
     pub(crate) const fn record_lost(&mut self, frames: u32) {
         self.missing = self.missing.saturating_add(frames);
     }
 
-    /// A frame of so many bytes has come. `is_late` says whether answers take much longer than they could. There are never more than
-    /// `limit` bytes.
+    /// Records the arrival of a frame of `bytes` bytes. `is_late` says whether replies take much longer than the shortest. The window
+    /// never exceeds `limit` bytes.
     pub(crate) fn record_frame(&mut self, bytes: u32, is_late: bool, limit: u32) {
         self.received += 1;
         self.round_left = self.round_left.saturating_sub(bytes);
@@ -134,7 +134,7 @@ mod tests {
     const MOST: u32 = 4 << 20;
     const FRAME: u32 = 1 << 10;
 
-    /// A round in which of 256 frames so many are missing.
+    /// Simulates a round in which `missing` of 256 frames are lost.
     fn round(pull_window: &mut PullWindow, missing: u32, is_late: bool) -> u32 {
         pull_window.mark_limited();
         let frames = pull_window.round_left.div_ceil(FRAME).max(ROUND_FRAMES_MIN);

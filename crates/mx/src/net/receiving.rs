@@ -1,4 +1,4 @@
-//! Packets come in (mxoe-wire 3.13, 8).
+//! Handling of received packets (mxoe-wire 3.13, 8).
 
 use super::endpoint::NackPacket;
 use super::inbox::{FragmentRange, MessageInfo, NumberedKind};
@@ -9,13 +9,13 @@ use super::{Address, Endpoint, EndpointEvent, Ignored, Time};
 use crate::StatusCode;
 use crate::wire::{EndpointNumber, Liback, MessageHead, Nack, NackLib, Notify, Packet, PeerIndex, SeqNum, SessionId};
 
-/// Negative answers that wait to be sent.
+/// Limit of the negative answers that wait to be sent.
 const NACKS_MAX: usize = 64;
 
-/// So many long messages each partner may announce, however many others have announced.
+/// The number of long messages that each partner may announce, however many others have announced.
 const ANNOUNCED_MIN: u32 = 16;
 
-/// What numbered packets have in common.
+/// The fields that numbered packets have in common.
 struct Numbered {
     from: Address,
     session: SessionId,
@@ -65,8 +65,8 @@ impl Numbered {
 }
 
 impl Endpoint {
-    /// A packet has come from a host that is `from` in our table of peers. What happened are [events](Self::event), to be taken
-    /// before the packet's data is let go of. An error says why nothing happened; it is counted.
+    /// Handles a packet from the host with index `from` in our table of peers. The caller takes the resulting [events](Self::event)
+    /// before it releases the packet's data. An error is the reason why the packet changed nothing; it is counted.
     pub fn receive(&mut self, now: Time, from: PeerIndex, packet: &Packet<&[u8]>) -> Result<(), Ignored> {
         let received = self.receive_packet(now, from, packet);
         match received {
@@ -207,7 +207,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Everything whose turn has come. The bytes of the packet are told of after their message's beginning, if it has begun.
+    /// Begins all messages that are next in order. The event for the packet's bytes follows the event that begins its message.
     fn begin(&mut self, from: Address, packet: super::IncomingId, mut bytes: Option<EndpointEvent>) {
         while let Some(begun) = self.partners.get_mut(&from).and_then(|partner| partner.inbox.begin()) {
             let MessageInfo { kind, match_info, length } = begun.info;

@@ -8,8 +8,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
-/// Long messages that are being sent at a time: half of what can be named, so that a name rests before it is used again. A partner that
-/// has none may have one beyond that, because others who fetch nothing must not keep it waiting.
+/// The number of long messages that are being sent at a time: half of the names, so that a name rests before its reuse. A partner
+/// without a region may have one beyond the limit, because partners that fetch nothing must not block it.
 pub(crate) const REGIONS_MAX: usize = 1 << 15;
 
 /// As long as there are no more, no two have the same region: most peers never see more at a time.
@@ -18,7 +18,7 @@ const REGIONS_USUAL: usize = 128;
 /// The first use of a region.
 const FIRST_USE: u8 = 23;
 
-/// What a peer calls a message.
+/// The name of a message toward a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RegionName {
     pub(crate) id: u8,
@@ -46,9 +46,9 @@ pub(crate) struct Region {
     pub(crate) send: SendId,
     partner: Address,
     pub(crate) length: u32,
-    /// So many of its bytes are here.
+    /// The number of bytes that are available.
     pub(crate) ready: u32,
-    /// So many were said to be wanted.
+    /// The number of bytes that were reported as wanted.
     pub(crate) wanted: u32,
     acked: bool,
     fetched: Option<u32>,
@@ -97,7 +97,7 @@ impl Regions {
         self.open.range(RegionName::uses(id)).next().is_some()
     }
 
-    /// That of a send.
+    /// Returns the region of a send.
     pub(crate) fn of(&mut self, send: SendId) -> Option<&mut Region> {
         self.open.get_mut(self.by_send.get(&send)?)
     }
@@ -138,7 +138,7 @@ impl Regions {
         Some(over)
     }
 
-    /// It will not be fetched.
+    /// Closes a region that will not be fetched any more.
     fn close(&mut self, name: RegionName) {
         let Some(region) = self.open.remove(&name) else { return };
         self.by_send.remove(&region.send);

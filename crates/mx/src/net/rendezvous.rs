@@ -1,4 +1,4 @@
-//! Long messages: announced, fetched frame by frame by the receiver, and declared to be over (mxoe-wire 10).
+//! Long messages: announced by the sender, fetched frame by frame by the receiver, and completed by a NOTIFY (mxoe-wire 10).
 //!
 //! ```text
 //!   sender    region opened ── RNDV ──►                    ◄── NOTIFY ── region closed; over when the RNDV is acknowledged, too
@@ -16,7 +16,7 @@ use super::{Address, Endpoint, EndpointEvent, Ignored, IncomingId, SendId, Time,
 use crate::StatusCode;
 use crate::wire::{Nack, NackMcp, PeerIndex, Pull as PullPacket, PullHandle, PullReply};
 
-/// Questions about our regions that wait to be answered. More come only from somebody who asks again and again.
+/// Limit of the requests for our regions that wait for a reply. Only a peer that repeats its requests causes more.
 const PULL_REQUESTS_MAX: usize = 1024;
 
 /// A long message that was announced.
@@ -34,9 +34,9 @@ pub(crate) struct Pull {
     pub(crate) message: IncomingId,
     pub(crate) announced: Announced,
     pub(crate) transfer: PullTransfer,
-    /// It waits in `request_queue`.
+    /// The pull is in `request_queue`.
     pub(crate) is_queued: bool,
-    /// It waits in `pulls_ready` to ask for another block.
+    /// The pull is in `pulls_ready`, to request another block.
     is_ready: bool,
     wake: Option<Time>,
 }
@@ -51,9 +51,9 @@ pub(crate) struct PullRequest {
 }
 
 impl Endpoint {
-    /// Fetches a large message: its first `length` bytes, or all if it has fewer. With 0 nothing is fetched, and its sender learns
-    /// so. No more than blocks that begin before `limit` are asked for until [more is allowed](Self::allow).
-    /// [`EndpointEvent::Received`] ends it.
+    /// Fetches a large message: its first `length` bytes, or all if it has fewer. With 0 nothing is fetched, and the sender is notified
+    /// of that. Requests only blocks that begin before `limit` until [more is allowed](Self::allow).
+    /// [`EndpointEvent::Received`] ends the fetch.
     pub fn pull(&mut self, now: Time, message: IncomingId, length: u32, limit: u32) -> Result<(), UnknownMessage> {
         let announced = self.announced.remove(&message).ok_or(UnknownMessage)?;
         if let Some(partner) = self.partners.get_mut(&announced.from) {
@@ -90,12 +90,12 @@ impl Endpoint {
         self.setup.tuning.fetch_bytes_max = bytes;
     }
 
-    /// Whether transfers are under way to this endpoint.
+    /// Returns true if transfers to this endpoint are in progress.
     pub fn is_fetching(&self) -> bool {
         !self.pulls.is_empty()
     }
 
-    /// A transfer may have more to ask for. Transfers take turns, and ask for a block at a time as long as not too much is on its way.
+    /// Queues a transfer that may have more to request. Transfers take turns, a block at a time, while the window has room.
     fn request_blocks(&mut self, now: Time, handle: u32) {
         if let Some(pull) = self.pulls.get_mut(&handle)
             && !core::mem::replace(&mut pull.is_ready, true)
@@ -121,7 +121,7 @@ impl Endpoint {
         self.update_pull(now, handle);
     }
 
-    /// A transfer is over, whole or not.
+    /// Ends a transfer, complete or not.
     pub(crate) fn end_pull(&mut self, handle: u32) -> Option<Pull> {
         let pull = self.pulls.remove(&handle)?;
         self.pulls_by_message.remove(&pull.message);
@@ -142,7 +142,7 @@ impl Endpoint {
         PullHandle { handle, magic: self.setup.secret & !0xff | endpoint }
     }
 
-    /// A question, as a packet.
+    /// Returns a request as a packet.
     pub(crate) fn pull_packet(&self, handle: u32, pull: &Pull, ask: BlockRequest) -> Option<PullPacket> {
         let from = pull.announced.from;
         Some(PullPacket {
@@ -160,7 +160,7 @@ impl Endpoint {
         })
     }
 
-    /// Somebody asks for frames of a region.
+    /// Handles a peer's request for frames of a region.
     pub(crate) fn receive_pull(&mut self, now: Time, from: Address, pull: &PullPacket) -> Result<(), Ignored> {
         if pull.session != self.setup.session {
             self.refuse_pull(from, pull, Nack::BadSession);
@@ -236,7 +236,7 @@ impl Endpoint {
         None
     }
 
-    /// A frame has come.
+    /// Handles a frame of a transfer.
     pub(crate) fn receive_frame(
         &mut self,
         now: Time,
@@ -280,7 +280,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A question was refused.
+    /// Handles the refusal of a request.
     pub(crate) fn pull_refused(&mut self, now: Time, from: PeerIndex, nack: &NackMcp) -> Result<(), Ignored> {
         let handle = nack.puller.handle;
         let mine = self.handle(handle) == nack.puller;
@@ -291,7 +291,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The end of a large message at its receiver: its sender is told.
+    /// Ends a large message at its receiver, and notifies the sender.
     fn fetched(&mut self, now: Time, message: IncomingId, announced: Announced, code: StatusCode, bytes: u32) {
         self.events.push_back(EndpointEvent::Received { message, code, xfer_length: bytes });
         if let Some(partner) = self.partners.get_mut(&announced.from) {
@@ -301,7 +301,7 @@ impl Endpoint {
         self.update(now, announced.from);
     }
 
-    /// The end of a large message at its sender. One that is not known has ended before.
+    /// Ends a large message at its sender. An unknown one has ended before.
     pub(crate) fn notified(&mut self, now: Time, by: Address, region: RegionName, bytes: u32) {
         if let Some((send, bytes)) = self.regions.fetched(region, by, bytes) {
             self.region_closed(now, send, bytes);
@@ -323,7 +323,7 @@ impl Endpoint {
         let from = pull.announced.from;
         let partner = self.partners.get_mut(&from);
         if let Some(partner) = &partner {
-            pull.transfer.learn(partner.pull_round_trip); // By what came of other transfers.
+            pull.transfer.learn(partner.pull_round_trip); // From the replies to other transfers.
         }
         if pull.transfer.deadline(tuning) > now {
             return self.update_pull(now, handle);
@@ -342,7 +342,7 @@ impl Endpoint {
             && silent_us.min(gone_us) >= tuning.probe_us
             && partner.connects.is_empty()
         {
-            partner.connect(now, None, 0); // Its answer tells.
+            partner.connect(now, None, 0); // Its reply shows whether it is there.
             self.update(now, from);
         }
         self.request_blocks(now, handle);

@@ -8,7 +8,7 @@ impl Time {
     /// The beginning of time.
     pub const ZERO: Self = Self(0);
 
-    /// So many microseconds after the beginning.
+    /// Returns the time `us` microseconds after the start of the clock.
     pub const fn from_us(us: u64) -> Self {
         Self(us)
     }
@@ -18,7 +18,7 @@ impl Time {
         self.0
     }
 
-    /// Later by so many microseconds.
+    /// Returns the time `us` microseconds later.
     #[must_use]
     pub const fn after_us(self, us: u64) -> Self {
         Self(self.0.saturating_add(us))

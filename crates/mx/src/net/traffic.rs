@@ -1,4 +1,4 @@
-//! What an endpoint has carried, and how often it had to.
+//! The traffic of an endpoint, and its retransmissions.
 
 /// Since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub struct TrafficCounters {
     pub sent_bytes: u64,
     /// Message bytes in packets that came and were not ignored.
     pub received_bytes: u64,
-    /// Packets of messages that were sent again, because nobody had acknowledged them.
+    /// Packets of messages that were retransmitted, because no acknowledgement had come.
     pub retransmitted: u64,
     /// Frames of long messages that were asked for again, because they had not come.
     pub rerequested: u64,

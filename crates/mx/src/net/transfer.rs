@@ -1,4 +1,4 @@
-//! The side that pulls: which frames of one transfer are asked for, and which are still missing (mxoe-wire 10.2, 10.3).
+//! The pulling side of a transfer: which frames have been requested, and which are still missing (mxoe-wire 10.2, 10.3).
 //!
 //! ```text
 //!   blocks      done │ asked for: 4 at a time                 │ not yet
@@ -6,30 +6,30 @@
 //!                      ▲ its last frame is here: the hole is asked for at once, not when time is up
 //! ```
 //!
-//! Frames of a block travel in order on most wires. So the last frame of a block, or a later block that is whole, shows that
-//! what is missing before it was lost. Only the missing frames are asked for again. What this cannot see (the end of the
-//! transfer was lost, or the question) is found by time.
+//! Frames of a block travel in order on most wires. So the last frame of a block, or a later block that is complete, shows that
+//! the frames missing before it were lost. Only the missing frames are requested again. A timeout finds the other losses: of the
+//! end of the transfer, or of the request.
 
 use super::blocks::{BlockRequest, FrameSlice, TransferLayout};
 use super::tuning::{EndpointTuning, RoundTrip};
 use super::{Ignored, Time};
 use alloc::collections::VecDeque;
 
-/// Questions that wait to be sent, at most: a block with every other frame missing has 32 holes.
+/// Limit of the requests that wait to be sent: a block with every other frame missing has 32 holes.
 const REQUESTS_MAX: usize = 64;
 
-/// Questions in vain after which nothing is on its way any more, late or not.
+/// Consecutive timeouts after which every pending frame counts as lost, not as late.
 const LOST_AFTER_TIMEOUTS: u32 = 3;
 
 #[derive(Debug)]
 struct Block {
     first: u32,
     frames: u32,
-    /// A bit for each frame that is not here.
+    /// A bit for each missing frame.
     missing: u64,
-    /// When it was last asked for.
+    /// When the block was last requested.
     requested_at: Time,
-    /// It was asked for once only, and nothing of it is here.
+    /// The block was requested only once, and no frame of it has arrived.
     is_first_request: bool,
 }
 
@@ -39,7 +39,7 @@ impl Block {
     }
 }
 
-/// A transfer under way.
+/// A transfer in progress.
 #[derive(Debug)]
 pub(crate) struct PullTransfer {
     layout: TransferLayout,
@@ -48,18 +48,18 @@ pub(crate) struct PullTransfer {
     blocks: VecDeque<Block>,
     blocks_in_flight: usize,
     next_block: u32,
-    /// Nothing beyond this byte is asked for.
+    /// No bytes beyond this one are requested.
     limit: u32,
-    /// Bytes that are on their way, as far as we know: of blocks that were asked for and are not whole. What did not come in time is
-    /// not: it was lost, or its sender does not have it yet.
+    /// The estimate of the bytes in flight, of blocks that were requested and are not complete. Bytes that did not arrive in time do not
+    /// count: they were lost, or their sender does not have them yet.
     in_flight: u32,
-    /// Frames that are to be asked for: the first, and how many.
+    /// The requests to send: the first frame, and the number of frames.
     requests: VecDeque<(u32, u32)>,
     /// When the last frame came, or something was asked for while nothing was.
     last: Time,
-    /// The same, or when everything was asked for again.
+    /// When the last frame came, or when everything was requested again.
     last_seen: Time,
-    /// Times that everything was asked for in vain since.
+    /// Timeouts since then after which everything was requested again.
     timeouts: u32,
     round_trip: RoundTrip,
     /// Frames that were asked for again and not counted yet, and those of them that were lost, as is seen by what came later.
@@ -93,33 +93,33 @@ impl PullTransfer {
         }
     }
 
-    /// Bytes that are on their way, as far as we know.
+    /// The estimate of the bytes in flight.
     pub(crate) const fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Bytes of the transfer.
+    /// Returns the bytes of the transfer.
     pub(crate) const fn length(&self) -> u32 {
         self.length
     }
 
-    /// Whether every byte is here.
+    /// Returns true if every byte has arrived.
     pub(crate) fn is_over(&self) -> bool {
         self.blocks.is_empty() && self.next_block == self.layout.blocks()
     }
 
-    /// Bytes up to this one may be asked for.
+    /// Permits requests up to this byte.
     pub(crate) fn allow(&mut self, limit: u32) {
         self.limit = self.limit.max(limit);
     }
 
-    /// The next question to send.
+    /// Returns the next request to send.
     pub(crate) fn next_request(&mut self) -> Option<BlockRequest> {
         let (first, frames) = self.requests.pop_front()?;
         Some(self.layout.ask(first, frames))
     }
 
-    /// Whether there is a question to send.
+    /// Returns true if there is a request to send.
     pub(crate) fn has_request(&self) -> bool {
         !self.requests.is_empty()
     }
@@ -129,7 +129,7 @@ impl PullTransfer {
         core::mem::take(&mut self.rerequested)
     }
 
-    /// What replies take was learned.
+    /// Sets the round trip of replies.
     pub(crate) const fn learn(&mut self, round_trip: RoundTrip) {
         self.round_trip = round_trip;
     }
@@ -176,7 +176,7 @@ impl PullTransfer {
         if self.timeouts == 0 { 0 } else { now.since_us(self.last) }
     }
 
-    /// Time is up: asks for everything that is missing.
+    /// Handles a timeout: requests everything that is missing again.
     pub(crate) fn expire(&mut self, now: Time) {
         self.last_seen = now;
         self.timeouts += 1;
@@ -193,7 +193,7 @@ impl PullTransfer {
         }
     }
 
-    /// Asks for what is missing in the first blocks, unless the answer may still be on its way.
+    /// Requests what is missing in the first blocks, unless the reply may still be in flight.
     fn rerequest_missing(&mut self, now: Time, blocks: usize) {
         let patience_us = self.round_trip.mean_us().unwrap_or(0);
         for index in 0..blocks {
@@ -221,7 +221,7 @@ impl PullTransfer {
         }
     }
 
-    /// Asks for one more block, if it may be asked for by now: whoever calls has seen to it that there is room on the way.
+    /// Requests one more block, if the transfer permits it. The caller has ensured that the window has room.
     pub(crate) fn request_next_block(&mut self, now: Time) -> bool {
         if self.blocks.len() >= self.blocks_in_flight || self.next_block >= self.layout.blocks() {
             return false;
@@ -231,7 +231,7 @@ impl PullTransfer {
             return false;
         }
         if self.blocks.is_empty() {
-            (self.last_seen, self.last, self.timeouts) = (now, now, 0); // It was we who were silent.
+            (self.last_seen, self.last, self.timeouts) = (now, now, 0); // The silence was ours.
         }
         self.next_block += 1;
         self.in_flight += self.layout.ask(first, frames).block_length;

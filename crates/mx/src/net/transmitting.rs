@@ -75,7 +75,7 @@ impl Endpoint {
         })
     }
 
-    /// Anything else, of the partner whose turn it is.
+    /// Transmits any other packet, of the next partner in the queue.
     fn transmit_partner(&mut self, now: Time) -> Option<Transmit> {
         while let Some(address) = self.send_queue.pop_front() {
             let packet = self.packet_to(now, address);

@@ -1,41 +1,41 @@
-//! Times and limits: each end's own choice (mxoe-wire 8.5, 8.6, 9.6). A peer may have others.
+//! Times and limits of an endpoint (mxoe-wire 8.5, 8.6, 9.6). Each side chooses its own; a peer may have others.
 
 use super::Time;
 
-/// What an endpoint can be told to do otherwise.
+/// The tunable parameters of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointTuning {
-    /// The longest message that is sent without being asked for. What fragments cannot carry is a rendezvous in any case.
+    /// The longest message that is sent without a request. Longer ones, and those that fragments cannot carry, are a rendezvous.
     pub eager_bytes_max: u32,
-    /// Longest time before something is sent again that was not acknowledged.
+    /// The longest time before an unacknowledged packet is retransmitted.
     pub resend_us: u64,
-    /// Shortest such time, whatever the round trip: more than the time for which a peer may hold back an acknowledgement.
+    /// The shortest such time, whatever the round trip: longer than a peer may delay an acknowledgement.
     pub resend_us_min: u64,
-    /// A peer that acknowledges nothing for so many times `resend_us` is given up.
+    /// A peer is given up once it has acknowledged nothing for `resends_max` times `resend_us`.
     pub resends_max: u32,
-    /// A partner that has a long message of ours to fetch and says nothing for so long is asked whether it is still there.
+    /// A partner that has a long message of ours to fetch is probed once it has been silent for `probe_us` microseconds.
     pub probe_us: u64,
-    /// An acknowledgement is held back for so long, in the hope of a packet that carries it.
+    /// An acknowledgement is delayed by this many microseconds, because a packet may come that carries it.
     pub ack_delay_us: u64,
-    /// A message that is not whole and of which nothing came for so long: its sender is given a hint.
+    /// The sender of an incomplete message gets a hint after this many microseconds without a packet of it.
     pub hint_us: u64,
-    /// With so many messages unacknowledged, nothing is held back.
+    /// The number of unacknowledged messages from which on acknowledgements are sent at once.
     pub ack_at_once: u16,
-    /// Longest time without a reply before frames are asked for again.
+    /// The longest time without a reply before frames are requested again.
     pub pull_idle_us: u64,
     /// Shortest such time, whatever the round trip.
     pub pull_idle_us_min: u64,
-    /// Blocks of one transfer that are asked for at a time.
+    /// Blocks of one transfer that are requested at a time.
     pub blocks_in_flight: usize,
-    /// Bytes that all transfers to one endpoint ask for at a time, at most: less where the buffers on the way have less room.
+    /// Limit of the bytes that all transfers to one endpoint request at a time: less where the buffers on the path are smaller.
     pub fetch_bytes_max: u32,
     /// Messages to one partner that may be unacknowledged: never more than 8191.
     pub window_messages: u16,
     /// Their bytes, except those of rendezvous.
     pub window_bytes: u64,
-    /// Bytes of messages that came before their turn which one endpoint keeps.
+    /// Bytes that one endpoint keeps of messages that came out of order.
     pub early_bytes_max: u64,
-    /// Long messages that one endpoint was told of and does not have yet; each partner may announce a few beyond that.
+    /// Long messages that were announced to one endpoint and that it does not have yet. Each partner may announce a few beyond that.
     pub announced_max: usize,
     /// Partners of an endpoint.
     pub partners_max: usize,
@@ -48,7 +48,7 @@ impl Default for EndpointTuning {
 }
 
 impl EndpointTuning {
-    /// What suits most wires, and what peers expect.
+    /// The defaults, which suit most wires and match the expectations of peers.
     pub const DEFAULT: Self = Self {
         eager_bytes_max: 32768,
         resend_us: 500_000,
@@ -69,7 +69,7 @@ impl EndpointTuning {
         partners_max: 8192,
     };
 
-    /// A peer from which nothing has been heard for so long is given up.
+    /// The time after which a silent peer is given up.
     pub(crate) fn give_up_us(&self) -> u64 {
         self.resend_us.saturating_mul(u64::from(self.resends_max))
     }
@@ -87,7 +87,7 @@ pub(crate) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Something was sent then, and answered now.
+    /// Records a round trip: sent at that time, and answered now.
     pub(crate) fn sample(&mut self, sent: Time, now: Time) {
         let us = now.since_us(sent).max(1);
         if self.mean8 == 0 {
@@ -100,7 +100,7 @@ impl RoundTrip {
         self.mean8 = self.mean8 - self.mean8 / 8 + us;
     }
 
-    /// What an answer takes. None before the first.
+    /// Returns the mean time until a reply. None before the first.
     pub(crate) fn mean_us(&self) -> Option<u64> {
         if self.mean8 == 0 { None } else { Some(self.mean8 / 8) }
     }
@@ -110,7 +110,7 @@ impl RoundTrip {
         self.mean8 >= 16 * self.least
     }
 
-    /// When an answer is overdue.
+    /// Returns the time after which a reply is overdue, in microseconds.
     pub(crate) fn overdue_us(&self, least: u64, most: u64) -> u64 {
         let us = if self.mean8 == 0 { 10 * least } else { self.mean8 / 8 + self.deviation4.max(least) };
         us.min(most).max(1)

@@ -5,7 +5,7 @@ use super::message::declared;
 use super::{EndpointNumber, HEADER_BYTES, Malformed, PacketType, PeerIndex, SeqNum, SessionId};
 use crate::StatusCode;
 
-/// What the length field of a CONNECT and of an acknowledgement says, and must say at least.
+/// The value of the length field of a CONNECT and of an acknowledgement, and its minimum.
 const INNER_BYTES: u8 = 16;
 
 /// Checks a declared inner length against the least and against what is there.
@@ -20,9 +20,9 @@ fn check_inner(kind: PacketType, length: u8, inner: &[u8]) -> Result<(), Malform
 /// TRUC (3.3): an acknowledgement that no message had room for. `send_seq` is written as `lib_seqnum` and not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Liback {
-    /// Whose messages were received.
+    /// The endpoint that sent the messages.
     pub dst_endpoint: EndpointNumber,
-    /// Who received them.
+    /// The endpoint that received the messages.
     pub src_endpoint: EndpointNumber,
     /// `session` and `session_id`: of the destination endpoint.
     pub session: SessionId,
@@ -77,9 +77,9 @@ impl Liback {
 /// CONNECT with `is_reply` 0 (3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// Who is asked for.
+    /// The endpoint that is asked for.
     pub dst_endpoint: EndpointNumber,
-    /// Who asks.
+    /// The endpoint that asks.
     pub src_endpoint: EndpointNumber,
     /// The number of the destination in the sender's table: what the receiver is to put into headers from now on.
     pub src_dst_peer_index: Option<PeerIndex>,
@@ -96,9 +96,9 @@ pub struct ConnectRequest {
 /// CONNECT with `is_reply` 1 (3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectReply {
-    /// Who asked.
+    /// The endpoint that asked.
     pub dst_endpoint: EndpointNumber,
-    /// Who was asked for.
+    /// The endpoint that was asked for.
     pub src_endpoint: EndpointNumber,
     /// As in the request, from the replier's table.
     pub src_dst_peer_index: Option<PeerIndex>,
@@ -114,7 +114,7 @@ pub struct ConnectReply {
     pub status: ConnectStatus,
 }
 
-/// What a CONNECT reply says. Replies with other numbers are ignored.
+/// The outcome in a CONNECT reply. Replies with other numbers are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ConnectStatus {
@@ -167,7 +167,7 @@ impl Connect {
     }
 }
 
-/// What both forms begin with; `lib_seqnum` is 0.
+/// Writes the fields that both forms begin with; `lib_seqnum` is 0.
 fn connect_head(
     dst: EndpointNumber,
     src: EndpointNumber,
@@ -236,7 +236,7 @@ pub enum Nack {
     BadEndpoint = 1,
     /// The endpoint is not open.
     EndpointClosed = 2,
-    /// The endpoint was opened by somebody else, or anew.
+    /// The endpoint number now belongs to another program, or to another session of the same one.
     BadSession = 3,
     /// The region is not there: only in answer to a PULL.
     BadRdmaWindow = 4,

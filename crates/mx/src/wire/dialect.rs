@@ -29,7 +29,7 @@ impl Dialect {
     }
 }
 
-/// What is not negotiated: hosts that disagree about it cannot exchange long messages.
+/// The sizes that are not negotiated: hosts that disagree about them cannot exchange long messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sizes {
     frame_bytes_max: u32,
@@ -75,7 +75,7 @@ impl Sizes {
         Some(Self { frame_bytes_max, fragment_bytes, reply_bytes, block_frames: 32, fragments_max })
     }
 
-    /// The same with another number of frames in a block. None unless it is a power of two up to 64.
+    /// Returns these sizes with another number of frames in a block. None unless it is a power of two up to 64.
     pub const fn with_block_frames(self, block_frames: u32) -> Option<Self> {
         if block_frames.is_power_of_two() && block_frames <= 64 { Some(Self { block_frames, ..self }) } else { None }
     }
@@ -90,7 +90,7 @@ impl Sizes {
         self.fragment_bytes
     }
 
-    /// Bytes of data in a PULL_REPLY (L): regions are cut into frames of so many.
+    /// Bytes of data in a PULL_REPLY (L): regions are divided into frames of this size.
     pub const fn reply_bytes(self) -> u32 {
         self.reply_bytes
     }

@@ -1,4 +1,4 @@
-//! Packets between hosts rather than endpoints: raw ones, and who is called what (3.1, 3.2, 5).
+//! Packets between hosts rather than endpoints: raw packets, and the names of boards (3.1, 3.2, 5).
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ pub const RAW_FRAME_BYTES_MAX: usize = 1024;
 /// Where a HOST_REPLY's name begins in its frame.
 pub(super) const NAME_OFFSET: usize = HEADER_BYTES + 16;
 
-/// What a HOST_REPLY's frame has beside the name: Linux adds the name's length to a whole minimal frame, and so do we.
+/// Bytes of a HOST_REPLY's frame beside the name: Linux adds the name's length to a whole minimal frame, and this code does, too.
 pub(super) const NAME_FRAME_BYTES: usize = super::FRAME_BYTES_MIN;
 
 /// RAW (5.1): for whatever program serves raw packets on the board.
@@ -131,7 +131,7 @@ impl BoardName {
         (name.len() <= Self::BYTES_MAX && !name.contains(&0)).then(|| Self::cut(name))
     }
 
-    /// Of bytes whose last one counts as NUL, whatever it is.
+    /// Reads a name up to the first NUL. The last byte counts as NUL, whatever its value.
     fn until_nul(bytes: &[u8]) -> Self {
         let [name @ .., _] = bytes else { return Self::cut(&[]) };
         Self::cut(name.split(|&byte| byte == 0).next().unwrap_or(&[]))
@@ -150,7 +150,7 @@ impl BoardName {
     }
 }
 
-/// What is not UTF-8 is shown as `\x…`.
+/// Displays bytes that are not UTF-8 as `\x…`.
 impl fmt::Display for BoardName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.as_bytes().utf8_chunks() {

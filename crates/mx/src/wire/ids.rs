@@ -5,7 +5,7 @@
 pub struct PeerIndex(u16);
 
 impl PeerIndex {
-    /// What stands in a frame whose sender has not learned the number yet.
+    /// The value in a frame from a sender that has not learned the number yet.
     pub(super) const UNKNOWN: u16 = u16::MAX;
 
     /// None for 0xFFFF, which says that the sender does not know the number.
@@ -37,7 +37,7 @@ impl EndpointNumber {
 pub struct SessionId(pub u32);
 
 impl SessionId {
-    /// What Open-MX sends where it has not learned the session (7.4). Never a session of ours.
+    /// The value that Open-MX sends where it has not learned the session (7.4). Never a session of ours.
     pub const UNSET: Self = Self(u32::MAX);
 }
 

@@ -1,4 +1,4 @@
-//! Why a frame is dropped before anybody looks at what it means, and why a packet cannot be sent.
+//! The reasons why the parser drops a frame, and why a packet cannot be sent.
 
 use super::PacketType;
 
@@ -27,7 +27,7 @@ macro_rules! malformed {
 }
 
 malformed! {
-    /// It ends before its header does.
+    /// The frame ends before its header does.
     Short {
         /// Bytes of the frame.
         have: usize,
@@ -40,14 +40,14 @@ malformed! {
     Type (u8) "type" "packet type {0} does not exist",
     /// A type that exists and that we do not implement, as Open-MX does not.
     UnsupportedType (PacketType) "unsupported_type" "packets of type {0:?} are not spoken here",
-    /// It declares more bytes than follow its header.
+    /// The frame declares more bytes than follow its header.
     DataMissing {
         /// Bytes that it declares.
         declared: u32,
         /// Bytes that are there, padding included.
         have: usize,
     } "data_missing" "{declared} bytes are declared and {have} are there",
-    /// It declares more bytes than its type may have.
+    /// The frame declares more bytes than its type may have.
     TooLong {
         /// Its type.
         kind: PacketType,
@@ -56,7 +56,7 @@ malformed! {
         /// Bytes that there may be.
         most: u32,
     } "too_long" "{kind:?} with {declared} bytes, of which there are at most {most}",
-    /// It declares fewer bytes than its type must have.
+    /// The frame declares fewer bytes than its type must have.
     TooShort {
         /// Its type.
         kind: PacketType,
@@ -76,7 +76,7 @@ malformed! {
     } "fragment_outside" "a fragment of {bytes} bytes at {offset} of a message of {length}",
     /// A TRUC of a kind that is not acknowledgement.
     TrucType (u8) "truc_type" "TRUC of kind {0:#04x}",
-    /// A TRUC whose two copies of the session differ.
+    /// The two copies of the session in a TRUC differ.
     TrucSessions {
         /// The one of the header.
         header: u32,
@@ -89,12 +89,12 @@ malformed! {
     ConnectStatus (u8) "connect_status" "CONNECT reply with status {0}",
     /// A negative answer for no reason, or for none that exists.
     NackType (u8) "nack_type" "negative answer of type {0}",
-    /// An announcement of a board whose address has more than 48 bits.
+    /// An announcement of a board with an address of more than 48 bits.
     AnnouncedNic (u64) "announced_nic" "announcement of board {0:#018x}",
 }
 
 impl Malformed {
-    /// What to count it under.
+    /// Returns the name of this reason's counter.
     pub const fn reason(&self) -> &'static str {
         Self::REASONS[self.index()]
     }
@@ -116,9 +116,9 @@ pub enum EmitError {
     Field {
         /// As the specification calls it.
         field: &'static str,
-        /// What it should have become.
+        /// The value that does not fit.
         value: u64,
-        /// What it can be.
+        /// The highest value of the field.
         most: u64,
     },
 }

@@ -13,7 +13,7 @@ pub const SMALL_BYTES_MAX: usize = 128;
 /// Bytes of the longest fragment in MX mode.
 pub const MX_FRAGMENT_BYTES_MAX: usize = 4096;
 
-/// What stands before a fragment's data in its frame.
+/// Bytes before a fragment's data in its frame.
 pub(super) const FRAGMENT_HEAD_BYTES: usize = HEADER_BYTES + FRAGMENT_BYTES;
 
 const MESSAGE_BYTES: usize = 24;
@@ -26,12 +26,12 @@ pub(super) fn declared(rest: &[u8], declared: u32) -> Result<&[u8], Malformed> {
     rest.get(..declared as usize).ok_or(Malformed::DataMissing { declared, have: rest.len() })
 }
 
-/// What TINY, SMALL, MEDIUM and RNDV begin with.
+/// The fields that TINY, SMALL, MEDIUM and RNDV begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHead {
-    /// Whom it is for.
+    /// The receiving endpoint.
     pub dst_endpoint: EndpointNumber,
-    /// Who sends it.
+    /// The sending endpoint.
     pub src_endpoint: EndpointNumber,
     /// The message's number, in all of its fragments.
     pub lib_seqnum: SeqNum,
@@ -73,7 +73,7 @@ impl MessageHead {
 /// TINY and SMALL (3.5): a whole message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eager<D> {
-    /// Whom it is for, and which number it has.
+    /// The endpoints, and the message's number.
     pub head: MessageHead,
     /// The message.
     pub data: D,
@@ -116,7 +116,7 @@ pub struct Medium<D> {
 }
 
 impl<D> Medium<D> {
-    /// What an MX-mode sender that cuts messages into fragments of 4096 bytes says in `frag_pipeline`.
+    /// The `frag_pipeline` of an MX-mode sender that divides messages into fragments of 4096 bytes.
     pub const PIPELINE: u8 = MX_FRAGMENT_BYTES_MAX.trailing_zeros() as u8;
 
     /// Where it begins in its message. In MX mode the sender says it; in Open-MX mode it is a matter of the network's sizes.
@@ -184,7 +184,7 @@ impl<D> Medium<D> {
 /// RNDV (3.7): a large message waits at its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rndv {
-    /// Whom it is for, and which number it has.
+    /// The endpoints, and the message's number.
     pub head: MessageHead,
     /// Bytes of the message.
     pub msg_length: u32,
@@ -197,7 +197,7 @@ pub struct Rndv {
 }
 
 impl Rndv {
-    /// What the length field says, and must say at least: the bytes behind the message head.
+    /// The value of the length field, and its minimum: the bytes after the message head.
     const INNER_BYTES: u16 = 8;
 
     pub(super) fn parse(body: &[u8]) -> Result<Self, Malformed> {

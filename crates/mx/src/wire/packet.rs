@@ -11,7 +11,7 @@ use super::{
 
 macro_rules! packet_types {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// What the first byte of a body says (2). The numbers 0 and 255 are never sent.
+        /// The first byte of a body (2). The numbers 0 and 255 are never sent.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum PacketType {
@@ -45,9 +45,9 @@ packet_types! {
     Raw = 1,
     /// Not spoken here.
     MfmNicReply = 2,
-    /// What are you called?
+    /// Asks a board for its name.
     HostQuery = 3,
-    /// I am called so.
+    /// A board's name, in reply to a HOST_QUERY.
     HostReply = 4,
     /// IP over MX, not spoken here.
     EtherUnicast = 32,
@@ -71,7 +71,7 @@ packet_types! {
     Pull = 41,
     /// A frame of the block.
     PullReply = 42,
-    /// It is over.
+    /// The end of a transfer.
     Notify = 43,
     /// A message or connect was refused.
     NackLib = 44,
@@ -95,8 +95,8 @@ impl<T: AsRef<[u8]>> PacketData for T {
     }
 }
 
-/// What a frame says, from its body on. `D` is its data: a slice of the frame where it was parsed, and what the sender likes where it
-/// is emitted.
+/// A packet, from its body on. `D` is its data: a slice of the frame where it was parsed, and any type of the sender's choice where
+/// it is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet<D> {
     /// RAW.
@@ -131,7 +131,7 @@ pub enum Packet<D> {
     NackMcp(NackMcp),
 }
 
-/// What a frame consists of, in bytes: what [`emit_head`] wrote, then data, then zeros.
+/// The parts of a frame, in bytes: the headers from [`emit_head`], then data, then zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameParts {
     /// Headers.
@@ -278,7 +278,7 @@ impl<D> Packet<D> {
         }
     }
 
-    /// The same with other data.
+    /// Returns the packet with other data.
     pub fn map<E>(self, change: impl FnOnce(D) -> E) -> Packet<E> {
         match self {
             Self::Raw(body) => Packet::Raw(Raw { data: change(body.data) }),
@@ -319,7 +319,7 @@ impl<D> Packet<D> {
 }
 
 impl<D: PacketData> Packet<D> {
-    /// What its frame will consist of.
+    /// Returns the parts of the packet's frame.
     pub fn parts(&self, dialect: Dialect) -> FrameParts {
         let (head, data) = (self.head_bytes(dialect), self.data().map_or(0, PacketData::length));
         let least = match self {

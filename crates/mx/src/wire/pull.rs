@@ -11,7 +11,7 @@ pub(super) const MX_PULL_BYTES: usize = 32;
 /// Bytes of the body in Open-MX mode.
 pub(super) const OPEN_MX_PULL_BYTES: usize = 44;
 
-/// What stands before the data in a PULL_REPLY's frame.
+/// Bytes before the data in a PULL_REPLY's frame.
 pub(super) const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 16;
 
 /// PULL (3.8): asks for one block of a region. In MX mode four of the fields are narrower than here; what does not fit is not
@@ -20,7 +20,7 @@ pub(super) const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 16;
 pub struct Pull {
     /// The region's owner.
     pub dst_endpoint: EndpointNumber,
-    /// Who pulls.
+    /// The endpoint that pulls.
     pub src_endpoint: EndpointNumber,
     /// Of the destination endpoint.
     pub session: SessionId,
@@ -91,7 +91,7 @@ impl Pull {
         })
     }
 
-    /// What both dialects begin with.
+    /// Writes the fields that both dialects begin with.
     fn head<const N: usize>(&self) -> FieldsMut<N> {
         FieldsMut::zeroed()
             .u8::<0>(PacketType::Pull.number())
@@ -134,7 +134,7 @@ impl Pull {
 pub struct PullReply<D> {
     /// The frame's index, modulo 256.
     pub frame_seqnum: u8,
-    /// Where the data belongs in the transfer, whose first byte is 0.
+    /// The position of the data in the transfer, which begins at 0.
     pub msg_offset: u32,
     /// `dst_pull_handle` and `dst_magic`: as in the PULL.
     pub puller: PullHandle,
@@ -172,7 +172,7 @@ impl<D> PullReply<D> {
 /// NACK_MCP (3.12): a PULL was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NackMcp {
-    /// Linux writes the puller's endpoint here, and so do we. Whom the answer is for is found by the handle alone.
+    /// Linux writes the puller's endpoint here, and this code does, too. The handle alone identifies the pull.
     pub src_endpoint: EndpointNumber,
     /// Why.
     pub nack_type: Nack,

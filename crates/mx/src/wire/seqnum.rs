@@ -20,7 +20,7 @@ impl SeqNum {
     /// Numbers that a sender may have outstanding toward one partner (8.6): further ones could not be told from old ones.
     pub const OUTSTANDING_MAX: u16 = (Self::COUNT - 1) / 2;
 
-    /// What connect packets carry, which have no number.
+    /// The number in connect packets, which are not numbered.
     pub const ZERO: Self = Self(0);
 
     /// Of the first message after a connect.
@@ -28,7 +28,7 @@ impl SeqNum {
 
     const MASK: u16 = Self::COUNT - 1;
 
-    /// What Open-MX flips in a number when it gives up, so that old packets are far away.
+    /// The bits that Open-MX flips in a number when it gives up, so that old packets are far away.
     const FLIPPED: u16 = 0x30f0;
 
     /// As it stands in a packet.
@@ -51,7 +51,7 @@ impl SeqNum {
         SesNum((self.0 >> NUMBER_BITS) as u8)
     }
 
-    /// So many numbers further on, in the same session.
+    /// Returns the number that is `count` numbers later, in the same session.
     #[must_use]
     pub const fn plus(self, count: u16) -> Self {
         Self(self.0 & !Self::MASK | self.0.wrapping_add(count) & Self::MASK)

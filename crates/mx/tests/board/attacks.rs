@@ -1,5 +1,5 @@
-//! Somebody on the wire who sends what he likes: nothing panics, nothing grows without end, and he learns and changes no more than
-//! his own address allows.
+//! An attacker on the wire sends arbitrary frames. Nothing panics, nothing grows without limit, and the attacker learns and
+//! changes no more than its own address allows.
 
 use crate::demux::{FOR_ENDPOINTS, to_endpoint};
 use crate::random::{Random, Seed};
@@ -86,7 +86,7 @@ fn any_frame(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// What no frame may do, whatever it is.
+/// The state that no frame may change.
 struct Watch {
     peers: Vec<(isthmus_layout::NicId, Option<PeerIndex>)>,
     counted: u64,
@@ -162,7 +162,7 @@ fn frames_have_no_effect_beyond_their_sender() {
     }
 }
 
-/// What a board sends goes to peers that it has or to all, and can be said.
+/// Checks that a board sends valid packets only, and only to its peers or to all.
 fn check_sent(board: &mut Board, now: Time) {
     for (link, header, packet) in sent(board, now) {
         assert!(link.0 < 2);
@@ -214,7 +214,7 @@ fn every_field_at_every_value_does_no_harm() {
     }
 }
 
-/// An attacker who knows all addresses says that everybody starts anew: the only effect is questions.
+/// An attacker that knows all addresses announces restarts of all peers: the only effect is queries.
 #[test]
 fn forged_announcements_do_not_remove_peers() {
     let mut board = victim();

@@ -1,4 +1,4 @@
-//! What becomes of a frame: whose it is, and which endpoint takes it.
+//! The handling of a received frame: its sender, and the endpoint that gets it.
 
 use crate::{LINK, SECOND, START, index, is_dropped, linked, name, nic, quiet, report, samples, sent, setup};
 use isthmus_mx::board::{Board, BoardSetup, BoardTuning, Dropped, FrameAction};
@@ -135,7 +135,7 @@ fn packets_reach_their_endpoint_with_their_sender() {
     assert_eq!(report(&board, index(1)).frames, 12);
 }
 
-/// For those who look at frames and take no part.
+/// For observers that read frames without being a board of the network.
 #[test]
 fn destination_endpoint_ignores_sender_and_state() {
     let board = ready();
@@ -214,7 +214,7 @@ fn frames_from_addresses_that_no_board_has_are_dropped() {
     }
 }
 
-/// Table of 3.13: who is answered, and how.
+/// Table of 3.13: which packets get a reply, and which reply.
 #[test]
 fn packets_for_endpoints_that_are_not_there_are_refused_or_dropped() {
     let silent = [PacketType::Truc, PacketType::PullReply, PacketType::NackLib, PacketType::NackMcp];

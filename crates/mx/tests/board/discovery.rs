@@ -85,7 +85,7 @@ fn new_serial_triggers_a_query_only() {
     assert_eq!((after.restarts, after.remote_index, after.names), (1, before.remote_index, before.names));
     let asked = sent(&mut board, now);
     assert!(asked.iter().any(|(_, header, packet)| header.dst == nic(2) && packet.kind() == PacketType::HostQuery));
-    // A daemon that starts again at once is told of later, if it is true.
+    // A second restart too soon after the first is reported later, if it is announced again.
     is_dropped(&mut board, now, &announcement(nic(2), 11), Dropped::RestartRateLimited);
     is_taken(&mut board, now.after_us(SECOND), &announcement(nic(2), 11));
     assert_eq!((events(&mut board), report(&board, index(1)).restarts), (vec![BoardEvent::Restarted(index(1))], 2));
@@ -176,7 +176,7 @@ fn flood_of_new_peers_is_rate_limited() {
     assert!(board.counters().dropped(Dropped::DiscoveryRateLimited) > 0);
     // Twenty announcements; 64 questions and 64 a second.
     assert!(frames <= 20 + 64 + 64 * 20, "{frames}");
-    // Those who are asked for by hand have room.
+    // Peers that this host asks for or adds have room.
     assert!(board.ask(START, nic(1)).is_ok());
     assert!(board.add_static(START, nic(2), crate::name(2)).is_ok());
 }

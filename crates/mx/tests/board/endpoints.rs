@@ -12,7 +12,7 @@ use isthmus_mx::wire::{self, Dialect, EndpointNumber, SessionId, Sizes};
 
 const LENGTH: u32 = 500_000;
 
-/// The same two numbers on each host: nothing but the board tells whose packet it is.
+/// Each host has the same two numbers: only the board distinguishes their packets.
 const NUMBERS: [EndpointNumber; 2] = [EndpointNumber(3), EndpointNumber(254)];
 
 struct Host {
@@ -36,7 +36,7 @@ fn endpoint(dialect: Dialect, number: EndpointNumber, host: u32) -> Endpoint {
     })
 }
 
-/// Two hosts whose boards have found each other.
+/// Returns two hosts with boards that have found each other.
 fn hosts(dialect: Dialect) -> Vec<Host> {
     let mut network = Network::new(0, 1, NetConditions::default(), 1);
     network.boards =

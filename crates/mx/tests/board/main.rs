@@ -1,4 +1,4 @@
-//! Boards from outside: whom they know, how they find each other, and what becomes of a frame.
+//! Tests of boards through their public interface: the table of peers, discovery, and the handling of frames.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod attacks;
@@ -58,7 +58,7 @@ fn linked(setup: BoardSetup) -> Board {
     board
 }
 
-/// The same without discovery: it knows nobody, and is silent until it does.
+/// Returns a board without discovery: it has no peers, and sends nothing until it has one.
 fn quiet(number: u16) -> Board {
     linked(BoardSetup { discovery: false, ..setup(number) })
 }

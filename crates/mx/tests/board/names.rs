@@ -44,7 +44,7 @@ fn queries_a_nameless_peer_with_growing_intervals() {
     assert_eq!(report(&board, index(1)).origin, PeerOrigin::Requested);
 }
 
-/// It has not answered because it did not know us.
+/// The peer did not answer because it did not know us.
 #[test]
 fn queries_a_peer_again_once_it_knows_our_index() {
     let (mut board, _) = asked();

@@ -153,7 +153,8 @@ fn the_fastest_wire_that_both_have_is_used() {
     };
     assert_eq!([way(&network, 0, 2), way(&network, 0, 3)], [Some(fast), Some(slow)]);
     assert_eq!([way(&network, 1, 1), way(&network, 1, 3)], [Some(fast), Some(slow)]);
-    // Nobody tells them that the wire between them breaks: when they have long heard each other on the other only, they know.
+    // The wire between them breaks without notice. The boards detect it once their last frames there are old and the other link still
+    // delivers.
     network.attach(0, fast, false);
     network.run_until(second(20 + 800));
     assert_eq!([way(&network, 0, 2), way(&network, 1, 1)], [Some(slow), Some(slow)]);

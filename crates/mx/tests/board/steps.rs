@@ -80,7 +80,7 @@ fn receive(board: &mut Board, now: Time, link: LinkNumber, frame: &[u8]) -> usiz
         FrameAction::Consumed => true,
         FrameAction::Dropped(_) => false,
     };
-    // Nobody says for another how that one numbers us.
+    // No host can change which number another host has for us.
     let source = frame.get(6..12).and_then(|octets| Some(NicId::from_octets(octets.try_into().ok()?)));
     for ((nic, before), (_, after)) in before.into_iter().zip(reverses(board)) {
         assert!(before == after || Some(nic) == source);
@@ -88,7 +88,7 @@ fn receive(board: &mut Board, now: Time, link: LinkNumber, frame: &[u8]) -> usiz
     usize::from(is_taken)
 }
 
-/// What a board sends can be said, and goes to somebody.
+/// Checks that a board sends valid packets only, each to a peer or to all.
 fn transmit(board: &mut Board, now: Time) {
     let mut buffer = [0; wire::RAW_FRAME_BYTES_MAX];
     let dialect = board.setup().dialect;

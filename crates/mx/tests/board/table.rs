@@ -1,4 +1,4 @@
-//! Who is in the table, under which index and names.
+//! The entries of the table, with their indices and names.
 
 use crate::{START, announcement, board, events, index, is_dropped, linked, name, nic, quiet, report, sent, setup};
 use isthmus_mx::board::{
@@ -84,7 +84,7 @@ fn a_full_table_refuses_and_counts() {
     assert_eq!(board.add_local(nic(4), name(4)), full);
     is_dropped(&mut board, START, &announcement(nic(4), 9), Dropped::TableFull);
     assert_eq!((board.counters().refused_peers(), board.peers().count()), (4, 3));
-    // Those who are in it are not refused.
+    // Peers that are in the table are not refused.
     assert_eq!(board.add_static(START, nic(3), name(3)), Ok(index(2)));
     is_taken(&mut board, &announcement(nic(2), 9));
 }
@@ -107,7 +107,7 @@ fn announced_peers_leave_room_for_requested_peers() {
         is_taken(&mut board, &announcement(nic(number), 9));
     }
     is_dropped(&mut board, START, &announcement(nic(6), 9), Dropped::TableFull);
-    // One of them is somebody's business now, so there may be another.
+    // This host has now added one of them, so there is room for another announced one.
     board.add_static(START, nic(2), name(2)).unwrap();
     is_taken(&mut board, &announcement(nic(6), 9));
     is_dropped(&mut board, START, &announcement(nic(7), 9), Dropped::TableFull);
@@ -138,7 +138,7 @@ fn forgotten_peer_keeps_only_its_index() {
     assert_eq!((board.find(nic(2)), board.find_by_name(name(2).as_bytes())), (None, None));
     assert_eq!((board.header_to(peer), board.link_to(peer), board.nic_of(peer)), (None, None, Some(nic(2))));
     assert!(report(&board, peer).forgotten);
-    // Nobody else gets its index, and it is not asked any more.
+    // Its index is not given to another peer, and it is not queried any more.
     assert_eq!(board.ask(START, nic(3)), Ok(index(2)));
     assert!(sent(&mut board, START).iter().all(|(_, header, _)| header.dst != nic(2)));
     // It comes back as what it is now.

@@ -92,7 +92,7 @@ impl EngineAndModel {
         }
     }
 
-    /// What is done to one request.
+    /// Applies an operation to one request.
     fn ask(&mut self, op: &Op, id: RequestId) {
         let (engine, model) = (&mut self.engine, &mut self.model);
         match op {

@@ -185,7 +185,7 @@ impl Model {
         }
     }
 
-    /// What ends with a partner: requests, and the messages that are not kept.
+    /// Ends a partner's requests, and drops the messages that are not kept.
     pub(crate) fn fail(
         &mut self,
         partner: PartnerId,

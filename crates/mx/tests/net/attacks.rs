@@ -1,4 +1,5 @@
-//! Somebody on the wire who sends what he likes: nothing panics, nothing grows without end, and what he cannot know he cannot change.
+//! An attacker on the wire sends arbitrary packets. Nothing panics, nothing grows without limit, and the attacker cannot change
+//! what it cannot know.
 
 use crate::host::{Host, HostConfig, address};
 use crate::random::{Random, Seed};
@@ -26,7 +27,7 @@ fn number(random: &mut Random, some: &[u64]) -> u64 {
     }
 }
 
-/// A packet to host 0 that anybody could have sent. `session`: his guess.
+/// Returns a packet to host 0 that any host could have sent. `session` is the sender's guess.
 fn packet<'a>(random: &mut Random, session: SessionId, data: &'a [u8]) -> Packet<&'a [u8]> {
     let seq = |random: &mut Random| SeqNum::from_bits(number(random, &[1, 2, 3, 20, 255, 256, 8191]) as u16);
     let (dst_endpoint, src_endpoint) = (address(0).endpoint, EndpointNumber(number(random, &[2, 2, 3]) as u8));
@@ -95,7 +96,7 @@ fn packet<'a>(random: &mut Random, session: SessionId, data: &'a [u8]) -> Packet
     }
 }
 
-/// Without the session, messages go on as if nobody were there.
+/// Without the session, an attacker does not disturb messages.
 #[test]
 fn packets_without_the_session_have_no_effect() {
     let data = vec![0xee; 4096];

@@ -9,7 +9,7 @@ use isthmus_mx::net::{
 use isthmus_mx::wire::{self, Dialect, EndpointNumber, Header, Packet, PeerIndex, SessionId, Sizes};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a network agrees on.
+/// The settings that all hosts of a network share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostConfig {
     pub(crate) dialect: Dialect,
@@ -30,7 +30,7 @@ pub(crate) struct Sent {
 pub(crate) struct Sending {
     pub(crate) to: usize,
     pub(crate) length: u32,
-    /// So many of its bytes may be asked for.
+    /// The number of bytes of the send that are available to the peer.
     here: u32,
     pub(crate) ended: Option<Sent>,
 }
@@ -79,7 +79,7 @@ fn content(send: u64, at: u32) -> u8 {
     ((send.wrapping_mul(0x9e37_79b9) ^ u64::from(at)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 56) as u8
 }
 
-/// What a receiver has room for: all, some or nothing of a message, by its number.
+/// Returns how much of a message the receiver has room for, by the message's number: all, some or nothing.
 pub(crate) fn posted(send: u64, length: u32) -> u32 {
     match send % 16 {
         3 => length / 2,
@@ -145,7 +145,7 @@ impl Host {
         Ok(())
     }
 
-    /// The next frame to send, and to whom.
+    /// Returns the next frame to send, with its destination.
     pub(crate) fn transmit(&mut self, now: Time, dialect: Dialect) -> Option<(usize, Vec<u8>)> {
         let transmit = self.endpoint.transmit(now)?;
         let to = usize::from(transmit.to.number());

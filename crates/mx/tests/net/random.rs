@@ -32,7 +32,7 @@ impl Random {
         self.next() % end
     }
 
-    /// In so many of a million cases.
+    /// Returns true in `per_million` of a million cases.
     pub(crate) fn chance(&mut self, per_million: u64) -> bool {
         self.below(1_000_000) < per_million
     }

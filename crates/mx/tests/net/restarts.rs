@@ -1,4 +1,4 @@
-//! Hosts that die and come back as others, links that are down for longer than anybody is patient.
+//! Hosts that restart with another session, and links that are down for longer than a partner is kept.
 
 use crate::host::{Host, address};
 use crate::random::{Random, Seed};
@@ -7,7 +7,7 @@ use crate::simulation::Simulation;
 use crate::wire::NetConditions;
 use isthmus_mx::StatusCode;
 
-/// What a program does that is told of errors: it connects anew to whom it lost, and goes on.
+/// A program that handles errors: it reconnects to the partner that it lost, and continues.
 fn send_with_reconnect(simulation: &mut Simulation, from: usize, to: usize, length: u32, synchronous: bool) {
     let now = simulation.now;
     let host = &mut simulation.hosts[from];
@@ -36,7 +36,7 @@ fn restarts(seed: u64) -> Simulation {
         match random.below(20) {
             0 => simulation.restart(from),
             1 => simulation.run_until(simulation.now.after_us(2_000_000)),
-            // The way from one to the other is cut for longer than anybody waits, or for less.
+            // The path from one host to the other is cut, for longer than a partner is kept or for less.
             2 => {
                 simulation.wire.cut(from, to, simulation.now.after_us(random.below(25_000_000)));
                 simulation.run_until(simulation.now.after_us(random.below(30_000_000)));
@@ -66,7 +66,7 @@ fn messages_arrive_once_or_fail_when_an_endpoint_restarts() {
     );
 }
 
-/// After everything, whoever connects again can send again.
+/// After all these events, a host that connects again can send again.
 #[test]
 fn message_after_a_restart_arrives() {
     for seed in 0..300 {

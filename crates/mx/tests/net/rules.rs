@@ -159,7 +159,7 @@ fn acknowledgements_count_once_and_in_their_session_number() {
     assert_eq!(events(&mut endpoint)[..2], [sent(2), sent(3)]);
 }
 
-/// That it is another one now is not believed before it has said so itself.
+/// A claim that the peer was reopened is not believed before the peer has confirmed it.
 #[test]
 fn reopened_peer_is_verified_by_a_connect() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -180,7 +180,7 @@ fn reopened_peer_is_verified_by_a_connect() {
     assert_eq!(take(&mut endpoint, &request(THEIRS, 77, SeqNum::FIRST)), Err(Ignored::OldSession));
 }
 
-/// Somebody else says that it is the partner, and another one: the partner, which is asked, is as it was.
+/// Another host claims to be the partner with another session. The endpoint asks the partner, which is unchanged.
 #[test]
 fn forged_connect_requests_do_not_disconnect_a_partner() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -207,7 +207,7 @@ fn forged_connect_requests_do_not_disconnect_a_partner() {
     take(&mut endpoint, &request(THEIRS, 77, SeqNum::from_bits(2))).unwrap();
 }
 
-/// It counts in another session number now: what we had sent ends with an error here as it did there.
+/// The peer numbers in another session now: what we had sent ends with an error here as it did there.
 #[test]
 fn a_peer_that_gave_us_up_is_noticed_when_it_connects_again() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -248,7 +248,7 @@ fn peer_with_unknown_numbering_gets_a_new_session_number() {
     }
 }
 
-/// Section 10.1: one that is of another use of the region, or of somebody else, ends nothing.
+/// Section 10.1: a NOTIFY for another use of the region, or from another peer, ends nothing.
 #[test]
 fn notify_completes_only_its_own_region() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -280,7 +280,7 @@ fn notify_completes_only_its_own_region() {
     assert_eq!(events(&mut endpoint)[0], sent, "what the first one said that named it");
 }
 
-/// What it gives back may be what a message before it waits for.
+/// A NOTIFY may free the region that a message with a lower sequence number waits for, so it takes effect before that message arrives.
 #[test]
 fn notify_takes_effect_out_of_order_and_once() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -338,7 +338,7 @@ fn a_notify_is_sent_before_announcements_that_wait() {
     assert_eq!(notify.lib_seqnum, SeqNum::from_bits(129));
 }
 
-/// Nobody has fetched any of them: as many as Open-MX has at a time are of one region each, more of several uses of them.
+/// No message has been fetched. As many as Open-MX has at a time get a region each; any more are further uses of these regions.
 #[test]
 fn long_messages_have_unique_region_names() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -437,7 +437,7 @@ fn messages_to_an_endpoint_that_was_closed_end_with_that() {
         };
         take(&mut endpoint, &Packet::NackLib(nack)).unwrap_or(());
     }
-    // Nobody says anything else.
+    // No other reply comes.
     let later = endpoint.next_deadline().unwrap();
     endpoint.tick(later);
     let ended = events(&mut endpoint)

@@ -80,7 +80,7 @@ fn seeded_run_is_deterministic() {
     }
 }
 
-/// What the wire between hosts has to survive.
+/// Conditions of the wire that messages have to survive.
 #[test]
 fn ten_thousand_messages_survive_loss_repetition_and_disorder() {
     let _seed = Seed(4);

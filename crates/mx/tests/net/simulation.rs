@@ -1,4 +1,5 @@
-//! Hosts on a wire. After every step: what a sender believes to have arrived has arrived, whole, at whoever it was sent to.
+//! Hosts on a wire. Checks after every step: each message that its sender counts as delivered has arrived, whole, at its
+//! destination.
 
 use crate::host::{Host, HostConfig, posted};
 use crate::wire::{Frame, NetConditions, Wire};
@@ -82,7 +83,7 @@ impl Simulation {
         }
         self.now = next.max(self.now);
         while let Some(Frame { from, to, bytes }) = self.wire.arrived(self.now) {
-            // Answers to somebody who does not exist go nowhere.
+            // Replies to a host that does not exist are dropped.
             if let Some(host) = self.hosts.get_mut(to) {
                 host.receive(self.now, from, self.kind.dialect, &bytes);
             }

@@ -1,4 +1,4 @@
-//! What a bad wire leaves of the throughput, in virtual time: the same on every machine, and held against `throughput.txt`.
+//! The throughput over a bad wire in virtual time: equal on every machine, and compared with `throughput.txt`.
 //!
 //! 8 sends under way from one host to another, 100 MB/s, half a millisecond each way.
 
@@ -44,7 +44,7 @@ fn open_mx(mtu: u32) -> HostConfig {
     }
 }
 
-/// 1 Gbit/s between hosts whose links carry eight times as much, and so much room before it.
+/// Checks a switch with lines of 1 Gbit/s, `queue_bytes` of queue, and eight times the rate on the links of the hosts.
 fn on_a_slow_line(mtu: u32, queue_bytes: u64, percent: u64) {
     let switch = Switch { bytes_per_ms: 125_000, queue_bytes };
     let mut simulation =
@@ -56,7 +56,7 @@ fn on_a_slow_line(mtu: u32, queue_bytes: u64, percent: u64) {
     let could_ms = bytes / switch.bytes_per_ms;
     let took_ms = simulation.now.since_us(start) / 1000;
     assert!(100 * could_ms >= percent * took_ms, "MTU {mtu}, {queue_bytes} bytes: {took_ms} ms, not {could_ms}");
-    // What goes in vain up to there is the loss of others who send by that switch.
+    // Frames that the queue drops cost other senders through the same switch their bandwidth.
     let (frames, again) = (bytes / u64::from(mtu), simulation.hosts[1].endpoint.traffic().rerequested);
     assert!(16 * again <= frames, "MTU {mtu}, {queue_bytes} bytes: {again} of {frames} frames were asked for again");
 }

@@ -19,7 +19,8 @@ pub(crate) struct NetConditions {
     pub(crate) switch: Option<Switch>,
 }
 
-/// What a switch has for each host: a line that is slower than the hosts' links, and a queue before it. What finds no room there is lost.
+/// A switch's line to each host: slower than the hosts' links, with a queue before it. Frames that do not fit into the queue are
+/// lost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Switch {
     pub(crate) bytes_per_ms: u64,
@@ -56,13 +57,13 @@ pub(crate) struct Wire {
     count: u64,
     /// For each host, in nanoseconds.
     busy_until_ns: Vec<u64>,
-    /// The same of the switch's lines to them.
+    /// When the switch's line to each host is free again.
     line_busy_until_ns: Vec<u64>,
     /// Ways that are cut, and until when.
     cuts: BTreeMap<(usize, usize), Time>,
 }
 
-/// What a link takes before it says that it is full.
+/// The backlog at which a link reports that it is full.
 const LINK_QUEUE_NS: u64 = 50_000;
 
 impl Wire {

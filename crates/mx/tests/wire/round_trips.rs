@@ -220,7 +220,7 @@ fn spoken() -> impl Strategy<Value = (Dialect, Owned)> {
         .prop_flat_map(|dialect| packet(dialect).prop_map(move |packet| (dialect, packet)))
 }
 
-/// What is parsed is well-formed: it can be emitted, and says the same.
+/// Checks that each packet that parses can be emitted, and parses as the same packet again.
 fn assert_round_trip(dialect: Dialect, bytes: &[u8]) {
     if let Ok((header, packet)) = parse(dialect, bytes) {
         let again = frame(dialect, &header, &packet).unwrap();

@@ -14,7 +14,7 @@ type Named = (&'static str, fn(Dialect) -> Bodies);
 /// A packet and its fields.
 pub(crate) struct Bodies {
     pub(crate) base: Owned,
-    /// What a field means, and the packet with that field full.
+    /// The meaning of each field, and the packet with that field at its maximum.
     pub(crate) fields: Vec<(&'static str, Owned)>,
     /// Fields that follow from the packet's data: also how wide they are.
     pub(crate) lengths: Vec<(&'static str, Width, Owned)>,

@@ -1,4 +1,4 @@
-//! What a host is, and what runs in it.
+//! Tests of a host and of the programs that run in it.
 
 use std::path::Path;
 use std::process::Command;

@@ -12,7 +12,7 @@ use crate::{exchange, two_hosts, udp};
 /// A uid that no user has.
 const OTHER_UID: &str = "61234";
 
-/// This program where everybody may run it, and how to run one of its roles as somebody else.
+/// A copy of this program that every user may run, and the command that runs one of its roles as another user.
 fn as_other_user(scratch: &Scratch, role: &str) -> Option<Command> {
     if !geteuid().is_root() || two_hosts().is_none() {
         eprintln!("skipped: only root can start what belongs to somebody else");

@@ -1,16 +1,17 @@
-//! Who may connect to a socket beside its owner: an access list of its file (`acl(5)`), which an owner without privileges can write.
+//! Grants another user than the owner access to a socket: an access control list of its file (`acl(5)`), which an owner without privileges
+//! can set.
 //!
-//! A group would do, if the owner were in it; owners of daemons seldom are.
+//! A group is no alternative, because the owner of a daemon is seldom a member of it.
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Where the kernel takes an access list from (linux/posix_acl_xattr.h).
+/// The attribute with the access control list (linux/posix_acl_xattr.h).
 const ATTRIBUTE: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
 
-// Whom an entry is for.
+// The kinds of entries.
 const OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP: u16 = 0x04;
@@ -20,7 +21,7 @@ const OTHERS: u16 = 0x20;
 const READ_AND_WRITE: u16 = 6;
 const NO_ACCESS: u16 = 0;
 
-/// Lets a user connect, as the owner may, and no others.
+/// Allows a user to connect with the rights of the owner, and no others.
 pub(super) fn allow_user(path: &Path, user: u32) -> Result<(), Errno> {
     let undefined_id = u32::MAX;
     let entries = [

@@ -1,4 +1,4 @@
-//! A guest's connection as something that outlives its server: the next one goes on with it, and QEMU does not notice.
+//! Keeps a guest's connection across a restart of its server: the next server continues it, and QEMU does not notice.
 //!
 //! ```text
 //!   server ── pack ──► fd bundle: socket, window, doorbells ── the server dies ──► resume ──► Connected, as before
@@ -14,19 +14,19 @@ use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
 
-/// What the label of a guest's connection begins with; then the numbers of vectors toward the host and toward the guest.
+/// The beginning of the label of a guest's connection. The numbers of vectors toward the host and toward the guest follow.
 const LABEL: &str = "isthmus guest 1";
 
-/// Why a connection that was kept cannot be gone on with.
+/// The reason why a kept connection cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// There is a guest already.
+    /// A guest is connected already.
     #[error("a guest is connected already")]
     AlreadyConnected,
-    /// The bundle is not one of ours, or is of another version.
+    /// The bundle does not belong to a guest's connection, or has another version.
     #[error("what was kept is no guest's connection")]
     NotOurs,
-    /// The window is not what a server makes.
+    /// The window is not a sealed memory file of a valid size.
     #[error("the window that was kept is no sealed memory file of a size that a window may have")]
     Window,
     /// The system refused.
@@ -35,8 +35,8 @@ pub enum ResumeError {
 }
 
 impl IvshmemServer {
-    /// The connection of the guest that is there, with this half of its, to be kept by somebody who outlives us; none if there is no such
-    /// connection.
+    /// Packs the connection of the current guest and the host's side of it, for another process to keep. Returns `None` if there is no
+    /// established connection.
     pub fn pack(&self, guest: &ServerGuest) -> Result<Option<[OwnedFd; 2]>, PlatformError> {
         let Some(Connection::Established { socket, .. }) = &self.connection else { return Ok(None) };
         let doorbells = guest.from_guest.iter().chain(&guest.to_guest);
@@ -45,9 +45,8 @@ impl IvshmemServer {
         fd_bundle::pack(label.as_bytes(), &fds).map(Some)
     }
 
-    /// Goes on with a connection that a server before this one has kept. Whether QEMU is there still, [`IvshmemServer::poll`] tells. The
-    /// guest has whatever window and vectors it had, and what was said in the window is for the caller to begin anew. None: nothing lies at
-    /// this end of the bundle.
+    /// Resumes a connection that an earlier server packed. [`IvshmemServer::poll`] reports whether QEMU is still there. The guest keeps its
+    /// window and vectors; the caller has to restart the protocol in the window. Returns `None` if the bundle is empty.
     pub fn resume(&mut self, kept: impl AsFd) -> Result<Option<ServerGuest>, ResumeError> {
         let Some(FdBundle { label, fds }) = fd_bundle::peek(kept)? else { return Ok(None) };
         if self.connection.is_some() {
@@ -71,7 +70,7 @@ impl IvshmemServer {
     }
 }
 
-/// Vectors toward the host and toward the guest.
+/// Returns the numbers of vectors toward the host and toward the guest.
 fn counts(label: &[u8]) -> Option<(usize, usize)> {
     let (from_guest, to_guest) = str::from_utf8(label).ok()?.strip_prefix(LABEL)?.strip_prefix(' ')?.split_once(' ')?;
     let count = |text: &str| text.parse().ok().filter(|count| (VECTORS_MIN..=VECTORS_MAX).contains(count));

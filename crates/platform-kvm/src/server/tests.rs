@@ -15,7 +15,7 @@ fn layout() -> DeviceLayout {
     DeviceLayout::new(RegionSize(MIB), 3, 4).unwrap()
 }
 
-/// A server in a folder of its own.
+/// A server with a socket in a folder of its own.
 struct ServerTest {
     server: IvshmemServer,
     path: PathBuf,
@@ -29,7 +29,7 @@ impl ServerTest {
         Self { server: IvshmemServer::listen(&path, None, layout()).unwrap(), path, _folder: folder }
     }
 
-    /// Another server takes the place of this one, elsewhere: two of them cannot be at one path.
+    /// Replaces this server by another one at another path, because two cannot share one path.
     fn replace(&mut self) {
         self.path = self.path.with_extension("next");
         self.server = IvshmemServer::listen(&self.path, None, layout()).unwrap();
@@ -41,13 +41,13 @@ impl ServerTest {
         Qemu { socket }
     }
 
-    /// Whether the server asks to be polled.
+    /// Returns true if the server asks to be polled.
     fn is_ready(&self) -> bool {
         let mut fds = [PollFd::new(&self.server, PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
     }
 
-    /// What happened, which the descriptor must have told of.
+    /// Returns the next event, which the descriptor must have announced.
     #[track_caller]
     fn event(&mut self) -> ServerEvent {
         assert!(self.is_ready());
@@ -91,7 +91,7 @@ struct Qemu {
     socket: OwnedFd,
 }
 
-/// What QEMU made of it.
+/// The device as QEMU received it.
 struct Plugged {
     window: OwnedFd,
     host: Vec<OwnedFd>,
@@ -106,7 +106,7 @@ impl Qemu {
         (i64::from_le_bytes(bytes), fds.pop())
     }
 
-    /// Takes all that a device of this layout needs.
+    /// Receives all messages that a device of this layout needs.
     fn plug(&self) -> Plugged {
         assert!(matches!(self.message(), (0, None)));
         assert!(matches!(self.message(), (1, None)));
@@ -190,7 +190,7 @@ fn each_connection_has_a_window_of_its_own() {
     let mut bytes = vec![1; MIB as usize];
     window.copy_out(0, &mut bytes);
     assert!(bytes.iter().all(|&byte| byte == 0));
-    // What the first one still holds rings nobody.
+    // The descriptors of the previous connection ring no listener.
     old.host.into_iter().map(Doorbell::from).for_each(|doorbell| doorbell.ring());
     for vector in 0..layout().host_vectors() {
         assert!(!guest.listener(vector).unwrap().unwrap().wait(Duration::ZERO));
@@ -248,7 +248,7 @@ fn connection_that_closes_early_is_a_failure() {
     test.expect_no_event();
     let spoke = test.connect();
     rustix::io::write(&spoke.socket, b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    // It has its device before anybody looks at what it says, or never.
+    // The device is set up before the data is noticed, or never.
     match test.event() {
         ServerEvent::Connected(_) => assert_eq!(test.close_reason(), CloseReason::UnexpectedData),
         ServerEvent::Failed { error: AcceptError::ClosedEarly(CloseReason::UnexpectedData), .. } => {}
@@ -311,7 +311,7 @@ fn socket_has_its_permissions_and_is_removed() {
     assert_eq!(mode(&test.path), 0o600);
     let taken = IvshmemServer::listen(&test.path, None, layout());
     assert!(matches!(taken, Err(ServerError::Taken(_))));
-    // Who asked counts as a connection that ended.
+    // The client of the check counts as a connection that ended.
     assert!(matches!(test.failure(), AcceptError::ClosedEarly(_) | AcceptError::Send(_)));
     let path = test.path.clone();
     drop(test.server);
@@ -332,7 +332,7 @@ fn socket_has_its_permissions_and_is_removed() {
 fn access_list_admits_one_more_user() {
     use rustix::thread::{Uid, set_thread_res_uid};
     if !rustix::process::geteuid().is_root() {
-        return; // Who is not cannot be somebody else.
+        return; // Only root can change its user.
     }
     let (qemu, another) = (64055, 64056);
     let folder = tempfile::tempdir().unwrap();
@@ -364,7 +364,7 @@ fn next_server_resumes_a_stored_connection() {
     let plugged = qemu.plug();
     let theirs = SharedMapping::new(Mapping::window(&plugged.window, 0, guest.size, Access::ReadWrite).unwrap());
     let kept = test.server.pack(&guest).unwrap().unwrap();
-    // The server ends as if it was killed: nothing is said to anybody.
+    // The server ends as if it was killed: it sends no message.
     drop(guest);
     test.replace();
     theirs.copy_in(0, b"written meanwhile");
@@ -450,7 +450,7 @@ fn added_peer_rings_the_guest_directly_until_it_is_removed() {
         assert!(Doorbell::from(doorbell).wait(Duration::ZERO));
     }
     assert!(test.server.is_drained());
-    // Who was not introduced does not go.
+    // Removing an unknown peer sends nothing.
     test.server.remove_peer(8);
     test.server.remove_peer(7);
     test.server.remove_peer(7);

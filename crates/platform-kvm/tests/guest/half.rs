@@ -70,7 +70,7 @@ fn suite(node: &str, line: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What is checked, and how.
+/// A check: its name and its function.
 type Check = (&'static str, fn(&Device));
 
 fn driver(node: &str) -> Result<(), Box<dyn Error>> {
@@ -143,7 +143,7 @@ fn outside(device: &Device) {
 
 /// Maps as asked, for a moment.
 fn map(file: impl AsFd, at: u64, bytes: u64, protection: ProtFlags, flags: MapFlags) -> Result<(), Errno> {
-    // SAFETY: a fresh mapping, of which nobody hears.
+    // SAFETY: a fresh mapping, used only below.
     let base = unsafe { rustix::mm::mmap(null_mut(), bytes as usize, protection, flags, file, at) }?;
     // SAFETY: the mapping made above.
     unsafe { rustix::mm::munmap(base, bytes as usize) }
@@ -167,7 +167,7 @@ fn itself(device: &Device) {
     }
     assert_eq!(map(&file, 2 * PAGE, PAGE, both, MapFlags::SHARED), Ok(()));
     // Nor later.
-    // SAFETY: fresh mappings, of which nobody hears.
+    // SAFETY: fresh mappings, used only below.
     unsafe {
         let base = rustix::mm::mmap(null_mut(), PAGE as usize, both, MapFlags::SHARED, &file, 0).unwrap();
         assert!(rustix::mm::mremap(base, PAGE as usize, 2 * PAGE as usize, MremapFlags::MAYMOVE).is_err());
@@ -197,7 +197,7 @@ fn rights(device: &Device) {
     for access in [Access::Read, Access::ReadWrite] {
         let file = device.extent(AT, PAGE, access).unwrap();
         assert!(map(&file, 0, PAGE, read | run, MapFlags::SHARED).is_err());
-        // SAFETY: fresh mappings, of which nobody hears.
+        // SAFETY: fresh mappings, used only below.
         unsafe {
             let base = rustix::mm::mmap(null_mut(), PAGE as usize, read, MapFlags::SHARED, &file, 0).unwrap();
             let written = rustix::mm::mprotect(base, PAGE as usize, MprotectFlags::READ | MprotectFlags::WRITE);
@@ -263,7 +263,7 @@ fn private_extent(device: &Device) {
             private.extent().unwrap().gone
                 && PrivateExtent::new(private.as_fd().try_clone_to_owned().unwrap()).is_none()
         );
-        // SAFETY: fresh mappings, used by nobody else, and unmapped once.
+        // SAFETY: fresh mappings, used by no other code, and unmapped once.
         unsafe {
             let base = rustix::mm::mmap(null_mut(), 3 * PAGE as usize, both, MapFlags::PRIVATE, &private, 0).unwrap();
             let word = base.cast::<u32>().add(2);
@@ -282,7 +282,7 @@ fn private_extent(device: &Device) {
         map(device.extent(AT, PAGE, Access::Read).unwrap(), 0, PAGE, read, MapFlags::PRIVATE),
         Err(Errno::INVAL)
     );
-    // Whoever made it is gone.
+    // The process that created it is gone.
     let path = device.path().to_str().unwrap();
     let other = open(path).unwrap();
     let (private, mine) = mapped_private_extent(&other, 1);
@@ -311,7 +311,7 @@ fn shown(device: &Device) {
         Ok(false),
         "the same bytes by another descriptor"
     );
-    // SAFETY: a mapping of our own, which nobody touches.
+    // SAFETY: a mapping of our own, which no other code touches.
     unsafe { rustix::mm::mprotect(start as *mut _, page, MprotectFlags::empty()) }.unwrap();
     assert_eq!(private.is_mapped_at(&range(0, 4), 0), Ok(false), "it cannot be read");
     assert_eq!(private.is_mapped_at(&range(1, 4), PAGE), Ok(true));
@@ -351,7 +351,7 @@ fn ringers(device: &Device) {
     assert!(rustix::fs::open(again, OFlags::WRONLY, Mode::empty()).is_err());
     Doorbell::from(ringer).ring();
     assert!(listener.wait(Duration::from_secs(60)));
-    // Whom there is not nobody hears.
+    // Ringing a peer or vector that does not exist has no effect.
     for (peer, vector) in [(77, 0), (HOST, 63), (u16::MAX, u16::MAX)] {
         Doorbell::from(device.doorbell_sender(peer, vector).unwrap()).ring();
         assert!(device.ring(peer, vector));

@@ -25,7 +25,7 @@ struct GrantEntry {
     file: Arc<OwnedFd>,
     page: u32,
     mapped: u32,
-    /// Its owner wants it no more, or is no more: it goes with its last mapping.
+    /// True if the owner dropped the page or was destroyed. The entry goes with its last mapping.
     is_ending: bool,
 }
 
@@ -42,7 +42,7 @@ impl GrantTable {
         self.entries.iter().filter(|((owner, _), entry)| *owner == domid && entry.to == to).count()
     }
 
-    /// What it had mapped is mapped no more, though its descriptors are here still.
+    /// Ends the mappings of a destroyed domain, though its descriptors still exist.
     pub(super) fn destroy(&mut self, domid: Domid) {
         self.entries.values_mut().filter(|entry| entry.to == domid).for_each(|entry| entry.mapped = 0);
         self.end_grants(|(owner, _)| *owner == domid);
@@ -63,7 +63,7 @@ impl GrantTable {
     }
 }
 
-/// An unmap notification that is to be sent.
+/// An unmap notification that is due.
 #[derive(Debug)]
 struct PendingNotify {
     file: Arc<OwnedFd>,
@@ -73,7 +73,7 @@ struct PendingNotify {
 }
 
 impl PendingNotify {
-    /// Sends it, if there is still a kernel that could.
+    /// Sends the notification, if the domain's kernel still runs.
     fn send(&self, host: &FakeHost) {
         let mut state = host.lock();
         if state.alive.contains(&self.domid) {
@@ -90,7 +90,7 @@ pub struct FakePages {
     own: Arc<OwnPages>,
 }
 
-/// What the pages and their own mappings hold in common.
+/// The state shared by the pages and their own mappings.
 #[derive(Debug)]
 struct OwnPages {
     host: FakeHost,
@@ -114,7 +114,7 @@ impl FakePages {
         }
         let first = state.grants.last + 1;
         state.grants.last += pages;
-        // Backwards: nobody may take the order for granted.
+        // Descending, so that no test relies on the order.
         let refs: Vec<GrantRef> = (first..first + pages).rev().map(GrantRef).collect();
         for (page, reference) in (0..).zip(&refs) {
             let entry = GrantEntry { to, access, file: Arc::clone(&file), page, mapped: 0, is_ending: false };
@@ -167,7 +167,7 @@ impl Drop for OwnPages {
     }
 }
 
-/// A mapping of another domain's pages; over when dropped.
+/// A mapping of another domain's pages, which ends when dropped.
 #[derive(Debug)]
 struct ForeignMapping {
     host: FakeHost,
@@ -185,8 +185,8 @@ impl Drop for ForeignMapping {
     }
 }
 
-/// The file in which the pages lie, one after the other from its start. A file says nothing of who maps it: the pages are lent, and not
-/// counted as mapped.
+/// Returns the file that contains the pages, one after the other from its start. The file cannot report its mappings, so these pages do not
+/// count as mapped.
 pub(super) fn lend_fd(domain: &FakeDomain, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
     let state = domain.host.lock();
     let mut file: Option<Arc<OwnedFd>> = None;

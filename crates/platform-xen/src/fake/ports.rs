@@ -18,7 +18,7 @@ pub(super) struct PortTable {
 
 #[derive(Debug)]
 struct PortEnd {
-    /// Who may be at the other end.
+    /// The only domain that may be at the other end.
     peer: Domid,
     other: Option<u32>,
     pending: bool,
@@ -84,7 +84,7 @@ impl FakePort {
         let mut state = domain.host.lock();
         let free = |end: &&mut PortEnd| end.peer == domain.domid && end.other.is_none();
         state.ports.ends.get_mut(&(peer, port.0)).filter(free).ok_or(Errno::INVAL)?;
-        // Something may have been sent before we were there: so there is an event at once.
+        // The peer may have notified before the binding, so an event is pending at once.
         let mut end = PortEnd { peer, other: Some(port.0), pending: false, event: Arc::clone(&event) };
         end.raise();
         let number = state.ports.add(domain.domid, end);

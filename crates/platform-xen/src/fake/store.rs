@@ -1,4 +1,4 @@
-//! XenStore of the fake host, speaking the real protocol.
+//! XenStore of the fake host, with the real protocol.
 
 use super::{FakeDomain, FakeHost};
 use crate::Domid;
@@ -19,7 +19,7 @@ struct Node {
 #[derive(Debug)]
 pub(super) struct Tree {
     nodes: Nodes,
-    /// Counts changes, so that a transaction knows whether it met any.
+    /// The number of changes so far, with which a transaction detects conflicts.
     changes: u64,
     connections: BTreeMap<u64, Connection>,
     last_connection: u64,
@@ -41,7 +41,7 @@ struct Transaction {
     changed: Vec<Change>,
 }
 
-/// A node that changed, and who could read it then: before, if it went.
+/// A changed node, and the permissions at that time; those before the change if the node was removed.
 #[derive(Clone, Debug)]
 struct Change {
     path: String,
@@ -71,7 +71,7 @@ fn is_permitted(permissions: &[Permission], domid: Domid, required: NodeRights) 
     domid == Domid::ZERO || owner.domid == domid || node_rights == required || node_rights == NodeRights::Both
 }
 
-/// The node itself, or the nearest above it that there is.
+/// Returns the node, or its nearest existing ancestor.
 fn nearest<'a>(nodes: &'a Nodes, path: &str) -> &'a Node {
     let mut path = path;
     loop {
@@ -83,7 +83,8 @@ fn nearest<'a>(nodes: &'a Nodes, path: &str) -> &'a Node {
     }
 }
 
-/// Looks for a node that this domain may use so. Whether there is one at all is for those to know who may read what is above.
+/// Finds a node on which this domain has the required rights. A domain learns that a node is missing only if it may read the nearest
+/// ancestor.
 fn find<'a>(nodes: &'a Nodes, path: &str, domid: Domid, required: NodeRights) -> Result<&'a Node, StoreRefusal> {
     let node = nearest(nodes, path);
     let allowed = is_permitted(&node.permissions, domid, required);
@@ -98,7 +99,7 @@ fn is_below(path: &str, above: &str) -> bool {
     path == above || above == "/" || path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Sets a value, or makes a node where `value` is none; with those above it that are missing.
+/// Sets a value, or creates an empty node if `value` is `None`. Creates missing parents.
 fn put(nodes: &mut Nodes, path: &str, domid: Domid, value: Option<&[u8]>) -> Result<Vec<Change>, StoreRefusal> {
     match find(nodes, path, domid, NodeRights::Write) {
         Err(StoreRefusal::Missing) | Ok(_) => {}
@@ -126,7 +127,7 @@ fn remove(nodes: &mut Nodes, path: &str) -> Vec<Change> {
 }
 
 impl Tree {
-    /// What the toolstack writes for a domain that it starts.
+    /// Writes the nodes that the toolstack writes for a domain that it starts.
     pub(super) fn introduce(&mut self, domid: Domid) {
         let own = domain_path(domid);
         let toolstack = vec![permission(Domid::ZERO, NodeRights::None), permission(domid, NodeRights::Read)];
@@ -140,7 +141,7 @@ impl Tree {
         self.notify_domain_0("@introduceDomain");
     }
 
-    /// What becomes of it when the domain is gone.
+    /// Removes the nodes of a domain that is gone, and its connections.
     pub(super) fn release(&mut self, domid: Domid) {
         self.disconnect(domid);
         let changed = remove(&mut self.nodes, &domain_path(domid));
@@ -152,7 +153,7 @@ impl Tree {
         self.connections.retain(|_, connection| connection.domid != domid);
     }
 
-    /// Tells of what is no node. Others may watch it and hear nothing.
+    /// Sends events for a name that is not a node. Other domains may watch it and receive nothing.
     fn notify_domain_0(&mut self, what: &str) {
         for connection in self.connections.values_mut().filter(|connection| connection.domid == Domid::ZERO) {
             for (_, token) in connection.watches.iter().filter(|(watched, _)| watched == what) {
@@ -161,7 +162,7 @@ impl Tree {
         }
     }
 
-    /// Tells whoever watches, and may read, what changed.
+    /// Sends events to all watches of the changed nodes by domains that may read them.
     fn notify_watches(&mut self, changed: &[Change]) {
         self.changes += u64::from(!changed.is_empty());
         for connection in self.connections.values_mut() {
@@ -171,7 +172,7 @@ impl Tree {
                         && is_permitted(permissions, connection.domid, NodeRights::Read)
                 });
                 for (watched, token) in watches {
-                    // Who watches by a path of his own hears of it by that one.
+                    // A watch with a relative path reports relative paths.
                     let own = format!("{}/", domain_path(connection.domid));
                     let reported_path =
                         if watched.starts_with('/') { path } else { path.strip_prefix(&own).unwrap_or(path) };
@@ -257,7 +258,7 @@ fn absolute(path: &str, domid: Domid) -> String {
     if path.starts_with(['/', '@']) { path.to_owned() } else { format!("{}/{path}", domain_path(domid)) }
 }
 
-/// Requests that are about one node: the answer, and what changed.
+/// Handles the requests for one node; returns the reply and the changes.
 fn request_node(nodes: &mut Nodes, domid: Domid, packet: &StorePacket) -> Result<(Vec<u8>, Vec<Change>), StoreRefusal> {
     let end = packet.body.iter().position(|byte| *byte == 0).ok_or(StoreRefusal::Invalid)?;
     let (path, rest) =

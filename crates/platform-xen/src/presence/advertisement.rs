@@ -1,4 +1,4 @@
-//! What stands in the node: text, so that people can read it with `xenstore-ls`.
+//! The contents of the advertisement node: text, so that people can read it with `xenstore-ls`.
 //!
 //! ```text
 //!  isthmus 1 00c0ffee00c0ffee 42 4701…
@@ -8,39 +8,39 @@
 //!          └ the version
 //! ```
 
-/// Bytes of an offer at most.
+/// The maximum size of an offer in bytes.
 pub const OFFER_BYTES_MAX: usize = 512;
 
 const PREFIX: &str = "isthmus";
 const VERSION: &str = "1";
 
-/// What a domain says of itself.
+/// The advertisement of a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advertisement {
-    /// Drawn when its daemon started: another one is another daemon, and very likely another domain.
+    /// The incarnation, drawn when the daemon started. Another incarnation is another daemon, and very likely another domain.
     pub incarnation: u64,
-    /// One more each time, from 0 again after the last.
+    /// The heartbeat, incremented with each renewal. It wraps to 0.
     pub heartbeat: u32,
-    /// What those who find it need. Does not change in an incarnation.
+    /// The data for the domains that find this one. It does not change within an incarnation.
     pub offer: Vec<u8>,
 }
 
-/// This is no advertisement.
+/// Text that is not an advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdvertisementError {
-    /// Not of this version, or none at all.
+    /// The text is no advertisement, or one of another version.
     #[error("no advertisement that we can read")]
     Unknown,
-    /// Its numbers are none.
+    /// One of the numbers is invalid.
     #[error("an advertisement whose numbers are none")]
     Number,
-    /// Its offer is too long, or not digits.
+    /// The offer is too long or not hexadecimal.
     #[error("an offer of more than {OFFER_BYTES_MAX} bytes, or one that is none")]
     Offer,
 }
 
 impl Advertisement {
-    /// The one before the first.
+    /// Creates the advertisement before the first renewal.
     pub(super) fn new(incarnation: u64, offer: Vec<u8>) -> Result<Self, AdvertisementError> {
         if offer.len() > OFFER_BYTES_MAX {
             return Err(AdvertisementError::Offer);
@@ -53,14 +53,14 @@ impl Advertisement {
         self
     }
 
-    /// Its text.
+    /// Returns the text of the node.
     pub fn emit(&self) -> String {
         let offer: String = self.offer.iter().map(|byte| format!("{byte:02x}")).collect();
         let space = if offer.is_empty() { "" } else { " " };
         format!("{PREFIX} {VERSION} {:016x} {}{space}{offer}", self.incarnation, self.heartbeat)
     }
 
-    /// What somebody wrote there.
+    /// Parses the text of a node, which another domain wrote.
     pub fn parse(text: &[u8]) -> Result<Self, AdvertisementError> {
         let text = str::from_utf8(text).map_err(|_| AdvertisementError::Unknown)?;
         let mut words = text.split(' ');
@@ -85,7 +85,7 @@ impl Advertisement {
 
 const _: () = assert!(2 * OFFER_BYTES_MAX == 1024);
 
-/// Of digits only.
+/// Decodes hexadecimal digits. The caller has checked that there are no other characters.
 fn unhex(digits: &str) -> Vec<u8> {
     let value = |digit: u8| if digit.is_ascii_digit() { digit - b'0' } else { digit - b'a' + 10 };
     digits.as_bytes().chunks_exact(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()

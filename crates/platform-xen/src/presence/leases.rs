@@ -1,37 +1,37 @@
-//! Who counts as being there: decisions without a store or a clock.
+//! Decides which domains count as present, without access to a store or a clock.
 
 use super::{Advertisement, AdvertisementError, LEASE_TIMEOUT};
 use crate::Domid;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// A domain came or went.
+/// A change of a domain's presence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PresenceEvent {
-    /// It is there.
+    /// The domain is present now.
     Appeared(Domid, Advertisement),
-    /// It is there no more, for this reason. One that starts again goes first.
+    /// The domain is gone, for this reason. A daemon that starts again first disappears.
     Disappeared(Domid, DisappearReason),
 }
 
-/// Why a domain is not there any more.
+/// The reason why a domain counts as gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DisappearReason {
-    /// Its advertisement is not there, or not for us: removed, or the domain was shut down or destroyed.
+    /// The advertisement was removed or is not readable any more: the daemon removed it, or the domain was shut down or destroyed.
     #[error("its advertisement is gone, as the domain may be")]
     Removed,
-    /// It has not said that it is there for too long.
+    /// The heartbeat did not change for too long.
     #[error("it was silent for {} s", LEASE_TIMEOUT.as_secs())]
     LeaseExpired,
-    /// Another daemon is in its place.
+    /// Another daemon has taken the place of the previous one.
     #[error("it has started again")]
     Restarted,
-    /// It writes something else.
+    /// The node's contents are not an advertisement.
     #[error("it says something else: {0}")]
     Malformed(AdvertisementError),
 }
 
-/// What is known of the domains that are followed.
+/// The state of the domains that are followed.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     followed: BTreeMap<Domid, Followed>,
@@ -39,9 +39,9 @@ pub(super) struct Leases {
 
 #[derive(Debug, Default)]
 struct Followed {
-    /// What was read last, also when that was too long ago: the same again is no sign of life.
+    /// The last advertisement that was read, kept after its lease expired: an unchanged heartbeat is no sign of life.
     last: Option<Advertisement>,
-    /// Until when it counts as being there, if it does.
+    /// The end of the lease, if the domain counts as present.
     until: Option<Instant>,
 }
 
@@ -50,7 +50,7 @@ impl Leases {
         self.followed.entry(domid).or_default();
     }
 
-    /// Forgets it; true if it was followed.
+    /// Stops following a domain; returns true if it was followed.
     pub(super) fn unfollow(&mut self, domid: Domid) -> bool {
         self.followed.remove(&domid).is_some()
     }
@@ -67,12 +67,12 @@ impl Leases {
         self.followed.keys().copied()
     }
 
-    /// When the next lease ends, if nothing is heard.
+    /// Returns the end of the next lease, if no heartbeat renews it.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.followed.values().filter_map(|followed| followed.until).min()
     }
 
-    /// What was read of a domain: nothing, its advertisement, or something else.
+    /// Records the result of reading a domain's node: nothing, an advertisement, or invalid contents.
     pub(super) fn update(
         &mut self,
         domid: Domid,
@@ -87,7 +87,7 @@ impl Leases {
             Some(Err(fault)) => DisappearReason::Malformed(fault),
             Some(Ok(advertisement)) => {
                 if followed.last.as_ref() == Some(&advertisement) {
-                    return; // Said before.
+                    return; // The heartbeat was reported before.
                 }
                 let same = |last: &Advertisement| {
                     last.incarnation == advertisement.incarnation && last.offer == advertisement.offer
@@ -106,11 +106,11 @@ impl Leases {
         if was_there {
             events.push(PresenceEvent::Disappeared(domid, gone));
         }
-        // What comes after an end is news, whatever it says.
+        // Any contents after an end are reported as new.
         *followed = Followed::default();
     }
 
-    /// Ends the leases that are over.
+    /// Ends the leases that have expired.
     pub(super) fn expire(&mut self, now: Instant, events: &mut Vec<PresenceEvent>) {
         for (domid, followed) in &mut self.followed {
             if followed.until.is_some_and(|until| until <= now) {

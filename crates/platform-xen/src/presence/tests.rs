@@ -2,7 +2,7 @@ use super::*;
 use crate::fake::{FakeDomain, FakeHost, FakeStoreTransport};
 use crate::kernel::Kernel;
 
-/// Events of the fake host are there at once: nothing is waited for.
+/// Events of the fake host are pending at once, so no test waits.
 const NOW: Duration = Duration::ZERO;
 
 fn domid(number: u16) -> Domid {
@@ -122,7 +122,7 @@ fn renews_the_advertisement_only_when_due() {
     assert_eq!(due, begun + HEARTBEAT_INTERVAL);
     assert_eq!(announcement.renew(&mut own, due - Duration::from_millis(1)).unwrap(), due);
     assert_eq!(own.read(NODE).unwrap(), b"isthmus 1 0000000000000001 1");
-    own.remove(NODE).unwrap(); // Whoever did that: it comes back.
+    own.remove(NODE).unwrap(); // Any domain may have removed it: the next renewal restores it.
     announcement.renew(&mut own, due).unwrap();
     assert_eq!(own.read(NODE).unwrap(), b"isthmus 1 0000000000000001 2");
 }
@@ -140,7 +140,7 @@ fn ignores_a_guest_with_a_malformed_advertisement() {
         watcher.poll(NOW).unwrap(),
         [PresenceEvent::Disappeared(domid(1), DisappearReason::Malformed(AdvertisementError::Unknown))]
     );
-    // More changes than are remembered: everybody is looked at.
+    // More changes than the queue holds: all domains are read again.
     for number in 0..3000 {
         own.write(&format!("{NODE}/{number}"), b"").unwrap();
     }

@@ -1,4 +1,4 @@
-//! XenStore's wire protocol: packets out, packets in. Pure: bytes become values here and nowhere else.
+//! The wire protocol of XenStore. All encoding and parsing is here, without I/O.
 //!
 //! ```text
 //!  offset  bytes
@@ -9,48 +9,48 @@
 //!      16      …  strings, each ended by a zero byte; values of nodes are not
 //! ```
 //!
-//! Numbers are in the machine's own order. What comes is written by the store, which may be buggy, and holds what other domains wrote,
-//! which may be hostile: nothing here panics or allocates by what it says.
+//! Numbers are in the machine's byte order. Packets come from the store, which may be buggy, and contain values of other domains, which may
+//! be hostile. No code here panics or allocates according to their contents.
 
-/// Bytes that follow the head of a packet at most.
+/// The maximum number of bytes after the head of a packet.
 pub const BODY_BYTES_MAX: usize = 4096;
 
-/// Bytes of a path that begins with `/`, and of one that begins at the own domain's directory.
+/// The maximum length of a path that begins with `/`, and of one relative to the domain's own directory.
 const ABSOLUTE_BYTES_MAX: usize = 3072;
 const RELATIVE_BYTES_MAX: usize = 2048;
 
-/// Bytes of a packet's head.
+/// The size of a packet's head in bytes.
 pub const HEAD_BYTES: usize = 16;
 
-/// What is asked, and what comes.
+/// The kind of a request, a reply or an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum PacketKind {
-    /// Names of a node's children.
+    /// Returns the names of a node's children.
     Directory = 1,
-    /// A node's value.
+    /// Returns a node's value.
     Read = 2,
-    /// Who may do what with a node.
+    /// Returns the permissions of a node.
     Permissions = 3,
-    /// From now on say when a node, or one below it, changes.
+    /// Watches a node and all nodes below it.
     Watch = 4,
-    /// No longer.
+    /// Ends a watch.
     Unwatch = 5,
-    /// Begin a transaction.
+    /// Begins a transaction.
     TransactionStart = 6,
-    /// End one.
+    /// Ends a transaction.
     TransactionEnd = 7,
-    /// Write a node, and make it where it is not.
+    /// Writes a node, and creates it if it does not exist.
     Write = 11,
-    /// Make a node without a value.
+    /// Creates a node without a value.
     Mkdir = 12,
-    /// Remove a node and all below it.
+    /// Removes a node and all below it.
     Remove = 13,
-    /// Set who may do what with a node.
+    /// Sets the permissions of a node.
     SetPermissions = 14,
-    /// Comes unasked: something watched has changed.
+    /// Reports a change of a watched node. Sent by the store without a request.
     WatchEvent = 15,
-    /// Comes in place of an answer.
+    /// Reports that a request failed. Sent in place of its reply.
     Error = 16,
 }
 
@@ -71,7 +71,7 @@ impl PacketKind {
         Self::Error,
     ];
 
-    /// What is asked by it, of a node, for people.
+    /// Describes a request for a node, for error messages.
     pub fn describe(self, path: &str) -> String {
         match self {
             Self::Directory => format!("list {path}"),
@@ -94,13 +94,13 @@ impl PacketKind {
     }
 }
 
-/// Why a request cannot be said.
+/// The reason why a request cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnencodableRequest {
-    /// Not a path: empty, too long, or with a sign that paths have not.
+    /// The path is empty, too long, or contains a character that paths cannot have.
     #[error("not a path of XenStore")]
     Path,
-    /// A token or permission with a zero byte.
+    /// A token or permission contains a zero byte.
     #[error("a string with a zero byte")]
     Zero,
     /// Path and value together are longer than any packet.
@@ -108,18 +108,18 @@ pub enum UnencodableRequest {
     TooLong(usize),
 }
 
-/// What came cannot be understood.
+/// The reason why a packet cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedPacket {
-    /// Longer than any packet: where the next one begins, nobody knows.
+    /// The packet is longer than any valid one. The start of the next packet is then unknown.
     #[error("a packet of {0} bytes, and there are none above {BODY_BYTES_MAX}")]
     TooLong(u32),
-    /// Not what an answer to this request looks like.
+    /// The contents are not a reply to this request.
     #[error("an answer that is none")]
     Body,
 }
 
-/// Whether these bytes name a node, or are one of the two names that only watches know (`@releaseDomain`, `@introduceDomain`).
+/// Checks that these bytes name a node, or are one of the two names that exist only for watches (`@releaseDomain`, `@introduceDomain`).
 pub fn check_path(path: &str) -> Result<(), UnencodableRequest> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-/_@".contains(&byte);
     let longest = if path.starts_with('/') { ABSOLUTE_BYTES_MAX } else { RELATIVE_BYTES_MAX };
@@ -128,7 +128,7 @@ pub fn check_path(path: &str) -> Result<(), UnencodableRequest> {
     if good { Ok(()) } else { Err(UnencodableRequest::Path) }
 }
 
-/// A packet with these strings, and bytes after them that need no end.
+/// Encodes a packet with these strings, followed by bytes without a terminator.
 pub fn emit(
     kind: PacketKind,
     request: u32,
@@ -156,32 +156,32 @@ pub fn emit(
     Ok(packet)
 }
 
-/// A packet that came.
+/// A received packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorePacket {
-    /// None for kinds that nobody knows.
+    /// The kind, or `None` if it is unknown.
     pub kind: Option<PacketKind>,
-    /// Which request it answers.
+    /// The number of the request to which this replies.
     pub request: u32,
-    /// In which transaction.
+    /// The number of the transaction.
     pub transaction: u32,
-    /// What follows its head.
+    /// The bytes after the head.
     pub body: Vec<u8>,
 }
 
-/// Bytes that came and are not a whole packet yet. Holds one packet and what was read with it at most.
+/// Received bytes that are not a complete packet yet: at most one packet and the bytes read together with it.
 #[derive(Debug, Default)]
 pub struct Incoming {
     bytes: Vec<u8>,
 }
 
 impl Incoming {
-    /// Bytes as they were read.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next packet, if it is there in full. After an error there is no more: nobody knows where a packet begins.
+    /// Returns the next packet, if it is complete. No packets follow after an error, because the start of the next one is unknown.
     pub fn packet(&mut self) -> Result<Option<StorePacket>, MalformedPacket> {
         let Some((head, rest)) = self.bytes.split_first_chunk::<HEAD_BYTES>() else { return Ok(None) };
         let [kind, request, transaction, len] =
@@ -196,34 +196,34 @@ impl Incoming {
     }
 }
 
-/// Why the store refuses.
+/// The reason why the store refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreRefusal {
-    /// There is no such node.
+    /// The node does not exist.
     #[error("ENOENT: no such node")]
     Missing,
-    /// The node is not for us. Also of a node that is gone, where the one above it is not for us.
+    /// This domain may not access the node. Also reported for a missing node if this domain may not access its parent.
     #[error("EACCES: not permitted, or gone")]
     Forbidden,
-    /// It is there already.
+    /// The node exists already.
     #[error("EEXIST: exists")]
     Exists,
-    /// The transaction met another one.
+    /// The transaction conflicts with another one.
     #[error("EAGAIN: the transaction met another one")]
     Conflict,
-    /// The request makes no sense to the store.
+    /// The store considers the request invalid.
     #[error("EINVAL: invalid")]
     Invalid,
-    /// This domain has as many nodes, watches or bytes as it may.
+    /// The domain has reached its quota of nodes, watches or bytes.
     #[error("ENOSPC, E2BIG or EQUOTA: the domain's quota is used up")]
     Quota,
-    /// Anything else.
+    /// Another reason.
     #[error("a refusal of another kind")]
     Other,
 }
 
 impl StoreRefusal {
-    /// By the name that a packet of kind [`PacketKind::Error`] has in it.
+    /// Parses the name in a packet of kind [`PacketKind::Error`].
     pub fn parse(body: &[u8]) -> Self {
         match body.strip_suffix(&[0]).unwrap_or(body) {
             b"ENOENT" => Self::Missing,
@@ -236,7 +236,7 @@ impl StoreRefusal {
         }
     }
 
-    /// The first of those names.
+    /// Returns the first of those names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Missing => "ENOENT",
@@ -250,7 +250,7 @@ impl StoreRefusal {
     }
 }
 
-/// The strings of a body, each ended by a zero byte. What is not text is not taken for some.
+/// Returns the strings of a body, each ended by a zero byte. Bytes that are not text are an error.
 pub fn strings(body: &[u8]) -> Result<Vec<&str>, MalformedPacket> {
     if body.is_empty() {
         return Ok(Vec::new());
@@ -259,30 +259,31 @@ pub fn strings(body: &[u8]) -> Result<Vec<&str>, MalformedPacket> {
     body.split(|byte| *byte == 0).map(|part| str::from_utf8(part).map_err(|_| MalformedPacket::Body)).collect()
 }
 
-/// What a node may be used for by one domain.
+/// The rights of one domain on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRights {
-    /// Nothing.
+    /// No access.
     None,
-    /// Reading, and watching with success.
+    /// Reading, and receiving the events of watches.
     Read,
     /// Writing.
     Write,
-    /// Both.
+    /// Reading and writing.
     Both,
 }
 
-/// Who, and what. The first of a node's list is its owner, who may do everything; what stands there is for all who are not named.
+/// A permission: a domain and its rights. The first permission of a node names the owner, which may do everything; its rights apply to all
+/// domains that are not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
-    /// Who.
+    /// The domain.
     pub domid: super::Domid,
-    /// May what.
+    /// The rights.
     pub rights: NodeRights,
 }
 
 impl Permission {
-    /// As the store wants it.
+    /// Returns the store's notation.
     pub fn emit(self) -> String {
         let letter = match self.rights {
             NodeRights::None => 'n',
@@ -293,7 +294,7 @@ impl Permission {
         format!("{letter}{}", self.domid)
     }
 
-    /// As the store says it.
+    /// Parses the store's notation.
     pub fn parse(text: &str) -> Result<Self, MalformedPacket> {
         let (letter, number) = text.split_at_checked(1).ok_or(MalformedPacket::Body)?;
         let rights = match letter {
@@ -308,7 +309,7 @@ impl Permission {
     }
 }
 
-/// What an event says: the node that changed, and the token of the watch that sees it.
+/// Returns the path that changed and the token of the watch, from the body of an event.
 pub fn event(body: &[u8]) -> Result<(&str, &str), MalformedPacket> {
     match strings(body)?[..] {
         [path, token, ..] => Ok((path, token)),
@@ -316,7 +317,7 @@ pub fn event(body: &[u8]) -> Result<(&str, &str), MalformedPacket> {
     }
 }
 
-/// The number of a transaction that has begun; never 0.
+/// Returns the number of a new transaction, which is never 0.
 pub fn transaction(body: &[u8]) -> Result<u32, MalformedPacket> {
     match strings(body)?[..] {
         [number] => number.parse().ok().filter(|number| *number != 0).ok_or(MalformedPacket::Body),

@@ -52,7 +52,7 @@ fn allocate_and_grant<P: Platform>(
     (memory, own)
 }
 
-/// What the other side let us into.
+/// Receives a grant from the other side and maps it.
 fn receive_and_map<P: Platform>(side: &mut CheckSide<'_, P>, size: RegionSize, access: Access) -> SharedMapping {
     let grant = side.receive_grant();
     SharedMapping::new(side.platform.map(grant, size, access).expect("map"))
@@ -201,12 +201,12 @@ mod doorbell {
     pub(super) fn owner<P: Platform>(side: &mut CheckSide<'_, P>) {
         let (receiver, token) = side.platform.doorbell(side.peer).expect("doorbell");
         side.send(CheckMessage::DoorbellToken(token));
-        side.synchronize(); // They can ring, and have not.
-        while receiver.wait(Duration::ZERO) {} // Some platforms ring once when the bell is hung.
+        side.synchronize(); // The other side can ring, and has not.
+        while receiver.wait(Duration::ZERO) {} // Some platforms ring once when the doorbell is created.
         side.synchronize();
-        side.synchronize(); // They have rung twice.
+        side.synchronize(); // The other side has rung twice.
         assert!(receiver.wait(CHECK_TIMEOUT), "nobody heard the doorbell");
-        // Where rings travel for a while, the second may come when the first was heard: what counts is that they end.
+        // Where rings take time to arrive, the second may come after the first was received. The check is that they end.
         let begun = Instant::now();
         while receiver.wait(Duration::from_millis(50)) {
             assert!(begun.elapsed() < CHECK_TIMEOUT, "two rings never end");
@@ -275,7 +275,7 @@ mod records {
             });
             assert!(!producer.wake(), "nobody is parked");
         }
-        side.synchronize(); // They are parked.
+        side.synchronize(); // The other side is parked.
         until("no record was consumed", || producer.push(7, &[], &[]).ok());
         assert!(producer.wake(), "a parked consumer was not noticed");
         assert!(!producer.wake(), "noticed twice");

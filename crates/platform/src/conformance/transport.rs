@@ -1,4 +1,4 @@
-//! What the two sides of a check tell one another, and ways for it to go.
+//! The messages between the two sides of a check, and transports for them.
 //!
 //! ```text
 //!   threads   two ends in one process: values as they are
@@ -10,14 +10,14 @@ use crate::Platform;
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// The other side is gone, or says what it should not. Its own output says why.
+/// The other side is gone, or sent an unexpected message. Its own output says why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{CLOSED}: {0}")]
 pub struct TransportClosed(pub String);
 
 pub(super) const CLOSED: &str = "the other side is gone";
 
-/// What is told.
+/// A message between the two sides.
 #[derive(Debug)]
 pub enum CheckMessage<P: Platform> {
     /// A barrier: when it arrives, all that its sender did before is visible.
@@ -78,14 +78,14 @@ pub struct LineTransport<R, W> {
 }
 
 impl<R: BufRead, W: Write> LineTransport<R, W> {
-    /// Reads the other side's lines from `from`, writes ours to `to`. Lines that begin otherwise are somebody else's and are passed over:
-    /// a console carries more than this.
+    /// Reads the other side's lines from `from`, and writes ours to `to`. Lines without our prefix are skipped, because
+    /// a console carries other output, too.
     pub fn new(from: R, to: W) -> Self {
         Self { from, to }
     }
 }
 
-/// What each of our lines begins with.
+/// The prefix of each of our lines.
 const LINE_PREFIX: &str = "@isthmus ";
 
 impl<P, R, W> CheckTransport<P> for LineTransport<R, W>

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 /// Frames that one endpoint sends before the next one is served.
 const ENDPOINT_BATCH: usize = 32;
 
-/// Batches taken from one link in one poll: domains get what one brought before the next is taken, and have room for it.
+/// Batches taken from one link in one poll. Domains get the frames of one batch before the next is taken, and so have room for it.
 const RECEIVE_BATCHES: usize = 1;
 
 /// Rounds of making and sending frames in one poll.
@@ -33,13 +33,13 @@ const SEND_ROUNDS: usize = 4;
 /// frame counts for up to twice its bytes.
 const FETCH_BYTES: u32 = 8 << 20;
 
-/// How long what a domain has sent before it went is still brought to where it belongs.
+/// How long a closed endpoint still delivers what its domain has sent.
 const LINGER_US: u64 = 5_000_000;
 
-/// The view is this old at most while frames pass.
+/// The maximum age of the view while frames pass.
 const VIEW_AGE_MAX_US: u64 = 100_000;
 
-/// And where the worker sleeps: what is counted between two frames is not looked up for each of them.
+/// The maximum age of the view while the worker sleeps. It is not zero, because an update for each frame would cost too much.
 const VIEW_AGE_MAX_ASLEEP_US: u64 = 4_000;
 
 /// One MX board.
@@ -50,19 +50,19 @@ pub(super) struct MxBoard {
     sizes: Sizes,
     tuning: EndpointTuning,
     ports: Vec<Port>,
-    /// Which of them the board takes to be up.
+    /// For each port, whether the board treats the link as up.
     up: Vec<bool>,
     endpoints: Endpoints,
     /// Endpoints that may have something to send.
     send_queue: VecDeque<EndpointNumber>,
-    /// When the first of all is to be ticked. May be too early.
+    /// The earliest deadline of all endpoints, ports and the board. May be too early.
     deadline: Option<Time>,
-    /// How many endpoints were fetching when that was last looked at.
+    /// The number of fetching endpoints at the last check.
     fetching: usize,
     view: Arc<Mutex<MxView>>,
-    /// Since when something has happened that the view does not show.
+    /// The time of the first change that the view does not show.
     view_stale_since: Option<Time>,
-    /// Of endpoints that are gone.
+    /// The ignored packets of endpoints that were removed.
     ignored: IgnoredCounts,
     traffic: TrafficCounters,
     duplicates: DuplicateAddress,
@@ -139,7 +139,7 @@ impl MxBoard {
         self.enqueue(endpoint);
     }
 
-    /// Removes endpoints that were closed and have nothing left to bring anywhere, or have tried for long.
+    /// Removes closed endpoints that have nothing left to deliver, or have lingered for [`LINGER_US`].
     fn reap(&mut self, now: Time) {
         let over = |served: &ServedEndpoint| {
             served.linger_until.is_some_and(|until| until <= now || served.transport.is_over())
@@ -174,7 +174,7 @@ impl MxBoard {
         }
     }
 
-    /// Does something with an endpoint, if it is there and, where `domain` is given, that domain's.
+    /// Calls `act` with an endpoint if it exists and, where `domain` is given, belongs to that domain.
     pub(super) fn with<T>(
         &mut self,
         now: Time,
@@ -206,7 +206,7 @@ impl MxBoard {
         }
     }
 
-    /// Endpoints that fetch share what may be on its way to the board.
+    /// Divides [`FETCH_BYTES`] among the endpoints that fetch.
     fn share_fetch_budget(&mut self) {
         let fetching = self.endpoints.all().filter(|(_, served)| served.transport.is_fetching()).count();
         if fetching == self.fetching {
@@ -218,7 +218,7 @@ impl MxBoard {
         self.endpoints.all_mut().for_each(|served| served.transport.set_fetch_bytes_max(share));
     }
 
-    /// Sends, receives, looks at the clock, and sends again. True if anything was done.
+    /// Sends, receives, runs due timers, and sends again. True if anything was done.
     pub(super) fn poll(
         &mut self,
         now: Time,
@@ -278,7 +278,7 @@ impl MxBoard {
         let Some(served) = self.endpoints.get_mut(endpoint) else { return };
         let at = (self.number, endpoint);
         let mut local = WorkerPeer { worker, remote_peer_ids, board: &self.board, at, domain: served.domain };
-        // What is ignored was counted.
+        // The transport has counted the packets that it ignored.
         let _ = served.transport.receive(now, peer, &packet, &mut local);
         if let Some(due) = served.transport.next_deadline() {
             self.deadline = Some(self.deadline.map_or(due, |at| at.min(due)));
@@ -329,9 +329,9 @@ impl MxBoard {
         true
     }
 
-    /// When there is something to do although nothing happens.
+    /// The time of the next timer.
     fn next_deadline(&self, now: Time) -> Option<Time> {
-        // One that is over is removed at once: a connect to it is to fail because it is closed.
+        // An endpoint that is over is removed at once, so that a connect to it fails because it is closed.
         let over = |served: &ServedEndpoint| {
             served.linger_until.filter(|_| served.transport.is_over() && !served.is_queued).map(|_| now)
         };
@@ -428,13 +428,13 @@ impl MxBoard {
         ready
     }
 
-    /// The worker slept, or knows that frames wait: all links are looked at if they may have some, and otherwise as if that had just been
-    /// done.
+    /// Ends a sleep of the worker. All links are polled next if `frames` says that they may have frames. Otherwise they are treated as
+    /// if they had just been polled.
     pub(super) fn end_sleep(&mut self, frames: bool) {
         self.ports.iter_mut().for_each(|port| port.end_sleep(frames));
     }
 
-    /// Has the sleeper watch the links, and returns until when it may sleep.
+    /// Lets the sleeper watch the links, and returns the time until which the worker may sleep.
     pub(super) fn before_sleep(&mut self, now: Time, sleeper: &mut Sleeper) -> Option<Time> {
         for port in self.ports.iter_mut().filter(|port| !port.broken && port.watched != Some(port.full)) {
             match sleeper.watch(&port.link.as_fd(), port.full) {
@@ -448,7 +448,7 @@ impl MxBoard {
         self.deadline.into_iter().chain(stale).min()
     }
 
-    /// Brings the view up to date, if it is older than that.
+    /// Updates the view if it is older than `age_us`.
     fn update_view(&mut self, now: Time, age_us: u64) {
         if self.view_stale_since.is_none_or(|since| now.since_us(since) < age_us) {
             return;

@@ -1,4 +1,4 @@
-//! Copies of frames for those who capture them.
+//! Copies of frames for captures.
 //!
 //! ```text
 //!   link ─► received ─┐                                    ┌─► Tap ══ a task of control ──► the program that asked
@@ -44,7 +44,7 @@ impl fmt::Debug for WakeReader {
 /// A new capture: frames are copied into a tap until its reader is gone.
 #[derive(Debug)]
 pub struct NewCapture {
-    /// Of which boards, and which interface of the tap the first link of each is; its other links follow.
+    /// The boards, and for each the tap's interface of its first link; the interfaces of its other links follow.
     pub boards: Vec<(MxBoardNumber, InterfaceIndex)>,
     /// Only frames from or to endpoints of this domain.
     pub domain: Option<DomainId>,
@@ -182,7 +182,8 @@ impl Captures {
     }
 }
 
-/// The beginning of a frame. Its data may be a peer's, who may change it: what is kept need not be what the kernel has read.
+/// Copies the beginning of a frame. The data may be in a peer's memory, and the peer may change it. The copy may then differ from
+/// the frame that the kernel has read.
 fn copy_prefix(frame: &Frame<'_>, most: usize, into: &mut Vec<u8>) {
     into.clear();
     for part in frame.parts() {
@@ -205,7 +206,7 @@ mod tests {
     use isthmus_capture::tap;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// A tap of so many bytes a frame, and how often its reader was woken.
+    /// A tap that keeps `snap_bytes` of each frame, its reader, and the number of times that the reader was woken.
     fn watched(snap_bytes: u32) -> (Arc<SharedTap>, isthmus_capture::TapReader, Arc<AtomicUsize>) {
         let (tap, reader) = tap(2, snap_bytes, 1 << 16);
         let woken = Arc::new(AtomicUsize::new(0));

@@ -12,7 +12,7 @@ pub(super) struct ServedEndpoint {
     pub(super) domain: DomainId,
     /// True if it is in the board's `send_queue`.
     pub(super) is_queued: bool,
-    /// The domain has closed it; when that is over.
+    /// Set when the domain has closed the endpoint: the time at which it is removed at the latest.
     pub(super) linger_until: Option<Time>,
 }
 
@@ -25,7 +25,7 @@ impl Endpoints {
         self.0.get(usize::from(endpoint.0))?.as_deref()
     }
 
-    /// Whose it is.
+    /// The domain that an endpoint belongs to.
     pub(super) fn owner(&self, endpoint: EndpointNumber) -> Option<DomainId> {
         self.get(endpoint).map(|served| served.domain)
     }

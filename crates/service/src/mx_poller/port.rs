@@ -9,23 +9,23 @@ use isthmus_mx::wire::{Dialect, EmitError, EndpointNumber, Header, Packet, emit_
 use isthmus_shm::Gather;
 use std::collections::VecDeque;
 
-/// Frames that wait for a link at most: what is not made yet carries newer acknowledgements.
+/// The maximum number of frames that wait for a link. It is small because frames that are made later carry newer acknowledgements.
 pub(super) const QUEUE_MAX: usize = 2 * SEND_MAX;
 
 /// Bytes before the data, at most, in a packet of an endpoint.
 const HEAD_BYTES_MAX: usize = 64;
 
-/// Polls after a batch that was all, in which a worker that has other things to do does not check for more. One that has not sleeps, and
-/// is woken by what comes.
+/// The number of polls that skip a link after a receive that took all its frames. A worker with other work makes these polls; a
+/// worker without work sleeps, and the next frame wakes it.
 const QUIET_POLLS: u8 = 3;
 
-/// How often a link that does not work is looked at.
+/// The interval at which a link that is down is checked.
 const LINK_CHECK_INTERVAL_US: u64 = 250_000;
 
-/// How long a link that had no room is left alone.
+/// The time after which a send to a full link is tried again.
 const FULL_RETRY_US: u64 = 500;
 
-/// What a short frame ends with.
+/// The padding of a short frame.
 static PAD: [u8; 64] = [0; 64];
 
 /// A frame without addresses.
@@ -36,14 +36,14 @@ const _: () = assert!(MX_ENDPOINTS_MAX <= 255);
 /// A frame that is to be sent.
 #[derive(Debug)]
 enum Queued {
-    /// Of the board.
+    /// A frame of the board.
     Whole(Box<[u8]>),
-    /// Of an endpoint, which has its data.
+    /// A frame of an endpoint; the endpoint has its data.
     Packet { head: [u8; HEAD_BYTES_MAX], head_len: u8, pad: u8, endpoint: EndpointNumber, source: Option<PayloadRange> },
 }
 
 impl Queued {
-    /// Whose frame it is; none for those of the board.
+    /// The endpoint that sends the frame. None for a frame of the board.
     fn endpoint(&self) -> Option<EndpointNumber> {
         match self {
             Self::Whole(_) => None,
@@ -58,23 +58,23 @@ pub(super) struct Port {
     pub(super) link: Box<dyn Link>,
     pub(super) rank: u32,
     queue: VecDeque<Queued>,
-    /// Data that lies in several places, put together.
+    /// A contiguous copy of data that is in several parts.
     scratch: Vec<u8>,
-    /// There was no room.
+    /// True if the link had no room at the last send.
     pub(super) full: bool,
-    /// The sleeper wakes us when there is room; None: it does not know the link.
+    /// Whether the sleeper also wakes the worker when the link has room. None if the sleeper does not watch the link.
     pub(super) watched: Option<bool>,
-    /// Polls that need not check whether frames have come: the last check took all there were.
+    /// The number of polls that still skip the link, because the last receive took all its frames.
     quiet_polls: u8,
-    /// It failed for good.
+    /// The link failed and is not tried again.
     pub(super) broken: bool,
-    /// When it is looked at again, while it is down.
+    /// The time of the next check, while the link is down.
     next_check: Option<Time>,
     /// Frames that were not sent: their link was down, or they were too long for it.
     pub(super) unsent: u64,
 }
 
-/// What became of a link.
+/// A change of a link's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkChange {
     None,
@@ -123,14 +123,14 @@ impl Port {
         Ok(())
     }
 
-    /// Sends what waits, as far as there is room. True if frames went.
+    /// Sends queued frames while the link has room. True if it took a frame.
     pub(super) fn flush(&mut self, now: Time, endpoints: &Endpoints, at: usize, captures: &mut Captures) -> bool {
         let mut moved = false;
         while !self.queue.is_empty() && !self.broken {
             let mut frames = [Frame::whole(&EMPTY_HEADER); SEND_MAX];
             let count = build_frames(&self.queue, endpoints, &mut self.scratch, &mut frames);
             if count == 0 {
-                self.queue.pop_front(); // Its message is over.
+                self.queue.pop_front(); // Its message has ended.
                 continue;
             }
             match self.link.send(&frames[..count]) {
@@ -161,7 +161,7 @@ impl Port {
         moved
     }
 
-    /// Takes a batch of frames: how many, and whether there may be more.
+    /// Receives a batch of frames. Returns the number of frames, and whether there may be more.
     pub(super) fn receive(&mut self, now: Time) -> (usize, bool) {
         if self.broken || self.quiet_polls > 0 {
             self.quiet_polls = self.quiet_polls.saturating_sub(1);
@@ -183,12 +183,13 @@ impl Port {
         }
     }
 
-    /// The worker slept, or knows more: something may have come, or nothing has. While it sleeps nothing comes unnoticed.
+    /// Ends a sleep of the worker. `frames` is true if the link may have frames. Otherwise the next polls skip the link, because the
+    /// sleeper notices every frame that comes during a sleep.
     pub(super) fn end_sleep(&mut self, frames: bool) {
         self.quiet_polls = if frames { 0 } else { QUIET_POLLS };
     }
 
-    /// Looks at a link that does not work, now and then. Answers what changed since.
+    /// Checks a link that is down, at intervals. Returns the change of its state.
     pub(super) fn check_link(&mut self, now: Time, was_up: bool) -> LinkChange {
         if let Some(at) = self.next_check
             && at <= now
@@ -211,15 +212,15 @@ impl Port {
         }
     }
 
-    /// When there is something to do although nothing happens: a link that is down is looked at, and one that was full is tried again,
-    /// because not every card says when it has room.
+    /// The time of the next timer: a link that is down is checked, and a link that was full is tried again, because not every
+    /// network card reports that it has room.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
         let again = (self.full && !self.queue.is_empty()).then(|| now.after_us(FULL_RETRY_US));
         self.next_check.into_iter().chain(again).min().filter(|_| !self.broken)
     }
 }
 
-/// Makes frames of what waits, as many as fit a batch. None only if the first one's data is not there any more.
+/// Builds frames from the queue, up to a batch. Returns 0 only if the data of the first frame no longer exists.
 fn build_frames<'a>(
     queue: &'a VecDeque<Queued>,
     endpoints: &'a Endpoints,
@@ -240,7 +241,7 @@ fn build_frames<'a>(
                 let mut filled = parts.iter().filter(|part| !part.is_empty());
                 match (filled.next(), filled.next()) {
                     (first, None) => Frame::new(head, first.copied().unwrap_or(Gather::EMPTY), pad),
-                    // It is rare enough to be sent alone, from a copy.
+                    // Data in several parts is rare enough to be sent alone, from a copy.
                     _ if at > 0 => return at,
                     _ => {
                         scratch.clear();
@@ -266,7 +267,7 @@ mod tests {
     use isthmus_link::{LinkCounters, LinkError, LinkKind, SendOutcome};
     use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
-    /// A link that has so many frames, and takes a few at a time.
+    /// A link that has `frames` frames and returns up to `BATCH` of them at a time.
     #[derive(Debug)]
     struct Full {
         frames: usize,
@@ -329,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Nobody is woken for what is left.
+    /// The worker is not woken for frames that are left in the link.
     #[test]
     fn a_link_is_looked_at_until_it_has_no_more() {
         let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();

@@ -8,23 +8,23 @@ use std::time::Instant;
 /// An MX board, as it was when the worker last updated the view.
 #[derive(Clone, Debug)]
 pub struct MxView {
-    /// When that was.
+    /// The time of that update.
     pub updated_at: Instant,
-    /// The same, in the time of `peers`.
+    /// The time of that update on the clock of `peers`.
     pub now: Time,
-    /// Its links, by number.
+    /// The links of the board, by number.
     pub links: Vec<LinkView>,
-    /// Whom it knows.
+    /// The peers that the board knows.
     pub peers: Vec<PeerReport>,
-    /// What it received, sent and dropped.
+    /// Counters of received, sent and dropped frames.
     pub counters: BoardCounters,
     /// Endpoints that are open, each with its transport.
     pub transports: usize,
-    /// Endpoints of other hosts that they know, counted for each.
+    /// Remote peers of these endpoints. A remote peer of two endpoints counts twice.
     pub remote_peers: usize,
-    /// Packets that changed nothing, by reason, of endpoints that are closed, too.
+    /// Packets that changed nothing, by reason. Closed endpoints are included.
     pub ignored: IgnoredCounts,
-    /// What was carried, by them too.
+    /// Traffic of the endpoints. Closed endpoints are included.
     pub traffic: TrafficCounters,
 }
 
@@ -33,29 +33,29 @@ pub struct MxView {
 pub struct LinkView {
     /// The interface or the address.
     pub name: String,
-    /// What carries the frames.
+    /// The kind of the link.
     pub kind: LinkKind,
     /// Whether frames can pass.
     pub state: LinkState,
-    /// It failed, and is not tried again.
+    /// True if the link failed and is not tried again.
     pub broken: bool,
     /// The longest frame.
     pub frame_bytes_max: u32,
-    /// How good it is.
+    /// The rank of the link; higher is better.
     pub rank: u32,
-    /// What was carried and lost.
+    /// Counters of carried and lost frames.
     pub counters: LinkCounters,
-    /// Frames that were made for it and not given to it, because it was down, or refused.
+    /// Frames that were made for the link and not sent, because the link was down or refused them.
     pub unsent: u64,
 }
 
 impl LinkView {
-    /// What was lost, by reason.
+    /// Lost frames, by reason.
     pub fn lost(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.counters.lost().chain([("unsent", self.unsent)])
     }
 
-    /// A link as it is.
+    /// The current state of a link.
     pub fn of(link: &dyn Link, rank: u32) -> Self {
         Self {
             name: link.name().to_owned(),

@@ -47,8 +47,8 @@ impl Router {
         self.ended_domains.push_back((domain, reason));
     }
 
-    /// Closes the accounts of those who sent there, and the flows in which nothing waits. What was delivered and not given back by
-    /// then is never given back: its senders must not take it for received.
+    /// Closes the accounts of the senders to a domain that ended, and its own flows in which no record waits. Credit for records
+    /// that were delivered and not yet returned is never returned, because the senders must not take these records for received.
     fn close_accounts(&mut self, ended: DomainId) {
         for at in 0..self.states.len() {
             let Some(state) = &mut self.states[at] else { continue };
@@ -57,7 +57,7 @@ impl Router {
         }
     }
 
-    /// Removes a flow whose sender is gone and in which nothing waits.
+    /// Removes a flow if its sender is gone and no record waits in it.
     pub(crate) fn close_flow(&mut self, to: Slot, sender: DomainId) {
         let gone = !self.locations.contains_key(&sender);
         let state = self.states[to.0 as usize].as_mut().expect("slots in use have a state");

@@ -9,14 +9,14 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A record, with so many message bytes; there is room for it, or not.
+    /// A record with `bytes` message bytes. `room` says whether the receiver's ring has room for it.
     Send {
         from: usize,
         to: usize,
         bytes: u32,
         room: bool,
     },
-    /// The ring of a domain has room for so many records.
+    /// The ring of a domain has room for `records` records.
     Read {
         who: usize,
         records: usize,
@@ -237,7 +237,7 @@ fn bounces_come_before_the_credit_of_what_bounced() {
     assert_eq!(kinds, [bounce, bounce, Record::Credit { bytes: 2 * 128 + 12 }]);
 }
 
-/// What is owed for messages to another host goes along with something else, when it is much, or when a send ends with it.
+/// Deferred credit for messages to another host goes with the next record, at the limit, or when it completes a send.
 #[test]
 fn deferred_credit_goes_with_the_next_record() {
     let (domain, remote_peer) = (DomainId::new(1).unwrap(), DomainId::remote(0).unwrap());

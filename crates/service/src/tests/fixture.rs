@@ -27,7 +27,7 @@ pub(crate) struct ReceivedRecord {
 pub(crate) struct TestDomain {
     pub(crate) id: DomainId,
     pub(crate) channel: Channel,
-    /// The ring's memory, for those who do not keep to the rules.
+    /// The ring's memory, for tests that violate the protocol.
     pub(crate) memory: SharedMapping,
     /// The daemon's ready map, in which it sets its bit.
     pub(crate) daemon_ready_map: SharedMapping,

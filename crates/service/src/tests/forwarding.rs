@@ -1,4 +1,4 @@
-//! What honest domains send arrives.
+//! Records of correct domains arrive.
 
 use super::fixture::{ServiceFixture, eager, to};
 use isthmus_layout::control::Owner;

@@ -1,4 +1,4 @@
-//! What is refused, and how the sender hears of it.
+//! Refused records, and the bounces that their senders receive.
 
 use super::fixture::{ServiceFixture, eager, id, to};
 use crate::{Command, SendPolicy, ServiceOptions};

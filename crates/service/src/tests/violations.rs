@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const NONE: Fragment = Fragment { offset: 0, len: 0 };
 
-/// What `does` makes of a domain whose peer has sent it one message of 128 bytes cost.
+/// Returns the fault of a domain after `does`. A peer has sent the domain one message that costs 128 bytes.
 fn fault_after(does: impl Fn(&mut ServiceFixture, &mut TestDomain, &mut TestDomain)) -> Reason {
     let mut fixture = ServiceFixture::allow_all();
     let (mut a, mut b, mut c) = (fixture.attach(), fixture.attach(), fixture.attach());
@@ -26,7 +26,7 @@ fn fault_after(does: impl Fn(&mut ServiceFixture, &mut TestDomain, &mut TestDoma
     assert_eq!(faults[0].0, a.id);
     let counters = &fixture.service.counters()[0];
     assert_eq!((counters.faults.count(faults[0].1), counters.faults.sum()), (1, 1));
-    // All others go on, and who talked to it hears of it.
+    // All other domains go on, and the domain's peer receives a bounce.
     let _ = b.receive_all();
     b.send_eager(a.id, 2, b"");
     c.send_eager(b.id, 3, b"");
@@ -257,7 +257,7 @@ proptest! {
         prop_assert!(faults.iter().all(|&(domain, _)| domain == liar.id));
     }
 
-    /// Well-formed records in any order, to anybody: only their sender can come to harm, and what is held stays within the credits.
+    /// Well-formed records in any order, to any domain, affect only their sender, and held records stay within the credits.
     #[test]
     fn random_records_affect_only_their_sender(records in prop::collection::vec((3..6_u32, any_record()), 1..400)) {
         let mut fixture = ServiceFixture::allow_all();
@@ -265,7 +265,7 @@ proptest! {
         let mut liars: Vec<_> = (0..3).map(|_| fixture.attach()).collect();
         for (round, (liar, (peer, record, len))) in records.into_iter().enumerate() {
             let Some(peer) = isthmus_layout::DomainId::new(peer) else { continue };
-            // Nobody gives the honest ones credits they are not owed, because these send no more than one message.
+            // No liar can return credit to the honest domains, because these send no more than one message.
             let _ = liars[liar as usize - 3].try_send(to(peer), record, &vec![1; len]);
             if round % 5 == 0 {
                 fixture.run_until_idle();

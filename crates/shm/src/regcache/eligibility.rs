@@ -38,7 +38,7 @@ fn check_plain_mapping(maps: &Maps, vma: &Vma, page_size: usize) -> Result<(), C
     let name = maps.name_at(vma.range.start, &mut room)?;
     let plain = match vma.file {
         None => name.is_empty() || name == b"[heap]" || name.starts_with(b"[anon: glibc"),
-        // Private pages over a region of ours, which nobody changes any more, or over registered memory that was closed.
+        // Private pages over a region of ours that does not change any more, or over registered memory that was closed.
         Some(_) => [region::NAME_IN_MAPS, region::EXTENT_NAME_IN_MAPS, arena::NAME_IN_MAPS]
             .iter()
             .any(|ours| name == ours.as_bytes()),
@@ -93,7 +93,7 @@ pub(super) fn is_single_threaded() -> Result<bool, ColdReason> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LockableBytes(pub(super) usize);
 
-/// What `/proc/thread-self/status` says: counts of the process, capabilities of the thread.
+/// The content of `/proc/thread-self/status`: counts of the process, capabilities of the thread.
 #[derive(Debug, PartialEq, Eq)]
 struct ThreadStatus {
     locked: usize,
@@ -111,8 +111,8 @@ impl ThreadStatus {
     }
 }
 
-/// What `VmFlags` may say: rights (rd wr sh mr mw me ms), accounting (ac nr), dirt (sd), hints without meaning
-/// (hg nh mg sr rr). A flag not listed here, also one that is yet to be invented, is a reason to stay away.
+/// The flags that `VmFlags` may have: rights (rd wr sh mr mw me ms), accounting (ac nr), soft-dirty (sd), hints without effect here
+/// (hg nh mg sr rr). Memory with any flag that is not listed here is not migrated, so flags of later kernels are covered.
 const HARMLESS_FLAGS: &[&[u8]] =
     &[b"rd", b"wr", b"sh", b"mr", b"mw", b"me", b"ms", b"ac", b"nr", b"sd", b"hg", b"nh", b"mg", b"sr", b"rr"];
 

@@ -1,15 +1,14 @@
-//! What is one per process: the lock over all caches, and what a fork means for them.
+//! The state that exists once per process: the lock over all caches, and the handling of forks.
 //!
 //! ```text
 //!   fork() ─ before_fork: lock, give every region back ─ the process is copied ─┬─ parent: unlock
 //!                                                                               └─ child: unlock; its caches stay cold
 //! ```
 //!
-//! Migrated pages are shared: a child would go on sharing them, where `fork` promises it a copy. So they are made
-//! private before. `vfork`, `posix_spawn` and `system` do not come through here and need not: their child only starts
-//! another program. A bare `clone` or `_Fork` system call does not come through here either: such a child shares the
-//! migrated pages with its parent. It will notice, by a page that the kernel empties in children, that the caches are
-//! not its own.
+//! Migrated pages are shared. A child would go on sharing them, where `fork` promises it a copy, so they are made private before
+//! the fork. `vfork`, `posix_spawn` and `system` do not run these handlers and do not need them: their child only starts
+//! another program. A bare `clone` or `_Fork` system call does not run them either. Such a child shares the migrated pages with
+//! its parent. It detects, by a page that the kernel clears in children, that the caches are not its own.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -35,13 +34,13 @@ pub(super) struct Registry {
     process_maps: Option<ProcessMaps>,
 }
 
-/// What every question about memory stands on.
+/// The state that every query about memory needs.
 struct ProcessMaps {
     maps: Maps,
     fork_detector: ForkDetector,
 }
 
-/// The one lock. It is never held while the program runs, but during a fork.
+/// Takes the one lock. It is held while the program runs only during a fork.
 pub(super) fn lock() -> MutexGuard<'static, Registry> {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     if registry.process_maps.as_ref().is_some_and(|process_maps| process_maps.fork_detector.in_child()) {
@@ -67,7 +66,7 @@ impl Registry {
         }
     }
 
-    /// Ends a use; its cache may be gone already.
+    /// Ends a use. Its cache may be gone already.
     pub(super) fn release(&mut self, id: CacheId, region: RegionKey) {
         if let Some((_, table)) = self.tables.iter_mut().find(|(of, _)| *of == id) {
             table.release(region);
@@ -85,7 +84,7 @@ impl Registry {
         Ok((&mut found.expect("a table stays as long as its cache").1, maps))
     }
 
-    /// From now on a child knows that it is one, and that what lies in the file is its parent's.
+    /// Adds an arena. From now on a child detects that it is one, and that the content of the file is its parent's.
     pub(super) fn add_arena(&mut self, id: ArenaId, registrations: Registrations) -> Result<(), ColdReason> {
         register_fork_handlers()?;
         maps(&mut self.process_maps)?.require_query()?;
@@ -107,7 +106,7 @@ impl Registry {
         &mut found.expect("registrations stay as long as their arena").1
     }
 
-    /// Registers memory, of which these are the whole pages.
+    /// Registers memory; `pages` are its whole pages.
     pub(super) fn register(
         &mut self,
         id: ArenaId,
@@ -123,7 +122,7 @@ impl Registry {
         registrations.register(maps, what, pages, serial, held)
     }
 
-    /// An entry that was registered is over; it is `has_writer` if somebody may still write there.
+    /// Closes an entry that was registered; `has_writer` says that a peer may still write there.
     pub(super) fn close(&mut self, id: ArenaId, entry: u32, serial: NonZeroU64, has_writer: bool) {
         // In a child the memory is the child's already.
         if let (Some(process_maps), Some((_, registrations))) =
@@ -141,7 +140,7 @@ fn maps(process_maps: &mut Option<ProcessMaps>) -> Result<&Maps, ColdReason> {
     Ok(&process_maps.as_ref().expect("made above").maps)
 }
 
-/// Makes sure that forks are seen. Called when the first buffer of the process is about to be migrated.
+/// Registers the fork handlers. Called when the first buffer of the process is about to be migrated.
 pub(super) fn register_fork_handlers() -> Result<(), ColdReason> {
     static WATCHING: OnceLock<bool> = OnceLock::new();
     // SAFETY: the three functions live as long as the program (or library: libc forgets them when it is unloaded) and
@@ -167,7 +166,7 @@ static LOCK_DURING_FORK: LockDuringFork = LockDuringFork(UnsafeCell::new(None));
 struct LockDuringFork(UnsafeCell<Option<MutexGuard<'static, Registry>>>);
 
 // SAFETY: the cell is touched by `before_fork` after it took the lock, and by `after_fork`, which runs in the same
-// thread and gives the lock up: whoever touches it holds the lock.
+// thread and gives the lock up: only the holder of the lock touches it.
 unsafe impl Sync for LockDuringFork {}
 
 unsafe extern "C" fn before_fork() {
@@ -200,7 +199,7 @@ unsafe extern "C" fn after_fork_in_child() {
     unsafe { after_fork() };
 }
 
-/// A page that says whether this process still is the one that made it: the kernel empties it in every child.
+/// A page that says whether this process still is the one that made it: the kernel clears it in every child.
 struct ForkDetector(NonNull<AtomicU32>);
 
 // SAFETY: it is an address of memory that lives as long as the detector, and is only read after it was made.
@@ -233,7 +232,7 @@ impl ForkDetector {
 
 impl Drop for ForkDetector {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nobody keeps a reference into it beyond a call.
+        // SAFETY: mapped by `new`; no reference into it is kept beyond a call.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), rustix::param::page_size()) };
     }
 }

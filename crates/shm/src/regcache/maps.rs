@@ -1,11 +1,11 @@
-//! Asking the kernel what lies at an address: `PROCMAP_QUERY` (Linux 6.11) on `/proc/self/maps`.
+//! Queries the kernel for the mapping at an address: `PROCMAP_QUERY` (Linux 6.11) on `/proc/self/maps`.
 //!
-//! The answer is exact: start, end, rights, file and offset of the mapping at that very address, in about a
+//! The result is exact: start, end, rights, file and offset of the mapping at that very address, in about a
 //! microsecond whatever the size. Nothing else is exact and cheap: `mincore` and `PAGEMAP_SCAN` cannot tell one file
 //! from another, and reading `maps` as text grows with the number of mappings.
 //!
-//! Kernels that do not know the request are asked by that text: it says the same, slowly. That is good enough for what is
-//! done once for a region, and for regions of which somebody else says at each use where they are shown (in guests).
+//! On kernels without the request, that text is read: it has the same content, slowly. That is good enough for what is done
+//! once per region, and for regions of guests, because the guest's driver reports at each use where they are mapped.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -16,7 +16,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 use super::ColdReason;
 
-/// A file as the kernel tells files apart.
+/// The identity of a file, as the kernel tells files apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
     major: u32,
@@ -45,7 +45,7 @@ pub(super) struct Vma {
     pub(super) file: Option<FileId>,
 }
 
-/// The open `/proc/self/maps` of this address space. A child's copy of it would still answer for the parent.
+/// The open `/proc/self/maps` of this address space. A child's copy of it would still describe the parent.
 #[derive(Debug)]
 pub(super) struct Maps {
     file: File,
@@ -54,7 +54,7 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    /// Opens the file and asks once, so that a kernel without the request is found out here.
+    /// Opens the file and queries once, so that a kernel without the request is detected here.
     pub(super) fn open() -> Result<Self, ColdReason> {
         let mut maps = Self { file: open("/proc/self/maps")?, by_text: false };
         let known = std::ptr::from_ref(&maps).addr();
@@ -65,7 +65,7 @@ impl Maps {
         Ok(maps)
     }
 
-    /// These, for whoever asks at each use.
+    /// Returns this object if it can be queried at each use, that is, without reading the text.
     pub(super) fn require_query(&self) -> Result<&Self, ColdReason> {
         if self.by_text { Err(ColdReason::NoProcmapQuery) } else { Ok(self) }
     }
@@ -101,7 +101,7 @@ impl Maps {
         Ok(())
     }
 
-    /// The mappings which cover all of `range`, in order, or None where something is missing.
+    /// Returns the mappings that cover all of `range`, in order, or None if a part of it is not mapped.
     pub(super) fn covering(&self, range: &Range<usize>) -> Result<Option<Vec<Vma>>, ColdReason> {
         let mut found = Vec::new();
         let mut at = range.start;
@@ -113,7 +113,7 @@ impl Maps {
         Ok(Some(found))
     }
 
-    /// Whether `range` shows exactly the bytes of `file` from `offset` on, shared, and may be read.
+    /// Returns true if `range` shows exactly the bytes of `file` from `offset` on, shared, and may be read.
     pub(super) fn is_mapped_as(&self, range: &Range<usize>, file: FileId, offset: u64) -> Result<bool, ColdReason> {
         let mut at = range.start;
         while at < range.end {
@@ -140,9 +140,9 @@ impl Maps {
             vma_name_addr: if name.is_empty() { 0 } else { name.as_mut_ptr().expose_provenance() as u64 },
             ..ProcmapQuery::default()
         };
-        // SAFETY: the opcode is PROCMAP_QUERY, whose argument is this structure; `size` in it says how large it is.
+        // SAFETY: the opcode is PROCMAP_QUERY, and its argument is this structure; `size` in it says how large it is.
         // The kernel writes at most `vma_name_size` bytes to `vma_name_addr`, which is `name`, borrowed for the call;
-        // the build id is not asked for.
+        // the build id is not requested.
         let answer = unsafe { ioctl(&self.file, Updater::<PROCMAP_QUERY, _>::new(&mut query)) };
         match answer {
             Ok(()) => Ok(Some(query.vma())),
@@ -154,7 +154,7 @@ impl Maps {
         }
     }
 
-    /// The same by the text. Allocates nothing.
+    /// Answers the query from the text. Allocates nothing.
     fn read(&self, address: usize, flags: u64, name: &mut [u8]) -> Result<Option<Vma>, ColdReason> {
         (&self.file).rewind().map_err(|_| ColdReason::NoProc)?;
         let mut lines = LineReader { from: &self.file, buffer: [0; LINE_MAX], start: 0, end: 0 };
@@ -176,14 +176,14 @@ impl Maps {
     }
 }
 
-/// A line has a path and some numbers.
+/// Longest line: a path and some numbers.
 const LINE_MAX: usize = 4096 + 256;
 
 /// The lines of a file.
 struct LineReader<'a> {
     from: &'a File,
     buffer: [u8; LINE_MAX],
-    /// What was read and not taken.
+    /// The range of `buffer` that was read and not yet taken.
     start: usize,
     end: usize,
 }

@@ -11,8 +11,8 @@
 //! A buffer which is sent for the second time ([`CacheConfig::uses_before_migration`]) is probably sent again. Its whole pages are
 //! copied to a memfd, which then takes their place under the same addresses; bytes around them travel with the
 //! descriptor. At every later use the kernel is asked whether these addresses still show that file
-//! ([`ColdReason::Stale`] if not), so nothing needs to be known about `free`, `munmap`, `mremap` or `brk`. Whatever
-//! is in doubt stays as it is: [`RegistrationCache::prepare`] then names a [`ColdReason`] and the message takes the cold path.
+//! ([`ColdReason::Stale`] if not), so nothing needs to be known about `free`, `munmap`, `mremap` or `brk`. In doubt, memory
+//! stays as it is: [`RegistrationCache::prepare`] then names a [`ColdReason`] and the message takes the cold path.
 //!
 //! # Example
 //!
@@ -94,10 +94,10 @@ pub use peer::{OutsideRegion, PeerRegion, RegionRefused};
 pub use table::CacheCounters;
 use table::{NotInRegion, Table};
 
-/// The migrated buffers of this process. One is enough for a process: to a second cache the pages of the first are
-/// [shared memory](ColdReason::Shared), which it leaves alone.
+/// The migrated buffers of this process. A process should have one cache, because to a second one the pages of the first are
+/// [shared memory](ColdReason::Shared), which it does not migrate.
 ///
-/// When it is dropped all regions are given back.
+/// Dropping the cache gives all regions back.
 #[derive(Debug)]
 pub struct RegistrationCache {
     id: CacheId,
@@ -106,23 +106,23 @@ pub struct RegistrationCache {
     cold: [AtomicU64; ColdReason::ALL.len()],
 }
 
-/// Which buffers are migrated, and how many.
+/// Selects which buffers are migrated, and how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Off: every buffer takes the cold path.
+    /// If false, every buffer takes the cold path.
     pub enabled: bool,
-    /// At which use of a buffer it is migrated; 0 and 1 mean the first.
+    /// The use of a buffer at which it is migrated; 0 and 1 mean the first use.
     pub uses_before_migration: u32,
-    /// So many buffers that were migrated in vain double the uses that are asked of every buffer, until one is worth it.
+    /// After this number of migrations that were never reused, the required number of uses doubles for every buffer, until one is reused.
     pub misses_per_doubling: u32,
-    /// Regions at most, each of which holds a file descriptor.
+    /// Maximum number of regions, each of which holds a file descriptor.
     pub entries_max: usize,
-    /// Bytes in all regions at most.
+    /// Maximum number of bytes in all regions.
     pub bytes_max: usize,
-    /// Buffers of fewer bytes than this are left alone.
+    /// Smallest buffer that is migrated, in bytes.
     pub bytes_min: usize,
-    /// Also migrate what cannot be locked, when RLIMIT_MEMLOCK is used up. Only for programs of which it is known
-    /// that neither they nor their allocators take `madvise(MADV_DONTNEED)` for a way to get zeroes (see above).
+    /// Also migrate what cannot be locked because RLIMIT_MEMLOCK is used up. Only for programs that are known not to rely,
+    /// themselves or in their allocators, on `madvise(MADV_DONTNEED)` to get zeroes (see above).
     pub allow_unlocked: bool,
 }
 
@@ -152,14 +152,14 @@ impl UserRange {
     ///
     /// # Safety
     ///
-    /// From here until it is dropped, and so is each [`RegionUse`] prepared from it, all these bytes are readable, nobody
-    /// writes them, and nobody unmaps, moves or replaces them: what any program promises about a buffer that it
+    /// From this call until the range and each [`RegionUse`] prepared from it are dropped, all these bytes are readable, nothing
+    /// writes them, and nothing unmaps, moves or replaces them. Any program promises this about a buffer that it
     /// sends.
     pub unsafe fn new(start: *const u8, len: usize) -> Self {
         Self { start: start.expose_provenance(), len }
     }
 
-    /// The pages which lie in the buffer entirely.
+    /// Returns the pages that lie in the buffer entirely.
     fn whole_pages(&self, page_size: usize) -> Range<usize> {
         let end = self.start.saturating_add(self.len) & !(page_size - 1);
         let start = self.start.checked_next_multiple_of(page_size).unwrap_or(end);
@@ -167,24 +167,24 @@ impl UserRange {
     }
 }
 
-/// What became of a buffer.
+/// The result of preparing a buffer.
 #[derive(Debug)]
 pub enum Prepared {
-    /// Its body lies in a region.
+    /// The body lies in a region.
     Warm(Warm),
-    /// It is to be copied, for this reason.
+    /// The buffer is to be copied, for this reason.
     Cold(ColdReason),
-    /// It is to be copied, and the caller has to [provide](RegistrationCache::provide_extent) an extent for this region before its next use, or
-    /// [reject](RegistrationCache::reject_extent) it.
+    /// The buffer is to be copied. Before its next use, the caller has to [provide](RegistrationCache::provide_extent) an extent for this
+    /// region, or [reject](RegistrationCache::reject_extent) it.
     NeedsExtent {
         /// The region.
         region: RegionKey,
-        /// How large it is to be.
+        /// The size of the extent.
         bytes: u64,
     },
 }
 
-/// What buffers are moved onto.
+/// The kind of memory that buffers are moved onto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrationTarget {
     /// Files of our own, which are granted to peers.
@@ -193,12 +193,12 @@ pub enum MigrationTarget {
     Extents,
 }
 
-/// A buffer whose whole pages lie in a region.
+/// A buffer with whole pages that lie in a region.
 #[derive(Debug)]
 pub struct Warm {
     /// The region, which may have to be [granted](RegistrationCache::grant) to the peer first.
     pub region: RegionKey,
-    /// Where the body begins in the region's file.
+    /// Offset of the body in the region's file.
     pub offset: u64,
     /// Bytes of the buffer before its first whole page.
     pub head: Range<usize>,
@@ -206,11 +206,11 @@ pub struct Warm {
     pub body: Range<usize>,
     /// Bytes of the buffer after its last whole page.
     pub tail: Range<usize>,
-    /// To be kept until the peer has copied.
+    /// The use of the region, to be kept until the peer has copied.
     pub region_use: RegionUse,
 }
 
-/// Names a region of this process: never used again for another one.
+/// The key of a region of this process. A key is never reused for another region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionKey(NonZeroU64);
 
@@ -219,7 +219,7 @@ impl RegionKey {
         Self(next_id())
     }
 
-    /// By its number.
+    /// Returns the key with this number.
     pub fn from_number(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
@@ -230,7 +230,7 @@ impl RegionKey {
     }
 }
 
-/// A message under way which was prepared from a region: the region is not evicted before this is dropped.
+/// A use of a region by a message in progress. The region is not evicted before this is dropped.
 #[derive(Debug)]
 pub struct RegionUse {
     cache: CacheId,
@@ -243,24 +243,24 @@ impl Drop for RegionUse {
     }
 }
 
-/// What a peer needs to map a region.
+/// The data that a peer needs to map a region.
 #[derive(Debug)]
 pub struct RegionGrant {
     /// The sealed file.
     pub fd: OwnedFd,
-    /// Where the region begins in it.
+    /// Offset of the region in the file.
     pub start: u64,
-    /// How many bytes it has.
+    /// Number of bytes of the region.
     pub len: u64,
 }
 
-/// Why a region cannot be granted.
+/// The reason that a region cannot be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionGrantError {
-    /// It was given back: the program forked meanwhile.
+    /// The region was given back, because the program forked meanwhile.
     #[error("the region was given back")]
     Gone,
-    /// It is an extent of a window: the host shows it.
+    /// The region is an extent of a window, which the host shows to peers.
     #[error("the region is an extent of a window")]
     HostOwned,
     /// No file descriptor is left.
@@ -269,19 +269,19 @@ pub enum RegionGrantError {
 }
 
 impl RegistrationCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub fn new(config: CacheConfig) -> Self {
         let id = CacheId(next_id());
         fork::lock().add(id, Table::new(config.clone()));
         Self { id, config, page_size: rustix::param::page_size(), cold: [const { AtomicU64::new(0) }; _] }
     }
 
-    /// Finds the region of a buffer, or migrates it if its time has come.
+    /// Finds the region of a buffer, or migrates the buffer if it has been used often enough.
     pub fn prepare(&self, buffer: &UserRange) -> Prepared {
         self.prepare_onto(buffer, MigrationTarget::Memfds)
     }
 
-    /// The same with a choice of what it is moved onto. A buffer that has a region keeps it.
+    /// Prepares a buffer, with a choice of the memory that it is moved onto. A buffer that has a region keeps it.
     pub fn prepare_onto(&self, buffer: &UserRange, onto: MigrationTarget) -> Prepared {
         let cold = |reason: ColdReason| self.cold[reason as usize].fetch_add(1, Ordering::Relaxed);
         match self.try_prepare(buffer, onto) {
@@ -302,7 +302,7 @@ impl RegistrationCache {
         fork::lock().table(self.id).provide_extent(region, extent);
     }
 
-    /// There is no extent for a region that needs one. Without `room`, the least recently used region makes some.
+    /// Reports that there is no extent for a region that needs one. Without `room`, the least recently used region is given back to make room.
     pub fn reject_extent(&self, region: RegionKey, room: bool) {
         if let Ok((table, maps)) = fork::lock().table_and_maps(self.id) {
             table.reject_extent(maps, region, room);
@@ -348,7 +348,7 @@ impl RegistrationCache {
         fork::lock().table(self.id).take_released()
     }
 
-    /// What has happened so far, and what there is now.
+    /// The cache's counters, and the current number of regions and bytes.
     pub fn counts(&self) -> CacheCounters {
         fork::lock().table(self.id).counts()
     }
@@ -385,7 +385,7 @@ macro_rules! cold_reasons {
             /// All of them.
             pub const ALL: [Self; [$($text),*].len()] = [$(Self::$name),*];
 
-            /// What the table of reasons calls it.
+            /// The entry of this reason in the table of reasons.
             pub const fn reason(self) -> Reason {
                 match self {
                     $(Self::$name => Reason::$reason,)*
@@ -403,7 +403,7 @@ cold_reasons! {
     /// Not yet used as often as it takes. More often than [`CacheConfig::uses_before_migration`] for a buffer that was refused or
     /// lost before.
     FirstUse, BufferNew = "the buffer was not used often enough yet",
-    /// It was migrated, but other memory was found at its addresses. Counts as a first use.
+    /// The buffer was migrated, but other memory was found at its addresses. Counts as a first use.
     Stale, BufferReplaced = "the memory at these addresses was replaced",
     /// Memory of a file, of huge pages, or the stack.
     NotAnonymous, BufferNotAnonymous = "not anonymous memory",
@@ -418,7 +418,7 @@ cold_reasons! {
     SpecialMemory, BufferHasMemoryAdvice = "memory with special wishes",
     /// The process has locked pages, or pages pinned for a device.
     Pinned, BufferPinned = "the process has locked or pinned memory",
-    /// It overlaps a region from which messages are under way.
+    /// The buffer overlaps a region that messages in progress use.
     InUse, BufferInUse = "overlaps a buffer that is being sent",
     /// All regions are in use, or the buffer is larger than all regions may be.
     CacheFull, BufferCacheFull = "the cache is full",

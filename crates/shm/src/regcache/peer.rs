@@ -94,8 +94,8 @@ impl PeerRegion {
         Ok(Self { base, extent, extent_fd })
     }
 
-    /// Whether what was copied until now was the peer's. An extent of a window that is taken away shows other pages, from a moment on that
-    /// nobody is told of; a memfd stays what it is.
+    /// Returns true if the bytes copied until now were the peer's. An extent of a window that is revoked shows other pages from some moment
+    /// on, and no process is notified of that moment; a memfd keeps its content.
     pub fn is_valid(&self) -> bool {
         self.extent_fd.as_ref().is_none_or(|fd| window_extent::extent(fd).is_some_and(|extent| !extent.gone))
     }
@@ -108,11 +108,11 @@ impl PeerRegion {
         self.copy_out_uninit(offset, to)
     }
 
-    /// The same into memory that holds nothing yet; after `Ok` all of it is initialised.
+    /// Copies as [`Self::copy_out`] does, into uninitialised memory; after `Ok` all of it is initialised.
     pub fn copy_out_uninit(&self, offset: u64, to: &mut [MaybeUninit<u8>]) -> Result<(), OutsideRegion> {
         let from = self.pointer(offset, to.len())?;
         // SAFETY: inside the mapping (checked), which lives as long as `self` and cannot lose pages (sealed, or an extent of a window). `to` is
-        // memory of our own and exclusively borrowed, so it cannot be the mapping, to which nobody has references.
+        // memory of our own and exclusively borrowed, so it cannot be the mapping, into which no references exist.
         unsafe { copy_foreign(from, to) };
         Ok(())
     }
@@ -172,8 +172,8 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 /// `from` is mapped for `to.len()` bytes, and no reference to these bytes exists.
 unsafe fn copy_foreign(from: NonNull<u8>, to: &mut [MaybeUninit<u8>]) {
     // The bytes may change while they are copied, by writes of another process to a mapping of its own. The language
-    // knows no such writes; to it they are a device's. What the copy then stores is some mix of old and new bytes, and
-    // nothing here looks at them: whoever does looks at the copy.
+    // does not define such writes; to it they are a device's. The copy then stores some mix of old and new bytes, and
+    // nothing here reads them: later code reads only the copy.
     // SAFETY: readable (the caller's promise), writable (borrowed), and apart (no references into the mapping).
     unsafe { copy(from.as_ptr(), to.as_mut_ptr().cast(), to.len()) };
 }
@@ -186,7 +186,7 @@ unsafe impl Sync for PeerRegion {}
 impl Drop for PeerRegion {
     fn drop(&mut self) {
         let len = (self.extent.end - self.extent.start) as usize;
-        // SAFETY: mapped by `map` with this length; nobody has references into it.
+        // SAFETY: mapped by `map` with this length; no references into it exist.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), len) };
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Both ways are one `mmap(MAP_FIXED)`, which the kernel carries out under its own lock: another thread of the
 //! program sees the old pages or the new ones, never a gap. Both ways keep the bytes: the copy is made beforehand, of
-//! a buffer which nobody writes while it is sent; and giving back copies nothing (see [`Region::restore`]).
+//! a buffer that is not written while it is sent; and giving back copies nothing (see [`Region::restore`]).
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -18,10 +18,10 @@ use super::maps::{FileId, Maps, Vma};
 use super::{ColdReason, RegionKey};
 use crate::window_extent::{PrivateExtent, WRITE_BACK};
 
-/// What `/proc/self/maps` shows for pages of a region.
+/// The name that `/proc/self/maps` shows for pages of a region.
 pub(super) const NAME_IN_MAPS: &str = "/memfd:isthmus-migrated (deleted)";
 const NAME: &str = "isthmus-migrated";
-/// The same for pages of a region in a guest's window.
+/// The name that `/proc/self/maps` shows for pages of a region in a guest's window.
 pub(super) const EXTENT_NAME_IN_MAPS: &str = "/isthmus-home (deleted)";
 
 /// Size of each region's file, which is sparse: memory is used for the pages of the buffer only. The room above keeps a
@@ -31,7 +31,7 @@ const FILE_SIZE: u64 = 1 << 40;
 /// Addresses and file offsets agree below this, so that huge pages fit wherever the buffer lies.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Nobody who gets the file can write it, map it writable, punch holes into it, resize it, or lift this.
+/// Seals that stop every holder of the file from writing it, mapping it writable, punching holes into it, resizing it, or unsealing it.
 pub(super) const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
@@ -45,7 +45,7 @@ pub(super) struct Region {
     locking: Locking,
 }
 
-/// What holds the bytes.
+/// The memory that holds the bytes.
 #[derive(Debug)]
 enum RegionBacking {
     /// A file of ours, which others get from us.
@@ -79,7 +79,7 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// `range` consists of whole pages, is mapped, and is neither written nor mapped anew by anybody until this
+    /// `range` consists of whole pages, is mapped, and is neither written nor mapped anew until this
     /// returns.
     pub(super) unsafe fn migrate(maps: &Maps, range: Range<usize>, locking: Locking) -> Result<Self, ColdReason> {
         // SAFETY: the caller's promise, passed on.
@@ -88,11 +88,11 @@ impl Region {
         }
     }
 
-    /// The same onto an extent.
+    /// Moves `range` onto an extent, as [`Self::migrate`] moves it onto a file.
     ///
     /// # Safety
     ///
-    /// As of [`Self::migrate`].
+    /// See [`Self::migrate`].
     pub(super) unsafe fn migrate_to_extent(
         maps: &Maps,
         range: Range<usize>,
@@ -118,7 +118,7 @@ impl Region {
         let bytes = unsafe { std::slice::from_raw_parts(pointer(region.range.start), region.range.len()) };
         region.fill(bytes)?;
         // SAFETY: the range holds the very bytes which the file now holds at this offset, and stays so by the caller's
-        // promise: its pages can be replaced without anybody seeing a difference.
+        // promise: its pages can be replaced without a visible difference.
         if let Err(error) = unsafe { region.map_in_place() } {
             region.repair_mapping(maps);
             return Err(if matches!(error, Errno::AGAIN | Errno::PERM) {
@@ -161,12 +161,12 @@ impl Region {
         }
     }
 
-    /// Makes whatever still shows this file private again, wherever the program may have moved it meanwhile: a
-    /// private mapping of the file takes the place of the shared one. The file itself never changes any more, so the
-    /// bytes stay; the first write to a page makes a copy that is the program's alone; and other threads may write
-    /// all the while, because no copying of ours could miss a write. The price: the file's pages remain until the
-    /// program unmaps them, so pages written after this exist twice. An extent keeps its bytes in pages of its own first,
-    /// which nobody changes any more either; the driver sees to it that no write is lost meanwhile.
+    /// Makes every mapping that still shows this file private again, wherever the program may have moved it meanwhile: a
+    /// private mapping of the file replaces the shared one. The file itself never changes any more, so the
+    /// bytes stay. The first write to a page makes a copy that is the program's alone. Other threads may write
+    /// at any time, because no copy is made that could miss a write. The price: the file's pages remain until the
+    /// program unmaps them, so pages written after this exist twice. An extent first keeps its bytes in pages of its own,
+    /// which do not change any more either; the driver ensures that no write is lost meanwhile.
     ///
     /// Between the kernel's answer and the new mapping lies a microsecond in which another thread could free this
     /// memory and map something else at the same addresses; no request of the kernel closes it.
@@ -243,7 +243,7 @@ impl Region {
             flags |= MapFlags::POPULATE;
             flags.set(MapFlags::LOCKED, self.locking == Locking::Locked); // A device's pages count as locked.
         }
-        // SAFETY: by the caller's promise nobody can tell the new pages from the old ones.
+        // SAFETY: by the caller's promise no observer can tell the new pages from the old ones.
         unsafe { mmap(start, len, rights, flags, &self.backing, self.offset(self.range.start))? };
         if len >= HUGE_PAGE && self.memfd().is_some() {
             // A wish, which most systems do not grant to shared memory.
@@ -304,8 +304,8 @@ fn copy_into(extent: &PrivateExtent, bytes: &[u8]) -> Result<(), ColdReason> {
     // SAFETY: a new mapping, at a place of the kernel's choice.
     let there =
         unsafe { mmap(std::ptr::null_mut(), bytes.len(), rights, MapFlags::SHARED, extent, 0) }.map_err(refusal)?;
-    // SAFETY: `there` is mapped writable for so many bytes, was made just now, and is no memory that anybody has a reference to. That
-    // others see it, too, does no harm to who only stores there.
+    // SAFETY: `there` is mapped writable for `bytes.len()` bytes, was made just now, and no reference into it exists. Others see it,
+    // too, which does no harm because this function only stores there.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), there.cast(), bytes.len()) };
     // SAFETY: the mapping made above.
     let _ = unsafe { munmap(there, bytes.len()) };

@@ -1,11 +1,11 @@
-//! How often a buffer was used: the few last ones, in a table that never grows.
+//! Use counts of the buffers used last, in a table that never grows.
 
 const SETS: usize = 64;
 const WAYS: usize = 4;
-/// How often a miss doubles the uses that are asked for.
+/// Maximum number of times that misses double the required uses of a buffer.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// The same for what all buffers of a program are made to wait for the sake of those that were migrated in vain.
+/// Maximum number of times that misses double the required uses of all buffers of a program.
 const MISS_DOUBLINGS_MAX: u32 = 4;
 
 /// Use counts by the address of a buffer's first whole page. Lengths may vary from use to use.
@@ -13,9 +13,9 @@ const MISS_DOUBLINGS_MAX: u32 = 4;
 pub(super) struct ReuseStats {
     sets: Box<[[Candidate; WAYS]; SETS]>,
     clock: u64,
-    /// Misses since a buffer was last worth it: a program whose buffers come and go does so with all of them.
+    /// Number of misses since the last hit of any buffer. A program with short-lived buffers usually has misses for all of them.
     misses: u32,
-    /// So many of them double the uses that are asked of every buffer.
+    /// This number of misses doubles the number of uses that is required of every buffer.
     misses_per_doubling: u32,
 }
 
@@ -33,7 +33,7 @@ impl ReuseStats {
         Self { sets, clock: 0, misses: 0, misses_per_doubling: misses_per_doubling.max(1) }
     }
 
-    /// Counts a use of the buffer at `address`; true when it has now been used `needed` times, or more often if
+    /// Counts a use of the buffer at `address`. Returns true when it has now been used `needed` times, or more often if
     /// it was a miss before.
     pub(super) fn count(&mut self, address: usize, needed: u32) -> bool {
         let doublings = (self.misses / self.misses_per_doubling).min(MISS_DOUBLINGS_MAX);
@@ -56,7 +56,7 @@ impl ReuseStats {
         self.misses = self.misses.saturating_add(1);
     }
 
-    /// It was worth it: no misses are left.
+    /// Records that a migrated buffer was reused, and resets the misses.
     pub(super) fn record_hit(&mut self, address: usize) {
         let candidate = self.candidate(address);
         candidate.uses = 0;

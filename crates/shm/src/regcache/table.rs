@@ -10,17 +10,17 @@ use super::reuse_stats::ReuseStats;
 use super::{CacheConfig, ColdReason, MigrationTarget, RegionKey, eligibility, fork};
 use crate::window_extent::PrivateExtent;
 
-/// Regions at once that nobody has used again yet: a program whose buffers come and go at the same addresses, which look like
-/// buffers that are used again, shows it before we have paid for many.
+/// Maximum number of regions that have not been reused since their migration. Short-lived buffers at recurring addresses look like
+/// buffers that are reused. The limit bounds the number of migrations that such a program pays for.
 const UNPROVEN_MAX: usize = 8;
 
 /// A region that was warm this often is no accident: buffers of this program are used again.
 const PROVEN_HITS: u64 = 4;
 
-/// Extents at once that were requested and are not used yet.
+/// Maximum number of extents that were requested and are not used yet.
 const PENDING_EXTENTS_MAX: usize = 4;
 
-/// After so many uses of other buffers, a buffer that has an extent and was not used again may never be.
+/// After this number of uses of other buffers, a buffer that has an extent and was not reused is taken for unused.
 const EXTENT_UNUSED_AFTER: u64 = 512;
 
 /// A region which was warm this often was worth its price, whatever becomes of it.
@@ -42,14 +42,14 @@ pub(super) struct Table {
 #[derive(Debug)]
 struct CachedRegion {
     region: Region,
-    /// Messages under way which were prepared from it.
+    /// Number of messages in progress that were prepared from the region.
     in_use: u32,
     granted: bool,
     hits: u64,
     last: u64,
 }
 
-/// What a buffer is to be moved onto, once it is there and the buffer is used again.
+/// The extent that a buffer is to be moved onto, once the extent is there and the buffer is used again.
 #[derive(Debug)]
 struct PendingExtent {
     key: RegionKey,
@@ -59,12 +59,12 @@ struct PendingExtent {
     since: u64,
 }
 
-/// Why a buffer is not in a region.
+/// The reason that a buffer is not in a region.
 #[derive(Debug)]
 pub(super) enum NotInRegion {
-    /// It is to be copied, for this reason.
+    /// The buffer is to be copied, for this reason.
     Cold(ColdReason),
-    /// The same, and the caller has to provide an extent for it.
+    /// The buffer is to be copied, and the caller has to provide an extent for it.
     NeedsExtent(RegionKey),
 }
 
@@ -74,7 +74,7 @@ impl From<ColdReason> for NotInRegion {
     }
 }
 
-/// What has happened so far, and what there is now.
+/// The counters of a cache, and its current size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounters {
     /// Buffers moved onto regions.
@@ -89,9 +89,9 @@ pub struct CacheCounters {
     pub overlapped: u64,
     /// Regions given back because the program forked.
     pub forked: u64,
-    /// Regions there are.
+    /// Current number of regions.
     pub entries: usize,
-    /// Their bytes.
+    /// Current number of bytes in regions.
     pub bytes: usize,
 }
 
@@ -298,7 +298,7 @@ impl Table {
         (entry.region.key, entry.region.offset(address))
     }
 
-    /// A message that was prepared from `key` is through.
+    /// Ends the use of a region by a message that was prepared from `key`.
     pub(super) fn release(&mut self, key: RegionKey) {
         // Gone meanwhile if the program forked, or freed the buffer too early.
         if let Some(entry) = self.entry(key) {
@@ -334,7 +334,7 @@ impl Table {
         Ok(())
     }
 
-    /// Gives all regions back, for good or because the program is about to fork.
+    /// Gives all regions back: permanently, or because the program is about to fork.
     pub(super) fn restore_all(&mut self, maps: &Maps) {
         while !self.entries.is_empty() {
             self.counts.forked += 1;

@@ -193,7 +193,7 @@ enum Step {
     Park,
     Wake,
     Block,
-    /// So many of the producer's stores, and of the consumer's, arrive.
+    /// These numbers of the producer's stores, and of the consumer's, arrive.
     Arrive(usize, usize),
 }
 
@@ -216,9 +216,9 @@ struct Model {
     producer: Producer<DelayedStores>,
     consumer: Consumer<DelayedStores>,
     queue: VecDeque<Vec<u8>>,
-    /// The producer waits for room, and nobody has told it that there is some.
+    /// The producer waits for room, and was not notified that there is some.
     blocked: bool,
-    /// The consumer waits for records, likewise.
+    /// The consumer waits for records, and was not notified that there is one.
     parked: bool,
 }
 
@@ -277,7 +277,7 @@ impl Model {
         came
     }
 
-    /// Both sides come to rest: everything must have crossed, and nobody may sleep with something to do.
+    /// Brings both sides to rest: everything must have been transferred, and neither side may sleep with something to do.
     fn settle(&mut self) {
         self.step(&Step::Wake);
         assert!(!self.parked || self.queue.is_empty(), "asleep, and nobody will say that a record waits");
@@ -318,7 +318,7 @@ proptest! {
     }
 }
 
-/// A ring whose consumer has been busy for so long that its producer need not fence.
+/// A ring with a consumer that has been busy for so long that its producer need not fence.
 fn busy_ring<M: Words + Clone>(sides: [M; 2]) -> (Producer<M>, Consumer<M>) {
     let (mut producer, mut consumer) = ring_at(0, sides, geometry().direction(Direction::Zero));
     let mut record = RecordBuffer::default();

@@ -204,7 +204,7 @@ fn fragments_cross_between_two_threads() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends a fragment of at most so many bytes, and at least so many.
+    /// Sends a fragment of at most the first number of bytes, and at least the second.
     Send(u32, u32),
     /// Takes a record, and holds what it names.
     Receive,
@@ -213,7 +213,7 @@ enum Step {
     Park,
     /// Asks which pages are idle.
     Trim,
-    /// So many stores of the sender, and of the receiver, arrive.
+    /// These numbers of the sender's stores, and of the receiver's, arrive.
     Arrive(usize, usize),
 }
 
@@ -242,9 +242,9 @@ struct Model {
     /// How many of them the consumer holds.
     held: usize,
     sent: u8,
-    /// The producer waits for room for so much, and nobody has told it that there is some.
+    /// The producer waits for room for this number of bytes, and was not notified that there is some.
     blocked: Option<u32>,
-    /// The consumer waits for records, likewise.
+    /// The consumer waits for records, and was not notified that there is one.
     parked: bool,
 }
 

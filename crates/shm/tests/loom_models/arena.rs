@@ -1,4 +1,4 @@
-//! Letters Q to Y: an arena's entries, and who is in them.
+//! Letters Q to Y: an arena's entries, and the writers and readers inside them.
 
 use super::words::{Builder, Handle, Weaken};
 use super::{RACE, Setting, TORN, UNOPENED, WHOLE, only, receives, sends};

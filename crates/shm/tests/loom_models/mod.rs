@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use words::{Bodies, Weaken};
 
-/// What is left out, on either side of a model: "sends" is who publishes something, "receives" is who takes it.
+/// The ordering that is left out, on either side of a model: "sends" is the side that publishes, "receives" the side that takes.
 #[derive(Clone)]
 struct Setting {
     sends: Option<Weaken>,

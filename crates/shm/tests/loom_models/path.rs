@@ -1,4 +1,4 @@
-//! The whole path: who sleeps is woken, by a record or by room for one.
+//! The whole path: a sleeping side is woken, by a record or by room for one.
 
 use super::words::{Bodies, Builder, Handle, Weaken};
 use super::{DEADLOCK, Setting, WHOLE, only, receives, sends};
@@ -43,7 +43,7 @@ impl End {
         }
     }
 
-    /// As the inbox of a domain sleeps, until it finds a ready bit. Loom reports a deadlock if that is for good.
+    /// Sleeps as the inbox of a domain does, until it finds a ready bit. Loom reports a deadlock if none ever comes.
     fn sleep(&self) {
         let ready_map = ReadyMap::new(&self.own);
         let mut is_set = false;

@@ -40,7 +40,7 @@ fn drain(memory: &Handle) -> Vec<ReadyBit> {
     taken
 }
 
-/// Two peers, whose bits are in one word of the ready map or in two, of one group or of two.
+/// Two peers, with bits in one word of the ready map or in two, of one group or of two.
 fn bits_are_set(setting: &Setting, bits: [ReadyBit; 2]) {
     let memory = memory_for(&bits);
     let sending = memory.weakened(setting.sends.clone());

@@ -17,7 +17,7 @@ fn stamps() -> RangeInclusive<u32> {
 
 // A and B.
 
-/// A record of one cell, and one whose second cell is the ring's first again.
+/// A record of one cell, and one with a second cell that is the ring's first again.
 fn records_cross(setting: &Setting) {
     let memory = Builder::default().ring(CELL_WORDS, setting.bodies).build();
     let mut producer = memory.weakened(setting.sends.clone()).producer();
@@ -41,7 +41,7 @@ fn records_cross(setting: &Setting) {
     sender.join().unwrap();
 }
 
-/// Moves both sides of a ring forward, before anybody else looks.
+/// Moves both sides of a ring forward, before any other thread accesses it.
 fn fill(producer: &mut Producer<Handle>, consumer: &mut Consumer<Handle>, cells: u32) {
     for _ in 0..cells {
         producer.push(1, &[0], &[]).unwrap();
@@ -70,7 +70,7 @@ fn records_do_not_cross_whole_without_b() {
 
 // C and D.
 
-/// A full ring, whose first cell is written again while it is taken.
+/// A full ring: its first cell is written again while it is taken.
 fn a_cell_is_used_again(setting: &Setting) {
     let memory = Builder::default().ring(3, setting.bodies).build();
     let mut producer = memory.weakened(setting.sends.clone()).producer();

@@ -8,7 +8,7 @@ use isthmus_layout::record::Fragment;
 use isthmus_shm::Payload;
 use loom::thread;
 
-/// A fragment whose bytes are reserved again while they are taken.
+/// A fragment: its bytes are reserved again while they are taken.
 fn slab_bytes_are_used_again(setting: &Setting) {
     const LEN: u32 = SLAB_BYTES_MIN / 4;
     let memory = Builder::default().slab([0]).build();

@@ -65,7 +65,7 @@ struct Memory {
     fences: AtomicU32,
 }
 
-// SAFETY: loom runs one thread at a time, and checks by itself which accesses to the cells would have raced.
+// SAFETY: loom runs one thread at a time, and itself checks which accesses to the cells would have raced.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -94,7 +94,7 @@ impl Builder {
         self
     }
 
-    /// A ring, of whose cells a model uses the first `words`.
+    /// Adds a ring. A model uses the first `words` words of each cell.
     pub(super) fn ring(mut self, words: u32, bodies: Bodies) -> Self {
         let at = layout();
         for cell in 0..RING_CELLS {
@@ -150,7 +150,7 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// The same memory, weakened.
+    /// Returns the same memory, weakened.
     pub(super) fn weakened(&self, weak: Option<Weaken>) -> Self {
         Self { memory: self.memory.clone(), region: self.region, weak }
     }
@@ -202,7 +202,7 @@ impl Words for Handle {
             Some(Word::Atomic(word) | Word::Flag(word)) => word.load(order),
             Some(Word::Plain(word)) => {
                 assert_eq!(order, Ordering::Relaxed);
-                // SAFETY: loom has just checked that nobody writes; the value is copied before the next access.
+                // SAFETY: loom has just checked that no thread writes; the value is copied before the next access.
                 word.with(|word| unsafe { *word })
             }
         }
@@ -213,7 +213,7 @@ impl Words for Handle {
         match self.word(at) {
             Some(Word::Plain(word)) => {
                 assert_eq!(order, Ordering::Relaxed);
-                // SAFETY: loom has just checked that nobody else reads or writes.
+                // SAFETY: loom has just checked that no other thread reads or writes.
                 word.with_mut(|word| unsafe { *word = value });
             }
             Some(Word::Flag(word)) => {
@@ -258,12 +258,12 @@ impl Words for Handle {
 
 impl Payload for Handle {
     fn copy_in(&self, at: u64, from: &[u8]) {
-        // SAFETY: loom has just checked that nobody else reads or writes.
+        // SAFETY: loom has just checked that no other thread reads or writes.
         self.memory.copies[&at].with_mut(|byte| unsafe { *byte = from[0] });
     }
 
     fn copy_out(&self, at: u64, into: &mut [u8]) {
-        // SAFETY: loom has just checked that nobody writes.
+        // SAFETY: loom has just checked that no thread writes.
         into[0] = self.memory.copies[&at].with(|byte| unsafe { *byte });
     }
 }

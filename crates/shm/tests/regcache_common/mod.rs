@@ -1,4 +1,4 @@
-//! What the tests of the registration cache share: memory at known places, and tests in a process of their own.
+//! Shared code of the tests of the registration cache: memory at known places, and tests in a process of their own.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::ffi::{c_int, c_uint};
@@ -21,7 +21,7 @@ pub(crate) struct Pages {
 
 // SAFETY: plain memory.
 unsafe impl Send for Pages {}
-// SAFETY: as above; tests take care who writes.
+// SAFETY: as above; tests coordinate their writes.
 unsafe impl Sync for Pages {}
 
 impl Pages {
@@ -98,7 +98,7 @@ pub(crate) fn prepare_at(cache: &RegistrationCache, start: *const u8, len: usize
     cache.prepare(&unsafe { UserRange::new(start, len) })
 }
 
-/// The same in a guest.
+/// Prepares a buffer as in a guest, onto extents.
 pub(crate) fn prepare_onto_extents(cache: &RegistrationCache, bytes: &[u8]) -> Prepared {
     // SAFETY: as above.
     cache.prepare_onto(&unsafe { UserRange::new(bytes.as_ptr(), bytes.len()) }, MigrationTarget::Extents)
@@ -128,7 +128,7 @@ pub(crate) fn cold(prepared: Prepared) -> ColdReason {
     }
 }
 
-/// What a peer would see of the body of a message.
+/// Returns the bytes that a peer would see of the body of a message.
 pub(crate) fn seen_by_peer(cache: &RegistrationCache, warm: &Warm) -> Vec<u8> {
     let theirs = granted(cache, warm);
     let mut copy = vec![0; warm.body.len()];

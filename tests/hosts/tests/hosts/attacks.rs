@@ -1,4 +1,4 @@
-//! Somebody on the wire who wants to harm: forged addresses, broken frames, floods.
+//! An attacker on the wire: forged addresses, broken frames, floods.
 
 use isthmus_hosts::spoofing::{RawSender, SpoofedSource, extremes, truncated};
 use isthmus_hosts::{Flow, MxProgram, TestHost, TwoHosts};
@@ -6,13 +6,13 @@ use isthmus_layout::NicId;
 use isthmus_mx::wire::{BROADCAST, EndpointNumber, PeerIndex, SessionId};
 use isthmus_netns::Cable;
 
-/// What a daemon may grow by under any attack.
+/// The maximum growth of a daemon's memory under any attack.
 const GROWTH_BYTES_MAX: u64 = 48 << 20;
 
 /// An endpoint number that no honest program of these tests has.
 const UNUSED_ENDPOINT: EndpointNumber = EndpointNumber(21);
 
-/// Two honest programs, and somebody who has the wire at b's end and wants to harm a.
+/// Two honest programs, and an attacker that has the wire at b's end and attacks a.
 struct AttackBed {
     world: TwoHosts,
     a: MxProgram,
@@ -72,7 +72,7 @@ fn truncated_and_mutated_frames_do_no_harm() {
         let mut whole: Vec<Vec<u8>> =
             source.one_packet_of_each_type().iter().map(|packet| source.frame(packet)).collect();
         if source.from == unknown.from {
-            whole.remove(0); // Who announces itself is not unknown any more.
+            whole.remove(0); // A host that announces itself is not unknown any more.
         }
         let typed: Vec<Vec<u8>> = (0..=u8::MAX).map(|kind| of_type(kind, &whole[0])).collect();
         whole.extend(typed);
@@ -112,7 +112,7 @@ fn packets_of_another_session_are_ignored() {
     attack_bed.end();
 }
 
-/// An address that nobody has.
+/// Returns an address that no host has.
 fn unused_address(number: u32) -> NicId {
     let [a, b, c, d] = number.to_be_bytes();
     NicId::from_octets([2, 0x66, a, b, c, d])

@@ -30,7 +30,7 @@ fn two_hundred_connections_leave_nothing_behind() {
         assert!(then < first + (4 << 20), "a daemon grew from {first} to {then} bytes by {CONNECTIONS} visits");
     }
     for (side, (threads, fds)) in [&world.a, &world.b].into_iter().zip(before) {
-        // Whoever had just asked, to see that the hosts are up, may still have been on its way out then.
+        // A tool that had just asked, to see that the hosts are up, may still have been on its way out then.
         side.wait_until(&format!("at most {threads} threads and {fds} descriptors, as before"), |side| {
             let now = daemon_resources(side);
             now.0 <= threads && now.1 <= fds

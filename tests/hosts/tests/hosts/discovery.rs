@@ -1,4 +1,4 @@
-//! Who finds whom, who does not, and what programs are told then.
+//! Tests of discovery: which hosts find each other, which do not, and the errors that programs get.
 
 use isthmus_hosts::{MxProgram, TestHost, TwoHosts, board_on_wire, code, testbed, timeout};
 use isthmus_netns::{Wire, WireInterface};

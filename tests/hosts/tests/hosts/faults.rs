@@ -1,4 +1,4 @@
-//! What breaks under way: the wire, its MTU, a daemon, a program.
+//! Failures during traffic: of the wire, its MTU, a daemon, a program.
 
 use isthmus_hosts::{Flow, MxProgram, TwoHosts, code, timeout};
 use isthmus_netns::{ImpairedWire, Impairments, WireDirection};
@@ -16,7 +16,7 @@ const SLOW: Impairments = Impairments {
     seed: 1,
 };
 
-/// Who is silent for that long is given up.
+/// A peer that is silent for that long is given up.
 const SHORT_TIMEOUTS: &str = "resend_ms = 100\ngive_up_s = 2\n";
 
 /// A message that takes its time.
@@ -79,8 +79,8 @@ fn start_long_transfer() -> Option<(TwoHosts, ImpairedWire, MxProgram, MxProgram
     Some((world, wire, a, b))
 }
 
-/// Both hear of it, connect again, and the next messages come. A program comes back to its daemon when it calls the library, so
-/// whose daemon was killed connects first.
+/// Both programs get an error and connect again, and the next messages come. A program comes back to its daemon when it calls the library,
+/// so the program with the killed daemon connects first.
 fn both_recover(mut a: MxProgram, mut b: MxProgram) {
     for program in [&mut a, &mut b] {
         let status = program.expect_failure();
@@ -144,7 +144,7 @@ fn receiver_killed_in_a_long_message() {
 fn a_wire_that_stays_cut_ends_in_a_clear_error() {
     let Some((_world, wire, mut a, mut b)) = start_long_transfer() else { return };
     wire.down().unwrap();
-    // The one that was to be fetched from knows that it was given up, the other one that it waits in vain.
+    // The sender, which was to be fetched from, knows that it was given up; the receiver only that its wait timed out.
     assert_eq!([a.expect_failure(), b.expect_failure()], [code::STATUS_UNREACHABLE, code::STATUS_TIMEOUT]);
     wire.up().unwrap();
     a.reconnect(0, &b);

@@ -1,4 +1,4 @@
-//! What stays on one host never reaches a wire.
+//! Traffic within one host never reaches a wire.
 
 use isthmus_hosts::{MxProgram, TestHost, board_on_wire, testbed};
 use isthmus_netns::Wire;
@@ -17,7 +17,7 @@ fn programs_of_one_host_do_not_use_its_wire() {
     };
     let b = TestHost::start(&b, &board_on_wire("b:0", &peer(cable.a(), "a:0")));
     let a = TestHost::start(&a, &board_on_wire("a:0", &peer(cable.b(), "b:0")));
-    a.wait_for_peer("b:0"); // Who is named in a table is asked whether it is there; that is over now.
+    a.wait_for_peer("b:0"); // A peer that is named in a table is asked whether it is there; that is over now.
     a.wait_until("an answer", |side| side.peer("b:0").is_some_and(|peer| peer["last_seen_ms"].is_u64()));
     b.wait_until("an answer", |side| side.peer("a:0").is_some_and(|peer| peer["last_seen_ms"].is_u64()));
     let before = a.frames();

@@ -40,7 +40,7 @@ fn four_domains(each: u64) {
     world.wait_until_idle();
 }
 
-/// What was sent and asked for again, and what came twice, is told.
+/// The counters report retransmissions, repeated requests and duplicates.
 fn check_loss_counters(side: &TestHost) {
     side.wait_until("counts of what was lost", |side| {
         let board = side.board(0);

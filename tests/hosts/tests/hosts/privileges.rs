@@ -1,4 +1,4 @@
-//! What a daemon may still do once its links are open.
+//! The privileges that a daemon keeps once its links are open.
 
 use isthmus_hosts::{MxProgram, TestHost, TwoHosts};
 use isthmus_netns::{Wire, WireInterface};

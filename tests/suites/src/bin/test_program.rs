@@ -57,7 +57,7 @@ fn main() {
         let Ok(line) = line else { break };
         let answer = actor.order(&line).unwrap_or_else(|answer| answer);
         println!("{}", answer.replace('\n', " "));
-        let _ = std::io::stdout().flush(); // Nobody listens any more: the end of the input follows.
+        let _ = std::io::stdout().flush(); // The reader has gone if this fails: the end of the input follows.
     }
 }
 
@@ -360,7 +360,8 @@ fn limit_fds(more: u64) -> Answer {
     Ok(format!("limited to {}", open + more))
 }
 
-/// What is on the heap then stays there, so that a few messages need nothing of what may still be mapped.
+/// Limits the address space to `more_kib` KiB more than now. The 100 KiB freed before stay on the heap, so that a few messages need no new
+/// mapping.
 fn limit_memory(more_kib: u64) -> Answer {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     drop(std::hint::black_box(vec![1_u8; 100 << 10]));

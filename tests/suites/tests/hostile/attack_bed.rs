@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 
-/// A uid that is nobody's, for hostile programs of another owner.
+/// A uid that no user has, for hostile programs of another owner.
 pub(crate) const OTHER_UID: u32 = 61_401;
 
 /// Everybody may attach and talk.
 pub(crate) const OPEN: &str = "policy.attach = \"any-user\"\npolicy.talk = \"all\"\n";
 
-/// What the honest pair sends each other in a round, both ways at once.
+/// The messages that the honest pair sends each other in a round, both ways at once.
 const ROUND: &str = "40x8,100,128,129,1000,5000,32768,40000,3x131072,20x24";
 
 /// Bytes that a daemon may hold more than before an attack: an allocator gives back in its own time.
@@ -100,13 +100,13 @@ impl AttackBed {
         root.then(|| Self::new(OPEN))
     }
 
-    /// Has a hostile program do something, of the honest pair's owner. Its facts; it stays.
+    /// Runs a hostile program of the honest pair's owner. Returns the facts that it printed; the program stays.
     #[track_caller]
     pub(crate) fn run_attack(&mut self, args: &[&str]) -> Vec<String> {
         self.run_attack_as(None, args)
     }
 
-    /// The same, of another owner.
+    /// Runs a hostile program as [`run_attack`](Self::run_attack) does, but of another owner.
     #[track_caller]
     pub(crate) fn run_attack_as(&mut self, owner: Option<u32>, args: &[&str]) -> Vec<String> {
         let program = binary("isthmus-suites", "isthmus-hostile").unwrap_or_else(|error| panic!("{error}"));
@@ -149,13 +149,13 @@ impl AttackBed {
         serde_json::from_str(&self.ask(Topic::Status)).expect("a report of this schema")
     }
 
-    /// How often the daemon met a reason on the control socket.
+    /// Returns the number of times that the daemon met a reason on the control socket.
     #[track_caller]
     pub(crate) fn reason_count(&self, reason: &str) -> u64 {
         self.status().reasons.iter().filter(|row| row.reason == reason).map(|row| row.count).sum()
     }
 
-    /// How many domains the workers cut off because of what stood in their rings.
+    /// Returns the number of domains that the workers cut off because of the content of their rings.
     #[track_caller]
     pub(crate) fn ring_violations(&self) -> u64 {
         self.status().workers.iter().flat_map(|worker| &worker.faults).map(|row| row.count).sum()
@@ -167,7 +167,7 @@ impl AttackBed {
         inquirer.query(topic, &[]).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// What /proc says of the daemon.
+    /// Returns the daemon's state as shown by /proc.
     pub(crate) fn view(&self) -> View {
         self.daemon.view().expect("the daemon is there")
     }

@@ -1,4 +1,4 @@
-//! What comes by the control socket.
+//! Attacks by the control socket.
 
 use crate::attack_bed::{AttackBed, OPEN, OTHER_UID};
 use isthmus_suites::{TIMEOUT_S, TestProgram, test_program};
@@ -146,7 +146,7 @@ fn stopped_domain_does_not_delay_other_domains() {
     let mut stopped = TestProgram::launch_on_host(&attack_bed.daemon, "stopped");
     let mut other = TestProgram::launch_on_host(&attack_bed.daemon, "other");
     stopped.proc().freeze().unwrap();
-    // To somebody who is stopped, messages wait with their sender, and the offer of a channel is given up.
+    // Messages to a stopped program wait with their sender, and the offer of a channel is given up.
     for tag in 0..100 {
         assert!(other.ask(&format!("send 0 stopped.e0 20000 {tag}")).starts_with("posted "));
     }

@@ -1,4 +1,4 @@
-//! What comes as a file descriptor.
+//! Attacks by file descriptors.
 
 use crate::attack_bed::{AttackBed, OTHER_UID};
 
@@ -7,7 +7,7 @@ fn descriptors_of_the_wrong_kind_are_refused() {
     let mut attack_bed = AttackBed::new("");
     let facts = attack_bed.run_attack(&["wrong-descriptors", "alice"]);
     let taken: Vec<_> = facts.iter().filter(|fact| fact.ends_with(": TAKEN")).collect();
-    // A doorbell that is an event descriptor is a doorbell; sealed memory that nobody can write can be read.
+    // A doorbell that is an event descriptor is a doorbell; sealed memory that no process can write can be read.
     let harmless = [
         "an event as a doorbell: TAKEN",
         "memory that nobody can write as a region: TAKEN",

@@ -1,4 +1,4 @@
-//! Hostile clients against a live daemon, with an honest pair beside them whose traffic must go on with the right contents.
+//! Hostile clients against a live daemon. An honest pair runs beside them, and its traffic must go on with the right contents.
 //!
 //! ```text
 //!   attack_bed ── a daemon, an honest pair that never stops, and what must be as before when the hostile ones are gone
@@ -7,7 +7,7 @@
 //!   memory ────── garbage in rings, channels and ready maps; doorbells that block
 //! ```
 //!
-//! What the hostile program does stands in `src/bin/hostile`. Chance is seeded: `ISTHMUS_SEED`, printed when a test fails.
+//! The attacks themselves are in `src/bin/hostile`. Chance is seeded: `ISTHMUS_SEED`, printed when a test fails.
 
 mod attack_bed;
 mod control;

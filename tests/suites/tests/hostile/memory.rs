@@ -1,4 +1,4 @@
-//! What is written into shared memory, and what rings.
+//! Attacks by content of shared memory, and by doorbells.
 
 use crate::attack_bed::{AttackBed, OTHER_UID};
 use isthmus_suites::TestProgram;
@@ -36,7 +36,7 @@ fn garbage_in_a_channel_ends_that_channel_and_is_counted() {
     attack_bed.finish();
 }
 
-/// The one who was attacked talks with others as if nothing had been.
+/// The victim exchanges messages with others as if there had been no attack.
 #[track_caller]
 fn exchange_with_victim(attack_bed: &mut AttackBed, victim: &mut TestProgram) {
     let mut friend = TestProgram::launch_on_host(&attack_bed.daemon, "friend");
@@ -85,7 +85,7 @@ fn full_doorbells_do_not_block_daemon_or_other_owners() {
     for bell in ["the daemon's is an event descriptor", "the peer's is a socket", "our own for the peer is a socket"] {
         assert!(facts.contains(&bell.to_owned()), "{facts:?}");
     }
-    // Whoever sends to the hostile one has to ring, by the channel and through the daemon.
+    // A sender to the hostile program has to ring, by the channel and through the daemon.
     let mut sender = TestProgram::launch_on_host(&attack_bed.daemon, "sender");
     for tag in 0..300 {
         let posted = sender.ask(&format!("send 0 bells.e0 1000 {tag}"));

@@ -5,8 +5,8 @@ use crate::{EVERY_LENGTH, container, daemon_path_records, exchange, exchange_mes
 use isthmus_suites::{TestProgram, daemon};
 use isthmus_testbed::{DaemonProcess, Sandbox, Scratch};
 
-/// What a message of every length goes through between two that have met: no byte by the daemon, each large buffer that is used
-/// again by a mapping of its pages.
+/// Exchanges messages of every length between two programs that have met. No byte goes by the daemon, and each large buffer that is used
+/// again goes by a mapping of its pages.
 fn exchange_and_check(one: &mut TestProgram, other: &mut TestProgram, names: [&str; 2]) {
     exchange_messages(one, other, names);
     let before = [names[0], names[1]].map(|name| daemon_path_records(one, name));
@@ -77,7 +77,7 @@ fn three_domains_exchange_messages_across_containers() {
     let daemon = open_daemon(&scratch);
     let [mut one, mut two] = launch_in_sandbox(&daemon, ["one", "two"]);
     let mut three = TestProgram::launch_on_host(&daemon, "three");
-    // All have met before anybody talks: what two of them say to each other disturbs no third one's path.
+    // All have met before any messages are exchanged: the messages of two of them disturb no third one's path.
     exchange_messages(&mut one, &mut two, ["one", "two"]);
     exchange_messages(&mut two, &mut three, ["two", "three"]);
     exchange_messages(&mut three, &mut one, ["three", "one"]);

@@ -18,7 +18,7 @@ use serde_json::Value;
 /// Messages of each kind: in the record, in pieces, announced; at the borders between them too.
 const EVERY_LENGTH: &str = "0-130,1000,2047-2049,4096,16385,32767-32769,65536,100003,1048576,3x4194304";
 
-/// Whether processes of other users can be started.
+/// Returns true if processes of other users can be started.
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -58,7 +58,7 @@ fn exchange_messages(one: &mut TestProgram, other: &mut TestProgram, names: [&st
     panic!("no channel: {paths:?}, {}", report(one, &format!("why {} {}", names[0], names[1])));
 }
 
-/// What a domain has sent and received through the daemon.
+/// Returns the numbers of records that a domain has sent and received through the daemon.
 fn daemon_path_records(daemon: &mut TestProgram, name: &str) -> [u64; 2] {
     let domains = report(daemon, "domains");
     let rows = domains["domains"].as_array().expect("a list of domains");

@@ -6,7 +6,7 @@ use isthmus_suites::{TIMEOUT_S, TestProgram, daemon, test_program};
 use isthmus_testbed::{DaemonProcess, Deadline, Launch, Sandbox, Scratch, Yama, binary};
 use std::path::PathBuf;
 
-/// Uids that are nobody's.
+/// Uids that no users have.
 const UID_A: u32 = 61_301;
 const UID_B: u32 = 61_302;
 

@@ -55,7 +55,7 @@ pub(crate) fn events(view: &View) -> BTreeSet<u64> {
     events.map(|fd| number(fd.number)).collect()
 }
 
-/// How many sockets a process has.
+/// Returns the number of sockets that a process has.
 pub(crate) fn sockets(view: &View) -> usize {
     view.fds().expect("its descriptors").iter().filter(|fd| fd.target.starts_with("socket:")).count()
 }

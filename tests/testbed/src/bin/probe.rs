@@ -1,4 +1,4 @@
-//! A program that tells what it sees from where it runs, one `name=value` a line, and does small things on request.
+//! A program that prints its view of the place where it runs, one `name=value` a line, and does small things on request.
 //!
 //! ```text
 //! isthmus-probe show              namespaces, uid, capabilities; what it can write to (of use in a sandbox only)

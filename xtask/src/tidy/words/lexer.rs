@@ -2,7 +2,7 @@
 //!
 //! Tokens hold no comments, so this reads the text itself. Line comments that follow each other are one passage.
 
-/// What a passage is.
+/// The kind of a passage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PassageKind {
     /// `///`

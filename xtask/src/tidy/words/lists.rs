@@ -30,7 +30,7 @@ impl Lists {
         }
     }
 
-    /// What stands in place of a retired name; `None` if the name is not retired.
+    /// Returns the name that replaces a retired name; `None` if the name is not retired.
     pub(super) fn replacement(&self, name: &str) -> Option<&'static str> {
         if self.kept.contains_key(name) {
             return None;

@@ -29,7 +29,7 @@ pub(super) fn words(text: &str, first_line: usize) -> Vec<Option<Word>> {
     words
 }
 
-/// Whether some words begin with a phrase.
+/// Returns true if some words begin with a phrase.
 pub(super) fn begins_with(words: &[Option<Word>], phrase: &[&str]) -> bool {
     let begins = words.get(..phrase.len());
     begins.is_some_and(|words| {

@@ -1,4 +1,4 @@
-//! What an operation makes of one element, for each kind of number.
+//! The effect of an operation on one element, for each kind of number.
 
 use super::{Comparison, Operation};
 
@@ -6,7 +6,7 @@ use super::{Comparison, Operation};
 pub(super) trait Element<const N: usize>: Copy {
     fn read(bytes: [u8; N]) -> Self;
     fn write(self) -> [u8; N];
-    /// What becomes of `self`, with an operand and what it is compared with, or the mask.
+    /// Returns the new value of `self`, given an operand and the value to compare with, or the mask.
     fn operate(self, operation: Operation, operand: Self, compared: Self) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! What operations do, and which there are not.
+//! Tests of the results of operations, and of the operations that do not exist.
 
 use super::*;
 
@@ -70,7 +70,7 @@ fn unsupported_atomics_are_refused() {
     assert_eq!(AtomicOp::new(2, 4, AtomicForm::Write, 1025), Err(Errno::MSGSIZE));
 }
 
-/// What several threads do at once is all done, be it their processors' or their locks' business.
+/// All concurrent operations of several threads take effect, whether processors or locks make them atomic.
 #[test]
 fn operations_on_one_element_are_atomic() {
     use std::sync::atomic::{AtomicU64, Ordering};

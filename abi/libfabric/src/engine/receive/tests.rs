@@ -1,4 +1,4 @@
-//! Which receive takes a message, and what is told of it.
+//! Tests of which receive takes a message, and of what is reported.
 
 use super::*;
 

@@ -13,7 +13,7 @@ use crate::allocator::GuestWindow;
 use crate::allocator::extents::ExtentMap;
 use crate::broker::Refusal;
 
-/// The file, and which bytes of it are handed out.
+/// The file, and the map of its extents.
 #[derive(Debug)]
 pub(crate) struct PairFileBacking {
     file: Arc<OwnedFd>,
@@ -27,7 +27,7 @@ struct FileState {
 }
 
 impl PairFileBacking {
-    /// Over a sealed memory file of `bytes`, in whole pages.
+    /// Creates the backing over a sealed memory file of `bytes`, in whole pages.
     pub(crate) fn new(number: WindowId, file: Arc<OwnedFd>, bytes: u64) -> Self {
         Self {
             file,
@@ -90,7 +90,7 @@ impl PairBacking for PairFileBacking {
         true
     }
 
-    /// The guests' devices know each other.
+    /// Returns a doorbell of the guests' devices, which can ring each other.
     fn doorbell(&self, of: &GuestWindow, from: &GuestWindow, vector: u16) -> Result<ResourceRef, Refusal> {
         let beyond = |what: String| Refusal::new(Reason::GuestVectorsFull, what);
         let peer = of.peer().ok_or_else(|| beyond(format!("guest {} has come too often", of.name())))?;

@@ -1,11 +1,11 @@
-//! A pair window that one guest grants to the other, batch by batch, and that we do not see (docs/spec/guest-proxy.md).
+//! A pair window that one guest grants to the other, batch by batch. The host does not see its memory (docs/spec/guest-proxy.md).
 //!
 //! ```text
 //!    GrantRequest ──► guest 0 ── GrantReply: its grant ──► MapRequest ──► guest 1 ── MapReply: it can map it ──► free
 //! ```
 //!
-//! What the one says of its pages is passed on as it is; whether it is true the other one sees when it maps them. Which batches there are, and
-//! which are allocated, is known to us alone, and a guest names none that was not asked of it.
+//! The daemon passes a guest's grants on unchanged, and the other guest checks them when it maps them. The daemon alone knows which batches
+//! exist and which are allocated. It accepts a reply only for a batch that it has requested from that guest.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,16 +23,16 @@ use crate::allocator::GuestWindow;
 use crate::allocator::grant_pool::{GENERATION, GrantPool, SizeClass};
 use crate::broker::Refusal;
 
-/// Who grants.
+/// The side that grants.
 const GRANTING_SIDE: usize = 0;
-/// Who maps.
+/// The side that maps.
 const MAPPING_SIDE: usize = 1;
 
-/// See the module.
+/// The memory of a pair window between two Xen guests.
 #[derive(Debug)]
 pub(crate) struct PairGrantBacking {
     number: WindowId,
-    /// Who the guests are, for each other.
+    /// The domain numbers by which the guests address each other.
     domains: [u16; 2],
     state: Mutex<GrantState>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct PairGrantBacking {
 #[derive(Debug)]
 struct GrantState {
     pool: GrantPool<()>,
-    /// Made, and the other guest has not said whether it can map them.
+    /// Offsets of batches that are granted, and for which the other guest has not confirmed the mapping.
     mapping: BTreeSet<u64>,
     reclaimed: ReclaimCounts,
     offer_forwarded: bool,
@@ -48,7 +48,7 @@ struct GrantState {
 }
 
 impl PairGrantBacking {
-    /// Of the guests with these numbers of domains; all batches together have `bytes_max` bytes at most.
+    /// Creates the backing for guests with these domain numbers. All batches together have at most `bytes_max` bytes.
     pub(crate) fn new(number: WindowId, domains: [u16; 2], size_classes: &[SizeClass], bytes_max: u64) -> Self {
         let pool = GrantPool::new(number, size_classes, bytes_max);
         let state = GrantState {
@@ -61,7 +61,7 @@ impl PairGrantBacking {
         Self { number, domains, state: Mutex::new(state) }
     }
 
-    /// What a guest is told of it first: on which side it is, and what it is to do.
+    /// Returns the first frame about the window: the side that receives it, and the invitation.
     pub(crate) fn invitation(&self) -> (usize, OutgoingFrame) {
         (GRANTING_SIDE, self.invite(MAPPING_SIDE, &[]))
     }
@@ -82,7 +82,7 @@ impl PairBacking for PairGrantBacking {
     }
 
     fn clear(&self, _at: u64, _bytes: u64) -> Result<(), Refusal> {
-        Ok(()) // It was never used before.
+        Ok(()) // The extent was never used before.
     }
 
     fn map(&self, _at: u64, _size: RegionSize) -> Result<SharedMapping, Refusal> {
@@ -121,7 +121,7 @@ impl PairBacking for PairGrantBacking {
         Some(ResourceRef::EventChannel { window: self.number, offset: ready_map })
     }
 
-    /// By the window's own event channel.
+    /// Returns the event channel of the window itself.
     fn doorbell(&self, _of: &GuestWindow, _from: &GuestWindow, vector: u16) -> Result<ResourceRef, Refusal> {
         Ok(ResourceRef::Doorbell { peer: GUEST + self.number.0, vector })
     }

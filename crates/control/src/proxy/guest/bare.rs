@@ -1,12 +1,12 @@
-//! The device of a guest in which no driver has it: the window as the kernel shows it to root, and nobody who is woken.
+//! A guest's device without a driver: the window as the kernel shows it to root, without interrupts.
 //!
 //! ```text
-//!   program ── socket pair ──► a task for each doorbell of the host's ──► register, as soon as it is rung
-//!   program ◄── event descriptor ◄── a task for all vectors of ours ◄── time: whoever hears one looks for itself
+//!   program ── socket pair ──► a task for each doorbell of the host ──► register, as soon as it is rung
+//!   program ◄── event descriptor ◄── a task for all vectors of this guest ◄── timer: a woken program checks by itself for work
 //! ```
 //!
-//! Rings of the host's cannot be heard, so all who listen are rung at intervals: short ones as long as somebody here rings the host, who will
-//! have something to say to that, long ones otherwise. Programs of this guest ring one another without us.
+//! Rings of the host cannot be received, so a task rings all listeners at intervals. The intervals are short for some time after a program of
+//! this guest has rung the host, because a reply is then likely, and long otherwise. Programs of this guest ring each other directly.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,41 +31,41 @@ use super::device::GuestDevice;
 use super::is_initialized;
 use crate::proxy::PacketSocket;
 
-/// Between two rings while something happens; tokio's clock knows no shorter time.
+/// The interval between two rings while the guest is active. tokio's timer supports no shorter one.
 const ACTIVE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// And while nothing does.
+/// The interval between two rings while the guest is idle.
 const IDLE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// So many short intervals after something has happened.
+/// The number of short intervals after the last activity.
 const ACTIVE_ROUNDS: u32 = 100;
 
-/// How often it is looked whether the device was unplugged.
+/// The interval at which the device is checked for having been unplugged.
 const UNPLUG_POLL: Duration = Duration::from_secs(1);
 
 /// A device without a driver.
 pub struct Bare {
     device: Rc<BareDevice>,
     doorbells: Rc<VectorRinger>,
-    /// What rings the host, by vector.
+    /// Descriptors that ring the host, by vector.
     senders: RefCell<BTreeMap<u16, OwnedFd>>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
-/// What is rung in this guest.
+/// Rings the vectors of this guest.
 struct VectorRinger {
-    /// By vector, event descriptors.
+    /// Event descriptors by vector.
     listeners: RefCell<BTreeMap<u16, OwnedFd>>,
     /// Readable once the device is gone.
     hangup_event: OwnedFd,
-    /// Somebody has rung the host.
+    /// Set when a program has rung the host or a listener was added.
     is_active: Cell<bool>,
     wake: Notify,
 }
 
 impl Bare {
-    /// The function, which no driver has, by which this guest and its host share a window: what is there says that a daemon of ours has made it.
-    /// Others belong to other users, or show pair windows.
+    /// Finds the PCI function without a driver by which this guest and its host share a window. The head page identifies a window of an Isthmus
+    /// daemon. Other functions have other uses, or show pair windows.
     pub fn of_host() -> Option<PathBuf> {
         let is_ours = |function: &PathBuf| {
             let device = BareDevice::open(function).ok().filter(|device| device.peer() == Some(GUEST));
@@ -75,7 +75,7 @@ impl Bare {
         BareDevice::functions().into_iter().find(is_ours)
     }
 
-    /// Takes a function that no driver has. Runs inside a [`LocalSet`](tokio::task::LocalSet).
+    /// Opens a function that has no driver. Runs inside a [`LocalSet`](tokio::task::LocalSet).
     pub fn open(function: &Path) -> Result<Self, DeviceError> {
         let device = Rc::new(BareDevice::open(function)?);
         let hangup_event = event().map_err(|source| DeviceError::Open { path: function.to_owned(), source })?;
@@ -85,17 +85,17 @@ impl Bare {
         Ok(Self { device, doorbells, senders: RefCell::default(), tasks: RefCell::new(vec![ring_task]) })
     }
 
-    /// The function's folder.
+    /// The folder of the function in sysfs.
     pub fn path(&self) -> &Path {
         self.device.path()
     }
 
-    /// Bytes of the window.
+    /// The size of the window.
     pub fn size(&self) -> RegionSize {
         self.device.size()
     }
 
-    /// What rings a vector of the host's: a task hears it.
+    /// Returns a descriptor that rings a vector of the host. A task reads the other end and rings the device.
     fn host_doorbell_sender(&self, vector: u16) -> io::Result<OwnedFd> {
         let (ours, theirs) = seqpacket::pair()?;
         let (socket, device, doorbells) =
@@ -119,7 +119,7 @@ impl Drop for Bare {
 }
 
 impl VectorRinger {
-    /// Rings all who listen, until the device is gone.
+    /// Rings all listeners at intervals, until the device is gone.
     async fn ring(self: Rc<Self>, device: Rc<BareDevice>) {
         let (mut idle_rounds, mut last_checked) = (0, Instant::now());
         loop {
@@ -142,14 +142,14 @@ impl VectorRinger {
         }
     }
 
-    /// Has all who listen look soon, and for some time.
+    /// Starts a period of short intervals, so that all listeners are rung soon.
     fn wake(&self) {
         self.is_active.set(true);
         self.wake.notify_one();
     }
 }
 
-/// A device has no others.
+/// Returns an error if the device has no such vector.
 fn is_vector(vector: u16) -> io::Result<()> {
     match vector {
         0..VECTORS_MAX => Ok(()),
@@ -161,7 +161,7 @@ fn event() -> Result<OwnedFd, rustix::io::Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// One that is full rings already.
+/// Rings an event descriptor. A full counter needs no further ring, because it is already readable.
 fn ring(event: &OwnedFd) {
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
@@ -179,7 +179,7 @@ impl GuestDevice for Bare {
     }
 
     fn revoke(&self, _offset: u64, _extent: Option<&OwnedFd>) -> io::Result<()> {
-        Ok(()) // Nothing can be: see `is_in_use`.
+        Ok(()) // No mapping can be revoked: see `is_in_use`.
     }
 
     fn doorbell_sender(&self, peer: u16, vector: u16) -> io::Result<OwnedFd> {
@@ -187,7 +187,7 @@ impl GuestDevice for Bare {
         match peer {
             GUEST => {
                 let mut listeners = self.doorbells.listeners.borrow_mut();
-                // Who listens later has another one, and is rung at intervals.
+                // A later listener gets a descriptor of its own, and is rung at intervals.
                 let listener = listeners.remove(&vector).map_or_else(event, Ok)?;
                 listeners.entry(vector).or_insert(listener).try_clone()
             }
@@ -213,7 +213,7 @@ impl GuestDevice for Bare {
     }
 
     fn pair_devices(&self, _known: &BTreeSet<WindowId>) -> Vec<(WindowId, Self)> {
-        Vec::new() // Each would need somebody to look there.
+        Vec::new() // Each would need a polling task of its own.
     }
 
     fn is_gone(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What shows a guest its window: the device of QEMU, or what a guest of Xen grants.
+//! Devices that give a guest access to its window: the device of QEMU, or the grants of a Xen guest.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -12,86 +12,86 @@ use isthmus_layout::proxy::pair_window::{MapRequest, PairInvite};
 use isthmus_platform_kvm::GUEST;
 use isthmus_shm::{Access, Mapping, SharedMapping};
 
-/// Lasts as long as it is kept, whatever it is.
+/// An object that is only kept, and dropped later for its effect.
 pub type KeepAlive = Box<dyn Any>;
 
 /// An end of an event channel, to be handed to a program.
 pub struct EventChannelFd {
-    /// It, able to do nothing else.
+    /// A descriptor that gives access to this end only.
     pub end: OwnedFd,
     /// The channel's port in this guest.
     pub port: u32,
-    /// To be dropped once the program cannot have it open any more.
+    /// An object to drop once the program cannot have the end open any more.
     pub keep_alive: KeepAlive,
 }
 
-/// What shows a guest its window.
+/// A device that gives a guest access to its window.
 #[expect(async_fn_in_trait, reason = "all is done on one thread")]
 pub trait GuestDevice: Sized {
-    /// Our mapping of a part of the window.
+    /// Maps a part of the window into this process.
     fn window(&self, at: u64, size: RegionSize) -> io::Result<SharedMapping> {
         let extent = self.extent(at, size.0)?;
         Mapping::new(extent, size, Access::ReadWrite).map(SharedMapping::new).map_err(io::Error::other)
     }
-    /// A descriptor that maps these bytes of the window, in whole pages, and nothing else, for reading and writing.
+    /// Returns a descriptor that maps only these bytes of the window, in whole pages, for reading and writing.
     fn extent(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd>;
-    /// The same for a program's own memory: the bytes stay with whoever maps them.
+    /// Returns a descriptor for a program's private extent. The bytes are kept for the program that maps them.
     fn private_extent(&self, _offset: u64, _bytes: u64) -> io::Result<OwnedFd> {
         Err(io::Error::other("nobody keeps what would be there"))
     }
-    /// The same, for reading only.
+    /// Returns a descriptor that maps these bytes for reading only.
     fn read_only_extent(&self, _offset: u64, _bytes: u64) -> io::Result<OwnedFd> {
         Err(io::Error::other("its rights cannot be less"))
     }
-    /// The extent at `offset` was revoked: takes it away from all that map it, if it was ever handed to a program.
+    /// Revokes the extent at `offset` from all processes that map it. `extent` is its descriptor, if a program ever received it.
     fn revoke(&self, offset: u64, extent: Option<&OwnedFd>) -> io::Result<()>;
-    /// A descriptor that rings a vector of a peer when eight bytes are written to it.
+    /// Returns a descriptor that rings a vector of a peer when eight bytes are written to it.
     fn doorbell_sender(&self, peer: u16, vector: u16) -> io::Result<OwnedFd>;
-    /// Our end of the event channel that a grant batch came with.
+    /// Returns this guest's end of the event channel that belongs to a grant batch.
     fn event_channel(&self, _offset: u64) -> io::Result<EventChannelFd> {
         Err(io::Error::other("the window is not made of grant batches"))
     }
-    /// An event descriptor that counts the rings of a vector of ours from now on, and no other does.
+    /// Returns an event descriptor that counts the rings of a vector of this guest from now on. It replaces the previous one of that vector.
     fn listen(&self, vector: u16) -> io::Result<OwnedFd>;
-    /// A descriptor that hangs up when the device is gone.
+    /// Returns a descriptor that becomes readable when the device is gone.
     fn hangup_fd(&self) -> io::Result<OwnedFd>;
-    /// Other devices of this guest, each of which shows a pair window, but for those that are known.
+    /// Returns other devices of this guest that each show a pair window, except those of windows in `known`.
     fn pair_devices(&self, known: &BTreeSet<WindowId>) -> Vec<(WindowId, Self)>;
-    /// True when it was unplugged.
+    /// Returns whether the device was unplugged.
     fn is_gone(&self) -> bool;
 
-    /// Grants an extent of a window that is granted on request; what the host needs to map it.
+    /// Grants an extent of a window that is granted on request. Returns the description by which the host maps it.
     fn grant_extent(&self, _request: GrantRequest) -> io::Result<Vec<u8>> {
         Err(io::Error::other("the window is whole"))
     }
-    /// Joins a pair window: makes it, or maps what the other guest offers. What the host is told of that, if anything.
+    /// Joins a pair window: creates it, or maps the offer of the peer guest. Returns the reply to the host, if there is one.
     fn join_pair(&self, _invite: &PairInvite<'_>) -> io::Result<Option<Vec<u8>>> {
         Err(io::Error::other("pair windows are plugged in"))
     }
-    /// It is over.
+    /// Leaves a pair window that was closed.
     fn leave_pair(&self, _window: WindowId) {}
-    /// Takes a grant batch of the other guest, if it can be mapped.
+    /// Adds a grant batch of the peer guest, if it can be mapped.
     fn map_grant(&self, _request: &MapRequest<'_>) -> io::Result<()> {
         Err(io::Error::other("pair windows are plugged in"))
     }
-    /// Waits until a pair window may have come or gone.
+    /// Waits until a pair window may have appeared or disappeared.
     async fn changed(&self) {
         std::future::pending().await
     }
-    /// Whether a descriptor of an extent can be mapped by several programs.
+    /// Returns whether several programs can map one descriptor of an extent.
     fn is_shareable(&self) -> bool {
         true
     }
-    /// Whether a descriptor of an extent shows all of the window, in which the extent begins at its offset, and nothing can be taken away from
-    /// whoever has one: then only root is served, who could open the window as well.
+    /// Returns whether a descriptor of an extent shows the whole window, in which the extent begins at its offset, and cannot be revoked. Then
+    /// only root's programs are served, because root could open the window in any case.
     fn exposes_whole_window(&self) -> bool {
         false
     }
-    /// Whether a program may still write to a revoked extent of this size.
+    /// Returns whether a program may still write to a revoked extent of this size.
     fn is_in_use(&self, _offset: u64, _bytes: u64) -> bool {
         false
     }
-    /// Whether another proxy session can use this window once one has ended.
+    /// Returns whether another proxy session can use this window after one has ended.
     fn is_reusable(&self) -> bool {
         true
     }
@@ -130,7 +130,7 @@ impl GuestDevice for isthmus_platform_kvm::Device {
         let nodes = Self::nodes().into_iter().filter(|node| node != self.path());
         let devices = nodes.filter_map(|node| Self::open(&node).ok());
         let numbered = devices.filter_map(|device| {
-            // The guest's own has the number of a guest; what has none was not made for this.
+            // The device of the guest's own window has the number `GUEST`. A device without a peer number was not made by an Isthmus daemon.
             let number = device.info().ok()?.peer?.checked_sub(GUEST).map(WindowId)?;
             (number != WindowId::OWN && !known.contains(&number)).then_some((number, device))
         });

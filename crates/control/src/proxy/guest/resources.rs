@@ -1,4 +1,4 @@
-//! Descriptors: what the device has made of what the host has handed, until the host or the device takes it away.
+//! Descriptors that the device has opened for resources of the host's messages, until the host revokes them or the device is gone.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,19 +11,19 @@ use isthmus_layout::proxy::{ResourceRef, RevokedExtent, WindowId};
 
 use super::device::{EventChannelFd, GuestDevice, KeepAlive};
 
-/// A descriptor of the device, with the generation of its extent or the connection that has it.
+/// A descriptor of the device, with the generation of its extent or the number of the connection that uses it.
 type CachedFd = (u32, Arc<OwnedFd>);
 
-/// What a program gets for something that the host has handed it.
+/// A resource that is opened for a program, in place of the reference in the host's message.
 pub(super) struct OpenedResource {
     pub(super) file: Arc<OwnedFd>,
-    /// Of an extent whose file is all of the window: where it begins.
+    /// The offset of an extent in its file, if the file is the whole window.
     pub(super) at: Option<u64>,
-    /// Of an event channel: the port, and what is to be dropped once the program cannot have it open any more.
+    /// The port of an event channel, and an object to drop once the program cannot have the channel open any more.
     pub(super) event_channel: Option<(u32, KeepAlive)>,
 }
 
-/// What may be done with an extent.
+/// The access rights of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ExtentRights {
     ReadWrite,
@@ -35,16 +35,16 @@ impl ExtentRights {
     const ALL: [Self; 3] = [Self::ReadWrite, Self::Private, Self::ReadOnly];
 }
 
-/// What the device has made of what the host has handed.
+/// The descriptors that the device has opened for references of the host.
 pub(super) struct ResourceCache<D> {
     pub(super) device: D,
     /// Devices that show pair windows.
     pub(super) pair_windows: RefCell<BTreeMap<WindowId, D>>,
-    /// By their window, first byte and rights: with their generation.
+    /// Descriptors with their generation, by window, offset and rights.
     extents: RefCell<BTreeMap<(WindowId, u64, ExtentRights), CachedFd>>,
-    /// Where extents show all of the window: the bytes of each, by its first, until it is reclaimed.
+    /// The size of each extent by its offset, until it is reclaimed. Used only if descriptors show the whole window.
     bytes: RefCell<BTreeMap<u64, u64>>,
-    /// By vector: which connection hears it.
+    /// Event descriptors by vector, each with the connection that listens.
     listeners: RefCell<BTreeMap<u16, CachedFd>>,
 }
 
@@ -54,7 +54,7 @@ impl<D: GuestDevice> ResourceCache<D> {
         Self { device, pair_windows, extents, bytes, listeners }
     }
 
-    /// All that was handed before is nobody's.
+    /// Revokes and forgets everything that was opened before.
     pub(super) fn reset(&self) {
         for ((window, offset, _), (_, extent)) in std::mem::take(&mut *self.extents.borrow_mut()) {
             self.revoke_mapping(window, offset, Some(&extent));
@@ -63,7 +63,7 @@ impl<D: GuestDevice> ResourceCache<D> {
         self.bytes.borrow_mut().clear();
     }
 
-    /// Sees which windows have come and gone.
+    /// Updates the list of pair windows from the device.
     pub(super) fn refresh_windows(&self) {
         let mut pair_windows = self.pair_windows.borrow_mut();
         pair_windows.retain(|window, device| {
@@ -77,7 +77,7 @@ impl<D: GuestDevice> ResourceCache<D> {
         pair_windows.extend(self.device.pair_devices(&known));
     }
 
-    /// Asks the device that shows a window.
+    /// Calls a function with the device that shows a window.
     fn with_device<T>(&self, window: WindowId, ask: impl FnOnce(&D) -> io::Result<T>) -> io::Result<T> {
         if window == WindowId::OWN {
             return ask(&self.device);
@@ -86,7 +86,7 @@ impl<D: GuestDevice> ResourceCache<D> {
         ask(self.pair_windows.borrow().get(&window).ok_or_else(gone)?)
     }
 
-    /// What a program gets.
+    /// Opens the resource that a reference stands for.
     pub(super) fn open(&self, connection: u32, reference: ResourceRef) -> io::Result<OpenedResource> {
         let file = match reference {
             ResourceRef::Extent { window, offset, bytes, generation } => {

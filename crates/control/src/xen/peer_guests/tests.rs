@@ -1,4 +1,4 @@
-//! Two guests' daemons, and what the one can do to the other.
+//! Two guest daemons, and the effects that one can have on the other.
 
 use isthmus_layout::proxy::grants::FIRST_GRANT_BATCH;
 use isthmus_platform_xen::fake;
@@ -17,7 +17,7 @@ fn domid(number: u16) -> Domid {
 
 type Side = PeerGuests<fake::FakeDomain>;
 
-/// A host, the guests 7 and 8, and the pair windows of each: none.
+/// A host, the guests 7 and 8, and their sets of pair windows, which are empty.
 fn two() -> (fake::FakeHost, [fake::FakeDomain; 2], [Side; 2]) {
     let host = fake::FakeHost::new();
     let guests = [7, 8].map(|number| host.start(domid(number)));
@@ -76,7 +76,7 @@ fn granted_batch_is_mapped_by_programs_of_the_peer() {
         let mut byte = [0];
         theirs.copy_out(BYTES - 1, &mut byte);
         assert_eq!(byte, [7]);
-        // A program of the one rings one of the other, past both daemons' own vector.
+        // A program of one guest rings a program of the other, on a vector that is not a daemon's.
         let heard = maps.doorbells.listen(3).unwrap();
         rustix::io::write(grants.get(WINDOW).unwrap().doorbells.sender(3).unwrap(), &1_u64.to_ne_bytes()).unwrap();
         drop(crate::async_fd::register(heard).unwrap().readable().await.unwrap());
@@ -138,7 +138,7 @@ fn rejects_grants_that_cannot_be_mapped() {
     });
 }
 
-/// A batch of one page.
+/// A request for a batch of one page.
 fn page_request(offset: u64) -> GrantRequest {
     GrantRequest { window: WINDOW, offset, bytes: PAGE_BYTES.into() }
 }
@@ -159,7 +159,7 @@ fn page_batch_has_an_event_channel_between_programs() {
         let made = grants.grant(Domid::ZERO, page_request(FIRST_GRANT_BATCH)).unwrap();
         maps.map_grant(&map_request_of_page(&made)).unwrap();
         let [granted, mapped] = [&grants, &maps].map(|of| of.event_channel_fd(FIRST_GRANT_BATCH).unwrap());
-        has_rung(&mapped.end); // Binding is an event.
+        has_rung(&mapped.end); // Binding raises an event.
         for (from, to) in [(&grants, &mapped), (&maps, &granted)] {
             let batches = from.batches.borrow();
             let event_channel = batches[&FIRST_GRANT_BATCH].event_channel.as_ref().unwrap();
@@ -217,7 +217,7 @@ fn rejects_invalid_pair_offers() {
             b"nonsense".to_vec(),
             offer(head(GrantRef(4_000_000)), port.number()),
             offer(head(page.refs()[0]), nobodys),
-            offer(head(page.refs()[0]), port.number()), // It does not say that it is there.
+            offer(head(page.refs()[0]), port.number()), // The head page does not report its presence.
         ] {
             assert!(maps.join_pair(&invite(7, &offer)).is_err(), "{offer:?}");
         }
@@ -254,7 +254,7 @@ fn keeps_reserve_pages_for_own_programs() {
     run(async {
         let (host, _, [grants, maps]) = shared();
         let pages = (BYTES / 4096) as usize;
-        // A batch has a list beside its pages.
+        // A batch consists of a list and its pages.
         host.limit_grants(domid(7), host.grants_of(domid(7)) + 2 * (pages + 1) + RESERVE_PAGES as usize);
         let made = |offset: u64| grants.get(WINDOW).unwrap().grant(Domid::ZERO, request(offset));
         let kept: Vec<_> = (0..4).filter_map(|batch| made(FIRST_GRANT_BATCH + batch * BYTES).ok()).collect();

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// What was heard from a real store, byte for byte.
+/// A reply recorded from a real store.
 const ANSWER: [u8; 18] = [2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, b'1', b'2'];
 
 fn all(bytes: &[u8]) -> Result<Vec<StorePacket>, MalformedPacket> {
@@ -63,7 +63,7 @@ fn refusals_have_names() {
     assert_eq!(StoreRefusal::parse(b"\xff\xff"), Other);
 }
 
-/// All that may be done with what came.
+/// Applies every parser to a packet.
 fn understand(packet: &StorePacket) {
     let _ = (strings(&packet.body), event(&packet.body), transaction(&packet.body), StoreRefusal::parse(&packet.body));
     for text in strings(&packet.body).into_iter().flatten() {

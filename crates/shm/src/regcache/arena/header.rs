@@ -7,8 +7,8 @@
 //!   is_writing   waits for the writers            end_write     "I am out", unless the owner has given up waiting
 //! ```
 //!
-//! A writer is either seen inside, and waited for, or sees that it is shut. A reader says nothing: it looks at the generation again when
-//! it has read, and throws away what it read if that has changed.
+//! The owner either sees a writer inside and waits for it, or the writer sees that the entry is closed. A reader announces nothing:
+//! it checks the generation again after reading, and discards what it read if the generation has changed.
 //!
 //! Letters as in [`ring`](crate::ring), with models in `tests/loom_models/arena.rs`:
 //!
@@ -17,11 +17,11 @@
 //! | Q, R | the generation, opened (Q) | and seen (R): the entry is whole |
 //! | S, T | the count of changes (S) | and seen (T): the entry it was counted for is open |
 //! | U, V | the owner's fence (U) | a writer's (V): one of them sees the other |
-//! | U, W | the owner's fence (U) | a reader's (W): who has read something later sees that it was shut |
-//! | X, Y | a writer is out (X) | and is seen to be (Y): what he wrote is there |
+//! | U, W | the owner's fence (U) | a reader's (W): a reader that has read something later sees that it was shut |
+//! | X, Y | a writer is out (X) | and is seen to be (Y): what it wrote is there |
 //! | Z1, Z2 | a writer slot is empty (Z1) | and taken (Z2): argued, it only matters where a domain dies |
 //!
-//! Writers have the same owner as the arena, and may lie: then others of that owner are lied to, or the owner waits for nothing, for a bounded time.
+//! Writers have the same owner as the arena, and may lie. They can then deceive domains of that owner, or delay the owner for a bounded time.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -34,26 +34,26 @@ use isthmus_layout::limits::PAGE_BYTES;
 
 use crate::words::Words;
 
-/// Bytes of one entry, an end of the plausible.
+/// Largest plausible size of an entry, in bytes.
 const BODY_MAX: u64 = 64 << 30;
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaEntry {
-    /// What requests call it.
+    /// The key that requests name.
     pub key: u64,
-    /// What may be done: [`READ`](isthmus_layout::arena::READ), [`WRITE`](isthmus_layout::arena::WRITE).
+    /// The permitted access: [`READ`](isthmus_layout::arena::READ), [`WRITE`](isthmus_layout::arena::WRITE).
     pub rights: u32,
-    /// Bytes of the registration before the first whole page, which are not in the file.
+    /// Number of bytes of the registration before its first whole page, which are not in the file.
     pub head: u64,
-    /// Bytes that are.
+    /// Number of bytes in the file.
     pub body: u64,
-    /// Where they begin in the file.
+    /// Offset of these bytes in the file.
     pub start: u64,
 }
 
 impl ArenaEntry {
-    /// Whether it names whole pages behind the header.
+    /// Returns true if the entry names whole pages behind the header.
     fn is_plausible(&self) -> bool {
         let pages = [self.start, self.body].into_iter().all(|bytes| bytes.is_multiple_of(u64::from(PAGE_BYTES)));
         let bytes = (1..=BODY_MAX).contains(&self.body);
@@ -66,22 +66,22 @@ impl ArenaEntry {
 pub struct ArenaHeader<M>(M);
 
 impl<M: Words> ArenaHeader<M> {
-    /// Of memory that begins with one.
+    /// Wraps memory that begins with a header.
     pub const fn new(memory: M) -> Self {
         Self(memory)
     }
 
-    /// Makes a header out of zeroes, before a peer gets it.
+    /// Initializes a header in zeroed memory, before a peer gets it.
     pub fn init(&self) {
         self.0.store(MAGIC, MAGIC_VALUE, Relaxed);
     }
 
-    /// Whether this is one.
+    /// Returns true if this is an initialized header.
     pub fn is_initialized(&self) -> bool {
         self.0.load(MAGIC, Relaxed) == MAGIC_VALUE
     }
 
-    /// Shows an entry that was shut.
+    /// Opens an entry that was closed.
     pub fn open(&self, index: u32, what: &ArenaEntry) {
         let at = entry(index);
         let long = |word: u32, value: u64| {
@@ -94,18 +94,18 @@ impl<M: Words> ArenaHeader<M> {
         long(BODY, what.body);
         long(START, what.start);
         let generation = self.0.load(at + GENERATION, Relaxed) | 1;
-        // Q, with R in `read_entry`: who sees the odd number sees the words above.
+        // Q, with R in `read_entry`: a reader that sees the odd number sees the words above.
         self.0.store(at + GENERATION, generation, Release);
         self.bump_changes();
     }
 
     fn bump_changes(&self) {
         let changes = self.0.load(CHANGES, Relaxed).wrapping_add(1);
-        // S, with T in `change_count`: who sees the new count sees the entry.
+        // S, with T in `change_count`: a reader that sees the new count sees the entry.
         self.0.store(CHANGES, changes, Release);
     }
 
-    /// Nobody may enter any more.
+    /// Closes an entry: no writer may enter any more.
     pub fn invalidate(&self, index: u32) {
         let at = entry(index) + GENERATION;
         let generation = self.0.load(at, Relaxed);
@@ -117,30 +117,30 @@ impl<M: Words> ArenaHeader<M> {
         self.0.fence();
     }
 
-    /// Whether somebody writes in an entry that was shut.
+    /// Returns true if the writer in this slot writes in an entry that was closed.
     pub fn is_writing(&self, writer_index: u32, index: u32) -> bool {
-        // Y, with X in `end_write`: what he wrote is there.
+        // Y, with X in `end_write`: what the writer wrote is there.
         self.0.load(writer(writer_index) + WRITING_ENTRY, Acquire) == index + 1
     }
 
-    /// The owner waits no longer for the writer in this slot, which learns at the end of its write that what it wrote was not seen.
-    /// False if the write has ended.
+    /// Stops waiting for the writer in this slot. The writer learns at the end of its write that what it wrote was not seen.
+    /// Returns false if the write has ended.
     pub fn evict(&self, writer_index: u32, index: u32) -> bool {
         self.0.compare_exchange(writer(writer_index) + WRITING_ENTRY, index + 1, EVICTED, Relaxed)
     }
 
-    /// A domain is gone, and its writer slot free.
+    /// Frees the writer slot of a domain that is gone.
     pub fn free_writer_of(&self, domain: DomainId) {
         for at in (0..WRITERS).map(writer) {
             if self.0.load(at + DOMAIN, Relaxed) == domain.number() {
                 self.0.store(at + WRITING_ENTRY, 0, Relaxed);
-                // Z1, with Z2 in `claim_writer`: what the next one says does not come before this.
+                // Z1, with Z2 in `claim_writer`: stores of the next owner of the slot do not come before this.
                 self.0.store(at + DOMAIN, 0, Release);
             }
         }
     }
 
-    /// A writer slot: this domain's from before, or a free one.
+    /// Returns a writer slot: the one this domain already has, or a free one.
     pub fn claim_writer(&self, me: DomainId) -> Option<u32> {
         let has = |writer_index: &u32| self.0.load(writer(*writer_index) + DOMAIN, Relaxed) == me.number();
         // Z2, with Z1 in `free_writer_of`.
@@ -149,13 +149,13 @@ impl<M: Words> ArenaHeader<M> {
         (0..WRITERS).find(has).or_else(|| (0..WRITERS).find(takes))
     }
 
-    /// How often something was opened or shut.
+    /// Returns how often an entry was opened or closed.
     pub fn change_count(&self) -> u32 {
         // T, with S in `bump_changes`.
         self.0.load(CHANGES, Acquire)
     }
 
-    /// An entry and its generation, if it is open. All that it says is fetched once and checked.
+    /// Reads an entry and its generation, if it is open. All of its content is fetched once and checked.
     pub fn read_entry(&self, index: u32) -> Option<(u32, ArenaEntry)> {
         let at = entry(index);
         let word = |word: u32| self.0.load(at + word, Relaxed);
@@ -170,19 +170,19 @@ impl<M: Words> ArenaHeader<M> {
         (self.is_still_open(index, generation) && found.is_plausible()).then_some((generation, found))
     }
 
-    /// Whether all that was read before this was read while the entry was open.
+    /// Returns true if everything read before this call was read while the entry was open.
     pub fn is_still_open(&self, index: u32, generation: u32) -> bool {
         // W, with U in `invalidate`.
         self.0.load_fence();
         self.is_open(index, generation)
     }
 
-    /// Whether an entry is open now.
+    /// Returns true if an entry is open now.
     pub fn is_open(&self, index: u32, generation: u32) -> bool {
         self.0.load(entry(index) + GENERATION, Relaxed) == generation
     }
 
-    /// The domain of this writer slot says that it writes in an entry. False, and it does not, if the entry was shut.
+    /// Announces that the domain of this writer slot writes in an entry. Returns false, and withdraws this, if the entry was closed.
     pub fn begin_write(&self, writer_index: u32, index: u32, generation: u32) -> bool {
         self.0.store(writer(writer_index) + WRITING_ENTRY, index + 1, Relaxed);
         // V, with U in `invalidate`: either it sees us, or we see that it is shut.
@@ -194,14 +194,14 @@ impl<M: Words> ArenaHeader<M> {
         open
     }
 
-    /// The write is over. False if the owner has not waited for it.
+    /// Ends a write. Returns false if the owner has not waited for it.
     pub fn end_write(&self, writer_index: u32, index: u32) -> bool {
         let at = writer(writer_index) + WRITING_ENTRY;
         // X, with Y in `is_writing`.
         if self.0.compare_exchange(at, index + 1, 0, Release) {
             return true;
         }
-        // Our slot is ours again. (Should somebody else have written there, he is lying to the owner, not to us.)
+        // The slot is free again. (If another domain has written there, it lies to the owner, not to us.)
         self.0.store(at, 0, Relaxed);
         false
     }

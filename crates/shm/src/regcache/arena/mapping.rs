@@ -1,8 +1,8 @@
-//! The other side: an arena that a peer of the same owner has granted to us.
+//! The peer's side: an arena that a peer of the same owner has granted to us.
 //!
-//! We reach its memory by raw pointers: bytes are copied, numbers changed by the processor's atomic operations. Its owner and other peers may
-//! write it at any time, and may lie in its header; what they cannot do is take the pages away under us, because the file is sealed
-//! against shrinking, and have us touch anything else, because every place is checked against the file.
+//! We access its memory by raw pointers: bytes are copied, numbers are changed by atomic instructions. Its owner and other peers may
+//! write it at any time, and may write false values into its header. They cannot remove the pages, because the file is sealed
+//! against shrinking. They cannot make us touch anything else, because every position is checked against the file.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -23,11 +23,11 @@ pub struct ArenaMapping {
     /// Our writer slot.
     writer_index: Option<u32>,
     cached: HashMap<u64, CachedEntry>,
-    /// The count of changes at which all entries were looked through.
+    /// The count of changes at the last scan of all entries.
     seen_changes: Option<u32>,
 }
 
-/// An entry as we have seen it.
+/// An entry as this side has read it.
 #[derive(Debug)]
 struct CachedEntry {
     index: u32,
@@ -36,7 +36,7 @@ struct CachedEntry {
     mapping: Option<SharedMapping>,
 }
 
-/// What somebody wants to do.
+/// The access that a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessRights {
     /// Read.
@@ -57,13 +57,13 @@ impl AccessRights {
     }
 }
 
-/// The owner has closed the entry meanwhile, and did not wait: what was read may be anything, what was written may not be seen.
+/// The owner closed the entry meanwhile and did not wait: bytes read may be anything, bytes written may not be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory was closed by its owner meanwhile")]
 pub struct Evicted;
 
 impl ArenaMapping {
-    /// Looks at what a peer has sent, in the name of the domain `own_domain`, to which it was sent.
+    /// Maps the header of an arena that a peer has sent to the domain `own_domain`.
     pub fn new(file: OwnedFd, own_domain: DomainId) -> Result<Self, MapError> {
         let header = ArenaHeader::new(SharedMapping::new(Mapping::new(&file, HEADER, Access::ReadWrite)?));
         if !header.is_initialized() {
@@ -72,8 +72,8 @@ impl ArenaMapping {
         Ok(Self { file, header, own_domain, writer_index: None, cached: HashMap::new(), seen_changes: None })
     }
 
-    /// Goes where `len` bytes at `offset` of what is registered under `key` lie, to do what is wanted. None if this has to be asked
-    /// of the owner.
+    /// Begins an access to `len` bytes at `offset` of the registration with this `key`. Returns None if the owner has to be
+    /// asked to do it.
     pub fn access(&mut self, key: u64, offset: u64, len: u64, rights: AccessRights) -> Option<ArenaAccess<'_>> {
         let open = |cached: &CachedEntry| self.header.is_open(cached.index, cached.generation);
         if !self.cached.get(&key).is_some_and(open) {
@@ -108,7 +108,7 @@ impl ArenaMapping {
         entered.then_some(ArenaAccess { header: &self.header, mapping, at, index, generation, writer_index })
     }
 
-    /// Looks through all entries again, if any has changed since that was done last.
+    /// Reads all entries again, if any has changed since the last scan.
     #[cold]
     fn rescan(&mut self) {
         let changes = self.header.change_count();
@@ -126,7 +126,7 @@ impl ArenaMapping {
     }
 }
 
-/// Somebody is where he wanted to be. Leaves when it is dropped.
+/// An access in progress. Dropping it ends the access.
 #[derive(Debug)]
 pub struct ArenaAccess<'a> {
     header: &'a ArenaHeader<SharedMapping>,

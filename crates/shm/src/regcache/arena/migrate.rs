@@ -28,14 +28,14 @@ use super::super::maps::{FileId, Maps, Vma};
 use super::super::region::{pointer, refusal};
 use super::write_protect::WriteProtection;
 
-/// What `/proc/self/maps` shows for registered pages, and for those that were.
+/// The name that `/proc/self/maps` shows for pages that are or were registered.
 pub(in super::super) const NAME_IN_MAPS: &str = "/memfd:isthmus-registered (deleted)";
 const NAME: &str = "isthmus-registered";
 
 /// Bytes of the file, which is sparse: no place in it is ever used twice.
 const FILE_SIZE: u64 = 1 << 62;
 
-/// Nobody can resize it. Peers write it, so it is not sealed against that.
+/// Seals that prevent every resize. Peers write the file, so it is not sealed against writes.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Bytes that are moved at once: so long others may have to wait.
@@ -103,12 +103,12 @@ fn move_chunk(
 ) -> Result<(), ColdReason> {
     let held = protection.protect(chunk)?;
     let (start, len) = (pointer::<u8>(chunk.start), chunk.len());
-    // SAFETY: mapped and readable, as was found, and nobody writes it while it is held.
+    // SAFETY: mapped and readable, as was found, and nothing writes it while it is held.
     let bytes = unsafe { std::slice::from_raw_parts(start, len) };
     write_all(&file.memfd, bytes, offset)?;
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE | MapFlags::LOCKED;
-    // SAFETY: the new pages hold what the old ones hold: nobody can tell the difference.
+    // SAFETY: the new pages hold what the old ones hold, so no observer can tell the difference.
     if let Err(error) = unsafe { mmap(start.cast(), len, rights, flags, &file.memfd, offset) } {
         repair_mapping(file, maps, chunk, offset);
         return Err(if matches!(error, Errno::AGAIN | Errno::PERM) { ColdReason::LockLimit } else { refusal(error) });
@@ -148,7 +148,7 @@ fn discard(file: &ArenaFile, start: u64, len: usize) {
     let _ = fallocate(&file.memfd, flags, start, len as u64);
 }
 
-/// What was taken back.
+/// The result of restoring pages.
 struct Restored {
     bytes: usize,
     /// Nothing of it needs the file any more.

@@ -69,13 +69,13 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// The `len` bytes at `start`, for peers that name `key` and may do what `rights` says, [`READ`](isthmus_layout::arena::READ) and
-    /// [`WRITE`](isthmus_layout::arena::WRITE).
+    /// Names the `len` bytes at `start`, for peers that name `key`. The peers may do what `rights` says:
+    /// [`READ`](isthmus_layout::arena::READ) and [`WRITE`](isthmus_layout::arena::WRITE).
     ///
     /// # Safety
     ///
-    /// From here until it is closed nobody unmaps, moves or replaces this memory; and nobody who depends on it minds that others write
-    /// there.
+    /// From this call until the registration is closed, nothing unmaps, moves or replaces this memory. All code that depends on the
+    /// memory tolerates that others write there.
     pub unsafe fn new(start: *const u8, len: usize, key: u64, rights: u32) -> Self {
         Self { start: start.expose_provenance(), len, key, rights }
     }
@@ -91,7 +91,7 @@ pub struct RegisteredMemory {
     arena: Arc<Arena>,
     entry: u32,
     serial: NonZeroU64,
-    /// What of it lies in the file, in bytes from its start.
+    /// The part of the registration that lies in the file, in bytes from the registration's start.
     body: Range<u64>,
 }
 
@@ -123,7 +123,7 @@ impl Arena {
         rustix::io::fcntl_dupfd_cloexec(registry.arena(self.id).file(), 3)
     }
 
-    /// A peer is gone: whatever it was writing, nobody waits for that.
+    /// Removes a peer that is gone. The owner does not wait for any write of that peer.
     pub fn remove_peer(&self, peer: DomainId) {
         fork::lock().arena(self.id).free_writer_of(peer);
     }

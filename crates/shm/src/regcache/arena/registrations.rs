@@ -72,7 +72,7 @@ impl Registrations {
         self.page_ranges.iter().map(|registered| registered.range.len()).sum()
     }
 
-    /// Registers `pages`, which are those of `what`. `bytes_registered` is how many bytes lie in arenas already.
+    /// Registers `pages`, which are those of `what`. `bytes_registered` is the number of bytes already registered in arenas.
     pub(in super::super) fn register(
         &mut self,
         maps: &Maps,
@@ -109,14 +109,14 @@ impl Registrations {
         Ok(free as u32)
     }
 
-    /// The registered pages that these lie in already, if they still do.
+    /// Returns the index of the registered pages that contain these, if they are still mapped there.
     fn containing(&self, maps: &Maps, pages: &Range<usize>) -> Result<Option<usize>, ColdReason> {
         let overlaps = |other: &RegisteredPages| other.range.start < pages.end && pages.start < other.range.end;
         let Some(at) = self.page_ranges.iter().position(overlaps) else { return Ok(None) };
         let RegisteredPages { range, start, .. } = &self.page_ranges[at];
         let inside = range.start <= pages.start && pages.end <= range.end;
         let offset = start + pages.start.saturating_sub(range.start) as u64;
-        // What was unmapped while it was registered stays of no use until that is closed.
+        // Pages that were unmapped while they were registered stay unusable until their registration is closed.
         if inside && maps.is_mapped_as(pages, self.file.id(), offset)? { Ok(Some(at)) } else { Err(ColdReason::InUse) }
     }
 
@@ -125,7 +125,7 @@ impl Registrations {
         if bytes_registered.saturating_add(pages.len()) > BYTES_MAX {
             return Err(ColdReason::CacheFull);
         }
-        eligibility::check_plain(maps, pages, page)?; // The cheaper question first.
+        eligibility::check_plain(maps, pages, page)?; // The cheaper check first.
         if eligibility::check_unencumbered(maps, pages)?.0 < pages.len() {
             return Err(ColdReason::LockLimit);
         }
@@ -136,7 +136,7 @@ impl Registrations {
         Ok(self.page_ranges.len() - 1)
     }
 
-    /// Nobody may enter any more.
+    /// Closes an entry: no writer may enter any more.
     pub(super) fn invalidate(&mut self, index: u32, serial: NonZeroU64) {
         if !self.in_child && self.of(index, serial).is_some() {
             self.header.invalidate(index);
@@ -147,13 +147,13 @@ impl Registrations {
         self.entries.get_mut(index as usize)?.as_mut().filter(|entry| entry.serial == serial)
     }
 
-    /// Whether the memory of an entry lies in the file.
+    /// Returns true if the memory of an entry lies in the file.
     pub(super) fn is_in_place(&mut self, index: u32, serial: NonZeroU64) -> bool {
         !self.in_child && self.of(index, serial).is_some_and(|entry| entry.pages_start.is_some())
     }
 
-    /// An entry is over that was shut. The memory is the program's when no other entry has it, or when there is a writer that may
-    /// still write there: then the other entries have to be asked for from now on.
+    /// Removes an entry that was closed. The program gets its memory back if no other entry uses it, or if a writer may still write
+    /// there. In the latter case the remaining entries have to be accessed through the owner from now on.
     pub(in super::super) fn close(&mut self, maps: &Maps, index: u32, serial: NonZeroU64, has_writer: bool) {
         let Some(closed) = self.of(index, serial).map(|entry| *entry) else { return };
         self.entries[index as usize] = None;
@@ -167,7 +167,7 @@ impl Registrations {
         }
     }
 
-    /// The memory of such pages is the program's again. Entries that lie in it stay, shut.
+    /// Gives the memory of these pages back to the program. Entries in it stay, closed.
     fn restore(&mut self, maps: &Maps, at: usize, deadline: Instant) {
         let registered = self.page_ranges.swap_remove(at);
         for index in 0..self.entries.len() {
@@ -181,7 +181,7 @@ impl Registrations {
         migrate::restore(&self.file, maps, &registered.range, registered.start);
     }
 
-    /// All memory is the program's again, for good or because the program is about to fork.
+    /// Gives all memory back to the program: permanently, or because the program is about to fork.
     pub(in super::super) fn restore_all(&mut self, maps: &Maps) {
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         while !self.in_child && !self.page_ranges.is_empty() {
@@ -189,7 +189,7 @@ impl Registrations {
         }
     }
 
-    /// Called in a child: the file is the parent's.
+    /// Disowns the file, which belongs to the parent. Called in a child.
     pub(in super::super) fn disown_in_child(&mut self) {
         self.page_ranges.clear();
         self.in_child = true;
@@ -202,8 +202,8 @@ impl Registrations {
     }
 }
 
-/// Waits until nobody writes in an entry that was shut. False if a peer still does at the deadline: it learns, when it ends its write, that
-/// what it wrote was not seen.
+/// Waits until no writer is in an entry that was closed. Returns false if a peer still writes at the deadline. That peer learns, when it
+/// ends its write, that what it wrote was not seen.
 pub(super) fn wait_for_writers(header: &ArenaHeader<SharedMapping>, index: u32, deadline: Instant) -> bool {
     let mut alone = true;
     for writer in 0..WRITERS {

@@ -1,13 +1,13 @@
-//! Memory that nobody writes for a moment, though threads of the program may want to.
+//! Blocks writes to a memory range for a short time, while threads of the program may want to write it.
 //!
-//! Where there is no other thread, nobody does. Else the kernel has whoever writes wait, be it a thread or a system call of one
-//! (`userfaultfd(2)`, write-protection); that needs `vm.unprivileged_userfaultfd = 1` or CAP_SYS_PTRACE, and where it is refused, the memory
-//! stays where it is. What only answers faults of threads themselves is not enough: then system calls that write there would fail.
+//! Without other threads there is nothing to block. Otherwise the kernel makes every writing thread wait, also within a system call
+//! (`userfaultfd(2)`, write protection). This needs `vm.unprivileged_userfaultfd = 1` or CAP_SYS_PTRACE; where it is refused, the memory
+//! stays where it is. A userfaultfd that handles only faults from user mode is not enough, because system calls that write there would fail.
 //!
-//! The thread that holds the memory must not write it either. So it handles no signal meanwhile, and memory with its stack is refused.
+//! The thread that holds the memory must not write it either. It therefore blocks its signals, and memory with its stack is refused.
 //!
-//! A device, or the kernel on behalf of one, that was told before to write into this memory (`O_DIRECT`, `io_uring`) waits for nobody: that
-//! a program must not have under way in memory that it registers.
+//! A device, or the kernel on behalf of one, that was earlier told to write into this memory (`O_DIRECT`, `io_uring`) does not wait. A
+//! program must not have such an operation under way in memory that it registers.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use super::super::eligibility;
 use super::super::maps::Maps;
 use super::super::region::refusal;
 
-/// Write-protects a range, a chunk at a time. Undone when it is dropped.
+/// Write-protects a range, one chunk at a time. Dropping it undoes that.
 pub(super) struct WriteProtection {
     userfaultfd: Option<Userfaultfd>,
     _signals_blocked: SignalsBlocked,
@@ -36,12 +36,12 @@ impl WriteProtection {
         if stack.start < range.end && range.start < stack.end {
             return Err(ColdReason::SpecialMemory);
         }
-        // A thread can only be made by another one: where there is none, there will be none.
+        // Only another thread could create a thread, so a single-threaded process stays single-threaded.
         let userfaultfd = if eligibility::is_single_threaded()? { None } else { Some(Userfaultfd::new(range)?) };
         Ok(Self { userfaultfd, _signals_blocked: SignalsBlocked::new() })
     }
 
-    /// Nothing writes the chunk until this is dropped.
+    /// Protects the chunk: nothing writes it until the result is dropped.
     pub(super) fn protect(&self, chunk: &Range<usize>) -> Result<ProtectedRange<'_>, ColdReason> {
         if let Some(userfaultfd) = &self.userfaultfd {
             userfaultfd.protect(chunk)?;
@@ -63,7 +63,7 @@ impl Drop for ProtectedRange<'_> {
     }
 }
 
-/// Has whoever writes wait. When it is dropped, nobody does any more.
+/// Makes every thread that writes wait. Dropping it lets all of them continue.
 struct Userfaultfd(OwnedFd);
 
 impl Userfaultfd {
@@ -72,13 +72,13 @@ impl Userfaultfd {
             Errno::PERM | Errno::NOSYS => ColdReason::Threads,
             error => refusal(error),
         };
-        // SAFETY: what it is used for is below.
+        // SAFETY: the descriptor is used as below.
         let fd = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }.map_err(forbidden)?;
         let mut api = UffdioApi { api: API, features: WP_UNPOPULATED, ioctls: 0 };
         // SAFETY: the request has this number and this layout.
         unsafe { ioctl(&fd, Updater::<{ UFFDIO_API }, UffdioApi>::new(&mut api)) }.map_err(refusal)?;
         let mut register = UffdioRegister { range: UffdioRange::of(range), mode: REGISTER_WP, ioctls: 0 };
-        // SAFETY: as above. Changes nothing for anybody until something is protected.
+        // SAFETY: as above. Changes nothing for any thread until a range is protected.
         unsafe { ioctl(&fd, Updater::<{ UFFDIO_REGISTER }, UffdioRegister>::new(&mut register)) }.map_err(refusal)?;
         Ok(Self(fd))
     }
@@ -87,10 +87,10 @@ impl Userfaultfd {
         self.write_protect(chunk, WRITEPROTECT_WP).map_err(refusal)
     }
 
-    /// Lets those go on who wait, in whatever pages are there now.
+    /// Lets the waiting threads continue, in whatever pages are mapped now.
     fn release(&self, chunk: &Range<usize>) {
         if self.write_protect(chunk, 0).is_err() {
-            // Not the old pages any more.
+            // The old pages are replaced already.
             let mut woken = UffdioRange::of(chunk);
             // SAFETY: as above. It cannot fail: the range is one.
             let _ = unsafe { ioctl(&self.0, Updater::<{ UFFDIO_WAKE }, UffdioRange>::new(&mut woken)) };
@@ -99,7 +99,7 @@ impl Userfaultfd {
 
     fn write_protect(&self, chunk: &Range<usize>, mode: u64) -> rustix::io::Result<()> {
         let mut protect = UffdioWriteprotect { range: UffdioRange::of(chunk), mode };
-        // SAFETY: as above. Who writes there waits until it is released, or this is dropped.
+        // SAFETY: as above. A thread that writes there waits until it is released, or this is dropped.
         unsafe { ioctl(&self.0, Updater::<{ UFFDIO_WRITEPROTECT }, UffdioWriteprotect>::new(&mut protect)) }
     }
 }
@@ -107,7 +107,7 @@ impl Userfaultfd {
 // linux/userfaultfd.h.
 
 const API: u64 = 0xaa;
-/// Also pages that are not there yet.
+/// Covers pages that are not populated yet, too.
 const WP_UNPOPULATED: u64 = 1 << 13;
 const REGISTER_WP: u64 = 1 << 1;
 const WRITEPROTECT_WP: u64 = 1 << 0;
@@ -149,7 +149,7 @@ struct UffdioWriteprotect {
     mode: u64,
 }
 
-/// No signal is handled by this thread until this is dropped.
+/// Blocks all signals of this thread until it is dropped.
 struct SignalsBlocked(SignalSet);
 
 impl SignalsBlocked {

@@ -32,7 +32,7 @@ pub(crate) fn names() -> Done {
     Ok(())
 }
 
-/// Messages that have no place where they come, about channels that are somebody else's.
+/// Sends messages that are not allowed in this state, about channels of other domains.
 pub(crate) fn send_out_of_order(attack: &mut Attack) -> Done {
     let answered = |what: &str, outcome: Result<(), Reason>| {
         print_fact(&format!("{what}: {}", outcome.map_or_else(|reason| reason.name(), |()| "DONE")));
@@ -159,7 +159,7 @@ pub(crate) fn stop_reading() -> Done {
     Ok(())
 }
 
-/// The same for reports, each of which is long.
+/// Floods the daemon with requests for reports, each of which is long.
 pub(crate) fn flood_queries() -> Done {
     let us = RawConnection::connect_and_attach(Some("inquisitive"))?;
     let crowd = (0..60)
@@ -201,7 +201,7 @@ pub(crate) fn connect_to_all(attack: &mut Attack) -> Done {
     Ok(())
 }
 
-/// Comes back as somebody who it never was.
+/// Tries to resume as a domain that this process never was.
 pub(crate) fn forge_tickets(attack: &mut Attack) -> Done {
     let mut us = RawConnection::connect_and_attach(Some("forger"))?;
     let victim = us.raw.lookup(&attack.victim)?;

@@ -73,7 +73,7 @@ pub(crate) fn send_wrong_fds(attack: &mut Attack) -> Done {
     too_many(attack)
 }
 
-/// Resumes a domain whose connection has ended, as soon as the daemon has seen that it has.
+/// Resumes a domain that lost its connection, as soon as the daemon has seen the loss.
 fn resume_with(welcome: &Welcome, fds: &[BorrowedFd<'_>]) -> anyhow::Result<Result<(), Reason>> {
     loop {
         match RawConnection::connect_and_greet()?.attach(Attached::resume(welcome), fds)? {
@@ -130,7 +130,7 @@ fn send_fds(raw: &RawConnection, packet: &[u8], fds: Vec<OwnedFd>) {
     }
 }
 
-/// Sends descriptors whose closing takes for ever, where one is expected, where none is, and too many at once.
+/// Sends descriptors that take forever to close: where one is expected, where none is, and too many at once.
 pub(crate) fn keep_fds_in_flight() -> Done {
     for count in [1, 8] {
         let us = RawConnection::connect_and_attach(None)?;
@@ -179,7 +179,7 @@ pub(crate) fn grants(attack: &mut Attack) -> Done {
     Ok(())
 }
 
-/// Tries to take shared memory away from under those who have it mapped.
+/// Tries to shrink shared memory under the processes that have it mapped.
 pub(crate) fn shrink(attack: &mut Attack) -> Done {
     let mut us = RawConnection::connect_and_attach(None)?;
     let victim = us.raw.lookup(&attack.victim)?;

@@ -14,7 +14,7 @@ use rustix::net::SendFlags;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Fills a doorbell and makes whoever rings it carelessly wait. Answers what it was.
+/// Fills a doorbell, so that a careless ringer blocks. Returns the kind of the doorbell.
 fn fill_eventfd(bell: &OwnedFd) -> anyhow::Result<&'static str> {
     let flags = rustix::fs::fcntl_getfl(bell)?;
     let kind = match rustix::net::sockopt::socket_type(bell) {
@@ -35,7 +35,7 @@ fn fill_eventfd(bell: &OwnedFd) -> anyhow::Result<&'static str> {
     Ok(kind)
 }
 
-/// Fills every doorbell we hold, makes it blocking, and claims to sleep on all of ours: whoever sends us anything has to ring.
+/// Fills every doorbell we hold, makes it blocking, and claims to sleep on all of ours: a domain that sends us anything has to ring.
 pub(crate) fn fill(attack: &mut Attack) -> Done {
     let mut us = RawConnection::connect_and_attach(Some("bells"))?;
     us.raw
@@ -67,7 +67,7 @@ pub(crate) fn fill(attack: &mut Attack) -> Done {
     Ok(())
 }
 
-/// Sends descriptors whose closing takes for ever to a peer that expects rings.
+/// Sends descriptors that take forever to close to a peer that expects rings.
 pub(crate) fn pass_fds_in_doorbell(attack: &mut Attack) -> Done {
     let mut us = RawConnection::connect_and_attach(None)?;
     let victim = us.raw.lookup(&attack.victim)?;

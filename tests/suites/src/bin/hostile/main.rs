@@ -36,7 +36,7 @@ impl Attack {
         Self { victim: victim.cloned().unwrap_or_default(), chance }
     }
 
-    /// So many bytes, any.
+    /// Returns `count` random bytes.
     fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count.div_ceil(8)).flat_map(|_| self.chance.bits().to_le_bytes()).take(count).collect()
     }

@@ -48,7 +48,7 @@ struct AttackerSide {
 impl AttackerSide {
     fn notify(&self) {
         self.peer_ready_bit.set();
-        self.bell.ring(); // Whether somebody sleeps there or not.
+        self.bell.ring(); // Whether the peer sleeps there or not.
     }
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn records(attack: &mut Attack) -> Done {
         }
         side.notify();
         if round % 2 == 0 {
-            // Most of them cannot be; the few that can reach nobody, or somebody who counts them.
+            // Most of them cannot be; the few that can have no receiver, or one that counts them.
             ended += u32::from(!us.raw.send_raw(&[0; 3], &[]));
         }
     }
@@ -158,7 +158,7 @@ pub(crate) fn records(attack: &mut Attack) -> Done {
 /// A word that may mean something where it stands.
 fn word(attack: &mut Attack, at: u64, victim: u32) -> u32 {
     match (at, attack.chance.below(4)) {
-        (1, 0..3) => victim, // Whom it is for, on the daemon path: never one of the honest pair.
+        (1, 0..3) => victim, // The destination, on the daemon path: never one of the honest pair.
         (1, _) => u32::MAX - attack.chance.below(3) as u32,
         (_, 0) => attack.chance.bits() as u32,
         (_, 1) => attack.chance.below(70_000) as u32,

@@ -115,7 +115,8 @@ impl RawConnection {
         })
     }
 
-    /// The same for what nothing is answered to but a refusal: the answer to a harmless question tells that there was none.
+    /// Sends a message that is answered by a refusal or not at all: the reply to a harmless request sent after it shows that there was
+    /// none.
     pub(crate) fn send_and_check(&mut self, message: impl Into<ToDaemon>) -> anyhow::Result<Option<Reason>> {
         let serial = self.say(message, &[])?;
         let probe = self.say(Lookup { name: name("nobody of this name") }, &[])?;
