@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
     let context = CiContext { logs, fuzz_s: args.fuzz_s.unwrap_or(if args.long { 120 } else { 10 }) };
     let mut report = Report::default();
-    let jobs = plan.lay_ground(&context, &mut report)?;
+    let jobs = plan.run_first_steps(&context, &mut report)?;
     jobs.iter().for_each(|(_, job)| report.expect(job.step));
     let processors = schedule::processors();
     let threads = processors.min(THREADS_MAX);

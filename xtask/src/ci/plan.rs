@@ -29,10 +29,10 @@ pub(super) struct Job {
     pub(super) step: &'static str,
     /// The name of its log.
     log: String,
-    what: What,
+    what: JobWork,
 }
 
-enum What {
+enum JobWork {
     Runs(Run),
     Tests(Binary),
 }
@@ -62,7 +62,7 @@ impl Plan {
     }
 
     /// Runs the steps that others need, and returns the jobs of all others in the order in which they should start.
-    pub(super) fn lay_ground(&self, context: &CiContext, report: &mut Report) -> Result<Vec<(Cost, Job)>> {
+    pub(super) fn run_first_steps(&self, context: &CiContext, report: &mut Report) -> Result<Vec<(Cost, Job)>> {
         let mut built: Option<Vec<Binary>> = None;
         let with_walk = !self.long && self.steps.iter().any(|step| step.name == "walk");
         for step in &self.steps {
@@ -86,9 +86,9 @@ impl Plan {
         // What measures comes last: until then there is always something that fits beside what runs.
         jobs.sort_by_key(|(cost, job)| match (&job.what, cost) {
             (_, Cost::Alone) => 3,
-            (What::Tests(binary), _) if binary.is_first() => 0,
-            (What::Runs(_), _) => 1,
-            (What::Tests(_), _) => 2,
+            (JobWork::Tests(binary), _) if binary.is_first() => 0,
+            (JobWork::Runs(_), _) => 1,
+            (JobWork::Tests(_), _) => 2,
         });
         Ok(jobs)
     }
@@ -104,7 +104,7 @@ impl Plan {
         let job = |cost, log: &str, what| (cost, Job { step: step.name, log: log.to_owned(), what });
         let others = match step.kind {
             StepKind::First(_) => return,
-            StepKind::Beside(cost, run) => return jobs.push(job(cost, step.name, What::Runs(run))),
+            StepKind::Beside(cost, run) => return jobs.push(job(cost, step.name, JobWork::Runs(run))),
             StepKind::Tests(others) => others,
             StepKind::TestsWith(fetch) => {
                 let (outcome, took) = timed(|| fetch(&context.log(step.name)));
@@ -119,11 +119,11 @@ impl Plan {
         };
         let own = built.iter().filter(|binary| binary.step == step.name && self.wants(binary));
         let name = |binary: &Binary| format!("{}-{}-{}", step.name, binary.package.name, binary.target);
-        jobs.extend(own.map(|binary| job(binary.cost(), &name(binary), What::Tests(binary.clone()))));
+        jobs.extend(own.map(|binary| job(binary.cost(), &name(binary), JobWork::Tests(binary.clone()))));
         if !self.long {
             let others = others.iter();
             jobs.extend(
-                others.map(|(name, run)| job(Cost::Builds, &format!("{}-{name}", step.name), What::Runs(*run))),
+                others.map(|(name, run)| job(Cost::Builds, &format!("{}-{name}", step.name), JobWork::Runs(*run))),
             );
         }
     }
@@ -155,8 +155,8 @@ impl Job {
     pub(super) fn run(&self, context: &CiContext, threads: usize, long: bool) -> Outcome {
         let log = context.log(&self.log);
         let outcome = match &self.what {
-            What::Runs(run) => run(&log),
-            What::Tests(binary) => {
+            JobWork::Runs(run) => run(&log),
+            JobWork::Tests(binary) => {
                 let of = format!("{} {}", binary.package.name, binary.target);
                 log.run_timed(binary.command(long), threads).map(|outcome| outcome.timed_in(&of))
             }
