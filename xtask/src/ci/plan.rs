@@ -12,7 +12,7 @@ use super::steps::{self, Run, STEPS, Step, StepKind};
 use super::workspace::{self, Package};
 use super::{Args, Report};
 
-/// Ground steps that all steps with test programs need.
+/// The steps that run first because all steps with test programs need their results.
 const NEEDED: [&str; 2] = ["build", "abi"];
 
 /// The steps of one run.
