@@ -96,17 +96,17 @@ impl XenTestbed {
         listed["pairs"].as_array().into_iter().flatten().filter_map(path).collect()
     }
 
-    /// Waits until the one pair that there is has a channel.
+    /// Waits until the only pair of domains has a channel.
     pub fn until_channel(&mut self) {
         let found = eventually(timeout(), || self.paths() == ["channel"]);
         found.unwrap_or_else(|_| panic!("{}", self.list("channel")));
     }
 
-    /// Waits until the program that [`Self::start_programs`] began needs no daemon any more: it says more while the backend passes nothing on. A
-    /// channel is open before that, as soon as the one side has it; the other side hears of it by the daemons.
+    /// Waits until the program of [`Self::start_programs`] needs no daemon any more: it prints further lines while the backend forwards
+    /// nothing. A channel is listed as soon as one end has it; the daemons notify the other end later.
     pub fn until_direct_path(&mut self, client: &str) {
         self.until_channel();
-        let look = |bed: &mut Self| (bed.xen.run_in_guest(client, "wc -l </tmp/client"), bed.forwarded_bytes());
+        let look = |bed: &mut Self| (bed.lines_of_client(client), bed.forwarded_bytes());
         let mut last = look(self);
         let past = eventually(timeout(), || {
             let now = look(self);
@@ -114,6 +114,15 @@ impl XenTestbed {
             before.0 != last.0 && before.1 == last.1
         });
         past.unwrap_or_else(|_| panic!("{last:?}"));
+    }
+
+    /// Returns the number of lines that the program of [`Self::start_programs`] has printed. Fails if the program has ended: then nothing
+    /// that a test waits for can happen any more.
+    pub fn lines_of_client(&mut self, client: &str) -> usize {
+        let order =
+            "grep -q . /proc/$(cat /tmp/client.pid)/cmdline || { cat /tmp/client; false; } && wc -l </tmp/client";
+        let said = self.xen.run_in_guest(client, order);
+        said.last().and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("{said:?}"))
     }
 
     /// Runs a program's serving side while `client` runs the other one, with these arguments, and returns what that says.
