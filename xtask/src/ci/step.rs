@@ -19,8 +19,9 @@ const COMMAND_S_MAX: u32 = 3600;
 /// The pause between two reads of the output of a command.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Lines of a failed command's log that are shown, at most.
-const LOG_TAIL_LINES: usize = 100;
+/// The number of lines at the beginning and at the end of a failed command's log that are shown. The end is longer because a test's panic
+/// follows what it printed before.
+const SHOWN_LINES: [usize; 2] = [15, 60];
 
 /// Where the steps run.
 pub(super) struct CiContext {
@@ -275,9 +276,12 @@ fn failed_test_lines(text: &str) -> Vec<&str> {
     }
     if shown.is_empty() {
         shown = lines;
-        shown.drain(..shown.len().saturating_sub(LOG_TAIL_LINES));
+        shown.drain(..shown.len().saturating_sub(SHOWN_LINES[1]));
     }
-    shown.truncate(LOG_TAIL_LINES);
+    let [first, last] = SHOWN_LINES;
+    if shown.len() > first + last {
+        shown.splice(first..shown.len() - last, ["…"]);
+    }
     shown
 }
 
@@ -347,6 +351,10 @@ mod tests {
         assert!(shown.contains(&"panicked") && !shown.contains(&"fine"));
         assert_eq!(shown.last(), Some(&"test result: FAILED. 1 passed; 1 failed; 0 ignored"));
         assert_eq!(failed_test_lines("one\ntwo\n"), ["one", "two"]);
+        let talkative = format!("failures:\n---- bad stdout ----\n{}panicked\n", "a line\n".repeat(1000));
+        let shown = failed_test_lines(&talkative);
+        assert_eq!((shown[1], shown.last()), ("---- bad stdout ----", Some(&"panicked")));
+        assert_eq!(shown.len(), SHOWN_LINES[0] + 1 + SHOWN_LINES[1]);
     }
 
     fn log(folder: &Path) -> Log {
@@ -365,7 +373,7 @@ mod tests {
         let outcome = log(folder.path()).run(shell("seq 140; exit 3")).unwrap();
         assert_eq!(outcome.counts().failed, 1);
         let shown = outcome.detail().unwrap();
-        assert!(shown.starts_with("41\n") && shown.ends_with("\n140"), "{shown}");
+        assert!(shown.starts_with("81\n") && shown.ends_with("\n140"), "{shown}");
     }
 
     #[test]

@@ -55,8 +55,8 @@ pub(super) const STEPS: [Step; 18] = [
     step("clippy", "no warning of rustc or clippy", true, StepKind::Beside(Cost::Builds, clippy)),
     step("test", "tests of every crate", true, StepKind::Tests(&[("doc", test_docs), ("xdp", test_features)])),
     step("suites", "tests of the built programs, in namespaces", true, StepKind::Tests(&[])),
-    step("hosts", "MX between hosts made of namespaces", true, StepKind::Tests(&[])),
-    step("mpi", "stock MPIs on the libfabric provider", false, StepKind::Tests(&[])),
+    step("mx", "MX between hosts made of namespaces", true, StepKind::Tests(&[])),
+    step("fabric", "stock MPIs on the libfabric provider", false, StepKind::Tests(&[])),
     step("walk", "docs/walk.md is the way of a message", false, StepKind::Tests(&[])),
     step("loom", "every interleaving of the shared-memory code", false, StepKind::Beside(Cost::Builds, loom)),
     step(
