@@ -1,4 +1,4 @@
-//! The steps of a message through the code, noted for the test that keeps `docs/walk.md` true.
+//! The steps of a message through the code, noted for the test that keeps `docs/design/walk.md` true.
 //!
 //! `step!("push")` is nothing at all, except in builds with `--cfg isthmus_walk`: there it notes where it stands.
 

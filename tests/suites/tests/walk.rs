@@ -1,9 +1,9 @@
-//! `docs/walk.md` is true: a real message passes the functions it names, in that order, and no other noted step.
+//! `docs/design/walk.md` is true: a real message passes the functions it names, in that order, and no other noted step.
 
 /// The functions that the document names, in order: each numbered item begins with a link, and the link's text is a function.
 #[cfg(isthmus_walk)]
 fn documented() -> Vec<String> {
-    let text = include_str!("../../../docs/walk.md");
+    let text = include_str!("../../../docs/design/walk.md");
     let named = |line: &str| {
         let (number, rest) = line.split_once(". [`")?;
         number.parse::<u32>().ok()?;

@@ -57,7 +57,7 @@ pub(super) const STEPS: [Step; 18] = [
     step("suites", "tests of the built programs, in namespaces", true, StepKind::Tests(&[])),
     step("mx", "MX between hosts made of namespaces", true, StepKind::Tests(&[])),
     step("fabric", "stock MPIs on the libfabric provider", false, StepKind::Tests(&[])),
-    step("walk", "docs/walk.md is the way of a message", false, StepKind::Tests(&[])),
+    step("walk", "docs/design/walk.md is the way of a message", false, StepKind::Tests(&[])),
     step("loom", "every interleaving of the shared-memory code", false, StepKind::Beside(Cost::Builds, loom)),
     step(
         "miri",
