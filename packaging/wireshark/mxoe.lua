@@ -1,6 +1,6 @@
 -- MX over Ethernet for Wireshark and tshark: ethertype 0x86DF, and the same frames carried by UDP (port 34527).
 --
--- Isthmus, Apache-2.0 OR MIT. docs/capture.md says how to install it and what it shows; docs/spec/mxoe.md has the layouts.
+-- Isthmus, Apache-2.0 OR MIT. docs/operate/capture.md says how to install it and what it shows; docs/spec/mxoe.md has the layouts.
 -- Tested with Wireshark 4.0, whose Lua is 5.2; nothing in it is meant to need that one: 4.4 and later have Lua 5.4.
 --
 -- A frame that a board drops without an answer has `mxoe.malformed`, whose value is the reason that the daemon counts it under.

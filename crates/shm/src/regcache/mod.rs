@@ -73,7 +73,7 @@
 //! read them, core dumps do not have them, and they cannot be made executable. So this is for programs that ask for it.
 //!
 //! A grant lets the peer read what the program writes into that buffer *later*, until the region is given back. That
-//! is for domains of one owner only (THREAT-MODEL.md).
+//! is for domains of one owner only (docs/security/threat-model.md).
 
 pub mod arena;
 mod eligibility;
