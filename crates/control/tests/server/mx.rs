@@ -1,5 +1,7 @@
 //! MX endpoint numbers: claimed, found, given back, claimed again after a restart.
 
+use std::collections::BTreeSet;
+
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
 use isthmus_layout::reason::Reason;
@@ -243,6 +245,32 @@ fn metrics_include_mx_board_counters() {
     });
     let missing = metrics.iter().find(|metric| !text.contains(*metric));
     assert!(late.is_ok(), "{missing:?} is not in\n{text}");
+}
+
+#[test]
+fn metrics_page_and_daemon_have_the_same_metrics() {
+    const ONLY_WHEN_COUNTED: [&str; 3] =
+        ["isthmus_control_reasons_total", "isthmus_ring_drops_total", "isthmus_ring_violations_total"];
+    let page = include_str!("../../../../docs/operate/metrics.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let documented: BTreeSet<&str> = rows.map(|(name, _)| name).collect();
+    let bed = beside_a_silent_peer("");
+    let (mut domain, _) = bed.attached("a");
+    domain.mx_any(0).unwrap();
+    assert_eq!(domain.mx_connect_to_silent(1), []);
+    let mut client = bed.greeted();
+    // The counters of workers are published with a delay.
+    let mut text = String::new();
+    let published = eventually(Deadline::secs(GIVE_UP_S), || {
+        text = client.report::<MetricsText>(Topic::Metrics, &[]).unwrap().text;
+        text.contains("isthmus_mx_served_endpoints{")
+    });
+    assert!(published.is_ok(), "{text}");
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let served: BTreeSet<&str> = samples.filter_map(|line| line.split(['{', ' ']).next()).collect();
+    assert_eq!(served.difference(&documented).collect::<Vec<_>>(), [] as [&&str; 0], "not on the page");
+    let absent = documented.difference(&served).filter(|name| !ONLY_WHEN_COUNTED.contains(name));
+    assert_eq!(absent.collect::<Vec<_>>(), [] as [&&str; 0], "not in\n{text}");
 }
 
 #[test]
