@@ -3,14 +3,14 @@
 //! ```text
 //!   domain ───── the program's side of its daemon: attach, poll, wait, detach
 //!   core ─────── all of a domain's state, and the one iteration (`Core::progress`) in which everything happens
-//!   options ──── how to attach, with the environment's say
+//!   options ──── options of an attachment, from the program and the environment
 //!   connect ──── finding the daemon's socket, starting a daemon for this user
 //!   control, notifications ── requests over that socket, and unsolicited messages of the daemon
-//!   resume ───── a daemon that goes away, and one that comes back
-//!   peer, peer_table ── another domain: by which path, what is queued, what is under way
+//!   resume ───── reattaching to a daemon that was restarted
+//!   peer, peer_table ── another domain: its path, queued messages, pending messages
 //!   send, receive, rendezvous ── records out, records in, messages too long for the slab
 //!   remote_memory ── memory that peers read and write directly
-//!   matcher, inorder ── which receive a message goes to: what protocols on top bring, and the simplest one
+//!   matcher, inorder ── the choice of the receive for a message: the trait for protocols on top, and the simplest one
 //!   mx ───────── MX endpoint numbers: claimed, looked up
 //!   sleep ────── what to sleep on, and the descriptor that a program may put into its own epoll set
 //! ```
@@ -49,7 +49,7 @@ pub use domain::{Domain, Message};
 pub use error::{AttachError, Refusal};
 pub use inorder::InOrder;
 pub use isthmus_channel::{AdaptiveSpin, PollBackoff, WaitMode};
-pub use isthmus_layout::control::Topic;
+pub use isthmus_layout::control::{Name, Topic};
 pub use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex, reason::Reason};
 pub use isthmus_shm::Buffer;
 pub use isthmus_shm::regcache::arena;

@@ -42,12 +42,45 @@ pub enum BinaryError {
 
 /// The path of the program `name` of the workspace's package `package`.
 pub fn binary(package: &str, name: &str) -> Result<PathBuf, BinaryError> {
+    built(package, Kind::Bin, name)
+}
+
+/// The path of the example `name` of the workspace's package `package`.
+pub fn example(package: &str, name: &str) -> Result<PathBuf, BinaryError> {
+    built(package, Kind::Example, name)
+}
+
+/// The kind of a target of cargo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Bin,
+    Example,
+}
+
+impl Kind {
+    fn option(self) -> &'static str {
+        match self {
+            Self::Bin => "--bin",
+            Self::Example => "--example",
+        }
+    }
+
+    /// The path of a target below the folder of its profile.
+    fn path(self, name: &str) -> PathBuf {
+        match self {
+            Self::Bin => name.into(),
+            Self::Example => Path::new("examples").join(name),
+        }
+    }
+}
+
+fn built(package: &str, kind: Kind, name: &str) -> Result<PathBuf, BinaryError> {
     static FOUND: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner); // Held while building: others wait for that.
     if let Some(path) = found.get(name) {
         return Ok(path.clone());
     }
-    let path = find(package, name)?;
+    let path = find(package, kind, name)?;
     if !path.is_file() {
         return Err(BinaryError::Missing { name: name.into(), path });
     }
@@ -55,9 +88,9 @@ pub fn binary(package: &str, name: &str) -> Result<PathBuf, BinaryError> {
     Ok(path)
 }
 
-fn find(package: &str, name: &str) -> Result<PathBuf, BinaryError> {
+fn find(package: &str, kind: Kind, name: &str) -> Result<PathBuf, BinaryError> {
     if let Some(dir) = std::env::var_os("ISTHMUS_BIN_DIR") {
-        return Ok(Path::new(&dir).join(name));
+        return Ok(Path::new(&dir).join(kind.path(name)));
     }
     if let Some(path) = std::env::var_os(format!("CARGO_BIN_EXE_{name}")) {
         return Ok(path.into());
@@ -66,14 +99,14 @@ fn find(package: &str, name: &str) -> Result<PathBuf, BinaryError> {
     let executable = std::env::current_exe().map_err(system)?;
     let place = Place::of(&executable)
         .ok_or_else(|| BinaryError::Missing { name: name.into(), path: executable.with_file_name(name) })?;
-    let path = place.folder.join(name);
+    let path = place.folder.join(kind.path(name));
     // Run by cargo, we let it bring the program up to date. Run by hand, we take what is there.
     let cargo = match std::env::var_os("CARGO") {
         Some(cargo) => PathBuf::from(cargo),
         None if path.is_file() => return Ok(path),
         None => PathBuf::from("cargo"),
     };
-    let output = place.build(cargo, package, name).output().map_err(system)?;
+    let output = place.build(cargo, package, kind, name).output().map_err(system)?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(BinaryError::Build { name: name.into(), stderr });
@@ -111,9 +144,9 @@ impl Place {
         Some(Self { target: target.into(), triple, profile: profile.into(), folder: folder.into() })
     }
 
-    fn build(&self, cargo: PathBuf, package: &str, name: &str) -> Command {
+    fn build(&self, cargo: PathBuf, package: &str, kind: Kind, name: &str) -> Command {
         let mut command = Command::new(cargo);
-        command.args(["build", "--quiet", "--package", package, "--bin", name, "--profile", &self.profile]);
+        command.args(["build", "--quiet", "--package", package, kind.option(), name, "--profile", &self.profile]);
         command.arg("--target-dir").arg(&self.target);
         if let Some(triple) = &self.triple {
             command.args(["--target", triple]);

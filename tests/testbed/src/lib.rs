@@ -50,7 +50,7 @@ mod seeded_random;
 mod spawner;
 mod view;
 
-pub use binary::{BinaryError, binary};
+pub use binary::{BinaryError, binary, example};
 pub use daemon::{DaemonPlan, DaemonProcess, DaemonProcessError, StoppedDaemon};
 pub use deadline::{Deadline, TimedOut, eventually, eventually_some};
 pub use extent::short_or_long;

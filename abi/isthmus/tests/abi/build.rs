@@ -33,10 +33,15 @@ pub(crate) fn library() -> &'static Path {
 
 /// The program of `tests/c/NAME.c`, linked with the library.
 pub(crate) fn program(name: &str, into: &Scratch) -> PathBuf {
-    let program = into.join(name);
+    compile(&package().join(format!("tests/c/{name}.c")), into)
+}
+
+/// The program of one source file, linked with the library.
+pub(crate) fn compile(source: &Path, into: &Scratch) -> PathBuf {
+    let program = into.join(source.file_stem().unwrap());
     let mut cc = cc();
     cc.args(["-std=gnu11", "-O1", "-g", "-pthread", "-o"]).arg(&program);
-    cc.arg(package().join(format!("tests/c/{name}.c"))).arg("-L").arg(library()).arg("-listhmus");
+    cc.arg(source).arg("-L").arg(library()).arg("-listhmus");
     cc.arg(format!("-Wl,-rpath,{}", library().display()));
     let output = cc.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

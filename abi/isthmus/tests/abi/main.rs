@@ -3,6 +3,7 @@
 
 mod build;
 mod header;
+mod hello;
 mod layout;
 mod programs;
 mod symbols;

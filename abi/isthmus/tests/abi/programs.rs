@@ -5,14 +5,14 @@ use isthmus_testbed::{DaemonProcess, Deadline, Exit, Finished, Limit, Proc, Scra
 
 const CONFIG: &str = "[daemon]\nsocket = \"{socket}\"\nruntime_dir = \"{state}\"\n";
 
-fn patience() -> Deadline {
+pub(crate) fn patience() -> Deadline {
     Deadline::secs(60)
 }
 
 /// A daemon and a place for programs.
-fn daemon() -> (Scratch, DaemonProcess) {
+pub(crate) fn daemon() -> (Scratch, DaemonProcess) {
     let scratch = Scratch::new().unwrap();
-    binary("isthmusd", "isthmusd").unwrap(); // Building it is not part of anybody's patience.
+    binary("isthmusd", "isthmusd").unwrap(); // Built before the time limit of a test starts.
     let daemon = DaemonProcess::on(&scratch).config(CONFIG).start(patience()).unwrap();
     (scratch, daemon)
 }
@@ -69,13 +69,13 @@ fn threads_share_a_domain_however_it_waits() {
 }
 
 #[test]
-fn a_limit_on_descriptors_is_named() {
+fn names_the_limit_of_descriptors() {
     let (scratch, daemon) = daemon();
     let talker = program("pingpong", &scratch);
     let mut named = false;
     for files in 5..100 {
         let talk =
-            daemon.launch_on_host(&talker).args(["talk", "nobody"]).limit(Limit::OpenFiles(files)).spawn().unwrap();
+            daemon.launch_on_host(&talker).args(["talk", "absent"]).limit(Limit::OpenFiles(files)).spawn().unwrap();
         let Finished { exit, stderr, .. } = talk.finish(patience()).unwrap();
         assert_eq!(exit, Exit::Code(1), "{files} files: {stderr}");
         if stderr.contains("[no-such-domain]") {

@@ -1,13 +1,13 @@
-//! The examples, run as their readers would.
+//! The programs of `examples/mx`, and those of `examples/hello` that use MX, run as their readers would.
 
 use isthmus_testbed::{DaemonProcess, Exit, Proc};
 
-use crate::build::{done, example, headers, library, root};
+use crate::build::{compiled, done, example, headers, library, root};
 use crate::run::{daemon, launch_on_host, timeout};
 
 const NAMES: [&str; 7] = ["mx_alltoall", "mx_info", "mx_loop", "mx_pingpong", "mx_stream", "mx_waitany", "mx_wakeup"];
 
-/// What has to be the same under each: how messages travel between processes of one machine.
+/// The ways of messages between processes of one machine. Results have to be the same under each.
 const PATH_VARIANTS: [&[(&str, &str)]; 3] = [&[], &[("MX_DISABLE_SHMEM", "1")], &[("MX_RCACHE", "0")]];
 
 #[track_caller]
@@ -52,7 +52,7 @@ fn pingpong_measures_each_size_and_loses_no_byte() {
 }
 
 #[test]
-fn stream_delivers_all_in_order() {
+fn stream_delivers_all_messages_in_order() {
     for variables in PATH_VARIANTS {
         for size in ["0", "8", "4000", "32768", "32769", "1048576"] {
             let count = if size.len() > 5 { "20" } else { "200" };
@@ -102,6 +102,32 @@ fn info_names_boards_and_counters() {
 }
 
 #[test]
+fn hello_client_gets_a_reply_from_a_running_server() {
+    let [server, client] =
+        ["server", "client"].map(|role| compiled(&root().join(format!("examples/hello/mx_{role}.c"))));
+    let (_scratch, daemon) = daemon("");
+    let client = |board: &str, text: &str| {
+        let client = launch_on_host(&daemon, client.clone()).args([board, text, "600"]).spawn().unwrap();
+        client.finish(timeout()).unwrap()
+    };
+    let refused = client("", "good morning");
+    assert_eq!(refused.exit, Exit::Code(1));
+    assert!(refused.stderr.starts_with("mx_client: mx_connect: "), "{}", refused.stderr);
+    let unknown = client("absent:0", "good morning");
+    assert_eq!(unknown.exit, Exit::Code(1));
+    assert!(unknown.stderr.starts_with("mx_client: the board: "), "{}", unknown.stderr);
+
+    let mut server = launch_on_host(&daemon, server).spawn().unwrap();
+    let ready = server.line(timeout()).unwrap();
+    let board = ready.strip_suffix(" is ready").unwrap_or_else(|| panic!("{ready}"));
+    for (board, text) in [("", "good morning"), (board, "good evening"), (board, "")] {
+        assert_eq!(client(board, text).expect_success(), [format!("you said: {text}")]);
+        assert_eq!(server.line(timeout()).unwrap(), text);
+    }
+    assert_eq!(server.try_wait().unwrap(), None, "{}", server.stderr());
+}
+
+#[test]
 fn examples_print_their_usage() {
     let (_scratch, daemon) = daemon("");
     for name in NAMES {
@@ -113,7 +139,7 @@ fn examples_print_their_usage() {
 }
 
 #[test]
-fn the_makefile_builds_all_examples() {
+fn makefile_builds_all_examples() {
     let scratch = isthmus_testbed::Scratch::new().unwrap();
     let mut make = std::process::Command::new("make");
     make.arg("-C").arg(root().join("examples/mx")).arg(format!("INCLUDE={}", headers().display()));
