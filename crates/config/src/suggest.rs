@@ -1,6 +1,8 @@
 //! "did you mean": the nearest known name to one that is not known.
 
-/// Longer names get no suggestion: nobody misspells that much, and the distance costs the product of both lengths.
+use strsim::osa_distance;
+
+/// Longer names get no suggestion, because the time to compute a distance grows with the product of both lengths.
 const NAME_CHARS_MAX: usize = 64;
 
 /// The candidate with the smallest edit distance from `name`, if it is near enough to be what was meant.
@@ -8,7 +10,7 @@ pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
     nearest_with_distance(name, candidates).map(|(_, candidate)| candidate)
 }
 
-/// As [`nearest`], with the distance.
+/// Finds the same candidate as [`nearest`], and its distance.
 pub(super) fn nearest_with_distance<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -17,10 +19,12 @@ pub(super) fn nearest_with_distance<'a>(
     if name.is_empty() || name.len() > NAME_CHARS_MAX {
         return None;
     }
+    let length = name.len();
+    let name = String::from_iter(name);
     candidates
         .into_iter()
-        .map(|candidate| (distance(&name, &candidate.chars().map(normalized).collect::<Vec<_>>()), candidate))
-        .filter(|&(distance, candidate)| distance <= edit_distance_max(name.len().min(candidate.len())))
+        .map(|candidate| (osa_distance(&name, &String::from_iter(candidate.chars().map(normalized))), candidate))
+        .filter(|&(distance, candidate)| distance <= edit_distance_max(length.min(candidate.len())))
         .min_by_key(|&(distance, _)| distance)
 }
 
@@ -34,41 +38,17 @@ fn normalized(c: char) -> char {
     if c == '-' { '_' } else { c.to_ascii_lowercase() }
 }
 
-/// Letters put in, left out, replaced or swapped with the next one (optimal string alignment).
-fn distance(a: &[char], b: &[char]) -> usize {
-    let mut before: Vec<usize> = Vec::new();
-    let mut above: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, to) in b.iter().enumerate() {
-            let mut best = (above[j] + usize::from(from != to)).min(above[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *from == b[j - 1] && a[i - 1] == *to {
-                best = best.min(before[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn edit_distance(a: &str, b: &str) -> usize {
-        distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
-    }
-
     #[test]
     fn distance_counts_each_kind_of_edit_once() {
-        assert_eq!(edit_distance("spin", "spin"), 0);
-        assert_eq!(edit_distance("spin", "spinn"), 1);
-        assert_eq!(edit_distance("spin", "sin"), 1);
-        assert_eq!(edit_distance("spin", "spun"), 1);
-        assert_eq!(edit_distance("spin", "psin"), 1);
-        assert_eq!(edit_distance("", "abc"), 3);
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(nearest_with_distance("spin", ["spin"]), Some((0, "spin")));
+        for other in ["spinn", "sin", "spun", "psin"] {
+            assert_eq!(nearest_with_distance("spin", [other]), Some((1, other)));
+        }
+        assert_eq!(nearest_with_distance("sitting", ["kitten"]), None, "three edits of six letters");
     }
 
     #[test]
