@@ -7,10 +7,10 @@ use super::parse::key_text;
 use super::problem::{Finding, ProblemKind};
 use super::setting::{ConfigValue, Setting, did_you_mean};
 
-/// What a table inside a setting has, for the documentation.
+/// The fields of a table inside a setting, for the documentation.
 #[derive(Debug)]
 pub(super) struct FieldTable {
-    /// What it is a table of.
+    /// The thing that the table describes.
     pub(super) of: &'static str,
     pub(super) fields: &'static [Field],
 }
@@ -19,11 +19,11 @@ pub(super) struct FieldTable {
 #[derive(Debug)]
 pub(super) struct Field {
     pub(super) name: &'static str,
-    /// What a value must be.
+    /// The values that are allowed, to be put after "must be".
     pub(super) expected: fn() -> String,
-    /// What holds where it is not there.
+    /// The value that holds where the field is missing.
     pub(super) default: &'static str,
-    /// What it is for.
+    /// The purpose of the field.
     pub(super) text: &'static str,
 }
 

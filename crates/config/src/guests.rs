@@ -19,19 +19,19 @@ const NAME_BYTES_MAX: usize = 32;
 pub(super) trait ConfiguredGuest: Setting {
     /// How documentation calls it.
     const LABEL: &'static str;
-    /// What its table has.
+    /// The fields of a guest's table.
     const FIELDS: &'static [Field];
 
-    /// What no other guest may have.
+    /// The values that no other guest may have.
     fn unique_values(&self) -> Vec<String>;
 }
 
-/// Whose a guest's programs are.
+/// The field for the owner of a guest's programs.
 pub(super) const USER: Field = Field {
     name: "user",
     expected: User::expected,
-    default: "none: it has to be there",
-    text: "Whose the domains of its programs are on this host, whoever they are in the guest. `policy.attach` has to admit the user.",
+    default: "none; required",
+    text: "The user on this host that owns the domains of the guest's programs, whichever users they have in the guest. `policy.attach` has to admit the user.",
 };
 
 /// A guest's window.
@@ -87,7 +87,7 @@ impl<G: ConfiguredGuest> Setting for Guests<G> {
     }
 }
 
-/// What a guest is called.
+/// The name of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestName(Name);
 

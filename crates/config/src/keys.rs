@@ -1,7 +1,7 @@
 //! Every key of the configuration, once.
 //!
-//! From this table come the [`Config`] and its parser, the names of the environment variables, what `isthmusd --check` and
-//! `isthmus config show` print, and docs/operate/configuration.md. To add a key, add it here and run
+//! From this table come the [`Config`] and its parser, the names of the environment variables, what `isthmusd --check`
+//! and `isthmus config show` print, and docs/operate/configuration.md. To add a key, add it here and run
 //! `UPDATE=1 cargo test -p isthmus-config --test config`.
 
 use isthmus_layout::limits;
@@ -19,85 +19,93 @@ use super::setting::{
 use super::xen::XenGuest;
 
 // table: Type { key: Type = "default, as a variable would give it", when a change counts; }
-// {runtime} stands for a folder which depends on whose daemon it is (`DefaultPaths`).
+// {runtime} stands for a folder which depends on the daemon's role (`DefaultPaths`).
 table! {
-    /// The daemon itself: where it is reached, how many threads it has, where it keeps what.
+    /// The daemon itself: its socket, its threads, its folders.
     daemon: DaemonConfig {
-        /// The socket programs attach to. Programs look for it at the default places only, unless `ISTHMUS_SOCKET` names it.
-        /// To let a container in, mount the folder of this socket into it.
+        /// The socket that programs attach to. Programs look for it at the default places only, unless `ISTHMUS_SOCKET`
+        /// names it. To let a container in, mount the folder of this socket into it.
         socket: SocketPath = "{runtime}/isthmus.sock", Restart;
-        /// Threads which move messages between the daemon and the domains. Messages that travel by channels need none.
+        /// The number of threads which move messages between the daemon and the domains. Messages in channels need
+        /// none.
         workers: Integer<1, 64> = "1", Restart;
-        /// The CPUs workers are pinned to: one for each worker, or none and the kernel chooses.
+        /// The CPUs that workers are pinned to: one for each worker. If the list is empty, the kernel chooses.
         worker_cpus: Cpus = "[]", Restart;
-        /// Leaves after this many seconds without an attached domain; 0 means never.
+        /// The time without an attached domain after which the daemon exits; 0 means never.
         idle_exit_s: Seconds<0, 604800> = "0", Restart;
-        /// What is logged, to standard error: a level, or levels for parts of the program.
+        /// The level of the log on standard error: one level, or levels for parts of the program.
         log: LogFilter = "info", Reload;
-        /// Folder for what a restarted daemon needs to find its domains again. Must be the daemon's own; may be gone after a boot.
+        /// The folder for files that a restarted daemon needs to find its domains again. Only the daemon may use it. It
+        /// need not survive a boot.
         runtime_dir: Dir = "{runtime}", Restart;
     }
     /// How the daemon's workers wait for work. Programs choose for themselves, by `ISTHMUS_WAIT`.
     wait: WaitConfig {
-        /// How a worker waits. `adaptive` looks for a while, then sleeps until a doorbell rings; `sleep` sleeps at once;
-        /// `spin` looks for ever, which gives the least latency and takes a whole CPU for each worker, also when idle.
+        /// How a worker waits. `adaptive` spins for a while, then sleeps until a doorbell rings; `sleep` sleeps at
+        /// once; `spin` never sleeps, which gives the least latency and takes a whole CPU for each worker, also when
+        /// idle.
         mode: WorkerWaitMode = "adaptive", Restart;
-        /// How long `adaptive` looks before it sleeps, as long as that has lately been worth it. Meanwhile it offers its CPU to
-        /// whoever wants it.
+        /// How long `adaptive` spins before it sleeps. It spins only while spinning has recently paid off, and yields
+        /// the CPU meanwhile.
         spin_us: Micros<0, 1000> = "200", Restart;
     }
-    /// Who may attach, who may talk to whom, and by which path.
+    /// The users that may attach, the domains that may exchange messages, and the paths that they may use.
     policy: PolicyConfig {
-        /// Who may attach: the user the daemon runs as, anybody who reaches the socket, or a list of users by name or
-        /// number and nobody else.
+        /// The users that may attach: the user the daemon runs as, every user that reaches the socket, or a list of
+        /// users by name or number.
         attach: AttachPolicy = "same-user", Reload;
-        /// Who may talk to whom where no rule says otherwise: domains of one user, or all.
+        /// The pairs of domains that may exchange messages where no rule says otherwise: domains of one user, or all.
         talk: Talk = "same-user", Reload;
-        /// Whether domains may have channels where no rule says otherwise. Without a channel messages go through the daemon.
+        /// Whether domains may have channels where no rule says otherwise. Without a channel, messages go through the
+        /// daemon.
         channels: bool = "true", Reload;
-        /// Between whom a region may stay mapped by its reader when its message is over. Such a reader sees what the owner
-        /// writes into the buffer later. Between different users nothing ever stays granted.
+        /// The pairs of users between which a region may stay mapped by its reader after its message. Such a reader
+        /// sees what the owner writes into the buffer later. Between different users nothing ever stays granted.
         grants: Grants = "same-user", Reload;
-        /// Exceptions, by the names of domains. The first rule whose `from` matches the sender's name and whose `to` matches
-        /// the receiver's decides; what it does not say (`allow`: may they talk; `channel`: may they do so by a channel) is
-        /// left to `policy.talk` and `policy.channels`. In names, `*` stands for any run of characters and `?` for one; a
-        /// missing `from` or `to` is `*`. A channel needs the permission both ways.
+        /// Exceptions, by the names of domains. The first rule with a `from` that matches the sender's name and a `to`
+        /// that matches the receiver's decides: `allow` about messages, `channel` about channels. `policy.talk` and
+        /// `policy.channels` decide about what the rule leaves out. In names, `*` stands for any run of characters and
+        /// `?` for one; a missing `from` or `to` is `*`. A channel needs the permission both ways.
         rules: Rules = "[]", Reload;
     }
-    /// How much there may be of what. A request beyond a limit is refused with a reason which names it.
+    /// Limits. A request beyond a limit is refused with a reason which names it.
     limits: LimitsConfig {
-        /// Domains attached at once.
+        /// The largest number of domains attached at once.
         domains_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "4096", Restart;
-        /// Domains of one user. Where several users attach, one of them cannot keep the others out.
+        /// The largest number of domains of one user. Where several users attach, one of them cannot keep the others out.
         domains_per_user_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "512", Restart;
-        /// Endpoints of one domain.
+        /// The largest number of endpoints of one domain.
         endpoints_per_domain_max: Integer<1, { limits::ENDPOINTS_MAX as u32 }> = "32", Restart;
-        /// MX endpoint numbers of one user, on all boards together. Where several users attach, less than there are keeps some for each.
+        /// The largest number of MX endpoint numbers of one user, on all boards together. Where several users attach, a limit
+        /// below the total keeps some numbers for each of them.
         mx_endpoints_per_user_max: Integer<1, { limits::MX_BOARDS_MAX as u32 * limits::MX_ENDPOINTS_MAX }> = "8160", Restart;
-        /// Channels of one domain. Those beyond it go through the daemon.
+        /// The largest number of channels of one domain. Messages to further peers go through the daemon.
         channels_per_domain_max: Integer<0, { limits::READY_MAP_BITS }> = "1024", Restart;
-        /// Room for medium messages in each direction of a channel. Memory is taken as it is used and given back when idle. Where so much
-        /// cannot be had or mapped, a channel has less, 64 at least.
+        /// Room for medium messages in each direction of a channel. Memory is taken as it is used and given back when
+        /// idle. Where the memory cannot be allocated or mapped, a channel has less, 64 at least.
         slab_kib: PowerOfTwoKib<{ limits::SLAB_BYTES_MIN >> 10 }, { limits::SLAB_BYTES_MAX >> 10 }> = "256", Restart;
         /// How long a program may take to attach before its connection is closed.
         handshake_timeout_ms: Millis<10, 60000> = "1000", Restart;
     }
-    /// What programs that speak MX see of this host.
+    /// MX boards, as programs that use MX see them.
     mx: MxConfig {
-        /// MX boards: to MX what network cards are, and shared by all programs here. What a board does not say is made up: an address
-        /// that no network card has, and `<host>:<number>` as its name. The address follows from the host's machine-id and name, and from
-        /// the first `udp` of its links; it is the same as long as they are. The default is one board of which nothing is said: it serves
-        /// this host only. A board with `links` reaches boards of other hosts; frames then leave from the address of its first interface,
-        /// unless it has a `mac`. Two boards cannot have one address. All boards of a network need the same `dialect` and the same `frame_bytes_max`.
-        /// In a variable: `ISTHMUS_DAEMON_MX_BOARD='[{ links = [{ interface = "eth0" }] }]'`.
+        /// MX boards: the virtual network cards of MX, which all programs of this host share. The daemon generates what
+        /// a board leaves open: an address that no network card has, and `<host>:<number>` as its name. The address is
+        /// derived from the host's machine-id and name, and from the first `udp` of its links; it changes only with
+        /// them. The default is one board without settings, which serves this host only. A board with `links` reaches
+        /// boards of other hosts; frames then leave from the address of its first interface, unless it has a `mac`. Two
+        /// boards cannot have one address. All boards of a network need the same `dialect` and the same
+        /// `frame_bytes_max`. In a variable: `ISTHMUS_DAEMON_MX_BOARD='[{ links = [{ interface = "eth0" }] }]'`.
         board: MxBoardList = "[{}]", Restart;
     }
     /// Guests under QEMU, with or without KVM.
     kvm: KvmConfig {
-        /// Guests whose programs attach to this daemon. Each needs a device, which `isthmus guest xml <name>` prints, and in it the
-        /// driver and `isthmusd --guest`. In a variable: `ISTHMUS_DAEMON_KVM_GUEST='[{ name = "web", user = "ann" }]'`.
+        /// Guests with programs that attach to this daemon. Each needs a device, which `isthmus guest xml <name>`
+        /// prints, and in it the driver and `isthmusd --guest`. In a variable:
+        /// `ISTHMUS_DAEMON_KVM_GUEST='[{ name = "web", user = "ann" }]'`.
         guest: Guests<KvmGuest> = "[]", Restart;
-        /// The window that two guests share whose `monitor` the daemon has: what channels between their programs are in.
+        /// The size of the window that two guests share if the daemon has the `monitor` of both. Channels between their
+        /// programs are in it.
         pair_window_mib: PowerOfTwoMib<1, 4096> = "32", Restart;
         /// How long such a window stays when no channel is in it.
         pair_window_idle_s: Seconds<1, 604800> = "60", Restart;
@@ -106,20 +114,20 @@ table! {
     }
     /// Guests of Xen, where this daemon is in domain 0 or in a driver domain.
     xen: XenConfig {
-        /// Guests whose programs attach to this daemon, if domain 0 lets them (`isthmus guest allow <name>`), and have `isthmusd --guest`.
-        /// In a variable: `ISTHMUS_DAEMON_XEN_GUEST='[{ name = "web", user = "ann" }]'`.
+        /// Guests with programs that attach to this daemon, if domain 0 lets them (`isthmus guest allow <name>`), and
+        /// with `isthmusd --guest`. In a variable: `ISTHMUS_DAEMON_XEN_GUEST='[{ name = "web", user = "ann" }]'`.
         guest: Guests<XenGuest> = "[]", Restart;
-        /// How much one guest may grant to another when their programs talk: what channels between them are in. It is granted as it is
+        /// The memory that one guest may grant to another. Channels between their programs are in it. It is granted as
         /// needed, and comes on top of the guest's `window_mib`.
         pair_window_mib: PowerOfTwoMib<1, 4096> = "32", Restart;
         /// How long two guests share pages when no channel is in them.
         pair_window_idle_s: Seconds<1, 604800> = "60", Restart;
-        /// How long the guests may take until they do.
+        /// How long the guests may take until they share pages.
         pair_window_timeout_s: Seconds<1, 3600> = "60", Restart;
     }
     /// Counters for Prometheus.
     metrics: MetricsConfig {
-        /// Where they are served: nowhere, on a Unix socket, or on a port of the loopback interface.
+        /// The address at which counters are served: none, a Unix socket, or a port of the loopback interface.
         listen: MetricsListen = "", Restart;
     }
 }
@@ -135,13 +143,13 @@ pub struct Key {
     pub name: &'static str,
     /// The kind of TOML value.
     pub type_: &'static str,
-    /// What it counts; empty if nothing.
+    /// The unit of a number; empty if there is none.
     pub unit: &'static str,
     /// The default, as a variable would give it; `{runtime}` stands for a folder.
     pub default: &'static str,
     /// When a change counts.
     pub effect: Effect,
-    /// What it is for, in lines.
+    /// The purpose of the key, in lines.
     pub doc: &'static [&'static str],
     pub(super) expected: fn() -> String,
     pub(super) tables: &'static [FieldTable],
@@ -166,7 +174,7 @@ pub enum Effect {
 }
 
 impl Key {
-    /// What a value must be: type, range, unit.
+    /// Returns the values that are allowed: type, range, unit.
     #[must_use]
     pub fn expected(&self) -> String {
         (self.expected)()
@@ -178,14 +186,14 @@ impl Key {
         if self.bare { format!("\"{}\"", self.default) } else { self.default.to_owned() }
     }
 
-    /// The variable which overrides the file. It says whose it is: those of the library have no `DAEMON`.
+    /// The variable which overrides the file. Its prefix names the daemon: variables of the library have no `DAEMON`.
     #[must_use]
     pub fn environment(&self) -> String {
         let path = self.path.trim_start_matches("daemon.").replace('.', "_");
         format!("ISTHMUS_DAEMON_{}", path.to_ascii_uppercase())
     }
 
-    /// What it is for, as one line.
+    /// Returns the purpose of the key, as one line.
     #[must_use]
     pub fn text(&self) -> String {
         joined(self.doc)
@@ -197,12 +205,12 @@ impl Key {
 pub struct Table {
     /// Its name.
     pub name: &'static str,
-    /// What its keys are about, in lines.
+    /// The purpose of its keys, in lines.
     pub doc: &'static [&'static str],
 }
 
 impl Table {
-    /// What its keys are about, as one line.
+    /// Returns the purpose of its keys, as one line.
     #[must_use]
     pub fn text(&self) -> String {
         joined(self.doc)
@@ -276,7 +284,7 @@ macro_rules! table {
 use table;
 
 impl Config {
-    /// The keys whose values differ.
+    /// The keys that have different values.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<&'static Key> {
         let pairs = self.values().into_iter().zip(other.values());

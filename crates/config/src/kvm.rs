@@ -12,9 +12,9 @@ use super::setting::{ConfigValue, Integer, Setting};
 /// A guest under QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvmGuest {
-    /// What it is called.
+    /// The name of the guest.
     pub name: GuestName,
-    /// Whose the domains of its programs are.
+    /// The owner of the domains of its programs.
     pub user: User,
     socket: Option<SocketPath>,
     qemu_user: Option<User>,
@@ -25,46 +25,41 @@ pub struct KvmGuest {
 
 type Vectors = Integer<2, 64>;
 
-/// What a guest has that says nothing about it.
+/// The number of vectors of a guest that names none.
 const VECTORS: u16 = 16;
 
 const FIELDS: [Field; 7] = [
-    Field {
-        name: "name",
-        expected: GuestName::expected,
-        default: "none: it has to be there",
-        text: "What it is called.",
-    },
+    Field { name: "name", expected: GuestName::expected, default: "none; required", text: "The name of the guest." },
     USER,
     Field {
         name: "socket",
         expected: SocketPath::expected,
         default: "`guest-<name>.sock` beside `daemon.socket`",
-        text: "Where its QEMU finds its device: the path of the character device of an `ivshmem-doorbell`.",
+        text: "The socket at which its QEMU finds the device: the path of the character device of an `ivshmem-doorbell`.",
     },
     Field {
         name: "qemu_user",
         expected: User::expected,
         default: "none",
-        text: "As whom its QEMU runs, if not as root or as the daemon's own user: `libvirt-qemu`. What that user does is trusted as QEMU is.",
+        text: "The user that its QEMU runs as, if not root or the daemon's own user: `libvirt-qemu`. The daemon trusts that user as it trusts QEMU.",
     },
     Field {
         name: "window_mib",
         expected: WindowMib::expected,
         default: "`64`",
-        text: "The window that it and this daemon share: what its programs' rings and channels are in.",
+        text: "The size of the window that guest and daemon share. The rings and channels of its programs are in it.",
     },
     Field {
         name: "vectors",
         expected: Vectors::expected,
         default: "`16`",
-        text: "Vectors of its device: one is the daemons', each of the others wakes one domain of the guest.",
+        text: "The number of vectors of its device. The daemons use one, and each of the others wakes one domain of the guest.",
     },
     Field {
         name: "monitor",
         expected: SocketPath::expected,
-        default: "none: its messages to other guests go through this daemon",
-        text: "A monitor of its QEMU (QMP) that nobody else uses. Into two guests that have one the daemon plugs a window which only these two share, when they first talk.",
+        default: "none",
+        text: "A monitor of its QEMU (QMP) that no other program uses. When two guests with a monitor first exchange messages, the daemon plugs a window into both, which only these two share. Without it, messages to other guests go through this daemon.",
     },
 ];
 
@@ -80,7 +75,7 @@ impl KvmGuest {
         }
     }
 
-    /// Whom its QEMU runs as, beside those that may have the device anyway.
+    /// The user that its QEMU runs as, beside those that may have the device anyway.
     #[must_use]
     pub fn qemu_user(&self) -> Option<u32> {
         self.qemu_user.as_ref().map(|user| user.uid)

@@ -75,7 +75,7 @@ use sources::{ConfigSources, Target};
 /// Everything a configuration is made from.
 #[derive(Clone, Debug)]
 pub struct Inputs {
-    /// Whose daemon it is.
+    /// The role of the daemon.
     pub role: Role,
     /// The user it runs as.
     pub uid: u32,
@@ -85,7 +85,7 @@ pub struct Inputs {
     pub environment: Vec<(OsString, OsString)>,
     /// Each `--set key=value`, in order.
     pub sets: Vec<String>,
-    /// Who can be named in `policy.attach`.
+    /// The users that `policy.attach` can name.
     pub users: Users,
 }
 
@@ -96,11 +96,11 @@ pub enum ConfigFile {
     Usual,
     /// `--config FILE`; it must be there.
     Named(PathBuf),
-    /// What was read already.
+    /// A file that was read already.
     Given {
-        /// What it is called in messages.
+        /// The path of the file, for messages.
         path: PathBuf,
-        /// What is in it.
+        /// The content of the file.
         bytes: Vec<u8>,
     },
     /// None.
@@ -144,7 +144,7 @@ impl Inputs {
 /// A configuration that is right, and how it came about.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What to run with.
+    /// The configuration to run with.
     pub config: Config,
     /// Each key with its origin, in the order of [`KEYS`].
     pub entries: Vec<Entry>,

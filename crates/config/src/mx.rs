@@ -89,7 +89,7 @@ impl Setting for MxBoardList {
 pub struct MxBoardConfig {
     /// Its address.
     pub mac: Option<Mac>,
-    /// What it is called.
+    /// The name of the board.
     pub name: Option<MxBoardName>,
     /// How many endpoint numbers it has.
     pub endpoints_max: Option<Endpoints>,
@@ -104,26 +104,26 @@ impl MxBoardConfig {
         Field {
             name: "mac",
             expected: Mac::expected,
-            default: "the first interface's of its links; made up, if there is none",
-            text: "Its address (`nic_id`).",
+            default: "that of its first interface, or generated",
+            text: "The address of the board (`nic_id`).",
         },
         Field {
             name: "name",
             expected: MxBoardName::expected,
             default: "`<host>:<number>`",
-            text: "By which programs find it.",
+            text: "The name by which programs find it.",
         },
         Field {
             name: "endpoints_max",
             expected: Endpoints::expected,
             default: "`32`",
-            text: "How many endpoints can be open on it at once.",
+            text: "The number of endpoints that can be open on it at once.",
         },
         Field {
             name: "links",
             expected: Links::expected,
             default: "`[]`",
-            text: "By which interfaces, or to which hosts over UDP, it reaches boards of other hosts.",
+            text: "The interfaces, or hosts over UDP, by which it reaches boards of other hosts.",
         },
     ];
 
@@ -138,7 +138,7 @@ impl MxBoardConfig {
         all
     };
 
-    /// What to write instead of a field that there is none of.
+    /// Returns what to write instead of a field that does not exist.
     fn help(name: &str) -> String {
         match name {
             "interface" | "kind" | "rank" => "links stand in a list: links = [{ interface = \"eth0\" }]".to_owned(),
@@ -148,7 +148,7 @@ impl MxBoardConfig {
         }
     }
 
-    /// The interface whose address it will have.
+    /// The interface that the board takes its address from.
     fn address_interface(&self) -> Option<&str> {
         self.network.as_ref().filter(|_| self.mac.is_none())?.first_interface()
     }
@@ -165,7 +165,7 @@ impl MxBoardConfig {
         self.network.iter().flat_map(|network| &network.links).map(|link| &link.carrier)
     }
 
-    /// What this board and another one cannot both do, and what to do instead.
+    /// Returns what this board and another one cannot both do, and what to do instead.
     fn conflict(&self, other: &Self) -> Option<(String, &'static str)> {
         if let Some(lender) = self.address_interface().filter(|&lender| other.address_interface() == Some(lender)) {
             return Some((format!("takes the address of the interface {lender}"), "give one of them a mac"));

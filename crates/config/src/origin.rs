@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Origin {
-    /// Nobody wrote it.
+    /// The value was not set.
     Default,
     /// The configuration file.
     File {
@@ -45,7 +45,7 @@ impl fmt::Display for Origin {
 /// A text that values were read from: the file, one variable, one `--set`, or one default.
 pub(super) struct Source {
     pub(super) from: SourceKind,
-    /// What is shown before the text, so that it looks as its writer wrote it.
+    /// The text that is shown before the value, so that it looks as its writer wrote it.
     prefix: String,
     pub(super) text: String,
     /// Where lines end.
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn excerpt_marks_the_span_and_nothing_a_terminal_would_obey() {
+    fn excerpt_marks_the_span_and_escapes_control_characters() {
         let source = file("a\n\tb = \"\u{1b}[2J\u{202e}\" # c\n");
         let start = source.text.find('"').expect("is there");
         let end = source.text.rfind('"').expect("is there") + 1;

@@ -25,7 +25,7 @@ use super::users::Users;
 /// Lists that are never closed which are looked at: they can be nested, and the outermost is told.
 const UNCLOSED_MAX: usize = 100;
 
-/// Somebody gave a key a value.
+/// A value for a key, and its place.
 pub(super) struct Assignment<'a> {
     key: &'static Key,
     value: Spanned<DeValue<'a>>,
@@ -88,7 +88,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// Notes that the values of two keys do not fit each other, at the one which was written last. Says nothing while one of
-    /// them is wrong by itself.
+    /// them is wrong on its own.
     pub(super) fn conflict(&mut self, a: &'static str, b: &'static str, why: &str) {
         if self.failed.contains(a) || self.failed.contains(b) {
             return;
@@ -102,7 +102,7 @@ impl<'a> ConfigReader<'a> {
     }
 }
 
-/// What was written, as far as it names keys that exist.
+/// The assignments that name keys that exist.
 #[derive(Default)]
 pub(super) struct Assignments<'a> {
     pub(super) list: Vec<Assignment<'a>>,
@@ -244,7 +244,7 @@ fn unknown_table(table: &str) -> (ProblemKind, String) {
     (ProblemKind::UnknownTable { table: key_text(table) }, help)
 }
 
-/// What to say to a key that is not there, written in `table` or in none.
+/// Returns the problem and the help for a key that does not exist, written in `table` or in none.
 pub(super) fn unknown_key(table: Option<&str>, name: &str) -> (ProblemKind, String) {
     let path = table.map_or(name.to_owned(), |table| format!("{table}.{name}"));
     let help = match nearest_key(table, name, &path) {

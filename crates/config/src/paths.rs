@@ -9,7 +9,7 @@ use super::problem::Finding;
 use super::setting::{ConfigValue, Setting};
 use super::suggest;
 
-/// Whose daemon it is.
+/// The role of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The host's, started by the system.
@@ -18,7 +18,7 @@ pub enum Role {
     User,
 }
 
-/// Where a daemon of a role keeps its things when nobody says otherwise.
+/// The default paths of a daemon of a role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefaultPaths {
     /// The configuration file; none if the user has no home.

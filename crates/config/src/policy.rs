@@ -1,4 +1,4 @@
-//! Who may attach, who may talk to whom, and by which path: the settings, and what they mean.
+//! The policy: the users that may attach, the domains that may exchange messages, and the paths that they may use.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub struct PolicySubject<'a> {
     pub uid: u32,
 }
 
-/// What one domain may do toward another.
+/// The permissions of one domain toward another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Send it messages.
@@ -41,7 +41,7 @@ impl PolicyConfig {
         }
     }
 
-    /// What `from` may do toward `to`. A channel carries both directions, so it needs this both ways.
+    /// Returns the permissions of `from` toward `to`. A channel carries both directions, so it needs this both ways.
     #[must_use]
     pub fn verdict(&self, from: PolicySubject<'_>, to: PolicySubject<'_>) -> Verdict {
         let rule = self.rules.0.iter().position(|rule| rule.from.matches(from.name) && rule.to.matches(to.name));
@@ -64,21 +64,21 @@ impl PolicyConfig {
     }
 }
 
-/// Who may attach.
+/// The users that may attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachPolicy {
     /// The user the daemon runs as.
     SameUser,
-    /// Everybody who reaches the socket.
+    /// Every user that reaches the socket.
     AnyUser,
-    /// These and nobody else.
+    /// These users only.
     Users(Vec<User>),
 }
 
-/// A user by number; the name is kept for whoever reads it.
+/// A user by number; the name is kept for readers of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// What the kernel knows.
+    /// The number that the kernel knows.
     pub uid: u32,
     /// The name that was written, if it was one.
     pub name: Option<String>,
@@ -202,12 +202,12 @@ impl Setting for Rules {
     }
 }
 
-/// What domains of some names may do toward domains of others.
+/// The permissions of domains of some names toward domains of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Whose messages.
+    /// The names of senders.
     pub from: Glob,
-    /// To whom.
+    /// The names of receivers.
     pub to: Glob,
     /// Whether they may talk; none leaves it to `policy.talk`.
     pub allow: Option<bool>,
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn glob_with_many_stars_ends_soon() {
+    fn glob_with_many_stars_takes_few_steps() {
         let pattern = Glob("a*".repeat(32));
         assert!(!pattern.matches(&format!("{}b", "a".repeat(31))));
         assert!(!Glob(format!("{}b", "*a".repeat(30))).matches(&"a".repeat(4096)));

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, and how it is told.
+//! Problems: what can be wrong with a configuration, and how it is reported.
 //!
 //! ```text
 //! /etc/isthmus/isthmus.toml:4:8: wait.mode is "adaptve", but must be "adaptive", "spin" or "sleep"
@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use super::origin::{Excerpt, Origin, Source};
 
-/// What is wrong; its text is the first line of a [`Problem`].
+/// The kind of a problem; its text is the first line of a [`Problem`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[expect(missing_docs, reason = "the text beside each variant says it")]
 pub enum ProblemKind {
@@ -87,9 +87,9 @@ impl ProblemKind {
 pub struct Problem {
     /// Where it stands.
     pub origin: Origin,
-    /// What it is.
+    /// The kind of the problem.
     pub wrong: ProblemKind,
-    /// What the reader may want to write instead.
+    /// A suggestion: what the reader may want to write instead.
     pub help: Option<String>,
     /// The text it is about.
     pub excerpt: Option<Excerpt>,
@@ -182,8 +182,8 @@ pub(super) fn problems(sources: &[Source], mut findings: Vec<Finding>) -> (Vec<P
     (told.collect(), more)
 }
 
-/// A line that is not TOML means nothing we could judge: one error for it is enough. If it was to begin a table, nobody knows
-/// where the keys below it belong.
+/// Keeps one syntax error for each line, because a line that is not TOML means nothing that could be judged. If the line was to
+/// begin a table, the table of the keys below it is unknown.
 fn keep_one_syntax_error_per_line(sources: &[Source], findings: &mut Vec<Finding>) {
     let line = |finding: &Finding| {
         let start = finding.span.as_ref().map(|span| span.start)?;

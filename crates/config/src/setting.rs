@@ -16,20 +16,20 @@ use super::problem::{Finding, ProblemKind};
 use super::suggest;
 use super::users::Users;
 
-/// What a key's type can do.
+/// The type of a key's values.
 pub(super) trait Setting: Sized {
     /// The kind of TOML value, for the documentation.
     const TYPE: &'static str;
-    /// What a number counts; empty if it is none.
+    /// The unit of a number; empty if the value is none.
     const UNIT: &'static str = "";
     /// Whether `ISTHMUS_KEY=word` means the string `"word"`, so that a shell needs no second pair of quotes.
     const BARE: bool = false;
     /// How a value is written; empty where that goes without saying.
     const EXAMPLE: &'static str = "";
-    /// What tables inside a value have, for the documentation.
+    /// The tables inside a value, for the documentation.
     const TABLES: &'static [FieldTable] = &[];
 
-    /// What values must be, to be put after "must be".
+    /// Returns the values that are allowed, to be put after "must be".
     fn expected() -> String;
     /// The value, or a finding for each thing that is wrong with it.
     fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self>;
@@ -66,14 +66,14 @@ impl<'a> ConfigValue<'a> {
         Finding { source: self.source_index, span: Some(span), wrong, help }
     }
 
-    /// It is not even the right kind of value.
+    /// The finding for a value of the wrong kind.
     pub(super) fn wrong_type(&self, type_: &str, expected: &str) -> Finding {
         let wrong =
             ProblemKind::WrongType { key: self.key.clone(), found: self.found(), expected: expected.to_owned() };
         self.finding(wrong, other_writing(type_, self.value.get_ref(), &self.found()))
     }
 
-    /// It is a string, but not one of those that mean something.
+    /// The finding for a string that is not one of those that mean something.
     pub(super) fn wrong_text(&self, expected: &str, help: Option<String>) -> Finding {
         let wrong =
             ProblemKind::WrongText { key: self.key.clone(), found: self.found(), expected: expected.to_owned() };
@@ -369,7 +369,7 @@ words! {
         /// Sleep at once.
         Sleep = "sleep",
     }
-    /// Who may talk to whom where no rule says otherwise.
+    /// The pairs of domains that may exchange messages where no rule says otherwise.
     pub enum Talk {
         /// Domains of one user.
         SameUser = "same-user",

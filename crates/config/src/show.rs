@@ -47,7 +47,7 @@ impl Loaded {
         text
     }
 
-    /// The same for programs.
+    /// Returns the configuration as JSON, for programs.
     #[must_use]
     pub fn show_json(&self) -> serde_json::Value {
         #[derive(Serialize)]
@@ -112,15 +112,15 @@ fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
 pub struct VariableRow {
     /// `ISTHMUS_…`.
     pub name: String,
-    /// Who reads it: `library` or `daemon`.
+    /// The reader of the variable: `library` or `daemon`.
     pub reader: &'static str,
-    /// What holds when it is not set.
+    /// The value that holds when the variable is not set.
     pub default: String,
-    /// What it is set to here, if it is.
+    /// The value here, if the variable is set.
     pub value: Option<String>,
     /// Whether the value comes from the environment or is the default.
     pub origin: &'static str,
-    /// What it does.
+    /// The effect of the variable.
     pub effect: String,
 }
 

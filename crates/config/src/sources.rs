@@ -18,14 +18,14 @@ use super::{ConfigFile, Inputs};
 /// A longer file is not read.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 
-/// What variables of ours begin with.
+/// The prefix of our variables.
 pub(super) const PREFIX: &str = "ISTHMUS_";
 
 /// All texts, and what was wrong already with getting them.
 #[derive(Default)]
 pub(super) struct ConfigSources {
     pub(super) sources: Vec<Source>,
-    /// What each is for.
+    /// The target of each source.
     pub(super) targets: Vec<Target>,
     pub(super) findings: Vec<Finding>,
     pub(super) warnings: Vec<Finding>,
@@ -33,14 +33,14 @@ pub(super) struct ConfigSources {
     pub(super) file: Option<PathBuf>,
 }
 
-/// What a text is for.
+/// The target of a text.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
-    /// It is a whole file.
+    /// A whole file.
     File,
-    /// It is the value of this key.
+    /// The value of this key.
     Key(&'static Key),
-    /// It only stands in a finding.
+    /// No target: the text only stands in a finding.
     Unused,
 }
 

@@ -1,13 +1,13 @@
 //! Names of users, and the numbers the kernel knows them by.
 //!
-//! Only `/etc/passwd` is read: a daemon without libc has no NSS. Who lives in LDAP is written as a number.
+//! Only `/etc/passwd` is read: a daemon without libc has no NSS. Users of LDAP are written as numbers.
 
 /// The users of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Users(Vec<(String, u32)>);
 
 impl Users {
-    /// Reads `/etc/passwd`; nobody is known if that cannot be read.
+    /// Reads `/etc/passwd`; no user is known if that cannot be read.
     #[must_use]
     pub fn of_this_host() -> Self {
         std::fs::read("/etc/passwd")
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn from_passwd_takes_the_first_of_a_name_and_passes_over_what_is_no_user() {
+    fn from_passwd_takes_the_first_of_a_name_and_skips_lines_without_a_user() {
         let users = Users::from_passwd(
             "root:x:0:0:root:/root:/bin/sh\n\n# c\n+nis\nbad:x:y:0\nann:x:1000:1000::/:/bin/sh\nann:x:7:7::/:\n",
         );

@@ -11,9 +11,9 @@ use super::setting::{ConfigValue, Integer, Setting};
 /// A guest of Xen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XenGuest {
-    /// What it is called.
+    /// The name of the guest.
     pub name: GuestName,
-    /// Whose the domains of its programs are.
+    /// The owner of the domains of its programs.
     pub user: User,
     window_mib: Option<WindowMib>,
     vectors: Option<Vectors>,
@@ -22,34 +22,34 @@ pub struct XenGuest {
 
 type Vectors = Integer<2, { VECTORS_MAX as u32 }>;
 
-/// What a guest has that says nothing about it.
+/// The number of vectors of a guest that names none.
 const VECTORS: u16 = 64;
 
 const FIELDS: [Field; 5] = [
     Field {
         name: "name",
         expected: GuestName::expected,
-        default: "none: it has to be there",
-        text: "What it is called: the name of its domain, or the domain's number. Only domain 0 can read names; in a driver domain it is the number.",
+        default: "none; required",
+        text: "The name of its Xen domain, or the number of the domain. Only domain 0 can read names, so in a driver domain it is the number.",
     },
     USER,
     Field {
         name: "window_mib",
         expected: WindowMib::expected,
         default: "`64`",
-        text: "How much it may grant to this daemon at once: what its programs' rings and channels are in. It is granted as it is needed.",
+        text: "The memory that it may grant to this daemon at once. The rings and channels of its programs are in it. It is granted as needed.",
     },
     Field {
         name: "vectors",
         expected: Vectors::expected,
         default: "`64`",
-        text: "Doorbells toward it: one is the daemons', each of the others wakes one domain of the guest.",
+        text: "The number of doorbells toward it. The daemons use one, and each of the others wakes one domain of the guest.",
     },
     Field {
         name: "maps",
         expected: bool::expected,
         default: "`true`",
-        text: "Whether it may map what other guests grant to it. One that does, and is saved without `isthmus guest deny` before, does not come back whole: `false` is for guests that are saved or migrated. It grants to others then, and programs of two such guests talk through this daemon.",
+        text: "Whether it may map memory that other guests grant to it. Use `false` for guests that are saved or migrated, because a guest with such mappings is not restored whole unless `isthmus guest deny` came first. With `false`, it still grants memory to others; messages between two such guests go through this daemon.",
     },
 ];
 

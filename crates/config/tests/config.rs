@@ -160,7 +160,7 @@ fn defaults_are_right_for_both_roles() {
 }
 
 #[test]
-fn later_source_overrides_and_origin_names_it() {
+fn later_source_overrides_earlier_ones() {
     let file = "[wait]\nmode = \"sleep\"\nspin_us = 10\n[daemon]\nworkers = 2\n";
     let mut inputs = inputs(file);
     inputs.environment =
@@ -184,7 +184,7 @@ fn later_source_overrides_and_origin_names_it() {
 }
 
 #[test]
-fn variables_and_sets_take_words_and_toml() {
+fn variables_and_sets_accept_words_and_toml() {
     let config = |key: &str, value: &str| {
         let bare = Inputs { users: Users::from_passwd(PASSWD), ..Inputs::bare(Role::System) };
         let by_set = loaded(&Inputs { sets: vec![format!("{key}={value}")], ..bare.clone() }).config;
@@ -254,7 +254,7 @@ fn paths() -> Vec<&'static str> {
 }
 
 #[test]
-fn keys_stand_in_their_tables_and_have_texts_and_variables_of_their_own() {
+fn keys_have_a_table_a_text_and_a_unique_variable() {
     let mut names = BTreeSet::new();
     for key in KEYS {
         assert!(TABLES.iter().any(|table| table.name == key.table), "{}", key.path);
@@ -268,7 +268,7 @@ fn keys_stand_in_their_tables_and_have_texts_and_variables_of_their_own() {
 }
 
 #[test]
-fn variables_lists_the_librarys_and_the_daemons_with_their_origin() {
+fn lists_variables_of_library_and_daemon_with_their_origin() {
     let set = environment(&[("ISTHMUS_WAIT", "spin"), ("ISTHMUS_DAEMON_SOCKET", "/\u{1b}[2J")]);
     let rows = variables(&Inputs { environment: set, ..Inputs::bare(Role::System) });
     assert_eq!(rows.len(), VARIABLES.len() + KEYS.len());
@@ -309,7 +309,7 @@ fn policy_decides_by_the_first_rule_that_matches() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_an_error_only_if_it_was_named() {
+fn missing_file_is_an_error_only_if_it_was_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let home = folder.path().to_str().expect("UTF-8");
     let usual = Inputs {
@@ -426,18 +426,18 @@ const PIECES: &[&str] = &[
 
 proptest! {
     #[test]
-    fn load_answers_any_file(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..40)) {
+    fn load_never_panics_on_any_file(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..40)) {
         answers(&inputs(&pieces.concat()))?;
     }
 
     #[test]
-    fn load_answers_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn load_never_panics_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let file = ConfigFile::Given { path: "f".into(), bytes };
         answers(&Inputs { file, ..Inputs::bare(Role::System) })?;
     }
 
     #[test]
-    fn load_answers_any_value_of_any_key(
+    fn load_never_panics_on_any_value_of_any_key(
         index in 0..KEYS.len(),
         by_variable in any::<bool>(),
         value in prop_oneof![".*", prop::collection::vec(prop::sample::select(PIECES), 0..12).prop_map(|pieces| pieces.concat())],
@@ -452,13 +452,13 @@ proptest! {
     }
 
     #[test]
-    fn load_answers_any_set_and_any_variable(set in ".*", name in "ISTHMUS_.*") {
+    fn load_never_panics_on_any_set_and_variable(set in ".*", name in "ISTHMUS_.*") {
         let sets = vec![set];
         answers(&Inputs { sets, environment: environment(&[(&name, "")]), ..Inputs::bare(Role::User) })?;
     }
 }
 
-/// Either a configuration that prints and reads back, or problems whose text nothing of the input can break.
+/// Checks that a load gives a configuration that prints and reads back, or problems with texts that no input can break.
 fn answers(inputs: &Inputs) -> Result<(), TestCaseError> {
     match load(inputs) {
         Ok(loaded) => {

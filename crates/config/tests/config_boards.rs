@@ -16,7 +16,7 @@ fn loaded(inputs: &Inputs) -> Loaded {
     load(inputs).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What is said about a file.
+/// Returns the report about a file.
 fn refusal(file: &str) -> String {
     load(&inputs(file)).expect_err("it is wrong").to_string()
 }
@@ -51,7 +51,7 @@ fn node7() -> MxHost {
 }
 
 #[test]
-fn boards_say_how_they_reach_other_hosts() {
+fn reads_the_links_of_boards() {
     let config = loaded(&inputs(LINKED)).config;
     let plans = config.mx.plans(&node7()).expect("they can be told apart");
     assert_eq!(plans[0].nic, BoardNic::OfInterface("eth0".to_owned()));
@@ -101,7 +101,7 @@ fn boards_say_how_they_reach_other_hosts() {
 }
 
 #[test]
-fn a_link_is_all_that_a_board_needs_for_other_hosts() {
+fn board_with_one_link_reaches_other_hosts() {
     let by_set = Inputs { sets: vec!["mx.board=[{ links = [{ interface = 'eth0' }] }]".to_owned()], ..inputs("") };
     let loaded = loaded(&by_set);
     let plans = loaded.config.mx.plans(&node7()).expect("there is one");
@@ -135,7 +135,7 @@ fn printed_boards_round_trip() {
 }
 
 #[test]
-fn wrong_boards() {
+fn rejects_wrong_boards() {
     assert_snapshot!(refusal(
         "[[mx.board]]\nmac = \"01:00:00:00:00:01\"\nname = \"a b\"\nendpoints_max = 256\nport = 1\n\
          [[mx.board]]\nmac = \"02:00:00:00:00\"\n[[mx.board]]\nmac = 2\n"
@@ -186,7 +186,7 @@ fn wrong_boards() {
 }
 
 #[test]
-fn fields_of_a_network_with_wrong_values() {
+fn rejects_wrong_values_in_fields_of_a_network() {
     assert_snapshot!(refusal(
         "[[mx.board]]\nlinks = [{ interface = 'eth0' }]\ndialect = \"openmx\"\nethertype = 0x200\nframe_bytes_max = 100\n\
          discovery = \"no\"\npeers_file = \"peers\"\nresend_ms = 0.5\ngive_up_s = 0\n"
@@ -218,7 +218,7 @@ fn fields_of_a_network_with_wrong_values() {
 }
 
 #[test]
-fn wrong_peers() {
+fn rejects_wrong_peers() {
     assert_snapshot!(refusal(
         "[[mx.board]]\nlinks = [{ interface = 'eth0' }]\npeers = [\n{ mac = '02:00:00:00:00:01' },\n{ name = 'b' },\n\
          { mac = '03:00:00:00:00:01', name = '' },\n{ nic = 1, name = 'x', mac = '02:00:00:00:00:01' },\n\
@@ -275,7 +275,7 @@ fn missing_field_has_a_problem_code() {
 }
 
 #[test]
-fn fields_of_links_stand_in_links() {
+fn names_the_list_for_fields_of_links_outside_it() {
     assert_snapshot!(refusal("[[mx.board]]\ninterface = 'eth0'\nudp = '10.0.0.1'\nmtu = 9000\nlink = []\n"), @r#"
     isthmus.toml:2:1: there is no key mx.board[0].interface
         2 | interface = 'eth0'
@@ -297,7 +297,7 @@ fn fields_of_links_stand_in_links() {
 }
 
 #[test]
-fn fields_of_a_network_that_do_not_fit_together() {
+fn rejects_fields_of_a_network_that_do_not_fit_together() {
     assert_snapshot!(refusal(
         "[[mx.board]]\ndialect = \"mx\"\nethertype = 0x88b5\nframe_bytes_max = 9000\nlinks = [{ interface = 'eth0' }]\n"
     ), @r#"

@@ -1,4 +1,4 @@
-//! What is said about each kind of mistake, in full.
+//! The report about each kind of mistake, in full.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -18,23 +18,23 @@ fn error(inputs: &Inputs) -> ConfigError {
     load(inputs).expect_err("it is wrong")
 }
 
-/// What is said about a file.
+/// Returns the report about a file.
 fn refusal(file: &str) -> String {
     error(&inputs(file)).to_string()
 }
 
-/// What is said about one `--set`.
+/// Returns the report about one `--set`.
 fn set_refusal(set: &str) -> String {
     error(&Inputs { sets: vec![set.to_owned()], ..inputs("") }).to_string()
 }
 
-/// What is said about one variable.
+/// Returns the report about one variable.
 fn variable_refusal(name: &str, value: &str) -> String {
     error(&Inputs { environment: vec![(name.into(), value.into())], ..inputs("") }).to_string()
 }
 
 #[test]
-fn unknown_tables() {
+fn rejects_unknown_tables() {
     assert_snapshot!(refusal("[demon]\nworkers = 2\n[zzz]\n"), @r#"
     isthmus.toml:1:2: there is no table [demon]
         1 | [demon]
@@ -58,7 +58,7 @@ fn unknown_tables() {
 }
 
 #[test]
-fn unknown_keys() {
+fn rejects_unknown_keys() {
     // Misspelt; at home in another table; without a table; like nothing.
     assert_snapshot!(refusal("[daemon]\nworker = 2\nspin_us = 3\n"), @r#"
     isthmus.toml:2:1: there is no key daemon.worker
@@ -93,7 +93,7 @@ fn unknown_keys() {
 }
 
 #[test]
-fn wrong_types() {
+fn rejects_wrong_types() {
     assert_snapshot!(refusal("[daemon]\nworkers = \"2\"\nworker_cpus = 3\nlog = 5\nidle_exit_s = 1.5\n"), @r#"
     isthmus.toml:2:11: daemon.workers is "2", but must be an integer from 1 to 64
         2 | workers = "2"
@@ -131,7 +131,7 @@ fn wrong_types() {
 }
 
 #[test]
-fn out_of_range() {
+fn rejects_numbers_out_of_range() {
     assert_snapshot!(refusal("[daemon]\nworkers = 0\nidle_exit_s = -1\n[wait]\nspin_us = 1001\n"), @r#"
     isthmus.toml:2:11: daemon.workers is 0, but must be an integer from 1 to 64
         2 | workers = 0
@@ -158,7 +158,7 @@ fn out_of_range() {
 }
 
 #[test]
-fn wrong_words() {
+fn rejects_wrong_words() {
     assert_snapshot!(refusal("[wait]\nmode = \"adaptve\"\n[policy]\ntalk = \"everybody\"\ngrants = ''\n"), @r#"
     isthmus.toml:2:8: wait.mode is "adaptve", but must be "adaptive", "spin" or "sleep"
         2 | mode = "adaptve"
@@ -174,7 +174,7 @@ fn wrong_words() {
 }
 
 #[test]
-fn wrong_paths_and_addresses() {
+fn rejects_wrong_paths_and_addresses() {
     assert_snapshot!(refusal("[daemon]\nsocket = \"run/isthmus.sock\"\nruntime_dir = \"~/run\"\n"), @r#"
     isthmus.toml:2:10: daemon.socket is "run/isthmus.sock", but must be the absolute path of a socket, of at most 107 bytes
         2 | socket = "run/isthmus.sock"
@@ -216,7 +216,7 @@ fn wrong_paths_and_addresses() {
 }
 
 #[test]
-fn wrong_log_filters() {
+fn rejects_wrong_log_filters() {
     assert_snapshot!(refusal("[daemon]\nlog = \"inof\"\n"), @r#"
     isthmus.toml:2:7: daemon.log is "inof", but must be a level (off, error, warn, info, debug, trace) or levels for parts, as in info,isthmus_control=debug
         2 | log = "inof"
@@ -231,7 +231,7 @@ fn wrong_log_filters() {
 }
 
 #[test]
-fn wrong_lists() {
+fn rejects_wrong_lists() {
     assert_snapshot!(refusal("[daemon]\nworkers = 2\nworker_cpus = [1, \"2\", 9999, 1]\n"), @r#"
     isthmus.toml:3:19: daemon.worker_cpus[1] is "2", but must be an integer from 0 to 4095
         3 | worker_cpus = [1, "2", 9999, 1]
@@ -247,7 +247,7 @@ fn wrong_lists() {
 }
 
 #[test]
-fn wrong_users() {
+fn rejects_wrong_users() {
     assert_snapshot!(refusal("[policy]\nattach = [\"anne\", \"1000\", \"zoe\", -1, \"ann\", 1000]\n"), @r#"
     isthmus.toml:2:11: policy.attach[0] names the user "anne", but no such user is known here
         2 | attach = ["anne", "1000", "zoe", -1, "ann", 1000]
@@ -277,7 +277,7 @@ fn wrong_users() {
 }
 
 #[test]
-fn wrong_rules() {
+fn rejects_wrong_rules() {
     assert_snapshot!(refusal(
         "[[policy.rules]]\nform = \"a\"\nallow = true\n[[policy.rules]]\nfrom = \"\"\nto = \"a b\"\nallow = 1\n\
          [[policy.rules]]\nfrom = \"a\"\n[[policy.rules]]\nallow = false\nchannel = true\n"
@@ -320,7 +320,7 @@ fn wrong_rules() {
 }
 
 #[test]
-fn values_that_do_not_fit_each_other() {
+fn rejects_values_that_do_not_fit_each_other() {
     assert_snapshot!(refusal("[daemon]\nworkers = 3\nworker_cpus = [0, 1]\n"), @r#"
     isthmus.toml:3:15: daemon.worker_cpus does not fit daemon.workers: 3 workers, 2 CPUs
         3 | worker_cpus = [0, 1]
@@ -337,7 +337,7 @@ fn values_that_do_not_fit_each_other() {
           | --set daemon.workers=1
           |                      ^
     "#);
-    // Not said while one of them is wrong by itself.
+    // Not reported while one of them is wrong on its own.
     assert_snapshot!(refusal("[daemon]\nworkers = 99\nworker_cpus = [0, 1]\n"), @r#"
     isthmus.toml:2:11: daemon.workers is 99, but must be an integer from 1 to 64
         2 | workers = 99
@@ -346,7 +346,7 @@ fn values_that_do_not_fit_each_other() {
 }
 
 #[test]
-fn no_toml() {
+fn rejects_text_that_is_not_toml() {
     assert_snapshot!(refusal("[wait]\nmode = spin\nspin_us =\n[daemon\nworkers = 0\n"), @r#"
     isthmus.toml:2:8: a string must be in quotes
         2 | mode = spin
@@ -380,7 +380,7 @@ fn no_toml() {
 }
 
 #[test]
-fn no_text() {
+fn rejects_files_that_are_not_text() {
     assert_snapshot!(error(&inputs(b"[daemon]\nlog = \"\xff\"\n")), @r#"
     isthmus.toml:2:8: not UTF-8
         2 | log = "�"
@@ -391,7 +391,7 @@ fn no_text() {
 }
 
 #[test]
-fn sets() {
+fn rejects_wrong_sets() {
     assert_snapshot!(set_refusal("wait.mode"), @r#"
     command line: "wait.mode" is no assignment
           | --set wait.mode
@@ -442,7 +442,7 @@ fn sets() {
 }
 
 #[test]
-fn variables() {
+fn rejects_wrong_variables() {
     assert_snapshot!(variable_refusal("ISTHMUS_DAEMON_WORKERS", ""), @r#"
     environment ISTHMUS_DAEMON_WORKERS: daemon.workers is "", but must be an integer from 1 to 64
           | ISTHMUS_DAEMON_WORKERS=
@@ -458,7 +458,7 @@ fn variables() {
 }
 
 #[test]
-fn unknown_variables_are_warned_of() {
+fn warns_about_unknown_variables() {
     let names = [
         "ISTHMUS_SOKET",
         "ISTHMUS_DAEMON_WAIT",
@@ -486,7 +486,7 @@ fn unknown_variables_are_warned_of() {
 }
 
 #[test]
-fn a_default_that_cannot_be_is_told_too() {
+fn reports_an_invalid_default() {
     let environment = vec![("XDG_RUNTIME_DIR".into(), format!("/{}", "r".repeat(100)).into())];
     assert_snapshot!(error(&Inputs { environment, ..Inputs::bare(Role::User) }), @r#"
     default: daemon.socket is "/rrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrr…", but must be the absolute path of a socket, of at most 107 bytes
@@ -497,7 +497,7 @@ fn a_default_that_cannot_be_is_told_too() {
 }
 
 #[test]
-fn more_problems_than_anybody_reads_are_counted() {
+fn counts_problems_beyond_the_limit() {
     let file: String = (0..PROBLEMS_MAX + 7).map(|index| format!("zzz{index} = 1\n")).collect();
     let error = error(&inputs(file));
     assert_eq!((error.problems.len(), error.more), (PROBLEMS_MAX, 7));
@@ -518,7 +518,7 @@ fn problems_as_json_have_a_code() {
 }
 
 #[test]
-fn more_guests_than_a_daemon_serves() {
+fn rejects_more_guests_than_the_limit() {
     let guests: String =
         (0..257).map(|guest| format!("[[kvm.guest]]\nname = \"g{guest}\"\nuser = \"ann\"\n")).collect();
     let refused = refusal(&guests);

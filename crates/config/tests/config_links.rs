@@ -8,18 +8,18 @@ fn inputs(file: &str) -> Inputs {
     Inputs { file, ..Inputs::bare(Role::System) }
 }
 
-/// What is said about a file.
+/// Returns the report about a file.
 fn refusal(file: &str) -> String {
     load(&inputs(file)).expect_err("it is wrong").to_string()
 }
 
-/// What is said about a link over UDP at this address.
+/// Returns the report about a link over UDP at this address.
 fn refusal_of_udp(local: &str) -> String {
     refusal(&format!("[[mx.board]]\nlinks = [{{ udp = {local}, peers = [\"a\"] }}]\n"))
 }
 
 #[test]
-fn links_of_wrong_types() {
+fn rejects_links_of_wrong_types() {
     assert_snapshot!(refusal("mx.board = [{ links = { interface = 'eth0' } }, { links = 'eth0' }, { links = [1] }]\n"), @r#"
     isthmus.toml:1:23: mx.board[0].links is a table, but must be a list of at most 8 tables { interface, kind, udp, peers, rank }
         1 | mx.board = [{ links = { interface = 'eth0' } }, { links = 'eth0' }, { links = [1] }]
@@ -36,7 +36,7 @@ fn links_of_wrong_types() {
 }
 
 #[test]
-fn fields_of_a_link_with_wrong_values() {
+fn rejects_wrong_values_in_fields_of_a_link() {
     assert_snapshot!(refusal(
         "[[mx.board]]\n[[mx.board.links]]\ninterface = \"eth0:1\"\nkind = \"pakcet\"\nrank = 256\n\
          [[mx.board.links]]\ninterface = \"10.0.0.1/24\"\n[[mx.board.links]]\ninterface = \"an-interface-0000\"\n\
@@ -83,7 +83,7 @@ fn fields_of_a_link_with_wrong_values() {
 }
 
 #[test]
-fn fields_of_a_link_that_do_not_fit_together() {
+fn rejects_fields_of_a_link_that_do_not_fit_together() {
     assert_snapshot!(refusal(
         "[[mx.board]]\nlinks = [\n{ rank = 1 },\n{ interface = 'eth0', peers = ['a'] },\n\
          { udp = '10.0.0.1' },\n{ udp = '10.0.0.1', peers = ['a'], kind = 'packet' },\n\
@@ -116,7 +116,7 @@ fn fields_of_a_link_that_do_not_fit_together() {
 }
 
 #[test]
-fn links_that_are_repeated_or_too_many() {
+fn rejects_repeated_links_and_too_many_links() {
     assert_snapshot!(refusal(
         "[[mx.board]]\nlinks = [{ interface = 'eth0' }, { interface = 'eth0', kind = 'xdp' }]\n[[mx.board]]\n\
          links = [{ udp = '::1', peers = ['a'] }, { udp = '[::1]:34527', peers = ['b'] }]\n"
@@ -136,7 +136,7 @@ fn links_that_are_repeated_or_too_many() {
 }
 
 #[test]
-fn wrong_addresses_of_this_host() {
+fn rejects_wrong_addresses_of_this_host() {
     assert_snapshot!(refusal_of_udp("\"10.0.0.1:0\""), @r#"
     isthmus.toml:2:18: mx.board[0].links[0].udp is "10.0.0.1:0", but must be an address of this host, with a port unless it is 34527, as in "10.0.0.1" or "[fd00::1]:7000"
         2 | links = [{ udp = "10.0.0.1:0", peers = ["a"] }]
@@ -175,7 +175,7 @@ fn wrong_addresses_of_this_host() {
 }
 
 #[test]
-fn wrong_hosts() {
+fn rejects_wrong_hosts() {
     assert_snapshot!(refusal(
         "[[mx.board]]\n[[mx.board.links]]\nudp = \"10.0.0.1\"\npeers = [\n\"10.0.0.2:99999\",\n\"[fd00::2]:0x1\",\n\"node7:\",\n\"0.0.0.0\",\n\
          \"ff02::1\",\n\"255.255.255.255\",\n\"no de\",\n\"10.0.0.256\",\n\"\",\n7,\n\"node7\",\n\"node7:34527\",\n]\n"
@@ -195,7 +195,7 @@ fn wrong_hosts() {
     isthmus.toml:8:1: mx.board[0].links[0].peers[3] is "0.0.0.0", but must be the address or name of a host, with a port unless it is 34527, as in "10.0.0.2" or "node7:7000"
         8 | "0.0.0.0",
           | ^^^^^^^^^
-          = nobody can be reached there
+          = no host can be reached there
     isthmus.toml:9:1: mx.board[0].links[0].peers[4] is "ff02::1", but must be the address or name of a host, with a port unless it is 34527, as in "10.0.0.2" or "node7:7000"
         9 | "ff02::1",
           | ^^^^^^^^^

@@ -1,4 +1,4 @@
-//! What boards and their links are told apart by: addresses, names, interfaces.
+//! Addresses, names and interfaces: what tells boards and their links apart.
 
 use std::net::IpAddr;
 
@@ -39,7 +39,7 @@ impl Setting for Mac {
         let octets = Self::parse(text).filter(|_| text.bytes().all(|byte| byte != b'+'));
         let help = match octets {
             Some(octets) if octets[0] & 1 != 0 => "an odd first octet means a group of stations",
-            Some([0, 0, 0, 0, 0, 0]) => "all zeros is nobody's address",
+            Some([0, 0, 0, 0, 0, 0]) => "all zeros is the address of no station",
             Some(octets) => return Some(Self(NicId::from_octets(octets))),
             None => "",
         };
@@ -52,7 +52,7 @@ impl Setting for Mac {
     }
 }
 
-/// What a board is called: what MX programs give and get for a host.
+/// The name of a board: what MX programs give and get for a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MxBoardName(String);
 
@@ -98,7 +98,7 @@ impl Interface {
     /// Linux's `IFNAMSIZ` is 16, and the last byte is zero.
     const BYTES_MAX: usize = 15;
 
-    /// What Linux takes for a name.
+    /// Returns whether Linux accepts the text as a name.
     fn is_name(text: &str) -> bool {
         (1..=Self::BYTES_MAX).contains(&text.len())
             && !matches!(text, "." | "..")

@@ -17,11 +17,11 @@ pub const MX_LINKS_MAX: usize = 8;
 pub struct LinkPlan {
     /// Of the links that reach a peer, the one of the lowest rank is used; of equal ones, the first.
     pub rank: u8,
-    /// What carries its frames.
+    /// The carrier of its frames.
     pub carrier: Carrier,
 }
 
-/// What carries the frames of a link.
+/// The carrier of the frames of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// Packet sockets.
@@ -46,7 +46,7 @@ pub enum Carrier {
 }
 
 impl Carrier {
-    /// The interface whose own frames it takes and sends.
+    /// The interface that carries the frames of the link; none for a link over UDP.
     #[must_use]
     pub fn ethernet_interface(&self) -> Option<&str> {
         match self {
@@ -55,7 +55,7 @@ impl Carrier {
         }
     }
 
-    /// What two links of a board cannot both have, and neither two links over UDP of the host.
+    /// Names the resource that only one link of a board can have, and only one link over UDP of the host.
     pub(super) fn resource_name(&self) -> String {
         match self {
             Self::Packet { interface } | Self::Xdp { interface } => format!("the interface {interface}"),
@@ -144,37 +144,37 @@ impl Link {
             name: "interface",
             expected: Interface::expected,
             default: "none",
-            text: "The interface whose frames it takes and sends. With `udp`: the interface which datagrams are bound to.",
+            text: "The network interface that sends and receives the frames. With `udp`: the interface which datagrams are bound to.",
         },
         Field {
             name: "kind",
             expected: Kind::expected,
             default: "`\"packet\"`",
-            text: "By which sockets: packet sockets, or AF_XDP, which leaves the interface's MX frames to no other link. Not with `udp`.",
+            text: "The kind of sockets: packet sockets, or AF_XDP, which takes the interface's MX frames away from other links. Not with `udp`.",
         },
         Field {
             name: "udp",
             expected: UdpAddress::expected,
             default: "none",
-            text: "For hosts which have only an IP path: frames leave from and arrive at this address as datagrams.",
+            text: "The address at which frames leave and arrive as datagrams, for hosts with only an IP path.",
         },
         Field {
             name: "peers",
             expected: UdpPeers::expected,
             default: "none; needed with `udp`",
-            text: "The hosts that datagrams are exchanged with. Names are looked up when the daemon starts.",
+            text: "The hosts that exchange datagrams with this one. Names are looked up when the daemon starts.",
         },
         Field {
             name: "rank",
             expected: Rank::expected,
             default: "its place in the list, from 0",
-            text: "Of the links that reach a peer, the one of the lowest rank is used.",
+            text: "The order of preference: of the links that reach a peer, the one of the lowest rank is used.",
         },
     ];
     const NAMES: &'static [&'static str] = &names(&Self::FIELDS);
     pub(super) const OVER_UDP: &'static str = "{ udp = \"10.0.0.1\", peers = [\"10.0.0.2\"] }";
 
-    /// What carries its frames, if what it says fits together.
+    /// Returns the carrier of its frames, if the fields fit together.
     fn carrier(fields: &Fields<'_, '_>, findings: &mut Vec<Finding>) -> Option<Carrier> {
         let before = findings.len();
         let is_udp = fields.has("udp");

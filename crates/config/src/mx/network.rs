@@ -1,4 +1,4 @@
-//! What a board says of the network that its links lead to: how its boards speak, who they are, when one is given up.
+//! A board's settings for the network that its links lead to: protocol, other boards, time limits.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub struct Network {
     pub peers: Vec<StaticPeer>,
     /// More of them: a table of lines with an address and a name.
     pub peers_file: Option<PathBuf>,
-    /// What is not acknowledged is sent again after this at the latest.
+    /// The longest time before an unacknowledged frame is sent again.
     pub resend_ms: u32,
     /// A peer that is silent for so long is given up.
     pub give_up_s: u32,
@@ -44,23 +44,23 @@ pub struct Network {
 pub struct StaticPeer {
     /// Its address.
     pub nic: NicId,
-    /// What it is called.
+    /// The name of the board.
     pub name: wire::BoardName,
 }
 
 impl Network {
-    /// What the reliability engine is to be told.
+    /// The settings of the reliability engine.
     #[must_use]
     pub fn tuning(&self) -> EndpointTuning {
         let resend_us = u64::from(self.resend_ms) * 1000;
         let give_up_us = u64::from(self.give_up_s) * 1_000_000;
         let resends_max = u32::try_from(give_up_us.div_ceil(resend_us)).expect("both were checked");
-        // Who has to fetch and says nothing is asked well before it is given up.
+        // A peer that is silent while it has data to fetch is asked well before it is given up.
         let probe_us = EndpointTuning::DEFAULT.probe_us.min((give_up_us / 10).max(resend_us));
         EndpointTuning { resend_us, resends_max, probe_us, ..EndpointTuning::DEFAULT }
     }
 
-    /// The interface whose address a board without one takes: that of the first link which has its own.
+    /// The interface that a board without an address takes it from: that of the first link which has one.
     #[must_use]
     pub fn first_interface(&self) -> Option<&str> {
         self.links.iter().find_map(|link| link.carrier.ethernet_interface())
@@ -77,7 +77,7 @@ words! {
     }
 }
 
-/// What marks the frames of a protocol; lower numbers are lengths.
+/// The number that marks the frames of a protocol; lower numbers are lengths.
 struct Ethertype(u16);
 
 impl Setting for Ethertype {
@@ -104,7 +104,7 @@ type GiveUpS = Seconds<1, 86_400>;
 
 const RESEND_MS_MAX: u32 = 60_000;
 const RESEND_MS: u32 = (EndpointTuning::DEFAULT.resend_us / 1000) as u32;
-/// More than the longest of the other: only who says it can be told that they do not fit.
+/// More than the longest `resend_ms`: only a file that sets both can have values that do not fit.
 const GIVE_UP_S: u32 =
     (EndpointTuning::DEFAULT.resend_us * EndpointTuning::DEFAULT.resends_max as u64 / 1_000_000) as u32;
 
@@ -115,19 +115,19 @@ impl Network {
             name: "dialect",
             expected: DialectWord::expected,
             default: "`\"open-mx\"`",
-            text: "How all boards of the network speak: as Open-MX does unless it was built otherwise, or as Myricom's own hosts do.",
+            text: "The dialect of all boards of the network: that of Open-MX in its usual build, or that of Myricom's own hosts.",
         },
         Field {
             name: "ethertype",
             expected: Ethertype::expected,
             default: "`0x86DF`",
-            text: "What marks the frames, where Open-MX was built with another one. Not with `mx`.",
+            text: "The ethertype of the frames, if Open-MX was built with another one. Not with `mx`.",
         },
         Field {
             name: "frame_bytes_max",
             expected: FrameBytes::expected,
             default: "what the MTU of the links allows; 4144 with `mx`",
-            text: "The longest frame, with its Ethernet header: what Open-MX calls the MTU. Must be the same on all hosts of the network.",
+            text: "The length of the longest frame, with its Ethernet header. Open-MX calls this the MTU. It must be the same on all hosts of the network.",
         },
         Field {
             name: "discovery",
@@ -139,31 +139,31 @@ impl Network {
             name: "peers",
             expected: StaticPeers::expected,
             default: "`[]`",
-            text: "Boards which are known without being found. One address may have several names.",
+            text: "Boards that are known without discovery. One address may have several names.",
         },
         Field {
             name: "peers_file",
             expected: FilePath::expected,
             default: "none",
-            text: "More of them: lines `MAC name`, with comments behind `#`. Read when the daemon starts.",
+            text: "A file with more such boards: lines `MAC name`, with comments behind `#`. It is read when the daemon starts.",
         },
         Field {
             name: "resend_ms",
             expected: ResendMs::expected,
             default: "`500`",
-            text: "What is not acknowledged is sent again after this time at the latest.",
+            text: "The longest time after which an unacknowledged frame is sent again.",
         },
         Field {
             name: "give_up_s",
             expected: GiveUpS::expected,
             default: "`500`",
-            text: "A peer which is silent for this time while it is waited for is given up; what is under way to and from it fails.",
+            text: "The time after which a silent peer is given up while an answer of it is due. Messages under way to and from it fail.",
         },
     ];
 
     const NAMES: &'static [&'static str] = &names(&Self::FIELDS);
 
-    /// What a board's fields say of other hosts; none if it has no links, or something is wrong.
+    /// Reads a board's settings for other hosts; none if it has no links, or something is wrong.
     pub(super) fn read(fields: &Fields<'_, '_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let links = fields.get::<Links>("links", findings);
@@ -204,7 +204,7 @@ impl Network {
         (findings.len() == before).then_some(network)
     }
 
-    /// What is said about other hosts decides nothing where none can be reached.
+    /// Refuses settings for other hosts on a board without links, where they would decide nothing.
     fn refuse_without_links(fields: &Fields<'_, '_>, findings: &mut Vec<Finding>) {
         let said: Vec<&str> = Self::NAMES.iter().copied().filter(|name| fields.has(name)).collect();
         if !said.is_empty() {

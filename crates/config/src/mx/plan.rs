@@ -1,4 +1,4 @@
-//! What is made of the boards' settings: names and addresses that were left open, and what the daemon still has to ask the host.
+//! The plan made from the boards' settings: names and addresses that were left open, and questions that the daemon has to ask the host.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -19,9 +19,9 @@ const HOST_BYTES_MAX: usize = MX_NAME_BYTES_MAX - ":4294967295".len();
 /// The host as boards know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MxHost {
-    /// What it is called.
+    /// The name of the host.
     pub name: String,
-    /// What tells it from hosts that are called the same, the same for each start.
+    /// The number that tells the host from hosts of the same name. It is the same for each start.
     pub id: [u8; 32],
 }
 
@@ -30,7 +30,7 @@ pub struct MxHost {
 pub struct MxBoardPlan {
     /// Its address, or where that is to be asked for.
     pub nic: BoardNic,
-    /// What people call it.
+    /// The name that people use.
     pub name: String,
     /// How many endpoint numbers it has.
     pub endpoints: u32,
@@ -43,7 +43,7 @@ pub struct MxBoardPlan {
 pub enum BoardNic {
     /// As it was said or made up.
     Fixed(NicId),
-    /// That of an interface.
+    /// The address of an interface.
     OfInterface(String),
 }
 
@@ -52,7 +52,7 @@ pub enum BoardNic {
 pub struct MxBoardEntry {
     /// Its address.
     pub nic: NicId,
-    /// What people call it.
+    /// The name that people use.
     pub name: String,
     /// The number of its endpoints.
     pub endpoints: u32,
@@ -90,8 +90,8 @@ impl MxConfig {
 }
 
 impl MxBoardPlan {
-    /// The boards themselves. `address_of` is given the number of a board and the interface whose address it takes. Says for which
-    /// board there is no address, or which two have the same.
+    /// Resolves the addresses of the boards. `address_of` gets the number of a board and the interface to take its address from. The
+    /// error names a board without an address, or two boards with the same address.
     pub fn resolve_addresses<E: Display>(
         plans: &[Self],
         mut address_of: impl FnMut(usize, &str) -> Result<NicId, E>,

@@ -7,7 +7,7 @@ use crate::fields::members;
 use crate::problem::{Finding, ProblemKind};
 use crate::setting::{ConfigValue, Setting};
 
-/// The port of the carrier where nobody says otherwise: the number of the ethertype.
+/// The default port of the carrier: the number of the ethertype.
 pub const UDP_PORT: u16 = isthmus_mx::wire::ETHERTYPE;
 
 /// Bytes of the longest frame that goes into one datagram: those of IPv4 have 65535, with two headers of 20 and 8.
@@ -138,7 +138,7 @@ impl Setting for UdpPeer {
     fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let text = item.text::<Self>(findings)?;
         let help = match socket_address(text) {
-            Some(Ok(address)) if address.ip().is_unspecified() => Some("nobody can be reached there".to_owned()),
+            Some(Ok(address)) if address.ip().is_unspecified() => Some("no host can be reached there".to_owned()),
             Some(Ok(address)) => return Some(Self::Address(address)),
             Some(Err(unfit)) => unfit.help(),
             None => match parse_named(text) {
@@ -159,7 +159,7 @@ impl Setting for UdpPeer {
 pub(super) struct UdpPeers(pub(super) Vec<UdpPeer>);
 
 impl UdpPeers {
-    /// What is sent to all boards of a network goes to each of them.
+    /// The largest number of peers. A message to all boards of a network goes to each of them.
     const LENGTH_MAX: usize = 1024;
 }
 
