@@ -3,16 +3,16 @@
  *
  *   isth_attach(NULL, &me);                          a domain: this program's side of the daemon
  *   isth_open(me, ISTH_ENDPOINT_ANY, "web", &mine);  where messages arrive
- *   isth_lookup(me, "db", &them.domain);             whom to talk to
+ *   isth_lookup(me, "db", &them.domain);             find a peer by its name
  *   isth_receive(me, mine, buffer, size, ctx, NULL); post receives ...
  *   isth_send(me, mine, them, 7, data, len, ctx, NULL);
  *   while (isth_wait(me, &done, -1) == 1) ...        ... and take completions
  *   isth_detach(me, 1000);
  *
- * Every call answers 0 (or what is said there), or a negative reason: -ISTH_REASON_... isth_strerror() has its text,
- * isth_last_error() the details of the case. A null pointer where something is needed is answered with
- * -ISTH_REASON_REQUEST_INVALID. A domain is undefined before isth_attach() and after isth_detach(), as memory is
- * before malloc() and after free(). Nothing happens outside of the calls: no thread, no signal handler.
+ * Every call returns 0, or the number that its comment names, or a negative reason: -ISTH_REASON_... isth_strerror()
+ * returns the text of a reason, isth_last_error() the details of the case. A call that needs a pointer and gets a null
+ * pointer returns -ISTH_REASON_REQUEST_INVALID. A domain is valid from isth_attach() to isth_detach(), as memory is from
+ * malloc() to free(). The library works only inside its calls: it has no thread and no signal handler.
  *
  * Link with -listhmus.
  *
@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 /**
- * Why something was refused, took a slower path, broke, or came to an end.
+ * The reason why something was refused, took a slower path, broke, or came to an end.
  */
 enum isth_reason {
     ISTH_REASON_DAEMON_UNREACHABLE         =   1, /* no daemon answers, and starting one is disabled here */
@@ -163,7 +163,7 @@ enum isth_reason {
 #define ISTH_VERSION_MINOR 1
 
 /**
- * Version of this header, to be compared with what isth_version() says of the library.
+ * Version of this header, to be compared with that of the library, isth_version().
  */
 #define ISTH_VERSION ((ISTH_VERSION_MAJOR << 16) | ISTH_VERSION_MINOR)
 
@@ -173,12 +173,12 @@ enum isth_reason {
 #define ISTH_WAIT_DEFAULT 0
 
 /**
- * isth_options.wait: looks for a while, then sleeps.
+ * isth_options.wait: spins for a while, then sleeps.
  */
 #define ISTH_WAIT_ADAPTIVE 1
 
 /**
- * isth_options.wait: looks for ever; for a program with a processor to itself.
+ * isth_options.wait: spins and never sleeps; for a program with a processor of its own.
  */
 #define ISTH_WAIT_SPIN 2
 
@@ -188,17 +188,17 @@ enum isth_reason {
 #define ISTH_WAIT_SLEEP 3
 
 /**
- * isth_options.flags: where no daemon answers, none is started.
+ * isth_options.flags: if no daemon answers, starts none.
  */
 #define ISTH_NO_AUTOSTART 1
 
 /**
- * isth_options.flags: no page of the program is ever moved onto shared memory.
+ * isth_options.flags: never moves a page of the program to shared memory.
  */
 #define ISTH_NO_REGCACHE 2
 
 /**
- * isth_options.flags: all messages go through the daemon.
+ * isth_options.flags: sends all messages through the daemon.
  */
 #define ISTH_NO_CHANNELS 4
 
@@ -208,7 +208,7 @@ enum isth_reason {
 #define ISTH_ENDPOINT_ANY 0xffffffffU
 
 /**
- * isth_completion.kind: the buffer may be used again; the message arrives, or the peer is gone.
+ * isth_completion.kind: the buffer may be used again. The message arrives unless the peer is gone.
  */
 #define ISTH_SENT 1
 
@@ -218,35 +218,36 @@ enum isth_reason {
 #define ISTH_RECEIVED 2
 
 /**
- * isth_completion.kind: cancelled, or its endpoint closed, before anything happened.
+ * isth_completion.kind: the operation was cancelled, or its endpoint closed, before it began.
  */
 #define ISTH_CANCELLED 3
 
 /**
- * isth_completion.kind: it did not work; isth_completion.reason says why.
+ * isth_completion.kind: the operation failed, for the reason in isth_completion.reason.
  */
 #define ISTH_FAILED 4
 
 /**
- * A domain: the program's side of its daemon. Made by isth_attach(), ended by isth_detach().
+ * A domain: the program, as it is attached to its daemon. Created by isth_attach(), freed by isth_detach().
  *
- * Threads may share it: calls take turns, and a thread that waits in isth_wait() lets others through. A process that forks keeps its
- * domains; in the child every call on them is refused with ISTH_REASON_STILL_ATTACHED, and the child may attach anew.
+ * Threads may share it: calls take turns, and a thread that waits in isth_wait() does not block others. A process that
+ * forks keeps its domains; in the child every call on them is refused with ISTH_REASON_STILL_ATTACHED, and the child
+ * may attach anew.
  */
 typedef struct isth_domain isth_domain;
 
 /**
- * How to attach. isth_options_init() makes it say nothing; where it says nothing, the environment decides
- * (ISTHMUS_DOMAIN, ISTHMUS_SOCKET, ...).
+ * Options of isth_attach(). The environment (ISTHMUS_DOMAIN, ISTHMUS_SOCKET, ...) decides about all fields that are as
+ * isth_options_init() leaves them.
  */
 typedef struct isth_options {
     /**
-     * What the domain is called, up to 64 bytes of printable UTF-8 without '/'. Null: as ISTHMUS_DOMAIN says, else
-     * a name made of the program's and the process number.
+     * The name of the domain, up to 64 bytes of printable UTF-8 without '/'. Null: ISTHMUS_DOMAIN, or a name made
+     * of the program's name and the process number.
      */
     const char *name;
     /**
-     * The daemon's socket. Null: as ISTHMUS_SOCKET says, else the first that answers of the usual ones.
+     * The daemon's socket. Null: ISTHMUS_SOCKET, or the first of the usual sockets that answers.
      */
     const char *socket;
     /**
@@ -254,11 +255,11 @@ typedef struct isth_options {
      */
     uint32_t wait;
     /**
-     * How long adaptive waiting looks before it sleeps, up to 1000 microseconds. 0: as ISTHMUS_SPIN_US says, else 50.
+     * The time that adaptive waiting spins before it sleeps, up to 1000 microseconds. 0: ISTHMUS_SPIN_US, or 50.
      */
     uint32_t spin_us;
     /**
-     * ISTH_NO_..., or'ed. What the environment forbids stays forbidden.
+     * ISTH_NO_..., or'ed. The environment can forbid more, but permit nothing that is forbidden here.
      */
     uint32_t flags;
     /**
@@ -276,7 +277,7 @@ typedef struct isth_options {
  */
 typedef struct isth_address {
     /**
-     * The domain's number, from isth_lookup() or from a message of it.
+     * The number of the domain, from isth_lookup() or from a message of the domain.
      */
     uint32_t domain;
     /**
@@ -286,31 +287,31 @@ typedef struct isth_address {
 } isth_address;
 
 /**
- * An operation is over, and its buffer the program's again.
+ * The end of an operation. Its buffer belongs to the program again.
  */
 typedef struct isth_completion {
     /**
-     * What was given to isth_send() or isth_receive().
+     * The context that was given to isth_send() or isth_receive().
      */
     void *context;
     /**
-     * The operation.
+     * The token of the operation.
      */
     uint64_t token;
     /**
-     * ISTH_RECEIVED: the sender's word.
+     * ISTH_RECEIVED: the tag that the sender gave.
      */
     uint64_t tag;
     /**
-     * ISTH_RECEIVED: bytes of the message. Where the buffer is shorter, it holds the first ones.
+     * ISTH_RECEIVED: the length of the message. If the buffer is shorter, it holds the first bytes.
      */
     uint64_t len;
     /**
-     * ISTH_RECEIVED: who sent it.
+     * ISTH_RECEIVED: the sender.
      */
     struct isth_address from;
     /**
-     * The endpoint it was posted to.
+     * The endpoint of the operation.
      */
     uint32_t endpoint;
     /**
@@ -318,7 +319,7 @@ typedef struct isth_completion {
      */
     uint32_t kind;
     /**
-     * ISTH_FAILED: why, one of enum isth_reason. Otherwise 0.
+     * ISTH_FAILED: the reason, one of enum isth_reason. Otherwise 0.
      */
     uint32_t reason;
     /**
@@ -336,7 +337,7 @@ extern "C" {
 #endif /* __cplusplus */
 
 /**
- * Makes options that leave everything to the environment.
+ * Initializes options, so that the environment decides about all of them.
  *
  * The caller promises:
  *
@@ -345,30 +346,32 @@ extern "C" {
 int32_t isth_options_init(struct isth_options *options);
 
 /**
- * Attaches to the daemon, starting one for this user where none answers and neither 'options' nor the environment
- * forbids it. 'options' may be null, which leaves everything to the environment. '*domain' is null where this
- * fails; isth_last_error(NULL) then has the details.
+ * Attaches to the daemon. If no daemon answers, starts one for this user, unless 'options' or the environment forbids
+ * it. If 'options' is null, the environment decides about all options. After a failure '*domain' is null, and
+ * isth_last_error(NULL) returns the details.
  *
  * The caller promises:
  *
  * 'options' is null or of isth_options_init(), and its strings end with a zero byte. 'domain' is null or points to
  * writable memory.
  */
-int32_t isth_attach(const struct isth_options *options, struct isth_domain **domain);
+int32_t isth_attach(const struct isth_options *options,
+                    struct isth_domain **domain);
 
 /**
- * Leaves in order: what was sent is delivered as far as 'timeout_ms' allows (-1: all of it), then the domain is
- * freed, whatever this returns. Operations that are still pending end without a completion; their buffers are the
- * program's again. In the child of a fork only the child's copy is freed, and the parent stays attached.
+ * Detaches: waits up to 'timeout_ms' milliseconds (-1: without a limit) until all sent messages are delivered, then
+ * frees the domain, whatever it returns. Operations that are still pending end without a completion, and their buffers
+ * belong to the program again. In the child of a fork, frees only the child's copy; the parent stays attached.
  *
  * The caller promises:
  *
  * 'domain' is null or of isth_attach(), and no other call on it is under way or comes later.
  */
-int32_t isth_detach(struct isth_domain *domain, int32_t timeout_ms);
+int32_t isth_detach(struct isth_domain *domain,
+                    int32_t timeout_ms);
 
 /**
- * The domain's number, under which others send to it, in '*id'.
+ * Stores the number of the domain, to which others send, in '*id'.
  *
  * The caller promises:
  *
@@ -377,7 +380,7 @@ int32_t isth_detach(struct isth_domain *domain, int32_t timeout_ms);
 int32_t isth_domain_id(const struct isth_domain *domain, uint32_t *id);
 
 /**
- * The domain's name. It stays where it is until isth_detach(). Null for a null domain.
+ * Returns the name of the domain. The string is valid until isth_detach(). Null for a null domain.
  *
  * The caller promises:
  *
@@ -386,8 +389,8 @@ int32_t isth_domain_id(const struct isth_domain *domain, uint32_t *id);
 const char *isth_domain_name(const struct isth_domain *domain);
 
 /**
- * Opens an endpoint: 'wanted', or with ISTH_ENDPOINT_ANY the lowest that is free. 'label' is what `isthmus endpoint
- * list` calls it, and may be null.
+ * Opens an endpoint: 'wanted', or with ISTH_ENDPOINT_ANY the lowest that is free. `isthmus endpoint list` shows
+ * 'label', which may be null.
  *
  * The caller promises:
  *
@@ -405,7 +408,7 @@ int32_t isth_open(struct isth_domain *domain, uint32_t wanted, const char *label
 int32_t isth_close(struct isth_domain *domain, uint32_t endpoint);
 
 /**
- * The number of the domain of this name; a name such as "d7" means domain 7.
+ * Stores the number of the domain of this name in '*found'. A name such as "d7" means domain 7.
  *
  * The caller promises:
  *
@@ -414,13 +417,14 @@ int32_t isth_close(struct isth_domain *domain, uint32_t endpoint);
 int32_t isth_lookup(struct isth_domain *domain, const char *name, uint32_t *found);
 
 /**
- * Sends 'len' bytes. The completion, with 'context' in it, says when the bytes may change again: for up to 32 KiB on
- * a channel at once, for more when the receiver has them. '*token' names the operation, and may be null.
+ * Sends 'len' bytes, and returns at once. From the completion on, which carries 'context', the bytes may change again.
+ * It comes at once for up to 32 KiB on a channel, otherwise when the receiver has the bytes. The token of the operation
+ * is stored in '*token', unless 'token' is null.
  *
  * The caller promises:
  *
  * 'domain' is null or attached. Until the completion (or isth_detach()) the 'len' bytes at 'data' are readable and
- * nobody writes them. 'token' is null or writable.
+ * do not change. 'token' is null or writable.
  */
 int32_t isth_send(struct isth_domain *domain,
                   uint32_t from,
@@ -432,13 +436,13 @@ int32_t isth_send(struct isth_domain *domain,
                   uint64_t *token);
 
 /**
- * Posts a receive of up to 'len' bytes. The oldest takes the oldest message; of a longer one, the first bytes. The
- * completion has 'context' in it. '*token' names the operation, and may be null.
+ * Posts a receive of up to 'len' bytes. The oldest receive takes the oldest message, or the first bytes of a longer
+ * one. The completion carries 'context'. The token of the operation is stored in '*token', unless 'token' is null.
  *
  * The caller promises:
  *
  * 'domain' is null or attached. Until the completion (or isth_detach()) the 'len' bytes at 'data' are writable and
- * nobody else uses them. 'token' is null or writable.
+ * used by nothing else. 'token' is null or writable.
  */
 int32_t isth_receive(struct isth_domain *domain,
                      uint32_t endpoint,
@@ -448,8 +452,8 @@ int32_t isth_receive(struct isth_domain *domain,
                      uint64_t *token);
 
 /**
- * Takes a posted receive back: 1 if it had not begun to receive, and its completion says ISTH_CANCELLED. Otherwise 0:
- * it is over, or will be in its own time, as sends are.
+ * Cancels a posted receive. Returns 1 if it had not begun to receive; it then completes as ISTH_CANCELLED. Otherwise
+ * returns 0: the receive is over, or completes later. A send cannot be cancelled.
  *
  * The caller promises:
  *
@@ -459,8 +463,8 @@ int32_t isth_cancel(struct isth_domain *domain,
                     uint64_t token);
 
 /**
- * The next completion, if there is one: 1 and the completion, or 0. Looks once and never waits. Everything that goes
- * on in a domain goes on in here and in isth_wait().
+ * Takes the next completion: returns 1 and the completion, or 0 if there is none. Never waits. All work of a domain is
+ * done in this call and in isth_wait().
  *
  * The caller promises:
  *
@@ -470,18 +474,20 @@ int32_t isth_poll(struct isth_domain *domain,
                   struct isth_completion *completion);
 
 /**
- * The next completion: 1 and the completion, or 0 after 'timeout_ms' milliseconds (-1: waits for ever). A signal
- * handler does not end the wait. Other threads may use the domain meanwhile.
+ * Waits for the next completion: returns 1 and the completion, or 0 after 'timeout_ms' milliseconds (-1: no limit). A
+ * signal handler does not end the wait. Other threads may use the domain meanwhile.
  *
  * The caller promises:
  *
  * 'domain' is null or attached. 'completion' is null or writable.
  */
-int32_t isth_wait(struct isth_domain *domain, struct isth_completion *completion, int32_t timeout_ms);
+int32_t isth_wait(struct isth_domain *domain,
+                  struct isth_completion *completion,
+                  int32_t timeout_ms);
 
 /**
- * A descriptor for poll(2), epoll(7) or any event loop: readable when isth_poll() may find something, once isth_arm()
- * has answered 1. It is not to be read or closed, and stays the same until isth_detach().
+ * Returns a descriptor for poll(2), epoll(7) or any event loop. After isth_arm() has returned 1, it is readable when
+ * isth_poll() may find a completion. Do not read or close it. It stays the same until isth_detach().
  *
  * The caller promises:
  *
@@ -490,8 +496,9 @@ int32_t isth_wait(struct isth_domain *domain, struct isth_completion *completion
 int32_t isth_fd(const struct isth_domain *domain);
 
 /**
- * Says that the program will sleep on isth_fd(). 1: sleep; 0: there is something already, so call isth_poll() until it
- * answers 0 and try again. Any other call on the domain, by any thread, ends this: arm as the last thing before each sleep.
+ * Prepares for a sleep on isth_fd(). Returns 1 if the program may sleep. Returns 0 if there is work already: call
+ * isth_poll() until it returns 0, and try again. Any other call on the domain, by any thread, ends this state, so this
+ * is the last call before each sleep.
  *
  * The caller promises:
  *
@@ -500,28 +507,29 @@ int32_t isth_fd(const struct isth_domain *domain);
 int32_t isth_arm(struct isth_domain *domain);
 
 /**
- * What happened, as part of a sentence, for a reason or the negative answer of a call. Constant.
+ * Returns the meaning of a reason, or of the negative result of a call, as part of a sentence. Constant.
  */
 const char *isth_strerror(int32_t reason);
 
 /**
- * What a person can do about it, as a sentence. Constant; empty for what is no reason.
+ * Returns the remedy for a reason, as a sentence. Constant; empty if the number is no reason.
  */
 const char *isth_reason_remedy(int32_t reason);
 
 /**
- * The identifier, as in the documentation, in JSON and in metrics: "name-taken". Constant; empty for what is no reason.
+ * Returns the identifier of a reason, as in the documentation, in JSON and in metrics: "name-taken". Constant; empty if
+ * the number is no reason.
  */
 const char *isth_reason_name(int32_t reason);
 
 /**
- * The version of the library, as ISTH_VERSION is of the header: major << 16 | minor.
+ * Returns the version of the library, in the form of ISTH_VERSION: major << 16 | minor.
  */
 uint32_t isth_version(void);
 
 /**
- * The details of the last refusal on a domain, by any thread; with a null domain, of this thread's last
- * isth_attach(). Empty if there was none. The string stays until this thread asks again.
+ * Returns the details of the last refusal on a domain, by any thread; with a null domain, those of this thread's last
+ * isth_attach(). Empty if there was none. The string is valid until this thread calls this function again.
  *
  * The caller promises:
  *

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Longer than any program runs, and short enough for clocks to add.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
-/// Makes options that leave everything to the environment.
+/// Initializes options, so that the environment decides about all of them.
 ///
 /// # Safety
 ///
@@ -31,9 +31,9 @@ pub unsafe extern "C" fn isth_options_init(options: *mut IsthOptions) -> i32 {
     0
 }
 
-/// Attaches to the daemon, starting one for this user where none answers and neither 'options' nor the environment
-/// forbids it. 'options' may be null, which leaves everything to the environment. '*domain' is null where this
-/// fails; isth_last_error(NULL) then has the details.
+/// Attaches to the daemon. If no daemon answers, starts one for this user, unless 'options' or the environment forbids
+/// it. If 'options' is null, the environment decides about all options. After a failure '*domain' is null, and
+/// isth_last_error(NULL) returns the details.
 ///
 /// # Safety
 ///
@@ -59,9 +59,9 @@ pub unsafe extern "C" fn isth_attach(options: *const IsthOptions, domain: *mut *
     answer
 }
 
-/// Leaves in order: what was sent is delivered as far as 'timeout_ms' allows (-1: all of it), then the domain is
-/// freed, whatever this returns. Operations that are still pending end without a completion; their buffers are the
-/// program's again. In the child of a fork only the child's copy is freed, and the parent stays attached.
+/// Detaches: waits up to 'timeout_ms' milliseconds (-1: without a limit) until all sent messages are delivered, then
+/// frees the domain, whatever it returns. Operations that are still pending end without a completion, and their buffers
+/// belong to the program again. In the child of a fork, frees only the child's copy; the parent stays attached.
 ///
 /// # Safety
 ///
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn isth_detach(domain: *mut Handle, timeout_ms: i32) -> i3
     if domain.is_null() {
         return code(Reason::RequestInvalid);
     }
-    // SAFETY: not null, so from `Box::into_raw` in `isth_attach`, and nobody else uses it, now or later.
+    // SAFETY: not null, so from `Box::into_raw` in `isth_attach`, and not used by any other thread, now or later.
     let handle = unsafe { Box::from_raw(domain) };
     let limit = u64::try_from(timeout_ms).map_or(FOREVER, Duration::from_millis);
     let only_frees = handle.is_child() || handle.is_broken();
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn isth_detach(domain: *mut Handle, timeout_ms: i32) -> i3
     if left.is_ok() { 0 } else { code(Reason::LibraryPanicked) }
 }
 
-/// The domain's number, under which others send to it, in '*id'.
+/// Stores the number of the domain, to which others send, in '*id'.
 ///
 /// # Safety
 ///
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn isth_domain_id(domain: *const Handle, id: *mut u32) -> 
     unsafe { domain::call_locked(domain, |inner| crate::message::store_result(id, inner.domain.id().number())) }
 }
 
-/// The domain's name. It stays where it is until isth_detach(). Null for a null domain.
+/// Returns the name of the domain. The string is valid until isth_detach(). Null for a null domain.
 ///
 /// # Safety
 ///
@@ -112,11 +112,12 @@ fn attach(options: Option<&IsthOptions>) -> Result<Handle, Refusal> {
     Handle::new(domain, options.wait)
 }
 
-/// What the program says, as if the environment said it; and what that says where the program does not.
+/// Converts the options of the program, as if the environment had set them. The environment decides what the program
+/// leaves open.
 fn to_client_options(options: &IsthOptions) -> Result<isthmus_client::Options, Refusal> {
     let known = crate::ISTH_NO_AUTOSTART | crate::ISTH_NO_REGCACHE | crate::ISTH_NO_CHANNELS;
     if options.flags & !known != 0 || options.reserved0 != 0 || options.reserved != [0; 4] {
-        return Err(Refusal::new(Reason::RequestInvalid, "flags or reserved fields of the options that nobody knows"));
+        return Err(Refusal::new(Reason::RequestInvalid, "unknown flags or reserved fields of the options"));
     }
     let wait = match options.wait {
         crate::ISTH_WAIT_DEFAULT => None,

@@ -1,13 +1,13 @@
 //! The handle of a domain: what lies between a C program's call and the client library.
 //!
 //! ```text
-//!   isth_x(domain, …) ─► null? ─► child of a fork? ─► lock ─► call ─► re-arm for who sleeps ─► 0, 1 or -reason
+//!   isth_x(domain, …) ─► null? ─► child of a fork? ─► lock ─► call ─► re-arm for sleepers ─► 0, 1 or -reason
 //!                                                       │ panic
 //!                                                       └──► poisoned: every later call answers the same
 //! ```
 //!
 //! A thread in `isth_wait` sleeps without the lock, on the domain's descriptor. Any other call may take the event that this
-//! thread sleeps for, or end the state in which doorbells ring at all; so each call that leaves while somebody sleeps arms the
+//! thread sleeps for, or end the state in which doorbells ring at all; so each call that leaves while another thread sleeps arms the
 //! domain again and, if there is something to be done already, wakes the sleepers by the `wake_fd`.
 
 use crate::pending::Pending;
@@ -23,24 +23,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// A domain: the program's side of its daemon. Made by isth_attach(), ended by isth_detach().
+/// A domain: the program, as it is attached to its daemon. Created by isth_attach(), freed by isth_detach().
 ///
-/// Threads may share it: calls take turns, and a thread that waits in isth_wait() lets others through. A process that forks keeps its
-/// domains; in the child every call on them is refused with ISTH_REASON_STILL_ATTACHED, and the child may attach anew.
+/// Threads may share it: calls take turns, and a thread that waits in isth_wait() does not block others. A process that
+/// forks keeps its domains; in the child every call on them is refused with ISTH_REASON_STILL_ATTACHED, and the child
+/// may attach anew.
 #[derive(Debug)]
 pub struct Handle {
     guard: ForkGuard,
     inner: Mutex<Inner>,
     name: CString,
     fd: RawFd,
-    /// Wakes those who sleep in `isth_wait`.
+    /// Wakes the threads that sleep in `isth_wait`.
     wake_fd: OwnedFd,
     /// Threads that wait for the lock.
     queued: AtomicU32,
     last_error: Mutex<String>,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) domain: Domain,
@@ -53,7 +54,7 @@ pub(crate) struct Inner {
 const fn is_shared<T: Send + Sync>() {}
 const _: () = is_shared::<Handle>();
 
-/// What C programs get of a refusal.
+/// Returns a refusal's reason as C programs get it.
 pub(crate) const fn code(reason: Reason) -> i32 {
     -(reason.code() as i32)
 }
@@ -86,7 +87,7 @@ pub(crate) unsafe fn call_handle(domain: *const Handle, call: impl FnOnce(&Handl
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or_default().to_owned()
@@ -190,7 +191,7 @@ impl Handle {
         })
     }
 
-    /// Leaves the domain as those who sleep need it.
+    /// Leaves the domain as the sleeping threads need it.
     fn rearm(&self, inner: &mut Inner) {
         if inner.sleepers > 0 && !inner.domain.arm() {
             self.wake_sleepers();
@@ -213,7 +214,7 @@ impl Handle {
         let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
     }
 
-    /// A spinning thread unlocks for too short a time for anybody to notice: it waits until others had their turn.
+    /// A spinning thread unlocks for too short a time for others to notice, so this waits until they had their turn.
     fn yield_to_waiters(&self) {
         while self.queued.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
@@ -290,12 +291,12 @@ mod tests {
     #[test]
     fn panic_poisons_only_its_domain() {
         let scratch = Scratch::new().unwrap();
-        binary("isthmusd", "isthmusd").unwrap(); // Building it is not part of anybody's patience.
+        binary("isthmusd", "isthmusd").unwrap(); // Built before the time limit of a test starts.
         let daemon = DaemonProcess::on(&scratch).config(CONFIG).start(Deadline::secs(60)).unwrap();
         let (broken, whole) = (attach(&daemon), attach(&daemon));
         let answer = code(Reason::LibraryPanicked);
         let (mut completion, mut id) = (IsthCompletion::EMPTY, 0);
-        // SAFETY: live handles and places; nobody uses the domains after they are detached.
+        // SAFETY: live handles and places; no thread uses the domains after they are detached.
         unsafe {
             let waiting = std::thread::spawn(move || {
                 let (domain, mut completion) = (broken, IsthCompletion::EMPTY);

@@ -6,8 +6,8 @@ use crate::types::{self, IsthAddress};
 use isthmus_client::{Buffer, DomainId, EndpointAddress, EndpointIndex, Reason, Refusal, Token};
 use std::ffi::{c_char, c_void};
 
-/// Opens an endpoint: 'wanted', or with ISTH_ENDPOINT_ANY the lowest that is free. 'label' is what `isthmus endpoint
-/// list` calls it, and may be null.
+/// Opens an endpoint: 'wanted', or with ISTH_ENDPOINT_ANY the lowest that is free. `isthmus endpoint list` shows
+/// 'label', which may be null.
 ///
 /// # Safety
 ///
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn isth_close(domain: *mut Handle, endpoint: u32) -> i32 {
     unsafe { domain::call_locked(domain, |inner| inner.domain.close(index(endpoint)?).map(|()| 0)) }
 }
 
-/// The number of the domain of this name; a name such as "d7" means domain 7.
+/// Stores the number of the domain of this name in '*found'. A name such as "d7" means domain 7.
 ///
 /// # Safety
 ///
@@ -55,13 +55,14 @@ pub unsafe extern "C" fn isth_lookup(domain: *mut Handle, name: *const c_char, f
     }
 }
 
-/// Sends 'len' bytes. The completion, with 'context' in it, says when the bytes may change again: for up to 32 KiB on
-/// a channel at once, for more when the receiver has them. '*token' names the operation, and may be null.
+/// Sends 'len' bytes, and returns at once. From the completion on, which carries 'context', the bytes may change again.
+/// It comes at once for up to 32 KiB on a channel, otherwise when the receiver has the bytes. The token of the operation
+/// is stored in '*token', unless 'token' is null.
 ///
 /// # Safety
 ///
 /// 'domain' is null or attached. Until the completion (or isth_detach()) the 'len' bytes at 'data' are readable and
-/// nobody writes them. 'token' is null or writable.
+/// do not change. 'token' is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isth_send(
     domain: *mut Handle,
@@ -84,13 +85,13 @@ pub unsafe extern "C" fn isth_send(
     }
 }
 
-/// Posts a receive of up to 'len' bytes. The oldest takes the oldest message; of a longer one, the first bytes. The
-/// completion has 'context' in it. '*token' names the operation, and may be null.
+/// Posts a receive of up to 'len' bytes. The oldest receive takes the oldest message, or the first bytes of a longer
+/// one. The completion carries 'context'. The token of the operation is stored in '*token', unless 'token' is null.
 ///
 /// # Safety
 ///
 /// 'domain' is null or attached. Until the completion (or isth_detach()) the 'len' bytes at 'data' are writable and
-/// nobody else uses them. 'token' is null or writable.
+/// used by nothing else. 'token' is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isth_receive(
     domain: *mut Handle,
@@ -110,8 +111,8 @@ pub unsafe extern "C" fn isth_receive(
     }
 }
 
-/// Takes a posted receive back: 1 if it had not begun to receive, and its completion says ISTH_CANCELLED. Otherwise 0:
-/// it is over, or will be in its own time, as sends are.
+/// Cancels a posted receive. Returns 1 if it had not begun to receive; it then completes as ISTH_CANCELLED. Otherwise
+/// returns 0: the receive is over, or completes later. A send cannot be cancelled.
 ///
 /// # Safety
 ///
@@ -179,7 +180,7 @@ unsafe fn from_raw_parts(data: *mut c_void, len: usize) -> Result<Buffer, Refusa
     Ok(unsafe { Buffer::from_raw_parts(data.cast(), len) })
 }
 
-/// Refuses a null pointer before anything is done whose result would have no place.
+/// Refuses a null pointer for a result, before anything is done.
 fn check_not_null<T>(place: *mut T) -> Result<(), Refusal> {
     if place.is_null() { Err(invalid("the place for the result is null")) } else { Ok(()) }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Context(pub(crate) *mut c_void);
 // SAFETY: it is only kept and given back, to whichever thread asks.
 unsafe impl Send for Context {}
 
-/// Tokens are consecutive numbers of ours: one multiplication spreads them, and nobody can choose them to collide.
+/// Tokens are consecutive numbers of ours: one multiplication spreads them, and no peer can choose them to collide.
 #[derive(Default)]
 pub(crate) struct TokenHasher(u64);
 

@@ -58,25 +58,26 @@ impl<const BYTES: usize> StringTable<BYTES> {
     }
 }
 
-/// What happened, as part of a sentence, for a reason or the negative answer of a call. Constant.
+/// Returns the meaning of a reason, or of the negative result of a call, as part of a sentence. Constant.
 #[unsafe(no_mangle)]
 pub extern "C" fn isth_strerror(reason: i32) -> *const c_char {
     SUMMARIES.of(reason, if reason == 0 { c"it is done" } else { c"this library has no such reason" })
 }
 
-/// What a person can do about it, as a sentence. Constant; empty for what is no reason.
+/// Returns the remedy for a reason, as a sentence. Constant; empty if the number is no reason.
 #[unsafe(no_mangle)]
 pub extern "C" fn isth_reason_remedy(reason: i32) -> *const c_char {
     REMEDIES.of(reason, c"")
 }
 
-/// The identifier, as in the documentation, in JSON and in metrics: "name-taken". Constant; empty for what is no reason.
+/// Returns the identifier of a reason, as in the documentation, in JSON and in metrics: "name-taken". Constant; empty if
+/// the number is no reason.
 #[unsafe(no_mangle)]
 pub extern "C" fn isth_reason_name(reason: i32) -> *const c_char {
     NAMES.of(reason, c"")
 }
 
-/// The version of the library, as ISTH_VERSION is of the header: major << 16 | minor.
+/// Returns the version of the library, in the form of ISTH_VERSION: major << 16 | minor.
 #[unsafe(no_mangle)]
 pub extern "C" fn isth_version() -> u32 {
     crate::ISTH_VERSION
@@ -85,12 +86,12 @@ pub extern "C" fn isth_version() -> u32 {
 thread_local! {
     /// Why this thread could not attach.
     static ATTACH_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
-    /// What `isth_last_error` returned in this thread.
+    /// The last text that `isth_last_error` returned in this thread.
     static RETURNED_ERROR: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// The details of the last refusal on a domain, by any thread; with a null domain, of this thread's last
-/// isth_attach(). Empty if there was none. The string stays until this thread asks again.
+/// Returns the details of the last refusal on a domain, by any thread; with a null domain, those of this thread's last
+/// isth_attach(). Empty if there was none. The string is valid until this thread calls this function again.
 ///
 /// # Safety
 ///
@@ -109,7 +110,7 @@ fn last_error(handle: Option<&Handle>) -> *const c_char {
         None => ATTACH_ERROR.try_with(|error| error.borrow().clone()).unwrap_or_default(),
     };
     let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
-    // A thread that is ending has no place for it any more.
+    // A thread that is ending has no such text any more.
     let shown = RETURNED_ERROR.try_with(|shown| {
         let mut shown = shown.borrow_mut();
         *shown = text;

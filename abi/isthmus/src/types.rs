@@ -1,4 +1,4 @@
-//! What the header shows: fixed widths, no padding that nobody named, spare fields that are zero.
+//! The types of the header: fixed widths, no unnamed padding, spare fields that are zero.
 //!
 //! The comments here are the header's.
 
@@ -10,62 +10,62 @@ use std::mem::{offset_of, size_of};
 pub const ISTH_VERSION_MAJOR: u32 = 0;
 /// Minor version of this header.
 pub const ISTH_VERSION_MINOR: u32 = 1;
-/// Version of this header, to be compared with what isth_version() says of the library.
+/// Version of this header, to be compared with that of the library, isth_version().
 pub const ISTH_VERSION: u32 = (ISTH_VERSION_MAJOR << 16) | ISTH_VERSION_MINOR;
 
 /// isth_options.wait: as ISTHMUS_WAIT says, else adaptive.
 pub const ISTH_WAIT_DEFAULT: u32 = 0;
-/// isth_options.wait: looks for a while, then sleeps.
+/// isth_options.wait: spins for a while, then sleeps.
 pub const ISTH_WAIT_ADAPTIVE: u32 = 1;
-/// isth_options.wait: looks for ever; for a program with a processor to itself.
+/// isth_options.wait: spins and never sleeps; for a program with a processor of its own.
 pub const ISTH_WAIT_SPIN: u32 = 2;
 /// isth_options.wait: sleeps at once.
 pub const ISTH_WAIT_SLEEP: u32 = 3;
 
-/// isth_options.flags: where no daemon answers, none is started.
+/// isth_options.flags: if no daemon answers, starts none.
 pub const ISTH_NO_AUTOSTART: u32 = 1;
-/// isth_options.flags: no page of the program is ever moved onto shared memory.
+/// isth_options.flags: never moves a page of the program to shared memory.
 pub const ISTH_NO_REGCACHE: u32 = 2;
-/// isth_options.flags: all messages go through the daemon.
+/// isth_options.flags: sends all messages through the daemon.
 pub const ISTH_NO_CHANNELS: u32 = 4;
 
 /// isth_open(): the lowest endpoint that is free.
 pub const ISTH_ENDPOINT_ANY: u32 = 0xffff_ffff;
 
-/// isth_completion.kind: the buffer may be used again; the message arrives, or the peer is gone.
+/// isth_completion.kind: the buffer may be used again. The message arrives unless the peer is gone.
 pub const ISTH_SENT: u32 = 1;
 /// isth_completion.kind: a message is in the buffer.
 pub const ISTH_RECEIVED: u32 = 2;
-/// isth_completion.kind: cancelled, or its endpoint closed, before anything happened.
+/// isth_completion.kind: the operation was cancelled, or its endpoint closed, before it began.
 pub const ISTH_CANCELLED: u32 = 3;
-/// isth_completion.kind: it did not work; isth_completion.reason says why.
+/// isth_completion.kind: the operation failed, for the reason in isth_completion.reason.
 pub const ISTH_FAILED: u32 = 4;
 
 /// Where a message can be sent: an endpoint of a domain.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IsthAddress {
-    /// The domain's number, from isth_lookup() or from a message of it.
+    /// The number of the domain, from isth_lookup() or from a message of the domain.
     pub domain: u32,
     /// The endpoint's number.
     pub endpoint: u32,
 }
 
-/// How to attach. isth_options_init() makes it say nothing; where it says nothing, the environment decides
-/// (ISTHMUS_DOMAIN, ISTHMUS_SOCKET, ...).
+/// Options of isth_attach(). The environment (ISTHMUS_DOMAIN, ISTHMUS_SOCKET, ...) decides about all fields that are as
+/// isth_options_init() leaves them.
 #[repr(C)]
 #[derive(Debug)]
 pub struct IsthOptions {
-    /// What the domain is called, up to 64 bytes of printable UTF-8 without '/'. Null: as ISTHMUS_DOMAIN says, else
-    /// a name made of the program's and the process number.
+    /// The name of the domain, up to 64 bytes of printable UTF-8 without '/'. Null: ISTHMUS_DOMAIN, or a name made
+    /// of the program's name and the process number.
     pub name: *const c_char,
-    /// The daemon's socket. Null: as ISTHMUS_SOCKET says, else the first that answers of the usual ones.
+    /// The daemon's socket. Null: ISTHMUS_SOCKET, or the first of the usual sockets that answers.
     pub socket: *const c_char,
     /// ISTH_WAIT_...
     pub wait: u32,
-    /// How long adaptive waiting looks before it sleeps, up to 1000 microseconds. 0: as ISTHMUS_SPIN_US says, else 50.
+    /// The time that adaptive waiting spins before it sleeps, up to 1000 microseconds. 0: ISTHMUS_SPIN_US, or 50.
     pub spin_us: u32,
-    /// ISTH_NO_..., or'ed. What the environment forbids stays forbidden.
+    /// ISTH_NO_..., or'ed. The environment can forbid more, but permit nothing that is forbidden here.
     pub flags: u32,
     /// Zero.
     pub reserved0: u32,
@@ -73,25 +73,25 @@ pub struct IsthOptions {
     pub reserved: [u64; 4],
 }
 
-/// An operation is over, and its buffer the program's again.
+/// The end of an operation. Its buffer belongs to the program again.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct IsthCompletion {
-    /// What was given to isth_send() or isth_receive().
+    /// The context that was given to isth_send() or isth_receive().
     pub context: *mut c_void,
-    /// The operation.
+    /// The token of the operation.
     pub token: u64,
-    /// ISTH_RECEIVED: the sender's word.
+    /// ISTH_RECEIVED: the tag that the sender gave.
     pub tag: u64,
-    /// ISTH_RECEIVED: bytes of the message. Where the buffer is shorter, it holds the first ones.
+    /// ISTH_RECEIVED: the length of the message. If the buffer is shorter, it holds the first bytes.
     pub len: u64,
-    /// ISTH_RECEIVED: who sent it.
+    /// ISTH_RECEIVED: the sender.
     pub from: IsthAddress,
-    /// The endpoint it was posted to.
+    /// The endpoint of the operation.
     pub endpoint: u32,
     /// ISTH_SENT, ISTH_RECEIVED, ISTH_CANCELLED or ISTH_FAILED.
     pub kind: u32,
-    /// ISTH_FAILED: why, one of enum isth_reason. Otherwise 0.
+    /// ISTH_FAILED: the reason, one of enum isth_reason. Otherwise 0.
     pub reason: u32,
     /// Zero.
     pub reserved0: u32,
@@ -149,7 +149,7 @@ pub(crate) fn utf8(text: &CStr) -> Result<&str, Refusal> {
     text.to_str().map_err(|error| Refusal::new(Reason::NameInvalid, error.to_string()))
 }
 
-// With other pointers the layout would be another one; nobody has asked for that yet.
+// With other pointers the layout would be another one, which no program has needed yet.
 const _: () = assert!(size_of::<*const ()>() == 8);
 const _: () = assert!(size_of::<IsthAddress>() == 8);
 const _: () = assert!(size_of::<IsthOptions>() == 64 && offset_of!(IsthOptions, reserved) == 32);

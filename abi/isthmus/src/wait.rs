@@ -5,8 +5,8 @@ use crate::types::IsthCompletion;
 use isthmus_client::{Reason, Refusal};
 use std::time::Duration;
 
-/// The next completion, if there is one: 1 and the completion, or 0. Looks once and never waits. Everything that goes
-/// on in a domain goes on in here and in isth_wait().
+/// Takes the next completion: returns 1 and the completion, or 0 if there is none. Never waits. All work of a domain is
+/// done in this call and in isth_wait().
 ///
 /// # Safety
 ///
@@ -23,8 +23,8 @@ pub unsafe extern "C" fn isth_poll(domain: *mut Handle, completion: *mut IsthCom
     }
 }
 
-/// The next completion: 1 and the completion, or 0 after 'timeout_ms' milliseconds (-1: waits for ever). A signal
-/// handler does not end the wait. Other threads may use the domain meanwhile.
+/// Waits for the next completion: returns 1 and the completion, or 0 after 'timeout_ms' milliseconds (-1: no limit). A
+/// signal handler does not end the wait. Other threads may use the domain meanwhile.
 ///
 /// # Safety
 ///
@@ -41,8 +41,8 @@ pub unsafe extern "C" fn isth_wait(domain: *mut Handle, completion: *mut IsthCom
     }
 }
 
-/// A descriptor for poll(2), epoll(7) or any event loop: readable when isth_poll() may find something, once isth_arm()
-/// has answered 1. It is not to be read or closed, and stays the same until isth_detach().
+/// Returns a descriptor for poll(2), epoll(7) or any event loop. After isth_arm() has returned 1, it is readable when
+/// isth_poll() may find a completion. Do not read or close it. It stays the same until isth_detach().
 ///
 /// # Safety
 ///
@@ -53,8 +53,9 @@ pub unsafe extern "C" fn isth_fd(domain: *const Handle) -> i32 {
     unsafe { domain::call_handle(domain, |handle| handle.locked(|_| Ok(handle.fd()))) }
 }
 
-/// Says that the program will sleep on isth_fd(). 1: sleep; 0: there is something already, so call isth_poll() until it
-/// answers 0 and try again. Any other call on the domain, by any thread, ends this: arm as the last thing before each sleep.
+/// Prepares for a sleep on isth_fd(). Returns 1 if the program may sleep. Returns 0 if there is work already: call
+/// isth_poll() until it returns 0, and try again. Any other call on the domain, by any thread, ends this state, so this
+/// is the last call before each sleep.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! `include/isthmus.h` is what the sources say. `UPDATE=1 cargo test -p isthmus-abi` writes it.
+//! Compares `include/isthmus.h` with the sources. `UPDATE=1 cargo test -p isthmus-abi` writes it.
 
 use crate::build::{cc, package};
 use cbindgen::{Builder, Config, Language, Style};
@@ -10,16 +10,16 @@ const INTRODUCTION: &str = r#"/*
  *
  *   isth_attach(NULL, &me);                          a domain: this program's side of the daemon
  *   isth_open(me, ISTH_ENDPOINT_ANY, "web", &mine);  where messages arrive
- *   isth_lookup(me, "db", &them.domain);             whom to talk to
+ *   isth_lookup(me, "db", &them.domain);             find a peer by its name
  *   isth_receive(me, mine, buffer, size, ctx, NULL); post receives ...
  *   isth_send(me, mine, them, 7, data, len, ctx, NULL);
  *   while (isth_wait(me, &done, -1) == 1) ...        ... and take completions
  *   isth_detach(me, 1000);
  *
- * Every call answers 0 (or what is said there), or a negative reason: -ISTH_REASON_... isth_strerror() has its text,
- * isth_last_error() the details of the case. A null pointer where something is needed is answered with
- * -ISTH_REASON_REQUEST_INVALID. A domain is undefined before isth_attach() and after isth_detach(), as memory is
- * before malloc() and after free(). Nothing happens outside of the calls: no thread, no signal handler.
+ * Every call returns 0, or the number that its comment names, or a negative reason: -ISTH_REASON_... isth_strerror()
+ * returns the text of a reason, isth_last_error() the details of the case. A call that needs a pointer and gets a null
+ * pointer returns -ISTH_REASON_REQUEST_INVALID. A domain is valid from isth_attach() to isth_detach(), as memory is from
+ * malloc() to free(). The library works only inside its calls: it has no thread and no signal handler.
  *
  * Link with -listhmus.
  *
@@ -34,7 +34,7 @@ const RENAMED: [(&str, &str); 4] = [
     ("IsthCompletion", "isth_completion"),
 ];
 
-/// What cbindgen writes, and what a compiler of 1989 takes too.
+/// Replacements that turn what cbindgen writes into C that a compiler of 1989 takes too.
 const C_OF_OLD: [(&str, &str); 4] = [
     (" * # Safety\n", " * The caller promises:\n"),
     ("// __cplusplus", "/* __cplusplus */"),
@@ -73,7 +73,7 @@ fn reasons() -> String {
     let name = |reason: Reason| reason.name().to_uppercase().replace('-', "_");
     let longest = Reason::ALL.iter().map(|reason| reason.name().len()).max().unwrap();
     let mut text =
-        "\n/**\n * Why something was refused, took a slower path, broke, or came to an end.\n */\nenum isth_reason {\n"
+        "\n/**\n * The reason why something was refused, took a slower path, broke, or came to an end.\n */\nenum isth_reason {\n"
             .to_owned();
     for (at, &reason) in Reason::ALL.iter().enumerate() {
         let comma = if at + 1 == Reason::ALL.len() { ' ' } else { ',' };

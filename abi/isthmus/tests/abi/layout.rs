@@ -43,7 +43,7 @@ macro_rules! constants {
     };
 }
 
-/// What `width` says of a structure; all of ours may be zeros.
+/// Returns the width that `width` gives for a structure; all of ours may be zeros.
 fn width_of<T>(width: impl Fn(&T) -> usize) -> usize {
     // SAFETY: used with the three structures of the header, of numbers and raw pointers, for which zeros are a value.
     width(&unsafe { std::mem::zeroed() })
@@ -68,7 +68,7 @@ fn c_and_rust_layouts_agree() {
     assert_eq!(printed(&facts.c), facts.rust);
 }
 
-/// What a program of these statements prints.
+/// Returns the output of a program of these statements.
 fn printed(statements: &str) -> String {
     let scratch = Scratch::new().unwrap();
     let text =

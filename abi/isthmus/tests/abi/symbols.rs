@@ -1,4 +1,4 @@
-//! What `libisthmus.so.0` exports and needs, name by name: what is added or lost is seen here. `UPDATE=1` writes the list.
+//! The names that `libisthmus.so.0` exports and needs: a test shows which are added or lost. `UPDATE=1` writes the list.
 
 use crate::build::{library, package};
 use std::process::Command;
@@ -10,7 +10,7 @@ fn tool(program: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn the_library_exports_these_names_and_no_others() {
+fn library_exports_only_the_listed_names() {
     let listing = tool("nm", &["-D", "--defined-only", "--with-symbol-versions"]);
     let mut names: Vec<_> = listing.lines().map(|line| line.split_once(' ').map_or(line, |(_, name)| name)).collect();
     names.sort_unstable();
