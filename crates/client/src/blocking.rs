@@ -10,7 +10,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_layout::{EndpointAddress, reason};
 use isthmus_shm::Buffer;
 
-/// Looks at the channels before a receive is posted.
+/// The number of polls of the channels before a receive is posted.
 const POLLS_BEFORE_POST: u32 = 64;
 
 /// A message that was received.
@@ -18,7 +18,7 @@ const POLLS_BEFORE_POST: u32 = 64;
 pub struct Received {
     /// The endpoint that sent the message.
     pub from: EndpointAddress,
-    /// The sender's word.
+    /// The number that the sender gave.
     pub tag: u64,
     /// The length of the message in bytes. If the buffer was shorter, it holds the first ones.
     pub len: u64,
@@ -56,8 +56,8 @@ impl Domain {
         }
     }
 
-    /// Takes a short message right out of its channel, if one comes soon and nothing stands in the way: what the whole of
-    /// [`Self::receive_posted`] comes to, without its detours through memory.
+    /// Receives a short message directly from its channel, if one comes soon and no other work is pending. The result is that of
+    /// [`Self::receive_posted`], without its detours through memory.
     #[inline]
     fn receive_now(&mut self, at: EndpointIndex, into: &mut [u8]) -> Option<Received> {
         let looks = if self.waiting.wait() == WaitMode::Sleep { 1 } else { POLLS_BEFORE_POST };

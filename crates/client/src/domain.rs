@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 /// A process that forks leaves its domain to the parent: every call of the child is refused with
 /// [`Reason::StillAttached`], and it may attach anew.
 ///
-/// Which receive a message goes to is the [`Matcher`]'s decision. With [`InOrder`], which is what most programs want, the domain
-/// hands out completions; a protocol that brings its own matcher gets them there.
+/// The [`Matcher`] decides which receive takes a message. With [`InOrder`], which is what most programs want, the domain
+/// returns completions; a protocol with a matcher of its own gets them there.
 #[derive(Debug)]
 pub struct Domain<M: Matcher = InOrder> {
     pub(crate) record: RecordBuffer,
@@ -41,7 +41,7 @@ pub struct Message {
     pub from: EndpointIndex,
     /// The endpoint that receives the message.
     pub to: EndpointAddress,
-    /// The sender's word.
+    /// A number for the receiver, which the library does not interpret.
     pub tag: u64,
     /// The bytes of the message.
     pub buffer: Buffer,
@@ -121,8 +121,8 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
-    /// Sends a message. Its completion says when the buffer may be used again: for messages up to 32 KiB on a channel that is
-    /// at once, longer ones and those with `sync` when the receiver has them. What could not be posted comes back with the refusal.
+    /// Sends a message. From its completion on, the buffer may be used again: at once for messages up to 32 KiB on a channel; when
+    /// the receiver has them for longer ones and those with `sync`. A refusal returns the buffer.
     pub fn post(&mut self, message: Message) -> Result<(), (Refusal, Buffer)> {
         let Message { token, from, to, tag, buffer, sync } = message;
         match self.core.check_alive() {
@@ -273,7 +273,7 @@ impl<M: Matcher> Domain<M> {
         self.core.request_or_retry(|control| crate::query::query(control, topic, arguments))
     }
 
-    /// True while the daemon answers. Channels go on without it.
+    /// True while the daemon answers. Channels keep working without it.
     pub fn is_connected(&self) -> bool {
         self.core.control.is_some()
     }

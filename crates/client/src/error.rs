@@ -1,19 +1,19 @@
-//! Errors: always a reason of the table, and the numbers of this case in the text.
+//! Errors: a reason of the table, and the details of the case as text.
 
 use isthmus_layout::reason::Reason;
 use std::fmt;
 
-/// Something that was asked for is not done.
+/// A refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
     /// The details of this case; may be empty.
     pub detail: String,
 }
 
 impl Refusal {
-    /// With details.
+    /// Makes a refusal with details.
     pub fn new(reason: Reason, detail: impl Into<String>) -> Self {
         Self { reason, detail: detail.into() }
     }
@@ -37,22 +37,22 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Why a program could not attach.
+/// The reason why a program could not attach.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The daemon, or the way to it, said no.
+    /// The daemon refused, or could not be reached.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A setting of the environment is wrong.
+    /// A variable of the environment is invalid.
     #[error(transparent)]
     Options(#[from] crate::options::OptionError),
-    /// Memory or descriptors of this process ran out on the way.
+    /// The process ran out of memory or descriptors.
     #[error(transparent)]
     Platform(#[from] isthmus_platform::PlatformError),
 }
 
 impl AttachError {
-    /// The reason, where the table has one.
+    /// Returns the reason, if the table has one.
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Self::Refused(refusal) => Some(refusal.reason),

@@ -59,7 +59,7 @@ pub enum Outcome {
     Received {
         /// The endpoint that sent the message.
         from: EndpointAddress,
-        /// The sender's word.
+        /// The number that the sender gave.
         tag: u64,
         /// The length of the message in bytes. If the buffer is shorter, it holds the first ones.
         len: u64,
@@ -95,7 +95,7 @@ pub struct Envelope {
     pub from: EndpointAddress,
     /// The endpoint it is for.
     pub to: EndpointIndex,
-    /// The sender's word.
+    /// The number that the sender gave.
     pub tag: u64,
     /// Bytes of the message.
     pub len: u64,

@@ -1,4 +1,4 @@
-//! How to attach: what the program says, and what the environment says where the program is silent.
+//! Options of an attachment, from the program and from the environment.
 
 use isthmus_channel::WaitMode;
 use isthmus_layout::control::Name;
@@ -9,24 +9,24 @@ use std::time::Duration;
 /// Longest time that an adaptive wait spins, in microseconds.
 const SPIN_US_MAX: u64 = 1000;
 
-/// How to attach.
+/// Options of an attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The name of the domain. Without it, the daemon makes one of the program's name and the process number.
     pub name: Option<Name>,
-    /// The daemon's socket. Without it, the first of the usual sockets that answers.
+    /// The daemon's socket. Without it, the first of the default sockets at which a daemon answers.
     pub socket: Option<PathBuf>,
-    /// True if no daemon is to be started where none answers.
+    /// True to start no daemon if none answers.
     pub no_autostart: bool,
-    /// The daemon's program, if a daemon has to be started. Without it, the one beside this program, or else in the PATH.
+    /// The daemon's program, to start a daemon. Without it, the one beside this program, or else in the PATH.
     pub daemon: Option<PathBuf>,
     /// How to wait.
     pub wait: WaitMode,
-    /// True to keep large buffers where they are: no page of the program is ever moved onto shared memory.
+    /// True to disable the registration cache: no page of the program is ever moved to shared memory.
     pub no_regcache: bool,
-    /// True to move them in guests, too, where their pages are a device's as long as they are shared. `no_regcache` forbids it.
+    /// True to enable the registration cache in guests, too, where shared pages lie in a device. `no_regcache` overrides it.
     pub regcache_in_guests: bool,
-    /// True to stay on the daemon path.
+    /// True to use the daemon path only.
     pub no_channels: bool,
 }
 
@@ -50,7 +50,7 @@ impl Options {
         })
     }
 
-    /// As the variables that `read` knows say. An empty variable counts as unset.
+    /// Reads the options from the variables that `read` returns. An empty variable counts as unset.
     pub fn from_variables(read: impl Fn(Variable) -> Option<String>) -> Result<Self, OptionError> {
         let value = |variable| read(variable).filter(|value| !value.is_empty());
         let flag = |variable: Variable| match value(variable).as_deref() {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_variable_does_what_its_table_says() {
+    fn each_variable_sets_its_option() {
         assert_eq!(with("ISTHMUS_WAIT", "spin").unwrap().wait, WaitMode::Spin);
         assert_eq!(with("ISTHMUS_SPIN_US", "7").unwrap().wait, WaitMode::Adaptive(Duration::from_micros(7)));
         assert!(with("ISTHMUS_AUTOSTART", "0").unwrap().no_autostart);

@@ -6,12 +6,12 @@ use isthmus_layout::ids::ChannelId;
 use isthmus_layout::reason::Reason;
 use isthmus_shm::RingCounters;
 
-/// By which path messages to a peer go.
+/// The path of messages to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathKind {
-    /// Through shared memory, past the daemon.
+    /// The direct path: a channel in shared memory.
     Channel(ChannelId),
-    /// Through the daemon, for this reason.
+    /// The daemon path, for this reason.
     Daemon(Reason),
 }
 
@@ -20,9 +20,9 @@ pub enum PathKind {
 pub struct ChannelStatus {
     /// The peer.
     pub peer: DomainId,
-    /// Its name, where a channel's offer told it.
+    /// The name of the peer, if it is known from the offer of a channel.
     pub peer_name: Option<String>,
-    /// By which path messages to it go now.
+    /// The current path of messages to the peer.
     pub path: PathKind,
     /// Why large messages to it go in fragments, copied twice, by the last of them that could tell. None where they are copied once
     /// out of the buffer, and where there was no large message yet or no channel, of which `path` has the reason.
