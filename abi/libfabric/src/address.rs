@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_number_of_a_name_stands_for_it() {
+    fn duplicate_names_resolve_to_the_lowest_number() {
         let name = |nic| Name { nic, number: None, domain: isthmus_client::DomainId::new(1).expect("not zero") };
         let mut av = Av::default();
         let numbers: Vec<usize> = [name(1), name(2), name(1), name(1)].map(|name| av.insert(name)).to_vec();

@@ -514,7 +514,7 @@ pub(crate) unsafe fn text(errno: c_int, buf: *mut c_char, len: usize) -> *const 
         Errno::TRUNC => c"the message was longer than the receive",
         Errno::CANCELED => c"the receive was cancelled",
         Errno::NOMSG => c"no such message has arrived",
-        Errno::KEYREJECTED => c"nobody has registered memory under this key",
+        Errno::KEYREJECTED => c"no memory is registered under this key",
         Errno::ACCES => c"the memory is not registered for that",
         _ => c"the operation failed",
     };

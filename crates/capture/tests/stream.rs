@@ -71,7 +71,7 @@ fn bytes_of(message: &CaptureMessage<'_>) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn messages_come_back_as_they_were(message in middle(), behind in vec(any::<u8>(), 0..20)) {
+    fn messages_round_trip(message in middle(), behind in vec(any::<u8>(), 0..20)) {
         let mut bytes = bytes_of(&message.lend());
         let whole = bytes.len();
         prop_assert!(whole <= MESSAGE_BYTES_MAX);
@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn beginnings_ask_for_more(message in middle()) {
+    fn incomplete_beginnings_need_more_bytes(message in middle()) {
         let bytes = bytes_of(&message.lend());
         for cut in 0..bytes.len() {
             prop_assert_eq!(parse(&bytes[..cut]), Ok(None), "{} of {} bytes", cut, bytes.len());
@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reader_gives_all_messages_and_then_none(messages in vec(middle(), 0..20)) {
+    fn reader_returns_all_messages_and_then_none(messages in vec(middle(), 0..20)) {
         let bytes = stream(&messages);
         let mut reader = CaptureReader::new(bytes.as_slice());
         for message in &messages {
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reader_says_where_a_stream_stops_early(messages in vec(middle(), 0..4), cut: prop::sample::Index) {
+    fn reader_reports_where_a_stream_is_truncated(messages in vec(middle(), 0..4), cut: prop::sample::Index) {
         let bytes = stream(&messages);
         let mut reader = CaptureReader::new(&bytes[..cut.index(bytes.len())]);
         let end = loop {
@@ -143,7 +143,7 @@ fn edited(message: &CaptureMessage<'_>, edits: &[(usize, u8)]) -> Vec<u8> {
 }
 
 #[test]
-fn each_mistake_is_refused_by_its_name() {
+fn each_mistake_is_rejected_with_its_reason() {
     let interface = CaptureMessage::Interface(PcapInterface::new("ab", "cd"));
     let told = CaptureMessage::Statistics(InterfaceStatistics { interface: InterfaceIndex(1), seen: 2, dropped: 3 });
     let record = CapturedFrame {

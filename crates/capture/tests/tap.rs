@@ -36,7 +36,7 @@ fn frames_in_parts_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn a_full_buffer_drops_the_new_and_counts() {
+fn full_buffer_drops_new_frames_and_counts_them() {
     let (mut tap, mut reader) = tap(1, 64, 0);
     let frame = [0x5a; 64];
     let mut taken = 0;
@@ -79,7 +79,7 @@ fn sleeping_reader_is_woken_once() {
 }
 
 #[test]
-fn each_side_sees_that_the_other_is_gone() {
+fn each_side_sees_the_end_of_the_other() {
     let (mut tap_a, mut tapped_a) = tap(1, 64, 4096);
     assert!(tap_a.is_watched() && !tapped_a.is_over());
     assert_eq!(tap_a.offer(3, WIRE, CaptureDirection::Sent, &[b"last"]), OfferResult::Queued);

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_events_are_kept_in_order() {
+    fn keeps_only_the_last_events_in_order() {
         let mut recorder = FlightRecorder::default();
         recorder.note(ChannelEvent::Opened, 0);
         for at in 0..EVENTS as u64 {

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_never_finds_anything_stops_spinning_and_probes_now_and_then() {
+    fn idle_receiver_stops_spinning_and_probes_occasionally() {
         let mut spin = AdaptiveSpin::new(WaitMode::Adaptive(Duration::from_micros(8)));
         let mut spun = 0;
         for _ in 0..10 * PROBE_EVERY {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn sleep_never_looks_and_spin_always_does() {
+    fn sleep_mode_never_polls_and_spin_mode_always_does() {
         assert!(!AdaptiveSpin::new(WaitMode::Sleep).spin(|| unreachable!("sleep does not look")));
         let mut looks = 0;
         assert!(AdaptiveSpin::new(WaitMode::Spin).spin(|| {

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_knows_its_length_and_whom_it_is_for() {
+    fn frame_has_a_length_and_a_destination() {
         let head = [2, 0, 0, 0, 0, 7, 2, 0, 0, 0, 0, 8, 0x86, 0xDF, 1, 2];
         let frame = Frame::new(&head, &[0; 20][..], &[0; 24]);
         assert_eq!((frame.len(), frame.destination()), (60, NicId::from_octets([2, 0, 0, 0, 0, 7])));

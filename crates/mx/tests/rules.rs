@@ -194,7 +194,7 @@ fn forgotten_requests_end_silently() {
     let send = engine.post_send(partner, 0, 0, 0).unwrap();
     engine.forget(waits).unwrap();
     engine.forget(send).unwrap();
-    assert_eq!(engine.test(waits), Err(UnknownRequest), "nobody may ask for it");
+    assert_eq!(engine.test(waits), Err(UnknownRequest), "a forgotten request is unknown");
     assert_eq!(engine.cancel(waits), Cancelled::Unknown);
     assert_eq!(
         engine.arrive(&envelope(partner, 1, 0)).map(|matched| matched.receive),

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_padded_and_found_again() {
+    fn attributes_are_padded_and_parsed() {
         let inner = Attributes::default().bytes(3, &[]);
         let all = Attributes::default().text(2, "ab").nest(1, inner).bytes(7, &[9; 5]);
         assert_eq!(all.0.len() % 4, 0);

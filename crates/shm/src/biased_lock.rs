@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn one_thread_never_touches_the_mutex() {
         let lock = BiasedLock::new(0);
-        assert!(lock.try_lock().is_none(), "nobody is the owner yet");
+        assert!(lock.try_lock().is_none(), "the lock has no owner yet");
         *lock.lock() += 1;
         for _ in 0..10 {
             let mut guard = lock.try_lock().expect("ours");

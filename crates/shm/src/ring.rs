@@ -26,7 +26,7 @@
 //! | A, B | a full cell's stamp (B) | the same (A) | modelled |
 //! | C, D | the head (C) | the same (D) | modelled, on cells that must not race: a store that overtakes the copy is no order that loom tries |
 //! | E, F | `PARKED` and its fence (E), the stamp and its fence (F) | each the other's | modelled |
-//! | Q, R | the stamp and no fence but the compiler's (Q), `PARKED` and a heavy fence (R) | each the other's | by memory whose stores arrive late |
+//! | Q, R | the stamp and no fence but the compiler's (Q), `PARKED` and a heavy fence (R) | each the other's | by memory with late stores |
 //! | G, H | `BLOCKED` and its fence (G), the head and its fence (H) | each the other's | modelled |
 
 use crate::fault::PeerFault;
@@ -195,7 +195,7 @@ impl<M: Words> Producer<M> {
     #[inline(always)]
     pub fn wake(&mut self) -> bool {
         if self.light_fence_active {
-            // Q, with R in `park` (by memory whose stores arrive late): the heavy fence is our fence.
+            // Q, with R in `park` (by memory with late stores): the heavy fence is our fence.
             self.memory.light_fence();
             if self.memory.load(self.at.consumer + PARKED, Relaxed) == ASYMMETRIC {
                 return false;

@@ -50,7 +50,7 @@ fn needing(cache: &RegistrationCache, buffers: &[Pages]) -> Vec<usize> {
 fn buffers_that_come_in_turn_leave_one_another_the_extents_that_were_asked_for_them() {
     let cache = RegistrationCache::new(config());
     let buffers: Vec<Pages> = (0..16).map(|seed| Pages::filled(MIB / 4, seed)).collect();
-    assert_eq!(needing(&cache, &buffers), [], "nobody knows that they come again");
+    assert_eq!(needing(&cache, &buffers), [], "the first use is no sign of another one");
     assert_eq!(needing(&cache, &buffers), [0, 1, 2, 3]);
     for _ in 0..4 {
         assert_eq!(needing(&cache, &buffers), []);
@@ -342,7 +342,7 @@ fn the_least_recently_used_goes_first() {
     assert_eq!(cache.take_released(), [keys[0]]);
     let fifth = Pages::filled(MIB, 5);
     let _fifth = warm(&cache, fifth.bytes());
-    assert_eq!(cache.take_released(), [], "the third was never granted: nobody needs to know");
+    assert_eq!(cache.take_released(), [], "the third was never granted, so no peer needs a release");
     (0..3).for_each(|seed| assert_eq!(pages[seed].bytes(), pattern(seed as u64, MIB)));
 }
 
@@ -359,7 +359,7 @@ fn bytes_are_bounded_and_what_is_in_use_stays() {
     let large = Pages::filled(4 * MIB, 9);
     drop((first, third));
     assert_eq!(settled(&cache, large.start, large.len).unwrap_err(), ColdReason::CacheFull);
-    assert_eq!(cache.counts().evicted, 1, "nothing was evicted in vain");
+    assert_eq!(cache.counts().evicted, 1, "no eviction is useless");
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn a_buffer_that_is_freed_each_time_soon_costs_nothing() {
             assert_eq!(seen_by_peer(&cache, &warm)[..8], u64::to_ne_bytes(seed));
         }
     }
-    assert!(cache.counts().migrated <= 9, "migrated {} times in vain", cache.counts().migrated);
+    assert!(cache.counts().migrated <= 9, "migrated {} times for nothing", cache.counts().migrated);
 }
 
 /// Threads which write a buffer that is *not* being sent lose no write, whatever happens to its region.

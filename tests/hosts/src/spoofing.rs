@@ -111,7 +111,7 @@ impl SpoofedSource {
     }
 
     fn of_boards(&self) -> [Packet<Vec<u8>>; 4] {
-        let hostname = BoardName::new(b"somebody:0").expect("a name");
+        let hostname = BoardName::new(b"forger:0").expect("a name");
         let reply = ConnectReply {
             dst_endpoint: self.victim_endpoint,
             src_endpoint: self.endpoint,

@@ -18,7 +18,7 @@ pub fn headers() -> PathBuf {
 /// `tmp` in the target directory that this program was built in: what cargo calls CARGO_TARGET_TMPDIR.
 fn scratch() -> PathBuf {
     let executable = std::env::current_exe().expect("a running program has a file");
-    // Cargo writes this file whoever made the directory; CACHEDIR.TAG only when it made it itself.
+    // Cargo writes this file in every target directory; CACHEDIR.TAG only if it made the directory itself.
     let is_target = |folder: &&Path| folder.join(".rustc_info.json").is_file();
     let target = executable.ancestors().filter(is_target).last();
     target.expect("tests are built in a target directory").join("tmp")

@@ -118,7 +118,7 @@ impl Exchange {
     /// Looks at nothing of a completion but whether it is one of ours.
     pub fn forget(&mut self, completion: &Completion) -> Result<(), String> {
         let known = self.sending.remove(&completion.token).or(self.receiving.remove(&completion.token));
-        known.map(drop).ok_or_else(|| format!("a completion of nobody: {:?}", completion.outcome))
+        known.map(drop).ok_or_else(|| format!("a completion of an unknown operation: {:?}", completion.outcome))
     }
 
     /// How far it is.
@@ -167,7 +167,7 @@ impl Exchange {
         }
         match self.receiving.remove(&token) {
             Some(number) => self.take_received(number, buffer.as_slice(), outcome),
-            None => Err(format!("a completion of nobody: {token:?} {outcome:?}")),
+            None => Err(format!("a completion of an unknown operation: {token:?} {outcome:?}")),
         }
     }
 

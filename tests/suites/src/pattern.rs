@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_byte_is_found_wherever_it_is() {
+    fn detects_a_wrong_byte_at_any_offset() {
         for len in [0, 1, 7, 8, 9, 100] {
             let mut bytes = message(3, len);
             bytes.extend([GUARD; 5]);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_lengths_are_read() {
+    fn parses_lists_of_lengths() {
         assert_eq!(lengths("0-3,7,2x9"), Some(vec![0, 1, 2, 3, 7, 9, 9]));
         assert_eq!(lengths("-"), Some(vec![]));
         assert_eq!(lengths("a"), None);

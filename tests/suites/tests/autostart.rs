@@ -62,7 +62,7 @@ fn racing_libraries_start_one_daemon() {
 }
 
 #[test]
-fn no_daemon_is_started_where_that_is_switched_off() {
+fn starts_no_daemon_when_autostart_is_disabled() {
     if Path::new(SYSTEM_SOCKET).exists() {
         return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");
     }
@@ -74,7 +74,7 @@ fn no_daemon_is_started_where_that_is_switched_off() {
 }
 
 #[test]
-fn a_place_that_others_can_write_to_is_not_trusted() {
+fn socket_folder_writable_by_others_is_not_trusted() {
     if Path::new(SYSTEM_SOCKET).exists() {
         return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");
     }
@@ -99,7 +99,7 @@ fn without_nearby_daemon(folder: &Scratch) -> Launch {
 }
 
 #[test]
-fn a_daemon_that_cannot_be_started_is_named() {
+fn failed_daemon_start_is_reported() {
     if Path::new(SYSTEM_SOCKET).exists() {
         return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");
     }
@@ -112,7 +112,7 @@ fn a_daemon_that_cannot_be_started_is_named() {
 }
 
 #[test]
-fn a_socket_that_is_closed_to_this_user_is_named() {
+fn denied_socket_is_named() {
     const OTHER_UID: u32 = 4321;
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: only root can be two users");

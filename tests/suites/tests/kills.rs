@@ -60,9 +60,9 @@ impl LowWaterMark {
     }
 
     #[track_caller]
-    fn assert_not_risen(&self, who: &str, bytes_max: u64) {
-        println!("{who}: {} KiB of its own early, {} KiB late", self.early >> 10, self.late >> 10);
-        assert!(self.late <= self.early.saturating_add(bytes_max), "{who}: {self:?}");
+    fn assert_not_risen(&self, process: &str, bytes_max: u64) {
+        println!("{process}: {} KiB of its own early, {} KiB late", self.early >> 10, self.late >> 10);
+        assert!(self.late <= self.early.saturating_add(bytes_max), "{process}: {self:?}");
     }
 }
 
@@ -96,13 +96,13 @@ fn drain_endpoint(actor: &mut TestProgram) {
 
 /// Waits until `view` holds no more than `before`.
 #[track_caller]
-fn assert_no_more_than(who: &str, view: &View, before: &HeldResources) {
+fn assert_no_more_than(process: &str, view: &View, before: &HeldResources) {
     let fits = || {
         let now = HeldResources::of(view);
         now.fds <= before.fds && now.shared <= before.shared
     };
     let last = eventually(Deadline::secs(TIMEOUT_S / 6), fits);
-    assert!(last.is_ok(), "{who} holds {:?}, before {before:?}: {:#?}", HeldResources::of(view), view.fds());
+    assert!(last.is_ok(), "{process} holds {:?}, before {before:?}: {:#?}", HeldResources::of(view), view.fds());
 }
 
 fn is_end_of_peer(answer: &str) -> bool {
@@ -183,7 +183,7 @@ fn simultaneous_kills_are_all_noticed() {
 }
 
 #[test]
-fn a_stopped_peer_is_waited_for_and_its_death_noticed() {
+fn stopped_peer_keeps_its_channel_until_it_dies() {
     let _alone = exclusive();
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");

@@ -231,13 +231,13 @@ fn a_descriptor_in_an_event_loop_wakes_for_messages_and_not_otherwise() {
 }
 
 #[test]
-fn a_message_to_a_domain_that_is_not_there_fails_with_the_reason() {
+fn message_to_an_absent_domain_fails_with_the_reason() {
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
     for options in ["", "channels=no"] {
         let mut a =
             TestProgram::start_attached(daemon.launch_on_host(isthmus_suites::test_program::program()), "a", options);
-        assert!(a.ask("lookup nobody").contains("[no-such-domain]"));
+        assert!(a.ask("lookup absent").contains("[no-such-domain]"));
         for (len, token) in [(8, 1), (5000, 2), (100_000, 3)] {
             assert_eq!(a.ask(&format!("send 0 d4000.e0 {len} 1")), format!("posted {token}"));
             a.expect("wait 10000", &format!("failed {token} no-such-domain"));

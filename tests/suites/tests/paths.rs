@@ -147,7 +147,7 @@ fn large_messages_from_the_same_buffer_are_copied_out_of_its_pages() {
 }
 
 #[test]
-fn no_buffer_is_moved_where_that_is_switched_off() {
+fn moves_no_buffer_when_the_cache_is_disabled() {
     let mut path_pair = PathPair::connected("", "migrate=no");
     path_pair.exchange_both("12x1000001", "12x300000", "window=2 buffers=reused");
     for actor in [&path_pair.a, &path_pair.b] {

@@ -18,7 +18,7 @@ fn tables() -> [BTreeMap<String, String>; 2] {
 }
 
 #[test]
-fn every_reason_has_a_test_or_a_reason_why_it_has_none() {
+fn every_reason_is_listed_once() {
     let [provoked, missing] = tables();
     for reason in Reason::ALL {
         let (tested, not) = (provoked.contains_key(reason.name()), missing.contains_key(reason.name()));
@@ -29,7 +29,7 @@ fn every_reason_has_a_test_or_a_reason_why_it_has_none() {
 }
 
 #[test]
-fn the_tests_are_there_and_speak_of_their_reasons() {
+fn every_listed_test_exists_and_names_its_reason() {
     let [provoked, _] = tables();
     let mut wrong = Vec::new();
     for (name, test) in &provoked {

@@ -125,7 +125,7 @@ fn systemd_verifies_the_units() {
 
 /// As a service manager does it: the socket is there before the daemon is, and stays when it goes.
 #[test]
-fn a_socket_that_was_opened_for_the_daemon_is_served_and_left() {
+fn inherited_socket_is_served_and_not_removed() {
     let scratch = Scratch::new().unwrap();
     let path = scratch.join("isthmus.sock");
     let listener = seqpacket::listen(&path, 16).unwrap();
@@ -148,6 +148,6 @@ fn a_socket_that_was_opened_for_the_daemon_is_served_and_left() {
         drop(domain);
         daemon.signal(Signal::TERM).unwrap();
         assert!(daemon.wait(Deadline::secs(TIMEOUT_S)).unwrap().success());
-        assert!(path.exists(), "whose socket it is takes it away");
+        assert!(path.exists(), "only the socket's owner removes it");
     }
 }

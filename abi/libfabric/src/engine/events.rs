@@ -153,7 +153,7 @@ mod tests {
         let mut events = Events::default();
         let counter = Arc::new(Counter::default());
         events.bind_counter(CounterKind::Send, Arc::clone(&counter));
-        assert!(!events.wants(Side::Transmit, true), "nobody would read it");
+        assert!(!events.wants(Side::Transmit, true), "no queue would report it");
         events.bind(Side::Transmit, true);
         assert!(events.wants(Side::Transmit, true) && !events.wants(Side::Transmit, false));
         let event = Event::of(std::ptr::null_mut(), 0);

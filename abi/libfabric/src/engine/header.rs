@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_is_read_as_it_was_written() {
+    fn header_round_trips() {
         for data in [None, Some(0), Some(7), Some((1 << PARAMETER_BITS) - 1), Some(u64::MAX)] {
             let mut header = Header::new(PacketKind::Tagged, 0);
             header.data(data, true);

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_go_through_pieces_in_order() {
+    fn bytes_fill_iovecs_in_order() {
         let (mut a, mut b) = ([0_u8; 3], [0_u8; 4]);
         let list = [
             IoVec { base: a.as_mut_ptr().cast(), len: 3 },
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_pieces_are_refused() {
+    fn rejects_too_many_iovecs() {
         let list = [IoVec { base: std::ptr::null_mut(), len: 0 }; IOV_LIMIT + 1];
         // SAFETY: the list is there.
         assert_eq!(unsafe { IoVecs::read(list.as_ptr(), list.len()) }.err(), Some(Errno::INVAL));

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_read_as_it_was_written() {
+    fn name_round_trips() {
         let domain = DomainId::new(7).expect("not zero");
         for number in [None, Some(0), Some(254)] {
             let name = Name { nic: 0x0260_dd00_0001, number, domain };
@@ -70,11 +70,11 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_no_name() {
+    fn rejects_bytes_that_are_no_name() {
         assert_eq!(Name::parse(&[0; NAME_BYTES]), None);
         let mut bytes = Name { nic: 1, number: None, domain: DomainId::new(1).expect("not zero") }.emit();
         bytes[16] = 0;
-        assert_eq!(Name::parse(&bytes), None, "domain 0 is nobody");
+        assert_eq!(Name::parse(&bytes), None, "there is no domain 0");
         bytes[4] = 2;
         assert_eq!(Name::parse(&bytes), None, "another version");
     }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_message_is_for_its_context_and_still_completed() {
+    fn claimed_message_completes_for_its_context() {
         let mut queue = UnexpectedQueue::default();
         let serial = queue.keep(meta(1, 5), Body::Coming);
         let unexpected =

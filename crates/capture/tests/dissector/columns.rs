@@ -6,7 +6,7 @@ use crate::samples::samples;
 use crate::tshark::Tshark;
 
 #[test]
-fn lines_say_what_a_packet_says() {
+fn summary_lines_show_all_fields_of_a_packet() {
     let Some(tshark) = Tshark::find() else { return };
     let lines = [
         (1, "RAW announcement of 00:1b:21:aa:00:01, serial 0x0a0b0c0d"),

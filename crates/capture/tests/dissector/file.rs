@@ -24,7 +24,7 @@ fn wireshark_tools_read_the_files_without_warnings() {
         let interface = InterfaceIndex(number as u16 % 2);
         let record =
             CapturedFrame { time_ns: TIME_NS + number, interface, direction, original_bytes: 100, bytes: &frame };
-        writer.write_commented(&record, ["", "sent again: nobody answered", ""][number as usize]).unwrap();
+        writer.write_commented(&record, ["", "sent again: no answer", ""][number as usize]).unwrap();
     }
     let told = [0, 1].map(|number| InterfaceStatistics { interface: InterfaceIndex(number), seen: 7, dropped: 5 });
     std::fs::write(&path, writer.finish(&told).unwrap()).unwrap();
@@ -41,10 +41,7 @@ fn wireshark_tools_read_the_files_without_warnings() {
     let rows = tshark.show_file(Dialect::OPEN_MX, &[], &path, &columns);
     let shown: Vec<Vec<&str>> = rows.iter().map(|row| columns.iter().map(|column| row.get(column)).collect()).collect();
     assert_eq!(shown[0], ["1795312800.123456789", "wire0", "0x00000001", "", "60", "100", "37"]);
-    assert_eq!(
-        shown[1],
-        ["1795312800.123456790", "d7", "0x00000002", "sent again: nobody answered", "60", "100", "37"]
-    );
+    assert_eq!(shown[1], ["1795312800.123456790", "d7", "0x00000002", "sent again: no answer", "60", "100", "37"]);
     assert_eq!(shown[2], ["1795312800.123456791", "wire0", "0x00000000", "", "60", "100", "37"]);
 
     let summary = tshark.run("capinfos", &[path.to_str().unwrap()]);

@@ -33,7 +33,7 @@ fn reply(frame: u32) -> Vec<u8> {
 }
 
 #[test]
-fn answers_name_their_requests_and_requests_their_answers() {
+fn requests_and_replies_refer_to_each_other() {
     let Some(tshark) = Tshark::find() else { return };
     let key = |number| {
         like(number, |packet| {
@@ -55,7 +55,7 @@ fn answers_name_their_requests_and_requests_their_answers() {
         (same(4), ["", "6", ""]),     // 5: the first one again
         (same(5), ["5", "", ""]),     // 6: its reply
         (same(11), ["", "", ""]),     // 7: RNDV
-        (pull(2), ["", "", "7"]),     // 8: a block whose replies are not in the capture
+        (pull(2), ["", "", "7"]),     // 8: a block with replies that are not in the capture
         (pull(240), ["", "14", "7"]), // 9: later ones; four are under way at most
         (pull(248), ["", "13", "7"]), // 10
         (pull(256), ["", "15", "7"]), // 11

@@ -54,7 +54,7 @@ fn columns() -> Vec<&'static str> {
 }
 
 #[test]
-fn the_samples_are_shown_as_they_are_meant() {
+fn dissector_shows_the_samples_as_expected() {
     let Some(tshark) = Tshark::find() else { return };
     for dialect in DIALECTS {
         let frames: Vec<Vec<u8>> = samples().into_iter().map(|sample| sample.frame).collect();

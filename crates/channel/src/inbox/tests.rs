@@ -89,7 +89,7 @@ impl InboxFixture {
 }
 
 #[test]
-fn a_thousand_silent_channels_are_not_looked_at() {
+fn thousand_silent_channels_are_not_polled() {
     const ALL: usize = 1001;
     let mut fixture = InboxFixture::with_channels(ALL);
     let mut seen = vec![false; ALL];
@@ -169,7 +169,7 @@ fn ready_bits_without_a_channel_are_only_reported() {
 }
 
 #[test]
-fn a_muted_channel_waits_whatever_bits_its_peer_sets() {
+fn muted_channel_is_not_polled_whatever_bits_its_peer_sets() {
     let mut fixture = InboxFixture::muted(2);
     fixture.send(0).unwrap();
     fixture.peers[0].signal_peer();
@@ -222,7 +222,7 @@ fn sleep_is_refused_while_records_wait() {
             assert_eq!(fixture.next(2), from);
             let slept = (0..3).any(|_| fixture.inbox.begin_sleep());
             assert!(slept && !fixture.inbox.is_ready());
-            assert_eq!(fixture.inbox.count().1, 0, "who sleeps looks at nobody");
+            assert_eq!(fixture.inbox.count().1, 0, "a sleeping receiver polls no channel");
             fixture.send(from).unwrap(); // While the receiver sleeps.
             assert!(fixture.inbox.is_ready());
             fixture.inbox.end_sleep();

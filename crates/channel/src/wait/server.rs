@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_to_sleep_or_to_spin_does() {
+    fn server_follows_a_fixed_wait_mode() {
         assert!(!ServerSpin::new(WaitMode::Sleep).spin(|| unreachable!("sleep does not look")));
         assert!(!ServerSpin::new(WaitMode::Adaptive(Duration::ZERO)).spin(|| unreachable!("no time to look")));
         let mut looks = 0;

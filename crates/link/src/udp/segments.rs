@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_go_one_by_one_where_that_is_asked() {
+    fn first_frames_leave_one_by_one_when_requested() {
         assert_eq!(counts(&[(60, host(1)); 5], usize::MAX), [1; 5]);
         assert_eq!(counts(&[(60, host(1)); 5], 2), [1, 1, 3]);
     }

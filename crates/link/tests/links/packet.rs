@@ -106,7 +106,7 @@ fn a_larger_mtu_gets_larger_room() {
 }
 
 #[test]
-fn the_kernel_says_what_it_lost() {
+fn reads_the_kernels_count_of_lost_frames() {
     let Some(bed) = Testbed::new(9000) else { return };
     let options = PacketOptions { receive_buffer: 64 << 10, ..PacketOptions::default() };
     let (mut a, mut b) = (end(&bed.a, PacketOptions::default()), end(&bed.b, options));

@@ -72,7 +72,7 @@ fn a_stream_arrives_over_every_link() {
 }
 
 #[test]
-fn every_ping_has_its_pong() {
+fn every_ping_is_answered() {
     for open in ALL {
         for wait in [RawWait::Sleep, RawWait::Spin] {
             let Some(bed) = Testbed::anywhere(1500) else { return };

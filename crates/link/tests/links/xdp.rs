@@ -34,7 +34,7 @@ fn end(host: &Host, mode: XdpMode) -> XdpLink {
 }
 
 #[test]
-fn the_program_goes_with_the_link_and_leaves_other_frames_alone() {
+fn closing_the_link_removes_the_program_and_other_frames_pass() {
     let Some(bed) = Testbed::new(1500) else { return };
     let packet = |host: &Host, ethertype| {
         host.run(move || PacketLink::open(WIRE, ethertype, &PacketOptions::default()).unwrap())
@@ -55,7 +55,7 @@ fn the_program_goes_with_the_link_and_leaves_other_frames_alone() {
 }
 
 #[test]
-fn a_second_program_is_refused_and_says_why() {
+fn second_program_is_refused_with_a_reason() {
     let Some(bed) = Testbed::new(1500) else { return };
     let _first = end(&bed.a, XdpMode::Generic);
     let second = bed.a.run(|| XdpLink::open(WIRE, ETHERTYPE, &XdpOptions::default()).unwrap_err());

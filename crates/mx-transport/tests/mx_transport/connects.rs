@@ -17,7 +17,7 @@ fn answers(simulation: &mut Simulation, node: usize) -> Vec<Result<(), Reason>> 
 }
 
 #[test]
-fn a_connect_gives_a_number_and_always_the_same() {
+fn connect_returns_the_same_number_each_time() {
     let mut simulation = simulation(4);
     for _ in 0..3 {
         simulation.connect(0, 2, KEY);
@@ -66,7 +66,7 @@ fn connect_distinguishes_wrong_key_closed_endpoint_and_unknown_host() {
 }
 
 #[test]
-fn where_there_are_no_numbers_a_connect_fails_and_messages_go_nowhere() {
+fn connect_fails_when_no_number_is_free() {
     let mut simulation = simulation(4);
     simulation.node(0).library.limit_remote_peers(1);
     simulation.connect(0, 2, KEY);

@@ -25,7 +25,7 @@ fn simulation(nodes: usize) -> Simulation {
 }
 
 #[test]
-fn a_domain_that_does_not_read_is_sent_no_more_than_is_kept_for_it() {
+fn unread_records_of_a_domain_are_bounded() {
     let mut simulation = simulation(5);
     simulation.node(0).library.is_computing = true;
     for count in 0..1000 {
@@ -241,7 +241,7 @@ fn long_messages_that_are_asked_for_and_not_read_are_bounded() {
 }
 
 #[test]
-fn more_streams_than_there_may_be_take_turns() {
+fn streams_beyond_the_limit_wait() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let conditions = NetConditions { loss_per_million: 10_000 * (seed % 3), ..NetConditions::FINE };

@@ -118,7 +118,7 @@ fn messages_sent_before_close_are_delivered() {
 }
 
 #[test]
-fn a_domain_that_ends_while_it_streams_breaks_its_messages_off() {
+fn domain_that_ends_aborts_its_streams() {
     for memory in [Memory::None, Memory::Mapped] {
         let mut simulation = simulation(3);
         let streams: Vec<u64> = (0..20).map(|_| simulation.send_whole(0, 2, 1 << 20, memory)).collect();

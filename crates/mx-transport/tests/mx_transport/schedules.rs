@@ -97,7 +97,7 @@ fn every_message_arrives_once_in_order_and_intact() {
 }
 
 #[test]
-fn a_schedule_is_the_same_every_time() {
+fn schedule_is_deterministic() {
     for seed in 0..10 {
         let [one, other] = [exchange(seed, 40), exchange(seed, 40)];
         assert_eq!((one.now, one.wire.count()), (other.now, other.wire.count()));

@@ -64,11 +64,11 @@ dropped! {
     /// For an endpoint that is not open.
     EndpointClosed "endpoint_closed" "for an endpoint that is not open",
     /// A raw packet, and no program has opened the raw endpoint.
-    NoRawEndpoint "no_raw_endpoint" "a raw packet that nobody takes",
+    NoRawEndpoint "no_raw_endpoint" "a raw packet without an open raw endpoint",
     /// An announcement of another address than its source.
     AnnouncementMismatch "announcement_mismatch" "an announcement of another address than its source",
     /// A peer more than the table has room for.
-    TableFull "table_full" "of a peer for whom the table has no room",
+    TableFull "table_full" "of a peer that the full table has no room for",
     /// More new peers at a time than a network has.
     DiscoveryRateLimited "discovery_rate_limited" "one of too many new peers at a time",
     /// A peer that starts anew more often than a daemon can.

@@ -186,7 +186,7 @@ mod tests {
         let least = (0..100).map(|_| round(&mut pull_window, 26, true)).min();
         assert!(least.is_some_and(|least| least > INITIAL_BYTES / 2), "{least:?}");
         assert_eq!(pull_window.bytes(), MOST);
-        assert!(round(&mut pull_window, 128, true) < MOST, "this is more than it loses by itself");
+        assert!(round(&mut pull_window, 128, true) < MOST, "this is more than it loses alone");
     }
 
     #[test]

@@ -84,7 +84,7 @@ malformed! {
         inner: u32,
     } "truc_sessions" "TRUC for session {header:#010x} with an acknowledgement for {inner:#010x}",
     /// A CONNECT that is neither request nor reply.
-    ConnectKind (u8) "connect_kind" "CONNECT whose is_reply is {0}",
+    ConnectKind (u8) "connect_kind" "CONNECT with is_reply {0}",
     /// A CONNECT reply with an outcome that does not exist.
     ConnectStatus (u8) "connect_status" "CONNECT reply with status {0}",
     /// A negative answer for no reason, or for none that exists.

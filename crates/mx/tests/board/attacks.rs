@@ -117,7 +117,7 @@ impl Watch {
                 false
             }
             FrameAction::Consumed => false,
-            FrameAction::Raw { .. } => panic!("nobody takes raw packets"),
+            FrameAction::Raw { .. } => panic!("no raw endpoint is open"),
         };
         let counted = all_dropped(board.counters());
         assert_eq!(counted, self.counted + u64::from(is_dropped));

@@ -289,7 +289,7 @@ fn limits_the_rate_of_nacks() {
 }
 
 #[test]
-fn the_number_that_a_peer_has_for_us_is_learned_from_its_connects() {
+fn learns_our_peer_index_from_connects() {
     let mut board = ready();
     assert_eq!(board.header_to(index(1)).unwrap().peer_index, None);
     // Before it knows our number for it, it can connect.

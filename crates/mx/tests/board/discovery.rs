@@ -29,7 +29,7 @@ fn announces_eight_times_then_every_three_minutes() {
 }
 
 #[test]
-fn an_announcement_is_as_open_mx_sends_it() {
+fn announcement_equals_that_of_open_mx() {
     let mut board = board(1);
     let (link, header, packet) = board.transmit(START).unwrap();
     assert_eq!((link, header.dst, header.src), (LINK, BROADCAST, nic(1)));

@@ -105,7 +105,7 @@ fn drops_unsolicited_replies() {
 }
 
 #[test]
-fn a_name_given_by_hand_is_not_replaced() {
+fn static_name_is_not_replaced() {
     let mut board = quiet(1);
     let peer = board.add_static(START, nic(2), name(20)).unwrap();
     // It is asked all the same: nothing else is known of it.
@@ -151,7 +151,7 @@ fn queries_cleared_names_again_and_ignores_late_replies() {
 }
 
 #[test]
-fn a_question_for_our_name_is_answered_where_it_was_asked() {
+fn name_query_is_answered_on_its_link() {
     let mut board = board(1);
     board.add_link(START, LinkNumber(3), 100).unwrap();
     is_dropped(&mut board, START, &query(2, 1, 99, 7), Dropped::UnknownSource);
@@ -165,7 +165,7 @@ fn a_question_for_our_name_is_answered_where_it_was_asked() {
 }
 
 #[test]
-fn questions_for_others_or_for_all_are_not_answered() {
+fn name_queries_for_others_or_for_all_are_ignored() {
     let mut board = board(1);
     is_taken(&mut board, START, &announcement(nic(2), 9));
     sent(&mut board, START);

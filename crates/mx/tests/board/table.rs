@@ -189,7 +189,7 @@ fn links_and_endpoints_beyond_the_limits_are_refused() {
 }
 
 #[test]
-fn a_board_without_a_name_has_none() {
+fn board_without_a_name_has_none() {
     let nameless = BoardName::new(b"").unwrap();
     let board = linked(BoardSetup { name: nameless, ..setup(1) });
     assert_eq!((board.name_of(index(0)), board.find_by_name(b"")), (None, None));

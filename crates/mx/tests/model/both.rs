@@ -249,7 +249,7 @@ impl EngineAndModel {
         assert_eq!((disconnected.requests, disconnected.messages), expected);
         self.model.partners.retain(|known| known.index != partner);
         let envelope = MatchEnvelope { source: partner, match_info: 0, msg_length: 0 };
-        assert_eq!(self.engine.hold(envelope, 7), Err(7), "nothing is kept from one who is gone");
+        assert_eq!(self.engine.hold(envelope, 7), Err(7), "no message of a forgotten partner is kept");
     }
 
     fn drain(&mut self) {

@@ -168,7 +168,7 @@ proptest! {
 
     /// Long queues of everything, and then steps that reach into the middle of them: the lists by match info are in use.
     #[test]
-    fn they_agree_when_queues_are_long(
+    fn engine_and_model_agree_when_queues_are_long(
         contexts in contexts(),
         long in prop::collection::vec((wide(), 0..4_u8), 50..300),
         steps in prop::collection::vec((op(), filter()), 1..100),

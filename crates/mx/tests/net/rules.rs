@@ -209,7 +209,7 @@ fn forged_connect_requests_do_not_disconnect_a_partner() {
 
 /// The peer numbers in another session now: what we had sent ends with an error here as it did there.
 #[test]
-fn a_peer_that_gave_us_up_is_noticed_when_it_connects_again() {
+fn detects_a_peer_that_gave_up_when_it_reconnects() {
     let mut endpoint = connected(Dialect::OPEN_MX);
     endpoint.send(NOW, address(1), SendId(1), 5, 4, SendMode::Standard).unwrap();
     while next(&mut endpoint).is_some() {}
@@ -427,7 +427,7 @@ fn connects_end_with_the_peers_status_or_a_timeout() {
 
 /// A refusal is believed when the connect that follows it is refused, too.
 #[test]
-fn messages_to_an_endpoint_that_was_closed_end_with_that() {
+fn messages_to_a_closed_endpoint_fail() {
     let mut endpoint = connected(Dialect::OPEN_MX);
     endpoint.send(NOW, address(1), SendId(1), 5, 4, SendMode::Standard).unwrap();
     endpoint.send(NOW, address(1), SendId(2), 5, 100_000, SendMode::Standard).unwrap();
@@ -461,7 +461,7 @@ fn packets_for_an_earlier_session_are_refused() {
     assert_eq!(next(&mut endpoint), Some(Packet::NackLib(nack)));
     let other = Packet::NackLib(NackLib { dst_endpoint: EndpointNumber(200), ..nack });
     assert_eq!(take(&mut endpoint, &other), Err(Ignored::WrongEndpoint));
-    assert_eq!(isthmus_mx::net::nack_for(&other, Nack::BadSession), None, "nobody refuses a refusal");
+    assert_eq!(isthmus_mx::net::nack_for(&other, Nack::BadSession), None, "a refusal is never refused");
 }
 
 /// Section 8.5: native MX before 1.2.5 waits for it.

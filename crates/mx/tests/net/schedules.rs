@@ -66,7 +66,7 @@ fn every_message_arrives_once_in_order_and_intact() {
     for seed in 0..1000 {
         let simulation = exchange(seed, 40);
         for host in &simulation.hosts {
-            assert_eq!((host.disconnected, host.failed_receives), (0, 0), "seed {seed}: nobody was given up");
+            assert_eq!((host.disconnected, host.failed_receives), (0, 0), "seed {seed}: no peer was given up");
         }
     }
 }
@@ -108,7 +108,7 @@ fn ten_thousand_messages_survive_loss_repetition_and_disorder() {
     }
     simulation.run_until_quiet(600_000_000);
     for host in &simulation.hosts {
-        assert_eq!((host.disconnected, host.failed_receives), (0, 0), "nobody was given up");
+        assert_eq!((host.disconnected, host.failed_receives), (0, 0), "no peer was given up");
     }
     assert_eq!(simulation.hosts.iter().map(|host| host.whole.len()).sum::<usize>(), 10_000);
 }

@@ -70,7 +70,7 @@ pub(crate) fn changes() -> Vec<Change> {
 }
 
 #[test]
-fn each_mistake_is_refused_by_its_name() {
+fn each_mistake_is_rejected_with_its_reason() {
     for (number, edits, expected) in changes() {
         let dialect = samples()[number - 1].dialects[0];
         assert_eq!(parse(dialect, &edited(number, &edits)), Err(expected), "V{number:02} {edits:?}");

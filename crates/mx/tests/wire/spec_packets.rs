@@ -216,7 +216,7 @@ fn pull(dialect: Dialect) -> Bodies {
     let (id, short) = if dialect == Dialect::Mx { (0xff, 0xffff) } else { (u32::MAX, u32::MAX) };
     let fields = fields!(Packet::Pull, base, {
         "`dst_endpoint`: the region's owner" => dst_endpoint = FULL,
-        "`src_endpoint`: who pulls" => src_endpoint = FULL,
+        "`src_endpoint`: the endpoint that pulls" => src_endpoint = FULL,
         "`session`: of the destination" => session = SESSION,
         "`total_length`: of the transfer" => total_length = u32::MAX,
         "`pulled_rdma_id`" => pulled_rdma_id = id,
@@ -271,8 +271,8 @@ fn notify(_: Dialect) -> Bodies {
 fn nack_lib(_: Dialect) -> Bodies {
     let base = NackLib { dst_endpoint: ZERO, src_endpoint: ZERO, nack_type: Nack::BadEndpoint, lib_seqnum: SEQ_ZERO };
     let fields = fields!(Packet::NackLib, base, {
-        "`dst_endpoint`: who sent the refused packet" => dst_endpoint = FULL,
-        "`src_endpoint`: whom it was for" => src_endpoint = FULL,
+        "`dst_endpoint`: the sender of the refused packet" => dst_endpoint = FULL,
+        "`src_endpoint`: the receiver of the refused packet" => src_endpoint = FULL,
         "`nack_type`: 1 bad endpoint, 2 endpoint closed, 3 bad session" => nack_type = Nack::BadRdmaWindow,
         "`lib_seqnum`: the refused packet's; 0 for a CONNECT" => lib_seqnum = SEQ_FULL,
     });

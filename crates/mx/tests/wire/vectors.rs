@@ -133,7 +133,7 @@ fn parse_accepts_any_value_of_any_byte_without_panic() {
 }
 
 #[test]
-fn a_frame_of_the_other_dialect_is_not_taken_for_this_ones() {
+fn rejects_a_frame_of_the_other_dialect() {
     // The dialects differ in MEDIUM and PULL alone, and nothing in a frame says which it is: what is certain is only that the same
     // bytes do not say the same.
     for Sample { number, dialects, packet, frame, .. } in samples() {

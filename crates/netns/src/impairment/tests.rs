@@ -109,7 +109,7 @@ fn chances_do_not_move_each_other_and_directions_differ() {
 }
 
 #[test]
-fn copies_follow_their_frames() {
+fn duplicates_follow_their_frames() {
     let conditions = Impairments { duplicate: 0.25, ..Impairments::default() };
     let mut line = ImpairedLine::new(conditions, WireDirection::Back);
     let out = run(&mut line, 1000);

@@ -15,7 +15,7 @@ fn good() -> Impairments {
 }
 
 #[test]
-fn good_wire_carries_every_size_both_ways() {
+fn perfect_wire_carries_every_size_both_ways() {
     let Some((mut bed, a, b)) = two_hosts() else { return };
     let wire = bed.impaired(&a, &b, &Wire::mtu(9000), good()).unwrap();
     let (one, other) = (udp(wire.a()), udp(wire.b()));

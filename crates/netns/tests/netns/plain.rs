@@ -17,7 +17,7 @@ fn datagrams_cross_in_both_directions_and_by_both_ips() {
 }
 
 #[test]
-fn names_and_addresses_are_as_asked_for() {
+fn hosts_have_the_requested_names_and_addresses() {
     let Some((mut bed, a, b)) = two_hosts() else { return };
     let end = |name: &str, last| End {
         name: Some(name.to_owned()),

@@ -15,7 +15,7 @@ const OTHER_UID: &str = "61234";
 /// A copy of this program that every user may run, and the command that runs one of its roles as another user.
 fn as_other_user(scratch: &Scratch, role: &str) -> Option<Command> {
     if !geteuid().is_root() || two_hosts().is_none() {
-        eprintln!("skipped: only root can start what belongs to somebody else");
+        eprintln!("skipped: only root can start a program of another user");
         return None;
     }
     let copy: PathBuf = scratch.path().join("program");

@@ -280,13 +280,13 @@ impl Model {
     /// Brings both sides to rest: everything must have been transferred, and neither side may sleep with something to do.
     fn settle(&mut self) {
         self.step(&Step::Wake);
-        assert!(!self.parked || self.queue.is_empty(), "asleep, and nobody will say that a record waits");
+        assert!(!self.parked || self.queue.is_empty(), "asleep, and nothing will say that a record waits");
         while !self.parked {
             while self.pop() {}
             assert!(self.queue.is_empty());
             self.step(&Step::Park);
         }
-        assert!(!self.blocked, "asleep, and nobody will say that there is room");
+        assert!(!self.blocked, "asleep, and nothing will say that there is room");
         assert!(self.producer.is_drained());
         assert_eq!(self.producer.has_room(), Ok(true));
     }
@@ -389,7 +389,7 @@ fn a_heavy_fence_on_one_side_only_would_miss_it() {
         busy_ring(DelayedStores::pair(geometry().size()).map(|side| OneSided(side, true)));
     producer.push(1, &[], &[]).unwrap();
     assert!(!producer.wake());
-    assert_eq!(consumer.park(), Ok(true), "parked over a record, and nobody will set its bit");
+    assert_eq!(consumer.park(), Ok(true), "parked over a record, and nothing will set its bit");
 }
 
 #[test]

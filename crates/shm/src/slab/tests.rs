@@ -372,13 +372,13 @@ impl Model {
 
     /// Everything is taken and given back, and both sides come to rest.
     fn settle(&mut self) {
-        assert!(!self.parked || self.held == self.out.len(), "asleep, and nobody will say that a record waits");
+        assert!(!self.parked || self.held == self.out.len(), "asleep, and nothing will say that a record waits");
         while !self.parked {
             while self.release() || self.receive() {}
             self.park();
         }
         assert!(self.out.is_empty());
-        assert_eq!(self.blocked, None, "asleep, and nobody will say that there is room");
+        assert_eq!(self.blocked, None, "asleep, and nothing will say that there is room");
         assert!(self.has_room(QUARTER));
         assert!(self.try_send(QUARTER, QUARTER), "a quarter cannot be reserved though nothing is out");
     }

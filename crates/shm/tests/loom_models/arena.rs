@@ -86,7 +86,7 @@ fn memory_is_closed_while_somebody_writes(setting: &Setting) {
         let header = ArenaHeader::new(theirs.clone());
         if header.begin_write(0, 0, 1) {
             theirs.copy_in(0, &[1]);
-            assert!(header.end_write(0, 0), "nobody was evicted");
+            assert!(header.end_write(0, 0), "no writer was evicted");
         }
     });
     let owner = ArenaHeader::new(memory.weakened(setting.sends.clone()));

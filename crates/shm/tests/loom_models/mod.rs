@@ -39,10 +39,10 @@ fn only(word: u32) -> RangeInclusive<u32> {
 // How models fail.
 const RACE: &str = "Causality violation";
 const TORN: &str = "assertion `left == right` failed";
-const FORGOTTEN: &str = "asleep, and nobody will";
+const FORGOTTEN: &str = "asleep, and nothing will";
 const EARLY: &str = "set before it was written";
 const UNOPENED: &str = "counted before it is open";
-const LOST: &str = "a bit is left, and nobody looks";
+const LOST: &str = "a bit is left over";
 const DEADLOCK: &str = "deadlock";
 
 impl Setting {

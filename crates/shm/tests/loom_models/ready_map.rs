@@ -51,11 +51,11 @@ fn bits_are_set(setting: &Setting, bits: [ReadyBit; 2]) {
     let receiving = memory.weakened(setting.receives.clone());
     let mut taken = drain(&receiving);
     for peer in peers {
-        assert!(!peer.join().unwrap(), "nobody sleeps");
+        assert!(!peer.join().unwrap(), "the receiver does not sleep");
     }
     taken.extend(drain(&memory));
     taken.sort();
-    assert_eq!(taken, bits, "a bit is left, and nobody looks");
+    assert_eq!(taken, bits, "a bit is left over");
 }
 
 fn bits_of_one_word(setting: &Setting) {
@@ -113,7 +113,7 @@ fn a_receiver_sleeps(setting: &Setting) {
     let ready_map = ReadyMap::new(memory.weakened(setting.receives.clone()));
     let asleep = ready_map.begin_sleep();
     let rung = peer.join().unwrap();
-    assert!(rung || !asleep, "asleep, and nobody will ring");
+    assert!(rung || !asleep, "asleep, and nothing will ring");
     ready_map.end_sleep();
     assert_eq!(drain(&memory), [bit(2)]);
 }

@@ -123,7 +123,7 @@ fn a_consumer_parks(setting: &Setting) {
     });
     let parked = consumer.park().unwrap();
     let (woken, again) = sender.join().unwrap();
-    assert!(woken || again || !parked, "asleep, and nobody will say that a record waits");
+    assert!(woken || again || !parked, "asleep, and nothing will say that a record waits");
     assert!(!(woken && again), "told twice");
     let mut record = RecordBuffer::default();
     assert!(consumer.pop(&mut record).unwrap());
@@ -165,7 +165,7 @@ fn a_producer_blocks(setting: &Setting) {
         }
     }
     let room = sender.join().unwrap();
-    assert!(room || told > 0, "asleep, and nobody will say that there is room");
+    assert!(room || told > 0, "asleep, and nothing will say that there is room");
     assert!(told <= 1, "told twice");
 }
 
@@ -220,7 +220,7 @@ fn a_producer_blocks_behind_an_eager_consumer(_: &Setting) {
     }
     assert!(consumer.park().unwrap());
     let room = sender.join().unwrap();
-    assert!(room || told, "asleep, and nobody will say that there is room");
+    assert!(room || told, "asleep, and nothing will say that there is room");
 }
 
 #[test]

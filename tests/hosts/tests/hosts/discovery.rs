@@ -56,7 +56,7 @@ fn tables_need_no_discovery() {
 
 #[test]
 fn failed_connects_return_the_matching_code() {
-    let settings = "resend_ms = 100\ngive_up_s = 2\npeers = [{ mac = \"02:00:00:00:00:99\", name = \"nobody\" }]\n";
+    let settings = "resend_ms = 100\ngive_up_s = 2\npeers = [{ mac = \"02:00:00:00:00:99\", name = \"absent\" }]\n";
     let Some((world, _cable)) = TwoHosts::plain(1500, settings) else { return };
     let (mut a, mut b) = (MxProgram::open(&world.a), MxProgram::open(&world.b));
     a.expect_refusal("connect 0 elsewhere 0 7 0", code::HOST_NOT_FOUND);
@@ -65,8 +65,8 @@ fn failed_connects_return_the_matching_code() {
     a.expect_refusal(&format!("connect 0 b:0 {number} 8 0"), code::BAD_CONNECTION_KEY);
     a.expect_refusal("connect 0 b:0 17 7 0", code::CONNECTION_FAILED);
     a.expect_refusal("connect 0 b:0 200 7 0", code::BAD_ENDPOINT_ID);
-    a.expect_refusal("connect 0 nobody 0 7 300", code::TIMEOUT);
-    a.expect_refusal("connect 0 nobody 0 7 0", code::TIMEOUT);
+    a.expect_refusal("connect 0 absent 0 7 300", code::TIMEOUT);
+    a.expect_refusal("connect 0 absent 0 7 0", code::TIMEOUT);
     // The same as requests.
     for (order, status) in [
         (format!("begin b:0 {number} 8"), code::STATUS_BAD_KEY),
@@ -91,10 +91,10 @@ fn failed_connects_return_the_matching_code() {
 
 #[test]
 fn unresponsive_host_does_not_delay_others() {
-    let settings = "resend_ms = 100\ngive_up_s = 2\npeers = [{ mac = \"02:00:00:00:00:99\", name = \"nobody\" }]\n";
+    let settings = "resend_ms = 100\ngive_up_s = 2\npeers = [{ mac = \"02:00:00:00:00:99\", name = \"absent\" }]\n";
     let Some((world, _cable)) = TwoHosts::plain(1500, settings) else { return };
     let (mut a, mut b) = MxProgram::pair(&world.a, &world.b);
-    a.expect("begin nobody 3 7", "begun");
+    a.expect("begin absent 3 7", "begun");
     a.expect("state", "pending");
     a.expect("end", &format!("over {}", code::STATUS_TIMEOUT));
     a.exchange(&mut b, [1, 2], 20);

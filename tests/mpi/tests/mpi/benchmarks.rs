@@ -1,4 +1,4 @@
-//! What others have written, run to its end and read: HPC Challenge and NetPIPE, which are Debian's, for its Open MPI; the tests of mpi4py.
+//! Programs that others have written, run to their end: HPC Challenge and NetPIPE, which are Debian's, for its Open MPI; the tests of mpi4py.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use isthmus_testbed::{Launch, Scratch, short_or_long};
 use crate::mpis::{Mpi, wheel};
 use crate::run::{daemon, job, succeed};
 
-/// What the input of HPC Challenge is made of.
+/// The template for the input of HPC Challenge.
 const HPCC_INPUT: &str = include_str!("../../../../bin/isthmus-bench/src/mpi/hpccinf.txt");
 
 /// Debian's Open MPI and a program that was built for it.
@@ -62,7 +62,7 @@ fn net_pipe(arguments: &[&str]) {
 }
 
 #[test]
-fn netpipe_finds_every_message_as_it_was_sent() {
+fn netpipe_receives_every_message_unchanged() {
     net_pipe(&["-i"]);
 }
 
@@ -84,9 +84,9 @@ fn netpipe_sends_synchronously_to_wildcards() {
 /// The modules of mpi4py's tests that the short form runs: messages of buffers, and windows.
 const SHORT: &str = r"test_(p2p_buf|rma)\.py$";
 
-/// More than a thousand tests of every call there is, by those who wrap them for Python.
+/// Runs more than a thousand tests of every call there is, written by the authors of the wrapper for Python.
 #[test]
-fn the_tests_of_mpi4py_pass() {
+fn mpi4py_test_suite_passes() {
     let Some(mpi) = Mpi::mpich_wheel() else { return };
     let (python, tests) = (wheel("mpich").join("python"), wheel("mpich").join("../mpi4py/test/main.py"));
     if !tests.is_file() {

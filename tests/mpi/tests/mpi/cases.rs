@@ -3,7 +3,7 @@
 use crate::mpis::Mpi;
 use crate::run::run;
 
-/// Each program on each MPI, with so many ranks.
+/// Makes a test of each program on each MPI, with the given number of ranks.
 macro_rules! everywhere {
     ($($name:ident: $program:literal, $ranks:literal, $cases:expr;)*) => {
         mod debian_open_mpi {

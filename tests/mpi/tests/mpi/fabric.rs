@@ -46,7 +46,7 @@ fn provider_is_not_offered_without_a_daemon() {
     assert!(!finished.exit.success() && finished.lines.is_empty(), "{:?}", finished.lines);
 }
 
-/// A port that nobody listens on now.
+/// Returns a port that no program listens on now.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
@@ -139,7 +139,7 @@ fn run_pair(launches: [Launch; 2]) {
 
 /// Two containers with nothing in common but the daemon's socket, and a container with a process outside.
 #[test]
-fn containers_talk_with_each_other_and_with_processes() {
+fn containers_exchange_messages_with_each_other_and_with_processes() {
     if !is_here("fi_info") {
         return;
     }
@@ -180,7 +180,7 @@ fn assisted_reasons(way: &str, variables: &[(&str, &str)], reason: &str) {
         finished.expect_success().join("\n")
     };
     let listed = ask(&["channel", "list"]);
-    // Of the two directions one has a reason: that of the end whose memory it is.
+    // Of the two directions one has a reason: that of the end that owns the memory.
     let cells: Vec<&str> = listed.lines().nth(1).unwrap_or_default().split_whitespace().rev().take(3).collect();
     let told = [cells[0], cells[2]];
     assert!(cells[1] == "/" && told.contains(&reason) && told.contains(&"-"), "{listed}");

@@ -90,12 +90,12 @@ impl Hosts {
     }
 }
 
-/// Runs a program of ours with four ranks. Each host must have sent at least so many bytes to the other.
+/// Runs a program of ours with four ranks. Each host must have sent at least `bytes` bytes to the other.
 #[track_caller]
 fn run(mpi: Option<Mpi>, carrier: Carrier, name: &str, cases: &[&str], bytes: u64) {
     let Some(mpi) = mpi else { return };
     let program = program(name, &mpi);
-    library(); // Built before anybody's patience runs.
+    library(); // Built before the time limit of a test starts.
     let Some(hosts) = Hosts::new(carrier) else { return };
     let sides = [&hosts.world.a, &hosts.world.b];
     let before = sides.map(sent);

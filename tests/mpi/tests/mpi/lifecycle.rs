@@ -1,4 +1,4 @@
-//! What jobs live through: a rank that dies, no daemon, a daemon that dies, switched-off paths, other allocators.
+//! The events in the life of a job: a rank that dies, no daemon, a daemon that dies, switched-off paths, other allocators.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ fn a_killed_rank_ends_the_job() {
     }
 }
 
-/// Whether the kernel lets whoever writes to memory that is being moved wait for it: CAP_SYS_PTRACE, or the system's leave.
+/// Whether a thread that writes to memory that is being moved may wait for it: CAP_SYS_PTRACE, or the system's leave.
 fn may_handle_faults() -> bool {
     const SYS_PTRACE: u64 = 1 << 19;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -86,7 +86,7 @@ fn buffers_of_tcmalloc_are_freed_and_allocated_again() {
 
 /// Without channels everything goes through the daemon.
 #[test]
-fn messages_go_through_the_daemon_where_channels_are_off() {
+fn messages_take_the_daemon_path_when_channels_are_disabled() {
     for mpi in all() {
         let program = program("messages", &mpi);
         let (_scratch, daemon) = daemon();
@@ -96,7 +96,7 @@ fn messages_go_through_the_daemon_where_channels_are_off() {
 
 /// Without the cache of buffers long messages go in fragments.
 #[test]
-fn messages_go_in_pieces_where_the_cache_is_off() {
+fn messages_are_fragmented_when_the_cache_is_disabled() {
     for mpi in all() {
         let program = program("messages", &mpi);
         let (_scratch, daemon) = daemon();
@@ -106,7 +106,7 @@ fn messages_go_in_pieces_where_the_cache_is_off() {
 
 /// Where no daemon answers, the provider starts the one that lies beside it.
 #[test]
-fn a_daemon_is_started_where_there_is_none() {
+fn starts_a_daemon_when_none_runs() {
     let daemon = binary("isthmusd", "isthmusd").unwrap();
     if Path::new("/run/isthmus/isthmus.sock").exists() {
         eprintln!("skipped: a daemon for all users is running here");
@@ -121,13 +121,13 @@ fn a_daemon_is_started_where_there_is_none() {
             with_provider(Launch::new(&mpi.launcher)).env_remove("ISTHMUS_SOCKET").env_remove("ISTHMUS_AUTOSTART");
         let launch = launch.env("XDG_RUNTIME_DIR", scratch.path()).env("FI_PROVIDER_PATH", &folder);
         succeed(&mpi, &launched(launch, &mpi, 2).arg(program("messages", &mpi)).arg("ring_of_lengths"));
-        // It leaves when nobody is attached; its socket goes with it.
+        // The daemon leaves when no domain is attached, and removes its socket.
         let socket = scratch.join("isthmus/isthmus.sock");
         eventually(timeout(), || !socket.exists()).unwrap();
     }
 }
 
-/// Whom the daemon knows, as the command line shows it.
+/// Returns the domains that the daemon knows, as the command line shows them.
 fn domains(daemon: &DaemonProcess) -> String {
     let isthmus = binary("isthmus", "isthmus").unwrap();
     let finished =
@@ -135,7 +135,7 @@ fn domains(daemon: &DaemonProcess) -> String {
     finished.expect_success().join("").split_whitespace().collect()
 }
 
-/// What a killed rank had, and those that were killed because of it, is gone with them.
+/// Checks that the resources of a killed rank, and of those that were killed because of it, are freed with them.
 #[test]
 fn jobs_leave_nothing_behind() {
     for mpi in all() {
@@ -148,9 +148,9 @@ fn jobs_leave_nothing_behind() {
     }
 }
 
-/// What `isthmus mpi env` and `isthmus mpi run` set is enough for each MPI.
+/// Checks that the variables of `isthmus mpi env` and `isthmus mpi run` are enough for each MPI.
 #[test]
-fn the_command_line_knows_the_variables() {
+fn command_line_sets_all_variables_that_mpis_need() {
     let isthmus = binary("isthmus", "isthmus").unwrap();
     for mpi in all() {
         let program = program("messages", &mpi);

@@ -15,7 +15,7 @@ pub(crate) struct Mpi {
     pub(crate) libraries: Option<PathBuf>,
     /// Variables that make it use our provider, and say so.
     pub(crate) variables: &'static [(&'static str, &'static str)],
-    /// What it says when it does.
+    /// The text that proves it in its output.
     pub(crate) proof: &'static str,
 }
 
@@ -44,7 +44,7 @@ const MPICH: &[(&str, &str)] = &[
     ("MPIR_CVAR_DEBUG_SUMMARY", "1"),
 ];
 
-/// It looks for a provider of its own choice unless it is told.
+/// Intel MPI looks for a provider of its own choice unless a variable names one.
 const INTEL_MPI: &[(&str, &str)] =
     &[("I_MPI_FABRICS", "ofi"), ("I_MPI_OFI_PROVIDER", "isthmus"), ("FI_PROVIDER", "isthmus"), ("I_MPI_DEBUG", "1")];
 

@@ -22,25 +22,25 @@ pub(crate) fn daemon() -> (Scratch, DaemonProcess) {
     (scratch, daemon)
 }
 
-/// Whether variables of whoever runs these tests would change what is tested.
+/// Whether a variable in the environment of these tests would change what is tested.
 fn is_mpi_variable(name: &str) -> bool {
     ["FI_", "OMPI_", "PRTE_", "PMIX_", "PMI_", "MPIR_CVAR_", "I_MPI_", "HYDRA_"]
         .iter()
         .any(|start| name.starts_with(start))
 }
 
-/// A launch with our provider and none of the variables that somebody may have set for MPIs.
+/// A launch with our provider, and without variables for MPIs that are set in the environment.
 pub(crate) fn with_provider(launch: Launch) -> Launch {
     let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_mpi_variable(name));
     set.fold(launch, Launch::env_remove).env("FI_PROVIDER_PATH", library())
 }
 
-/// The launcher of an MPI with so many ranks; the program and its arguments are to be added.
+/// The launcher of an MPI with this number of ranks; the program and its arguments are to be added.
 pub(crate) fn job(daemon: &DaemonProcess, mpi: &Mpi, ranks: u32) -> Launch {
     launched(with_provider(daemon.launch_on_host(&mpi.launcher)), mpi, ranks)
 }
 
-/// The same for a launch of the MPI's launcher.
+/// Turns a launch of the MPI's launcher into one with this number of ranks.
 pub(crate) fn launched(launch: Launch, mpi: &Mpi, ranks: u32) -> Launch {
     let launch = mpi.variables.iter().fold(launch, |launch, (name, value)| launch.env(name, value));
     mpi.linked(launch).args(["-n", &ranks.to_string()])
@@ -65,13 +65,13 @@ pub(crate) fn run(mpi: Option<Mpi>, ranks: u32, name: &str, cases: &[&str]) {
     run_beside(&daemon, &mpi, ranks, &program, cases);
 }
 
-/// The same beside a daemon.
+/// Runs a program with cases beside a daemon.
 #[track_caller]
 pub(crate) fn run_beside(daemon: &DaemonProcess, mpi: &Mpi, ranks: u32, program: &Path, cases: &[&str]) {
     run_cases(mpi, job(daemon, mpi, ranks), program, cases);
 }
 
-/// The same by a launch that needs only the program.
+/// Runs a program with cases by a launch that needs only the program.
 #[track_caller]
 pub(crate) fn run_cases(mpi: &Mpi, launch: Launch, program: &Path, cases: &[&str]) -> Finished {
     let finished = succeed(mpi, &launch.arg(program).args(cases));

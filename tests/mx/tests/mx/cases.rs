@@ -82,12 +82,12 @@ fn self_sends_use_the_normal_path_when_no_self_is_set() {
 }
 
 #[test]
-fn messages_go_by_way_of_the_daemon_where_channels_are_off() {
+fn messages_take_the_daemon_path_when_channels_are_disabled() {
     run_all_with("messages", &[("MX_DISABLE_SHMEM", "1")]);
     run_all_with("handler", &[("OMX_DISABLE_SHARED", "1")]);
 }
 
-/// What a daemon reports.
+/// Returns a report of a daemon.
 fn asked(daemon: &DaemonProcess, topic: Topic) -> serde_json::Value {
     let options = Options { socket: Some(daemon.socket()), ..Options::default() };
     serde_json::from_str(&QueryClient::connect(&options).unwrap().query(topic, &[]).unwrap()).unwrap()
@@ -206,15 +206,15 @@ fn endpoints_survive_a_daemon_restart() {
 #[test]
 fn attach_refused_by_policy_returns_no_perm() {
     let program = program("lifecycle");
-    let nobody = 61_399; // The tests' own user is another one.
-    let (_scratch, daemon) = daemon(&format!("[policy]\nattach = [{nobody}]\n"));
+    let other_user = 61_399; // The tests' own user is another one.
+    let (_scratch, daemon) = daemon(&format!("[policy]\nattach = [{other_user}]\n"));
     let proc = launch_on_host(&daemon, program).arg("sessions").spawn().unwrap();
     let Finished { exit, stderr, .. } = proc.finish(timeout()).unwrap();
     assert!(!exit.success() && stderr.contains("answers 7 "), "{stderr}");
 }
 
 #[test]
-fn without_a_daemon_there_is_no_driver() {
+fn returns_no_driver_without_a_daemon() {
     let program = program("lifecycle");
     let (_scratch, stopped) = {
         let (scratch, daemon) = daemon("");

@@ -137,7 +137,7 @@ int main(int argc, char **argv)
 "#;
 
 #[test]
-fn a_program_of_old_compiles_and_links_in_every_language() {
+fn old_program_compiles_and_links_in_every_language() {
     let scratch = Scratch::new().unwrap();
     for (compiler, options, suffix) in LANGUAGES {
         let source = scratch.write(format!("program.{suffix}"), PROGRAM).unwrap();
@@ -148,7 +148,7 @@ fn a_program_of_old_compiles_and_links_in_every_language() {
     }
 }
 
-/// What `configure` scripts of Open MPI, MPICH and hwloc ask: is the function there, whatever its type?
+/// Compiles the probes of the `configure` scripts of Open MPI, MPICH and hwloc: is the function there, whatever its type?
 #[test]
 fn configure_script_probes_succeed() {
     let scratch = Scratch::new().unwrap();

@@ -17,12 +17,12 @@ pub(crate) fn timeout() -> Deadline {
 /// A daemon, with some settings of MX.
 pub(crate) fn daemon(settings: &str) -> (Scratch, DaemonProcess) {
     let scratch = Scratch::new().unwrap();
-    binary("isthmusd", "isthmusd").unwrap(); // Building it is not part of anybody's patience.
+    binary("isthmusd", "isthmusd").unwrap(); // Built before the time limit of a test starts.
     let daemon = DaemonProcess::on(&scratch).config(&format!("{CONFIG}{settings}")).start(timeout()).unwrap();
     (scratch, daemon)
 }
 
-/// A program that gets none of the variables that whoever runs these tests may have set for MX.
+/// Launches a program without the variables that the user of these tests may have set for MX.
 pub(crate) fn launch_on_host(daemon: &DaemonProcess, program: PathBuf) -> Launch {
     let is_ours = |name: &str| name.starts_with("MX_") || name.starts_with("OMX_");
     let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_ours(name));

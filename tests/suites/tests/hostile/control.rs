@@ -77,7 +77,7 @@ fn requests_out_of_place_are_refused_by_name() {
             ("close what is no channel", "no-such-channel"),
             ("adopt a foreign channel", "request-invalid"),
             ("a channel with itself", "same-domain"),
-            ("a channel with nobody", "no-such-domain"),
+            ("a channel with no domain", "no-such-domain"),
             ("revoke what was not granted", "region-not-granted"),
         ],
     );

@@ -10,8 +10,8 @@ fn descriptors_of_the_wrong_kind_are_refused() {
     // A doorbell that is an event descriptor is a doorbell; sealed memory that no process can write can be read.
     let harmless = [
         "an event as a doorbell: TAKEN",
-        "memory that nobody can write as a region: TAKEN",
-        "memory that nobody can write as a channel: TAKEN",
+        "memory without write permission as a region: TAKEN",
+        "memory without write permission as a channel: TAKEN",
     ];
     assert_eq!(taken, harmless, "{facts:#?}");
     let told =

@@ -38,7 +38,7 @@ fn fetch_returns_the_previous_value() {
 }
 
 #[test]
-fn a_swap_happens_if_the_comparison_holds() {
+fn swap_happens_only_if_the_comparison_holds() {
     let operands = |new: i64, given: i64| [new.to_ne_bytes(), given.to_ne_bytes()].concat();
     let swap = |op, there: i64, given| {
         let (after, before) = run(op, 6, AtomicForm::Compare, there.to_ne_bytes(), &operands(77, given));

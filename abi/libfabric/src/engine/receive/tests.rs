@@ -24,7 +24,7 @@ fn events() -> Events {
 }
 
 #[test]
-fn the_oldest_that_fits_takes_the_message() {
+fn oldest_matching_receive_takes_the_message() {
     let mut receives = Receives::default();
     receives.post(MatchSpace::Tagged, filter(NOBODY, 5, 0), receive(1, &mut []));
     receives.post(MatchSpace::Tagged, filter(9, 0, u64::MAX), receive(2, &mut []));
@@ -39,7 +39,7 @@ fn the_oldest_that_fits_takes_the_message() {
 }
 
 #[test]
-fn a_buffer_for_several_is_given_back_with_its_last_message() {
+fn multi_receive_buffer_is_returned_with_its_last_message() {
     let (mut receives, mut events, mut bytes) = (Receives { multi_min: 4, ..Receives::default() }, events(), [0; 16]);
     let mut whole = receive(1, &mut bytes);
     receives.make_multi(&mut whole);

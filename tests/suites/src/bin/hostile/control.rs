@@ -48,7 +48,7 @@ pub(crate) fn send_out_of_order(attack: &mut Attack) -> Done {
     let index = EndpointIndex::new(9).context("an endpoint")?;
     answered("close what is not open", us.raw.ask(CloseEndpoint { index }, &[])?.map(drop));
     let foreign = channels_of_others()?;
-    let Some(&channel) = foreign.first() else { bail!("nobody has a channel") };
+    let Some(&channel) = foreign.first() else { bail!("there is no channel") };
     let told = |outcome: Option<Reason>| outcome.map_or(Ok(()), Err);
     let reason = Reason::ClosedLocally;
     answered("accept a foreign channel", told(us.raw.send_and_check(AcceptChannel { channel })?));
@@ -61,8 +61,8 @@ pub(crate) fn send_out_of_order(attack: &mut Attack) -> Done {
         "a channel with itself",
         told(us.raw.send_and_check(RequestChannel { peer: us.welcome.domain, attempt: 1 })?),
     );
-    let nobody = DomainId::new(u32::MAX).context("a number")?;
-    answered("a channel with nobody", told(us.raw.send_and_check(RequestChannel { peer: nobody, attempt: 255 })?));
+    let absent = DomainId::new(u32::MAX).context("a number")?;
+    answered("a channel with no domain", told(us.raw.send_and_check(RequestChannel { peer: absent, attempt: 255 })?));
     let region = isthmus_layout::ids::RegionId(77);
     answered("revoke what was not granted", told(us.raw.send_and_check(Revoke { peer: victim, region })?));
     Ok(())
@@ -150,7 +150,7 @@ pub(crate) fn adopt_future_channels() -> Done {
 /// Asks and asks, and reads no answer, until the daemon has had enough.
 pub(crate) fn stop_reading() -> Done {
     let us = RawConnection::connect_and_attach(Some("deaf"))?;
-    let lookup = ToDaemon::from(Lookup { name: name("nobody") }).emit(RequestSerial::new(1));
+    let lookup = ToDaemon::from(Lookup { name: name("absent") }).emit(RequestSerial::new(1));
     let mut asked = 0_u64;
     while us.raw.send_raw(&lookup, &[]) {
         asked += 1;
@@ -208,7 +208,7 @@ pub(crate) fn forge_tickets(attack: &mut Attack) -> Done {
     let own = us.welcome.clone();
     let [memory, bell] = [us.fds[3].try_clone()?, us.fds[4].try_clone()?];
     drop(us);
-    let random = Ticket(attack.bytes(32).try_into().expect("so many were asked for"));
+    let random = Ticket(attack.bytes(32).try_into().expect("32 bytes were requested"));
     let mut flipped = own.ticket;
     flipped.0[attack.chance.below(32) as usize] ^= 1 << attack.chance.below(8);
     let claims = [
@@ -216,7 +216,7 @@ pub(crate) fn forge_tickets(attack: &mut Attack) -> Done {
         ("the victim's number by our ticket", victim, "forger", own.ticket),
         ("our number by a random ticket", own.domain, "forger", random),
         ("our number by a ticket with a wrong bit", own.domain, "forger", flipped),
-        ("our number under another name", own.domain, "somebody", own.ticket),
+        ("our number under another name", own.domain, "another", own.ticket),
         ("zeroes", own.domain, "forger", Ticket([0; 32])),
     ];
     for (what, domain, called, ticket) in claims {

@@ -45,7 +45,7 @@ fn kinds() -> anyhow::Result<Vec<Kind>> {
         ("an epoll set", rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)?),
         ("memory without a seal", memory(1 << 20, SealFlags::empty())?),
         ("memory of one byte", memory(1, SealFlags::SHRINK)?),
-        ("memory that nobody can write", memory(1 << 20, frozen)?),
+        ("memory without write permission", memory(1 << 20, frozen)?),
     ])
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn keep_fds_in_flight() -> Done {
     for count in [1, 8] {
         let us = RawConnection::connect_and_attach(None)?;
         let fds: Vec<OwnedFd> = (0..count).map(|_| unread_socket()).collect::<Result<_, _>>()?;
-        send_fds(&us.raw, &ToDaemon::from(Lookup { name: name("nobody") }).emit(RequestSerial::new(1)), fds);
+        send_fds(&us.raw, &ToDaemon::from(Lookup { name: name("absent") }).emit(RequestSerial::new(1)), fds);
         std::mem::forget(us);
     }
     let mut us = RawConnection::connect_and_attach(None)?;

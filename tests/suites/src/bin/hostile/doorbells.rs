@@ -45,8 +45,8 @@ pub(crate) fn fill(attack: &mut Attack) -> Done {
     let (offer, offered) = us.raw.channel(victim)?;
     let mut bells = vec![("the daemon's", &us.fds[2]), ("the peer's", &offered[2]), ("our own", &us.fds[4])];
     bells.extend(offered.get(4).map(|bell| ("our own for the peer", bell)));
-    for (whose, bell) in &bells {
-        print_fact(&format!("{whose} is {}", fill_eventfd(bell)?));
+    for (owner, bell) in &bells {
+        print_fact(&format!("{owner} is {}", fill_eventfd(bell)?));
     }
     let geometry = ChannelGeometry { slab: offer.slab };
     let channel = map(&offered[0], geometry.size())?;

@@ -55,12 +55,12 @@ fn packet(attack: &mut Attack) -> Vec<u8> {
             attack.bytes(len)
         }
         3 => {
-            let mut packet = ToDaemon::from(Lookup { name: name("somebody") }).emit(RequestSerial::new(7));
+            let mut packet = ToDaemon::from(Lookup { name: name("another") }).emit(RequestSerial::new(7));
             packet.truncate(attack.chance.below(packet.len() as u64 + 1) as usize);
             packet
         }
         _ => {
-            let mut packet = ToDaemon::from(Lookup { name: name("somebody") }).emit(RequestSerial::new(7));
+            let mut packet = ToDaemon::from(Lookup { name: name("another") }).emit(RequestSerial::new(7));
             let at = attack.chance.below(packet.len() as u64) as usize;
             packet[at] ^= 1 << attack.chance.below(8);
             bytes.clear();

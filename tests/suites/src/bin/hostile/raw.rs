@@ -119,7 +119,7 @@ impl RawConnection {
     /// none.
     pub(crate) fn send_and_check(&mut self, message: impl Into<ToDaemon>) -> anyhow::Result<Option<Reason>> {
         let serial = self.say(message, &[])?;
-        let probe = self.say(Lookup { name: name("nobody of this name") }, &[])?;
+        let probe = self.say(Lookup { name: name("no such domain") }, &[])?;
         let received =
             self.receive_matching(|received| received.serial == Some(serial) || received.serial == Some(probe))?;
         Ok(match (received.serial == Some(serial), received.message) {
