@@ -1,11 +1,11 @@
 /*
- * N processes with an endpoint each, everybody sends to everybody (and to itself), round after round, and each looks at
- * every byte.
+ * N processes with an endpoint each. In each round, every process sends to every process, itself included, and checks
+ * every byte that it receives.
  *
  *   mx_alltoall -n 4 -s 100000 -R 10
  *
- * The processes are forked before the first call of MX, which is the only time at which that is allowed, and learn of each
- * other's endpoints through a page they share.
+ * The processes are forked before the first call of MX, because a process may not fork later. They exchange the numbers
+ * of their endpoints through a shared page.
  */
 #include "mx_example.h"
 
@@ -17,7 +17,7 @@ static const char usage[] =
     "usage: mx_alltoall [-n PROCESSES] [-s BYTES] [-R ROUNDS] [-w] [-t SECONDS]\n"
     "  -n  processes [4]                         -s  bytes from each to each [4096]\n"
     "  -R  rounds [10]                           -w  sleep in mx_wait_any instead of polling\n"
-    "  -t  gives up after so long [60]\n";
+    "  -t  gives up after this time [60]\n";
 
 enum { PROCESSES_MAX = 32, SIZE_MAX_BYTES = 16 << 20 };
 
@@ -39,7 +39,7 @@ struct self {
     unsigned char *out, *in; /* a block for each process */
 };
 
-/* Match information says who sends to whom in which round. */
+/* The match information names sender, receiver and round. */
 static uint64_t match_of(uint64_t round, uint64_t from, uint64_t to)
 {
     return round << 16 | from << 8 | to;
@@ -79,7 +79,7 @@ static void exchange(struct self *self, const struct plan *plan, uint64_t round,
             MX(mx_test_any(self->endpoint, round << 16, ~UINT64_C(0xffff), &status, &done));
         if (!done)
             continue;
-        mx_ended_well(&status, "a message of everybody to everybody");
+        mx_ended_well(&status, "a message of the exchange");
         if (status.xfer_length != plan->size)
             fail("a message is shorter than it should be");
         open--;

@@ -1,9 +1,9 @@
 /*
- * What the MX examples share: checks that say what went wrong, finding the other side, a clock, bytes that tell where
- * they belong.
+ * The common parts of the MX examples: checks that report what failed, the connection of client and server, a clock,
+ * bytes that depend on their position.
  *
  * A program with `-d HOST -r ENDPOINT` is the client; without, it serves, prints `endpoint N` and waits. The client's
- * first message (`struct hello`) says who it is and what it is about to do, and the server connects back.
+ * first message (`struct hello`) names the client and its plan, and the server connects back.
  */
 #ifndef MX_EXAMPLE_H
 #define MX_EXAMPLE_H
@@ -23,13 +23,13 @@
 #define FAILED 1
 #define USAGE 2
 
-/* Guards connections of these examples against programs that mean somebody else. */
+/* The key of these examples: other programs do not connect by mistake. */
 #define EXAMPLE_KEY 0x6d786578u
 
 /* Match information of the first message. */
 #define HELLO UINT64_C(0x68656c6c6f)
 
-/* A call of MX that must succeed. */
+/* Ends the program if a call of MX fails. */
 #define MX(call) mx_must((call), #call, __FILE__, __LINE__)
 
 static inline void mx_must(mx_return_t code, const char *call, const char *file, int line)
@@ -40,7 +40,7 @@ static inline void mx_must(mx_return_t code, const char *call, const char *file,
     exit(FAILED);
 }
 
-/* A request that must have ended well. */
+/* Ends the program if a request failed. */
 static inline void mx_ended_well(const mx_status_t *status, const char *what)
 {
     if (status->code == MX_STATUS_SUCCESS)
@@ -67,17 +67,17 @@ static inline uint64_t number(const char *text, uint64_t least, uint64_t most)
     return value;
 }
 
-/* Where an endpoint is: all one needs to connect to it. */
+/* The address of an endpoint, as needed to connect to it. */
 struct place {
     uint64_t nic_id;
     uint32_t endpoint;
     uint32_t key;
 };
 
-/* What a client tells first. */
+/* The first message of a client. */
 struct hello {
     struct place client;
-    uint64_t words[6]; /* what they mean is the program's business */
+    uint64_t words[6]; /* for the program */
 };
 
 static inline struct place place_of(mx_endpoint_t endpoint, uint32_t key)
@@ -118,7 +118,7 @@ static inline mx_endpoint_t open_endpoint(uint32_t number_wanted)
     return endpoint;
 }
 
-/* Waits for a request by sleeping in the library, or by asking again and again. */
+/* Waits for a request by sleeping in the library, or by polling. */
 static inline mx_status_t complete(mx_endpoint_t endpoint, mx_request_t *request, int sleeping)
 {
     mx_status_t status;
@@ -154,7 +154,7 @@ static inline mx_request_t post_receive(mx_endpoint_t endpoint, uint64_t match, 
     return request;
 }
 
-/* The server's side of getting to know each other: waits for a client, connects back. */
+/* The server's part of the connection: waits for a client, connects back. */
 static inline mx_endpoint_addr_t wait_for_client(mx_endpoint_t endpoint, struct hello *hello)
 {
     mx_request_t request = post_receive(endpoint, HELLO, hello, sizeof *hello);
@@ -163,11 +163,11 @@ static inline mx_endpoint_addr_t wait_for_client(mx_endpoint_t endpoint, struct 
     fflush(stdout);
     status = complete(endpoint, &request, 1);
     if (status.xfer_length != sizeof *hello)
-        fail("the first message is not what it should be");
+        fail("the first message is malformed");
     return connect_to(endpoint, hello->client);
 }
 
-/* The client's side: connects, says who it is. `words` of `hello` are filled in by the caller. */
+/* The client's part: connects, sends its address. The caller has filled in the `words` of `hello`. */
 static inline mx_endpoint_addr_t greet(mx_endpoint_t endpoint, const char *host, uint32_t remote, struct hello *hello)
 {
     struct place server = {0, remote, EXAMPLE_KEY};
@@ -188,7 +188,7 @@ static inline double now_us(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-/* Bytes that tell where they belong: an offset or a seed that is wrong shows. */
+/* Bytes that depend on their position: a wrong offset or seed is detected. */
 static inline unsigned char mark(size_t at, unsigned seed)
 {
     return (unsigned char)(at * 31 + (at >> 8) * 7 + (at >> 16) + seed);
@@ -200,7 +200,7 @@ static inline void fill(unsigned char *bytes, size_t length, unsigned seed)
         bytes[at] = mark(at, seed);
 }
 
-/* The first byte that is not as `fill` left it, or `length`. */
+/* Returns the position of the first byte that is not as `fill` left it, or `length`. */
 static inline size_t first_wrong(const unsigned char *bytes, size_t length, unsigned seed)
 {
     size_t at = 0;

@@ -1,5 +1,5 @@
 /*
- * What MX is here: its boards, their identities and names, and with -c their counters.
+ * Prints the MX boards of this host: their addresses and names, and with -c their counters.
  *
  *   mx_info -c
  */

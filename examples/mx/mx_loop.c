@@ -1,11 +1,11 @@
 /*
- * Messages of every length at every alignment, there and back, whole and in segments, with guard bytes on both sides of
- * each receive buffer: what arrives is what was sent, and nothing else was touched.
+ * Sends messages of every length at every alignment, whole and in segments, and receives them back. Checks that they are
+ * unchanged, and that the guard bytes on both sides of each receive buffer are untouched.
  *
  *   mx_loop &                prints: endpoint 0
  *   mx_loop -r 0
  *
- * Lengths: all from 0 to 300, then those around each place where MX does something else (4096, 32768, ...).
+ * Lengths: all from 0 to 300, then those around each length at which MX changes its method (4096, 32768, ...).
  */
 #include "mx_example.h"
 
@@ -14,7 +14,7 @@ static const char usage[] =
     "       mx_loop [-b ENDPOINT] -r ENDPOINT [-d HOST] [-E BYTES] [-a ALIGNMENTS] [-g SEGMENTS] [-y]\n"
     "  -r  endpoint number of the server         -d  its host [this machine's first board]\n"
     "  -b  own endpoint number [any]             -E  longest message [1048579]\n"
-    "  -a  alignments, from 0 bytes up [8]       -g  also in so many segments [7]; 1: never\n"
+    "  -a  alignments, from 0 bytes up [8]       -g  segments of a divided message [7]; 1: never divided\n"
     "  -y  synchronous sends too (mx_issend)\n";
 
 enum { GUARD = 64, ALIGNMENTS_MAX = 64, SIZE_MAX_BYTES = 64 << 20, GUARD_BYTE = 0xa5 };

@@ -1,13 +1,12 @@
 /*
- * What finding the right receive costs when there are many: a ping-pong whose receives name their messages exactly, with
- * nothing else there, and with thousands of receives posted and thousands of messages lying unexpected before it on both
- * sides. The two take turns, some milliseconds each, so that both see the same machine.
+ * Measures the cost of matching: a ping-pong on empty queues, and one behind thousands of posted receives and thousands
+ * of unexpected messages on both sides. The two alternate, some milliseconds each, so that both see the same machine.
  *
  *   mx_match &               prints: endpoint 0
  *   mx_match -r 0 -n 10000   prints: exact_empty_ns, exact_full_ns, masked_empty_ns, masked_full_ns; half round trips, medians
  *
- * In the masked ones the receives of the ping-pong leave the lower 48 bits of the match information open. Every message is
- * looked at: one that went to the wrong receive ends the program.
+ * The receives of the ping-pong name their messages exactly; in the masked ones they leave the lower 48 bits of the match
+ * information open. Every message is checked: one that went to the wrong receive ends the program.
  */
 #include "mx_example.h"
 
@@ -24,7 +23,7 @@ enum { COUNT_MAX = 200000, TURNS_MAX = 1000, BATCH_ROUNDS = 500, WINDOW = 64 };
 #define CLASS_MASK UINT64_C(0xffff000000000000)
 #define PING UINT64_C(0x0001000000000000)       /* the ping-pong; answered with the same number */
 #define POSTED UINT64_C(0x0002000000000000)     /* what the many receives wait for */
-#define UNEXPECTED UINT64_C(0x0003000000000000) /* what nobody waits for until the end of a turn */
+#define UNEXPECTED UINT64_C(0x0003000000000000) /* messages without a receive until the end of a turn */
 #define WORD UINT64_C(0x0004000000000000)       /* the two sides to each other */
 
 /* What both sides do next, at the client's word. */

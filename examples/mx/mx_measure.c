@@ -1,13 +1,13 @@
 /*
- * One measurement between two processes, as exactly as it can be had: what `isthmus-bench` runs for its rows of MX.
+ * One exact measurement between two processes. `isthmus-bench` runs this program for its rows of MX.
  *
  *   mx_measure &                         prints: endpoint 0
  *   mx_measure -r 0 -s 8 -t 300          ping-pong for 300 ms; prints `half_rtt_ns 123.4` and more of that kind
  *   mx_measure -r 0 -k stream -s 1048576 -B cold
  *
- * Work goes in steps. The client says how much the next one is, the server says when it is ready for it, both do it, and
- * the client looks at its clock. First a step whose bytes are compared; then steps that double until they tell the speed and
- * everything is warm; then those that count, which fill the time. A ping-pong's value is the median over batches.
+ * Work goes in steps. The client sends the size of the next step, the server replies when it is ready, both do the step,
+ * and the client reads its clock. The bytes of the first step are compared. The next steps double until the speed is known
+ * and caches are warm. The steps that count fill the time. A ping-pong's value is the median over batches.
  */
 #include "mx_example.h"
 

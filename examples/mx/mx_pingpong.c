@@ -1,5 +1,5 @@
 /*
- * One message to and fro, for one size after the other: the time of half a round trip, and the bandwidth it makes.
+ * Sends one message there and back, for one size after the other. Prints the time of half a round trip and the bandwidth.
  *
  *   mx_pingpong &            prints: endpoint 0
  *   mx_pingpong -d host:0 -r 0
@@ -13,11 +13,11 @@ static const char usage[] =
     "  -b  own endpoint number [any]             -w  sleep in mx_wait instead of polling with mx_test\n"
     "  -n  round trips of each size [1000]       -W  round trips before the clock starts [100]\n"
     "  -S  first size [0]                        -E  last size [4194304]; in between they double\n"
-    "  -v  look at every byte that comes back\n";
+    "  -v  check every byte that comes back\n";
 
 enum { SIZE_MAX_BYTES = 64 << 20 };
 
-/* What the client tells the server, in the words of its first message. */
+/* The plan that the client sends in its first message. */
 struct plan {
     uint64_t first, last, rounds, warm_up;
 };

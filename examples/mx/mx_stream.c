@@ -1,11 +1,11 @@
 /*
- * Messages one way, as many as go: bandwidth and rate as the receiver sees them, printed by the sender.
+ * Sends messages one way, as fast as possible. The sender prints bandwidth and rate as the receiver measured them.
  *
  *   mx_stream &              prints: endpoint 0
  *   mx_stream -r 0 -s 1048576 -N 1000
  *
  * The receiver keeps WINDOW receives posted, the sender keeps WINDOW sends under way. Message k carries k in its match
- * information, so order shows; with -v each byte is looked at.
+ * information, so that the order is checked; with -v each byte is checked.
  */
 #include "mx_example.h"
 
@@ -14,12 +14,12 @@ static const char usage[] =
     "       mx_stream [-w] [-b ENDPOINT] -r ENDPOINT [-d HOST] [-s BYTES] [-N COUNT] [-q WINDOW] [-v]\n"
     "  -r  endpoint number of the receiver       -d  its host [this machine's first board]\n"
     "  -b  own endpoint number [any]             -w  sleep in mx_wait instead of polling with mx_test\n"
-    "  -s  size of a message [1048576]           -N  how many [1000]\n"
-    "  -q  how many are under way at once [16]   -v  look at every byte\n";
+    "  -s  size of a message [1048576]           -N  messages [1000]\n"
+    "  -q  messages under way at once [16]       -v  check every byte\n";
 
 enum { WINDOW_MAX = 1024, SIZE_MAX_BYTES = 64 << 20 };
 
-/* Match information of the receiver's two words: ready to receive, all received. */
+/* Match information of the receiver's two messages: ready to receive, all received. */
 #define READY UINT64_C(0x7265616479000000)
 #define OVER UINT64_C(0x6f76657200000000)
 

@@ -1,6 +1,6 @@
 /*
- * Many requests, one variable: receives of three kinds of work are posted without keeping their handles, and each kind is
- * waited for by its bits of the match information.
+ * Posts receives for three kinds of work without keeping their handles, and waits for each kind by its bits of the match
+ * information.
  *
  *   mx_waitany -n 1000
  *
@@ -12,7 +12,7 @@
 
 static const char usage[] = "usage: mx_waitany [-n MESSAGES] [-t SECONDS]\n"
                             "  -n  messages of each kind [1000]\n"
-                            "  -t  gives up after so long [60]\n";
+                            "  -t  gives up after this time [60]\n";
 
 enum { KINDS = 3, MESSAGES_MAX = 1 << 20 };
 
@@ -80,7 +80,7 @@ static void receive_all(int child, uint64_t messages)
     free(received);
 }
 
-/* The child: all kinds in turn, and nobody asks for one send in particular. */
+/* The child: sends all kinds in turn, and waits for no send in particular. */
 static void send_all(int parent, uint64_t messages)
 {
     uint64_t *sent = calloc(KINDS * messages, sizeof *sent);

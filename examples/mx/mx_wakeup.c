@@ -1,6 +1,6 @@
 /*
  * Twelve threads block in one endpoint, three each in mx_wait, mx_wait_any, mx_peek and mx_probe; mx_wakeup frees them
- * all, and it is not kept for waits to come.
+ * all. A wake-up has no effect on later waits.
  *
  *   mx_wakeup -R 10
  */
@@ -12,11 +12,11 @@
 
 static const char usage[] = "usage: mx_wakeup [-R ROUNDS] [-t SECONDS]\n"
                             "  -R  how often the threads go to sleep and are woken [10]\n"
-                            "  -t  gives up after so long [60]\n";
+                            "  -t  gives up after this time [60]\n";
 
 enum { KINDS = 4, OF_EACH = 3, THREADS = KINDS * OF_EACH };
 
-/* Nobody ever sends these. */
+/* The match information of no message. */
 #define NEVER UINT64_C(0x6e65766572)
 
 static mx_endpoint_t endpoint;
@@ -48,7 +48,7 @@ static void *sleeper(void *argument)
     }
     MX(mx_cancel(endpoint, &never, &cancelled));
     if (!cancelled)
-        fail("a receive that nobody sends to cannot be cancelled");
+        fail("a receive without a message cannot be cancelled");
     atomic_fetch_add(&returned, 1);
     return NULL;
 }
@@ -72,7 +72,7 @@ static void round_of_sleep(void)
     printf("%d threads woken, by %u calls\n", THREADS, wakeups);
 }
 
-/* With nobody asleep a wake-up is lost: the next wait takes its whole time. */
+/* Without a sleeping thread a wake-up is lost: the next wait takes its whole time. */
 static void not_sticky(unsigned kind)
 {
     mx_request_t never = post_receive(endpoint, NEVER, NULL, 0);

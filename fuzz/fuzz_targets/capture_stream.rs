@@ -1,4 +1,4 @@
-//! Any bytes as the stream of a capture, from the daemon to whoever asked for it, and on into a file.
+//! Parses any bytes as the stream of a capture from the daemon, and writes them on into a file.
 #![no_main]
 
 #[path = "../../crates/capture/tests/corpus/read.rs"]

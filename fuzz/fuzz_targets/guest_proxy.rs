@@ -7,7 +7,7 @@ use isthmus_layout::proxy::pair_window::{MapReply, MapRequest, PairInvite, PairO
 use isthmus_layout::proxy::{ClientConnected, ControlPacket, ProxyFrameKind, RevokedExtent, WindowId};
 use libfuzzer_sys::fuzz_target;
 
-/// What parses as this kind's content is emitted byte for byte as it came.
+/// Checks that content of this kind that parses is emitted byte for byte as it came.
 macro_rules! again {
     ($kind:ident, $content:expr) => {
         if let Ok(parsed) = $kind::parse($content) {

@@ -1,8 +1,8 @@
-//! What the targets of both dialects of MXoE do with a frame.
+//! The work of the targets of both dialects of MXoE on a frame.
 
 use isthmus_mx::wire::{self, Announcement, Dialect, Packet, RAW_FRAME_BYTES_MAX};
 
-/// What parses says the same again when it is emitted.
+/// Checks that a parsed frame is emitted with the same meaning.
 pub(crate) fn parse_emit_parse(dialect: Dialect, frame: &[u8]) {
     let Ok((header, packet)) = wire::parse(dialect, frame) else { return };
     let mut buffer = vec![0xee; frame.len().max(RAW_FRAME_BYTES_MAX)];

@@ -17,7 +17,7 @@ extern "C" {
 mx_return_t mx_iconnect(mx_endpoint_t endpoint, uint64_t nic_id, uint32_t endpoint_id, uint32_t key,
                         uint64_t match_info, void *context, mx_request_t *request);
 
-/* Forgets an endpoint of somebody: requests to it end, its messages that nobody took are dropped, the address is no more. */
+/* Forgets a peer's endpoint: requests to it end, its messages without a receive are dropped, and the address is invalid. */
 mx_return_t mx_disconnect(mx_endpoint_t endpoint, mx_endpoint_addr_t address);
 
 /*

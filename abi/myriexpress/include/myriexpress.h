@@ -3,7 +3,7 @@
  *
  *   mx_init();
  *   mx_open_endpoint(MX_ANY_NIC, MX_ANY_ENDPOINT, key, NULL, 0, &me);    where messages leave and arrive
- *   mx_hostname_to_nic_id("host:0", &nic);                               whom to talk to ...
+ *   mx_hostname_to_nic_id("host:0", &nic);                               find a peer ...
  *   mx_connect(me, nic, endpoint, key, MX_INFINITE, &them);
  *   mx_irecv(me, &segment, 1, match, MX_MATCH_MASK_NONE, ctx, &request); post receives ...
  *   mx_isend(me, &segment, 1, them, match, ctx, &request);
@@ -214,7 +214,7 @@ mx_return_t mx_reenable_progression(mx_endpoint_t endpoint);
 
 /*
  * Starts a send. Up to 32 KiB are copied at once, or as soon as there is room; longer messages, and those of mx_issend(),
- * end when the receiver has taken them. 'request' may be NULL: nobody wants to know how it ends.
+ * end when the receiver has taken them. 'request' may be NULL if the program does not need the result.
  */
 mx_return_t mx_isend(mx_endpoint_t endpoint, mx_segment_t *segments, uint32_t segments_count,
                      mx_endpoint_addr_t destination, uint64_t match_info, void *context, mx_request_t *request);
@@ -233,7 +233,7 @@ mx_return_t mx_test(mx_endpoint_t endpoint, mx_request_t *request, mx_status_t *
 mx_return_t mx_wait(mx_endpoint_t endpoint, mx_request_t *request, uint32_t timeout_ms, mx_status_t *status,
                     uint32_t *result);
 
-/* The same for the request that was over first of those whose match information fits. */
+/* The same for the oldest completed request with match information that fits. */
 mx_return_t mx_test_any(mx_endpoint_t endpoint, uint64_t match_info, uint64_t match_mask, mx_status_t *status,
                         uint32_t *result);
 mx_return_t mx_wait_any(mx_endpoint_t endpoint, uint32_t timeout_ms, uint64_t match_info, uint64_t match_mask,
@@ -296,7 +296,7 @@ mx_return_t mx_board_number_to_nic_id(uint32_t board_number, uint64_t *nic_id);
 mx_return_t mx_nic_id_to_board_number(uint64_t nic_id, uint32_t *board_number);
 mx_return_t mx_nic_id_to_hostname(uint64_t nic_id, char *hostname);
 
-/* The address of an endpoint of somebody. Connecting again is allowed, and finds the same. */
+/* Returns the address of a peer's endpoint. Connecting again is allowed, and finds the same. */
 mx_return_t mx_connect(mx_endpoint_t endpoint, uint64_t nic_id, uint32_t endpoint_id, uint32_t key,
                        uint32_t timeout_ms, mx_endpoint_addr_t *address);
 mx_return_t mx_decompose_endpoint_addr(mx_endpoint_addr_t address, uint64_t *nic_id, uint32_t *endpoint_id);

@@ -55,7 +55,7 @@ returns! {
     27 BAD_HOSTNAME_ARGS c"the host name, or the place for it, is missing"
     28 HOST_NOT_FOUND c"no peer has this name or address"
     29 REQUEST_PENDING c"the request is pending"
-    30 TIMEOUT c"nobody answered in time"
+    30 TIMEOUT c"no answer in time"
     31 NO_MATCH c"nothing matches"
     32 BAD_ENDPOINT_ID c"the peer has no endpoint of this number"
     33 CONNECTION_FAILED c"the peer's endpoint is not open"
@@ -93,7 +93,7 @@ const STATUSES: [&CStr; StatusCode::ALL.len()] = [
     c"pending",
     c"buffered",
     c"rejected",
-    c"nobody answered in time",
+    c"no answer in time",
     c"the message was truncated",
     c"cancelled",
     c"there is no such endpoint",
