@@ -57,6 +57,11 @@ impl Unit {
             Self::Gigaflops => "Gflop/s",
         }
     }
+
+    /// Returns true for rates, of which more is better; times are better if they are short.
+    pub(crate) const fn is_rate(self) -> bool {
+        !matches!(self, Self::Microseconds | Self::Milliseconds | Self::SecondsPerGigabyte)
+    }
 }
 
 /// What one run of a case gave.

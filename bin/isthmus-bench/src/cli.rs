@@ -90,10 +90,11 @@ struct CommonArgs {
     placement: Option<HostPlacement>,
 }
 
-/// The figures of docs/figures.md, each beside its baseline.
+/// The figures of docs/performance.md, each beside its peers and its floor.
 ///
-/// One JSON object for each row: name, value, unit, baseline, baseline_value, ratio (value divided by baseline_value), runs, spread
-/// ((largest - smallest) / median), machine. Rows and baselines are measured in turns.
+/// The first line of JSON is the run: command, date, machine. Each other line is a row: name, value, unit, baseline (the best peer),
+/// baseline_value, ratio (value divided by baseline_value), floor, floor_value, floor_ratio, target, runs, spread ((largest -
+/// smallest) / median). All cases of a row are measured in turns.
 #[derive(Args)]
 struct FiguresArgs {
     /// Only the row of this name, or all rows that begin with it and a dot; may be given several times.
@@ -244,7 +245,7 @@ impl FiguresArgs {
             let names: Vec<_> = rows.iter().map(|row| row.name).collect();
             return output.text(&names.join("\n")).map(|()| Ended::Complete);
         }
-        figures::measure(&rows, &bench, &machine, &mut output).map(ended)
+        figures::measure(&rows, &bench, &machine.describe(), &mut output).map(ended)
     }
 }
 
@@ -299,7 +300,7 @@ fn measure_alone(cases: &[&dyn Case], bench: &Bench, machine: &Machine, output: 
     let samples = interleave(cases, bench, |run, name| progress(&format!("run {} of {}: {name}", run + 1, bench.runs)));
     progress("");
     let named = cases.iter().zip(&samples);
-    let rows: Vec<_> = named.map(|(case, samples)| Figure::new(case.name(), case.unit(), samples, machine)).collect();
+    let rows: Vec<_> = named.map(|(case, samples)| Figure::new(case.name(), case.unit(), samples)).collect();
     for row in &rows {
         output.line(row)?;
     }
@@ -343,7 +344,8 @@ impl CommonArgs {
             environment: vec![("ISTHMUS_DAEMON_LIMITS_DOMAINS_PER_USER_MAX".into(), "2048".into())],
         };
         let machine = Machine::look(&bench.placement, &bench.host_cpus);
-        Ok((bench, machine, Output::new(self.json.as_deref())?))
+        let output = Output::new(self.json.as_deref(), &machine)?;
+        Ok((bench, machine, output))
     }
 }
 

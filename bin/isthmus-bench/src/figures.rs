@@ -1,251 +1,75 @@
-//! The rows of `docs/figures.md`: what is claimed, and what it is held against, measured in turns.
+//! The rows of `docs/performance.md`: the claims, and the cases that each is compared with, measured in turns.
 //!
-//! To add a row: a function that returns its [`Row`], and its line in [`rows`]. What no pair of workers over a path can measure
-//! (idling, many idle peers) is a type of its own that implements [`Case`], in a file below `figures/`.
+//! To add a row: a function that returns its [`Row`], and its line in a list. Work that no pair of workers over a path can
+//! measure (idling, many idle peers) is a type of its own that implements [`Case`].
 
+mod floor;
 mod idle;
+mod local;
 mod mpi;
 mod mx;
+mod row;
 pub(crate) mod wire;
 
 use std::rc::Rc;
 
 use anyhow::Result;
 
-use crate::baseline::{CacheLine, Ucx, copy, ucx};
-use crate::case::{Case, LinkCase, NoValue, interleave};
+use crate::case::{Case, NoValue, interleave};
 use crate::hosts::HostPairs;
-use crate::job::{Buffers, Wait};
-use crate::machine::Machine;
 use crate::mpi::SystemMpis;
 use crate::pair::Bench;
 use crate::path::Path;
 use crate::report::{Figure, Output, figures_table, progress};
-use idle::Idle;
+
+pub(crate) use row::Row;
 
 const MIB: usize = 1 << 20;
 
-/// One row: a case, the baseline that its ratio is of, and others beside it.
-pub(crate) struct Row {
-    pub(crate) name: &'static str,
-    /// For the reader: nothing here decides whether it is met.
-    pub(crate) target: &'static str,
-    pub(crate) case: Box<dyn Case>,
-    pub(crate) baseline: Option<Box<dyn Case>>,
-    pub(crate) others: Vec<Box<dyn Case>>,
-}
-
-/// All rows, in the order of the document, of what this path can do.
+/// All rows of this path, in the order of the document.
 pub(crate) fn rows(path: Path) -> Vec<Row> {
-    let local = [
-        half_rtt_8b_poll(path),
-        half_rtt_4k_poll(path),
-        bandwidth_1m_warm(path),
-        bandwidth_1m_cold(path),
-        rate_8b(path),
-        half_rtt_8b_sleep(path),
-        half_rtt_8b_sleep_one_cpu(path),
-        isolated_half_rtt_8b(path),
-        isolated_bandwidth_1m(path),
-        attach(path),
-        first_message(path),
-        idle_cpu(path),
-        idle_peers(path),
-    ];
-    // MX and the provider go over Isthmus, and over nothing else.
-    let is_ours = matches!(path, Path::Isthmus | Path::Mx);
-    let others = if is_ours {
+    let mut rows = local::rows(path);
+    // Floors do not depend on the path; MX and the provider use Isthmus and no other path.
+    if matches!(path, Path::Isthmus | Path::Mx) {
         let host_pairs = &Rc::new(HostPairs::default());
-        [mx::rows(), wire::rows(host_pairs), mpi::rows(&Rc::new(SystemMpis::default()), host_pairs)]
-            .into_iter()
-            .flatten()
-            .collect()
-    } else {
-        Vec::new()
-    };
-    local.into_iter().chain(others).flatten().collect()
+        rows.extend(floor::rows());
+        rows.extend(mx::rows());
+        rows.extend(wire::rows(host_pairs));
+        rows.extend(mpi::rows(&Rc::new(SystemMpis::default()), host_pairs));
+    }
+    rows.into_iter().flatten().collect()
 }
 
-/// Measures the rows, and prints each when it is done. Says whether all of them have a value.
-pub(crate) fn measure(rows: &[Row], bench: &Bench, machine: &Machine, output: &mut Output) -> Result<bool> {
+/// Measures the rows, and prints each when it is done. Returns true if nothing failed; a row of a program that is not installed
+/// has not failed.
+pub(crate) fn measure(rows: &[Row], bench: &Bench, machine: &str, output: &mut Output) -> Result<bool> {
     let mut figures = Vec::new();
     let mut complete = true;
     for (number, row) in rows.iter().enumerate() {
-        let cases: Vec<&dyn Case> =
-            std::iter::once(&row.case).chain(&row.baseline).chain(&row.others).map(|case| &**case).collect();
+        let cases: Vec<&dyn Case> = row.cases().collect();
         let samples = interleave(&cases, bench, |run, name| {
             progress(&format!("[{}/{}] {} run {}: {name}", number + 1, rows.len(), row.name, run + 1));
         });
-        let mut figure = Figure::new(row.name.to_owned(), row.case.unit(), &samples[0], machine);
-        figure.target = Some(row.target);
-        let mut beside = cases.iter().zip(&samples).skip(1);
-        if row.baseline.is_some()
-            && let Some((case, samples)) = beside.next()
+        complete &= !matches!(samples[0].no_value, Some(NoValue::Failed(_)));
+        let mut named = cases.iter().map(|case| case.name()).zip(&samples).skip(1);
+        let mut figure = Figure::new(row.name.to_owned(), row.case.unit(), &samples[0]);
+        figure.target = row.target.clone();
+        figure = figure.with_peers(row.case.unit(), named.by_ref().take(row.peers.len()));
+        if row.floor.is_some()
+            && let Some((name, samples)) = named.next()
         {
-            figure = figure.with_baseline(case.name(), samples);
+            figure = figure.with_floor(name, samples);
         }
-        for (case, samples) in beside {
-            figure = figure.with_other(case.name(), samples);
-        }
-        complete &= figure.value.is_some() && !matches!(samples[0].no_value, Some(NoValue::Failed(_)));
+        figure = named.fold(figure, |figure, (name, samples)| figure.with_other(name, samples));
         output.line(&figure)?;
         figures.push(figure);
     }
     progress("");
-    output.text(&format!("{}\n\n{}", machine.describe(), figures_table(&figures)))?;
+    output.text(&format!("{machine}\n\n{}", figures_table(&figures)))?;
     Ok(complete)
 }
 
-/// A row whose case is possible over its path.
-fn row(
-    name: &'static str,
-    target: &'static str,
-    case: LinkCase,
-    baseline: impl Case + 'static,
-    others: Vec<Box<dyn Case>>,
-) -> Option<Row> {
-    let possible = case.is_supported();
-    possible.then(|| Row { name, target, case: Box::new(case), baseline: Some(Box::new(baseline)), others })
-}
-
-fn half_rtt_8b_poll(path: Path) -> Option<Row> {
-    row(
-        "local.half_rtt.8b.poll",
-        "at most 2 times the one-line cache ping-pong, and below every peer",
-        LinkCase::half_rtt(path, Wait::Poll, 8),
-        CacheLine,
-        vec![
-            Box::new(Ucx::half_rtt(ucx::Transport::Posix, 8)),
-            Box::new(Ucx::half_rtt(ucx::Transport::Sysv, 8)),
-            Box::new(LinkCase::half_rtt(Path::Tcp, Wait::Poll, 8)),
-        ],
-    )
-}
-
-fn half_rtt_4k_poll(path: Path) -> Option<Row> {
-    row(
-        "local.half_rtt.4k.poll",
-        "at most 0.6 times UCX's, or at most 0.5 us",
-        LinkCase::half_rtt(path, Wait::Poll, 4096),
-        Ucx::half_rtt(ucx::Transport::Posix, 4096),
-        vec![
-            Box::new(Ucx::half_rtt(ucx::Transport::Sysv, 4096)),
-            Box::new(LinkCase::half_rtt(Path::Tcp, Wait::Poll, 4096)),
-        ],
-    )
-}
-
-fn bandwidth_1m_warm(path: Path) -> Option<Row> {
-    row(
-        "local.bandwidth.1m.warm",
-        "at least 0.8 times a copy of lines dirty in the other core",
-        LinkCase::bandwidth(path, Wait::Poll, MIB, Buffers::Warm),
-        copy::CrossCore { size: MIB },
-        vec![
-            Box::new(LinkCase::bandwidth(path, Wait::Poll, MIB, Buffers::Rewritten)),
-            Box::new(copy::OneCore { size: MIB }),
-            Box::new(LinkCase::bandwidth(Path::Cma, Wait::Poll, MIB, Buffers::Warm)),
-            Box::new(Ucx::bandwidth(ucx::Transport::Sysv, MIB)),
-            Box::new(Ucx::bandwidth(ucx::Transport::Cma, MIB)),
-        ],
-    )
-}
-
-fn bandwidth_1m_cold(path: Path) -> Option<Row> {
-    row(
-        "local.bandwidth.1m.cold",
-        "at least 1.5 times process_vm_readv",
-        LinkCase::bandwidth(path, Wait::Poll, MIB, Buffers::Cold),
-        LinkCase::bandwidth(Path::Cma, Wait::Poll, MIB, Buffers::Cold),
-        vec![Box::new(copy::TwoCopies { size: MIB }), Box::new(Ucx::bandwidth(ucx::Transport::Sysv, MIB))],
-    )
-}
-
-fn rate_8b(path: Path) -> Option<Row> {
-    row(
-        "local.rate.8b",
-        "at least 1.5 times UCX's",
-        LinkCase::rate(path, Wait::Poll, 8),
-        Ucx::rate(ucx::Transport::Posix, 8),
-        vec![Box::new(Ucx::rate(ucx::Transport::Sysv, 8)), Box::new(LinkCase::rate(Path::Tcp, Wait::Poll, 8))],
-    )
-}
-
-fn half_rtt_8b_sleep(path: Path) -> Option<Row> {
-    row(
-        "local.half_rtt.8b.sleep",
-        "at most 0.6 times blocking loopback TCP",
-        LinkCase::half_rtt(path, Wait::Sleep, 8),
-        LinkCase::half_rtt(Path::Tcp, Wait::Sleep, 8),
-        vec![
-            Box::new(LinkCase::half_rtt(Path::Unix, Wait::Sleep, 8)),
-            Box::new(LinkCase::half_rtt(Path::Eventfd, Wait::Sleep, 8)),
-        ],
-    )
-}
-
-/// The same where the CPU need not be woken, only the other side: what is left is what sleeping and waking cost.
-fn half_rtt_8b_sleep_one_cpu(path: Path) -> Option<Row> {
-    let one = |path| LinkCase::half_rtt(path, Wait::Sleep, 8).on_one_cpu();
-    row(
-        "local.half_rtt.8b.sleep.one_cpu",
-        "at most 0.6 times blocking loopback TCP",
-        one(path),
-        one(Path::Tcp),
-        vec![Box::new(one(Path::Unix)), Box::new(one(Path::Eventfd))],
-    )
-}
-
-fn isolated_half_rtt_8b(path: Path) -> Option<Row> {
-    let case = LinkCase::half_rtt(path, Wait::Poll, 8);
-    row(
-        "local.isolated.half_rtt.8b",
-        "at most 1.05 times the same without isolation",
-        case.clone().isolated(),
-        case,
-        Vec::new(),
-    )
-}
-
-fn isolated_bandwidth_1m(path: Path) -> Option<Row> {
-    let case = LinkCase::bandwidth(path, Wait::Poll, MIB, Buffers::Warm);
-    row(
-        "local.isolated.bandwidth.1m",
-        "at least 0.95 times the same without isolation",
-        case.clone().isolated(),
-        case,
-        Vec::new(),
-    )
-}
-
-fn attach(path: Path) -> Option<Row> {
-    let (case, tcp) = (LinkCase::open(path, Wait::Poll), LinkCase::open(Path::Tcp, Wait::Poll));
-    row("local.attach_us", "at most 2 ms", case, tcp, Vec::new())
-}
-
-fn first_message(path: Path) -> Option<Row> {
-    let (case, tcp) = (LinkCase::first(path, Wait::Poll, 8), LinkCase::first(Path::Tcp, Wait::Poll, 8));
-    row("local.first_message_us", "at most 300 us, the channel made in it; there and back", case, tcp, Vec::new())
-}
-
-fn idle_cpu(path: Path) -> Option<Row> {
-    let case = Idle { path, domains: 100 };
-    case.is_supported().then(|| Row {
-        name: "local.idle_cpu_ms",
-        target: "0 ms CPU in 60 s, daemon and 100 attached domains",
-        case: Box::new(case),
-        baseline: Some(Box::new(Idle { path: Path::Unix, domains: 100 })),
-        others: Vec::new(),
-    })
-}
-
-fn idle_peers(path: Path) -> Option<Row> {
-    let case = LinkCase::half_rtt(path, Wait::Poll, 8);
-    let with_silent = case.clone().with_option("idle_peers", "1000");
-    row("local.idle_peers", "within 10 % of the same without 1,000 idle peers", with_silent, case, Vec::new())
-}
-
-/// The rows whose name is one of these, or begins with one of them and a dot; an error names those there are.
+/// Returns the rows with one of these names, or with a name that begins with one of them and a dot. An error names all rows.
 pub(crate) fn select(rows: Vec<Row>, only: &[String]) -> Result<Vec<Row>, String> {
     for wanted in only {
         if !rows.iter().any(|row| matches(row.name, wanted)) {
@@ -285,6 +109,28 @@ mod tests {
                 "local.idle_cpu_ms",
             ]
         );
+    }
+
+    #[test]
+    fn each_floor_is_a_row_of_its_own_name() {
+        let rows = rows(Path::Isthmus);
+        let floors = rows.iter().filter_map(|row| row.floor.as_ref()).map(|floor| floor.name());
+        for floor in floors.filter(|name| name.starts_with("floor.")) {
+            assert!(rows.iter().any(|row| row.name == floor), "{floor}");
+        }
+        let names: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("floor.")).collect();
+        let copies = ["floor.copy", "floor.two_copies", "floor.ring"];
+        assert_eq!(names, [&["floor.cache_line", "floor.eventfd", "floor.eventfd.one_cpu"][..], &copies].concat());
+    }
+
+    #[test]
+    fn each_target_names_a_case_of_its_row() {
+        for row in rows(Path::Isthmus) {
+            let named = row.target.iter().flat_map(|target| target.named_cases());
+            for name in named {
+                assert!(row.cases().any(|case| case.name() == name), "{}: {name}", row.name);
+            }
+        }
     }
 
     #[test]
@@ -348,8 +194,7 @@ mod tests {
     #[test]
     fn case_names_of_a_row_are_unique() {
         for row in rows(Path::Isthmus) {
-            let mut names: Vec<_> = row.baseline.iter().chain(&row.others).map(|case| case.name()).collect();
-            names.push(row.case.name());
+            let mut names: Vec<_> = row.cases().map(|case| case.name()).collect();
             let all = names.len();
             names.sort();
             names.dedup();
@@ -358,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn values_and_baselines_have_the_same_unit() {
+    fn all_cases_of_a_row_have_the_same_unit() {
         for row in rows(Path::Isthmus) {
-            for beside in row.baseline.iter().chain(&row.others) {
+            for beside in row.cases() {
                 assert_eq!(beside.unit(), row.case.unit(), "{}: {}", row.name, beside.name());
             }
         }

@@ -24,6 +24,7 @@ mod control_pipe;
 mod cpu;
 mod cpu_placement;
 mod daemon;
+mod date;
 pub mod demo;
 mod drive;
 mod figures;
@@ -40,6 +41,7 @@ mod report;
 pub mod result_table;
 mod stats;
 mod sweep;
+mod target;
 mod temp_folder;
 mod worker;
 

@@ -15,6 +15,7 @@ mod fds;
 mod isthmus;
 mod mx;
 mod raw;
+mod ring;
 mod tcp;
 mod unix;
 
@@ -88,6 +89,8 @@ pub enum Path {
     Eventfd,
     /// process_vm_readv: the receiver copies out of the sender's memory, told where by a socket. Streams only.
     Cma,
+    /// One shared ring of 1 MiB in each direction, without a protocol.
+    Ring,
     /// Bare frames by packet sockets, without a protocol: between hosts only.
     #[value(skip)]
     Raw,
@@ -111,6 +114,7 @@ impl Path {
             Self::Pipe => "pipe",
             Self::Eventfd => "eventfd",
             Self::Cma => "cma",
+            Self::Ring => "ring",
             Self::Raw => "raw",
             Self::RawUdp => "raw_udp",
         }
@@ -125,6 +129,9 @@ impl Path {
             }
             Self::Eventfd => matches!(work, Work::PingPong { size: 8 } | Work::Open) && matches!(wait, Wait::Sleep),
             Self::Cma => matches!(work, Work::Stream { .. } | Work::Open) && matches!(wait, Wait::Poll),
+            Self::Ring => {
+                matches!(work, Work::PingPong { .. } | Work::Stream { .. } | Work::Open) && matches!(wait, Wait::Poll)
+            }
             Self::Raw | Self::RawUdp => matches!(work, Work::PingPong { .. } | Work::Stream { .. }),
         }
     }
@@ -138,7 +145,7 @@ impl Path {
             Self::Tcp => &[tcp::AT, tcp::CONGESTION],
             Self::Raw => &[raw::INTERFACE],
             Self::RawUdp => &[raw::FROM, raw::AT],
-            Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma => &[],
+            Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma | Self::Ring => &[],
         }
     }
 
@@ -149,7 +156,7 @@ impl Path {
             Self::Tcp => vec![(tcp::AT, to.v4.to_string())],
             Self::Raw => vec![(raw::INTERFACE, from.name.clone())],
             Self::RawUdp => vec![(raw::FROM, from.v4.to_string()), (raw::AT, to.v4.to_string())],
-            Self::Isthmus | Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
@@ -186,6 +193,7 @@ impl Path {
             Self::Pipe => run::<unix::Pipe>(job, control_pipe, ready),
             Self::Eventfd => run::<eventfd::Eventfd>(job, control_pipe, ready),
             Self::Cma => run::<cma::Cma>(job, control_pipe, ready),
+            Self::Ring => run::<ring::Ring>(job, control_pipe, ready),
             Self::Raw | Self::RawUdp => raw::run(job, control_pipe, ready),
         }
     }

@@ -7,24 +7,55 @@ use anyhow::{Context, Result};
 use serde::{Serialize, Serializer};
 
 use crate::case::{NoValue, Samples, Unit};
+use crate::date::utc;
 use crate::machine::Machine;
+use crate::target::Target;
 
-/// One measured figure beside its baseline: the same fields for `figures` and for `baselines`.
+/// The first line of JSON: the run that the other lines are of.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Figure<'a> {
+pub(crate) struct RunHeader<'a> {
+    /// The command line.
+    command: String,
+    /// The start of the run, UTC.
+    date: String,
+    machine: &'a Machine,
+}
+
+impl<'a> RunHeader<'a> {
+    /// The run of this process.
+    pub(crate) fn of(machine: &'a Machine) -> Self {
+        let mut words: Vec<String> = std::env::args().collect();
+        if let Some(program) = words.first_mut() {
+            *program = program.rsplit('/').next().unwrap_or_default().to_owned(); // Not the folder that it lies in.
+        }
+        Self { command: words.join(" "), date: utc(std::time::SystemTime::now()), machine }
+    }
+}
+
+/// One measured figure: the same fields for `figures` and for `baselines`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
     pub(crate) name: String,
-    /// Median over the runs; null if it could not be measured, and `why` says why.
+    /// The median over the runs; null if it could not be measured, and `why` has the reason.
     #[serde(serialize_with = "six_digits")]
     pub(crate) value: Option<f64>,
     pub(crate) unit: &'static str,
-    /// The baseline's name; null for what stands alone.
+    /// The best peer of the run; null if the figure has none.
     pub(crate) baseline: Option<String>,
     #[serde(serialize_with = "six_digits")]
     pub(crate) baseline_value: Option<f64>,
     /// Value divided by the baseline's.
     #[serde(serialize_with = "six_digits")]
     pub(crate) ratio: Option<f64>,
-    /// How many runs gave a value.
+    /// The row of the floor; absent if the figure has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) floor: Option<String>,
+    #[serde(serialize_with = "six_digits", skip_serializing_if = "Option::is_none")]
+    pub(crate) floor_value: Option<f64>,
+    /// Value divided by the floor's.
+    #[serde(serialize_with = "six_digits", skip_serializing_if = "Option::is_none")]
+    pub(crate) floor_ratio: Option<f64>,
+    /// The number of runs that gave a value.
     pub(crate) runs: usize,
     /// (largest - smallest) / median of the runs.
     #[serde(serialize_with = "six_digits")]
@@ -34,23 +65,24 @@ pub(crate) struct Figure<'a> {
     /// CPU time of all sides for each message.
     #[serde(serialize_with = "six_digits")]
     pub(crate) cpu_ns_per_message: Option<f64>,
-    /// The aim, in words: nothing here compares with it.
+    /// The bounds on the value or its ratios. Nothing here compares with them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) target: Option<&'static str>,
+    pub(crate) target: Option<Target>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) baseline_why: Option<String>,
-    /// Further things to compare with, measured in the same turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) floor_why: Option<String>,
+    /// Peers that are not the best one, and further cases, measured in the same turns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) others: Vec<Other>,
     /// Each run's value, in order; those of the baseline were measured in between.
     pub(crate) values: Vec<f64>,
     pub(crate) baseline_values: Vec<f64>,
-    pub(crate) machine: &'a Machine,
 }
 
-/// A second baseline.
+/// A further case.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Other {
     pub(crate) baseline: String,
@@ -62,8 +94,8 @@ pub(crate) struct Other {
     pub(crate) why: Option<String>,
 }
 
-impl<'a> Figure<'a> {
-    pub(crate) fn new(name: String, unit: Unit, samples: &Samples, machine: &'a Machine) -> Self {
+impl Figure {
+    pub(crate) fn new(name: String, unit: Unit, samples: &Samples) -> Self {
         Self {
             name,
             value: samples.median(),
@@ -71,6 +103,9 @@ impl<'a> Figure<'a> {
             baseline: None,
             baseline_value: None,
             ratio: None,
+            floor: None,
+            floor_value: None,
+            floor_ratio: None,
             runs: samples.values.len(),
             spread: samples.spread(),
             baseline_spread: None,
@@ -78,10 +113,10 @@ impl<'a> Figure<'a> {
             target: None,
             why: why(samples),
             baseline_why: None,
+            floor_why: None,
             others: Vec::new(),
             values: samples.values.clone(),
             baseline_values: Vec::new(),
-            machine,
         }
     }
 
@@ -92,6 +127,29 @@ impl<'a> Figure<'a> {
         self.baseline_why = why(samples);
         self.baseline_values = samples.values.clone();
         self.ratio = ratio(self.value, self.baseline_value);
+        self
+    }
+
+    /// Takes the best of some peers as the baseline; the first one if none has a value.
+    pub(crate) fn with_peers<'s>(self, unit: Unit, peers: impl Iterator<Item = (String, &'s Samples)>) -> Self {
+        let mut peers: Vec<_> = peers.collect();
+        let worth = |value: f64| if unit.is_rate() { value } else { -value };
+        let values = peers.iter().enumerate().filter_map(|(at, (_, samples))| Some((at, worth(samples.median()?))));
+        // The first one of equals.
+        let best = values.reduce(|best, next| if next.1 > best.1 { next } else { best }).map_or(0, |best| best.0);
+        if peers.is_empty() {
+            return self;
+        }
+        let (name, samples) = peers.remove(best);
+        let figure = self.with_baseline(name, samples);
+        peers.into_iter().fold(figure, |figure, (name, samples)| figure.with_other(name, samples))
+    }
+
+    pub(crate) fn with_floor(mut self, name: String, samples: &Samples) -> Self {
+        self.floor = Some(name);
+        self.floor_value = samples.median();
+        self.floor_why = why(samples);
+        self.floor_ratio = ratio(self.value, self.floor_value);
         self
     }
 
@@ -128,8 +186,8 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// `json` is a file, or `-` for standard output, which then has nothing else on it.
-    pub(crate) fn new(json: Option<&str>) -> Result<Self> {
+    /// Writes the line of the run. `json` is a file, or `-` for standard output, which then has nothing else on it.
+    pub(crate) fn new(json: Option<&str>, machine: &Machine) -> Result<Self> {
         let writer: Option<Box<dyn Write>> = match json {
             None => None,
             Some("-") => Some(Box::new(stdout())),
@@ -138,7 +196,9 @@ impl Output {
                 Some(Box::new(BufWriter::new(file)))
             }
         };
-        Ok(Self { json: writer, table: json != Some("-") })
+        let mut output = Self { json: writer, table: json != Some("-") };
+        output.line(&RunHeader::of(machine))?;
+        Ok(output)
     }
 
     /// Writes one line of JSON now, so that a run which is broken off leaves what it had.
@@ -197,29 +257,35 @@ pub(crate) fn number(value: Option<f64>) -> String {
     }
 }
 
-/// The figures as a table, their further baselines and troubles below each.
-pub(crate) fn figures_table(figures: &[Figure<'_>]) -> String {
+/// The figures as a table. Peers that are not the best one and further cases stand below each, targets and reasons at the end.
+pub(crate) fn figures_table(figures: &[Figure]) -> String {
     let mut rows = Vec::new();
     for figure in figures {
+        let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
         rows.push(vec![
             figure.name.clone(),
             number(figure.value),
             figure.unit.to_owned(),
             percent(figure.spread),
             number(figure.cpu_ns_per_message),
-            figure.baseline.clone().unwrap_or_else(|| "-".to_owned()),
+            name(&figure.floor),
+            number(figure.floor_value),
+            number(figure.floor_ratio),
+            name(&figure.baseline),
             number(figure.baseline_value),
             number(figure.ratio),
         ]);
         for other in &figure.others {
-            let blank = || String::new();
-            let (value, ratio) = (number(other.baseline_value), number(other.ratio));
-            rows.push(vec![blank(), blank(), blank(), blank(), blank(), other.baseline.clone(), value, ratio]);
+            let mut cells = vec![String::new(); 8];
+            cells.extend([other.baseline.clone(), number(other.baseline_value), number(other.ratio)]);
+            rows.push(cells);
         }
     }
-    let mut text = table(&["figure", "value", "unit", "spread", "cpu ns/msg", "baseline", "its value", "ratio"], &rows);
+    let floor = ["floor", "its value", "ratio"];
+    let head = [&["figure", "value", "unit", "spread", "cpu ns/msg"], &floor[..], &["baseline", "its value", "ratio"]];
+    let mut text = table(&head.concat(), &rows);
     for figure in figures {
-        if let Some(target) = figure.target {
+        if let Some(target) = &figure.target {
             text.push_str(&format!("\ntarget of {}: {target}", figure.name));
         }
     }
@@ -229,11 +295,12 @@ pub(crate) fn figures_table(figures: &[Figure<'_>]) -> String {
     text
 }
 
-fn notes<'a>(figure: &'a Figure<'_>) -> impl Iterator<Item = (&'a str, &'a str)> {
+fn notes(figure: &Figure) -> impl Iterator<Item = (&str, &str)> {
     let own = figure.why.as_deref().map(|why| (figure.name.as_str(), why));
     let baseline = figure.baseline.as_deref().zip(figure.baseline_why.as_deref());
+    let floor = figure.floor.as_deref().zip(figure.floor_why.as_deref());
     let others = figure.others.iter().filter_map(|other| Some((other.baseline.as_str(), other.why.as_deref()?)));
-    own.into_iter().chain(baseline).chain(others)
+    own.into_iter().chain(baseline).chain(floor).chain(others)
 }
 
 fn percent(value: Option<f64>) -> String {

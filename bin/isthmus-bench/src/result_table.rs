@@ -17,6 +17,8 @@ use anyhow::Result;
 pub use crate::case::Unit;
 pub use crate::plot::{Chart, Line};
 
+pub use crate::target::{Target, Versus};
+
 use crate::case::{NoValue, Samples};
 use crate::machine::Machine;
 use crate::plot;
@@ -56,8 +58,9 @@ impl Runs {
 pub struct Row {
     name: String,
     unit: Unit,
-    target: Option<&'static str>,
+    target: Option<Target>,
     runs: Runs,
+    floor: Option<(String, Runs)>,
     /// The baseline, and others.
     beside: Vec<(String, Runs)>,
 }
@@ -65,12 +68,18 @@ pub struct Row {
 impl Row {
     /// A figure that stands alone so far.
     pub fn new(name: impl Into<String>, unit: Unit, runs: Runs) -> Self {
-        Self { name: name.into(), unit, target: None, runs, beside: Vec::new() }
+        Self { name: name.into(), unit, target: None, runs, floor: None, beside: Vec::new() }
     }
 
-    /// The aim, in words: nothing compares with it.
-    pub fn with_target(mut self, target: &'static str) -> Self {
+    /// Adds a target. Nothing here compares with it.
+    pub fn with_target(mut self, target: Target) -> Self {
         self.target = Some(target);
+        self
+    }
+
+    /// Adds the smallest program of the same structure, measured in the same turns.
+    pub fn with_floor(mut self, name: impl Into<String>, runs: Runs) -> Self {
+        self.floor = Some((name.into(), runs));
         self
     }
 
@@ -80,9 +89,13 @@ impl Row {
         self
     }
 
-    fn figure<'a>(&self, machine: &'a Machine) -> Figure<'a> {
-        let figure = Figure::new(self.name.clone(), self.unit, &self.runs.0, machine);
-        let figure = Figure { target: self.target, ..figure };
+    fn figure(&self) -> Figure {
+        let figure = Figure::new(self.name.clone(), self.unit, &self.runs.0);
+        let figure = Figure { target: self.target.clone(), ..figure };
+        let figure = match &self.floor {
+            Some((name, runs)) => figure.with_floor(name.clone(), &runs.0),
+            None => figure,
+        };
         let mut beside = self.beside.iter();
         let figure = match beside.next() {
             Some((name, runs)) => figure.with_baseline(name.clone(), &runs.0),
@@ -102,12 +115,13 @@ pub struct ResultTable {
 impl ResultTable {
     /// Writes to this file; `guests` says in what the measured programs ran.
     pub fn new(json: &str, guests: String) -> Result<Self> {
-        Ok(Self { output: Output::new(Some(json))?, machine: Machine::for_guests(guests), rows: Vec::new() })
+        let machine = Machine::for_guests(guests);
+        Ok(Self { output: Output::new(Some(json), &machine)?, machine, rows: Vec::new() })
     }
 
     /// Writes a row down at once, so that a run which is broken off leaves what it had.
     pub fn take(&mut self, row: Row) -> Result<()> {
-        self.output.line(&row.figure(&self.machine))?;
+        self.output.line(&row.figure())?;
         self.rows.push(row);
         Ok(())
     }
@@ -119,7 +133,7 @@ impl ResultTable {
 
     /// All rows, for people.
     pub fn table(&self) -> String {
-        let figures: Vec<Figure<'_>> = self.rows.iter().map(|row| row.figure(&self.machine)).collect();
+        let figures: Vec<Figure> = self.rows.iter().map(Row::figure).collect();
         figures_table(&figures)
     }
 
@@ -144,16 +158,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("rows.jsonl");
         let mut result_table = ResultTable::new(file.to_str().unwrap(), "two ferries".to_owned()).unwrap();
-        let row = Row::new("ferry", Unit::Microseconds, Runs::of(&[3.0, 2.0, 4.0])).with_target("at most half a raft");
+        let row = Row::new("ferry", Unit::Microseconds, Runs::of(&[3.0, 2.0, 4.0]))
+            .with_target(Target::at_most(0.5, Versus::Peer))
+            .with_floor("swimming", Runs::of(&[2.5]));
         let mut bridge = Runs::absent("there is none");
         let row = row.with_baseline("raft", Runs::of(&[12.0])).with_baseline("bridge", bridge.clone());
         bridge.push(Ok(6.0));
         bridge.push(Err("it broke".to_owned()));
         let row = row.with_baseline("old bridge", bridge);
         result_table.take(row).unwrap();
-        let line: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        let text = std::fs::read_to_string(file).unwrap();
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [run, line] = &lines[..] else { panic!("two lines: {text}") };
+        assert_eq!(run["machine"]["guests"], "two ferries");
+        assert_eq!((&line["floor"], &line["floor_ratio"]), (&"swimming".into(), &1.2.into()));
         assert_eq!((&line["name"], &line["value"], &line["ratio"]), (&"ferry".into(), &3.0.into(), &0.25.into()));
-        assert_eq!((&line["runs"], &line["machine"]["guests"]), (&3.into(), &"two ferries".into()));
+        assert_eq!((&line["runs"], &line["target"]["op"]), (&3.into(), &"<=".into()));
         assert_eq!(line["others"][0]["why"], "there is none");
         assert_eq!((&line["others"][1]["ratio"], &line["others"][1]["why"]), (&0.5.into(), &"failed: it broke".into()));
         let table = result_table.table();

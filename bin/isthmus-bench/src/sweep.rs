@@ -92,14 +92,6 @@ pub struct Point {
     pub why: Option<String>,
 }
 
-/// A point as it is printed.
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    point: &'a Point,
-    machine: &'a Machine,
-}
-
 /// What the runs of one path at one size gave so far.
 #[derive(Default)]
 struct Runs {
@@ -141,7 +133,7 @@ pub(crate) fn measure(sweep: &Sweep, bench: &Bench, machine: &Machine, output: &
     for &size in &sweep.sizes {
         let at_this_size = measure_size(sweep, size, bench, &mut progress);
         for point in &at_this_size {
-            output.line(&Line { point, machine })?;
+            output.line(point)?;
         }
         points.extend(at_this_size);
     }

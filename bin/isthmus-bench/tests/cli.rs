@@ -15,8 +15,18 @@ fn bench(arguments: &[&str]) -> Command {
 
 fn lines(command: &mut Command) -> Vec<Value> {
     let output = command.assert().success().get_output().stdout.clone();
-    let text = String::from_utf8(output).expect("JSON is UTF-8");
-    text.lines().map(|line| serde_json::from_str(line).expect("each line is one JSON object")).collect()
+    results(&output)
+}
+
+/// The lines after the first one, which is the run.
+fn results(output: &[u8]) -> Vec<Value> {
+    let text = std::str::from_utf8(output).expect("JSON is UTF-8");
+    let mut lines = text.lines().map(|line| serde_json::from_str(line).expect("each line is one JSON object"));
+    let run: Value = lines.next().expect("a line of the run");
+    let machine = &run["machine"];
+    assert!(machine["pinned"].is_string() && machine["cpu_placement"].is_string(), "{run}");
+    assert!(run["command"].as_str().is_some_and(|command| command.starts_with("isthmus-bench ")), "{run}");
+    lines.collect()
 }
 
 /// Sides are pinned to two CPUs: on a machine with one there is nothing to measure, and the program says so.
@@ -34,10 +44,10 @@ fn every_path_carries_every_size_intact() {
         return;
     }
     let arguments =
-        ["paths", "--path", "tcp,unix,seqpacket,pipe,cma,eventfd", "--size", "0,8,4k,300000", "--json", "-"];
+        ["paths", "--path", "tcp,unix,seqpacket,pipe,cma,ring,eventfd", "--size", "0,8,4k,300000", "--json", "-"];
     let points = lines(bench(&arguments).args(["--runs", "1", "--run-ms", "2"]));
     let seen: BTreeSet<_> = points.iter().map(|point| point["path"].to_string()).collect();
-    assert_eq!(seen.len(), 6);
+    assert_eq!(seen.len(), 7);
     for point in points {
         assert!(point.get("why").is_none(), "{point}");
         assert!(point["rate_mmsg_s"].is_number() || point["path"] == "eventfd", "{point}");
@@ -70,11 +80,11 @@ fn a_figure_is_one_line_with_its_baseline() {
     let baseline = ["tcp.half_rtt.8b.sleep", "tcp.half_rtt.8b.sleep.one_cpu"].map(Value::from);
     assert_eq!(named, [(&row[0], &baseline[0]), (&row[1], &baseline[1])]);
     for figure in &figures {
-        for field in ["value", "baseline_value", "ratio", "spread"] {
+        for field in ["value", "baseline_value", "ratio", "spread", "floor_value", "floor_ratio"] {
             assert!(figure[field].is_number(), "{field} in {figure}");
         }
+        assert_eq!((&figure["target"]["vs"], &figure["target"]["of"]), (&"peer".into(), &figure["baseline"]));
         assert_eq!((&figure["runs"], &figure["unit"]), (&2.into(), &"us".into()));
-        assert!(figure["machine"]["pinned"].is_string());
     }
 }
 
@@ -125,8 +135,9 @@ fn mx_rows_name_missing_programs() {
     let alone = folder.path().join("isthmus-bench");
     std::fs::hard_link(env!("CARGO_BIN_EXE_isthmus-bench"), &alone).expect("a link");
     let arguments = ["figures", "--only", "mx.match", "--runs", "1", "--run-ms", "2", "--json", "-"];
-    let output = Command::new(alone).args(arguments).env("PATH", "/nonexistent").assert().code(1).get_output().clone();
-    let row: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let output =
+        Command::new(alone).args(arguments).env("PATH", "/nonexistent").assert().success().get_output().clone();
+    let [row] = &results(&output.stdout)[..] else { panic!("one row: {output:?}") };
     assert!(row["value"].is_null() && row["baseline_value"].is_null(), "{row}");
     let why = row["why"].as_str().expect("a reason");
     assert!(why.starts_with("mx_measure is neither beside") && why.contains("make build"), "{why}");
@@ -170,27 +181,20 @@ fn rows_between_hosts_have_their_baselines_without_mx() {
     std::fs::hard_link(env!("CARGO_BIN_EXE_isthmus-bench"), &alone).expect("a link");
     let arguments = ["figures", "--only", "wire.goodput.1m.1gbit", "--only", "wire.half_rtt.8b.sleep", "--json", "-"];
     let mut command = Command::new(alone);
-    let output = command.args(arguments).args(["--runs", "1", "--run-ms", "2"]).assert().code(1).get_output().clone();
-    let text = String::from_utf8(output.stdout).expect("JSON is UTF-8");
-    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("one JSON object")).collect();
+    let output = command.args(arguments).args(["--runs", "1", "--run-ms", "2"]).assert().success().get_output().clone();
+    let rows = results(&output.stdout);
     let [goodput, half_rtt] = &rows[..] else { panic!("two rows, not {rows:?}") };
     // 1 Gbit/s, of which 56 octets of 9038 are not payload.
-    assert_eq!(goodput["baseline"], "line.payload.1gbit");
+    assert_eq!(goodput["floor"], "line.payload.1gbit");
     let payload = 0.125 * 8982.0 / 9038.0;
-    assert!(goodput["baseline_value"].as_f64().is_some_and(|value| (value - payload).abs() < 1e-5), "{goodput}");
-    assert_eq!((&half_rtt["baseline"], &half_rtt["unit"]), (&"raw.half_rtt.60b.sleep.veth".into(), &"us".into()));
-    let beside = half_rtt["others"].as_array().expect("others");
-    assert_eq!(beside[0]["baseline"], "tcp.half_rtt.8b.sleep.veth");
+    assert!(goodput["floor_value"].as_f64().is_some_and(|value| (value - payload).abs() < 1e-5), "{goodput}");
+    assert_eq!((&half_rtt["floor"], &half_rtt["unit"]), (&"raw.half_rtt.60b.sleep.veth".into(), &"us".into()));
+    assert_eq!(half_rtt["baseline"], "tcp.half_rtt.8b.sleep.veth");
     for row in &rows {
-        assert!(
-            row["value"].is_null() && row["why"].is_string() && row["machine"]["cpu_placement"].is_string(),
-            "{row}"
-        );
+        assert!(row["value"].is_null() && row["why"].is_string(), "{row}");
     }
-    match half_rtt["baseline_why"].as_str() {
-        None => {
-            assert!(half_rtt["baseline_value"].is_number() && beside[0]["baseline_value"].is_number(), "{half_rtt}")
-        }
+    match half_rtt["floor_why"].as_str() {
+        None => assert!(half_rtt["floor_value"].is_number() && half_rtt["baseline_value"].is_number(), "{half_rtt}"),
         Some(why) => {
             assert!(!why.starts_with("failed"), "{why}");
             eprintln!("skipped: {why}");

@@ -74,7 +74,17 @@ impl Ucx {
         Self { transport, quantity: Quantity::Rate, size }
     }
 
-    /// So many that they take about the budget on a fast and quiet machine: it cannot be told a time.
+    /// Half a round trip over each kind of shared memory.
+    pub(crate) fn half_rtts(size: usize) -> [Box<dyn Case>; 2] {
+        [Transport::Posix, Transport::Sysv].map(|transport| Box::new(Self::half_rtt(transport, size)) as Box<dyn Case>)
+    }
+
+    /// Messages each second over each kind of shared memory.
+    pub(crate) fn rates(size: usize) -> [Box<dyn Case>; 2] {
+        [Transport::Posix, Transport::Sysv].map(|transport| Box::new(Self::rate(transport, size)) as Box<dyn Case>)
+    }
+
+    /// Returns the number of iterations that takes about the budget on a fast and quiet machine. The program has no limit of time.
     fn iterations(&self, budget: Duration) -> u64 {
         let guess_ns = match self.quantity {
             Quantity::HalfRtt => 500 + self.size as u64 / 5,

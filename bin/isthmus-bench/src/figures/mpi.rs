@@ -7,6 +7,8 @@ use super::{MIB, Row};
 use crate::case::{Case, Unit};
 use crate::hosts::{HostPairs, WireSpec};
 use crate::mpi::{Hpcc, HpccRuns, Mpi, Ranks, SystemMpis, Transport};
+use crate::target::Target;
+use crate::target::Versus::Peer;
 
 use Mpi::{Mpich4, Mpich5, OpenMpi4, OpenMpi5};
 use Transport::{Isthmus, Own, Shm, Tcp};
@@ -33,105 +35,63 @@ pub(super) fn rows(system_mpi: &Rc<SystemMpis>, host_pairs: &Rc<HostPairs>) -> V
     ]
 }
 
-/// A row of cases: its own, the baseline, and the others.
-fn row<C: Case + 'static>(
-    name: &'static str,
-    target: &'static str,
-    case: C,
-    baseline: C,
-    others: Vec<C>,
-) -> Option<Row> {
-    let others = others.into_iter().map(|case| Box::new(case) as Box<dyn Case>).collect();
-    Some(Row { name, target, case: Box::new(case), baseline: Some(Box::new(baseline)), others })
-}
-
 fn half_rtt_8b(system_mpi: &Rc<SystemMpis>) -> Option<Row> {
     let over = |mpi, transport| Ranks::half_rtt(system_mpi, (mpi, transport), 8);
-    row(
-        "mpi.half_rtt.8b",
-        "at most 0.8 times the same MPI over libfabric's shm, and at most 1.3 times MPICH's own shared memory",
-        over(Mpich5, Isthmus),
-        over(Mpich5, Shm),
-        [over(Mpich5, Own)].into_iter().chain(other_mpis(over)).collect(),
-    )
+    let (shm, own) = (over(Mpich5, Shm), over(Mpich5, Own));
+    let target = Target::at_most(0.8, Peer).of(shm.name()).and(Target::at_most(1.3, Peer).of(own.name()));
+    let row = Row::new("mpi.half_rtt.8b", over(Mpich5, Isthmus)).peer(shm).peer(own);
+    Some(with_other_mpis(row, over).target(target))
 }
 
 fn bandwidth_1m(system_mpi: &Rc<SystemMpis>) -> Option<Row> {
     let over = |mpi, transport| Ranks::bandwidth(system_mpi, (mpi, transport), MIB);
-    row(
-        "mpi.bandwidth.1m",
-        "64 under way: at least 1.5 times the best MPI's own shared memory",
-        over(Mpich5, Isthmus),
-        over(Mpich5, Own),
-        other_mpis(over).into(),
-    )
+    let row = Row::new("mpi.bandwidth.1m", over(Mpich5, Isthmus)).peer(over(Mpich5, Own));
+    Some(with_other_mpis(row, over).target(Target::at_least(1.5, Peer)))
 }
 
-/// What MPIs other than the row's own make of one host.
-fn other_mpis(over: impl Fn(Mpi, Transport) -> Ranks) -> [Ranks; 5] {
-    [(Mpich4, Own), (OpenMpi4, Isthmus), (OpenMpi4, Own), (OpenMpi5, Isthmus), (OpenMpi5, Own)]
-        .map(|(mpi, transport)| over(mpi, transport))
+/// Adds the MPIs that the row is not about: alone as peers, and over the provider.
+fn with_other_mpis(row: Row, over: impl Fn(Mpi, Transport) -> Ranks) -> Row {
+    let row = row.peer(over(Mpich4, Own)).peer(over(OpenMpi4, Own)).peer(over(OpenMpi5, Own));
+    row.beside(over(OpenMpi4, Isthmus)).beside(over(OpenMpi5, Isthmus))
 }
 
 fn net_half_rtt_8b(system_mpi: &Rc<SystemMpis>, host_pairs: &Rc<HostPairs>) -> Option<Row> {
-    between_hosts(
-        "mpi.net.half_rtt.8b",
-        "two hosts: at most 0.7 times the same MPI over TCP on the same wire, offloads cut",
-        |mpi, transport, between| Ranks::half_rtt(system_mpi, (mpi, transport), 8).between(host_pairs, between),
-    )
+    let over = |mpi, transport, between| Ranks::half_rtt(system_mpi, (mpi, transport), 8).between(host_pairs, between);
+    Some(between_hosts("mpi.net.half_rtt.8b", Target::at_most(0.7, Peer), over))
 }
 
 fn net_bandwidth_1m(system_mpi: &Rc<SystemMpis>, host_pairs: &Rc<HostPairs>) -> Option<Row> {
-    between_hosts(
-        "mpi.net.bandwidth.1m",
-        "two hosts, 64 under way: at least 1.3 times the same MPI over TCP on the same wire, offloads cut",
-        |mpi, transport, between| Ranks::bandwidth(system_mpi, (mpi, transport), MIB).between(host_pairs, between),
-    )
+    let over =
+        |mpi, transport, between| Ranks::bandwidth(system_mpi, (mpi, transport), MIB).between(host_pairs, between);
+    Some(between_hosts("mpi.net.bandwidth.1m", Target::at_least(1.3, Peer), over))
 }
 
-/// A row of two hosts: the provider, beside TCP on the same wire with offloads cut and as it is.
-fn between_hosts(
-    name: &'static str,
-    target: &'static str,
-    over: impl Fn(Mpi, Transport, WireSpec) -> Ranks,
-) -> Option<Row> {
-    row(
-        name,
-        target,
-        over(Mpich5, Isthmus, VETH),
-        over(Mpich5, Tcp, VETH),
-        vec![
-            over(Mpich5, Tcp, OFFLOADS),
-            over(OpenMpi4, Isthmus, VETH),
-            over(OpenMpi4, Tcp, VETH),
-            over(OpenMpi4, Tcp, OFFLOADS),
-        ],
-    )
+/// A row of two hosts. The target is that of the same MPI over TCP on the same wire, with offloads cut; TCP with offloads is a
+/// peer as well.
+fn between_hosts(name: &'static str, target: Target, over: impl Fn(Mpi, Transport, WireSpec) -> Ranks) -> Row {
+    let tcp = over(Mpich5, Tcp, VETH);
+    let target = target.of(tcp.name());
+    Row::new(name, over(Mpich5, Isthmus, VETH))
+        .peer(tcp)
+        .peer(over(Mpich5, Tcp, OFFLOADS))
+        .peer(over(OpenMpi4, Tcp, VETH))
+        .peer(over(OpenMpi4, Tcp, OFFLOADS))
+        .beside(over(OpenMpi4, Isthmus, VETH))
+        .target(target)
 }
 
 fn oversubscribed(system_mpi: &Rc<SystemMpis>) -> Option<Row> {
     let over = |mpi, transport| {
         Ranks::oversubscribed(system_mpi, (mpi, transport), OVERSUBSCRIBED_BYTES, OVERSUBSCRIBED_RANKS)
     };
-    row(
-        "mpi.oversubscribed.8ranks",
-        "8 ranks on 2 processors, all to all, a sum and a barrier: at most 1.5 times blocking TCP sockets",
-        over(OpenMpi4, Isthmus),
-        Ranks::oversubscribed_tcp(system_mpi, OpenMpi4, OVERSUBSCRIBED_BYTES, OVERSUBSCRIBED_RANKS),
-        vec![
-            over(OpenMpi4, Tcp),
-            over(OpenMpi4, Own),
-            over(OpenMpi5, Isthmus),
-            over(OpenMpi5, Own),
-            over(Mpich5, Isthmus),
-            over(Mpich5, Own),
-        ],
-    )
+    let tcp = Ranks::oversubscribed_tcp(system_mpi, OpenMpi4, OVERSUBSCRIBED_BYTES, OVERSUBSCRIBED_RANKS);
+    let target = Target::at_most(1.5, Peer).of(tcp.name());
+    let row = Row::new("mpi.oversubscribed.8ranks", over(OpenMpi4, Isthmus)).peer(tcp).peer(over(OpenMpi4, Tcp));
+    let row = row.peer(over(OpenMpi4, Own)).peer(over(OpenMpi5, Own)).peer(over(Mpich5, Own));
+    Some(row.beside(over(OpenMpi5, Isthmus)).beside(over(Mpich5, Isthmus)).target(target))
 }
 
 /// A figure of HPC Challenge, beside the MPI's own shared memory.
-fn hpcc_row(runs: &[Rc<HpccRuns>; 2], name: &'static str, key: &'static str, unit: Unit) -> Option<Row> {
-    let [ours, own] = runs;
-    let target = "none: beside Open MPI's own shared memory";
-    row(name, target, Hpcc::new(ours, key, unit), Hpcc::new(own, key, unit), Vec::new())
+fn hpcc_row([ours, own]: &[Rc<HpccRuns>; 2], name: &'static str, key: &'static str, unit: Unit) -> Option<Row> {
+    Some(Row::new(name, Hpcc::new(ours, key, unit)).peer(Hpcc::new(own, key, unit)))
 }

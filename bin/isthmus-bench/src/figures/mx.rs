@@ -1,18 +1,20 @@
-//! The rows of MX: real programs in C over `libmyriexpress`, beside the same floors and peers as the local rows.
+//! The rows of MX: programs in C over `libmyriexpress`, beside the same floors and peers as the local rows.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
 
-use super::{MIB, Row, row};
-use crate::baseline::{CacheLine, Ucx, copy, mpis, ucx};
+use super::{MIB, Row, floor};
+use crate::baseline::{Ucx, mpis, ucx};
 use crate::case::{Case, LinkCase, Reading, Unit};
 use crate::job::{Buffers, Matching, Wait, Work};
 use crate::pair::{Bench, Task};
 use crate::path::Path;
+use crate::target::Target;
+use crate::target::Versus::{Floor, Peer};
 
-/// So many receives are posted and so many messages lie unexpected, on each side.
+/// The number of receives that are posted, and of messages that are unexpected, on each side.
 const DEPTH: u32 = 10_000;
 
 pub(super) fn rows() -> Vec<Option<Row>> {
@@ -28,98 +30,78 @@ pub(super) fn rows() -> Vec<Option<Row>> {
 }
 
 fn half_rtt_8b_poll() -> Option<Row> {
-    let mut others: Vec<Box<dyn Case>> = vec![
-        Box::new(LinkCase::half_rtt(Path::Isthmus, Wait::Poll, 8)),
-        Box::new(Ucx::half_rtt(ucx::Transport::Posix, 8)),
-        Box::new(Ucx::half_rtt(ucx::Transport::Sysv, 8)),
-    ];
-    others.extend(mpis(8));
-    row(
-        "mx.half_rtt.8b.poll",
-        "at most 2.5 times the one-line cache ping-pong, and below UCX's and every MPI's own shared memory",
-        LinkCase::half_rtt(Path::Mx, Wait::Poll, 8),
-        CacheLine,
-        others,
+    let row = Row::of_link("mx.half_rtt.8b.poll", LinkCase::half_rtt(Path::Mx, Wait::Poll, 8))?;
+    Some(
+        row.peers(Ucx::half_rtts(8))
+            .peers(mpis(8))
+            .floor(floor::cache_line())
+            .beside(LinkCase::half_rtt(Path::Isthmus, Wait::Poll, 8))
+            .target(Target::at_most(2.5, Floor).and(Target::at_most(1.0, Peer))),
     )
 }
 
 fn half_rtt_8b_sleep() -> Option<Row> {
-    row(
-        "mx.half_rtt.8b.sleep",
-        "at most 0.65 times blocking loopback TCP",
-        LinkCase::half_rtt(Path::Mx, Wait::Sleep, 8),
-        LinkCase::half_rtt(Path::Tcp, Wait::Sleep, 8),
-        vec![
-            Box::new(LinkCase::half_rtt(Path::Mx, Wait::Sleep, 8).with_option("wait", "adaptive")),
-            Box::new(LinkCase::half_rtt(Path::Isthmus, Wait::Sleep, 8)),
-            Box::new(LinkCase::half_rtt(Path::Eventfd, Wait::Sleep, 8)),
-        ],
+    let case = LinkCase::half_rtt(Path::Mx, Wait::Sleep, 8);
+    let row = Row::of_link("mx.half_rtt.8b.sleep", case.clone())?;
+    Some(
+        row.peer(LinkCase::half_rtt(Path::Tcp, Wait::Sleep, 8))
+            .floor(floor::eventfd())
+            .beside(case.with_option("wait", "adaptive"))
+            .beside(LinkCase::half_rtt(Path::Isthmus, Wait::Sleep, 8))
+            .target(Target::at_most(0.65, Peer)),
     )
 }
 
 fn half_rtt_8b_sleep_one_cpu() -> Option<Row> {
     let one = |path| LinkCase::half_rtt(path, Wait::Sleep, 8).on_one_cpu();
-    row(
-        "mx.half_rtt.8b.sleep.one_cpu",
-        "at most 0.65 times blocking loopback TCP",
-        one(Path::Mx),
-        one(Path::Tcp),
-        vec![Box::new(one(Path::Isthmus)), Box::new(one(Path::Eventfd))],
-    )
+    let row = Row::of_link("mx.half_rtt.8b.sleep.one_cpu", one(Path::Mx))?.peer(one(Path::Tcp));
+    let row = row.floor(floor::eventfd_one_cpu()).beside(one(Path::Isthmus));
+    Some(row.target(Target::at_most(0.65, Peer)))
 }
 
 fn bandwidth_1m_warm() -> Option<Row> {
-    row(
-        "mx.bandwidth.1m.warm",
-        "at least 0.8 times a copy of lines dirty in the other core",
-        LinkCase::bandwidth(Path::Mx, Wait::Poll, MIB, Buffers::Warm),
-        copy::CrossCore { size: MIB },
-        vec![
-            Box::new(LinkCase::bandwidth(Path::Mx, Wait::Poll, MIB, Buffers::Rewritten)),
-            Box::new(LinkCase::bandwidth(Path::Isthmus, Wait::Poll, MIB, Buffers::Warm)),
-            Box::new(Ucx::bandwidth(ucx::Transport::Sysv, MIB)),
-            Box::new(Ucx::bandwidth(ucx::Transport::Cma, MIB)),
-        ],
+    let row = Row::of_link("mx.bandwidth.1m.warm", LinkCase::bandwidth(Path::Mx, Wait::Poll, MIB, Buffers::Warm))?;
+    Some(
+        row.peer(Ucx::bandwidth(ucx::Transport::Sysv, MIB))
+            .peer(Ucx::bandwidth(ucx::Transport::Cma, MIB))
+            .floor(floor::copy())
+            .beside(LinkCase::bandwidth(Path::Mx, Wait::Poll, MIB, Buffers::Rewritten))
+            .beside(LinkCase::bandwidth(Path::Isthmus, Wait::Poll, MIB, Buffers::Warm))
+            .target(Target::at_least(0.8, Floor)),
     )
 }
 
 fn bandwidth_1m_cold() -> Option<Row> {
-    row(
-        "mx.bandwidth.1m.cold",
-        "at least 1.5 times process_vm_readv",
-        LinkCase::bandwidth(Path::Mx, Wait::Poll, MIB, Buffers::Cold),
-        LinkCase::bandwidth(Path::Cma, Wait::Poll, MIB, Buffers::Cold),
-        vec![Box::new(copy::TwoCopies { size: MIB }), Box::new(Ucx::bandwidth(ucx::Transport::Sysv, MIB))],
+    let row = Row::of_link("mx.bandwidth.1m.cold", LinkCase::bandwidth(Path::Mx, Wait::Poll, MIB, Buffers::Cold))?;
+    Some(
+        row.peer(LinkCase::bandwidth(Path::Cma, Wait::Poll, MIB, Buffers::Cold))
+            .floor(floor::two_copies())
+            .beside(Ucx::bandwidth(ucx::Transport::Sysv, MIB))
+            .target(Target::at_least(1.5, Peer)),
     )
 }
 
 fn rate_8b() -> Option<Row> {
-    row(
-        "mx.rate.8b",
-        "at least 1.5 times UCX's",
-        LinkCase::rate(Path::Mx, Wait::Poll, 8),
-        Ucx::rate(ucx::Transport::Posix, 8),
-        vec![Box::new(Ucx::rate(ucx::Transport::Sysv, 8)), Box::new(LinkCase::rate(Path::Isthmus, Wait::Poll, 8))],
+    let row = Row::of_link("mx.rate.8b", LinkCase::rate(Path::Mx, Wait::Poll, 8))?;
+    let row = row.peers(Ucx::rates(8)).beside(LinkCase::rate(Path::Isthmus, Wait::Poll, 8));
+    Some(row.target(Target::at_least(1.5, Peer)))
+}
+
+/// The peer is the same with nothing posted; its receives name their message exactly, as those of the row do.
+fn match_10k() -> Option<Row> {
+    let last = Rc::new(Cell::new(None));
+    let reported = |name, pick| ReportedValue { name, pick, last: Rc::clone(&last) };
+    Some(
+        Row::new("mx.match.10k", MatchCase { depth: DEPTH, last: Rc::clone(&last) })
+            .peer(reported("mx.match.exact.0", |matching| matching.exact_empty_ns))
+            .beside(reported("mx.match.masked.0", |matching| matching.masked_empty_ns))
+            .beside(reported("mx.match.masked.10k", |matching| matching.masked_full_ns))
+            .target(Target::at_most(2.0, Peer)),
     )
 }
 
-fn match_10k() -> Option<Row> {
-    let last = Rc::new(Cell::new(None));
-    let told = |name, pick| ReportedValue { name, pick, last: Rc::clone(&last) };
-    Some(Row {
-        name: "mx.match.10k",
-        target: "at most 2 times the same with none, where receives name their message exactly",
-        case: Box::new(MatchCase { depth: DEPTH, last: Rc::clone(&last) }),
-        baseline: Some(Box::new(told("mx.match.exact.0", |matching| matching.exact_empty_ns))),
-        others: vec![
-            Box::new(told("mx.match.masked.0", |matching| matching.masked_empty_ns)),
-            Box::new(told("mx.match.masked.10k", |matching| matching.masked_full_ns)),
-        ],
-    })
-}
-
-/// Half a round trip with so much posted and unexpected before each message. One pair of processes takes turns with all
-/// that is compared; what it told of the rest is there for [`ReportedValue`].
+/// Half a round trip with `depth` receives posted and `depth` messages unexpected before each message. One pair of processes
+/// measures all that is compared; [`ReportedValue`] has the rest of its results.
 struct MatchCase {
     depth: u32,
     last: Rc<Cell<Option<Matching>>>,
@@ -146,7 +128,7 @@ impl Case for MatchCase {
     }
 }
 
-/// What the run of [`MatchCase`] just before this one told besides.
+/// A further result of the run of [`MatchCase`] just before this one.
 struct ReportedValue {
     name: &'static str,
     pick: fn(&Matching) -> f64,
@@ -165,7 +147,7 @@ impl Case for ReportedValue {
     fn run(&self, _: &Bench) -> Result<Reading> {
         Ok(match self.last.get() {
             Some(matching) => Reading::value((self.pick)(&matching) / 1e3),
-            None => Reading::Unavailable("the pair that tells it did not run".to_owned()),
+            None => Reading::Unavailable("the pair that reports it did not run".to_owned()),
         })
     }
 }

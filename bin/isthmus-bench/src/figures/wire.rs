@@ -10,12 +10,14 @@ use anyhow::{Context, Result};
 use isthmus_link::raw::RAW_MESSAGE_BYTES;
 use isthmus_netns::Impairments;
 
-use super::{MIB, Row, row};
+use super::{MIB, Row};
 use crate::case::{Case, LinkCase, Reading, Unit};
 use crate::hosts::{HostPairs, LinkKind, WireSpec};
 use crate::job::{Buffers, Wait};
 use crate::pair::Bench;
 use crate::path::Path;
+use crate::target::Target;
+use crate::target::Versus::{Floor, Peer};
 
 /// A veth pair that carries frames as a plain network card does.
 pub(crate) const VETH: WireSpec =
@@ -73,105 +75,83 @@ pub(crate) fn frame_there_and_back(wait: Wait, host_pairs: &Rc<HostPairs>) -> Li
 }
 
 fn goodput_1m(host_pairs: &Rc<HostPairs>) -> Option<Row> {
-    row(
-        "wire.goodput.1m",
-        "at least 0.9 times bare frames of the same size by the same system calls",
-        goodput(Path::Mx, Wait::Sleep, host_pairs, VETH),
-        frames(Wait::Sleep, host_pairs, VETH),
-        vec![
-            Box::new(goodput(Path::Mx, Wait::Poll, host_pairs, VETH)),
-            Box::new(frames(Wait::Poll, host_pairs, VETH)),
-            Box::new(goodput(Path::Tcp, Wait::Sleep, host_pairs, VETH)),
-            Box::new(goodput(Path::Tcp, Wait::Sleep, host_pairs, VETH).with_option("congestion", "cubic")),
-        ],
+    let tcp = || goodput(Path::Tcp, Wait::Sleep, host_pairs, VETH);
+    let row = Row::of_link("wire.goodput.1m", goodput(Path::Mx, Wait::Sleep, host_pairs, VETH))?;
+    Some(
+        row.peer(tcp())
+            .peer(tcp().with_option("congestion", "cubic"))
+            .floor(frames(Wait::Sleep, host_pairs, VETH))
+            .beside(goodput(Path::Mx, Wait::Poll, host_pairs, VETH))
+            .beside(frames(Wait::Poll, host_pairs, VETH))
+            .target(Target::at_least(0.9, Floor)),
     )
 }
 
 fn goodput_1m_1gbit(host_pairs: &Rc<HostPairs>) -> Option<Row> {
     let between = one_gigabit();
-    row(
-        "wire.goodput.1m.1gbit",
-        "at least 0.97 times what the line can carry of messages",
-        goodput(Path::Mx, Wait::Sleep, host_pairs, between).with_time_factor(SLOW_LONGER),
-        Line(between),
-        vec![Box::new(goodput(Path::Tcp, Wait::Sleep, host_pairs, between).with_time_factor(SLOW_LONGER))],
-    )
+    let over = |path| goodput(path, Wait::Sleep, host_pairs, between).with_time_factor(SLOW_LONGER);
+    let row = Row::of_link("wire.goodput.1m.1gbit", over(Path::Mx))?.peer(over(Path::Tcp));
+    Some(row.floor(Line(between)).target(Target::at_least(0.97, Floor)))
 }
 
 fn udp_goodput_1m(host_pairs: &Rc<HostPairs>) -> Option<Row> {
-    row(
-        "udp.goodput.1m",
-        "offloads on: at least 2 times the raw link",
-        goodput(Path::Mx, Wait::Sleep, host_pairs, UDP),
-        goodput(Path::Mx, Wait::Sleep, host_pairs, VETH),
-        vec![
-            Box::new(frames(Wait::Sleep, host_pairs, UDP)),
-            Box::new(frames(Wait::Sleep, host_pairs, VETH)),
-            Box::new(goodput(Path::Tcp, Wait::Sleep, host_pairs, UDP)),
-        ],
+    let packets = goodput(Path::Mx, Wait::Sleep, host_pairs, VETH);
+    let target = Target::at_least(2.0, Peer).of(packets.name());
+    let row = Row::of_link("udp.goodput.1m", goodput(Path::Mx, Wait::Sleep, host_pairs, UDP))?;
+    Some(
+        row.peer(goodput(Path::Tcp, Wait::Sleep, host_pairs, UDP))
+            .floor(frames(Wait::Sleep, host_pairs, UDP))
+            .beside(packets)
+            .beside(frames(Wait::Sleep, host_pairs, VETH))
+            .target(target),
     )
 }
 
 fn udp_goodput_1m_cut(host_pairs: &Rc<HostPairs>) -> Option<Row> {
-    row(
-        "udp.goodput.1m.cut",
-        "offloads cut on the wire: level with the raw link",
-        goodput(Path::Mx, Wait::Sleep, host_pairs, UDP_CUT),
-        goodput(Path::Mx, Wait::Sleep, host_pairs, VETH),
-        vec![Box::new(frames(Wait::Sleep, host_pairs, UDP_CUT)), Box::new(frames(Wait::Sleep, host_pairs, VETH))],
+    let row = Row::of_link("udp.goodput.1m.cut", goodput(Path::Mx, Wait::Sleep, host_pairs, UDP_CUT))?;
+    Some(
+        row.peer(goodput(Path::Mx, Wait::Sleep, host_pairs, VETH))
+            .floor(frames(Wait::Sleep, host_pairs, UDP_CUT))
+            .beside(frames(Wait::Sleep, host_pairs, VETH))
+            .target(Target::at_least(1.0, Peer)),
     )
 }
 
 fn half_rtt_8b(host_pairs: &Rc<HostPairs>, name: &'static str, wait: Wait) -> Option<Row> {
-    let mut others: Vec<Box<dyn Case>> =
-        vec![Box::new(LinkCase::half_rtt(Path::Tcp, wait, 8).between(host_pairs, VETH))];
-    if wait == Wait::Sleep {
-        let adaptive = LinkCase::half_rtt(Path::Mx, wait, 8).with_option("wait", "adaptive");
-        others.push(Box::new(adaptive.between(host_pairs, VETH)));
-    }
-    row(
-        name,
-        "at most 1.5 times a bare frame there and back, waiting in the same way; below TCP",
-        LinkCase::half_rtt(Path::Mx, wait, 8).between(host_pairs, VETH),
-        frame_there_and_back(wait, host_pairs),
-        others,
-    )
+    let over = |path| LinkCase::half_rtt(path, wait, 8);
+    let row = Row::of_link(name, over(Path::Mx).between(host_pairs, VETH))?;
+    let row = row.peer(over(Path::Tcp).between(host_pairs, VETH)).floor(frame_there_and_back(wait, host_pairs));
+    let row = row.target(Target::at_most(1.5, Floor).and(Target::at_most(1.0, Peer)));
+    Some(match wait {
+        Wait::Poll => row,
+        Wait::Sleep => row.beside(over(Path::Mx).with_option("wait", "adaptive").between(host_pairs, VETH)),
+    })
 }
 
+/// Linux has TCP with `cubic`; the machine may have another congestion control, which is a peer as well.
 fn goodput_loss1(host_pairs: &Rc<HostPairs>) -> Option<Row> {
-    let between = one_percent_lost();
-    let tcp = || goodput(Path::Tcp, Wait::Sleep, host_pairs, between).with_time_factor(SLOW_LONGER);
-    row(
-        "wire.goodput.loss1",
-        "1 % loss, 1 ms there and back, MTU 1500: at least 3 times TCP as Linux has it (cubic)",
-        goodput(Path::Mx, Wait::Sleep, host_pairs, between).with_time_factor(SLOW_LONGER),
-        tcp().with_option("congestion", "cubic"),
-        vec![Box::new(tcp())],
-    )
+    let over = |path| goodput(path, Wait::Sleep, host_pairs, one_percent_lost()).with_time_factor(SLOW_LONGER);
+    let cubic = over(Path::Tcp).with_option("congestion", "cubic");
+    let target = Target::at_least(3.0, Peer).of(cubic.name());
+    let row = Row::of_link("wire.goodput.loss1", over(Path::Mx))?;
+    Some(row.peer(cubic).peer(over(Path::Tcp)).target(target))
 }
 
+/// CPU time of programs and daemons of both hosts.
 fn cpu_per_gb(host_pairs: &Rc<HostPairs>) -> Option<Row> {
-    row(
-        "wire.cpu_per_gb",
-        "none: CPU time of programs and daemons of both hosts, beside TCP's",
-        goodput(Path::Mx, Wait::Sleep, host_pairs, VETH).cpu(),
-        goodput(Path::Tcp, Wait::Sleep, host_pairs, VETH).cpu(),
-        vec![Box::new(frames(Wait::Sleep, host_pairs, VETH).cpu())],
-    )
+    let over = |path| goodput(path, Wait::Sleep, host_pairs, VETH).cpu();
+    let row = Row::of_link("wire.cpu_per_gb", over(Path::Mx))?;
+    Some(row.peer(over(Path::Tcp)).floor(frames(Wait::Sleep, host_pairs, VETH).cpu()))
 }
 
+/// 20 and 20 domains in opposite pairs. The peer is one pair.
 fn aggregate_20pairs(host_pairs: &Rc<HostPairs>) -> Option<Row> {
     let one = goodput(Path::Mx, Wait::Sleep, host_pairs, VETH);
-    row(
-        "wire.aggregate.20pairs",
-        "20 and 20 domains in opposite pairs: together at least as much as one pair",
-        one.clone().aggregate(PAIRS).with_time_factor(PAIRS_LONGER),
-        one,
-        Vec::new(),
-    )
+    let all = one.clone().aggregate(PAIRS).with_time_factor(PAIRS_LONGER);
+    Some(Row::of_link("wire.aggregate.20pairs", all)?.peer(one).target(Target::at_least(1.0, Peer)))
 }
 
-/// What the line can carry, by the octets that each frame takes on it.
+/// The bandwidth of a line, by the octets that each frame takes on it.
 struct Line(WireSpec);
 
 impl Case for Line {

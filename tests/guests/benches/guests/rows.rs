@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
-use isthmus_bench::result_table::{ResultTable, Row, Runs, Unit};
+use isthmus_bench::result_table::{ResultTable, Row, Runs, Target, Unit, Versus};
 
 use crate::bench_lab::{Bare, BenchLab, BenchPlan, Case};
 use crate::task::{Guests, MessagePath, Place, Task, Wait, attach, first_message, run_for_lines, serve};
@@ -29,7 +29,7 @@ pub(crate) fn latency(bench_lab: &mut BenchLab, result_table: &mut ResultTable) 
     let [tcp, echo, doorbells, words] = rest;
     let row = |name, runs: &Runs| Row::new(name, Unit::Microseconds, runs.clone());
     let poll = row("guest.qemu.half_rtt.8b.poll", &poll)
-        .with_target("both polling: at most 1/100 of bridged MX")
+        .with_target(Target::at_most(0.01, Versus::Peer))
         .with_baseline("bridged.half_rtt.8b.poll", bridged_poll)
         .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone())
         .with_baseline("daemon.half_rtt.8b.poll", daemon_poll)
@@ -48,13 +48,12 @@ pub(crate) fn latency(bench_lab: &mut BenchLab, result_table: &mut ResultTable) 
     };
     result_table.take(asleep.row("guest.qemu"))?;
     let added = row("guest.qemu.half_rtt.8b.added", &sleep)
-        .with_target("the same beside a bare doorbell to the host and one back: at most 1.25")
-        .with_baseline("doorbell.there_and_back", doorbells.clone());
+        .with_target(Target::at_most(1.25, Versus::Floor))
+        .with_floor("guest.qemu.doorbell", doorbells.clone());
     result_table.take(added)?;
-    let bell = row("guest.qemu.doorbell", &doorbells).with_target("none: a bare doorbell to the host and one back");
+    let bell = row("guest.qemu.doorbell", &doorbells);
     result_table.take(bell.with_baseline("icmp.half_rtt.8b", echo.clone()))?;
-    let word =
-        row("guest.qemu.word", &words).with_target("1/1000 to 1/2500: a bare word in a window, half of there and back");
+    let word = row("guest.qemu.word", &words).with_target(Target::at_most(0.001, Versus::Peer));
     result_table.take(word.with_baseline("icmp.half_rtt.8b", echo))
 }
 
@@ -73,7 +72,7 @@ impl SleepLatencies {
     /// The row, whose name begins so.
     pub(crate) fn row(self, prefix: &str) -> Row {
         Row::new(format!("{prefix}.half_rtt.8b.sleep"), Unit::Microseconds, self.window)
-            .with_target("both sleeping: at most 0.6 of bridged MX")
+            .with_target(Target::at_most(0.6, Versus::Peer))
             .with_baseline("bridged.half_rtt.8b.sleep", self.bridged)
             .with_baseline("daemon.half_rtt.8b.sleep", self.daemon)
             .with_baseline("bridged.half_rtt.8b.adaptive", self.bridged_adaptive)
@@ -86,29 +85,30 @@ impl SleepLatencies {
 /// 1 MiB from one guest to another.
 pub(crate) fn one_direction(bench_lab: &mut BenchLab, result_table: &mut ResultTable) -> Result<()> {
     let runs = bench_lab.measure_in_turns("1 MiB one way", BANDWIDTH_PATHS.map(Case::bandwidth));
-    bandwidth("guest.qemu", "cache on by off: one copy by two", runs, result_table)
+    bandwidth("guest.qemu", runs, result_table)
 }
 
 /// By which ways 1 MiB goes from one guest to another.
 pub(crate) const BANDWIDTH_PATHS: [MessagePath; 5] =
     [MessagePath::Window, MessagePath::Plain, MessagePath::Daemon, MessagePath::Bridged, MessagePath::Tcp];
 
-/// What came of these ways, in rows whose names begin so; what is expected of the cache is the hypervisor's.
+/// Takes the results of these ways as rows with this prefix.
 pub(crate) fn bandwidth(
     prefix: &str,
-    cache: &'static str,
     runs: [Runs; BANDWIDTH_PATHS.len()],
     result_table: &mut ResultTable,
 ) -> Result<()> {
     let [window, plain, daemon, bridged, tcp] = runs; // As in `BANDWIDTH_PATHS`.
     let row = |name, runs: &Runs| Row::new(format!("{prefix}.{name}"), Unit::GigabytesPerSecond, runs.clone());
+    let over_tcp = Target::at_least(2.0, Versus::Peer).of("tcp.bandwidth.1m");
+    let target = Target::at_least(3.0, Versus::Peer).of("bridged.bandwidth.1m").and(over_tcp);
     let bandwidth = row("bandwidth.1m", &window)
-        .with_target("cache on: at least 3 times bridged MX, 2 times TCP")
+        .with_target(target)
         .with_baseline("bridged.bandwidth.1m", bridged)
         .with_baseline("tcp.bandwidth.1m", tcp)
         .with_baseline("daemon.bandwidth.1m", daemon);
     result_table.take(bandwidth)?;
-    result_table.take(row("rcache.1m", &window).with_target(cache).with_baseline("window.bandwidth.1m.plain", plain))
+    result_table.take(row("rcache.1m", &window).with_baseline("window.bandwidth.1m.plain", plain))
 }
 
 /// What it costs to have a buffer where its receiver can read it, by size: a breakdown like Xen2MX's figure 12. All but the rest of the call in
@@ -127,7 +127,6 @@ pub(crate) fn registration(bench_lab: &mut BenchLab, result_table: &mut ResultTa
     }
     for (size, [cold, miss, hit]) in prices {
         let row = Row::new(format!("guest.qemu.register.{size}"), Unit::Microseconds, hit);
-        let row = row.with_target("the call that sends a buffer that is in the window, by that of one that is not");
         result_table.take(row.with_baseline("moved by this call", miss).with_baseline("new", cold))?;
     }
     Ok(())
@@ -149,17 +148,18 @@ pub(crate) fn another_host(bench_lab: &mut BenchLab, result_table: &mut ResultTa
     let latencies =
         bench_lab.measure_in_turns("8 bytes to another host", WAYS.map(|way| far(Task::latency(way, Wait::Sleep))));
     let goodputs = bench_lab.measure_in_turns("1 MiB to another host", WAYS.map(|way| far(Task::bandwidth(way))));
-    let row = |name, unit, target, [window, bridged, tcp]: [Runs; 3]| {
-        let row = Row::new(name, unit, window).with_target(target);
+    let row = |name, unit, target: Target, [window, bridged, tcp]: [Runs; 3]| {
+        let row = Row::new(name, unit, window).with_target(target.of("bridged"));
         row.with_baseline("bridged", bridged).with_baseline("tcp", tcp)
     };
-    let target = "both sleeping: at most 0.5 of the same guest's own bridged MX";
+    let target = Target::at_most(0.5, Versus::Peer);
     result_table.take(row("guest.qemu.wire.half_rtt.8b", Unit::Microseconds, target, latencies))?;
-    let target = "at least 2 times the same guest's own bridged MX";
+    let target = Target::at_least(2.0, Versus::Peer);
     result_table.take(row("guest.qemu.wire.goodput.1m", Unit::GigabytesPerSecond, target, goodputs))
 }
 
-/// What it takes until a guest and a program of it are there, in rows whose names begin so.
+/// The time from the start of a guest's daemon until its programs can attach, and from the start of a program until its first
+/// message has come back, as rows with this prefix.
 pub(crate) fn attach_times(
     guests: &mut impl Guests,
     pace: BenchPlan,
@@ -172,9 +172,7 @@ pub(crate) fn attach_times(
         1 => first_message(guests, "window", ""),
         _ => first_message(guests, "isthmus", "-d guest1:0"),
     });
-    let target = "none: from the start of a guest's daemon until its programs can attach";
-    result_table.take(Row::new(format!("{prefix}.attach"), Unit::Milliseconds, attach).with_target(target))?;
-    let target = "none: from the start of a program until its first message has come back";
-    let first = Row::new(format!("{prefix}.first_message"), Unit::Milliseconds, window).with_target(target);
+    result_table.take(Row::new(format!("{prefix}.attach"), Unit::Milliseconds, attach))?;
+    let first = Row::new(format!("{prefix}.first_message"), Unit::Milliseconds, window);
     result_table.take(first.with_baseline("bridged", bridged))
 }

@@ -37,7 +37,6 @@ pub(crate) fn measure_scaling(
         }
         let [bridged, window, tcp] = &ways;
         let row = Row::new(format!("guest.qemu.aggregate.{count}"), Unit::GigabytesPerSecond, window.clone());
-        let row = row.with_target("none: 256 KiB one way in so many pairs of guests at once");
         result_table.take(row.with_baseline("bridged", bridged.clone()).with_baseline("tcp", tcp.clone()))?;
         all.push((f64::from(2 * count), ways));
     }

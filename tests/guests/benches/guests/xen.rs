@@ -10,7 +10,7 @@
 //! Channels inside a guest, and bare event channels, are what these are made of.
 
 use anyhow::Result;
-use isthmus_bench::result_table::{ResultTable, Row, Runs, Unit};
+use isthmus_bench::result_table::{ResultTable, Row, Runs, Target, Unit, Versus};
 use isthmus_guests::{XenKit, XenMachine};
 
 use crate::bench_lab::{BenchPlan, Case, PINGS};
@@ -131,7 +131,6 @@ pub(crate) fn latency(bench_lab: &mut XenLab, result_table: &mut ResultTable) ->
     let [adaptive, bridged_adaptive, tcp, echo, bells, bells_of_guests] = rest;
     let row = |name, runs: &Runs| Row::new(name, Unit::Microseconds, runs.clone());
     let poll = row("guest.xen.half_rtt.8b.poll", &poll)
-        .with_target("none: both polling, where processors are shared")
         .with_baseline("bridged.half_rtt.8b.poll", bridged_poll)
         .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone())
         .with_baseline("tcp.half_rtt.8b", tcp.clone())
@@ -148,18 +147,16 @@ pub(crate) fn latency(bench_lab: &mut XenLab, result_table: &mut ResultTable) ->
     };
     result_table.take(asleep.row("guest.xen"))?;
     let added = row("guest.xen.half_rtt.8b.added", &sleep)
-        .with_target("the same beside a bare event to domain 0 and one back: at most 1.25")
-        .with_baseline("doorbell.there_and_back", bells.clone())
+        .with_target(Target::at_most(1.25, Versus::Floor))
+        .with_floor("guest.xen.doorbell", bells.clone())
         .with_baseline("doorbell.guests.there_and_back", bells_of_guests.clone());
     result_table.take(added)?;
-    let bell = row("guest.xen.doorbell", &bells).with_target("none: a bare event to domain 0 and one back");
+    let bell = row("guest.xen.doorbell", &bells);
     let bell = bell.with_baseline("icmp.half_rtt.8b", echo.clone());
     result_table.take(bell.with_baseline("doorbell.guests.there_and_back", bells_of_guests))?;
-    let within = row("guest.xen.inside.half_rtt.8b.poll", &inside_poll)
-        .with_target("none: two programs of one guest, by a channel, both polling on its one processor");
+    let within = row("guest.xen.inside.half_rtt.8b.poll", &inside_poll);
     result_table.take(within.with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone()))?;
     let within = row("guest.xen.inside.half_rtt.8b.sleep", &inside_sleep)
-        .with_target("none: two programs of one guest, by a channel, both sleeping")
         .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep)
         .with_baseline("doorbell.there_and_back", bells);
     result_table.take(within)
@@ -171,13 +168,7 @@ pub(crate) fn one_direction(bench_lab: &mut XenLab, result_table: &mut ResultTab
     let cases = [window, plain, daemon, bridged, tcp, inside(Task::bandwidth(MessagePath::Window))];
     let [runs @ .., within] = bench_lab.measure_in_turns("1 MiB one way", cases);
     let [.., bridged, _] = runs.clone();
-    bandwidth(
-        "guest.xen",
-        "cache on by off: what registration costs; 1 where nothing is registered",
-        runs,
-        result_table,
-    )?;
-    let within = Row::new("guest.xen.inside.bandwidth.1m", Unit::GigabytesPerSecond, within)
-        .with_target("none: two programs of one guest, by a channel");
+    bandwidth("guest.xen", runs, result_table)?;
+    let within = Row::new("guest.xen.inside.bandwidth.1m", Unit::GigabytesPerSecond, within);
     result_table.take(within.with_baseline("bridged.bandwidth.1m", bridged))
 }
