@@ -3,17 +3,14 @@
 //! - the floor, which nobody can go below: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], [`copy::TwoCopies`], and eventfds for sleepers; and where a copy
 //!   had better not go: [`copy::OffsetCopy`];
 //! - what every program has: TCP, Unix sockets, pipes, each waiting both ways;
-//! - what others reach between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`crate::mpi`]).
+//! - what others reach between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`crate::fabric`]).
 
 mod cache_line;
 pub(crate) mod copy;
 pub(crate) mod ucx;
 
-use std::rc::Rc;
-
 use crate::case::{Case, LinkCase};
 use crate::job::{Buffers, Wait};
-use crate::mpi::{Mpi, Ranks, SystemMpis, Transport};
 use crate::path::Path;
 
 pub(crate) use cache_line::CacheLine;
@@ -50,16 +47,8 @@ pub(crate) fn all(copy_size: usize) -> Vec<Box<dyn Case>> {
         cases.push(Box::new(Ucx::bandwidth(transport, 1 << 20)));
     }
     cases.push(Box::new(Ucx::bandwidth(ucx::Transport::Cma, 1 << 20)));
-    cases.extend(mpis(8));
+    cases.extend(crate::fabric::mpis(8));
     cases
-}
-
-/// Half a round trip between ranks of each MPI, over its own shared memory.
-pub(crate) fn mpis(size: usize) -> impl Iterator<Item = Box<dyn Case>> {
-    let system_mpi = Rc::new(SystemMpis::default());
-    Mpi::ALL
-        .into_iter()
-        .map(move |mpi| Box::new(Ranks::half_rtt(&system_mpi, (mpi, Transport::Own), size)) as Box<dyn Case>)
 }
 
 #[cfg(test)]

@@ -82,6 +82,11 @@ impl Reading {
     }
 }
 
+/// Returns the reason of a row that needs a program which this machine does not have.
+pub(crate) fn not_installed(program: &str, remedy: &str) -> String {
+    format!("not installed: {program} ({remedy})")
+}
+
 /// The runs of one case.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Samples {

@@ -140,7 +140,7 @@ struct BaselinesArgs {
 /// and rate are of a stream in one direction, CPU time is of both sides together.
 #[derive(Args)]
 struct PathsArgs {
-    /// Paths to measure [default: isthmus, mx where its programs are, tcp, unix, pipe].
+    /// Paths to measure [default: isthmus, installed capabilities, tcp, unix, pipe].
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     paths: Vec<Path>,
 
@@ -311,10 +311,7 @@ fn measure_alone(cases: &[&dyn Case], bench: &Bench, machine: &Machine, output: 
 impl PathsArgs {
     fn run(self) -> Result<Ended> {
         let (bench, machine, mut output) = self.common.prepare(3)?;
-        let default_paths = || {
-            let paths = Path::ISTHMUS.into_iter().chain([Path::Mx, Path::Tcp, Path::Unix, Path::Pipe]);
-            paths.filter(|path| path.unavailable_reason().is_none()).collect()
-        };
+        let default_paths = || Path::USUAL.into_iter().filter(|path| path.unavailable_reason().is_none()).collect();
         let sweep = Sweep {
             paths: if self.paths.is_empty() { default_paths() } else { self.paths },
             waits: self.waits,

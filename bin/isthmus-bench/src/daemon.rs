@@ -13,6 +13,7 @@ use isthmus_netns::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::case::not_installed;
 use crate::pin;
 
 /// How long it may take to get ready, and to end.
@@ -159,7 +160,7 @@ fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;
     let beside = own.with_file_name("isthmusd");
     if !beside.is_file() {
-        bail!("isthmusd is not at {}; build it (`make build`) or install it beside this program", beside.display());
+        bail!(not_installed("isthmusd", "`make build` makes it, beside this program"));
     }
     Ok(beside)
 }

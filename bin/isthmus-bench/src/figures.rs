@@ -3,11 +3,9 @@
 //! To add a row: a function that returns its [`Row`], and its line in a list. Work that no pair of workers over a path can
 //! measure (idling, many idle peers) is a type of its own that implements [`Case`].
 
-mod floor;
+pub(crate) mod floor;
 mod idle;
 mod local;
-mod mpi;
-mod mx;
 mod row;
 pub(crate) mod wire;
 
@@ -17,25 +15,28 @@ use anyhow::Result;
 
 use crate::case::{Case, NoValue, interleave};
 use crate::hosts::HostPairs;
-use crate::mpi::SystemMpis;
 use crate::pair::Bench;
 use crate::path::Path;
 use crate::report::{Figure, Output, figures_table, progress};
 
 pub(crate) use row::Row;
 
-const MIB: usize = 1 << 20;
+pub(crate) const MIB: usize = 1 << 20;
+
+/// The function that lists the rows of a capability, in the folder of each.
+type RowList = fn(&Rc<HostPairs>) -> Vec<Option<Row>>;
+
+/// The capabilities.
+const CAPABILITIES: [RowList; 2] = [crate::mx::rows, crate::fabric::rows];
 
 /// All rows of this path, in the order of the document.
 pub(crate) fn rows(path: Path) -> Vec<Row> {
     let mut rows = local::rows(path);
-    // Floors do not depend on the path; MX and the provider use Isthmus and no other path.
-    if matches!(path, Path::Isthmus | Path::Mx) {
+    // Floors do not depend on the path, and capabilities use Isthmus.
+    if path.is_ours() {
         let host_pairs = &Rc::new(HostPairs::default());
         rows.extend(floor::rows());
-        rows.extend(mx::rows());
-        rows.extend(wire::rows(host_pairs));
-        rows.extend(mpi::rows(&Rc::new(SystemMpis::default()), host_pairs));
+        rows.extend(CAPABILITIES.iter().flat_map(|rows| rows(host_pairs)));
     }
     rows.into_iter().flatten().collect()
 }
@@ -131,64 +132,6 @@ mod tests {
                 assert!(row.cases().any(|case| case.name() == name), "{}: {name}", row.name);
             }
         }
-    }
-
-    #[test]
-    fn mx_has_rows_beside_those_of_isthmus() {
-        let rows = rows(Path::Isthmus);
-        let names: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("mx.")).collect();
-        assert_eq!(
-            names,
-            [
-                "mx.half_rtt.8b.poll",
-                "mx.half_rtt.8b.sleep",
-                "mx.half_rtt.8b.sleep.one_cpu",
-                "mx.bandwidth.1m.warm",
-                "mx.bandwidth.1m.cold",
-                "mx.rate.8b",
-                "mx.match.10k",
-            ]
-        );
-    }
-
-    #[test]
-    fn hosts_have_rows_beside_those_of_isthmus() {
-        let rows = rows(Path::Mx);
-        let names: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("wire.")).collect();
-        assert_eq!(
-            names,
-            [
-                "wire.goodput.1m",
-                "wire.goodput.1m.1gbit",
-                "wire.half_rtt.8b.poll",
-                "wire.half_rtt.8b.sleep",
-                "wire.goodput.loss1",
-                "wire.cpu_per_gb",
-                "wire.aggregate.20pairs",
-            ]
-        );
-        let udp: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("udp.")).collect();
-        assert_eq!(udp, ["udp.goodput.1m", "udp.goodput.1m.cut"]);
-    }
-
-    #[test]
-    fn mpis_have_rows_beside_those_of_isthmus() {
-        let rows = rows(Path::Isthmus);
-        let names: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("mpi.")).collect();
-        assert_eq!(
-            names,
-            [
-                "mpi.half_rtt.8b",
-                "mpi.bandwidth.1m",
-                "mpi.net.half_rtt.8b",
-                "mpi.net.bandwidth.1m",
-                "mpi.oversubscribed.8ranks",
-                "mpi.hpcc.ring_latency",
-                "mpi.hpcc.ring_bandwidth",
-                "mpi.hpcc.random_access",
-                "mpi.hpcc.fft",
-            ]
-        );
     }
 
     #[test]

@@ -3,14 +3,13 @@
 //! ```text
 //!   HostPairs ── the last few, so that runs in turns need not make them anew
 //!     └─ HostPair ─┬─ Testbed ── host a ══ wire ══ host b        (isthmus-netns: network namespaces)
-//!                  ├─ isthmusd on a, isthmusd on b             when MX is first measured on it
+//!                  ├─ isthmusd on a, isthmusd on b             when a path needs them
 //!                  └─ TempFolder ── their sockets; gone with us, however we end
 //! ```
 //!
 //! Workers start in the hosts. All are pinned as [`crate::cpu_placement`] says.
 
 use std::cell::{OnceCell, RefCell};
-use std::fmt::Write;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path as FilePath, PathBuf};
@@ -22,7 +21,7 @@ use isthmus_netns::{Host, Impairments, Testbed, Wire, WireInterface};
 use crate::cpu::CpuUsage;
 use crate::daemon::{self, PrivateDaemon};
 use crate::pair::{Bench, PairPlan, PairResult, SidePlacement, Task};
-use crate::path::{Path, board};
+use crate::path::Path;
 use crate::temp_folder::TempFolder;
 
 /// What is between two hosts.
@@ -178,29 +177,16 @@ impl HostPair {
         let (own, other) = (&self.ends[of], &self.ends[1 - of]);
         let folder = self.folder.path().join(own.host.name());
         fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let config = self.config(own, other)?;
+        let config = Path::host_config(self.between.link_kind, own, other)?;
         let cpus = &bench.host_cpus.daemons[of];
         PrivateDaemon::start_as(&folder, &daemon::Plan { config: &config, host: Some(&own.host), cpus })
             .with_context(|| format!("on host {}", own.host.name()))
     }
 
-    /// A board that knows the other host's, so that nothing has to be found first.
-    fn config(&self, own: &WireInterface, other: &WireInterface) -> Result<String> {
-        let link = match self.between.link_kind {
-            LinkKind::Packet => format!("interface = {:?}", own.name),
-            LinkKind::Udp => format!("udp = \"{}\", peers = [\"{}\"]", own.v4, other.v4),
-        };
-        let mac = |interface: &WireInterface| interface.mac.map(|byte| format!("{byte:02x}")).join(":");
-        let mut config = String::new();
-        writeln!(config, "[[mx.board]]\nname = {:?}\nmac = \"{}\"\nlinks = [{{ {link} }}]", board(own), mac(own))?;
-        writeln!(config, "discovery = false\npeers = [{{ mac = \"{}\", name = {:?} }}]", mac(other), board(other))?;
-        Ok(config)
-    }
-
     /// Runs so many pairs at the same time, one side on either host; `opposite` ones by turns from a to b and from b to a.
     /// CPU time of the daemons is part of what each found.
     pub(crate) fn pairs(&self, bench: &Bench, task: &Task, pairs: usize, opposite: bool) -> Result<Vec<PairResult>> {
-        let has_daemons = task.path == Path::Mx;
+        let has_daemons = task.path.needs_host_daemons();
         let daemons = if has_daemons { Some(self.daemons(bench)?) } else { None };
         let side_placement = |host: usize| SidePlacement {
             host: self.ends[host].host.clone(),
@@ -231,7 +217,7 @@ impl HostPair {
 
 /// Why MX between hosts cannot be measured with this installation, if it cannot.
 pub(crate) fn unavailable_reason(path: Path) -> Option<String> {
-    if path == Path::Mx { daemon::unavailable_reason() } else { None }
+    if path.needs_host_daemons() { daemon::unavailable_reason() } else { None }
 }
 
 #[cfg(test)]

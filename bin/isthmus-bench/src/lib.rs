@@ -5,7 +5,8 @@
 //!    ├─▶ baselines ─▶ baseline ──────┤  pair ──▶  worker ─▶ path ─▶ drive     (two processes, pinned)
 //!    ├─▶ paths ────▶ sweep ──────────┤            plot (SVG)
 //!    └─▶ raw ────────────────────────┘  hosts: two of them in namespaces, a wire between them, a daemon on each
-//!                                    mpi:   MPIs of the system, their launchers and ranks in place of pairs
+//!
+//! mx, fabric ── the rows of a capability, and the programs that they need
 //! demo (isthmus try) ─▶ the same
 //! ```
 //!
@@ -27,11 +28,12 @@ mod daemon;
 mod date;
 pub mod demo;
 mod drive;
+mod fabric;
 mod figures;
 mod hosts;
 mod job;
 mod machine;
-mod mpi;
+mod mx;
 mod pair;
 mod path;
 mod pin;

@@ -6,14 +6,13 @@
 //! ```
 //!
 //! To add a path: a module with its [`Transport`] and its [`Link`], a variant of [`Path`], and a line in each `match` below.
-//! MX is measured by programs of its own, as it is a library for C, and bare frames by what the crate of links has for it.
+//! Libraries for C are measured by programs of their own, and bare frames by the crate of links.
 //! Drivers are generic rather than dynamic: an indirect call would be seen in a half round trip of 100 ns.
 
 mod cma;
 mod eventfd;
 mod fds;
 mod isthmus;
-mod mx;
 mod raw;
 mod ring;
 mod tcp;
@@ -28,7 +27,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::control_pipe::ControlPipe;
 use crate::drive;
+use crate::hosts::LinkKind;
 use crate::job::{Job, Setup, Side, SideResult, Wait, Work};
+use crate::mx;
 use crate::pool::Pool;
 
 /// One side of a path that is open, but not yet connected to the other side.
@@ -103,6 +104,9 @@ impl Path {
     /// The path that this project is about.
     pub(crate) const ISTHMUS: Option<Self> = Some(Self::Isthmus);
 
+    /// The paths of a sweep that names none.
+    pub(crate) const USUAL: [Self; 5] = [Self::Isthmus, Self::Mx, Self::Tcp, Self::Unix, Self::Pipe];
+
     /// As it stands in names and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
@@ -141,7 +145,7 @@ impl Path {
     pub(crate) const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Isthmus => &[isthmus::IDLE_PEERS],
-            Self::Mx => &[mx::WAIT, mx::BOARD],
+            Self::Mx => &[mx::path::WAIT, mx::path::BOARD],
             Self::Tcp => &[tcp::AT, tcp::CONGESTION],
             Self::Raw => &[raw::INTERFACE],
             Self::RawUdp => &[raw::FROM, raw::AT],
@@ -152,7 +156,7 @@ impl Path {
     /// The options that lead from one host to another; none where this path does not go there.
     pub(crate) fn between(self, from: &WireInterface, to: &WireInterface) -> Vec<(&'static str, String)> {
         match self {
-            Self::Mx => vec![(mx::BOARD, board(to))],
+            Self::Mx => vec![(mx::path::BOARD, mx::wire::board(to))],
             Self::Tcp => vec![(tcp::AT, to.v4.to_string())],
             Self::Raw => vec![(raw::INTERFACE, from.name.clone())],
             Self::RawUdp => vec![(raw::FROM, from.v4.to_string()), (raw::AT, to.v4.to_string())],
@@ -163,17 +167,29 @@ impl Path {
     /// Why this installation cannot measure it, if it cannot.
     pub fn unavailable_reason(self) -> Option<String> {
         match self {
-            Self::Mx => mx::unavailable_reason(),
+            Self::Mx => mx::path::unavailable_reason(),
             _ => None,
         }
     }
 
+    /// Returns true if messages go through Isthmus, for which there are rows of capabilities.
+    pub(crate) const fn is_ours(self) -> bool {
+        matches!(self, Self::Isthmus | Self::Mx)
+    }
+
+    /// Returns true if it needs a daemon on each host to go between hosts.
+    pub(crate) const fn needs_host_daemons(self) -> bool {
+        matches!(self, Self::Mx)
+    }
+
+    /// The configuration of a host's daemon, for the paths that need one.
+    pub(crate) fn host_config(link_kind: LinkKind, own: &WireInterface, other: &WireInterface) -> Result<String> {
+        mx::wire::host_config(link_kind, own, other)
+    }
+
     /// Processes besides the workers whose CPU time is this path's as well: a daemon.
     pub(crate) fn server_processes(self) -> Result<Vec<u32>> {
-        match self {
-            Self::Isthmus | Self::Mx => Ok(vec![isthmus::daemon()?]),
-            _ => Ok(Vec::new()),
-        }
+        if self.is_ours() { Ok(vec![isthmus::daemon()?]) } else { Ok(Vec::new()) }
     }
 
     /// Does one side of the work. `ready` is called when both sides are connected, and returns when the measurement may
@@ -186,7 +202,7 @@ impl Path {
     ) -> Result<SideResult> {
         match self {
             Self::Isthmus => run::<isthmus::Isthmus>(job, control_pipe, ready),
-            Self::Mx => mx::run(job, control_pipe, ready),
+            Self::Mx => mx::path::run(job, control_pipe, ready),
             Self::Tcp => run::<tcp::Tcp>(job, control_pipe, ready),
             Self::Unix => run::<unix::Stream>(job, control_pipe, ready),
             Self::Seqpacket => run::<unix::Seqpacket>(job, control_pipe, ready),
@@ -197,11 +213,6 @@ impl Path {
             Self::Raw | Self::RawUdp => raw::run(job, control_pipe, ready),
         }
     }
-}
-
-/// What the MX board of a host with this interface is called.
-pub(crate) fn board(interface: &WireInterface) -> String {
-    format!("{}:0", interface.host.name())
 }
 
 fn run<T: Transport>(
@@ -227,7 +238,7 @@ fn run<T: Transport>(
     Ok(SideResult { open_ns: (opened - before).as_nanos() as u64, connect_ns, ..done })
 }
 
-fn check_options(job: &Job) -> Result<()> {
+pub(crate) fn check_options(job: &Job) -> Result<()> {
     match job.setup.options.keys().find(|name| !job.path.options().contains(&name.as_str())) {
         Some(name) => bail!("the path {} has no option {name:?}", job.path.name()),
         None => Ok(()),

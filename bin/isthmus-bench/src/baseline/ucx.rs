@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::case::{Case, Reading, Unit, size_name};
+use crate::case::{Case, Reading, Unit, not_installed, size_name};
 use crate::pair::Bench;
 
 const PROGRAM: &str = "ucx_perftest";
@@ -127,7 +127,7 @@ impl Case for Ucx {
                 Quantity::Bandwidth => line.rate * self.size as f64 / 1e9,
                 Quantity::Rate => line.rate / 1e6,
             })),
-            Ok(None) => Ok(Reading::Unavailable(format!("{PROGRAM} is not installed (package ucx-utils)"))),
+            Ok(None) => Ok(Reading::Unavailable(not_installed(PROGRAM, "package ucx-utils"))),
             // Not ours to repair: a baseline less, and the reason in its row.
             Err(error) => Ok(Reading::Unavailable(format!("{PROGRAM} did not work: {error:#}"))),
         }

@@ -8,7 +8,7 @@ use crate::mpis::{Mpi, wheel};
 use crate::run::{daemon, job, succeed};
 
 /// The template for the input of HPC Challenge.
-const HPCC_INPUT: &str = include_str!("../../../../bin/isthmus-bench/src/mpi/hpccinf.txt");
+const HPCC_INPUT: &str = include_str!("../../../../bin/isthmus-bench/src/fabric/hpccinf.txt");
 
 /// Debian's Open MPI and a program that was built for it.
 fn with(program: &str) -> Option<Mpi> {

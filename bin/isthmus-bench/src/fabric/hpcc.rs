@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::installation::{Mpi, Transport, in_path};
 use super::launch::Launch;
 use super::system_mpi::SystemMpis;
-use crate::case::{Case, Reading, Unit};
+use crate::case::{Case, Reading, Unit, not_installed};
 use crate::pair::Bench;
 
 const PROGRAM: &str = "hpcc";
@@ -93,7 +93,7 @@ impl Case for Hpcc {
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
         if in_path(PROGRAM).is_none() {
-            return Ok(Reading::Unavailable(format!("{PROGRAM} is not installed (package {PROGRAM})")));
+            return Ok(Reading::Unavailable(not_installed(PROGRAM, "package hpcc")));
         }
         if let Some(why) = self.runs.launch().unavailable_reason() {
             return Ok(Reading::Unavailable(why));

@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 
-use super::{MIB, Row, floor};
-use crate::baseline::{Ucx, mpis, ucx};
+use crate::baseline::{Ucx, ucx};
 use crate::case::{Case, LinkCase, Reading, Unit};
+use crate::fabric::mpis;
+use crate::figures::{MIB, Row, floor};
 use crate::job::{Buffers, Matching, Wait, Work};
 use crate::pair::{Bench, Task};
 use crate::path::Path;

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::case::not_installed;
+
 /// An MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mpi {
@@ -78,13 +80,10 @@ impl Mpi {
             Self::Mpich5 => (Some("mpich"), "mpicc", "mpiexec", "scripts/setup installs the wheel"),
         };
         let find = |name: &str| match folder {
-            None => in_path(name).with_context(|| format!("{name} is not installed ({from})")),
+            None => in_path(name).with_context(|| not_installed(name, from)),
             Some(folder) => {
                 let program = wheels()?.join(folder).join("bin").join(name);
-                program
-                    .is_file()
-                    .then_some(())
-                    .with_context(|| format!("there is no {} ({from})", program.display()))?;
+                program.is_file().then_some(()).with_context(|| not_installed(&program.display().to_string(), from))?;
                 Ok(program)
             }
         };
@@ -153,7 +152,7 @@ pub(super) fn provider_folder() -> Result<PathBuf> {
     let above = own.parent().unwrap_or(&own);
     let places = [own.clone(), above.join("lib/libfabric"), above.join("lib")];
     let found = places.iter().find(|place| place.join(PROVIDER).is_file());
-    found.cloned().with_context(|| format!("{PROVIDER} is not in {} (`make build` makes it)", own.display()))
+    found.cloned().with_context(|| not_installed(PROVIDER, "`make build` makes it"))
 }
 
 /// Where `scripts/setup` installs wheels, if this program was built there.

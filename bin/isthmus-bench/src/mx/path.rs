@@ -15,10 +15,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use super::check_options;
+use crate::case::not_installed;
 use crate::control_pipe::ControlPipe;
 use crate::cpu::now_ns;
 use crate::job::{Buffers, Job, Matching, Side, SideResult, Wait, Work};
+use crate::path::check_options;
 use crate::stats::Latencies;
 
 /// The option that names the board of the following side, if it is on another host.
@@ -34,7 +35,7 @@ const MX_MEASURE: &str = "mx_measure";
 const MX_MATCH: &str = "mx_match";
 
 /// Why MX cannot be measured here, if it cannot.
-pub(super) fn unavailable_reason() -> Option<String> {
+pub(crate) fn unavailable_reason() -> Option<String> {
     let why = |name| find(name).err().map(|error| error.to_string());
     why(MX_MEASURE).or_else(|| why(MX_MATCH))
 }
@@ -45,11 +46,11 @@ fn find(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = own.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
     let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
-    found.with_context(|| format!("{name} is neither beside {} nor in PATH (`make build` makes it)", own.display()))
+    found.with_context(|| not_installed(name, "`make build` makes it"))
 }
 
 /// One side of the work, done by another program.
-pub(super) fn run(job: &Job, control_pipe: &ControlPipe, ready: impl FnOnce() -> Result<()>) -> Result<SideResult> {
+pub(crate) fn run(job: &Job, control_pipe: &ControlPipe, ready: impl FnOnce() -> Result<()>) -> Result<SideResult> {
     check_options(job)?;
     ensure!(!job.hold, "programs of MX part when they are done");
     match job.side {
@@ -226,7 +227,7 @@ mod tests {
 
     fn job(side: Side, wait: Wait, work: Work) -> Job {
         let setup = Setup { wait, size_max: work.size(), options: BTreeMap::new() };
-        Job { side, path: super::super::Path::Mx, setup, work, cpus: vec![0], budget_ms: 50, hold: false }
+        Job { side, path: crate::path::Path::Mx, setup, work, cpus: vec![0], budget_ms: 50, hold: false }
     }
 
     #[test]

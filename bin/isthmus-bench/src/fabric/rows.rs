@@ -2,11 +2,14 @@
 
 use std::rc::Rc;
 
-use super::wire::VETH;
-use super::{MIB, Row};
+use super::hpcc::{Hpcc, HpccRuns};
+use super::installation::{Mpi, Transport};
+use super::ranks::Ranks;
+use super::system_mpi::SystemMpis;
 use crate::case::{Case, Unit};
+use crate::figures::wire::VETH;
+use crate::figures::{MIB, Row};
 use crate::hosts::{HostPairs, WireSpec};
-use crate::mpi::{Hpcc, HpccRuns, Mpi, Ranks, SystemMpis, Transport};
 use crate::target::Target;
 use crate::target::Versus::Peer;
 
