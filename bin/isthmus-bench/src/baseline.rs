@@ -1,9 +1,9 @@
-//! What this project's figures are held against, measured in the same run on the same machine.
+//! Cases that the figures are compared with, measured in the same run on the same machine.
 //!
-//! - the floor, which nobody can go below: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], [`copy::TwoCopies`], and eventfds for sleepers; and where a copy
-//!   had better not go: [`copy::OffsetCopy`];
-//! - what every program has: TCP, Unix sockets, pipes, each waiting both ways;
-//! - what others reach between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`crate::fabric`]).
+//! - the limits of the machine: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], [`copy::TwoCopies`], eventfds for sides that
+//!   sleep, and copies to unfavourable addresses ([`copy::OffsetCopy`]);
+//! - the means of every program: TCP, Unix sockets, pipes, each waiting both ways;
+//! - other ways between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`crate::fabric`]).
 
 mod cache_line;
 pub(crate) mod copy;
@@ -16,7 +16,7 @@ use crate::path::Path;
 pub(crate) use cache_line::CacheLine;
 pub(crate) use ucx::Ucx;
 
-/// All baselines. `copy_size` is how much the two copies move at once.
+/// All baselines. The two copies move `copy_size` bytes at once.
 pub(crate) fn all(copy_size: usize) -> Vec<Box<dyn Case>> {
     let mut cases: Vec<Box<dyn Case>> = vec![
         Box::new(CacheLine),

@@ -1,4 +1,4 @@
-//! Anything that can be measured again and again and gives one number: the rows of the figures, and the baselines beside them.
+//! Measurements that can be repeated and give one number: the rows of the figures, and the cases beside them.
 //!
 //! ```text
 //! run 1:  A B C   run 2:  A B C   …      interleaved, so that a machine that slows down slows all of them
@@ -16,13 +16,13 @@ use crate::stats::{median, spread};
 
 /// One measurement.
 pub(crate) trait Case {
-    /// Says what is measured, over what, at which size, waiting how: `tcp.half_rtt.8b.sleep`.
+    /// Returns the path, the quantity, the size and the way to wait: `tcp.half_rtt.8b.sleep`.
     fn name(&self) -> String;
 
     /// The unit of the number; cases that are compared have the same.
     fn unit(&self) -> Unit;
 
-    /// Measures once. An error means that it should have worked; what this machine does not have is [`Reading::Unavailable`].
+    /// Measures once. An error is a failure; a program that this machine does not have is [`Reading::Unavailable`].
     fn run(&self, bench: &Bench) -> Result<Reading>;
 }
 
@@ -64,7 +64,7 @@ impl Unit {
     }
 }
 
-/// What one run of a case gave.
+/// The result of one run of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reading {
     Value {
@@ -72,7 +72,7 @@ pub(crate) enum Reading {
         /// CPU time of all sides for each message, where messages were sent.
         cpu_ns_per_message: Option<f64>,
     },
-    /// Cannot be measured here, and why.
+    /// The reason that this machine cannot measure it.
     Unavailable(String),
 }
 
@@ -92,16 +92,16 @@ pub(crate) fn not_installed(program: &str, remedy: &str) -> String {
 pub(crate) struct Samples {
     pub(crate) values: Vec<f64>,
     pub(crate) cpu_ns_per_message: Vec<f64>,
-    /// Why there are no values, or fewer than there should be.
+    /// The reason that there are no values, or fewer than there should be.
     pub(crate) no_value: Option<NoValue>,
 }
 
-/// Why a case has no value.
+/// The reason that a case has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoValue {
     /// This machine does not have it.
     Unavailable(String),
-    /// It should have worked.
+    /// A failure of something that is installed.
     Failed(String),
 }
 
@@ -130,7 +130,8 @@ impl Samples {
     }
 }
 
-/// Runs all cases in turn, as often as the bench says. One that failed or is absent is not tried again. `progress` hears what comes.
+/// Runs all cases in turn, `bench.runs` times. A case that failed or is absent is not tried again. `progress` is called before each
+/// run.
 pub(crate) fn interleave(cases: &[&dyn Case], bench: &Bench, mut progress: impl FnMut(usize, &str)) -> Vec<Samples> {
     let mut samples = vec![Samples::default(); cases.len()];
     for run in 0..bench.runs {
@@ -144,15 +145,15 @@ pub(crate) fn interleave(cases: &[&dyn Case], bench: &Bench, mut progress: impl 
     samples
 }
 
-/// What a pair of workers measures over a path: half a round trip, bandwidth or message rate.
+/// A measurement of a pair of workers over a path: half a round trip, bandwidth or message rate.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkCase {
     name: String,
     task: Task,
     quantity: Quantity,
-    /// The hosts that its sides are on, if not both on this one.
+    /// The hosts of its sides, if not both are on this one.
     two_hosts: Option<TwoHosts>,
-    /// How much longer than usual it is measured.
+    /// The factor by which it is measured longer than usual.
     time_factor: u32,
 }
 
@@ -161,11 +162,11 @@ pub(crate) struct LinkCase {
 struct TwoHosts {
     host_pairs: Rc<HostPairs>,
     between: WireSpec,
-    /// So many pairs at once, by turns in either direction.
+    /// The number of pairs at once, in opposite directions by turns.
     pairs: usize,
 }
 
-/// What is taken from what a pair found.
+/// The number that is taken from the results of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quantity {
     HalfRtt,
@@ -222,42 +223,42 @@ impl LinkCase {
         Self::new(name, Task::plain(path, wait, Work::First { size }), Quantity::First)
     }
 
-    /// The same with each side in namespaces of its own.
+    /// Gives each side namespaces of its own.
     pub(crate) fn isolated(mut self) -> Self {
         self.name.push_str(".isolated");
         self.task.isolated = true;
         self
     }
 
-    /// The same with both sides on one CPU.
+    /// Puts both sides on one CPU.
     pub(crate) fn on_one_cpu(mut self) -> Self {
         self.name.push_str(".one_cpu");
         self.task.one_cpu = true;
         self
     }
 
-    /// The same with an option that this path understands.
+    /// Adds an option that this path understands.
     pub(crate) fn with_option(mut self, name: &str, value: &str) -> Self {
         self.name.push_str(&format!(".{name}={value}"));
         self.task.setup.options.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// The same from one host to another.
+    /// Puts the sides on two hosts.
     pub(crate) fn between(mut self, host_pairs: &Rc<HostPairs>, between: WireSpec) -> Self {
         self.name.push_str(&format!(".{}", between.name));
         self.two_hosts = Some(TwoHosts { host_pairs: Rc::clone(host_pairs), between, pairs: 1 });
         self
     }
 
-    /// CPU time by what was carried, in place of what was carried by time.
+    /// Measures CPU time per byte in place of bytes per time.
     pub(crate) fn cpu(mut self) -> Self {
         self.name = self.name.replace(".bandwidth.", ".cpu_per_gb.");
         self.quantity = Quantity::Cpu;
         self
     }
 
-    /// So many pairs at once between two hosts, by turns in either direction: what all of them carry.
+    /// Measures the bytes of `pairs` pairs at once between two hosts, in opposite directions by turns.
     pub(crate) fn aggregate(mut self, pairs: usize) -> Self {
         self.name.push_str(&format!(".{pairs}pairs"));
         if let Some(two_hosts) = &mut self.two_hosts {
@@ -267,13 +268,13 @@ impl LinkCase {
         self
     }
 
-    /// The same, measured so many times longer than usual: for what takes long to become steady.
+    /// Measures `times` times longer than usual, because some paths take long to become steady.
     pub(crate) const fn with_time_factor(mut self, times: u32) -> Self {
         self.time_factor = times;
         self
     }
 
-    /// What its pairs found; an error within says why this machine has no such thing.
+    /// Returns the results of its pairs; the inner error is the reason that this machine cannot measure it.
     fn measure(&self, bench: &Bench) -> Result<Result<Vec<PairResult>, String>> {
         let bench = &Bench { budget: bench.budget * self.time_factor, ..bench.clone() };
         let Some(TwoHosts { host_pairs, between, pairs }) = &self.two_hosts else {
@@ -293,7 +294,7 @@ impl LinkCase {
         found.map(Ok)
     }
 
-    /// The number that is wanted.
+    /// Returns the number that is wanted.
     fn value(&self, all: &[PairResult]) -> Result<f64> {
         let found = all.first().context("one pair gives one result")?;
         let size = self.task.work.size() as f64;
@@ -311,7 +312,7 @@ impl LinkCase {
         })
     }
 
-    /// Whether the path can do this at all.
+    /// Returns true if the path can do this.
     pub(crate) fn is_supported(&self) -> bool {
         let knows = |option: &String| self.task.path.options().contains(&option.as_str());
         self.task.path.supports(self.task.work, self.task.setup.wait) && self.task.setup.options.keys().all(knows)

@@ -27,7 +27,7 @@ use crate::worker;
 
 /// Measures how fast messages go between processes, beside what they can be compared with.
 ///
-/// Both ends are processes of their own, each pinned to its core. What is compared is measured in turns in one run; values are
+/// Both ends are processes of their own, each pinned to its core. Cases that are compared run in turns in one run; values are
 /// medians over the runs. Nothing here decides whether a figure is good enough.
 ///
 /// Results go to standard output: a table, or with `--json -` one JSON object a line. Exit status: 0 all measured, 1 something
@@ -61,14 +61,14 @@ enum Verb {
     },
 }
 
-/// What every measurement can be told.
+/// Options of every measurement.
 #[derive(Args)]
 struct CommonArgs {
     /// Write JSON objects, one a line, to this file; `-` for standard output, which then has no table.
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
 
-    /// Short runs, and fewer of them: to see that it works, not to quote.
+    /// Fewer and shorter runs, to see that it works. Do not quote their results.
     #[arg(long)]
     quick: bool,
 
@@ -113,9 +113,9 @@ struct FiguresArgs {
     common: CommonArgs,
 }
 
-/// What Isthmus is compared with: copies, cache lines, sockets, pipes, process_vm_readv, UCX, MPIs.
+/// Cases that Isthmus is compared with: copies, cache lines, sockets, pipes, process_vm_readv, UCX, MPIs.
 ///
-/// What is not installed on this machine has no value, and its row says why.
+/// A program that is not installed has no value, and the reason stands below the table.
 #[derive(Args)]
 struct BaselinesArgs {
     /// Only the baseline of this name, or all that begin with it and a dot; may be given several times.
@@ -164,7 +164,7 @@ struct PathsArgs {
     common: CommonArgs,
 }
 
-/// Bare frames between two hosts: what a link can do, by the system calls of the daemon and without any protocol.
+/// Bare frames between two hosts: the speed of a link, by the system calls of the daemon and without any protocol.
 ///
 /// Two hosts are made on this machine (network namespaces, which need root), with a veth pair between them. Frames go one way,
 /// with a window of them under way, and there and back one by one. Bandwidth counts whole frames, from the Ethernet header on.
@@ -186,7 +186,7 @@ struct RawArgs {
     #[arg(long, value_name = "BYTES", value_parser = size)]
     size: Option<usize>,
 
-    /// Look without a pause [default: both ways to wait].
+    /// Poll without a pause [default: both ways to wait].
     #[arg(long, conflicts_with = "sleep")]
     poll: bool,
 
@@ -198,7 +198,7 @@ struct RawArgs {
     common: CommonArgs,
 }
 
-/// What `--cpus` gives. (A type of its own, as clap takes a plain `Vec` for an option that may be repeated.)
+/// The value of `--cpus`. (A type of its own, because clap takes a plain `Vec` for an option that may be repeated.)
 #[derive(Clone)]
 struct Cpus(Vec<usize>);
 
@@ -295,7 +295,7 @@ impl RawArgs {
     }
 }
 
-/// Measures what stands alone, in turns, and prints all of it.
+/// Measures cases that stand alone, in turns, and prints all of them.
 fn measure_alone(cases: &[&dyn Case], bench: &Bench, machine: &Machine, output: &mut Output) -> Result<Ended> {
     let samples = interleave(cases, bench, |run, name| progress(&format!("run {} of {}: {name}", run + 1, bench.runs)));
     progress("");

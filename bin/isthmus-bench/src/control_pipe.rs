@@ -1,7 +1,7 @@
 //! A socket on which two of our processes exchange short messages and file descriptors while nothing is being measured.
 //!
 //! `SOCK_SEQPACKET`, one message a packet. A worker has two: one to the program that started it, and one to the other side
-//! of its pair, by which the sides tell each other where they are and how much to do next.
+//! of its pair, by which the sides exchange their addresses and the amount of the next step.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -33,7 +33,7 @@ impl ControlPipe {
         Ok((Self(a), Self(b)))
     }
 
-    /// The end that somebody else made.
+    /// An end that was made elsewhere.
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }

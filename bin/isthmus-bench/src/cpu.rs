@@ -1,4 +1,4 @@
-//! CPU time of other processes, as the kernel tells it: now, and within a time that is known only afterwards.
+//! CPU time of other processes, as the kernel reports it: now, and within a time that is known only afterwards.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,12 +23,12 @@ pub(crate) fn now_ns() -> u64 {
     (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned() // Positive since the machine was started.
 }
 
-/// What processes used by when: times, and CPU time until then, both in nanoseconds.
+/// The CPU time of processes: pairs of a time and the CPU time until then, both in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CpuUsage(Vec<(u64, u64)>);
 
 impl CpuUsage {
-    /// Does something, and looks at these processes meanwhile.
+    /// Calls `act` and samples these processes meanwhile.
     pub(crate) fn record<T>(processes: &[u32], act: impl FnOnce() -> Result<T>) -> Result<(T, Self)> {
         let is_over = AtomicBool::new(false);
         scope(|scope| {

@@ -19,19 +19,19 @@ use crate::pin;
 /// How long it may take to get ready, and to end.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Running and ready; told to end when dropped.
+/// A daemon that is ready. Dropping it ends it.
 #[derive(Debug)]
 pub struct PrivateDaemon {
     child: Child,
     socket: PathBuf,
 }
 
-/// What a daemon is to be.
+/// The configuration and place of a daemon.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan<'a> {
-    /// Its configuration besides where it is.
+    /// The configuration, without the paths.
     pub(crate) config: &'a str,
-    /// On which host, if not on this one.
+    /// The host, if it is not this one.
     pub(crate) host: Option<&'a Host>,
     /// The CPUs that it may use; all, if none is named.
     pub(crate) cpus: &'a [usize],
@@ -102,8 +102,8 @@ impl PrivateDaemon {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.context("cannot wait for isthmusd")?,
             };
-            let (told, ended) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
-            if told {
+            let (is_ready, ended) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+            if is_ready {
                 let mut packet = [0; 4096];
                 let bytes = notify.recv(&mut packet).context("cannot hear isthmusd")?;
                 if packet[..bytes].split(|&byte| byte == b'\n').any(|line| line == b"READY=1") {
@@ -143,14 +143,14 @@ impl PrivateDaemon {
 impl Drop for PrivateDaemon {
     fn drop(&mut self) {
         if self.stop().is_err() {
-            // It may have ended by itself.
+            // It may have ended already.
             let _: std::io::Result<()> = self.child.kill();
         }
         let _: std::io::Result<_> = self.child.wait();
     }
 }
 
-/// Why there can be none, if there can be none.
+/// Returns the reason that no daemon can be started, if there is one.
 pub(crate) fn unavailable_reason() -> Option<String> {
     program().err().map(|error| format!("{error:#}"))
 }

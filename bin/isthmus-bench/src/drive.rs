@@ -1,7 +1,7 @@
-//! The measurements themselves: what both sides of a pair do over a link, whatever it is made of.
+//! The measurements themselves: the work of both sides of a pair over any kind of link.
 //!
-//! Work goes in steps. The leading side says over the control pipe how much the next step is, both do it over the link, and the
-//! leading side looks at its clock. First a step with a known content, which is compared; then steps that double until they are long
+//! Work goes in steps. The leading side sends the size of the next step over the control pipe, both sides do it over the link,
+//! and the leading side reads its clock. First a step with a known content, which is compared; then steps that double until they are long
 //! enough to tell the speed, and warm everything up; then the measured ones, which fill the budget.
 
 use std::thread::sleep;
@@ -17,12 +17,12 @@ use crate::path::Link;
 use crate::pool::{self, Pool};
 use crate::stats::{Latencies, median};
 
-/// A ping-pong's half round trip is the median over so many batches.
+/// The number of batches. A ping-pong's half round trip is the median over them.
 pub(crate) const BATCHES: u64 = 40;
 /// Round trips that are timed one by one, for percentiles.
 const SINGLE_ROUND_TRIPS_MAX: u64 = 200_000;
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Step {
     /// Round trips, or messages of a stream; 0 ends the work.
@@ -218,7 +218,7 @@ fn stream_in<L: Link>(link: &mut L, control_pipe: &ControlPipe, size: usize, buf
     }
 }
 
-/// Repeats with twice as many until it takes `min_time`; says how many nanoseconds one takes.
+/// Repeats with twice as many until it takes `min_time`; returns the nanoseconds of one.
 pub(crate) fn calibrate(min_time: Duration, most: u64, mut time: impl FnMut(u64) -> Result<Duration>) -> Result<f64> {
     let mut count = 1;
     loop {
@@ -230,7 +230,7 @@ pub(crate) fn calibrate(min_time: Duration, most: u64, mut time: impl FnMut(u64)
     }
 }
 
-/// Says what comes next, and waits until the other side has understood and is about to begin.
+/// Sends the next step, and waits until the other side is about to begin it.
 pub(crate) fn announce(control_pipe: &ControlPipe, count: u64, kind: Kind) -> Result<()> {
     let step = Step { count, kind };
     control_pipe.send(&step)?;

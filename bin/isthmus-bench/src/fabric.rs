@@ -1,12 +1,12 @@
-//! MPIs of the system: what their programs reach on the provider for libfabric, and on what the same MPI has without it.
+//! MPIs of the system: their programs on the provider for libfabric, and on the transports that the same MPI has without it.
 //!
 //! ```text
 //!   installation ─ which MPIs there may be, where they are, and the variables that leave each one transport and no other
-//!   system_mpi ─── what all jobs share: programs compiled once for each MPI, a daemon, a folder that goes with them
+//!   system_mpi ─── shared by all jobs: programs compiled once for each MPI, a daemon, a folder that goes with them
 //!   launch ─────── a launcher with its ranks, on this machine or on two hosts (`two_hosts`)
 //!   ranks ──────── cases: half a round trip, a stream, more ranks than processors        (program.c)
 //!   rows ───────── the rows of this capability
-//!   hpcc ───────── cases: what HPC Challenge says of itself
+//!   hpcc ───────── cases: the figures of HPC Challenge
 //! ```
 //!
 //! The programs that ranks run are pinned by the job, rank by rank, and not by the MPI.

@@ -1,7 +1,7 @@
-//! Two hosts on this machine with a wire between them, and a daemon on each: what all measurements from host to host run on.
+//! Two hosts on this machine with a wire between them and a daemon on each, for all measurements from host to host.
 //!
 //! ```text
-//!   HostPairs ── the last few, so that runs in turns need not make them anew
+//!   HostPairs ── the last few, so that runs in turns do not make them again
 //!     └─ HostPair ─┬─ Testbed ── host a ══ wire ══ host b        (isthmus-netns: network namespaces)
 //!                  ├─ isthmusd on a, isthmusd on b             when a path needs them
 //!                  └─ TempFolder ── their sockets; gone with us, however we end
@@ -24,21 +24,21 @@ use crate::pair::{Bench, PairPlan, PairResult, SidePlacement, Task};
 use crate::path::Path;
 use crate::temp_folder::TempFolder;
 
-/// What is between two hosts.
+/// The wire between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WireSpec {
-    /// As it stands in the names of cases.
+    /// The name in the names of cases.
     pub(crate) name: &'static str,
     pub(crate) mtu: u32,
     /// Whether the pieces of up to 64 KB that TCP and UDP hand over may cross whole.
     pub(crate) offloads: bool,
     /// A wire through user space; none for a veth pair.
     pub(crate) conditions: Option<Impairments>,
-    /// What carries the frames of the daemons.
+    /// The carrier of the frames of the daemons.
     pub(crate) link_kind: LinkKind,
 }
 
-/// What carries the frames of the daemons.
+/// The carrier of the frames of the daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkKind {
     /// Packet sockets.
@@ -51,7 +51,7 @@ pub(crate) enum LinkKind {
 const ETHERNET: usize = 14;
 /// Bytes of the headers of IPv4 and UDP.
 const DATAGRAM: usize = 28;
-/// What a frame with data has before them, its Ethernet header included (PULL_REPLY).
+/// Bytes of a frame with data before the data, its Ethernet header included (PULL_REPLY).
 const PULL_REPLY_HEAD_BYTES: usize = 32;
 /// Octets of a frame on the line that no host sees: preamble, check sequence, gap.
 const LINE_OVERHEAD_BYTES: usize = isthmus_netns::impairment::LINE_OVERHEAD_BYTES as usize;
@@ -65,7 +65,7 @@ impl WireSpec {
         }
     }
 
-    /// What its line can carry of long messages, in bytes each second; none if it has no rate.
+    /// The bytes of long messages that its line carries each second; none if it has no rate.
     pub(crate) fn payload_max(&self) -> Option<f64> {
         let rate = self.conditions?.rate_bits?;
         let frame = self.frame_bytes();
@@ -77,11 +77,11 @@ impl WireSpec {
 #[derive(Debug, Default)]
 pub(crate) struct HostPairs(RefCell<Vec<Rc<HostPair>>>);
 
-/// So many stay: a row compares two at most.
+/// The number of pairs that stay: a row compares at most two.
 const HOST_PAIRS_MAX: usize = 2;
 
 impl HostPairs {
-    /// The pair for this wire, made if it is not there; an error within says why this machine cannot have any.
+    /// Returns the pair for this wire, and makes it if it is not there. The inner error is the reason that this machine cannot.
     pub(crate) fn on(&self, between: &WireSpec) -> Result<Result<Rc<HostPair>, String>> {
         let mut host_pairs = self.0.borrow_mut();
         if let Some(at) = host_pairs.iter().position(|pair| pair.between == *between) {
@@ -101,7 +101,7 @@ impl HostPairs {
         Ok(Ok(pair))
     }
 
-    /// Something went wrong on it: the next run has a new one.
+    /// Drops a pair after a failure, so that the next run has a new one.
     pub(crate) fn forget(&self, between: &WireSpec) {
         self.0.borrow_mut().retain(|pair| pair.between != *between);
     }
@@ -117,7 +117,7 @@ pub(crate) struct HostPair {
     folder: TempFolder,
 }
 
-/// Where a host is, for those who start programs there themselves.
+/// The place of a host, for code that starts programs there itself.
 #[derive(Clone, Debug)]
 pub(crate) struct HostSite {
     pub(crate) name: String,
@@ -151,7 +151,7 @@ impl HostPair {
     fn daemons(&self, bench: &Bench) -> Result<&[PrivateDaemon; 2]> {
         if self.daemons.get().is_none() {
             let daemons = [self.daemon(bench, 0)?, self.daemon(bench, 1)?];
-            // Nobody else sets it: a case is measured by one thread.
+            // No other thread sets it: one thread measures all cases.
             self.daemons.get_or_init(|| daemons);
         }
         self.daemons.get().context("they were started")
@@ -168,7 +168,7 @@ impl HostPair {
         }))
     }
 
-    /// A folder that is gone when the pair of hosts is.
+    /// The folder of the pair, which is removed with it.
     pub(crate) fn folder(&self) -> &FilePath {
         self.folder.path()
     }
@@ -183,8 +183,8 @@ impl HostPair {
             .with_context(|| format!("on host {}", own.host.name()))
     }
 
-    /// Runs so many pairs at the same time, one side on either host; `opposite` ones by turns from a to b and from b to a.
-    /// CPU time of the daemons is part of what each found.
+    /// Runs `pairs` pairs at the same time, one side on either host; `opposite` ones by turns from a to b and from b to a.
+    /// CPU time of the daemons is part of their results.
     pub(crate) fn pairs(&self, bench: &Bench, task: &Task, pairs: usize, opposite: bool) -> Result<Vec<PairResult>> {
         let has_daemons = task.path.needs_host_daemons();
         let daemons = if has_daemons { Some(self.daemons(bench)?) } else { None };
@@ -215,7 +215,7 @@ impl HostPair {
     }
 }
 
-/// Why MX between hosts cannot be measured with this installation, if it cannot.
+/// Returns the reason that this installation cannot measure a path between hosts, if there is one.
 pub(crate) fn unavailable_reason(path: Path) -> Option<String> {
     if path.needs_host_daemons() { daemon::unavailable_reason() } else { None }
 }

@@ -1,4 +1,4 @@
-//! What the two sides of a pair are told to do, and what they answer: the messages between this program and its workers.
+//! The jobs of the two sides of a pair and their results: the messages between this program and its workers.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::stats::Recorded;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
-    /// Looks again and again, and never gives its CPU away.
+    /// Polls without a pause, and never yields its CPU.
     Poll,
     /// Sleeps in the kernel until it is woken.
     Sleep,
 }
 
 impl Wait {
-    /// As it stands in names and in JSON.
+    /// The name in names of cases and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
@@ -28,7 +28,7 @@ impl Wait {
     }
 }
 
-/// The two sides: one decides how much is done and holds the clock, the other answers.
+/// The two sides. The leading one chooses the amount of work and reads the clock; the following one replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Side {
@@ -42,7 +42,7 @@ pub(crate) struct Setup {
     pub(crate) wait: Wait,
     /// The longest message that will be sent.
     pub(crate) size_max: usize,
-    /// What only one path understands, by name: a path refuses what it does not know.
+    /// Options of one path, by name. A path refuses an option that it does not know.
     #[serde(default)]
     pub(crate) options: BTreeMap<String, String>,
 }
@@ -53,14 +53,14 @@ pub(crate) struct Setup {
 pub(crate) enum Buffers {
     /// A few buffers, sent and filled again and again, as osu_bw and perftest do: not written to in between.
     Warm,
-    /// The same, but the sender writes the whole buffer before each send, so that its lines are dirty in its core.
+    /// As `Warm`, but the sender writes the whole buffer before each send, so that its lines are dirty in its core.
     Rewritten,
     /// Each message from a buffer, and into a buffer, that was never used before. They have been written to once: page
     /// faults are not part of what is measured.
     Cold,
 }
 
-/// What is measured between the two sides.
+/// The work that is measured between the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Work {
@@ -72,9 +72,9 @@ pub(crate) enum Work {
     Open,
     /// The first message of a new connection, there and back.
     First { size: usize },
-    /// Connected, and nothing to say for so long, each side waiting for the other.
+    /// Connected without a message for `ms` milliseconds, each side waiting for the other.
     Idle { ms: u64 },
-    /// A message there and back, with so many receives posted and so many messages unexpected on each side, and with none.
+    /// A message there and back, with `depth` receives posted and `depth` messages unexpected on each side, and with none.
     Match { depth: u32 },
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Job {
     pub(crate) cpus: Vec<usize>,
     /// How long the measured part may take.
     pub(crate) budget_ms: u64,
-    /// Stay connected when the work is done, until told to part.
+    /// Stay connected after the work until the order to part.
     pub(crate) hold: bool,
 }
 
@@ -122,7 +122,7 @@ pub(crate) enum WorkerMessage {
     Failed(String),
 }
 
-/// What one side found.
+/// The results of one side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SideResult {
     /// How long this side took to open the path.
@@ -142,13 +142,13 @@ pub(crate) struct SideResult {
     /// When the measured part was over, by the clock of [`crate::cpu::now_ns`]; only of paths that say it.
     #[serde(default)]
     pub(crate) ended_ns: Option<u64>,
-    /// Matching: half round trips in nanoseconds, by what lay before the message.
+    /// Matching: half round trips in nanoseconds, by the length of the queues.
     #[serde(default)]
     pub(crate) matching: Option<Matching>,
 }
 
-/// Half round trips in nanoseconds: where receives name their message exactly, and where they leave some of it open; with
-/// nothing before it, and with as much as there was to be.
+/// Half round trips in nanoseconds: with receives that name their message exactly, and with masked ones; with empty queues, and
+/// with full ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Matching {
     pub(crate) exact_empty_ns: f64,

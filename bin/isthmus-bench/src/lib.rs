@@ -1,4 +1,4 @@
-//! `isthmus-bench`: how fast messages go between two processes, beside everything they could be compared with.
+//! `isthmus-bench`: the speed of messages between two processes, beside other ways between them.
 //!
 //! ```text
 //! cli ─▶ figures ──▶ case, baseline ─┐            report (JSON lines, tables)
@@ -10,11 +10,11 @@
 //! demo (isthmus try) ─▶ the same
 //! ```
 //!
-//! Both ends are always processes of their own, on different cores; what is compared is measured in turns in the same run. It
-//! never decides whether a target is met.
+//! Both ends are always processes of their own, on different cores. Cases that are compared run in turns in the same run. The
+//! program never decides whether a target is met.
 //!
-//! A library for the sake of `isthmus try`, which shows the same measurements to people: see [`demo`]; and of measurements that other
-//! programs make and tell in the same form: see [`result_table`].
+//! The crate is also a library: for `isthmus try`, which shows the same measurements to people ([`demo`]), and for programs that
+//! report measurements of their own in the same form ([`result_table`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a figure was measured on, so that it can be held against another run: printed with each of them.
+//! The machine that figures were measured on, for comparison with other runs.
 
 use serde::Serialize;
 
@@ -24,9 +24,9 @@ pub(crate) struct Machine {
     pub(crate) load: String,
     /// The CPUs that sides are pinned to, in order.
     pub(crate) pinned: String,
-    /// The same of two hosts, with their daemons.
+    /// The CPUs of two hosts and of their daemons.
     pub(crate) cpu_placement: String,
-    /// What guests ran the measured programs, where guests did.
+    /// The guests that ran the measured programs, if guests did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) guests: Option<String>,
     /// This program's version.
@@ -40,7 +40,7 @@ impl Machine {
         Self::pinned(placement.list(), host_cpus.describe(), None)
     }
 
-    /// The same, where guests run the measured programs and nothing is pinned.
+    /// Describes a machine with guests that run the measured programs, where nothing is pinned.
     pub(crate) fn for_guests(guests: String) -> Self {
         Self::pinned("none".to_owned(), "free".to_owned(), Some(guests))
     }
@@ -85,7 +85,7 @@ impl Machine {
     }
 }
 
-/// What cannot be read is empty: a figure is still worth having on a machine that hides its /proc.
+/// Returns the text of a file; empty if it cannot be read, because a figure is useful on a machine without /proc, too.
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }

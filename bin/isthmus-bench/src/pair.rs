@@ -27,11 +27,11 @@ use crate::job::{Job, Setup, Side, SideResult, Work, WorkerMessage, WorkerOrder}
 use crate::path::Path;
 use crate::pin::Placement;
 
-/// What all measurements of one run of this program have in common.
+/// The settings of all measurements of one run of this program.
 #[derive(Clone, Debug)]
 pub(crate) struct Bench {
     pub(crate) placement: Placement,
-    /// The same for two hosts.
+    /// The CPUs of two hosts.
     pub(crate) host_cpus: HostCpus,
     /// How long the measured part of one run may take.
     pub(crate) budget: Duration,
@@ -45,7 +45,7 @@ pub(crate) struct Bench {
     pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
-/// What a pair is to do.
+/// The task of a pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) path: Path,
@@ -65,7 +65,7 @@ impl Task {
     }
 }
 
-/// Where a side of a pair is, if not in the middle of this machine: on which host, and on which CPUs.
+/// The host and the CPUs of a side of a pair, if it is not in the host namespaces of this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct SidePlacement {
     pub(crate) host: Host,
@@ -74,14 +74,14 @@ pub(crate) struct SidePlacement {
     pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
-/// A pair that is to be started: what it is to do, and where its sides are, the leading one first.
+/// A pair that is to be started: its task, and the places of its sides, the leading one first.
 #[derive(Clone, Debug)]
 pub(crate) struct PairPlan {
     pub(crate) task: Task,
     pub(crate) sides: [SidePlacement; 2],
 }
 
-/// What both sides found.
+/// The results of both sides.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PairResult {
     pub(crate) lead: SideResult,
@@ -103,7 +103,7 @@ impl PairResult {
         }
     }
 
-    /// When the measured part began and ended, where that is known.
+    /// The begin and the end of the measured part, if they are known.
     pub(crate) fn interval_ns(&self) -> Option<(u64, u64)> {
         let took = match (self.lead.elapsed_ns, self.lead.half_rtt_ns) {
             (Some(ns), _) => ns,
@@ -124,12 +124,12 @@ impl Bench {
         self.pairs(task, 1)?.pop().context("one pair gives one result")
     }
 
-    /// Runs so many pairs at the same time, with the same task.
+    /// Runs `pairs` pairs at the same time, with the same task.
     pub(crate) fn pairs(&self, task: &Task, pairs: usize) -> Result<Vec<PairResult>> {
         Ok(self.run_pairs_watched(task, pairs, |_| Ok(()))?.0)
     }
 
-    /// The same; `watch` is called with the workers' process ids when all have begun.
+    /// Runs pairs as [`Self::pairs`] does; `watch` is called with the workers' process ids when all have begun.
     pub(crate) fn run_pairs_watched<T>(
         &self,
         task: &Task,
@@ -227,13 +227,13 @@ impl Bench {
         Ok((found, watched))
     }
 
-    /// When to give up waiting from now on: a loaded machine may be slow, a worker that spins for ever must end.
+    /// The end of waiting from now on: a loaded machine may be slow, but a worker that spins for ever must end.
     fn deadline(&self) -> Instant {
         Instant::now() + Duration::from_secs(20) + self.budget * 20
     }
 }
 
-/// A process that is killed when nobody waits for it any more.
+/// A process that is killed when the value is dropped.
 struct Worker {
     side: Side,
     child: Child,
@@ -285,7 +285,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended by itself, which is not an error; nor is there anything to do about any other.
+        // It may have ended already. Other errors are ignored, because nothing is left to do.
         let _: io::Result<()> = self.child.kill();
         let _: io::Result<_> = self.child.wait();
     }

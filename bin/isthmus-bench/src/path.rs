@@ -34,13 +34,13 @@ use crate::pool::Pool;
 
 /// One side of a path that is open, but not yet connected to the other side.
 pub(crate) trait Transport: Sized {
-    /// What it becomes.
+    /// The connected path.
     type Link: Link;
 
     /// Does what can be done alone: attaches, opens an endpoint. Its time is reported as `open_ns`.
     fn open(setup: &Setup) -> Result<Self>;
 
-    /// Finds the other side, by what both say to each other over `control_pipe`. Both sides call it at about the same time.
+    /// Connects to the other side; both exchange their addresses over `control_pipe`. Both call it at about the same time.
     fn connect(self, side: Side, control_pipe: &ControlPipe) -> Result<Self::Link>;
 }
 
@@ -88,14 +88,14 @@ pub enum Path {
     Pipe,
     /// Two eventfds: no data, only a bare sleep and wake. Ping-pong of 8 bytes only.
     Eventfd,
-    /// process_vm_readv: the receiver copies out of the sender's memory, told where by a socket. Streams only.
+    /// process_vm_readv: the receiver copies out of the sender's memory, at addresses sent over a socket. Streams only.
     Cma,
     /// One shared ring of 1 MiB in each direction, without a protocol.
     Ring,
     /// Bare frames by packet sockets, without a protocol: between hosts only.
     #[value(skip)]
     Raw,
-    /// The same frames as datagrams.
+    /// Bare frames as UDP datagrams.
     #[value(skip)]
     RawUdp,
 }
@@ -107,7 +107,7 @@ impl Path {
     /// The paths of a sweep that names none.
     pub(crate) const USUAL: [Self; 5] = [Self::Isthmus, Self::Mx, Self::Tcp, Self::Unix, Self::Pipe];
 
-    /// As it stands in names and in JSON.
+    /// The name in names of cases and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Isthmus => "isthmus",
@@ -124,7 +124,7 @@ impl Path {
         }
     }
 
-    /// Whether this kind of work means something on this path.
+    /// Returns true if this path does this kind of work.
     pub(crate) const fn supports(self, work: Work, wait: Wait) -> bool {
         match self {
             Self::Mx => matches!(work, Work::PingPong { .. } | Work::Stream { .. } | Work::Match { .. }),
@@ -140,8 +140,8 @@ impl Path {
         }
     }
 
-    /// The options in [`Setup::options`] that it understands. `idle_peers` is how many peers that never say anything the
-    /// following side has besides the one it talks to; a path that knows it gets a row.
+    /// The options in [`Setup::options`] that it understands. `idle_peers` is the number of silent peers that the following side
+    /// has besides the leading one; a path that knows it gets a row.
     pub(crate) const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Isthmus => &[isthmus::IDLE_PEERS],
@@ -164,7 +164,7 @@ impl Path {
         }
     }
 
-    /// Why this installation cannot measure it, if it cannot.
+    /// The reason that this installation cannot measure it, if there is one.
     pub fn unavailable_reason(self) -> Option<String> {
         match self {
             Self::Mx => mx::path::unavailable_reason(),
@@ -187,7 +187,7 @@ impl Path {
         mx::wire::host_config(link_kind, own, other)
     }
 
-    /// Processes besides the workers whose CPU time is this path's as well: a daemon.
+    /// Processes besides the workers that spend CPU time for this path: a daemon.
     pub(crate) fn server_processes(self) -> Result<Vec<u32>> {
         if self.is_ours() { Ok(vec![isthmus::daemon()?]) } else { Ok(Vec::new()) }
     }

@@ -1,5 +1,5 @@
-//! Two charts side by side as an SVG picture, both axes logarithmic: latency and bandwidth by size, one line for each path and way
-//! to wait; or whatever else.
+//! Two charts side by side as an SVG picture, both axes logarithmic: latency and bandwidth by size with one line for each path and
+//! way to wait, or other lines.
 
 use std::collections::BTreeMap;
 
@@ -26,9 +26,9 @@ const COLOURS: [RGBColor; 8] = [
 /// One chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What goes up, with its unit.
+    /// The quantity that goes up, with its unit.
     pub title: String,
-    /// What goes across, with its unit.
+    /// The quantity that goes across, with its unit.
     pub across: &'static str,
     /// From the first to the last in the legend.
     pub lines: Vec<Line>,
@@ -37,13 +37,13 @@ pub struct Chart {
 /// A line of a chart.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What it is called.
+    /// The name in the legend.
     pub label: String,
-    /// Which colour: lines that belong together have the same.
+    /// The number of the colour; lines that belong together have the same.
     pub colour: usize,
     /// Thick with full dots, or thin with rings.
     pub is_thick: bool,
-    /// Across and up. What cannot stand on a logarithmic axis is left out.
+    /// Across and up. Points that have no place on a logarithmic axis are left out.
     pub points: Vec<(f64, f64)>,
 }
 

@@ -12,7 +12,7 @@ const COLD_BYTES_MAX: usize = 128 << 20;
 /// Allocations from here on are always fresh pages: beyond the largest threshold that glibc's malloc grows to.
 const FRESH_BYTES_MIN: usize = 64 << 20;
 
-/// Buffers of one size for so many messages, in one allocation.
+/// Buffers of one size for a number of messages, in one allocation.
 #[derive(Debug)]
 pub(crate) struct Pool {
     bytes: Vec<u8>,
@@ -52,7 +52,7 @@ impl Pool {
         self.messages
     }
 
-    /// Message `n` lies in slot `n % slots`: so many can be under way at once.
+    /// The number of messages that can be under way at once. Message `n` lies in slot `n % slots`.
     pub(crate) fn slots(&self) -> u64 {
         self.slots
     }
@@ -96,7 +96,7 @@ impl Pool {
     }
 }
 
-/// Fills a message with bytes that tell their position, modulo 251: a piece that is missing, doubled or moved shows.
+/// Fills a message with bytes that depend on their position, modulo 251, so that a missing, doubled or moved part is found.
 pub(crate) fn write_pattern(message: &mut [u8]) {
     for (position, byte) in message.iter_mut().enumerate() {
         *byte = pattern(position);
@@ -108,7 +108,7 @@ pub(crate) fn holds_pattern(message: &[u8]) -> bool {
     message.iter().enumerate().all(|(position, &byte)| byte == pattern(position))
 }
 
-/// Never 0 at the start, as an eventfd would not wake anybody by 0.
+/// Never 0 at the start, because a count of 0 does not wake the reader of an eventfd.
 const fn pattern(position: usize) -> u8 {
     (position % 251) as u8 + 1
 }

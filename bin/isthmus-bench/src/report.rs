@@ -1,4 +1,4 @@
-//! How results are told: a JSON object a line for programs, a table for people, progress for the impatient.
+//! Output of results: JSON objects, one a line, for programs; a table and progress for people.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write, stderr, stdout};
@@ -160,7 +160,7 @@ impl Figure {
     }
 }
 
-/// `None` unless both are known and the second is not 0.
+/// Returns a ratio; `None` unless both are known and the second is not 0.
 pub(crate) fn ratio(value: Option<f64>, baseline: Option<f64>) -> Option<f64> {
     let (value, baseline) = value.zip(baseline)?;
     (baseline != 0.0).then_some(value / baseline)
@@ -173,7 +173,7 @@ fn why(samples: &Samples) -> Option<String> {
     })
 }
 
-/// More digits than any of this is exact to, and fewer than a reader stumbles over.
+/// Rounds to six digits, which is more than the measurements are exact to.
 pub(crate) fn six_digits<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
     let short = value.map(|value| format!("{value:.5e}").parse().unwrap_or(value));
     short.serialize(serializer)
@@ -201,7 +201,7 @@ impl Output {
         Ok(output)
     }
 
-    /// Writes one line of JSON now, so that a run which is broken off leaves what it had.
+    /// Writes one line of JSON now, so that an interrupted run leaves its results.
     pub(crate) fn line<T: Serialize>(&mut self, result: &T) -> Result<()> {
         let Some(writer) = &mut self.json else { return Ok(()) };
         let line = serde_json::to_string(result).context("cannot write a result as JSON")?;
@@ -221,7 +221,7 @@ impl Output {
 pub(crate) fn progress(text: &str) {
     let mut stderr = stderr();
     if stderr.is_terminal() {
-        // Nobody looks at the progress if it cannot be written.
+        // Progress that cannot be written is not needed.
         let _: io::Result<()> = write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush());
     }
 }

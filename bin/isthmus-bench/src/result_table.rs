@@ -1,4 +1,4 @@
-//! Figures that another program measures, told as `isthmus-bench figures` tells its own: lines of JSON, a table, plots.
+//! Figures that another program measures, in the form of `isthmus-bench figures`: lines of JSON, a table, plots.
 //!
 //! ```no_run
 //! use isthmus_bench::result_table::{Row, Runs, ResultTable, Unit};
@@ -24,7 +24,7 @@ use crate::machine::Machine;
 use crate::plot;
 use crate::report::{Figure, Output, figures_table};
 
-/// What the runs of one measurement gave.
+/// The results of the runs of one measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Runs(Samples);
 
@@ -34,12 +34,12 @@ impl Runs {
         Self(Samples { values: values.to_vec(), ..Samples::default() })
     }
 
-    /// None, for this reason.
+    /// No results, for this reason.
     pub fn absent(why: impl Into<String>) -> Self {
         Self(Samples { no_value: Some(NoValue::Unavailable(why.into())), ..Samples::default() })
     }
 
-    /// What one more run gave: a value, or why it failed.
+    /// Adds the result of one more run: a value, or the reason of its failure.
     pub fn push(&mut self, result: Result<f64, String>) {
         match result {
             Ok(value) => self.0.values.push(value),
@@ -47,13 +47,13 @@ impl Runs {
         }
     }
 
-    /// The middle one.
+    /// The median.
     pub fn median(&self) -> Option<f64> {
         self.0.median()
     }
 }
 
-/// A figure with what it is compared with.
+/// A figure with the cases that it is compared with.
 #[derive(Clone, Debug)]
 pub struct Row {
     name: String,
@@ -83,7 +83,7 @@ impl Row {
         self
     }
 
-    /// Something to compare with, measured in the same turns: the first one is the baseline, further ones stand beside it.
+    /// Adds a case that ran in the same turns. The first one is the baseline; further ones stand beside it.
     pub fn with_baseline(mut self, name: impl Into<String>, runs: Runs) -> Self {
         self.beside.push((name.into(), runs));
         self
@@ -113,13 +113,13 @@ pub struct ResultTable {
 }
 
 impl ResultTable {
-    /// Writes to this file; `guests` says in what the measured programs ran.
+    /// Writes to this file; `guests` describes the guests of the measured programs.
     pub fn new(json: &str, guests: String) -> Result<Self> {
         let machine = Machine::for_guests(guests);
         Ok(Self { output: Output::new(Some(json), &machine)?, machine, rows: Vec::new() })
     }
 
-    /// Writes a row down at once, so that a run which is broken off leaves what it had.
+    /// Writes a row at once, so that an interrupted run leaves its results.
     pub fn take(&mut self, row: Row) -> Result<()> {
         self.output.line(&row.figure())?;
         self.rows.push(row);

@@ -1,4 +1,4 @@
-//! What is made of many samples: medians, spreads, and latency percentiles.
+//! Medians, spreads and latency percentiles of samples.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};

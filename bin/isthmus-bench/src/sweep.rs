@@ -17,10 +17,10 @@ use crate::stats::{Latencies, median, spread};
 pub(crate) const SIZES: [usize; 13] =
     [0, 8, 64, 128, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20, 4 << 20];
 
-/// What the others' ratios are of.
+/// The path that ratios are relative to.
 const BASELINE: Path = Path::Tcp;
 
-/// What to go through.
+/// The paths, ways to wait and sizes of a sweep.
 #[derive(Clone, Debug)]
 pub(crate) struct Sweep {
     pub(crate) paths: Vec<Path>,
@@ -87,12 +87,12 @@ pub struct Point {
     /// See `half_rtt_spread`.
     #[serde(serialize_with = "six_digits")]
     pub bandwidth_spread: Option<f64>,
-    /// What went wrong, if something did.
+    /// The reason of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// What the runs of one path at one size gave so far.
+/// The results of one path at one size so far.
 #[derive(Default)]
 struct Runs {
     half_rtt_us: Vec<f64>,
@@ -104,18 +104,18 @@ struct Runs {
 }
 
 impl Sweep {
-    /// The ways to go at one size: those on which a ping-pong or a stream means something.
+    /// The paths and ways to wait that do a ping-pong or a stream of one size.
     fn combinations(&self, size: usize) -> Vec<(Path, Wait)> {
         let all = self.paths.iter().flat_map(|&path| self.waits.iter().map(move |&wait| (path, wait)));
         all.filter(|&(path, wait)| works(size).iter().any(|&work| path.supports(work, wait))).collect()
     }
 
-    /// How often `measure_size` will speak of progress, over all sizes, if nothing fails.
+    /// The number of calls of `progress` by `measure_size`, over all sizes, if nothing fails.
     pub(crate) fn steps(&self, runs: usize) -> usize {
         self.sizes.iter().map(|&size| self.combinations(size).len()).sum::<usize>() * runs
     }
 
-    /// Whether there is anything to measure.
+    /// Returns true if there is anything to measure.
     pub(crate) fn is_supported(&self) -> bool {
         self.sizes.iter().any(|&size| !self.combinations(size).is_empty())
     }
@@ -126,7 +126,7 @@ fn works(size: usize) -> [Work; 2] {
     [Work::PingPong { size }, Work::Stream { size, buffers: Buffers::Warm }]
 }
 
-/// Goes through all of it; says whether nothing failed.
+/// Measures all points; returns true if nothing failed.
 pub(crate) fn measure(sweep: &Sweep, bench: &Bench, machine: &Machine, output: &mut Output) -> Result<bool> {
     output.text(&machine.describe())?;
     let mut points = Vec::new();
@@ -146,7 +146,7 @@ pub(crate) fn measure(sweep: &Sweep, bench: &Bench, machine: &Machine, output: &
     Ok(points.iter().all(|point| point.why.is_none()))
 }
 
-/// All paths at one size, in turns. `progress` hears what comes.
+/// Measures all paths at one size, in turns. `progress` is called before each run.
 pub(crate) fn measure_size(sweep: &Sweep, size: usize, bench: &Bench, progress: &mut dyn FnMut(&str)) -> Vec<Point> {
     let ways = sweep.combinations(size);
     let mut all: Vec<Runs> = ways.iter().map(|_| Runs::default()).collect();

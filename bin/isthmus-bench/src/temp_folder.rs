@@ -1,7 +1,7 @@
-//! A folder that is gone when its maker is, however that ends.
+//! A folder that is removed when the process that made it ends, even by a signal.
 //!
-//! No signal can be caught without getting in the way of those who send it, and SIGKILL cannot be caught at all. So another
-//! process holds the other end of a pipe: when that is closed, for whatever reason, it removes the folder.
+//! Handlers of signals would get in the way of their senders, and SIGKILL cannot be caught. So another process holds the other
+//! end of a pipe. When the pipe is closed, for any reason, it removes the folder.
 
 use std::fs;
 use std::io::{self, Read, stdin};
@@ -53,7 +53,7 @@ impl TempFolder {
 impl Drop for TempFolder {
     fn drop(&mut self) {
         drop(self.sweeper.stdin.take());
-        // If waiting fails there is nobody to wait for.
+        // If waiting fails there is no process to wait for.
         let _: io::Result<_> = self.sweeper.wait();
     }
 }

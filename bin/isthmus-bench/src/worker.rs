@@ -1,4 +1,4 @@
-//! One side of a pair: this program started again by itself, with a socket to its parent as standard input.
+//! One side of a pair: this program, started again as a child, with a socket to its parent as standard input.
 
 use std::ffi::OsString;
 use std::io::stdin;
@@ -13,14 +13,14 @@ use crate::control_pipe::ControlPipe;
 use crate::job::{SideResult, WorkerMessage, WorkerOrder};
 use crate::pin::{parse_list, pin};
 
-/// Does the one job that the parent sends, and tells it what came out, also if that is an error.
+/// Does the one job that the parent sends, and reports the result or the error.
 pub(crate) fn main() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask to end with the parent")?;
     let socket = stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
     let parent = ControlPipe::from_fd(socket);
     match work(&parent) {
         Ok(done) => parent.send(&WorkerMessage::Done(done)),
-        // Where nobody listens it is ours to tell.
+        // If the parent does not receive it, this process prints it.
         Err(error) => parent.send(&WorkerMessage::Failed(format!("{error:#}"))).map_err(|_| error),
     }
 }
@@ -28,10 +28,10 @@ pub(crate) fn main() -> Result<()> {
 /// Before a program that is to be pinned: `cpus=0,1`.
 pub(crate) const CPUS: &str = "cpus=";
 
-/// Before a program that is a rank of an MPI job: `rank-cpus=0/1`, what rank 0 may use, what rank 1 may use, and round again.
+/// Before a program that is a rank of an MPI job: `rank-cpus=0/1`, the CPUs of rank 0, those of rank 1, and round again.
 pub(crate) const RANK_CPUS: &str = "rank-cpus=";
 
-/// Becomes another program that ends with its parent: whoever kills isthmus-bench leaves nothing behind.
+/// Becomes another program that ends with its parent, so that a killed isthmus-bench leaves nothing behind.
 pub(crate) fn run_bound(command: &[OsString]) -> Result<()> {
     let (mut program, mut arguments) = command.split_first().context("a program is missing")?;
     if let Some(cpus) = program.to_str().and_then(|word| word.strip_prefix(CPUS)) {
@@ -47,10 +47,10 @@ pub(crate) fn run_bound(command: &[OsString]) -> Result<()> {
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }
 
-/// Which rank of an MPI job this process is, as launchers tell it.
+/// The rank of this process in an MPI job, from the variables of launchers.
 fn rank() -> Result<usize> {
-    let told = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].into_iter().find_map(std::env::var_os);
-    let rank = told.and_then(|rank| rank.to_str()?.parse().ok());
+    let variable = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].into_iter().find_map(std::env::var_os);
+    let rank = variable.and_then(|rank| rank.to_str()?.parse().ok());
     rank.context("no launcher says which rank this is")
 }
 

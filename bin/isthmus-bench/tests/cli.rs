@@ -88,7 +88,7 @@ fn a_figure_is_one_line_with_its_baseline() {
     }
 }
 
-/// Rows of two domains, and the one of a hundred that have nothing to say, of whom and of whose daemon the time is looked up.
+/// Rows of two domains, and the row of a hundred silent ones, which counts the CPU time of them and of their daemon.
 #[test]
 fn rows_of_domains_are_measured_beside_their_daemon() {
     if one_cpu() {
@@ -143,7 +143,7 @@ fn mx_rows_name_missing_programs() {
     assert_eq!(why, "not installed: mx_measure (`make build` makes it)");
 }
 
-/// Where this machine lets nobody make hosts, all rows say the same, and nothing has failed.
+/// Where this machine cannot make hosts, all rows have the same reason, and nothing has failed.
 #[test]
 fn bare_frames_go_from_host_to_host() {
     if one_cpu() {

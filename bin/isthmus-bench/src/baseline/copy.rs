@@ -1,5 +1,5 @@
-//! The floor of all bandwidths: copying memory, within one core, of lines that another core has just written, and twice, by both cores. And
-//! what one core's copies depend on beside their size: where they go.
+//! The floors of bandwidths: copies of memory within one core, of lines that another core has just written, and twice, by both
+//! cores. And copies of one core to addresses at a given distance, on which their speed depends as well.
 
 use std::hint::black_box;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -19,7 +19,7 @@ use crate::stats::median;
 
 const COPIES_MIN: usize = 10;
 
-/// What two cores copy by, in between: so much at a time, and so many of them. Both fit into a core's second cache.
+/// The size and the number of the pieces through which two cores copy. All of them fit into a core's second cache.
 const PIECE: usize = 16 << 10;
 const PIECES: usize = 16;
 
@@ -28,30 +28,30 @@ pub(crate) struct OneCore {
     pub(crate) size: usize,
 }
 
-/// A copy on one core out of a buffer whose lines are dirty in the other core's cache. Only the copy is timed.
+/// A copy on one core out of a buffer with lines that are dirty in the other core's cache. Only the copy is timed.
 pub(crate) struct CrossCore {
     pub(crate) size: usize,
 }
 
-/// A copy by one core into a few pieces of memory, and out of them by the other, both at the same time: what two sides do that have no
-/// more in common than that. Out of buffers that were never used and into such, with no protocol but whose piece it is.
+/// A copy by one core into a few pieces of memory, and out of them by the other core at the same time: the work of two sides that
+/// share only these pieces. The buffers at both ends were never used. The only protocol is the owner of each piece.
 pub(crate) struct TwoCopies {
     pub(crate) size: usize,
 }
 
-/// Copies on one core out of memory that was never used, into a few pieces of memory again and again, all of which begin so many bytes behind
-/// their source modulo a page: what some processors mind.
+/// Copies on one core out of memory that was never used, into a few pieces of memory again and again. All of them begin `distance`
+/// bytes behind their source, modulo a page; some processors are slow at some distances.
 pub(crate) struct OffsetCopy {
     pub(crate) distance: usize,
     pub(crate) by: CopyRoutine,
 }
 
-/// Who copies.
+/// The code that copies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CopyRoutine {
     /// The C library.
     Library,
-    /// Whatever copies messages into channels.
+    /// The copies of messages into channels.
     SharedMapping,
 }
 
@@ -180,7 +180,7 @@ fn on_one_core<T: Send>(bench: &Bench, work: impl FnOnce() -> T + Send) -> Resul
     done.map_err(|_| anyhow!("the copying thread panicked"))?
 }
 
-/// Does both at the same time, each on a core of its own, and says what came of the second. The first ends when the second has.
+/// Does both at the same time, each on a core of its own, and returns the result of the second. The first ends when the second has.
 fn on_two_cores<T: Send>(
     bench: &Bench,
     lead: impl FnOnce() + Send,

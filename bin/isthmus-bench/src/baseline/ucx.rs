@@ -157,7 +157,7 @@ impl Ucx {
     }
 }
 
-/// What the last line of `ucx_perftest -f -v` says.
+/// The last line of `ucx_perftest -f -v`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct FinalLine {
     /// The median of the latency, which is of half a round trip in tag_lat.
@@ -189,7 +189,7 @@ impl KillOnDrop {
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _: io::Result<()> = self.0.kill();
         let _: io::Result<_> = self.0.wait();
     }
@@ -210,13 +210,13 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// A port that nobody had a moment ago.
+/// A port that was free a moment ago.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
     Ok(listener.local_addr().context("cannot find a free port")?.port())
 }
 
-/// Whether somebody listens on a TCP port; connecting to find out would be taken for the client.
+/// Returns true if a program listens on a TCP port. A connection to find out would be taken for the client.
 fn is_listening(port: u16) -> Result<bool> {
     let mut tables = std::fs::read_to_string("/proc/net/tcp").context("cannot read /proc/net/tcp")?;
     tables.push_str(&std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default());

@@ -1,4 +1,4 @@
-//! HPC Challenge, which is Debian's and built for its Open MPI: one job tells all its figures.
+//! HPC Challenge, which is Debian's and built for its Open MPI: one job reports all its figures.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -15,13 +15,13 @@ use crate::pair::Bench;
 const PROGRAM: &str = "hpcc";
 const RANKS: usize = 2;
 
-/// What its input is made of; tests of MPI use it too.
+/// The template of its input; tests of MPI use it, too.
 const INPUT: &str = include_str!("hpccinf.txt");
 
 /// Small enough for some seconds, large enough that tables and vectors (of 16 and 4 MiB) do not lie in a core's own caches.
 const SIZE: &str = "2000";
 
-/// The jobs of one transport, as far as they have run: what each of them said.
+/// The output of the jobs of one transport that have run.
 #[derive(Debug)]
 pub(crate) struct HpccRuns {
     transport: Transport,
@@ -29,12 +29,12 @@ pub(crate) struct HpccRuns {
     said: RefCell<Vec<String>>,
 }
 
-/// One of the figures that a job says.
+/// One of the figures that a job reports.
 pub(crate) struct Hpcc {
     key: &'static str,
     unit: Unit,
     runs: Rc<HpccRuns>,
-    /// The job whose figure is next.
+    /// The number of the next job.
     next: Cell<usize>,
 }
 
@@ -47,7 +47,7 @@ impl HpccRuns {
         Launch { mpi: Mpi::OpenMpi4, transport: self.transport, ranks: RANKS, two_hosts: None }
     }
 
-    /// What job number `at` said: that of the one before, if this is the next one.
+    /// Returns the output of job number `at`, and runs the job if it has not run.
     fn said(&self, at: usize, bench: &Bench) -> Result<String> {
         if let Some(said) = self.said.borrow().get(at) {
             return Ok(said.clone());
@@ -70,7 +70,7 @@ impl HpccRuns {
 }
 
 impl Hpcc {
-    /// The figure that its summary calls so.
+    /// The figure with this key in the summary.
     pub(crate) fn new(runs: &Rc<HpccRuns>, key: &'static str, unit: Unit) -> Self {
         Self { key, unit, runs: Rc::clone(runs), next: Cell::new(0) }
     }

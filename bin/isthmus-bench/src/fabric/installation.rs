@@ -1,4 +1,4 @@
-//! The MPIs there may be: where they are, and how each is told to use one transport and nothing else.
+//! The known MPIs: their places, and the variables that leave each of them one transport and no other.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(crate) enum Mpi {
     Mpich5,
 }
 
-/// What carries its messages.
+/// The carrier of its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     /// The provider.
@@ -38,7 +38,7 @@ pub(super) struct Installed {
     pub(super) launcher: PathBuf,
 }
 
-/// Variables of whoever runs us that would change what is measured begin so.
+/// The prefixes of variables in our own environment that would change the measurement.
 pub(super) const FOREIGN: [&str; 8] = ["FI_", "OMPI_", "PRTE_", "PMIX_", "PMI_", "MPIR_CVAR_", "I_MPI_", "HYDRA_"];
 
 /// The provider's file, as libfabric looks for it.

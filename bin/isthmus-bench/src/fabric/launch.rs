@@ -18,7 +18,7 @@ use crate::pair::Bench;
 use crate::pin::list;
 use crate::worker::RANK_CPUS;
 
-/// How many bytes of its complaints are told.
+/// The number of bytes of its error output that are reported.
 const STDERR_BYTES_MAX: usize = 600;
 
 /// An MPI over a transport, and where its ranks are.
@@ -43,7 +43,7 @@ impl Launch {
         missing.or_else(|| if daemon { crate::daemon::unavailable_reason() } else { None })
     }
 
-    /// Runs a program of so many arguments and collects what it prints. An error within says why this machine cannot.
+    /// Runs a program with these arguments and collects its output. The inner error is the reason that this machine cannot.
     pub(super) fn run(
         &self,
         bench: &Bench,
@@ -93,7 +93,7 @@ impl Launch {
         Ok(command)
     }
 
-    /// This program with the variables of a job, and none of those that somebody may have set for MPIs.
+    /// This program with the variables of a job, without other variables for MPIs.
     pub(super) fn command(&self, bench: &Bench, interface: &str) -> Result<Command> {
         let mut command = Command::new(&bench.program);
         let is_foreign = |name: &OsString| FOREIGN.iter().any(|start| name.to_string_lossy().starts_with(start));

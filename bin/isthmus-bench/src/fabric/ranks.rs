@@ -1,4 +1,4 @@
-//! Cases: what ranks of a job of ours do to each other (`program.c`).
+//! Cases: messages between ranks of a job of ours (`program.c`).
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::case::{Case, Reading, Unit, size_name};
 use crate::hosts::{HostPairs, WireSpec};
 use crate::pair::Bench;
 
-/// What is measured.
+/// The measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     HalfRtt,
@@ -61,7 +61,7 @@ impl Ranks {
         Self::new(system_mpi, Work::Bandwidth, over, size, 2)
     }
 
-    /// So many ranks on two processors: a turn in which each sends so many bytes to each, all add up and all wait for all.
+    /// `ranks` ranks on two processors: an iteration in which each sends `size` bytes to each, all sum up and all wait for all.
     pub(crate) fn oversubscribed(
         system_mpi: &Rc<SystemMpis>,
         over: (Mpi, Transport),
@@ -71,12 +71,12 @@ impl Ranks {
         Self::new(system_mpi, Work::Oversubscribed, over, size, ranks)
     }
 
-    /// The same by blocking TCP sockets, in processes that an MPI has started.
+    /// The iteration of [`Self::oversubscribed`] by blocking TCP sockets, in processes that an MPI has started.
     pub(crate) fn oversubscribed_tcp(system_mpi: &Rc<SystemMpis>, mpi: Mpi, size: usize, ranks: usize) -> Self {
         Self::new(system_mpi, Work::OversubscribedTcp, (mpi, Transport::Own), size, ranks)
     }
 
-    /// The same with ranks on two hosts.
+    /// Puts the ranks on two hosts.
     pub(crate) fn between(mut self, host_pairs: &Rc<HostPairs>, between: WireSpec) -> Self {
         self.launch.two_hosts = Some((Rc::clone(host_pairs), between));
         self

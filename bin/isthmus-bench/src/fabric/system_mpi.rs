@@ -1,4 +1,4 @@
-//! What all jobs share: the program, compiled once for each MPI, and a daemon of their own.
+//! The state that all jobs share: the program, compiled once for each MPI, and a daemon of their own.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -24,11 +24,11 @@ pub(crate) struct SystemMpis {
 }
 
 impl SystemMpis {
-    /// A folder that is gone when we are.
+    /// The folder of the jobs, which is removed at the end.
     pub(super) fn folder(&self) -> Result<&Path> {
         if self.folder.get().is_none() {
             let folder = TempFolder::make()?;
-            // Nobody else sets it: cases are measured by one thread.
+            // No other thread sets it: one thread measures all cases.
             self.folder.get_or_init(|| folder);
         }
         Ok(self.folder.get().context("it was made")?.path())

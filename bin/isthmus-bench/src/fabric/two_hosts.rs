@@ -1,4 +1,4 @@
-//! Jobs on two hosts: what a launcher is told of both, and the scripts by which it starts ranks there ([`RemoteLauncher`]).
+//! Jobs on two hosts: the arguments of a launcher for both, and the scripts by which it starts ranks there ([`RemoteLauncher`]).
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use super::launch::Launch;
 use crate::hosts::{HostPair, HostSite};
 use crate::pair::Bench;
 
-/// An MPI's launcher on the first host, told of both.
+/// An MPI's launcher on the first host, with the names of both.
 pub(super) fn launcher(launch: &Launch, bench: &Bench, host_pair: &HostPair) -> Result<Command> {
     if let Some(tool) = RemoteLauncher::missing_tool() {
         anyhow::bail!("there is no {tool}");

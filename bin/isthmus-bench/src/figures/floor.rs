@@ -38,7 +38,7 @@ pub(crate) fn eventfd() -> Floor<LinkCase> {
     Floor("floor.eventfd", LinkCase::half_rtt(Path::Eventfd, Wait::Sleep, 8))
 }
 
-/// The same on one processor.
+/// A wake-up there and back on one processor, halved.
 pub(crate) fn eventfd_one_cpu() -> Floor<LinkCase> {
     Floor("floor.eventfd.one_cpu", LinkCase::half_rtt(Path::Eventfd, Wait::Sleep, 8).on_one_cpu())
 }

@@ -1,4 +1,4 @@
-//! What waiting costs: CPU time of connected domains that have nothing to say to each other.
+//! The cost of waiting: CPU time of connected domains that send nothing to each other.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::job::{Wait, Work};
 use crate::pair::{Bench, Task};
 use crate::path::Path;
 
-/// So many domains in pairs, each pair connected. CPU time is scaled to a minute.
+/// The CPU time of `domains` domains in connected pairs, scaled to a minute.
 pub(crate) struct Idle {
     pub(crate) path: Path,
     pub(crate) domains: usize,
 }
 
 const MINUTE_MS: u64 = 60_000;
-/// How long one run watches: five runs, which is the usual number, watch for a minute in all.
+/// The time of one run: five runs, which is the usual number, take a minute in all.
 const RUN_MS: u64 = 12_000;
 const QUICK_MS: u64 = 2_000;
 /// Before and after the time that counts: until all have gone to sleep, and before the first is woken.
@@ -39,12 +39,12 @@ impl Case for Idle {
         Unit::Milliseconds
     }
 
-    /// The time is looked up from outside, while all sleep: starting and ending are not idling.
+    /// CPU time is read from outside while all sleep, so that start and end do not count.
     fn run(&self, bench: &Bench) -> Result<Reading> {
         let ms = if bench.quick { QUICK_MS } else { RUN_MS };
         let task = Task::plain(self.path, Wait::Sleep, Work::Idle { ms: ms + 2 * SETTLE_MS });
         let (_, used_ns) = bench.run_pairs_watched(&task, self.domains.div_ceil(2), |workers| {
-            let servants = self.path.server_processes()?; // They are there now, whoever has started them.
+            let servants = self.path.server_processes()?; // They are running now, even if a worker started them.
             sleep(Duration::from_millis(SETTLE_MS));
             let all: Vec<u32> = workers.iter().chain(&servants).copied().collect();
             let before = cpu_ns_of_all(&all)?;

@@ -27,14 +27,14 @@ pub(crate) const BOARD: &str = "board";
 
 /// The option that says how a side which sleeps does so: [`ADAPTIVE`].
 pub(crate) const WAIT: &str = "wait";
-/// As `mx_wait` does unless told otherwise: it looks for a while, and then sleeps.
+/// The default of `mx_wait`: it polls for a while, and then sleeps.
 pub(crate) const ADAPTIVE: &str = "adaptive";
 
 /// Ping-pong and stream; and what finding a receive costs.
 const MX_MEASURE: &str = "mx_measure";
 const MX_MATCH: &str = "mx_match";
 
-/// Why MX cannot be measured here, if it cannot.
+/// Returns the reason that MX cannot be measured here, if there is one.
 pub(crate) fn unavailable_reason() -> Option<String> {
     let why = |name| find(name).err().map(|error| error.to_string());
     why(MX_MEASURE).or_else(|| why(MX_MATCH))
@@ -55,8 +55,8 @@ pub(crate) fn run(job: &Job, control_pipe: &ControlPipe, ready: impl FnOnce() ->
     ensure!(!job.hold, "programs of MX part when they are done");
     match job.side {
         Side::Lead => {
-            let heard: Result<u32, String> = control_pipe.recv()?;
-            let endpoint = heard.map_err(|error| anyhow!("the other side: {error}"))?;
+            let received: Result<u32, String> = control_pipe.recv()?;
+            let endpoint = received.map_err(|error| anyhow!("the other side: {error}"))?;
             ready()?;
             let said = Running::start(job, Some(endpoint))?.finish()?;
             Ok(SideResult { ended_ns: Some(now_ns()), ..found(&said)? }) // It ends when it has said what it measured.
@@ -96,7 +96,7 @@ impl Running {
         Ok(Self { name, child, stdout })
     }
 
-    /// What a server says first.
+    /// Returns the endpoint, which a server prints first.
     fn endpoint(&mut self) -> Result<u32> {
         let mut line = String::new();
         self.stdout.read_line(&mut line).with_context(|| format!("cannot read what {} says", self.name))?;
@@ -107,7 +107,7 @@ impl Running {
         }
     }
 
-    /// All else that it says, when it has ended well.
+    /// Returns the rest of its output, when it has ended well.
     fn finish(mut self) -> Result<String> {
         let mut said = String::new();
         self.stdout.read_to_string(&mut said).with_context(|| format!("cannot read what {} says", self.name))?;
@@ -117,7 +117,7 @@ impl Running {
         Err(self.trouble()?)
     }
 
-    /// How it ended, in its own words.
+    /// Returns its exit status and error output.
     fn trouble(&mut self) -> Result<anyhow::Error> {
         let mut said = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {
@@ -130,7 +130,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _: std::io::Result<()> = self.child.kill();
         let _: std::io::Result<_> = self.child.wait();
     }
@@ -184,7 +184,7 @@ fn variables(job: &Job) -> Vec<(&'static str, &'static str)> {
     variables
 }
 
-/// What a side's lines say: a name and numbers on each.
+/// Parses the output of a side: a name and numbers on each line.
 fn found(said: &str) -> Result<SideResult> {
     let lines: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once(' ')).collect();
     let number = |name: &str| -> Result<Option<f64>> {
@@ -233,9 +233,9 @@ mod tests {
     #[test]
     fn only_the_leading_side_gets_the_measurement_arguments() {
         let cold = Work::Stream { size: 1 << 20, buffers: Buffers::Cold };
-        let told = |server| arguments(&job(Side::Lead, Wait::Poll, cold), server).expect("possible").join(" ");
-        assert_eq!(told(Some(3)), "-r 3 -t 50 -k stream -s 1048576 -B cold");
-        assert_eq!(told(None), "");
+        let text = |server| arguments(&job(Side::Lead, Wait::Poll, cold), server).expect("possible").join(" ");
+        assert_eq!(text(Some(3)), "-r 3 -t 50 -k stream -s 1048576 -B cold");
+        assert_eq!(text(None), "");
         let sleeping = arguments(&job(Side::Follow, Wait::Sleep, Work::PingPong { size: 8 }), None).expect("possible");
         assert_eq!(sleeping, ["-w"]);
         assert!(arguments(&job(Side::Lead, Wait::Poll, Work::Open), Some(1)).is_err());

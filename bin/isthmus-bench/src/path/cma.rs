@@ -28,7 +28,7 @@ const UNDER_WAY_MAX: u64 = 4;
 
 pub(crate) struct Cma(Setup);
 
-/// The socket for addresses and answers, and whose memory to read.
+/// The socket for addresses and replies, and the process to read from.
 pub(crate) struct Reader {
     words: FdLink,
     peer: Pid,

@@ -1,4 +1,4 @@
-//! Two eventfds: what waking a sleeping process costs when nothing else is done.
+//! Two eventfds: the cost of waking a sleeping process and nothing else.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -41,7 +41,7 @@ impl Transport for Eventfd {
     }
 }
 
-/// The count is the message: 8 bytes that are neither 0, which would wake nobody, nor all ones.
+/// The count is the message: 8 bytes that are neither 0, which would wake no process, nor all ones.
 impl Link for EventfdLink {
     fn send(&mut self, message: &[u8]) -> Result<()> {
         if message.len() != 8 {

@@ -28,7 +28,7 @@ impl FdLink {
         Ok(Self { rx, tx, piece_max })
     }
 
-    /// The same socket for both directions.
+    /// Uses one socket for both directions.
     pub(crate) fn both_ways(socket: OwnedFd, setup: &Setup, piece_max: usize) -> Result<Self> {
         let other = socket.try_clone().context("cannot duplicate a socket")?;
         Self::new(socket, other, setup, piece_max)

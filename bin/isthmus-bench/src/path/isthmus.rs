@@ -1,4 +1,4 @@
-//! Isthmus itself: two domains of one daemon, and whatever path they find to each other.
+//! Isthmus itself: two domains of one daemon, and the path that they find to each other.
 //!
 //! The daemon is the one that `ISTHMUS_SOCKET` names, or the first that answers, or one that the library starts.
 

@@ -1,7 +1,7 @@
-//! Bare frames from host to host, by the same system calls as those of the daemon: what a link can do, whatever goes over it.
+//! Bare frames from host to host, by the same system calls as those of the daemon: the speed of a link without a protocol.
 //!
 //! A "message" is one frame of the size that is measured, from its Ethernet header on. Streams keep a window of frames under
-//! way and hear of each 128th; nothing is repeated.
+//! way and receive an acknowledgement of each 128th; nothing is repeated.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -58,8 +58,7 @@ pub(super) fn run(job: &Job, control_pipe: &ControlPipe, mut ready: impl FnMut()
     let done = match (job.work, job.side) {
         (Work::PingPong { .. }, Side::Lead) => lead_pings(link, &plan, control_pipe, budget),
         (Work::PingPong { .. }, Side::Follow) => follow(control_pipe, |count| {
-            let (count, told) = (count, MeasurementPlan { count, ..plan.clone() });
-            pong(link, &told)?;
+            pong(link, &MeasurementPlan { count, ..plan.clone() })?;
             Ok(2 * count)
         }),
         (Work::Stream { .. }, Side::Lead) => lead_stream(link, &plan, control_pipe, budget),
@@ -74,7 +73,7 @@ pub(super) fn run(job: &Job, control_pipe: &ControlPipe, mut ready: impl FnMut()
     Ok(SideResult { open_ns, ..done })
 }
 
-/// A packet link, and whom the other side has it at.
+/// A packet link, and the address of the other side.
 fn packets(job: &Job, control_pipe: &ControlPipe) -> Result<(Box<dyn Link>, NicId)> {
     let interface = job.setup.options.get(INTERFACE).context("no interface for bare frames")?;
     let link = PacketLink::open(interface, ETHERTYPE, &PacketOptions::default())?;

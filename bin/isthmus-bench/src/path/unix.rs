@@ -84,7 +84,7 @@ pub(super) fn share_pair(side: Side, control_pipe: &ControlPipe, kind: SocketTyp
     }
 }
 
-/// Takes exactly so many descriptors from the other side.
+/// Takes exactly `N` descriptors from the other side.
 pub(super) fn take_fds<const N: usize>(control_pipe: &ControlPipe) -> Result<[OwnedFd; N]> {
     let (_, fds) = control_pipe.recv_with::<String>()?;
     let got = fds.len();
