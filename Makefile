@@ -48,7 +48,7 @@ test-guests: build ## Guests of QEMU (fetched): MX between two, a window between
 	@scripts/setup guests
 	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo test --quiet --package isthmus-guests -- --show-output
 
-bench: build ## Measures every row of docs/figures.md into out/figures.jsonl (some minutes, on a quiet machine)
+bench: build ## Measures every row of docs/performance.md into out/figures.jsonl (some minutes, on a quiet machine)
 	@mkdir -p $(OUT)
 	@$(RELEASE)/isthmus-bench figures --json - | tee $(OUT)/figures.jsonl
 

@@ -5,6 +5,7 @@
 //! link-abi      links a C library from a crate, with versioned symbols       src/link_abi.rs
 //! mx-programs   the MX library and the C programs that use it                src/mx_programs.rs
 //! ci            all checks in order, one line each, counts at the end        src/ci.rs
+//! figures       writes docs/performance.md from the results of the bench     src/figures.rs
 //! ```
 //!
 //! Nothing here is part of what users run.
@@ -13,6 +14,7 @@
 
 mod ci;
 mod cmd;
+mod figures;
 mod link_abi;
 mod mx_programs;
 mod tidy;
@@ -39,6 +41,8 @@ enum Command {
     MxPrograms(mx_programs::Args),
     /// Runs every check, one line each; ends with `N passed, N failed, N skipped`
     Ci(ci::Args),
+    /// Writes docs/performance.md from the results in docs/performance
+    Figures(figures::Args),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
         Command::LinkAbi(args) => link_abi::run(&args),
         Command::MxPrograms(args) => mx_programs::run(&args),
         Command::Ci(args) => ci::run(&args),
+        Command::Figures(args) => figures::run(&args),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
