@@ -61,16 +61,13 @@ enum Command {
     #[command(subcommand)]
     Peer(PeerVerb),
 
-    /// Which way messages go between two domains, why not a faster one, and what would change that.
+    /// The path of messages between two domains, why it is not a faster one, and what would change that.
     ///
-    /// The path is shown as each of the two sees it. Domains are named by name, or by number as in `d7`.
+    /// The path is shown as each of the two sees it.
     Why {
-        /// One domain.
-        #[arg(value_name = "DOMAIN")]
-        from: String,
-        /// The other one.
-        #[arg(value_name = "DOMAIN")]
-        to: String,
+        /// Two domains, each by name, or by number as in `d7`.
+        #[arg(value_name = "TARGET", required = true, num_args = 1..)]
+        target: Vec<String>,
     },
 
     /// Frames of MX boards as they come and go, as a file for Wireshark (pcapng).
@@ -352,7 +349,7 @@ fn dispatch(noun: Command, output: Output, socket: Option<PathBuf>) -> Result<Ou
         Command::Endpoint(EndpointVerb::List) => daemon::endpoints(output, socket),
         Command::Board(BoardVerb::List) => daemon::boards(output, socket),
         Command::Peer(PeerVerb::List) => daemon::peers(output, socket),
-        Command::Why { from, to } => daemon::why(output, socket, &from, &to),
+        Command::Why { target } => daemon::why(output, socket, &daemon::WhyTarget::parse(&target)?),
         Command::Capture(args) => capture::run(output, socket, &args),
         Command::Reason(ReasonVerb::List) => reason::list(output),
         Command::Reason(ReasonVerb::Show { reason }) => reason::show(output, &reason),

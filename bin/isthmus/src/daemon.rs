@@ -19,7 +19,7 @@ use crate::output::{Align, Outcome, Output, Table, bytes, duration};
 
 pub(crate) use channels::{has_channel, list as channels, text as channels_text};
 pub(crate) use mx::{boards, peers};
-pub(crate) use why::why;
+pub(crate) use why::{WhyTarget, why};
 
 /// A connection that asks and never attaches.
 #[derive(Debug)]

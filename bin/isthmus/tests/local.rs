@@ -147,7 +147,10 @@ fn usage_errors_have_a_distinct_exit_status() {
     for wrong in [
         &["nonsense"][..],
         &["domain"],
+        &["why"],
         &["why", "a"],
+        &["why", "4711:5"],
+        &["why", "a", "b", "c"],
         &["status", "--nonsense"],
         &["config", "show", "--user", "--system"],
     ] {

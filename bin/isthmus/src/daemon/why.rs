@@ -1,4 +1,6 @@
-//! `isthmus why A B`: the path between two domains, why it is not a faster one, and what would change that.
+//! `isthmus why TARGET`: the path between two domains, why it is not a faster one, and what would change that.
+
+mod target;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,8 +12,11 @@ use isthmus_report::{ChannelRow, DirectionRow, DomainName, PathEnd, ReasonRow, W
 use super::{ask, named, show};
 use crate::output::{Outcome, Output, bytes, counted, duration};
 
-pub(crate) fn why(output: Output, socket: Option<PathBuf>, from: &str, to: &str) -> Result<Outcome> {
-    show(output, "why", &ask(socket, Topic::Why, &[from, to])?, text)
+pub(crate) use target::WhyTarget;
+
+pub(crate) fn why(output: Output, socket: Option<PathBuf>, target: &WhyTarget) -> Result<Outcome> {
+    let WhyTarget::Pair(from, to) = target;
+    show(output, "why", &ask(socket, Topic::Why, &[from.as_str(), to.as_str()])?, text)
 }
 
 pub(super) fn text(why: &Why) -> String {

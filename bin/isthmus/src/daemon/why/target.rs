@@ -1,0 +1,92 @@
+//! The target of `isthmus why`: the connection that the question is about.
+//!
+//! | form | target | accepted |
+//! | --- | --- | --- |
+//! | two domains, as in `web d7` | the pair of the two | yes |
+//! | `PID:FD`, as in `4711:5` | a descriptor of a process | no |
+//! | `qp:N`, as in `qp:17` | a queue pair | no |
+//!
+//! This is the only parser of targets. An error names the form that was given, and lists the accepted ones.
+
+use isthmus_layout::control::Name;
+
+use crate::output::UsageError;
+
+/// The list of accepted forms, as errors show it.
+const ACCEPTED: &str = "`isthmus why` accepts two domains, each by name or by number, as in `isthmus why web d7`";
+
+/// A target that the daemon can explain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WhyTarget {
+    /// The path between two domains.
+    Pair(Name, Name),
+}
+
+impl WhyTarget {
+    /// Parses the words of the command line.
+    pub(crate) fn parse(words: &[String]) -> Result<Self, UsageError> {
+        match words {
+            [from, to] => Ok(Self::Pair(domain(from)?, domain(to)?)),
+            [word] => Err(UsageError(format!("{}; {ACCEPTED}", incomplete(word)))),
+            _ => Err(UsageError(ACCEPTED.to_owned())),
+        }
+    }
+}
+
+/// Parses the name or the number of a domain.
+fn domain(word: &str) -> Result<Name, UsageError> {
+    Name::new(word).map_err(|error| UsageError(format!("{word:?} is not a domain: {error}; {ACCEPTED}")))
+}
+
+/// Describes the form of a single word, which is not a target.
+fn incomplete(word: &str) -> String {
+    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    match word.split_once(':') {
+        Some(("qp", number)) if is_number(number) => format!("{word} is a queue pair"),
+        Some((process, descriptor)) if is_number(process) && is_number(descriptor) => {
+            format!("{word} is descriptor {descriptor} of process {process}")
+        }
+        _ => format!("{word:?} is one domain of a pair"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<WhyTarget, String> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        WhyTarget::parse(&words).map_err(|UsageError(text)| text)
+    }
+
+    fn pair(from: &str, to: &str) -> WhyTarget {
+        WhyTarget::Pair(Name::new(from).expect("a valid name"), Name::new(to).expect("a valid name"))
+    }
+
+    #[test]
+    fn two_domains_are_a_pair_in_the_given_order() {
+        assert_eq!(parse(&["web", "d7"]), Ok(pair("web", "d7")));
+        assert_eq!(parse(&["d7", "web"]), Ok(pair("d7", "web")));
+        // A domain may have such a name.
+        assert_eq!(parse(&["4711:5", "qp:3"]), Ok(pair("4711:5", "qp:3")));
+    }
+
+    #[test]
+    fn error_names_the_form_and_lists_the_accepted_ones() {
+        for (words, beginning) in [
+            (&["4711:5"][..], "4711:5 is descriptor 5 of process 4711; "),
+            (&["qp:17"], "qp:17 is a queue pair; "),
+            (&["qp:"], "\"qp:\" is one domain of a pair; "),
+            (&["4711:"], "\"4711:\" is one domain of a pair; "),
+            (&["web"], "\"web\" is one domain of a pair; "),
+            (&["web", ""], "\"\" is not a domain: "),
+            (&["a/b", "web"], "\"a/b\" is not a domain: "),
+            (&[" web", "db"], "\" web\" is not a domain: "),
+            (&["a", "b", "c"], ""),
+            (&[], ""),
+        ] {
+            let error = parse(words).expect_err("not a target");
+            assert!(error.starts_with(beginning) && error.ends_with(ACCEPTED), "{words:?}: {error}");
+        }
+    }
+}
