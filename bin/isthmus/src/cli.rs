@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use isthmus_capture::SNAP_BYTES_MAX;
 use isthmus_config::Role;
 
+use crate::capability::CapabilityCommand;
 use crate::output::{Outcome, Output, UsageError};
-use crate::{admission, capture, config, daemon, demo, doctor, environment, guest, mpi, reason, run};
+use crate::{admission, config, daemon, demo, doctor, environment, guest, reason, run};
 
 /// Shows what Isthmus does on this host: who is attached, which way messages go, and why.
 ///
@@ -53,14 +53,6 @@ enum Command {
     #[command(subcommand)]
     Endpoint(EndpointVerb),
 
-    /// MX boards of this host: to MX programs what network cards are.
-    #[command(subcommand)]
-    Board(BoardVerb),
-
-    /// MX boards that can be reached, this host's included.
-    #[command(subcommand)]
-    Peer(PeerVerb),
-
     /// The path of messages between two domains, why it is not a faster one, and what would change that.
     ///
     /// The path is shown as each of the two sees it.
@@ -69,14 +61,6 @@ enum Command {
         #[arg(value_name = "TARGET", required = true, num_args = 1..)]
         target: Vec<String>,
     },
-
-    /// Frames of MX boards as they come and go, as a file for Wireshark (pcapng).
-    ///
-    /// Each link of a board is an interface of the capture. Only root and the user of the daemon may see frames: they are those
-    /// of all domains. It ends with Ctrl-C, and the file says how many frames are missing because they came faster than they
-    /// were written; the daemon never waits for it. To look at them live: `isthmus capture | tshark -r -`, with the dissector
-    /// of Isthmus, `mxoe.lua`.
-    Capture(CaptureArgs),
 
     /// Reasons: every refusal, fall-back, fault and end there is, with its remedy. Needs no daemon.
     #[command(subcommand)]
@@ -88,14 +72,13 @@ enum Command {
 
     /// Runs a program with the capabilities that are installed: `isthmus run -- ./program`. Needs no daemon.
     ///
-    /// Programs of MX find `libmyriexpress.so`, MPIs and other users of libfabric the provider `libisthmus-fi.so`. One line on
-    /// standard error says what is on. Signals, exit status and environment are the program's; variables that are set already keep their
-    /// values. Exit status 127 if there is no such program, 126 if it cannot be started.
+    /// The program finds the library of each capability. One line on standard error says which capabilities are on. Signals, exit
+    /// status and environment are the program's; variables that are set already keep their values. Exit status 127 if there is no
+    /// such program, 126 if it cannot be started.
     Run(run::RunArgs),
 
-    /// MPI programs on Isthmus: the variables that an MPI needs, and its launcher. Needs no daemon.
-    #[command(subcommand)]
-    Mpi(MpiVerb),
+    #[command(flatten)]
+    Capability(CapabilityCommand),
 
     /// The daemon's configuration.
     #[command(subcommand)]
@@ -179,18 +162,6 @@ enum EndpointVerb {
 }
 
 #[derive(Subcommand)]
-enum BoardVerb {
-    /// Lists them: address (nic id), name, and how many of their endpoint numbers are taken.
-    List,
-}
-
-#[derive(Subcommand)]
-enum PeerVerb {
-    /// Lists them: address (nic id) and name, as `mx_hostname_to_nic_id` knows them.
-    List,
-}
-
-#[derive(Subcommand)]
 enum ReasonVerb {
     /// Lists them.
     List,
@@ -208,19 +179,6 @@ enum EnvironmentVerb {
         #[command(flatten)]
         role_args: RoleArgs,
     },
-}
-
-#[derive(Subcommand)]
-enum MpiVerb {
-    /// Prints the variables by which an MPI runs on Isthmus, for a shell.
-    ///
-    /// `eval "$(isthmus mpi env openmpi)"`, and then the MPI's own launcher.
-    Env(mpi::MpiEnvArgs),
-    /// Runs an MPI's launcher with these variables set: `isthmus mpi run -- -n 4 ./program`.
-    ///
-    /// Variables that are set already keep their values. Ranks on other hosts get the variables that the launcher passes on: that
-    /// of Open MPI passes those named with its `-x`.
-    Run(mpi::MpiRunArgs),
 }
 
 #[derive(Subcommand)]
@@ -280,36 +238,6 @@ pub(crate) struct TryArgs {
     pub(crate) quick: bool,
 }
 
-#[derive(Args, Clone, Debug)]
-pub(crate) struct CaptureArgs {
-    /// Only this board, as in `0` or `mx0` (`isthmus board list`); otherwise all that have links.
-    #[arg(long, value_name = "BOARD", value_parser = board)]
-    pub(crate) board: Option<u32>,
-
-    /// Only frames from or to this domain, named by name, or by number as in `d7`.
-    #[arg(long, value_name = "DOMAIN")]
-    pub(crate) domain: Option<String>,
-
-    /// Keep so many bytes of each frame, from its Ethernet header on.
-    #[arg(long, value_name = "BYTES", default_value_t = SNAP_BYTES_MAX, hide_default_value = true,
-        value_parser = clap::value_parser!(u32).range(14..=i64::from(SNAP_BYTES_MAX)))]
-    pub(crate) snap: u32,
-
-    /// End after so many frames.
-    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) count: Option<u64>,
-
-    /// Where frames go; `-` and nothing mean standard output, which must not be a terminal.
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) write: Option<PathBuf>,
-}
-
-/// A board's number, as lists show it or bare.
-fn board(given: &str) -> Result<u32, String> {
-    let number = given.strip_prefix("mx").unwrap_or(given);
-    number.parse().map_err(|_| "a board is called by its number, as in 0 or mx0".to_owned())
-}
-
 impl RoleArgs {
     fn role(self) -> Option<Role> {
         match (self.user, self.system) {
@@ -347,18 +275,14 @@ fn dispatch(noun: Command, output: Output, socket: Option<PathBuf>) -> Result<Ou
             guest::xml(output, socket, &name, qemu, guest::PciPorts { count: ports, index })
         }
         Command::Endpoint(EndpointVerb::List) => daemon::endpoints(output, socket),
-        Command::Board(BoardVerb::List) => daemon::boards(output, socket),
-        Command::Peer(PeerVerb::List) => daemon::peers(output, socket),
         Command::Why { target } => daemon::why(output, socket, &daemon::WhyTarget::parse(&target)?),
-        Command::Capture(args) => capture::run(output, socket, &args),
         Command::Reason(ReasonVerb::List) => reason::list(output),
         Command::Reason(ReasonVerb::Show { reason }) => reason::show(output, &reason),
         Command::Environment(EnvironmentVerb::List { role_args }) => {
             environment::list(output, role_args.role().unwrap_or(Role::User))
         }
         Command::Run(args) => run::run(output, socket, &args),
-        Command::Mpi(MpiVerb::Env(args)) => mpi::env(output, args),
-        Command::Mpi(MpiVerb::Run(args)) => mpi::mpirun(socket, &args),
+        Command::Capability(command) => command.run(output, socket),
         Command::Guest(GuestVerb::Allow(args)) => admission::allow(output, &args),
         Command::Guest(GuestVerb::Deny(args)) => admission::deny(output, &args),
         Command::Config(ConfigVerb::Show { origin, role_args }) => {
@@ -379,11 +303,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn boards_are_called_as_lists_call_them() {
-        assert_eq!([board("3"), board("mx12")], [Ok(3), Ok(12)]);
-        assert!(board("mx").is_err() && board("eth0").is_err() && board("-1").is_err());
     }
 }

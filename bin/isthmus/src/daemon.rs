@@ -4,7 +4,6 @@
 //! all stand in `--json`.
 
 mod channels;
-mod mx;
 mod why;
 
 use std::path::PathBuf;
@@ -15,10 +14,10 @@ use isthmus_report::{DomainName, Domains, Endpoints, ReasonCount, StatusReport};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::capability::ENDPOINT_COLUMNS;
 use crate::output::{Align, Outcome, Output, Table, bytes, duration};
 
 pub(crate) use channels::{has_channel, list as channels, text as channels_text};
-pub(crate) use mx::{boards, peers};
 pub(crate) use why::{WhyTarget, why};
 
 /// A connection that asks and never attaches.
@@ -49,7 +48,12 @@ pub(crate) fn ask(socket: Option<PathBuf>, topic: Topic, arguments: &[&str]) -> 
 }
 
 /// Prints an answer. What is not understood fails only where it has to be.
-fn show<T: DeserializeOwned>(output: Output, kind: &str, answer: &Value, text: fn(&T) -> String) -> Result<Outcome> {
+pub(crate) fn show<T: DeserializeOwned>(
+    output: Output,
+    kind: &str,
+    answer: &Value,
+    text: fn(&T) -> String,
+) -> Result<Outcome> {
     let shown = if output.json { String::new() } else { text(&read(answer)?) };
     output.result(kind, answer, || shown)?;
     Ok(Outcome::Done)
@@ -72,7 +76,7 @@ pub(crate) fn endpoints(output: Output, socket: Option<PathBuf>) -> Result<Outco
 }
 
 /// A domain in a sentence.
-fn named(domain: &DomainName) -> String {
+pub(crate) fn named(domain: &DomainName) -> String {
     format!("{} (d{})", domain.name, domain.id)
 }
 
@@ -147,12 +151,14 @@ fn domains_text(answer: &Domains) -> String {
 }
 
 fn endpoints_text(answer: &Endpoints) -> String {
-    let mut table =
-        Table::new(&[("endpoint", Align::Left), ("domain", Align::Left), ("mx", Align::Left), ("label", Align::Left)]);
+    let added = ENDPOINT_COLUMNS.map(|column| (column.title, Align::Left));
+    let columns = [("endpoint", Align::Left), ("domain", Align::Left)].into_iter().chain(added);
+    let mut table = Table::new(&columns.chain([("label", Align::Left)]).collect::<Vec<_>>());
     for row in &answer.endpoints {
-        let label = row.label.clone().unwrap_or_else(|| "-".to_owned());
-        let number = row.mx.as_ref().map_or_else(|| "-".to_owned(), mx::number);
-        table.row(vec![format!("d{}.e{}", row.domain.id, row.index), row.domain.name.clone(), number, label]);
+        let added = ENDPOINT_COLUMNS.map(|column| (column.cell)(row));
+        let cells = [Some(format!("d{}.e{}", row.domain.id, row.index)), Some(row.domain.name.clone())];
+        let cells = cells.into_iter().chain(added).chain([row.label.clone()]);
+        table.row(cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned())).collect());
     }
     table.text()
 }

@@ -1,14 +1,13 @@
 //! `isthmus run`: starts a program with the capabilities that are installed.
 //!
 //! ```text
-//! isthmus run -- ./program          finds each capability's library, sets its variables, becomes the program
-//!     mx      LD_LIBRARY_PATH       libmyriexpress.so, for programs that were linked with Myrinet's MX
-//!     fabric  FI_PROVIDER, …        libisthmus-fi.so, for MPIs and other users of libfabric
+//! isthmus run -- ./program     finds each capability's library, sets its variables, becomes the program
+//!     PROGRAM_CAPABILITIES     the table: a row a capability, with its library and its variables
 //! ```
 //!
 //! The program keeps this process: its signals, exit status, descriptors and environment are as without `isthmus run`, but for the
-//! variables of the table. A variable that is set already keeps its value, because the user knows better; a search path gets the
-//! capability's folder in front.
+//! variables of the table. A variable that is set already keeps its value, because the user knows better; a list, such
+//! as a search path, gets the capability's value in front.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -16,40 +15,44 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use serde::Serialize;
 
-use crate::mpi;
+use crate::capability::PROGRAM_CAPABILITIES;
 use crate::output::{Outcome, Output, note};
 
 /// Exit statuses of a program that could not be started, as those of a shell and of `env`.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// A capability that programs use through a library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ProgramCapability {
-    /// Programs of Myrinet's MX
-    Mx,
-    /// MPIs, and other programs that use libfabric
-    Fabric,
+/// A capability that programs use through a library: a row of the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramCapability {
+    /// The name, as in `--without`.
+    pub(crate) name: &'static str,
+    /// The programs that use it, as help shows them.
+    pub(crate) users: &'static str,
+    /// The file that shows that the capability is installed.
+    pub(crate) library: &'static str,
+    /// Returns the variables that a program needs, given the folder with the library.
+    pub(crate) settings: fn(&Path) -> Vec<Setting>,
 }
 
-/// A variable, and what it is for.
+/// A variable, and its effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
     pub(crate) value: String,
     pub(crate) effect: &'static str,
-    /// The value is a folder, which stands before the others of a search path.
-    pub(crate) is_search_path: bool,
+    /// Whether the variable is a list, as LD_LIBRARY_PATH and LD_PRELOAD are: the value goes in front of the one that is set.
+    pub(crate) is_list: bool,
 }
 
 /// The environment that one capability needs in a program.
 #[derive(Debug, Serialize)]
 struct Switch {
-    capability: ProgramCapability,
+    capability: &'static str,
     /// The folder with the capability's library.
     folder: PathBuf,
     variables: Vec<Setting>,
@@ -62,8 +65,8 @@ pub(crate) struct RunArgs {
     dry_run: bool,
 
     /// Leave this capability off; may be given more than once.
-    #[arg(long, value_name = "CAPABILITY")]
-    without: Vec<ProgramCapability>,
+    #[arg(long, value_name = "CAPABILITY", value_parser = names())]
+    without: Vec<String>,
 
     /// Do not say what is switched on.
     #[arg(short, long)]
@@ -75,40 +78,16 @@ pub(crate) struct RunArgs {
 }
 
 impl ProgramCapability {
-    const ALL: [Self; 2] = [Self::Mx, Self::Fabric];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Mx => "mx",
-            Self::Fabric => "fabric",
-        }
+    fn switch(&self) -> Result<Switch> {
+        let folder = installed_folder(self.library)?;
+        let variables = (self.settings)(&folder);
+        Ok(Switch { capability: self.name, folder, variables })
     }
+}
 
-    /// The file by which the capability is known to be installed.
-    fn library(self) -> &'static str {
-        match self {
-            Self::Mx => "libmyriexpress.so",
-            Self::Fabric => mpi::PROVIDER,
-        }
-    }
-
-    fn settings(self, folder: &Path) -> Vec<Setting> {
-        match self {
-            Self::Mx => vec![Setting {
-                name: "LD_LIBRARY_PATH",
-                value: folder.to_string_lossy().into_owned(),
-                effect: "where programs find libmyriexpress.so and libopen-mx.so",
-                is_search_path: true,
-            }],
-            Self::Fabric => mpi::all_settings(folder),
-        }
-    }
-
-    fn switch(self) -> Result<Switch> {
-        let folder = installed_folder(self.library())?;
-        let variables = self.settings(&folder);
-        Ok(Switch { capability: self, folder, variables })
-    }
+/// The parser of `--without`: the names of the table.
+fn names() -> PossibleValuesParser {
+    PROGRAM_CAPABILITIES.map(|row| PossibleValue::new(row.name).help(row.users)).into()
 }
 
 /// The folder in which the installation of this program has a library.
@@ -122,7 +101,7 @@ pub(crate) fn installed_folder(library: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{library} is in none of {}", searched()))
 }
 
-/// Sets the variables for a command. One that is set already stays as it is, unless it is a search path.
+/// Sets the variables for a command. A variable that is set already keeps its value, unless it is a list.
 pub(crate) fn apply(command: &mut Command, variables: &[Setting]) {
     for set in variables {
         if let Some(value) = value_for(set, std::env::var_os(set.name)) {
@@ -131,11 +110,11 @@ pub(crate) fn apply(command: &mut Command, variables: &[Setting]) {
     }
 }
 
-/// The value that a variable gets beside the one that it has; none if it keeps that one.
+/// Returns the new value of a variable, given its present one. None if it keeps that one.
 fn value_for(set: &Setting, present: Option<OsString>) -> Option<OsString> {
-    match present.filter(|present| !set.is_search_path || !present.is_empty()) {
+    match present.filter(|present| !set.is_list || !present.is_empty()) {
         None => Some(set.value.clone().into()),
-        Some(present) if set.is_search_path => {
+        Some(present) if set.is_list => {
             let mut value = OsString::from(&set.value);
             value.push(":");
             value.push(present);
@@ -145,7 +124,7 @@ fn value_for(set: &Setting, present: Option<OsString>) -> Option<OsString> {
     }
 }
 
-/// As a shell reads it.
+/// Quotes a value for a shell.
 pub(crate) fn shell_quoted(value: &str) -> String {
     let plain = |sign: char| sign.is_ascii_alphanumeric() || "/._-,:+=".contains(sign);
     if !value.is_empty() && value.chars().all(plain) {
@@ -155,17 +134,17 @@ pub(crate) fn shell_quoted(value: &str) -> String {
     }
 }
 
-/// The capabilities that are installed and wanted, and why others are off.
-fn switches(without: &[ProgramCapability]) -> (Vec<Switch>, Vec<String>) {
+/// Returns the capabilities that are installed and wanted, and for each other one why it is off.
+fn switches(without: &[String]) -> (Vec<Switch>, Vec<String>) {
     let (mut on, mut off) = (Vec::new(), Vec::new());
-    for capability in ProgramCapability::ALL {
-        if without.contains(&capability) {
-            off.push(format!("{} (--without)", capability.name()));
+    for capability in PROGRAM_CAPABILITIES {
+        if without.iter().any(|name| name == capability.name) {
+            off.push(format!("{} (--without)", capability.name));
             continue;
         }
         match capability.switch() {
             Ok(switch) => on.push(switch),
-            Err(error) => off.push(format!("{} (not installed: {error})", capability.name())),
+            Err(error) => off.push(format!("{} (not installed: {error})", capability.name)),
         }
     }
     (on, off)
@@ -173,7 +152,7 @@ fn switches(without: &[ProgramCapability]) -> (Vec<Switch>, Vec<String>) {
 
 fn summary(on: &[Switch], off: &[String]) -> String {
     let names: Vec<String> =
-        on.iter().map(|switch| format!("{} ({})", switch.capability.name(), switch.folder.display())).collect();
+        on.iter().map(|switch| format!("{} ({})", switch.capability, switch.folder.display())).collect();
     let off = if off.is_empty() { String::new() } else { format!("; off: {}", off.join(", ")) };
     format!("on: {}{off}", names.join(", "))
 }
@@ -227,16 +206,18 @@ pub(crate) fn exec(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
-    fn set(is_search_path: bool) -> Setting {
-        Setting { name: "X", value: "/opt/lib".to_owned(), effect: "", is_search_path }
+    fn set(is_list: bool) -> Setting {
+        Setting { name: "X", value: "/opt/lib".to_owned(), effect: "", is_list }
     }
 
     #[test]
-    fn search_path_gets_the_folder_in_front_and_other_variables_keep_their_value() {
-        let value = |search_path, present: Option<&str>| {
-            value_for(&set(search_path), present.map(OsString::from)).map(|value| value.into_string().unwrap())
+    fn list_gets_the_value_in_front_and_other_variables_keep_their_value() {
+        let value = |is_list, present: Option<&str>| {
+            value_for(&set(is_list), present.map(OsString::from)).map(|value| value.into_string().unwrap())
         };
         assert_eq!(value(true, None).as_deref(), Some("/opt/lib"));
         assert_eq!(value(true, Some("")).as_deref(), Some("/opt/lib"), "an empty part means the current folder");
@@ -256,9 +237,9 @@ mod tests {
 
     #[test]
     fn no_two_capabilities_set_the_same_variable() {
-        let all = ProgramCapability::ALL.map(|capability| capability.settings(Path::new("/x")));
-        for set in &all[0] {
-            assert!(all[1].iter().all(|other| other.name != set.name), "{}", set.name);
-        }
+        let all = PROGRAM_CAPABILITIES.map(|capability| (capability.settings)(Path::new("/x")));
+        let names: Vec<&str> = all.iter().flatten().map(|set| set.name).collect();
+        let distinct: HashSet<&str> = names.iter().copied().collect();
+        assert_eq!(distinct.len(), names.len(), "{names:?}");
     }
 }

@@ -73,43 +73,6 @@ fn endpoints_are_printed_in_columns() {
 }
 
 #[test]
-fn mx_boards_and_peers_are_printed_in_columns() {
-    let taken =
-        |number: u32| json!({ "number": number, "domain": { "id": 3, "name": "rank0" }, "index": 0, "uid": 1000 });
-    let link = |name: &str, state: &str| {
-        json!({
-            "name": name, "kind": "packet", "state": state, "frame_bytes_max": 9014, "sent_frames": 1, "sent_bytes": 60,
-            "received_frames": 2, "received_bytes": 120, "lost": [{ "reason": "overruns", "count": 8 }],
-        })
-    };
-    let board = |number: u32, taken: Vec<Value>| {
-        let (nic, mac) = (0x0200_0000_0001_u64 + u64::from(number), format!("02:00:00:00:00:0{}", number + 1));
-        json!({
-            "number": number, "nic": nic, "mac": mac, "name": format!("node7:{number}"), "endpoints": taken, "endpoints_max": 32,
-            "links": if number == 0 { vec![] } else { vec![link("eth0", "up"), link("eth1", "down")] },
-            "dropped": [{ "reason": if number == 2 { "duplicate_address" } else { "short" }, "count": 3 }],
-            "ignored": [{ "reason": "duplicate", "count": 2 }], "served_endpoints": 1, "remote_peers": 5, "sent_bytes": 100,
-            "received_bytes": 200, "retransmitted": 3, "rerequested": 4,
-        })
-    };
-    let peer = |mac: &str, name: &str, origin: &str, link: Option<&str>, last_seen_ms: Option<u64>| {
-        json!({
-            "nic": 0x0200_0000_0001_u64, "mac": mac, "name": name, "origin": origin, "board": 1, "link": link,
-            "last_seen_ms": last_seen_ms, "restarts": 2,
-        })
-    };
-    let peers = [
-        peer("02:00:00:00:00:01", "node7:0", "local", None, None),
-        peer("02:00:00:00:00:07", "node8:0", "announced", Some("eth0"), Some(61_234)),
-        peer("02:00:00:00:00:08", "02:00:00:00:00:08", "static", None, None),
-    ];
-    let boards = [board(0, vec![taken(0), taken(31)]), board(1, vec![]), board(2, vec![])];
-    let answer = json!({ "schema": 1, "boards": boards, "peers": peers });
-    insta::assert_snapshot!("boards", mx::boards_text(&read(&answer).expect("an answer")));
-    insta::assert_snapshot!("peers", mx::peers_text(&read(&answer).expect("an answer")));
-}
-
-#[test]
 fn channel_list_shows_path_and_traffic() {
     let pair = |b: u32, path: &str, reason: Value, channel: Value| json!({ "a": { "id": 3, "name": "web" }, "b": { "id": b, "name": "db" }, "path": path, "reason": reason, "channel": channel });
     let mut offered = channel();

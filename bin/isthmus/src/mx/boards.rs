@@ -1,4 +1,4 @@
-//! `isthmus board list` and `isthmus peer list`: the same answer of the daemon, its one half or the other.
+//! `isthmus board list` and `isthmus peer list`: the two halves of the daemon's MX report.
 
 use std::path::PathBuf;
 
@@ -6,23 +6,23 @@ use anyhow::Result;
 use isthmus_client::Topic;
 use isthmus_report::{MxBoardRow, MxNumber, MxReport};
 
-use super::{ask, named, show};
+use crate::daemon::{ask, named, show};
 use crate::output::{Align, Outcome, Output, Table};
 
-pub(crate) fn boards(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
+pub(super) fn list_boards(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "mx", &ask(socket, Topic::Mx, &[])?, boards_text)
 }
 
-pub(crate) fn peers(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
+pub(super) fn list_peers(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "mx", &ask(socket, Topic::Mx, &[])?, peers_text)
 }
 
-/// As `mx0:3`: endpoint number 3 on board 0.
+/// Formats an endpoint number: `mx0:3` is number 3 on board 0.
 pub(super) fn number(number: &MxNumber) -> String {
     format!("mx{}:{}", number.board, number.endpoint)
 }
 
-pub(super) fn boards_text(answer: &MxReport) -> String {
+fn boards_text(answer: &MxReport) -> String {
     let mut table = Table::new(&[
         ("board", Align::Left),
         ("nic id", Align::Left),
@@ -54,23 +54,23 @@ pub(super) fn boards_text(answer: &MxReport) -> String {
     table.text()
 }
 
-/// Another host announces the same address.
+/// Returns whether another host announces the same address.
 fn has_duplicate_address(board: &MxBoardRow) -> bool {
     board.dropped.iter().any(|dropped| dropped.reason == "duplicate_address")
 }
 
-/// What a board without links does not have.
+/// Formats a count that only boards with links have.
 fn linked_count(board: &MxBoardRow, count: u64) -> String {
     if board.links.is_empty() { "-".to_owned() } else { count.to_string() }
 }
 
-/// As `eth0 up`.
+/// Formats the links of a board: `eth0 up`.
 fn links(board: &MxBoardRow) -> String {
     let links: Vec<String> = board.links.iter().map(|link| format!("{} {}", link.name, link.state)).collect();
     if links.is_empty() { "-".to_owned() } else { links.join(", ") }
 }
 
-pub(super) fn peers_text(answer: &MxReport) -> String {
+fn peers_text(answer: &MxReport) -> String {
     let mut table = Table::new(&[
         ("nic id", Align::Left),
         ("name", Align::Left),
@@ -97,4 +97,49 @@ pub(super) fn peers_text(answer: &MxReport) -> String {
         ]);
     }
     table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::daemon::read;
+
+    #[test]
+    fn boards_and_peers_are_printed_in_columns() {
+        let taken =
+            |number: u32| json!({ "number": number, "domain": { "id": 3, "name": "rank0" }, "index": 0, "uid": 1000 });
+        let link = |name: &str, state: &str| {
+            json!({
+                "name": name, "kind": "packet", "state": state, "frame_bytes_max": 9014, "sent_frames": 1, "sent_bytes": 60,
+                "received_frames": 2, "received_bytes": 120, "lost": [{ "reason": "overruns", "count": 8 }],
+            })
+        };
+        let board = |number: u32, taken: Vec<Value>| {
+            let (nic, mac) = (0x0200_0000_0001_u64 + u64::from(number), format!("02:00:00:00:00:0{}", number + 1));
+            json!({
+                "number": number, "nic": nic, "mac": mac, "name": format!("node7:{number}"), "endpoints": taken, "endpoints_max": 32,
+                "links": if number == 0 { vec![] } else { vec![link("eth0", "up"), link("eth1", "down")] },
+                "dropped": [{ "reason": if number == 2 { "duplicate_address" } else { "short" }, "count": 3 }],
+                "ignored": [{ "reason": "duplicate", "count": 2 }], "served_endpoints": 1, "remote_peers": 5, "sent_bytes": 100,
+                "received_bytes": 200, "retransmitted": 3, "rerequested": 4,
+            })
+        };
+        let peer = |mac: &str, name: &str, origin: &str, link: Option<&str>, last_seen_ms: Option<u64>| {
+            json!({
+                "nic": 0x0200_0000_0001_u64, "mac": mac, "name": name, "origin": origin, "board": 1, "link": link,
+                "last_seen_ms": last_seen_ms, "restarts": 2,
+            })
+        };
+        let peers = [
+            peer("02:00:00:00:00:01", "node7:0", "local", None, None),
+            peer("02:00:00:00:00:07", "node8:0", "announced", Some("eth0"), Some(61_234)),
+            peer("02:00:00:00:00:08", "02:00:00:00:00:08", "static", None, None),
+        ];
+        let boards = [board(0, vec![taken(0), taken(31)]), board(1, vec![]), board(2, vec![])];
+        let answer = json!({ "schema": 1, "boards": boards, "peers": peers });
+        insta::assert_snapshot!("boards", boards_text(&read(&answer).expect("an answer")));
+        insta::assert_snapshot!("peers", peers_text(&read(&answer).expect("an answer")));
+    }
 }

@@ -18,12 +18,12 @@ use crate::output::{Outcome, Output};
 use crate::run::{self, Setting, shell_quoted};
 
 /// The provider's file, as libfabric looks for it.
-pub(crate) const PROVIDER: &str = "libisthmus-fi.so";
+pub(super) const PROVIDER: &str = "libisthmus-fi.so";
 
 /// The MPIs whose variables are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Mpi {
+pub(super) enum Mpi {
     /// Open MPI 4 and 5
     Openmpi,
     /// MPICH whose device is ch4:ofi, as that of PyPI
@@ -69,7 +69,7 @@ impl Mpi {
 
     /// Its variables, with the provider in this folder.
     fn settings(self, folder: &Path) -> Vec<Setting> {
-        let set = |name, value: &str, effect| Setting { name, value: value.to_owned(), effect, is_search_path: false };
+        let set = |name, value: &str, effect| Setting { name, value: value.to_owned(), effect, is_list: false };
         let common = [
             set("FI_PROVIDER_PATH", &folder.to_string_lossy(), "where libfabric finds the provider"),
             set("FI_PROVIDER", "isthmus", "the only one it is to offer"),
@@ -118,7 +118,7 @@ fn folder(named: Option<PathBuf>) -> Result<PathBuf> {
 }
 
 /// The variables of all MPIs, each once.
-pub(crate) fn all_settings(folder: &Path) -> Vec<Setting> {
+pub(super) fn all_settings(folder: &Path) -> Vec<Setting> {
     let mut all: Vec<Setting> = Vec::new();
     for set in Mpi::ALL.into_iter().flat_map(|mpi| mpi.settings(folder)) {
         if !all.contains(&set) {
@@ -133,7 +133,7 @@ fn shell(settings: &Settings) -> String {
     format!("# {}\n{}", settings.mpi.name(), settings.variables.iter().map(line).collect::<String>())
 }
 
-pub(crate) fn env(output: Output, args: MpiEnvArgs) -> Result<Outcome> {
+pub(super) fn env(output: Output, args: MpiEnvArgs) -> Result<Outcome> {
     let folder = folder(args.provider)?;
     let wanted = args.mpi.map_or(Mpi::ALL.to_vec(), |mpi| vec![mpi]);
     let all: Vec<Settings> = wanted.into_iter().map(|mpi| Settings { mpi, variables: mpi.settings(&folder) }).collect();
@@ -144,7 +144,7 @@ pub(crate) fn env(output: Output, args: MpiEnvArgs) -> Result<Outcome> {
 }
 
 /// Becomes the launcher, with the variables of all MPIs. Variables that are set already stay as they are.
-pub(crate) fn mpirun(socket: Option<PathBuf>, args: &MpiRunArgs) -> Result<Outcome> {
+pub(super) fn run(socket: Option<PathBuf>, args: &MpiRunArgs) -> Result<Outcome> {
     let settings = all_settings(&folder(args.provider.clone())?);
     run::exec(&args.launcher, &args.arguments, socket, &settings)
 }

@@ -19,16 +19,47 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use isthmus_capture::SNAP_BYTES_MAX;
 use isthmus_capture::stream::{CaptureMessage, MalformedStream, ReadError, parse};
 use isthmus_client::{DomainId, QueryClient, Reason, Refusal, Topic};
 use isthmus_report::Domains;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::cli::CaptureArgs;
 use crate::output::{Outcome, Output, UsageError, bytes, counted, note};
 use signals::Signals;
 use sink::{CaptureTotals, Sink};
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CaptureArgs {
+    /// The board to capture, as in `0` or `mx0` (`isthmus board list`) [default: all boards with links].
+    #[arg(long, value_name = "BOARD", value_parser = board)]
+    board: Option<u32>,
+
+    /// The domain that frames are from or to, by name, or by number as in `d7` [default: all domains].
+    #[arg(long, value_name = "DOMAIN")]
+    domain: Option<String>,
+
+    /// The number of bytes to keep of each frame, from its Ethernet header on.
+    #[arg(long, value_name = "BYTES", default_value_t = SNAP_BYTES_MAX, hide_default_value = true,
+        value_parser = clap::value_parser!(u32).range(14..=i64::from(SNAP_BYTES_MAX)))]
+    snap: u32,
+
+    /// The number of frames after which the capture ends.
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// The file to write [default: standard output, as with `-`, which must not be a terminal].
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+}
+
+/// Parses the number of a board, as lists show it or bare.
+fn board(given: &str) -> Result<u32, String> {
+    let number = given.strip_prefix("mx").unwrap_or(given);
+    number.parse().map_err(|_| "a board is named by its number, as in 0 or mx0".to_owned())
+}
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -39,7 +70,7 @@ const DISPLAY_INTERVAL: Duration = Duration::from_millis(200);
 /// How long the daemon has for the last frames and the statistics, once it was told to end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &CaptureArgs) -> Result<Outcome> {
+pub(super) fn run(output: Output, socket: Option<PathBuf>, args: &CaptureArgs) -> Result<Outcome> {
     let file = args.write.as_deref().filter(|path| *path != Path::new("-"));
     if file.is_none() && io::stdout().is_terminal() {
         let how = "a capture is not for reading: name a file with `-w FILE`, or a program with `| tshark -r -`";
@@ -256,4 +287,15 @@ fn bar() -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     let style = ProgressStyle::with_template("{spinner} {msg}  (Ctrl-C ends it)");
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::board;
+
+    #[test]
+    fn board_is_accepted_in_the_form_of_lists() {
+        assert_eq!([board("3"), board("mx12")], [Ok(3), Ok(12)]);
+        assert!(board("mx").is_err() && board("eth0").is_err() && board("-1").is_err());
+    }
 }

@@ -1,0 +1,46 @@
+//! The capabilities of this program: the one list that names them.
+//!
+//! A capability has a folder with its commands, its row of `isthmus run`, and its column of lists. Everything else uses this list.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Subcommand;
+use isthmus_report::EndpointRow;
+
+use crate::fabric::{self, FabricCommand};
+use crate::mx::{self, MxCommand};
+use crate::output::{Outcome, Output};
+use crate::run::ProgramCapability;
+
+/// The commands of all capabilities.
+#[derive(Subcommand)]
+pub(crate) enum CapabilityCommand {
+    #[command(flatten)]
+    Mx(MxCommand),
+    #[command(flatten)]
+    Fabric(FabricCommand),
+}
+
+impl CapabilityCommand {
+    pub(crate) fn run(self, output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
+        match self {
+            Self::Mx(command) => command.run(output, socket),
+            Self::Fabric(command) => command.run(output, socket),
+        }
+    }
+}
+
+/// The table of `isthmus run`.
+pub(crate) const PROGRAM_CAPABILITIES: [ProgramCapability; 2] = [mx::PROGRAMS, fabric::PROGRAMS];
+
+/// A column of `isthmus endpoint list`.
+#[derive(Clone, Copy)]
+pub(crate) struct EndpointColumn {
+    pub(crate) title: &'static str,
+    /// Returns the cell of an endpoint.
+    pub(crate) cell: fn(&EndpointRow) -> Option<String>,
+}
+
+/// The columns that capabilities add.
+pub(crate) const ENDPOINT_COLUMNS: [EndpointColumn; 1] = [EndpointColumn { title: "mx", cell: mx::endpoint_number }];
