@@ -264,7 +264,7 @@ impl Broker {
             }
             Event::Removed { domain } => self.finish_detach(*domain),
             Event::Stopped { worker } => tracing::debug!(worker = worker.0, "worker has ended"),
-            Event::MxConnected { .. } | Event::RemoteAdded { .. } | Event::RemoteRemoved { .. } => {
+            Event::RemoteConnected { .. } | Event::RemoteAdded { .. } | Event::RemoteRemoved { .. } => {
                 self.handle_mx_event(event)
             }
         }

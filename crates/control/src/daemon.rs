@@ -21,7 +21,7 @@ use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, VersionRange};
 use isthmus_platform_kvm::{Device, DeviceError, MemoryType};
 use isthmus_platform_xen::Devices;
-use isthmus_service::{Command, Event, SendPolicy, Service, ServiceOptions, StartError};
+use isthmus_service::{Command, Event, MxCommand, SendPolicy, Service, ServiceOptions, StartError};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -337,7 +337,7 @@ fn service(
     privileges::drop_unneeded(&plans);
     let service = Service::start(service_options(config), move |event| drop(events_sender.send(event)))?;
     for board in opened.linked.drain(..) {
-        service.send(Command::AddMxBoard(Box::new(board)));
+        service.send(Command::Mx(MxCommand::AddBoard(Box::new(board))));
     }
     Ok((opened, service, metrics_server))
 }

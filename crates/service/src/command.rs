@@ -10,7 +10,7 @@
 //! which could only be sent because control announced it.
 
 use crate::counters::DomainCounters;
-use crate::mx_poller::{MxBoardNumber, NewCapture, NewMxBoard, NewMxConnect, NewMxEndpoint};
+use crate::mx::MxCommand;
 use crate::violation::Violation;
 use isthmus_channel::ChannelParts;
 use isthmus_layout::control::Owner;
@@ -108,19 +108,8 @@ pub enum Command {
         /// How it went: [`Reason::PeerDetached`], [`Reason::PeerConnectionLost`], …
         reason: Reason,
     },
-    /// An MX board, with its links to other hosts.
-    AddMxBoard(Box<NewMxBoard>),
-    /// A domain has an endpoint number on such an MX board.
-    OpenMx(Box<NewMxEndpoint>),
-    /// A domain closes an endpoint. What it has sent is still delivered.
-    CloseMx {
-        /// Which MX board.
-        board: MxBoardNumber,
-        /// Which number.
-        endpoint: u8,
-    },
-    /// A domain connects to an endpoint of another host. [`Event::MxConnected`] answers.
-    ConnectMx(NewMxConnect),
+    /// A command about MX boards.
+    Mx(MxCommand),
     /// A domain lets messages to a remote peer be sent straight out of its memory.
     GrantRemote {
         /// The remote peer that the grant is for.
@@ -137,8 +126,6 @@ pub enum Command {
         /// Which memory.
         region: RegionId,
     },
-    /// Frames of MX boards are copied into a tap from now on.
-    Capture(Box<NewCapture>),
     /// Sets a new policy.
     SendPolicy(SendPolicy),
     /// End all workers. What is held is dropped; rings stay as they are.
@@ -161,9 +148,9 @@ pub enum Event {
         /// Which domain.
         domain: DomainId,
     },
-    /// The answer to [`Command::ConnectMx`]: by which number the other endpoint is reached.
-    MxConnected {
-        /// Of the command.
+    /// The reply to a command to connect to an endpoint of another host ([`MxCommand::Connect`]).
+    RemoteConnected {
+        /// The number of the request.
         request: u64,
         /// The remote peer, or the reason why there is none.
         outcome: Result<DomainId, Reason>,

@@ -68,7 +68,7 @@ mod domain_rings;
 mod domain_state;
 mod flow;
 mod mailbox;
-mod mx_poller;
+mod mx;
 mod record_kinds;
 mod router;
 mod service;
@@ -82,7 +82,9 @@ mod tests;
 
 pub use command::{Command, Event, EventHandler, NewDomain, SendPolicy, WorkerIndex, WorkerReadyMapId};
 pub use counters::{DomainCounters, PerReason, WorkerCounters};
-pub use mx_poller::{LinkView, MxBoardNumber, MxView, NewCapture, NewMxBoard, NewMxConnect, NewMxEndpoint, WakeReader};
+pub use mx::{
+    LinkView, MxBoardNumber, MxCommand, MxView, NewCapture, NewMxBoard, NewMxConnect, NewMxEndpoint, WakeReader,
+};
 pub use router::{HELD_DOMAIN_MAX, HELD_WORKER_MAX};
 pub use service::{Service, ServiceOptions, StartError, WORKERS_MAX};
 pub use violation::Violation;

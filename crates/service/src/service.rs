@@ -3,7 +3,7 @@
 use crate::command::{Command, Event, SendPolicy, WorkerIndex};
 use crate::counters::WorkerCounters;
 use crate::mailbox::{MailboxSender, Task, mailbox};
-use crate::mx_poller::MX_WORKER;
+use crate::mx::MX_WORKER;
 use crate::worker::{Worker, WorkerConfig};
 use isthmus_channel::WaitMode;
 use isthmus_layout::DomainId;
@@ -147,13 +147,9 @@ impl Service {
                 self.post(worker, Task::Command(Command::Remove { domain, reason }));
                 self.post_others(worker, || Task::RemoteDomainRemoved { domain, reason });
             }
-            Command::AddMxBoard(_)
-            | Command::OpenMx(_)
-            | Command::CloseMx { .. }
-            | Command::ConnectMx(_)
-            | Command::Capture(_)
-            | Command::GrantRemote { .. }
-            | Command::RevokeRemote { .. } => self.post(MX_WORKER, Task::Command(command)),
+            Command::Mx(_) | Command::GrantRemote { .. } | Command::RevokeRemote { .. } => {
+                self.post(MX_WORKER, Task::Command(command));
+            }
             Command::SendPolicy(send_policy) => {
                 for worker in self.workers() {
                     self.post(worker, Task::Command(Command::SendPolicy(send_policy.clone())));

@@ -44,13 +44,9 @@ impl Worker {
             },
             Command::Add(new) => self.add(*new),
             Command::Remove { domain, reason } => self.remove_domain(domain, reason),
-            Command::AddMxBoard(_)
-            | Command::OpenMx(_)
-            | Command::CloseMx { .. }
-            | Command::ConnectMx(_)
-            | Command::Capture(_)
-            | Command::GrantRemote { .. }
-            | Command::RevokeRemote { .. } => self.execute_mx(command),
+            Command::Mx(command) => self.execute_mx(command),
+            Command::GrantRemote { remote_peer, region, memory } => self.grant_remote(remote_peer, region, memory),
+            Command::RevokeRemote { remote_peer, region } => self.revoke_remote(remote_peer, region),
             Command::SendPolicy(send_policy) => self.router.set_send_policy(send_policy),
             Command::Shutdown => self.ended = true,
         }

@@ -16,7 +16,7 @@ use crate::counters::{WorkerCounters, bump};
 use crate::domain_rings::{RECORDS_PER_ROUND, RingPoll, Rings};
 use crate::domain_state::Next;
 use crate::mailbox::{ForwardedRecord, Mailbox, MailboxSender, Task};
-use crate::mx_poller::{MX_WORKER, MxPoller};
+use crate::mx::{MX_WORKER, MxPoller};
 use crate::record_kinds::{payload_of, without_payload};
 use crate::router::{Router, Slot, Verdict};
 use crate::sleeper::{Sleeper, Woken};

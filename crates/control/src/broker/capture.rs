@@ -7,7 +7,7 @@ use std::sync::Arc;
 use isthmus_capture::{InterfaceIndex, PcapInterface, tap};
 use isthmus_layout::control::{Capture, Done, RequestSerial};
 use isthmus_layout::reason::Reason;
-use isthmus_service::{Command, MxBoardNumber, NewCapture, WakeReader};
+use isthmus_service::{Command, MxBoardNumber, MxCommand, NewCapture, WakeReader};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tokio::sync::Notify;
 
@@ -44,7 +44,12 @@ impl Broker {
         let waker = Arc::clone(&wakeup);
         let wake = WakeReader::new(move || waker.notify_one());
         self.captures += 1;
-        self.workers.send(Command::Capture(Box::new(NewCapture { boards, domain: request.domain, tap, wake })));
+        self.workers.send(Command::Mx(MxCommand::Capture(Box::new(NewCapture {
+            boards,
+            domain: request.domain,
+            tap,
+            wake,
+        }))));
         let capturing = Box::new(CaptureTask { socket, reader, interfaces, wakeup });
         self.outgoing.push_back(Outgoing::Capture { to: id, capturing });
         self.send(id, serial, Done {}.into(), Vec::new());

@@ -10,7 +10,7 @@ use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId, Regio
 use isthmus_layout::limits::PEER_REGIONS_MAX;
 use isthmus_layout::reason::Reason;
 use isthmus_mx::wire::SessionId as MxSession;
-use isthmus_service::{Command, Event, MxBoardNumber, MxView, NewMxConnect, NewMxEndpoint};
+use isthmus_service::{Command, Event, MxBoardNumber, MxCommand, MxView, NewMxConnect, NewMxEndpoint};
 use isthmus_shm::regcache::PeerRegion;
 
 use super::grants::sealed;
@@ -120,7 +120,7 @@ impl Broker {
         let refused = |error| Refusal::new(Reason::OutOfMemory, format!("drawing random numbers: {error}"));
         let [session, secret] = network::random_u32s().map_err(refused)?;
         let ring_slab = self.attachments.get(&at.domain).ok_or(Reason::NoSuchDomain)?.ring_slab;
-        self.workers.send(Command::OpenMx(Box::new(NewMxEndpoint {
+        self.workers.send(Command::Mx(MxCommand::OpenEndpoint(Box::new(NewMxEndpoint {
             board: MxBoardNumber(number.board),
             number: number.endpoint as u8, // A board has at most 255.
             domain: at.domain,
@@ -129,7 +129,7 @@ impl Broker {
             key,
             session: MxSession(session & !1), // Never the one that stands for none.
             secret,
-        })));
+        }))));
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl Broker {
     pub(super) fn unpublish_mx_endpoint(&mut self, number: MxNumber, domain: DomainId) {
         if self.remote_peers.has_links(number.board) {
             let (board, endpoint) = (MxBoardNumber(number.board), number.endpoint as u8);
-            self.workers.send(Command::CloseMx { board, endpoint });
+            self.workers.send(Command::Mx(MxCommand::CloseEndpoint { board, endpoint }));
             let gone: Vec<DomainId> =
                 self.remote_peers.known.iter().filter(|(_, known)| known.domain == domain).map(|(id, _)| *id).collect();
             for remote_peer in gone {
@@ -186,14 +186,14 @@ impl Broker {
             .insert(request, PendingConnect { domain, owner, own_number, session, serial, target });
         let (board, endpoint, key) = (MxBoardNumber(own_number.board), own_number.endpoint as u8, key);
         let connect = NewMxConnect { request, board, endpoint, nic, number, key };
-        self.workers.send(Command::ConnectMx(connect));
+        self.workers.send(Command::Mx(MxCommand::Connect(connect)));
         Ok(())
     }
 
     /// Handles an event of the data plane about other hosts.
     pub(super) fn handle_mx_event(&mut self, event: &Event) {
         match *event {
-            Event::MxConnected { request, outcome } => self.remote_connected(request, outcome),
+            Event::RemoteConnected { request, outcome } => self.remote_connected(request, outcome),
             Event::RemoteAdded { remote_peer, domain, nic, number } => {
                 self.remote_peers.known.insert(remote_peer, RemotePeer { domain, nic, number, regions: Vec::new() });
             }

@@ -1,11 +1,12 @@
 //! One MX board: its links on one side, its endpoints on the other.
 
 use super::capture::Captures;
+use super::command::{MxBoardNumber, NewMxBoard, NewMxConnect, NewMxEndpoint};
 use super::duplicates::DuplicateAddress;
 use super::endpoints::{Endpoints, ServedEndpoint};
+use super::poller::{RemotePeerIds, WorkerPeer, link_number};
 use super::port::{LinkChange, Port};
 use super::view::{LinkView, MxView};
-use super::{MxBoardNumber, NewMxBoard, NewMxConnect, NewMxEndpoint, RemotePeerIds, WorkerPeer, link_number};
 use crate::command::Event;
 use crate::sleeper::Sleeper;
 use crate::worker::Worker;
@@ -163,7 +164,7 @@ impl MxBoard {
         worker: &mut Worker,
     ) {
         let &NewMxConnect { request, endpoint, nic, number, key, .. } = connect;
-        let refused = |reason| Event::MxConnected { request, outcome: Err(reason) };
+        let refused = |reason| Event::RemoteConnected { request, outcome: Err(reason) };
         let Some(peer) = self.board.find(nic) else { return (worker.event_handler)(refused(Reason::MxNicUnknown)) };
         let to = Address { peer, endpoint: EndpointNumber(number) };
         let known = self.with(now, EndpointNumber(endpoint), None, remote_peer_ids, worker, |transport, now, local| {

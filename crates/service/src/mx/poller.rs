@@ -1,129 +1,30 @@
-//! MX boards, their links to other hosts, and the endpoints of this host's domains on them.
-//!
-//! ```text
-//!   worker ── records for remote peers ────► transport ──┐                    ┌─► link ─► other hosts
-//!     ▲                                                  ├─ board's endpoints ┤
-//!     └────── deliver, credit ◄───────────── transport ◄─┘   board: which?    └── link ◄─
-//! ```
-//!
-//! A poll sends queued frames, receives frames, and runs due timers; it never waits. One worker has all boards. Other workers
-//! forward their domains' records for remote peers to it, as they forward records between domains.
+//! The poller of MX boards: what a worker calls, and the local side of the boards' endpoints.
 
-mod board;
-mod capture;
-mod duplicates;
-mod endpoints;
-mod port;
-mod view;
-
-pub use capture::{NewCapture, WakeReader};
-pub use view::{LinkView, MxView};
-
-use crate::command::{Command, Event};
+use super::MX_WORKER;
+use super::board::MxBoard;
+use super::capture::{NewCapture, SharedTap};
+use super::command::{MxBoardNumber, MxCommand};
+use crate::command::Event;
 use crate::mailbox::{ForwardedRecord, Task};
+use crate::record_kinds;
 use crate::router::Location;
 use crate::sleeper::Sleeper;
 use crate::worker::Worker;
-use crate::{WorkerIndex, record_kinds};
-use board::MxBoard;
-use capture::SharedTap;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route};
-use isthmus_layout::{DomainId, EndpointIndex, NicId};
-use isthmus_link::Link;
-use isthmus_mx::board::{Board, BoardSetup, LinkNumber};
-use isthmus_mx::net::{Address, EndpointTuning, Time};
-use isthmus_mx::wire::{BoardName, EndpointNumber, SessionId, Sizes};
+use isthmus_layout::{DomainId, RegionId};
+use isthmus_mx::board::{Board, LinkNumber};
+use isthmus_mx::net::{Address, Time};
+use isthmus_mx::wire::EndpointNumber;
 use isthmus_mx_transport::{LocalPeer, MxTransport};
+use isthmus_shm::regcache::PeerRegion;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The worker that has the links.
-pub(crate) const MX_WORKER: WorkerIndex = WorkerIndex(0);
-
-/// An MX board, numbered by control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MxBoardNumber(pub u32);
-
-/// An MX board with links to other hosts.
-#[derive(Debug)]
-pub struct NewMxBoard {
-    /// The number of the board; each number is used once.
-    pub number: MxBoardNumber,
-    /// Address, name, dialect, and how it finds others.
-    pub setup: BoardSetup,
-    /// The sizes that all hosts of the network have to agree on.
-    pub sizes: Sizes,
-    /// Times and limits of its endpoints.
-    pub tuning: EndpointTuning,
-    /// Other boards of this host; packets for them never go to a link.
-    pub locals: Vec<(NicId, BoardName)>,
-    /// Boards of other hosts that are known from the beginning.
-    pub peers: Vec<(NicId, BoardName)>,
-    /// The links of the board with their ranks; a higher rank is better.
-    pub links: Vec<(Box<dyn Link>, u32)>,
-    /// The visible state of the board, which the worker updates.
-    pub view: Arc<Mutex<MxView>>,
-}
-
-impl NewMxBoard {
-    /// Fills the view with the links and the static peers, before the worker updates it for the first time.
-    pub fn show(&self) {
-        let mut board = Board::new(self.setup);
-        for &(nic, name) in &self.locals {
-            let _ = board.add_local(nic, name); // The worker logs the boards that do not fit.
-        }
-        for &(nic, name) in &self.peers {
-            let _ = board.add_static(Time::ZERO, nic, name); // The worker logs these errors, too.
-        }
-        let links = self.links.iter().map(|(link, rank)| LinkView::of(&**link, *rank)).collect();
-        let shown = MxView { links, peers: board.peers().collect(), ..MxView::default() };
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = shown;
-    }
-}
-
-/// An endpoint number of such a board that a domain has.
-#[derive(Clone, Debug)]
-pub struct NewMxEndpoint {
-    /// The board.
-    pub board: MxBoardNumber,
-    /// The number.
-    pub number: u8,
-    /// The domain that the endpoint belongs to.
-    pub domain: DomainId,
-    /// Which of the domain's endpoints.
-    pub at: EndpointIndex,
-    /// Bytes that each remote peer may have in the domain's ring: a ring has room for more.
-    pub credit: u32,
-    /// The key that a connecting peer must present.
-    pub key: u32,
-    /// Random, drawn for this opening.
-    pub session: SessionId,
-    /// Random and secret.
-    pub secret: u32,
-}
-
-/// A connect from one of our endpoints to one of another host.
-#[derive(Clone, Copy, Debug)]
-pub struct NewMxConnect {
-    /// The number of the request, which the [`Event::MxConnected`] carries.
-    pub request: u64,
-    /// The board of ours.
-    pub board: MxBoardNumber,
-    /// The endpoint there, as which its domain is known.
-    pub endpoint: u8,
-    /// The board of the other host.
-    pub nic: NicId,
-    /// The endpoint there.
-    pub number: u8,
-    /// The key of that endpoint.
-    pub key: u32,
-}
 
 /// The numbers of remote peers.
 #[derive(Debug, Default)]
-pub(crate) struct RemotePeerIds {
+pub(super) struct RemotePeerIds {
     next: u32,
     /// The local endpoint that a remote peer belongs to.
     remote_peers: HashMap<DomainId, (MxBoardNumber, EndpointNumber)>,
@@ -148,7 +49,7 @@ impl MxPoller {
         Time::from_us(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// True if frames wait.
+    /// Returns whether frames wait.
     pub(crate) fn is_ready(&mut self) -> bool {
         self.boards.values_mut().any(MxBoard::is_ready)
     }
@@ -209,19 +110,19 @@ impl MxPoller {
         self.boards.get_mut(board)?.transport(*endpoint)
     }
 
-    fn execute(&mut self, worker: &mut Worker, command: Command) {
+    fn execute(&mut self, worker: &mut Worker, command: MxCommand) {
         let now = self.now();
         match command {
-            Command::AddMxBoard(new) => {
+            MxCommand::AddBoard(new) => {
                 let number = new.number;
                 self.boards.insert(number, MxBoard::new(now, *new));
             }
-            Command::OpenMx(new) => {
+            MxCommand::OpenEndpoint(new) => {
                 if let Some(board) = self.boards.get_mut(&new.board) {
                     board.open(*new);
                 }
             }
-            Command::CloseMx { board, endpoint } => {
+            MxCommand::CloseEndpoint { board, endpoint } => {
                 if let Some(board) = self.boards.get_mut(&board) {
                     let endpoint = EndpointNumber(endpoint);
                     board.close(now, endpoint);
@@ -232,25 +133,14 @@ impl MxPoller {
                     });
                 }
             }
-            Command::ConnectMx(connect) => match self.boards.get_mut(&connect.board) {
+            MxCommand::Connect(connect) => match self.boards.get_mut(&connect.board) {
                 Some(board) => board.connect(now, &connect, &mut self.remote_peer_ids, worker),
                 None => {
                     let outcome = Err(Reason::MxBoardUnknown);
-                    worker.emit_event(Event::MxConnected { request: connect.request, outcome });
+                    worker.emit_event(Event::RemoteConnected { request: connect.request, outcome });
                 }
             },
-            Command::GrantRemote { remote_peer, region, memory } => {
-                if let Some(transport) = self.transport_of(remote_peer) {
-                    transport.grant(remote_peer, region, memory);
-                }
-            }
-            Command::RevokeRemote { remote_peer, region } => {
-                if let Some(transport) = self.transport_of(remote_peer) {
-                    transport.revoke(remote_peer, region);
-                }
-            }
-            Command::Capture(new) => self.capture(*new),
-            _ => {}
+            MxCommand::Capture(new) => self.capture(*new),
         }
     }
 }
@@ -261,8 +151,22 @@ impl Worker {
         self.with_mx_poller(|worker, poller| poller.poll(worker)).unwrap_or(false)
     }
 
-    pub(crate) fn execute_mx(&mut self, command: Command) {
+    pub(crate) fn execute_mx(&mut self, command: MxCommand) {
         self.with_mx_poller(|worker, poller| poller.execute(worker, command));
+    }
+
+    /// Lets messages to a remote peer be sent straight out of a domain's memory.
+    pub(crate) fn grant_remote(&mut self, remote_peer: DomainId, region: RegionId, memory: Arc<PeerRegion>) {
+        if let Some(transport) = self.mx_poller.as_mut().and_then(|poller| poller.transport_of(remote_peer)) {
+            transport.grant(remote_peer, region, memory);
+        }
+    }
+
+    /// Revokes a grant of [`Self::grant_remote`].
+    pub(crate) fn revoke_remote(&mut self, remote_peer: DomainId, region: RegionId) {
+        if let Some(transport) = self.mx_poller.as_mut().and_then(|poller| poller.transport_of(remote_peer)) {
+            transport.revoke(remote_peer, region);
+        }
     }
 
     /// Sends a record of a domain to a remote peer.
@@ -306,12 +210,12 @@ impl Worker {
 }
 
 /// The domain's side of one of our endpoints.
-pub(crate) struct WorkerPeer<'a> {
-    worker: &'a mut Worker,
-    remote_peer_ids: &'a mut RemotePeerIds,
-    board: &'a Board,
-    at: (MxBoardNumber, EndpointNumber),
-    domain: DomainId,
+pub(super) struct WorkerPeer<'a> {
+    pub(super) worker: &'a mut Worker,
+    pub(super) remote_peer_ids: &'a mut RemotePeerIds,
+    pub(super) board: &'a Board,
+    pub(super) at: (MxBoardNumber, EndpointNumber),
+    pub(super) domain: DomainId,
 }
 
 impl LocalPeer for WorkerPeer<'_> {
@@ -369,11 +273,11 @@ impl LocalPeer for WorkerPeer<'_> {
     }
 
     fn connect_finished(&mut self, request: u64, outcome: Result<DomainId, Reason>) {
-        self.worker.emit_event(Event::MxConnected { request, outcome });
+        self.worker.emit_event(Event::RemoteConnected { request, outcome });
     }
 }
 
-/// How links are numbered.
-fn link_number(at: usize) -> LinkNumber {
+/// Returns the number of a board's link.
+pub(super) fn link_number(at: usize) -> LinkNumber {
     LinkNumber(u8::try_from(at).unwrap_or(u8::MAX))
 }
