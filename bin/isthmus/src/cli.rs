@@ -18,7 +18,7 @@ use crate::{admission, config, daemon, demo, doctor, environment, guest, reason,
 /// Results go to standard output, everything else to standard error. Exit status: 0 done, 1 failed (for `doctor`: a problem was
 /// found), 2 wrong usage.
 #[derive(Parser)]
-#[command(name = "isthmus", version, disable_help_subcommand = true)]
+#[command(name = "isthmus", version)]
 struct Cli {
     /// Print one JSON object, with `schema` (its version) and `kind`, in place of text for people.
     #[arg(long, global = true)]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _, stderr, stdout};
 
 use anyhow::{Context, Result, bail};
-use isthmus_client::Refusal;
+use isthmus_client::{Reason, Refusal};
 use isthmus_report::SCHEMA;
 use serde::Serialize;
 use serde_json::Value;
@@ -72,10 +72,28 @@ pub(crate) fn object(kind: &str, body: &impl Serialize) -> Result<String> {
     Ok(to_line(&Envelope { schema: theirs.unwrap_or(SCHEMA), kind, body })? + "\n")
 }
 
+/// The remedy where no daemon answers. No command but `try` starts a daemon.
+const START_A_DAEMON: &str =
+    "Start one: `isthmusd --user` for this user, or `systemctl start isthmusd` for all users of the host.";
+
+/// Describes an error. Where no daemon answers, names the sockets that were tried.
+fn message(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
+    match refusal {
+        Some(Refusal { reason: reason @ Reason::DaemonUnreachable, detail }) => {
+            format!("no daemon answers at {detail} [{}]", reason.name())
+        }
+        _ => format!("{error:#}"),
+    }
+}
+
+fn remedy(reason: Reason) -> &'static str {
+    if reason == Reason::DaemonUnreachable { START_A_DAEMON } else { reason.remedy() }
+}
+
 fn error_text(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
-    let mut text = format!("isthmus: {error:#}\n");
+    let mut text = format!("isthmus: {}\n", message(error, refusal));
     if let Some(refusal) = refusal {
-        let _: std::fmt::Result = writeln!(text, "  remedy: {}", refusal.reason.remedy());
+        let _: std::fmt::Result = writeln!(text, "  remedy: {}", remedy(refusal.reason));
     }
     text
 }
@@ -89,9 +107,9 @@ fn error_json(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
     }
     let reason = refusal.map(|refusal| refusal.reason);
     let trouble = Trouble {
-        error: format!("{error:#}"),
+        error: message(error, refusal),
         reason: reason.map(|reason| reason.name()),
-        remedy: reason.map(|reason| reason.remedy()),
+        remedy: reason.map(remedy),
     };
     let body = serde_json::to_value(&trouble).unwrap_or_default();
     let envelope = Envelope { schema: SCHEMA, kind: "error", body };
@@ -197,7 +215,6 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isthmus_client::Reason;
 
     #[test]
     fn columns_line_up() {

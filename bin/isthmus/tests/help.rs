@@ -50,6 +50,16 @@ fn help_texts_are_as_they_were_seen() {
 }
 
 #[test]
+fn help_command_prints_the_text_of_the_help_option() {
+    let nouns: [&[&str]; 4] = [&[], &["why"], &["domain", "list"], &["board"]];
+    for noun in nouns {
+        let output = isthmus(&["help"]).args(noun).assert().success().get_output().stdout.clone();
+        assert_eq!(String::from_utf8(output).expect("help is UTF-8"), help(noun), "{noun:?}");
+    }
+    isthmus(&["help", "nonsense"]).assert().code(2);
+}
+
+#[test]
 fn internal_commands_are_hidden_from_help() {
     let top = help(&[]);
     for hidden in ["worker", "run-bound", "remove-on-exit"] {

@@ -110,6 +110,25 @@ fn no_daemon_is_a_failure_that_names_its_remedy() {
 }
 
 #[test]
+fn status_without_a_daemon_names_the_sockets_and_the_way_to_start_one() {
+    let stderr = |arguments: &[&str]| {
+        let output = isthmus(arguments).assert().code(1).get_output().stderr.clone();
+        String::from_utf8(output).expect("UTF-8")
+    };
+    assert_eq!(
+        stderr(&["status", "--socket", "/nonexistent/isthmus.sock"]),
+        "isthmus: no daemon answers at /nonexistent/isthmus.sock: No such file or directory (os error 2) \
+         [daemon-unreachable]\n  remedy: Start one: `isthmusd --user` for this user, or `systemctl start isthmusd` for all \
+         users of the host.\n"
+    );
+    if !std::path::Path::new("/run/isthmus").exists() {
+        let usual = stderr(&["status"]);
+        let sockets = "at /run/isthmus/isthmus.sock and /nonexistent/isthmus/isthmus.sock [";
+        assert!(usual.contains(sockets) && usual.lines().count() == 2, "{usual}");
+    }
+}
+
+#[test]
 fn doctor_reports_problems_with_remedies() {
     let report =
         object(isthmus(&["doctor", "--json", "--socket", "/nonexistent/isthmus.sock"]).env("ISTHMUS_SOKET", "1"), 1);
