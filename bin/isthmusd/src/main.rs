@@ -1,7 +1,7 @@
 //! `isthmusd`: the daemon of a host, or of one user.
 //!
-//! Everything it does is in `isthmus-control` and `isthmus-service`; here are its command line, its log, and how it starts:
-//! in the foreground, or with `--detach` in a session of its own, in which case the command comes back when the daemon answers.
+//! The work is done by `isthmus-control` and `isthmus-service`. This program adds the command line, the log, and the start: in the
+//! foreground, or with `--detach` in a session of its own. The command then returns when the daemon answers.
 #![forbid(unsafe_code)]
 
 mod detach;
@@ -18,32 +18,32 @@ use isthmus_platform::activation::{self, InheritedFds};
 use isthmus_platform_kvm::Device;
 use isthmus_platform_xen::Devices;
 
-/// Introduces domains of one host to one another and carries what cannot go directly.
+/// Connects the domains of one host, and forwards the messages that have no direct path.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Arguments {
     /// Serve this user alone, in its own runtime directory
     #[arg(long)]
     user: bool,
-    /// Serve a guest: its programs meet at its host's daemon, which this one reaches by the guest's device, or by grants of Xen's
+    /// Serve a guest: its programs attach to the daemon of its host, which this one reaches by the guest's device or by Xen grants
     #[arg(long, conflicts_with = "user")]
     guest: bool,
-    /// With --guest: the node of the device; else the first that has a daemon at its other side
+    /// With --guest: the node of the device [default: the first device that a host daemon serves]
     #[arg(long, value_name = "NODE", requires = "guest")]
     device: Option<PathBuf>,
     /// Read this configuration instead of the usual file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Set a key, over the file and the environment: policy.talk=all
+    /// Set a key; takes precedence over the file and the environment: policy.talk=all
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Leave when nobody has been attached for so many seconds; 0 stays
+    /// End after this number of seconds without an attached domain; 0 means never
     #[arg(long, value_name = "SECONDS")]
     idle_exit: Option<u32>,
-    /// Print the configuration in force, with defaults, and leave
+    /// Print the configuration in force, with defaults, and exit
     #[arg(long)]
     check: bool,
-    /// Go on in the background; come back when the daemon answers
+    /// Run in the background; the command returns when the daemon answers
     #[arg(long)]
     detach: bool,
     /// The background's side of --detach
@@ -59,7 +59,7 @@ impl Arguments {
         Inputs::of_this_process(role, self.config.clone(), sets)
     }
 
-    /// By what a guest's daemon reaches its host; none for that of a host.
+    /// Returns the way by which a guest's daemon reaches its host; none for the daemon of a host.
     fn host_access(&self) -> Result<Option<HostAccess>> {
         if !self.guest {
             return Ok(None);
@@ -76,15 +76,24 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    // Before anything else is opened: sockets that a service manager opened for us, and what it kept.
+    // Taken before anything else is opened: the sockets and the stored descriptors of the service manager.
     let given = activation::take_inherited();
     let arguments = Arguments::parse();
     match run(arguments, given) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("isthmusd: {error:#}");
+            report(&error);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints an error, and its remedy if the text does not contain it. The text of a [`DaemonError`] contains its causes.
+fn report(error: &anyhow::Error) {
+    let Some(error) = error.downcast_ref::<DaemonError>() else { return eprintln!("isthmusd: {error:#}") };
+    eprintln!("isthmusd: {error}");
+    if let Some(remedy) = error.remedy() {
+        eprintln!("  remedy: {remedy}");
     }
 }
 
@@ -105,6 +114,7 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
         return detach::detach(loaded.config.daemon.socket.path());
     }
     log(&loaded)?;
+    log_start(&loaded);
     if arguments.detached {
         detach::start_session();
     }
@@ -122,6 +132,7 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
         opened => opened?,
     };
     let ended = daemon.run(|| {
+        tracing::info!("ready");
         if let Err(error) = activation::notify("READY=1") {
             tracing::warn!(%error, "cannot tell the service manager that the daemon is ready");
         }
@@ -131,6 +142,13 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
     })?;
     tracing::info!(?ended, "ends");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Logs the version of the daemon, its configuration file and its socket.
+fn log_start(loaded: &Loaded) {
+    let config = loaded.file.as_ref().map_or("none".into(), |file| file.to_string_lossy());
+    let socket = loaded.config.daemon.socket.path().display();
+    tracing::info!(version = %env!("CARGO_PKG_VERSION"), %config, %socket, "starting");
 }
 
 fn log(loaded: &Loaded) -> Result<()> {

@@ -19,6 +19,7 @@ use std::time::Duration;
 use isthmus_channel::WaitMode;
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, VersionRange};
+use isthmus_layout::reason::Reason;
 use isthmus_platform_kvm::{Device, DeviceError, MemoryType};
 use isthmus_platform_xen::Devices;
 use isthmus_service::{Command, Event, MxCommand, SendPolicy, Service, ServiceOptions, StartError};
@@ -41,7 +42,7 @@ use crate::socket::{Listener, SocketAccess, SocketError};
 use crate::tickets::Tickets;
 use crate::xen;
 use crate::xen::backend::Backend;
-use isthmus_config::{self as config, AttachPolicy, Config, KvmGuest, Loaded, WorkerWaitMode};
+use isthmus_config::{self as config, AttachPolicy, Config, KvmGuest, Loaded, MetricsListen, WorkerWaitMode};
 use isthmus_report::SCHEMA;
 
 /// The options of a daemon.
@@ -103,8 +104,16 @@ const DEVICE_RETRY: Duration = Duration::from_millis(200);
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The socket could not be opened.
-    #[error(transparent)]
+    #[error("daemon.socket: {0}")]
     Socket(#[from] SocketError),
+    /// The metrics cannot be served at the configured address.
+    #[error("metrics.listen: {address}: {source}")]
+    Metrics {
+        /// The address.
+        address: String,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// The workers could not be started.
     #[error(transparent)]
     Workers(#[from] StartError),
@@ -125,6 +134,36 @@ pub enum DaemonError {
         /// The error of the system.
         source: io::Error,
     },
+}
+
+impl DaemonError {
+    /// Returns a remedy that the text of the error does not contain.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Socket(SocketError::Refused { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some("Start the daemon as root, or with `--user` for this user alone.")
+            }
+            Self::Socket(error) => error.reason().map(Reason::remedy),
+            Self::Metrics { source, .. } => match source.kind() {
+                io::ErrorKind::AddrInUse => {
+                    Some("Stop the other program (`ss -lxtp` shows it), or choose another address.")
+                }
+                io::ErrorKind::NotFound => Some("Create the folder of the socket."),
+                io::ErrorKind::PermissionDenied => Some("Choose an address that the user of the daemon may listen at."),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+fn metrics_error(listen: &MetricsListen) -> impl FnOnce(io::Error) -> DaemonError {
+    let address = match listen {
+        MetricsListen::Off => String::new(),
+        MetricsListen::Unix(path) => path.path().display().to_string(),
+        MetricsListen::Tcp(address) => address.to_string(),
+    };
+    |source| DaemonError::Metrics { address, source }
 }
 
 fn system_error(operation: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
@@ -234,6 +273,7 @@ impl Daemon {
                 return Err(error);
             }
         };
+        log_start(&config, &opened, &tickets);
         let broker = broker(&options, opened, tickets, Box::new(service))?;
         let sizes = broker.sizes();
         let server =
@@ -333,7 +373,7 @@ fn service(
 ) -> Result<(OpenedBoards, Service, Option<MetricsServer>), DaemonError> {
     let plans = config.mx.plans(&identity(tickets.host_id())).map_err(DaemonError::Boards)?;
     let mut opened = network::open(&plans).map_err(DaemonError::Boards)?;
-    let metrics_server = MetricsServer::open(&config.metrics.listen).map_err(system_error("listening for scrapes"))?;
+    let metrics_server = MetricsServer::open(&config.metrics.listen).map_err(metrics_error(&config.metrics.listen))?;
     privileges::drop_unneeded(&plans);
     let service = Service::start(service_options(config), move |event| drop(events_sender.send(event)))?;
     for board in opened.linked.drain(..) {
@@ -364,6 +404,19 @@ fn log_bare_device(device: &Bare) {
         "no driver has this device: only root's programs are served, whoever sleeps hears of the host's messages some milliseconds \
          late, and the window is not cached as memory is; load the driver (kmod/), see docs/operate/guests.md"
     );
+}
+
+/// Logs what the daemon serves: boards, guests, and the number of domains of the previous daemon that may resume.
+fn log_start(config: &Config, opened: &OpenedBoards, tickets: &Tickets) {
+    opened.log();
+    let socket = config.daemon.socket.path();
+    for guest in config.kvm.guest.as_slice() {
+        tracing::info!(guest = %guest.name.name(), platform = "kvm", device = %guest.socket(socket).display(), "guest");
+    }
+    for guest in config.xen.guest.as_slice() {
+        tracing::info!(guest = %guest.name.name(), platform = "xen", "guest");
+    }
+    tracing::info!(count = tickets.resumable().len(), "resumable domains");
 }
 
 fn service_options(config: &Config) -> ServiceOptions {

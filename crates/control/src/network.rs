@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use isthmus_layout::ids::NicId;
 use isthmus_link::{Link, PacketLink, PacketOptions, Peer, UdpLink, UdpOptions};
@@ -31,9 +31,20 @@ impl OpenedBoards {
     pub(crate) fn any_has_links(&self) -> bool {
         self.views.iter().any(Option::is_some)
     }
+
+    /// Logs the boards and the state of their links.
+    pub(crate) fn log(&self) {
+        for (number, board) in self.boards.iter().enumerate() {
+            tracing::info!(board = number, nic = %board.nic, name = %board.name, "MX board");
+            let Some(view) = self.views.get(number).and_then(Option::as_ref) else { continue };
+            for link in &view.lock().unwrap_or_else(PoisonError::into_inner).links {
+                tracing::info!(board = number, link = %link.name, kind = %link.kind, state = %link.state, "MX link");
+            }
+        }
+    }
 }
 
-/// Opens the links of all boards. An error names the board and the cause.
+/// Opens the links of all boards. An error names the key of the configuration and the cause.
 pub(crate) fn open(plans: &[MxBoardPlan]) -> Result<OpenedBoards, String> {
     let address_of = |_, interface: &str| isthmus_link::interface(interface).map(|interface| interface.nic);
     let boards = MxBoardPlan::resolve_addresses(plans, address_of)?;
@@ -41,7 +52,8 @@ pub(crate) fn open(plans: &[MxBoardPlan]) -> Result<OpenedBoards, String> {
     for (number, (plan, board)) in plans.iter().zip(&boards).enumerate() {
         let Some(network) = &plan.network else { continue };
         let view = Arc::new(Mutex::new(MxView::default()));
-        let new = open_board(number, plan, network, board, &boards, &view);
+        let links = open_links(number, plan, network, board.nic)?;
+        let new = open_board(number, network, board, &boards, links, &view);
         opened.linked.push(new.map_err(|error| format!("mx.board[{number}]: {error}"))?);
         opened.views[number] = Some(view);
     }
@@ -49,20 +61,37 @@ pub(crate) fn open(plans: &[MxBoardPlan]) -> Result<OpenedBoards, String> {
     Ok(opened)
 }
 
+/// Open links, each with its rank.
+type RankedLinks = Vec<(Box<dyn Link>, u32)>;
+
+/// Opens the links of a board.
+fn open_links(number: usize, plan: &MxBoardPlan, network: &Network, nic: NicId) -> Result<RankedLinks, String> {
+    let open = |(at, link): (usize, &LinkPlan)| {
+        let opened = check_address(plan, &link.carrier, nic).and_then(|()| open_link(link, network, nic));
+        let opened = opened.map_err(|error| link_error(number, at, &link.carrier, &error))?;
+        Ok((opened, rank(network, at)))
+    };
+    network.links.iter().enumerate().map(open).collect()
+}
+
+/// Describes why a link cannot be opened, with its key and its address. Most causes name the address already.
+fn link_error(number: usize, at: usize, carrier: &Carrier, cause: &str) -> String {
+    let address = match carrier {
+        Carrier::Packet { interface } | Carrier::Xdp { interface } => interface.clone(),
+        Carrier::Udp { local, .. } => local.to_string(),
+    };
+    let key = format!("mx.board[{number}].links[{at}]");
+    if cause.contains(&address) { format!("{key}: {cause}") } else { format!("{key}: {address}: {cause}") }
+}
+
 fn open_board(
     number: usize,
-    plan: &MxBoardPlan,
     network: &Network,
     board: &MxBoardEntry,
     boards: &[MxBoardEntry],
+    links: RankedLinks,
     view: &Arc<Mutex<MxView>>,
 ) -> Result<NewMxBoard, String> {
-    let mut links: Vec<(Box<dyn Link>, u32)> = Vec::new();
-    for (at, link) in network.links.iter().enumerate() {
-        check_address(plan, &link.carrier, board.nic)?;
-        let opened = open_link(link, network, board.nic).map_err(|error| format!("links[{at}]: {error}"))?;
-        links.push((opened, rank(network, at)));
-    }
     let sizes = match network.dialect {
         Dialect::Mx => Sizes::MX,
         Dialect::OpenMx { .. } => {
@@ -182,4 +211,18 @@ pub(crate) fn random_u32s() -> std::io::Result<[u32; 2]> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     let [a, b, c, d, e, f, g, h] = bytes;
     Ok([u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_of_a_link_names_its_key_and_its_address_once() {
+        let carrier = Carrier::Packet { interface: "eth0".to_owned() };
+        let of_the_kernel = link_error(1, 2, &carrier, "opening a packet socket needs CAP_NET_RAW");
+        assert_eq!(of_the_kernel, "mx.board[1].links[2]: eth0: opening a packet socket needs CAP_NET_RAW");
+        let with_address = link_error(0, 0, &carrier, "there is no interface eth0");
+        assert_eq!(with_address, "mx.board[0].links[0]: there is no interface eth0");
+    }
 }

@@ -9,7 +9,7 @@ use isthmus_client::{Domain, Options};
 use isthmus_layout::control::Name;
 use isthmus_platform::seqpacket;
 use isthmus_suites::TIMEOUT_S;
-use isthmus_testbed::{Deadline, Launch, NotifySocket, Scratch, Signal, binary};
+use isthmus_testbed::{DaemonProcess, Deadline, Launch, NotifySocket, Scratch, Signal, binary};
 
 fn program() -> PathBuf {
     binary("isthmusd", "isthmusd").unwrap()
@@ -150,4 +150,79 @@ fn inherited_socket_is_served_and_not_removed() {
         assert!(daemon.wait(Deadline::secs(TIMEOUT_S)).unwrap().success());
         assert!(path.exists(), "only the socket's owner removes it");
     }
+}
+
+/// Returns the messages of a log with their fields, without time, level and target.
+fn messages(log: &str) -> Vec<&str> {
+    log.lines().filter_map(|line| line.split_once(" INFO ")?.1.split_once(": ")).map(|(_, message)| message).collect()
+}
+
+#[test]
+fn start_is_logged_from_the_version_to_ready() {
+    let scratch = Scratch::new().unwrap();
+    // Other runs of these tests have other addresses of the loopback interface.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let udp = format!("127.{}.{middle}.{}:21000", 64 | high, low.clamp(1, 254));
+    let config = format!(
+        "daemon.socket = \"{{socket}}\"\ndaemon.runtime_dir = \"{{state}}\"\n\
+         [[mx.board]]\nmac = \"02:00:00:00:00:01\"\nname = \"one:0\"\nlinks = [{{ udp = \"{udp}\", peers = [\"127.0.0.1:9\"] }}]\n\
+         [[kvm.guest]]\nname = \"web\"\n"
+    );
+    let plan = DaemonProcess::on(&scratch).arg("--user").config(&config);
+    let mut daemon = plan.start(Deadline::secs(TIMEOUT_S)).unwrap();
+    let (socket, run) = (daemon.socket(), daemon.run_dir());
+    let expected = |resumable: u32| {
+        [
+            format!(
+                "starting version={} config={} socket={}",
+                env!("CARGO_PKG_VERSION"),
+                scratch.join("isthmusd.toml").display(),
+                socket.display()
+            ),
+            "MX board board=0 nic=02:00:00:00:00:01 name=one:0".to_owned(),
+            format!("MX link board=0 link={udp} kind=udp state=up"),
+            format!("guest guest=web platform=\"kvm\" device={}", run.join("guest-web.sock").display()),
+            format!("resumable domains count={resumable}"),
+            "ready".to_owned(),
+        ]
+    };
+    assert_eq!(messages(&daemon.proc().stderr()), expected(0));
+    let options = Options { socket: Some(socket.clone()), no_autostart: true, ..Options::default() };
+    let domain = Domain::attach_with(&options).unwrap();
+    daemon.kill_and_restart(Deadline::secs(TIMEOUT_S)).unwrap();
+    assert_eq!(messages(&daemon.proc().stderr())[..6], expected(1));
+    drop(domain);
+}
+
+#[test]
+fn start_error_names_the_key_and_the_address_once_with_a_remedy() {
+    let scratch = Scratch::new().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let busy = listener.local_addr().unwrap();
+    let socket = scratch.join("isthmus.sock");
+    let _other = seqpacket::listen(&socket, 1).unwrap();
+    let free = scratch.join("free.sock");
+    let interface = "[[mx.board]]\nmac = \"02:00:00:00:00:01\"\nlinks = [{ interface = \"nosuch0\" }]\n";
+    for (socket, config, key, address, remedy) in [
+        (&socket, String::new(), "daemon.socket", text(&socket), "\n  remedy: Stop the other one first"),
+        (
+            &free,
+            format!("[metrics]\nlisten = \"{busy}\"\n"),
+            "metrics.listen",
+            &busy.to_string(),
+            "\n  remedy: Stop the other program",
+        ),
+        (&free, interface.to_owned(), "mx.board[0].links[0]", "nosuch0", "`ip link` lists them"),
+    ] {
+        let config = format!("[daemon]\nsocket = {socket:?}\nruntime_dir = {:?}\n{config}", scratch.path());
+        let file = scratch.write("start.toml", config).unwrap();
+        let output = isthmusd(&["--user", "--config", text(&file)]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let (_, error) = stderr.split_once("\nisthmusd: ").unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(error.starts_with(&format!("{key}: ")) && error.contains(remedy), "{error}");
+        let line = error.lines().next().unwrap();
+        assert_eq!((line.matches(key).count(), line.matches(address).count()), (1, 1), "{error}");
+    }
+    drop(listener);
 }
