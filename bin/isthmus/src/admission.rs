@@ -1,7 +1,6 @@
-//! `isthmus guest allow`, `guest deny`: what a host of Xen makes for its guests, so that they may attach. Needs no daemon.
+//! `isthmus guest allow` and `guest deny`: permit and forbid that guests of a Xen host attach. Need no daemon.
 //!
-//! These are nodes of XenStore which only domain 0 can make (docs/spec/xen.md). What is done is printed as the commands that
-//! would do the same.
+//! Both write nodes of XenStore that only domain 0 can create (docs/spec/xen.md), and print the equivalent commands.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +20,7 @@ use crate::output::{Outcome, Output, UsageError};
 struct GuestChange {
     guest: u16,
     backends: Vec<u16>,
-    /// False where it was only said.
+    /// Whether XenStore was changed; false with `--dry-run`.
     done: bool,
     commands: Vec<String>,
 }
@@ -50,53 +49,53 @@ pub(crate) fn allow(output: Output, args: &AllowArgs) -> Result<Outcome> {
     let name = name.and_then(|name| String::from_utf8(name).ok()).unwrap_or_default();
     let mut steps = steps(guest, &name, &backends)?;
     let outdated = admission::stale_nodes(&mut store, guest, &backends);
-    steps.extend(outdated.context("cannot read what guests were allowed before")?);
+    steps.extend(outdated.context("cannot read the previous permissions of guests")?);
     apply(&mut store, &steps)?;
-    let told = GuestChange::new(guest, &backends, &steps, true).print(output)?;
-    // One that moves.
+    let printed = GuestChange::new(guest, &backends, &steps, true).print(output)?;
+    // The guest may still be attached to another backend.
     let has_left = |store: &mut _| {
         let backend = admission::current_backend(store, guest)?;
         Ok(backend.is_none_or(|backend| backends.contains(&backend)))
     };
     if !wait_for_detach(&mut store, guest, has_left)? {
         bail!(
-            "for {} s the guest's daemon has not let go of the backend that it had: the guest moves once it does, or is started again",
+            "the guest daemon has not detached from its previous backend for {} s; the guest moves when it detaches or restarts",
             DETACH_TIMEOUT.as_secs()
         );
     }
-    Ok(told)
+    Ok(printed)
 }
 
 pub(crate) fn deny(output: Output, args: &DenyArgs) -> Result<Outcome> {
     let mut store = store()?;
     let guest = find(&mut store, &args.domain)?;
-    let backends = admission::backends(&mut store, guest).context("cannot read what the guest was allowed")?;
+    let backends = admission::backends(&mut store, guest).context("cannot read the permissions of the guest")?;
     let steps = admission::deny(guest, &backends);
     apply(&mut store, &steps)?;
-    let told = GuestChange::new(guest, &backends, &steps, true).print(output)?;
-    // Who says nothing of itself has nothing open that a restored domain could not close.
+    let printed = GuestChange::new(guest, &backends, &steps, true).print(output)?;
+    // A guest without this node has no connection open that a restored domain could not close.
     let is_silent = |store: &mut Store<_>| match store.read(&presence::node_of(guest)) {
         Err(StoreError::Refused { why: StoreRefusal::Missing, .. }) => Ok(true),
         other => other.map(|_| false),
     };
     if !wait_for_detach(&mut store, guest, is_silent)? {
-        bail!("the guest's daemon has not let go of its backend for {} s", DETACH_TIMEOUT.as_secs());
+        bail!("the guest daemon has not detached from its backend for {} s", DETACH_TIMEOUT.as_secs());
     }
-    Ok(told)
+    Ok(printed)
 }
 
-/// How long a guest's daemon may take to hear that it may not attach any more, and to let go.
+/// The time in which a guest daemon must detach after it lost its permission.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Waits until that is so, which what the guest says of itself shows.
+/// Waits until `is_so` returns true, which it reads from the nodes of the guest. Returns false after a timeout.
 fn wait_for_detach<W: StoreTransport>(
     store: &mut Store<W>,
     guest: Domid,
     is_so: impl Fn(&mut Store<W>) -> Result<bool, StoreError>,
 ) -> Result<bool> {
-    store.watch(&presence::node_of(guest), "says").context("cannot watch the guest")?;
+    store.watch(&presence::node_of(guest), "presence").context("cannot watch the guest")?;
     let limit = Instant::now() + DETACH_TIMEOUT;
-    while !is_so(store).context("cannot read what the guest says")? {
+    while !is_so(store).context("cannot read the guest's nodes")? {
         if Instant::now() >= limit {
             return Ok(false);
         }
@@ -108,19 +107,19 @@ fn wait_for_detach<W: StoreTransport>(
 fn store() -> Result<Store<impl StoreTransport>> {
     let wire = Devices.store().context(
         "there is no XenStore at /dev/xen/xenbus: this is for domain 0 of a Xen host \
-         (with --dry-run, and numbers of domains, it is only said what would be done)",
+         (`--dry-run` with domain numbers prints the commands elsewhere, too)",
     )?;
     Ok(Store::new(wire))
 }
 
-/// A domain by its number or name, of those that there are.
+/// Finds an existing domain by its number or name.
 fn find(store: &mut Store<impl StoreTransport>, wanted: &str) -> Result<Domid> {
     admission::find(store, wanted).context("cannot find the domain (`xl list` shows all, to domain 0)")
 }
 
-/// A domain by its number alone.
+/// Parses the number of a domain.
 fn number(wanted: &str) -> Result<Domid> {
-    let why = || UsageError(format!("{wanted:?} is no number of a domain, and only domain 0 can look names up"));
+    let why = || UsageError(format!("{wanted:?} is not the number of a domain, and only domain 0 can look up names"));
     Domid::parse(wanted.as_bytes()).ok_or_else(|| why().into())
 }
 
@@ -132,7 +131,7 @@ fn steps(guest: Domid, name: &str, backends: &[Domid]) -> Result<Vec<StoreChange
     admission::allow(guest, name, backends).map_err(|fault| UsageError(fault.to_string()).into())
 }
 
-/// Does it, or says what does not let us.
+/// Applies the changes. The error says why XenStore refuses them.
 fn apply(store: &mut Store<impl StoreTransport>, steps: &[StoreChange]) -> Result<()> {
     match admission::apply(store, steps) {
         Err(error) if error.refusal().is_some() => {

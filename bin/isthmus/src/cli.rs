@@ -13,7 +13,7 @@ use crate::capability::CapabilityCommand;
 use crate::output::{Outcome, Output, UsageError};
 use crate::{admission, config, daemon, demo, doctor, environment, guest, reason, run};
 
-/// Shows what Isthmus does on this host: who is attached, which way messages go, and why.
+/// Shows what Isthmus does on this host: the attached domains, the paths of their messages, and why these paths.
 ///
 /// Results go to standard output, everything else to standard error. Exit status: 0 done, 1 failed (for `doctor`: a problem was
 /// found), 2 wrong usage.
@@ -34,18 +34,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The daemon itself: version, whose it is, how much there is of what.
+    /// The daemon: version, process, socket, and the numbers of domains, endpoints and channels.
     Status,
 
     /// Attached domains: programs, containers, guests.
     #[command(subcommand)]
     Domain(DomainVerb),
 
-    /// Channels, and pairs of domains that talk without one.
+    /// Channels, and pairs of domains that exchange messages without one.
     #[command(subcommand)]
     Channel(ChannelVerb),
 
-    /// Guests whose programs attach to this host's daemon.
+    /// Guests with programs that use this host's daemon.
     #[command(subcommand)]
     Guest(GuestVerb),
 
@@ -62,7 +62,7 @@ enum Command {
         target: Vec<String>,
     },
 
-    /// Reasons: every refusal, fall-back, fault and end there is, with its remedy. Needs no daemon.
+    /// Reasons: all refusals, fallbacks, faults and ends, each with its remedy. Needs no daemon.
     #[command(subcommand)]
     Reason(ReasonVerb),
 
@@ -84,10 +84,10 @@ enum Command {
     #[command(subcommand)]
     Config(ConfigVerb),
 
-    /// Tries what Isthmus needs, and says what does not work and what to do about it.
+    /// Tries the operations that Isthmus needs, and names a remedy for each that fails.
     ///
-    /// It attaches two domains to the daemon and lets them talk; no daemon is started, and nothing is changed. Each finding
-    /// has an identifier that stays the same. Exit status 1 if there is a problem.
+    /// Attaches two domains to the daemon, which exchange messages. Starts no daemon, and changes nothing. Each finding has an
+    /// identifier that does not change between versions. Exit status 1 if there is a problem.
     Doctor,
 
     /// Shows what Isthmus does on this machine, within two minutes: latency and bandwidth beside TCP, sockets and pipes.
@@ -96,39 +96,39 @@ enum Command {
     /// 4 MiB. Needs no network card, no root, no configuration, and leaves nothing but the folder named by `--out`.
     Try(TryArgs),
 
-    /// One side of a measurement; started by `isthmus try` itself.
+    /// One side of a measurement; started by `isthmus try`.
     #[command(hide = true)]
     Worker,
 
-    /// Another program that ends with its parent; started by `isthmus try` itself.
+    /// Another program that ends with its parent; started by `isthmus try`.
     #[command(hide = true)]
     RunBound {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<OsString>,
     },
 
-    /// Removes a folder when standard input ends; started by `isthmus try` itself.
+    /// Removes a folder when standard input ends; started by `isthmus try`.
     #[command(hide = true)]
     RemoveOnExit { folder: PathBuf },
 }
 
 #[derive(Subcommand)]
 enum DomainVerb {
-    /// Lists them.
+    /// Lists the domains: user, process, library, and traffic through the daemon.
     List,
 }
 
 #[derive(Subcommand)]
 enum ChannelVerb {
-    /// Lists them: path, reason, bytes, wakeups.
+    /// Lists the pairs: path, reason, bytes, wakeups.
     List,
 }
 
 #[derive(Subcommand)]
 enum GuestVerb {
-    /// Lists those of the configuration: whether the device and the daemon of each are there, and how full its window is.
+    /// Lists the guests of the configuration, each with the state of its device and daemon, and the use of its window.
     List,
-    /// Prints what the configuration of a guest's machine needs: an element for libvirt's `<devices>`.
+    /// Prints the device for the configuration of a guest's machine: an element for libvirt's `<devices>`.
     Xml {
         /// The guest's name in the daemon's configuration.
         #[arg(value_name = "GUEST")]
@@ -136,45 +136,45 @@ enum GuestVerb {
         /// Print the arguments of `qemu-system-x86_64` instead.
         #[arg(long)]
         qemu: bool,
-        /// For a machine of the kind q35: print this number of root ports, each for a pair window with another guest, and one more for the
+        /// For a q35 machine: print this number of root ports, each for a pair window with another guest, and one more for the
         /// guest's own window.
         #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=16))]
         ports: u8,
-        /// For libvirt, with `--ports`: the first number that none of the domain's PCI controllers has, which the first port gets.
+        /// For libvirt, with `--ports`: the number of the first port, which must be above those of all PCI controllers.
         #[arg(long, value_name = "INDEX", requires = "ports", value_parser = clap::value_parser!(u8).range(1..=200))]
         index: Option<u8>,
     },
 
-    /// Lets a guest of Xen attach: writes into XenStore who may be its backend, and prints that as commands of xenstore-utils.
+    /// Permits a Xen guest to attach: writes its backends into XenStore, and prints the equivalent commands of xenstore-utils.
     ///
-    /// For root in domain 0. It holds until the guest ends: after its next start it has another number, and is allowed anew. A guest that
-    /// had another backend moves while it runs; then this ends once its daemon has let go of that one.
+    /// For root in domain 0. The permission ends with the guest, because the guest has another number after its next start. A
+    /// guest with another backend moves while it runs; the command then ends when the guest daemon has detached from that one.
     Allow(AllowArgs),
 
-    /// Takes back what `allow` did, and prints that as commands of xenstore-utils. Ends once the guest's daemon has let go.
+    /// Revokes the permission of `allow`, and prints the equivalent commands. Ends when the guest daemon has detached.
     Deny(DenyArgs),
 }
 
 #[derive(Subcommand)]
 enum EndpointVerb {
-    /// Lists them, with the MX endpoint numbers they have.
+    /// Lists the endpoints: domain, number, label.
     List,
 }
 
 #[derive(Subcommand)]
 enum ReasonVerb {
-    /// Lists them.
+    /// Lists the reasons.
     List,
-    /// Shows one: what happened, and what to do.
+    /// Shows one reason: its cause and its remedy.
     Show {
-        /// Its name or its code.
+        /// The name or the code of the reason.
         reason: String,
     },
 }
 
 #[derive(Subcommand)]
 enum EnvironmentVerb {
-    /// Lists those of the library and of the daemon, with what they are set to here.
+    /// Lists the variables of the library and of the daemon, with their values here.
     List {
         #[command(flatten)]
         role_args: RoleArgs,
@@ -183,12 +183,12 @@ enum EnvironmentVerb {
 
 #[derive(Subcommand)]
 enum ConfigVerb {
-    /// Shows the configuration that is in force.
+    /// Shows the configuration in force.
     ///
-    /// That of the daemon that answers; with `--user` or `--system`, or where none answers, that which such a daemon would read
-    /// now.
+    /// Without an option, shows the configuration of the daemon that answers. With `--user` or `--system`, or if no daemon
+    /// answers, shows the configuration that such a daemon would read now.
     Show {
-        /// Say where each value comes from.
+        /// Show the origin of each value.
         #[arg(long)]
         origin: bool,
         #[command(flatten)]
@@ -201,11 +201,11 @@ pub(crate) struct AllowArgs {
     /// The guest, by name or number as in `xl list`.
     pub(crate) domain: String,
 
-    /// Domains whose daemon it may attach to, each by name or number, and no others.
+    /// The domains with the daemons that it may attach to, each by name or number.
     #[arg(long, value_name = "DOMAIN", default_value = "0")]
     pub(crate) backend: Vec<String>,
 
-    /// Only print; domains are named by number then, and it need not be domain 0.
+    /// Only print the commands. Needs domain numbers instead of names, and works outside of domain 0.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -216,24 +216,24 @@ pub(crate) struct DenyArgs {
     pub(crate) domain: String,
 }
 
-/// Whose daemon is meant, where none is asked.
+/// The daemon that a command is about, if it does not query one.
 #[derive(Args, Clone, Copy)]
 struct RoleArgs {
-    /// Of a daemon of this user.
+    /// The daemon of this user.
     #[arg(long, conflicts_with = "system")]
     user: bool,
-    /// Of the daemon that serves all users.
+    /// The daemon that serves all users.
     #[arg(long)]
     system: bool,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TryArgs {
-    /// Where to leave the results: `try.json` and `try.svg`.
+    /// The folder for the results: `try.json` and `try.svg`.
     #[arg(long, value_name = "DIR", default_value = "out")]
     pub(crate) out: PathBuf,
 
-    /// Measure for a few seconds only: to see that it works, not to quote.
+    /// Measure for a few seconds only, as a check that it works; the numbers are not accurate.
     #[arg(long)]
     pub(crate) quick: bool,
 }

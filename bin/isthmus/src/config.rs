@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::daemon;
 use crate::output::{Outcome, Output, note};
 
-/// A key with its value, as the daemon tells it.
+/// A key with its value, as the daemon reports it.
 #[derive(Deserialize)]
 struct Row {
     key: String,
@@ -22,7 +22,7 @@ struct Row {
     overridden: Vec<OriginText>,
 }
 
-/// An origin, or already the words for it.
+/// An origin, or its text.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OriginText {
@@ -30,7 +30,7 @@ enum OriginText {
     Text(String),
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 enum Origin {
@@ -43,7 +43,7 @@ enum Origin {
         variable: String,
     },
     CommandLine,
-    /// One that this tool is too old to know.
+    /// An origin of a later version.
     #[serde(other)]
     Other,
 }
@@ -59,12 +59,13 @@ pub(crate) fn show(output: Output, socket: Option<PathBuf>, role: Option<Role>, 
     Ok(Outcome::Done)
 }
 
-/// That of the daemon that answers; if none does and none was named, that of one which would be started now.
+/// Returns the configuration of the daemon that answers. If none answers and none was named, returns the one that a new daemon
+/// would read.
 fn in_force(socket: Option<PathBuf>) -> Result<Value> {
     let options = daemon::options(socket)?;
     match daemon::Daemon::connect(&options).and_then(|mut daemon| daemon.ask(Topic::Config, &[])) {
         Err(error) if options.socket.is_none() && is_unreachable(&error) => {
-            note("no daemon answers: this is what one of this user would read now");
+            note("no daemon answers; a daemon of this user would read this configuration now");
             read(Role::User)
         }
         answer => answer,

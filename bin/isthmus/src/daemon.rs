@@ -1,7 +1,7 @@
-//! What the daemon is asked: its answer as it came for programs, in columns for people.
+//! Queries to the daemon, and its reports: unchanged for programs, in columns for people.
 //!
-//! The daemon may be one version older or newer than this tool: fields that are not known here are left out of the columns, and
-//! all stand in `--json`.
+//! The daemon may be one version older or newer than this tool. The columns leave out fields that this tool does not know;
+//! `--json` shows all.
 
 mod channels;
 mod why;
@@ -20,7 +20,7 @@ use crate::output::{Align, Outcome, Output, Table, bytes, duration};
 pub(crate) use channels::{has_channel, list as channels, text as channels_text};
 pub(crate) use why::{WhyTarget, why};
 
-/// A connection that asks and never attaches.
+/// A connection for queries, which never attaches.
 #[derive(Debug)]
 pub(crate) struct Daemon(QueryClient);
 
@@ -30,14 +30,14 @@ impl Daemon {
     }
 
     pub(crate) fn ask(&mut self, topic: Topic, arguments: &[&str]) -> Result<Value> {
-        match serde_json::from_str(&self.0.query(topic, arguments)?).context("the daemon's answer is not JSON")? {
+        match serde_json::from_str(&self.0.query(topic, arguments)?).context("the daemon's report is not JSON")? {
             answer @ Value::Object(_) => Ok(answer),
-            other => bail!("the daemon's answer is {other}, not an object"),
+            other => bail!("the daemon's report is {other}, not an object"),
         }
     }
 }
 
-/// How to attach here: as the environment says, to the socket of the command line if there is one. No daemon is started.
+/// Returns the options of the environment, with the socket of the command line if there is one. No daemon is started.
 pub(crate) fn options(socket: Option<PathBuf>) -> Result<Options> {
     let options = Options::from_environment()?;
     Ok(Options { socket: socket.or(options.socket), no_autostart: true, ..options })
@@ -47,7 +47,7 @@ pub(crate) fn ask(socket: Option<PathBuf>, topic: Topic, arguments: &[&str]) -> 
     Daemon::connect(&options(socket)?)?.ask(topic, arguments)
 }
 
-/// Prints an answer. What is not understood fails only where it has to be.
+/// Prints a report. A report that this tool does not understand fails only if it has to be formatted.
 pub(crate) fn show<T: DeserializeOwned>(
     output: Output,
     kind: &str,
@@ -60,7 +60,8 @@ pub(crate) fn show<T: DeserializeOwned>(
 }
 
 pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T> {
-    T::deserialize(answer).context("the daemon's version has another answer than this tool knows; --json shows it")
+    T::deserialize(answer)
+        .context("this tool does not understand the report of this version of the daemon; --json shows it")
 }
 
 pub(crate) fn status(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
@@ -75,7 +76,7 @@ pub(crate) fn endpoints(output: Output, socket: Option<PathBuf>) -> Result<Outco
     show(output, "endpoints", &ask(socket, Topic::Endpoints, &[])?, endpoints_text)
 }
 
-/// A domain in a sentence.
+/// Formats a domain within a sentence.
 pub(crate) fn named(domain: &DomainName) -> String {
     format!("{} (d{})", domain.name, domain.id)
 }

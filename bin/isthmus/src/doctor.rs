@@ -1,15 +1,15 @@
-//! `isthmus doctor`: tries what Isthmus needs rather than reading what is set, and says what to do about what does not work.
+//! `isthmus doctor`: tries the operations that Isthmus needs, rather than reading settings, and names a remedy for each that fails.
 //!
 //! ```text
-//! daemon ── does it answer, whose is it, do the versions fit, is its folder safe
-//! pair ──── two domains: attach, talk to oneself, talk to each other, get a channel, send large messages
-//! guest ─── the device, its driver, how its window is cached; where there is one
-//! xen ───── nodes, grants, whom domain 0 lets attach; in a domain of Xen
+//! daemon ── whether it answers, its user and version, the safety of its folder
+//! pair ──── two domains: attach, loopback, messages, a channel, large messages
+//! guest ─── the device, its driver, the caching of its window; only in a guest with a device
+//! xen ───── nodes, grants, the permission of domain 0; only in a Xen domain
 //! memory ── sealed files, buffers moved onto shared pages, limits, huge pages
-//! process ─ descriptors, CPUs to spin on, variables, what the system forbids and we do not need
+//! process ─ descriptors, CPUs to spin on, variables, restrictions that do not matter
 //! ```
 //!
-//! It starts no daemon, and leaves nothing: its domains, files and descriptors end with it.
+//! No daemon is started, and nothing is left: the domains, files and descriptors end with the process.
 
 mod cgroup;
 mod daemon;
@@ -27,29 +27,29 @@ use serde::Serialize;
 
 use crate::output::{Outcome, Output, counted};
 
-/// How much a finding matters.
+/// The importance of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Severity {
-    /// It works.
+    /// The operation works.
     Ok,
-    /// It works, or need not, and somebody may want to know.
+    /// The operation works with a restriction, or is not needed.
     Warning,
-    /// Something that programs rely on does not work.
+    /// An operation that programs need does not work.
     Problem,
 }
 
-/// What came of one trial.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
-    /// Stays the same for ever.
+    /// The identifier, which does not change between versions.
     id: &'static str,
     severity: Severity,
     check: String,
     result: String,
-    /// What to do, where something can be done.
+    /// The remedy, if there is one.
     remedy: Option<String>,
-    /// The reason in the table, where the table has it.
+    /// The reason, if the table of reasons has one.
     reason: Option<&'static str>,
 }
 
@@ -71,13 +71,13 @@ impl Finding {
         self
     }
 
-    /// A reason of the table, which brings its remedy.
+    /// Adds a reason of the table, with its remedy.
     fn because(mut self, reason: Reason) -> Self {
         self.reason = Some(reason.name());
         self.remedy(reason.remedy())
     }
 
-    /// A trial that was refused.
+    /// Returns the finding about a refused operation.
     fn refused(id: &'static str, check: impl Into<String>, refusal: &Refusal) -> Self {
         Self::problem(id, check, refusal.to_string()).because(refusal.reason)
     }
@@ -85,7 +85,7 @@ impl Finding {
 
 #[derive(Serialize)]
 struct Report {
-    /// The worst of all.
+    /// The highest severity of the findings.
     severity: Severity,
     findings: Vec<Finding>,
 }
@@ -141,11 +141,11 @@ mod tests {
     fn text_names_the_check_of_each_problem() {
         let findings = vec![
             Finding::ok("memory.sealed", "sealing a memory file", "sealed"),
-            Finding::problem("daemon.reachable", "connecting", "nobody answers").because(Reason::DaemonUnreachable),
+            Finding::problem("daemon.reachable", "connecting", "no daemon answers").because(Reason::DaemonUnreachable),
         ];
         let text = text(&Report { severity: Severity::Problem, findings });
         assert!(
-            text.starts_with("ok       memory.sealed     sealed\nPROBLEM  daemon.reachable  nobody answers\n"),
+            text.starts_with("ok       memory.sealed     sealed\nPROBLEM  daemon.reachable  no daemon answers\n"),
             "{text}"
         );
         assert!(text.contains("\n                           check: connecting\n"), "{text}");

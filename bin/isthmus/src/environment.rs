@@ -1,4 +1,4 @@
-//! `isthmus environment list`: every variable that means something to the library or the daemon, and what it is set to here.
+//! `isthmus environment list`: all variables of the library and the daemon, with their values here.
 
 use anyhow::Result;
 use isthmus_config::{self as config, ConfigFile, Inputs, Problem, Role, VariableRow};
@@ -9,7 +9,7 @@ use crate::output::{Outcome, Output};
 #[derive(Serialize)]
 struct Variables {
     variables: Vec<VariableRow>,
-    /// Variables that look like ours and which nothing reads, and values that cannot be.
+    /// Unknown variables that begin with `ISTHMUS_`, and invalid values.
     problems: Vec<Problem>,
 }
 
@@ -23,12 +23,12 @@ pub(crate) fn list(output: Output, role: Role) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// This process's environment, and no file.
+/// Returns the environment of this process as the only input.
 pub(crate) fn inputs(role: Role) -> Inputs {
     Inputs { file: ConfigFile::None, ..Inputs::of_this_process(role, None, Vec::new()) }
 }
 
-/// What is wrong with our variables.
+/// Returns the errors in the variables.
 pub(crate) fn problems(inputs: &Inputs) -> Vec<Problem> {
     match config::load(inputs) {
         Ok(loaded) => loaded.warnings,

@@ -1,4 +1,4 @@
-//! How results are told: one JSON object for programs, aligned columns for people; and how troubles are.
+//! The output of results and errors: one JSON object for programs, aligned columns for people.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _, stderr, stdout};
@@ -9,18 +9,18 @@ use isthmus_report::SCHEMA;
 use serde::Serialize;
 use serde_json::Value;
 
-/// How a command ended, if not by an error.
+/// The outcome of a command without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Exit status 0.
     Done,
-    /// Exit status 1: it ran, and what it found is not good.
+    /// Exit status 1: the command ran, and found a problem.
     Failed,
-    /// The exit status that a program would have had that could not be started.
+    /// The exit status for a program that could not be started.
     Status(u8),
 }
 
-/// A wrong use that the parser of arguments could not see: exit status 2.
+/// A usage error that the parser of arguments cannot detect: exit status 2.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -32,13 +32,13 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Where results go.
+/// The form of the output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     pub(crate) json: bool,
 }
 
-/// What every object begins with.
+/// The common fields of all objects.
 #[derive(Serialize)]
 struct Envelope<'a> {
     schema: u32,
@@ -53,23 +53,23 @@ impl Output {
         print(&if self.json { object(kind, body)? } else { text() })
     }
 
-    /// Says on stderr why there is no result.
+    /// Prints an error on stderr.
     pub(crate) fn report_error(&self, error: &anyhow::Error) {
         let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
         let text = if self.json { error_json(error, refusal) } else { error_text(error, refusal) };
-        // Nobody hears it where stderr is closed.
+        // Lost if stderr is closed.
         let _: io::Result<()> = stderr().write_all(text.as_bytes());
     }
 }
 
-/// A line with one JSON object: the schema's version, the kind, and the body's fields.
+/// Formats a line with one JSON object: the version of the schema, the kind, and the fields of the body.
 pub(crate) fn object(kind: &str, body: &impl Serialize) -> Result<String> {
     let mut body = serde_json::to_value(body).context("cannot write the result as JSON")?;
-    let Value::Object(fields) = &mut body else { bail!("a {kind} is no JSON object") };
-    // A daemon's answer says its own version.
-    let theirs = fields.remove("schema").and_then(|schema| u32::try_from(schema.as_u64()?).ok());
+    let Value::Object(fields) = &mut body else { bail!("the result {kind} is not a JSON object") };
+    // A report of the daemon contains its own version.
+    let reported = fields.remove("schema").and_then(|schema| u32::try_from(schema.as_u64()?).ok());
     fields.remove("kind");
-    Ok(to_line(&Envelope { schema: theirs.unwrap_or(SCHEMA), kind, body })? + "\n")
+    Ok(to_line(&Envelope { schema: reported.unwrap_or(SCHEMA), kind, body })? + "\n")
 }
 
 /// The remedy where no daemon answers. No command but `try` starts a daemon.
@@ -100,18 +100,18 @@ fn error_text(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
 
 fn error_json(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
     #[derive(Serialize)]
-    struct Trouble {
+    struct ErrorBody {
         error: String,
         reason: Option<&'static str>,
         remedy: Option<&'static str>,
     }
     let reason = refusal.map(|refusal| refusal.reason);
-    let trouble = Trouble {
+    let body = ErrorBody {
         error: message(error, refusal),
         reason: reason.map(|reason| reason.name()),
         remedy: reason.map(remedy),
     };
-    let body = serde_json::to_value(&trouble).unwrap_or_default();
+    let body = serde_json::to_value(&body).unwrap_or_default();
     let envelope = Envelope { schema: SCHEMA, kind: "error", body };
     to_line(&envelope).unwrap_or_else(|_| format!("isthmus: {error:#}")) + "\n"
 }
@@ -120,7 +120,7 @@ fn to_line(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).context("cannot write the result as JSON")
 }
 
-/// Writes to stdout. A reader that has seen enough (`| head`) is no error.
+/// Writes to stdout. A reader that ends early (`| head`) is no error.
 fn print(text: &str) -> Result<()> {
     match stdout().lock().write_all(text.as_bytes()).and_then(|()| stdout().flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -128,18 +128,18 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-/// One line on stderr for people; programs read the result instead.
+/// Prints a line on stderr, which is for people only.
 pub(crate) fn note(text: &str) {
-    // Nobody hears it where stderr is closed.
+    // Lost if stderr is closed.
     let _: io::Result<()> = writeln!(stderr(), "isthmus: {text}");
 }
 
-/// `1 problem`, `3 problems`.
+/// Formats a count: `1 problem`, `3 problems`.
 pub(crate) fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// `512 B`, `3.4 KiB`, `17 MiB`.
+/// Formats a size: `512 B`, `3.4 KiB`, `17 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
@@ -158,7 +158,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// `45 s`, `3 min`, `2 h 5 min`, `3 d 4 h`.
+/// Formats a duration: `45 s`, `3 min`, `2 h 5 min`, `3 d 4 h`.
 pub(crate) fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match (days, hours, minutes) {
@@ -169,14 +169,14 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
-/// Which way a column leans.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     Left,
     Right,
 }
 
-/// Columns as wide as they need to be, under their heads.
+/// A table with aligned columns below their titles.
 #[derive(Debug)]
 pub(crate) struct Table {
     headers: Vec<(&'static str, Align)>,
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
+    fn columns_are_aligned() {
         let mut table = Table::new(&[("name", Align::Left), ("bytes", Align::Right), ("path", Align::Left)]);
         table.row(vec!["müller".into(), "7".into(), "channel".into()]);
         table.row(vec!["d7".into(), "1234567".into(), "-".into()]);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_brings_its_remedy() {
+    fn refusal_is_printed_with_its_remedy() {
         let refusal = Refusal::new(Reason::NoSuchDomain, "web");
         let error = anyhow::Error::from(refusal.clone()).context("asking for a path");
         let text = error_text(&error, Some(&refusal));

@@ -1,4 +1,4 @@
-//! `isthmus reason`: the table of reasons, as the library and the daemon name them.
+//! `isthmus reason`: the table of reasons of the library and the daemon.
 
 use anyhow::Result;
 use isthmus_client::Reason;
@@ -34,7 +34,7 @@ pub(crate) fn list(output: Output) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// A reason by its name or its code.
+/// Shows a reason, found by its name or its code.
 pub(crate) fn show(output: Output, wanted: &str) -> Result<Outcome> {
     let by_code = || wanted.parse().ok().and_then(Reason::from_code);
     let Some(reason) = Reason::from_name(wanted).or_else(by_code) else {
@@ -48,7 +48,7 @@ pub(crate) fn show(output: Output, wanted: &str) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Names that share a word with what was asked for.
+/// Describes an unknown reason, with the names that share a word with it.
 fn unknown(wanted: &str) -> String {
     let words: Vec<&str> = wanted.split(['-', '_', ' ']).filter(|word| word.len() > 2).collect();
     let similar = |reason: &&Reason| reason.name().split('-').any(|part| words.contains(&part));
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_reason_brings_similar_ones() {
+    fn error_about_an_unknown_reason_lists_similar_ones() {
         let text = unknown("channel_timeout");
         assert!(text.contains("channel-refused") && text.contains("handshake-timeout"), "{text}");
         assert_eq!(unknown("x"), "there is no reason \"x\"; `isthmus reason list` shows all.");

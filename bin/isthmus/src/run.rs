@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::capability::PROGRAM_CAPABILITIES;
 use crate::output::{Outcome, Output, note};
 
-/// Exit statuses of a program that could not be started, as those of a shell and of `env`.
+/// The exit statuses for a program that could not be started, as in a shell and in `env`.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
@@ -60,7 +60,7 @@ struct Switch {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
-    /// Print the variables and the command, and start nothing.
+    /// Print the variables and the command, and start no program.
     #[arg(long)]
     dry_run: bool,
 
@@ -68,7 +68,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "CAPABILITY", value_parser = names())]
     without: Vec<String>,
 
-    /// Do not say what is switched on.
+    /// Do not print which capabilities are on.
     #[arg(short, long)]
     quiet: bool,
 
@@ -90,7 +90,7 @@ fn names() -> PossibleValuesParser {
     PROGRAM_CAPABILITIES.map(|row| PossibleValue::new(row.name).help(row.users)).into()
 }
 
-/// The folder in which the installation of this program has a library.
+/// Finds the folder with a library in the installation of this program.
 pub(crate) fn installed_folder(library: &str) -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let own = program.parent().context("a program lies in a folder")?;
@@ -157,7 +157,7 @@ fn summary(on: &[Switch], off: &[String]) -> String {
     format!("on: {}{off}", names.join(", "))
 }
 
-/// The text of `--dry-run`: one line a variable, then the command.
+/// Formats the text of `--dry-run`: a line for each variable, then the command.
 fn dry_run_text(variables: &[Setting], command: &[OsString]) -> String {
     let line = |set: &Setting| {
         let value = value_for(set, std::env::var_os(set.name));

@@ -1,4 +1,4 @@
-//! `isthmus capture` against a real daemon, whose board has a link over UDP to a host that is a socket here.
+//! `isthmus capture` against a real daemon. Its board has a link over UDP to another host, which is a socket of the test.
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -39,7 +39,7 @@ impl CaptureTestbed {
             board.0, board.1
         );
         let scratch = Scratch::new().expect("a folder");
-        binary("isthmusd", "isthmusd").expect("it is built"); // Not in anybody's patience.
+        binary("isthmusd", "isthmusd").expect("it is built"); // Outside of the deadline.
         let daemon = DaemonProcess::on(&scratch).config(&config).arg("--user").start(deadline()).expect("a daemon");
         Self { scratch, daemon, host, board }
     }
@@ -205,8 +205,8 @@ fn capture_errors_have_a_remedy() {
         "{said}"
     );
     assert!(said.contains("remedy: See the boards with `isthmus board list`"), "{said}");
-    let (code, said) = run(&["--domain", "nobody"]);
-    assert!(code == Some(1) && said.contains("no domain is called nobody") && said.contains("remedy:"), "{said}");
+    let (code, said) = run(&["--domain", "absent"]);
+    assert!(code == Some(1) && said.contains("no domain is called absent") && said.contains("remedy:"), "{said}");
     let nowhere = testbed.scratch.join("no/folder/frames.pcapng");
     let (code, said) = run(&["-w", nowhere.to_str().expect("UTF-8")]);
     assert!(code == Some(1) && said.contains("name another file with -w"), "{said}");

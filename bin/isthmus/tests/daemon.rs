@@ -1,4 +1,4 @@
-//! What the daemon is asked, against a real one with real domains.
+//! Commands that query a daemon, against a real one with real domains.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ fn why_accepts_names_and_numbers() {
     assert_eq!((&by_name["path"], &by_name["reason"]), (&"channel".into(), &Value::Null));
     assert_eq!(by_name["channel"]["id"], by_number["channel"]["id"]);
     assert!(text(&daemon, &["why", "web", "db"]).contains("by a channel (direct path)"));
-    let stderr = isthmus(&daemon, &["why", "web", "nobody"]).assert().code(1).get_output().stderr.clone();
+    let stderr = isthmus(&daemon, &["why", "web", "absent"]).assert().code(1).get_output().stderr.clone();
     assert!(String::from_utf8_lossy(&stderr).contains("[no-such-domain]"));
 }
 

@@ -1,4 +1,4 @@
-//! The help texts, as they are: a change of them is seen and wanted.
+//! Snapshots of the help texts, so that each change of them is reviewed.
 
 use assert_cmd::Command;
 
@@ -14,7 +14,7 @@ fn help(of: &[&str]) -> String {
 }
 
 #[test]
-fn help_texts_are_as_they_were_seen() {
+fn help_texts_equal_their_snapshots() {
     let nouns: [&[&str]; 26] = [
         &[],
         &["status"],

@@ -1,4 +1,4 @@
-//! What needs no daemon.
+//! Commands that need no daemon.
 
 use assert_cmd::Command;
 use serde_json::Value;
@@ -34,7 +34,7 @@ fn reasons_are_listed_and_shown_by_name_and_by_code() {
 }
 
 #[test]
-fn an_unknown_reason_is_a_wrong_use() {
+fn unknown_reason_is_a_usage_error() {
     let stderr = isthmus(&["reason", "show", "grant-forbidden"]).assert().code(2).get_output().stderr.clone();
     let said = String::from_utf8_lossy(&stderr);
     assert!(said.contains("grants-forbidden") || said.contains("attach-forbidden"), "{said}");
@@ -149,7 +149,7 @@ fn doctor_reports_problems_with_remedies() {
 }
 
 #[test]
-fn a_variable_that_cannot_be_is_a_problem() {
+fn invalid_variable_is_a_problem() {
     let report = object(isthmus(&["doctor", "--json"]).env("ISTHMUS_WAIT", "poll"), 1);
     let finding = report["findings"]
         .as_array()

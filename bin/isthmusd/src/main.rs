@@ -66,7 +66,8 @@ impl Arguments {
         }
         let found = self.device.clone().or_else(Device::of_host).map(HostAccess::Device);
         let found = found.or_else(HostAccess::bare).or_else(|| Devices::check().is_ok().then_some(HostAccess::Xen));
-        let missing = "there is no device here by which a guest reaches its host, nor Xen's; `isthmus doctor` says what is missing";
+        let missing =
+            "this guest has no device and no Xen nodes to reach its host; `isthmus doctor` shows what is missing";
         found.map(Some).context(missing)
     }
 
@@ -140,7 +141,7 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
             detach::ready();
         }
     })?;
-    tracing::info!(?ended, "ends");
+    tracing::info!(?ended, "ended");
     Ok(ExitCode::SUCCESS)
 }
 

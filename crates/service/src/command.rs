@@ -27,14 +27,15 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerIndex(pub u8);
 
-/// A ready map of a worker: domains of one owner set the ready bits of their rings in it. Numbered by control, for each worker on its own.
+/// The number of a worker's ready map, in which the domains of one owner set the ready bits of their rings. Control numbers the
+/// maps of each worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerReadyMapId(pub u32);
 
 /// A domain that has attached.
 #[derive(Debug)]
 pub struct NewDomain {
-    /// Its number.
+    /// The number of the domain.
     pub domain: DomainId,
     /// The user that the domain belongs to. When too much is held, the owner with the largest backlog loses a domain.
     pub owner: Owner,
@@ -43,25 +44,25 @@ pub struct NewDomain {
     /// The ready map in which the domain sets its bit, of the worker that serves it ([`Service::worker_of`](crate::Service::worker_of)).
     /// Added before.
     pub ready_map: WorkerReadyMapId,
-    /// The domain's bit in it; no other domain's as long as this one is there.
+    /// The domain's bit in the ready map, which no other domain has.
     pub ready_bit: ReadyBit,
-    /// Where the worker counts what it does for the domain; control keeps a copy to read.
+    /// The counters of the domain, which the worker updates and control reads.
     pub counters: Arc<DomainCounters>,
 }
 
-/// Whether the first domain may send messages to the second. Asked on a worker's thread, once for each pair, and again after
-/// each [`Command::SendPolicy`]: it must not wait for anything. What only answers a message (a pull, an acknowledgement, a bounce, a credit)
-/// passes where the message was permitted, either way.
+/// Decides whether the first domain may send messages to the second. Called on a worker's thread, once for each pair, and again
+/// after each [`Command::SendPolicy`]; it must not block. Replies to a message (a pull, an acknowledgement, a bounce, a credit) are
+/// permitted where the message was permitted.
 #[derive(Clone)]
 pub struct SendPolicy(Arc<dyn Fn(DomainId, DomainId) -> Result<(), Reason> + Send + Sync>);
 
 impl SendPolicy {
-    /// A policy as it stands now.
+    /// Wraps a policy.
     pub fn new(policy: impl Fn(DomainId, DomainId) -> Result<(), Reason> + Send + Sync + 'static) -> Self {
         Self(Arc::new(policy))
     }
 
-    /// Every domain may send to every other.
+    /// The policy that permits all messages.
     pub fn allow_all() -> Self {
         Self::new(|_, _| Ok(()))
     }
@@ -80,9 +81,9 @@ impl fmt::Debug for SendPolicy {
 /// A command of control to the workers.
 #[derive(Debug)]
 pub enum Command {
-    /// A ready map of `worker`, with the doorbell on which the worker sleeps for it.
+    /// Adds a ready map of `worker`, with the doorbell on which the worker sleeps for it.
     AddReadyMap {
-        /// Which worker.
+        /// The worker.
         worker: WorkerIndex,
         /// A number that is not in use.
         ready_map: WorkerReadyMapId,
@@ -91,26 +92,27 @@ pub enum Command {
         /// The worker's own doorbell, which the owner's domains ring.
         doorbell: Doorbell,
     },
-    /// No domain of that owner is left. Their records have been taken or dropped.
+    /// Removes a ready map, because no domain of its owner is left. Their records have been taken or dropped.
     RemoveReadyMap {
-        /// Which worker.
+        /// The worker.
         worker: WorkerIndex,
-        /// Which of its ready maps.
+        /// The ready map.
         ready_map: WorkerReadyMapId,
     },
-    /// A domain has attached: from now on its ring is served and others reach it.
+    /// Adds a domain: from now on its ring is served, and other domains reach it.
     Add(Box<NewDomain>),
-    /// A domain is gone, or is to be cut off. What it had put into its ring before is still taken and delivered; what is held for it goes back to
-    /// the senders with `reason`. [`Event::Removed`] follows, once; also where a fault has removed it already.
+    /// Removes a domain that is gone or is to be cut off. Records that it has put into its ring are still delivered. Records that
+    /// are held for it return to their senders with `reason`. One [`Event::Removed`] follows, even if a fault has removed the domain
+    /// already.
     Remove {
-        /// Which.
+        /// The domain.
         domain: DomainId,
-        /// How it went: [`Reason::PeerDetached`], [`Reason::PeerConnectionLost`], …
+        /// The reason: [`Reason::PeerDetached`], [`Reason::PeerConnectionLost`], …
         reason: Reason,
     },
     /// A command about MX boards.
     Mx(MxCommand),
-    /// A domain lets messages to a remote peer be sent straight out of its memory.
+    /// Grants a remote peer a domain's memory, so that messages are sent straight out of it.
     GrantRemote {
         /// The remote peer that the grant is for.
         remote_peer: DomainId,
@@ -119,33 +121,33 @@ pub enum Command {
         /// The memory.
         memory: Arc<PeerRegion>,
     },
-    /// A domain revokes a grant that [`Command::GrantRemote`] made.
+    /// Revokes a grant of [`Command::GrantRemote`].
     RevokeRemote {
         /// The remote peer that the grant is for.
         remote_peer: DomainId,
-        /// Which memory.
+        /// The number of the memory.
         region: RegionId,
     },
     /// Sets a new policy.
     SendPolicy(SendPolicy),
-    /// End all workers. What is held is dropped; rings stay as they are.
+    /// Ends all workers. Held records are dropped; rings are not changed.
     Shutdown,
 }
 
 /// An event that a worker reports to control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A domain broke the contract. Its ring is closed already and counted; what others held for it went back to them.
-    /// Control takes the domain down and sends [`Command::Remove`], as for any other end.
+    /// A domain broke the protocol. Its ring is closed and counted already, and records that were held for it have returned to their
+    /// senders. Control ends the domain and sends [`Command::Remove`], as for any other end.
     Fault {
-        /// Which domain.
+        /// The domain.
         domain: DomainId,
         /// The violation.
         violation: Violation,
     },
-    /// The answer to [`Command::Remove`]: the worker has let go of the domain's ring, window and doorbell, and its place is free.
+    /// The reply to [`Command::Remove`]: the worker has released the domain's ring, window and doorbell, and its slot is free.
     Removed {
-        /// Which domain.
+        /// The domain.
         domain: DomainId,
     },
     /// The reply to a command to connect to an endpoint of another host ([`MxCommand::Connect`]).
@@ -173,12 +175,12 @@ pub enum Event {
         remote_peer: DomainId,
         /// The domain that the remote peer belongs to.
         domain: DomainId,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// The worker has ended.
     Stopped {
-        /// Which.
+        /// The worker.
         worker: WorkerIndex,
     },
 }

@@ -1,4 +1,4 @@
-//! How a domain ends, as a worker sees it: it broke the contract, or control says that it is gone.
+//! The removal of a domain by its worker, after a violation or a command of control.
 
 use crate::command::Event;
 use crate::mailbox::Task;
@@ -23,7 +23,7 @@ impl Worker {
             self.violations.retain(|&(other, _)| other != slot);
             self.counters.faults.add(violation.reason(), 1);
             let flight = self.detach_ring(slot, Reason::PeerFault);
-            tracing::warn!(%domain, reason = %violation.reason(), %violation, flight, "domain broke the contract of its ring");
+            tracing::warn!(%domain, reason = %violation.reason(), %violation, flight, "domain violated the protocol of its ring");
             (self.event_handler)(Event::Fault { domain, violation });
         }
     }

@@ -125,7 +125,7 @@ impl Rings {
             .position(|owner_inbox| owner_inbox.as_ref().is_some_and(|owner_inbox| owner_inbox.ready_map == ready_map))
     }
 
-    /// True if control has added the ready map.
+    /// Returns whether control has added the ready map.
     pub(crate) fn has_ready_map(&self, ready_map: WorkerReadyMapId) -> bool {
         self.owner_inbox_of(ready_map).is_some()
     }
@@ -241,7 +241,7 @@ impl Rings {
     }
 
     /// Begins a new round after all domains were served. Paused domains are polled again, except those that `keep_paused` selects.
-    /// True if a domain is no longer paused.
+    /// Returns whether a domain is no longer paused.
     pub(crate) fn new_round(&mut self, keep_paused: impl Fn(Slot) -> bool) -> bool {
         for slot in self.served.drain(..) {
             self.rings[slot.0 as usize].as_mut().expect("removed rings are on no list").served = 0;
@@ -290,7 +290,7 @@ impl Rings {
         }
     }
 
-    /// True if a record with `len` message bytes fits into a domain's ring now.
+    /// Returns whether a record with `len` message bytes fits into a domain's ring now.
     pub(crate) fn has_room(&mut self, to: Slot, len: u32) -> Result<bool, PeerFault> {
         let ring = self.rings[to.0 as usize].as_ref().expect("slots in use have rings");
         channel(&mut self.owner_inboxes, ring).has_room(len)
@@ -350,7 +350,7 @@ impl Rings {
         channel(&mut self.owner_inboxes, ring).block();
     }
 
-    /// True if a poll would find something.
+    /// Returns whether a poll would find a record.
     pub(crate) fn is_ready(&mut self) -> bool {
         self.owner_inboxes.iter_mut().flatten().any(|owner_inbox| owner_inbox.inbox.is_ready())
     }
@@ -360,12 +360,12 @@ impl Rings {
         self.owner_inboxes.iter_mut().flatten().all(|owner_inbox| owner_inbox.inbox.begin_sleep())
     }
 
-    /// After sleeping, or after deciding not to.
+    /// Ends the sleep that [`Self::begin_sleep`] began or refused.
     pub(crate) fn end_sleep(&mut self) {
         self.owner_inboxes.iter_mut().flatten().for_each(|owner_inbox| owner_inbox.inbox.end_sleep());
     }
 
-    /// True if idle rings may have pages to give back.
+    /// Returns whether idle rings may have pages to give back.
     pub(crate) fn wants_trim(&self) -> bool {
         !self.trims.is_empty()
     }

@@ -60,7 +60,7 @@ pub(crate) struct DomainState {
     pub(crate) excess_credit: u64,
     /// The cost of the records held for this domain.
     pub(crate) held_cost: u64,
-    /// True if the domain is on the router's waiting list.
+    /// Whether the domain is on the router's waiting list.
     pub(crate) is_waiting: bool,
 }
 
@@ -81,7 +81,7 @@ impl DomainState {
         }
     }
 
-    /// True if no record waits for room in the domain's ring.
+    /// Returns whether no record waits for room in the domain's ring.
     pub(crate) fn is_clear(&self) -> bool {
         self.ready_senders.is_empty() && self.pending_daemon_records() == 0
     }

@@ -21,7 +21,7 @@ const _: () = assert!(INLINE_BYTES_MAX <= DAEMON_PATH_FRAGMENT_BYTES_MAX as usiz
 /// A record that waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeldRecord {
-    /// As it will arrive.
+    /// The route, as the receiver will see it.
     pub(crate) route: Route,
     /// Without its bytes.
     pub(crate) record: Record<'static>,

@@ -1,18 +1,19 @@
-//! The data plane of the daemon: workers which carry what takes the daemon path, from one domain's ring into another's.
+//! The data plane of the daemon: workers that carry the records of the daemon path from one domain's ring into another's.
 //!
 //! ```text
 //!   command ─ commands of control, and events      service ─ the workers, their threads
 //!      │                                              │
 //!      └─► mailbox ─► worker ◄──────────────────────── ┘
-//!                       │ ├── router ── who may, whose credit, who waits: decides, never touches a ring
+//!                       │ ├── router ── permissions, credit, waiting records: decides, never touches a ring
 //!                       │ │     domain_state, flow
 //!                       │ └── domain_rings ─ records and bytes in and out
 //!                       └──── sleeper ─ all doorbells
 //! ```
 //!
-//! Most messages between domains of one host never come here: they ride channels. Here come those before a channel is made, and those of pairs
-//! that may not have one. So the first aim is that no domain can disturb another: each pair has a credit that bounds what the daemon
-//! holds for it, a slow receiver delays no other domain, and a domain that breaks the contract loses its ring and nothing else happens.
+//! Most messages between domains of one host use channels and never come here. The daemon path carries messages before a channel is
+//! open, and messages of pairs that may not have one. The first aim is that no domain can disturb another. Each pair has a credit
+//! that bounds the records that the daemon holds for it. A slow receiver delays no other domain. A domain that violates the protocol
+//! loses its ring, without any other effect.
 //!
 //! A record from one domain to another:
 //!

@@ -88,7 +88,7 @@ impl Mailbox {
         &self.flags.doorbell
     }
 
-    /// True if something was posted since the last [`Self::pop`].
+    /// Returns whether a task was posted since the last [`Self::pop`].
     pub(crate) fn has_tasks(&self) -> bool {
         self.flags.posted.load(SeqCst)
     }
@@ -105,7 +105,7 @@ impl Mailbox {
         !self.has_tasks()
     }
 
-    /// After sleeping.
+    /// Ends the sleep of the worker.
     pub(crate) fn end_sleep(&self) {
         self.flags.asleep.store(false, SeqCst);
     }

@@ -35,7 +35,7 @@ pub(crate) fn bounce_serial(record: &Record<'_>) -> Option<Serial> {
     }
 }
 
-/// True for records that reply to a message of the other side.
+/// Returns whether a record replies to a message of the other side.
 pub(crate) fn is_reply(record: &Record<'_>) -> bool {
     matches!(
         record,

@@ -37,12 +37,12 @@ const ENDED_DOMAINS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Slot(pub(crate) u32);
 
-/// Where a domain is served.
+/// The place that serves a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
-    /// By this worker.
+    /// This worker.
     Local(Slot),
-    /// By another one.
+    /// Another worker.
     Worker(WorkerIndex),
     /// On another host; this worker has the links.
     Remote,
@@ -302,7 +302,7 @@ impl Router {
         self.mark_waiting(to);
     }
 
-    /// True if a record for `to` may go into its ring now, because nothing waits for room there.
+    /// Returns whether a record for `to` may go into its ring now, because no record waits for room there.
     pub(crate) fn is_clear(&self, to: Slot) -> bool {
         self.states[to.0 as usize].as_ref().is_some_and(DomainState::is_clear)
     }
@@ -322,7 +322,7 @@ impl Router {
         bytes: &[u8],
     ) -> Option<(Slot, Violation)> {
         let held = HeldRecord { route, record: without_payload(record), len: bytes.len() as u32 };
-        let sender = route.peer.expect("the router wrote who sent it");
+        let sender = route.peer.expect("the router has set the sender");
         self.held_cost += u64::from(held.cost());
         let state = self.states[to.0 as usize].as_mut().expect("slots in use have a state");
         state.enqueue(sender, held, bytes, &mut self.queue_pool);

@@ -1,4 +1,4 @@
-//! All workers of a daemon: started together, given their commands, ended together.
+//! All workers of a daemon: their start, their commands, their end.
 
 use crate::command::{Command, Event, SendPolicy, WorkerIndex};
 use crate::counters::WorkerCounters;
@@ -12,37 +12,37 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Workers at most: beyond the processors of a host they are of no use.
+/// The maximum number of workers. More workers than processors are of no use.
 pub const WORKERS_MAX: u8 = 64;
 
-/// The time slice that workers ask for: a program that waits for them may spin, on the same processor.
+/// The time slice that workers request. It is short because a program that waits for a worker may spin on the same processor.
 const TIME_SLICE: Duration = Duration::from_micros(100);
 
-/// How the workers are to be.
+/// The options of the workers.
 #[derive(Clone, Debug)]
 pub struct ServiceOptions {
-    /// How many; at least one, at most [`WORKERS_MAX`].
+    /// The number of workers, from 1 to [`WORKERS_MAX`].
     pub workers: u8,
-    /// How they wait.
+    /// The wait mode.
     pub wait: WaitMode,
-    /// Worker `n` runs on processor `cpus[n % len]`. Empty: anywhere.
+    /// The processors: worker `n` runs on `cpus[n % len]`. If empty, workers run on any processor.
     pub cpus: Vec<usize>,
-    /// Which domains may send to each other, until [`Command::SendPolicy`].
+    /// The policy until the first [`Command::SendPolicy`].
     pub send_policy: SendPolicy,
 }
 
 impl Default for ServiceOptions {
-    /// One worker, adaptive, anywhere, and every domain may send to every other.
+    /// Returns the options of one adaptive worker on any processor, with a policy that permits all messages.
     fn default() -> Self {
         Self { workers: 1, wait: WaitMode::default(), cpus: Vec::new(), send_policy: SendPolicy::allow_all() }
     }
 }
 
-/// Why the workers did not start.
+/// The reason why the workers did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Too many or none.
-    #[error("{0} workers were asked for, 1 to {WORKERS_MAX} can be")]
+    /// The number of workers is out of range.
+    #[error("{0} workers are out of range: 1 to {WORKERS_MAX}")]
     Workers(u8),
     /// The system refused a descriptor.
     #[error(transparent)]
@@ -50,7 +50,7 @@ pub enum StartError {
     /// The system refused a thread.
     #[error("starting worker {worker}: {source}")]
     Thread {
-        /// Which.
+        /// The worker.
         worker: u8,
         /// The error of the system.
         source: std::io::Error,
@@ -201,11 +201,11 @@ impl Drop for Service {
 fn pin(cpu: Option<usize>) {
     let Some(cpu) = cpu else { return };
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        return tracing::warn!(cpu, "there is no such processor to pin a worker to");
+        return tracing::warn!(cpu, "cannot pin a worker: no such processor");
     }
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        tracing::warn!(cpu, %error, "a worker cannot be pinned");
+        tracing::warn!(cpu, %error, "cannot pin a worker");
     }
 }

@@ -1,4 +1,4 @@
-//! How a worker carries out what control and other workers ask of it.
+//! The tasks that a worker carries out for control and for other workers.
 
 use crate::command::{Command, Event, NewDomain};
 use crate::mailbox::{ForwardedRecord, Task};
@@ -35,12 +35,12 @@ impl Worker {
                 assert!(!self.rings.has_ready_map(ready_map), "control numbers each ready map once");
                 match self.sleeper.add(&doorbell) {
                     Ok(()) => self.rings.add_ready_map(ready_map, memory, doorbell),
-                    Err(error) => tracing::error!(%error, "the doorbell of a ready map cannot be waited for"),
+                    Err(error) => tracing::error!(%error, "cannot wait for the doorbell of a ready map"),
                 }
             }
             Command::RemoveReadyMap { ready_map, .. } => match self.rings.remove_ready_map(ready_map) {
                 Some(doorbell) => self.sleeper.remove(&doorbell),
-                None => tracing::error!(ready_map = ready_map.0, "a ready map that is in use was to be removed"),
+                None => tracing::error!(ready_map = ready_map.0, "cannot remove a ready map that is in use"),
             },
             Command::Add(new) => self.add(*new),
             Command::Remove { domain, reason } => self.remove_domain(domain, reason),
@@ -54,7 +54,7 @@ impl Worker {
 
     fn add(&mut self, new: NewDomain) {
         if !self.rings.has_ready_map(new.ready_map) {
-            return; // Its ready map could not be added, which is logged: it gets nothing, as from a slow daemon, until control removes it.
+            return; // Its ready map could not be added, which is logged. The domain gets no record until control removes it.
         }
         assert!(self.router.location(new.domain).is_none(), "control numbers each domain once");
         let slot = self.router.add(new.domain, new.owner);
@@ -64,7 +64,7 @@ impl Worker {
     fn remove_domain(&mut self, domain: DomainId, reason: Reason) {
         if let Some(Location::Local(slot)) = self.router.location(domain) {
             self.remove(slot, reason);
-            // Control notifies its peers by another way: what it has sent them, credit too, has to be with them before.
+            // Control notifies the peers over their sockets, so records and credit of the domain must be in their rings before.
             self.deliver_waiting();
             self.rings.flush();
         }
@@ -79,7 +79,7 @@ impl Worker {
             }
             _ => {}
         }
-        // Gone, and its sender did not know yet.
+        // The receiver is gone, and the sender does not know it yet.
         let reason = self.router.end_reason(forwarded.to);
         self.counters.drops.add(reason, 1);
         if let (Some(sender), Some(serial)) = (forwarded.route.peer, bounce_serial(&forwarded.record)) {

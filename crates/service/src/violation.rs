@@ -9,7 +9,7 @@ use isthmus_shm::PeerFault;
 /// A domain broke the contract of the daemon path. Its ring is closed, and counted; nothing else happens because of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// In the ring's memory.
+    /// A violation in the ring's memory.
     #[error(transparent)]
     Ring(#[from] PeerFault),
     /// A record without a receiver.
@@ -45,7 +45,7 @@ pub enum Violation {
         /// Bytes that were delivered and not given back before.
         delivered: u32,
     },
-    /// In a record for a remote peer.
+    /// A violation in a record for a remote peer.
     #[error(transparent)]
     Transport(#[from] TransportViolation),
     /// Too much is held for it.

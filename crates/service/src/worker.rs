@@ -4,8 +4,8 @@
 //!   step:  tasks of control and other workers
 //!          up to 64 records: poll ─► router ─► another ring │ a flow │ another worker │ back
 //!          what waits for room: try again
-//!          wake those who got something
-//!   then:  spin as long as that has been worth it, then sleep on the doorbells
+//!          wake the domains that got records
+//!   then:  spin as long as that has paid off, then sleep on the doorbells
 //! ```
 //!
 //! The worker carries out the router's verdicts and does not know their reasons. Nothing that a domain writes stops the worker: a
@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How long a worker sleeps before it trims idle rings, if there are any to trim.
+/// The time that a worker sleeps before it trims idle rings, if there are any.
 const TRIM_AFTER: Duration = Duration::from_millis(250);
 
 /// The number of the daemon's own records that may wait for a domain. Beyond it the worker takes no more records from the domain.
@@ -81,7 +81,7 @@ pub(crate) struct Worker {
     scratch: Box<[u8]>,
     /// The MX boards with their links to other hosts, if this worker has them.
     pub(crate) mx_poller: Option<Box<MxPoller>>,
-    /// True while tasks are being carried out.
+    /// Whether tasks are being carried out.
     in_tasks: bool,
     /// Violations that were found. Their domains are not removed yet.
     pub(crate) violations: Vec<(Slot, Violation)>,
@@ -251,7 +251,7 @@ impl Worker {
         if self.router.is_clear(to) {
             match self.rings.push(to, route, record, bytes) {
                 Ok(true) => {
-                    self.router.delivered(to, route.peer.expect("the router wrote who sent it"), len);
+                    self.router.delivered(to, route.peer.expect("the router has set the sender"), len);
                     return self.count_received(to, len);
                 }
                 Ok(false) => {}
@@ -385,7 +385,7 @@ impl Worker {
         }
     }
 
-    /// Waits until there is something to do, or may be.
+    /// Waits until there may be work.
     pub(crate) fn idle(&mut self) {
         for at in 0..self.router.waiting() {
             self.rings.block(self.router.waiting_at(at));

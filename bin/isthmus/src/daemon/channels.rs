@@ -1,4 +1,4 @@
-//! `isthmus channel list`: pairs of domains, the path between them, what went over it.
+//! `isthmus channel list`: pairs of domains, with the path between them and its traffic.
 
 use std::path::PathBuf;
 
@@ -14,12 +14,12 @@ pub(crate) fn list(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "channels", &ask(socket, Topic::Channels, &[])?, table)
 }
 
-/// The same for an answer that somebody has.
+/// Formats a report.
 pub(crate) fn text(answer: &Value) -> Result<String> {
     Ok(table(&read(answer)?))
 }
 
-/// True if some pair has an open channel on which both have said something.
+/// Returns whether any pair has an open channel with messages in both directions.
 pub(crate) fn has_channel(answer: &Value) -> bool {
     let both_sent = |directions: &[DirectionRow; 2]| directions.iter().all(|direction| direction.messages > 0);
     let talks = |pair: &PairRow| {
@@ -83,7 +83,7 @@ fn name(domain: &DomainName) -> String {
     format!("d{} {}", domain.id, domain.name)
 }
 
-/// The direction that the first of the pair sends on, then the other one.
+/// Returns the direction on which the first of the pair sends, then the other one.
 pub(super) fn in_pair_order<'a>(pair: &PairRow, [one, other]: &'a [DirectionRow; 2]) -> [&'a DirectionRow; 2] {
     if one.from == pair.a.id { [one, other] } else { [other, one] }
 }

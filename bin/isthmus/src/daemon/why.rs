@@ -30,7 +30,7 @@ pub(super) fn text(why: &Why) -> String {
     match &why.large {
         Some(reason) => text += &explained("large messages are copied twice", reason),
         None if why.path == "channel" => {
-            text += "  large messages: copied once, straight out of the sender's pages, where its buffers allow it\n";
+            text += "  large messages: copied once, straight out of the sender's pages, if its buffers allow it\n";
         }
         None => {}
     }

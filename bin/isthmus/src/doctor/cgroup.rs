@@ -1,13 +1,13 @@
-//! The limits of the control groups this process is in, of either version.
+//! The limits of the control groups of this process, in version 1 and 2.
 //!
-//! A limit may stand at any group from ours up to the root (of what this container sees); the tightest counts.
+//! Each group from that of this process up to the visible root may have a limit. The lowest one counts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Bytes that the groups still allow, and which group is the tightest; none where no limit can be found.
+/// Returns the bytes that the groups still allow, and the group with the lowest limit. None if there is no limit.
 pub(super) fn memory_left() -> Option<(u64, PathBuf)> {
     let groups = groups(&fs::read_to_string("/proc/self/cgroup").ok()?, "memory");
     groups.iter().filter_map(|group| Some((memory_left_in(group)?, group.clone()))).min()
@@ -17,11 +17,11 @@ fn memory_left_in(group: &Path) -> Option<u64> {
     let number = |names: [&str; 2]| names.iter().find_map(|name| read_number(&group.join(name)));
     let limit = number(["memory.max", "memory.limit_in_bytes"])?;
     let used = number(["memory.current", "memory.usage_in_bytes"])?;
-    // Version 1 says "no limit" by a number near the largest there is.
+    // Version 1 reports "no limit" as a number near the largest possible one.
     (limit < 1 << 62).then(|| limit.saturating_sub(used))
 }
 
-/// Whole CPUs' worth of time that the groups allow; none where there is no limit.
+/// Returns the CPU time that the groups allow, in CPUs. None if there is no limit.
 pub(super) fn cpus() -> Option<f64> {
     let groups = groups(&fs::read_to_string("/proc/self/cgroup").ok()?, "cpu");
     groups.iter().filter_map(|group| cpus_in(group)).min_by(f64::total_cmp)
@@ -38,12 +38,12 @@ fn cpus_in(group: &Path) -> Option<f64> {
     (period > 0).then(|| quota as f64 / period as f64)
 }
 
-/// No number where the file says `max` or -1.
+/// Reads a number. None if the file contains `max` or -1.
 fn read_number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// The folders of our groups for a controller, from our own up to the root, as `/proc/self/cgroup` names them.
+/// Returns the folders of this process's groups for a controller, from its own group up to the root, given `/proc/self/cgroup`.
 fn groups(text: &str, controller: &str) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in text.lines() {

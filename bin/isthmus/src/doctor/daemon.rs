@@ -1,4 +1,4 @@
-//! The daemon: does it answer, whose is it, do the versions fit, is its folder safe, has it enough of what it needs.
+//! Checks of the daemon: whether it answers, its user and version, the safety of its folder, its resources.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -10,12 +10,12 @@ use isthmus_report::{Doctor, StatusReport};
 use super::Finding;
 use crate::daemon::{Daemon, read};
 
-/// Descriptors of the daemon for each domain and each channel: about.
+/// The limit of descriptors below which the daemon may run out of them.
 const FILES_RECOMMENDED: u64 = 4096;
 
-/// True if a daemon answers.
+/// Checks the daemon. Returns whether one answers.
 pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
-    let tried = "connecting to the daemon and saying hello";
+    let tried = "connecting to the daemon and exchanging versions";
     let mut daemon = match Daemon::connect(options) {
         Ok(daemon) => daemon,
         Err(error) => {
@@ -34,7 +34,7 @@ pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
         }
         Err(error) => findings.push(unexpected("daemon.reachable", tried, &error)),
     }
-    let tried = "asking the daemon for what it has";
+    let tried = "querying the resources of the daemon";
     match daemon.ask(Topic::Doctor, &[]).and_then(|answer| read::<Doctor>(&answer)) {
         Ok(doctor) => {
             findings.push(files(&doctor));
@@ -55,21 +55,22 @@ fn unexpected(id: &'static str, tried: &str, error: &anyhow::Error) -> Finding {
     }
 }
 
-/// Nobody answers. Where the library may start a daemon that is no problem: it will.
+/// Returns the finding about a daemon that does not answer. That is no problem if the library may start one.
 fn unreachable_daemon(options: &Options, tried: &str, error: &anyhow::Error) -> Finding {
     let id = "daemon.reachable";
     let Some(refusal) = error.downcast_ref::<Refusal>() else { return unexpected(id, tried, error) };
     let starts = Options::from_environment().is_ok_and(|options| !options.no_autostart);
     let usual = options.socket.is_none() && refusal.reason == Reason::DaemonUnreachable;
     if usual && starts {
-        let result = "no daemon runs; the library starts one of this user when a program attaches";
-        return Finding::note(id, tried, result)
-            .remedy("None needed. To have domains and channels tried as well, run `isthmusd --user` or a program that attaches.");
+        let result = "no daemon runs; the library starts one for this user when a program attaches";
+        return Finding::note(id, tried, result).remedy(
+            "None needed. To check domains and channels as well, run `isthmusd --user` or a program that attaches.",
+        );
     }
     Finding::refused(id, tried, refusal)
 }
 
-/// That they understand each other has been tried: they said hello.
+/// Checks the versions. That the protocols are compatible is known from the connection.
 fn version(status: &StatusReport) -> Finding {
     let (id, tried) = ("daemon.version", "agreeing on a version of the control protocol");
     let ours = isthmus_layout::control::VersionRange::CURRENT.version().to_string();
@@ -88,15 +89,15 @@ fn version(status: &StatusReport) -> Finding {
 }
 
 fn owner(status: &StatusReport) -> Finding {
-    let (id, tried) = ("daemon.owner", "asking the daemon who it runs as");
+    let (id, tried) = ("daemon.owner", "querying the user of the daemon");
     let system = usual_socket(Role::System);
     let uid = rustix::process::geteuid().as_raw();
     let result = match Path::new(&status.socket) {
         socket if socket == system => {
-            format!("it serves the users of this host that its policy lets in, and runs as user {}", status.uid)
+            format!("it serves the users of this host that its policy permits, and runs as user {}", status.uid)
         }
-        _ if status.uid == uid => "it is this user's own".to_owned(),
-        _ => format!("it is that of user {}", status.uid),
+        _ if status.uid == uid => "it belongs to this user".to_owned(),
+        _ => format!("it belongs to user {}", status.uid),
     };
     Finding::ok(id, tried, result)
 }
@@ -107,10 +108,10 @@ fn usual_socket(role: Role) -> std::path::PathBuf {
     runtime_dir.join("isthmus.sock")
 }
 
-/// Who can write to the socket's folder can put another daemon there, and see our messages.
+/// Checks the folder of the socket, because a user with write permission can put another daemon there, which sees all messages.
 fn folder(status: &StatusReport, options: &Options) -> Finding {
-    let (id, tried) = ("daemon.socket-directory", "looking at the owner and the mode of the socket's folder");
-    // In a container the daemon's socket lies elsewhere than the daemon says.
+    let (id, tried) = ("daemon.socket-directory", "checking the owner and the mode of the socket's folder");
+    // In a container, the socket has another path than the daemon reports.
     let socket = options.socket.as_deref().unwrap_or_else(|| Path::new(&status.socket));
     let folder = socket.parent().unwrap_or(socket);
     let found = match std::fs::metadata(folder) {
@@ -131,7 +132,7 @@ fn folder(status: &StatusReport, options: &Options) -> Finding {
 }
 
 fn files(doctor: &Doctor) -> Finding {
-    let (id, tried) = ("daemon.descriptors", "asking the daemon for its descriptors");
+    let (id, tried) = ("daemon.descriptors", "querying the descriptors of the daemon");
     let result = format!("{} of {}", doctor.fds, doctor.fds_max);
     match doctor.fds_max {
         most if doctor.fds + 64 > most => Finding::problem(id, tried, result).because(Reason::DaemonOutOfFds),
@@ -140,9 +141,9 @@ fn files(doctor: &Doctor) -> Finding {
     }
 }
 
-/// Domains in other pid namespaces are no trouble; the operator may wonder why they have no pid.
+/// Reports domains in other pid namespaces. They work, but have no pid in lists.
 fn hidden_processes(doctor: &Doctor) -> Finding {
-    let (id, tried) = ("daemon.visibility", "asking the daemon which domains and channels it cannot look into");
+    let (id, tried) = ("daemon.visibility", "querying the domains and channels that the daemon cannot inspect");
     let (domains, channels) = (doctor.domains_without_pid, doctor.channels_without_counters);
     let result =
         format!("{domains} domains in pid namespaces that it cannot see, {channels} channels without counters");
@@ -152,21 +153,21 @@ fn hidden_processes(doctor: &Doctor) -> Finding {
     }
 }
 
-/// A daemon without guests is told nothing.
+/// Reports guests that lose their devices. None for a daemon without guests.
 fn guests(doctor: &Doctor) -> Option<Finding> {
-    let (id, tried) = ("daemon.guests", "asking the daemon whether guests keep their devices when it is started again");
-    let result = format!("{} guests would be left with a device that nobody answers", doctor.guests_losing_device?);
-    let remedy = "Run the daemon as a service of systemd with a file descriptor store (`FileDescriptorStoreMax=512` and `Environment=FDSTORE=512`, as in packaging/systemd/isthmusd.service), or plug these guests' devices anew afterwards (docs/operate/guests.md).";
+    let (id, tried) = ("daemon.guests", "querying whether guests keep their devices when the daemon restarts");
+    let result = format!("{} guests would lose their device", doctor.guests_losing_device?);
+    let remedy = "Run the daemon as a service of systemd with a file descriptor store (`FileDescriptorStoreMax=512` and `Environment=FDSTORE=512`, as in packaging/systemd/isthmusd.service), or plug the devices of these guests again after a restart (docs/operate/guests.md).";
     doctor.guests_losing_device.filter(|unkept| *unkept > 0).map(|_| Finding::note(id, tried, result).remedy(remedy))
 }
 
 fn restart(doctor: &Doctor) -> Finding {
-    let (id, tried) = ("daemon.restart", "asking the daemon whether domains survive its restart");
+    let (id, tried) = ("daemon.restart", "querying whether domains resume when the daemon restarts");
     if doctor.resumable {
-        return Finding::ok(id, tried, "domains and channels go on when it is restarted");
+        return Finding::ok(id, tried, "domains and channels resume when it restarts");
     }
-    Finding::note(id, tried, "it could not keep its key: domains attach anew when it is restarted")
-        .remedy("Let the daemon write to `daemon.runtime_dir`, and see its log.")
+    Finding::note(id, tried, "it could not store its key: domains attach again when it restarts")
+        .remedy("Give the daemon write access to `daemon.runtime_dir`, and see its log.")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Memory that is shared: can it be sealed, can buffers be moved onto it, how much of it may there be.
+//! Checks of shared memory: sealing, moving buffers onto it, limits.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,11 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Finding, cgroup};
 
-/// How large the memory file of the trial is.
+/// The size of the memory file of the check.
 const FILE_BYTES: u64 = 4 << 20;
-/// The buffer that is moved: as large as messages for which it is worth it.
+/// The size of the buffer that is moved, which is that of a large message.
 const BUFFER_BYTES: usize = 1 << 20;
-/// More than a program with some hundred peers needs.
+/// The memory that a program with some hundred peers needs, with a reserve.
 const RECOMMENDED_BYTES: u64 = 256 << 20;
 
 pub(super) fn check(findings: &mut Vec<Finding>) {
@@ -25,7 +25,7 @@ pub(super) fn check(findings: &mut Vec<Finding>) {
     findings.push(huge_pages());
 }
 
-/// Makes a memory file as a channel is made, and tries to take it away from under its reader.
+/// Creates a memory file in the way of a channel, and tries to shrink it while it is in use.
 fn sealed() -> Finding {
     let id = "memory.sealed";
     let tried = format!("a memory file of {} MiB, written to, sealed, then shrunk", FILE_BYTES >> 20);
@@ -63,7 +63,7 @@ fn mapped() -> Finding {
     let id = "memory.migration";
     let tried = format!("moving a buffer of {} MiB onto pages that a peer may map", BUFFER_BYTES >> 20);
     if isthmus_client::Options::from_environment().is_ok_and(|options| options.no_regcache) {
-        return Finding::note(id, tried, "switched off: large messages are copied twice")
+        return Finding::note(id, tried, "switched off; large messages are copied twice")
             .because(Reason::BufferCacheDisabled);
     }
     let config = CacheConfig { uses_before_migration: 1, ..CacheConfig::default() };
@@ -87,15 +87,14 @@ fn mapped() -> Finding {
     }
 }
 
-/// How much memory the control groups leave.
+/// Checks the memory that the control groups leave.
 fn limit() -> Finding {
     let (id, tried) = ("memory.limit", "reading the limits of the control groups this process is in");
     match cgroup::memory_left() {
         None => Finding::ok(id, tried, "no limit"),
         Some((left, group)) => {
             let result = format!("{} MiB are left in {}", left >> 20, shown(&group));
-            let remedy =
-                "Raise the memory limit of the control group; shared memory is charged to who touches it first.";
+            let remedy = "Raise the memory limit of the control group; shared memory is charged to the group that touches it first.";
             match left {
                 left if left >= RECOMMENDED_BYTES => Finding::ok(id, tried, result),
                 _ => Finding::note(id, tried, result).remedy(remedy),
@@ -108,7 +107,7 @@ fn shown(group: &Path) -> String {
     group.display().to_string()
 }
 
-/// Whether shared memory may have huge pages: large messages then cost fewer page faults.
+/// Checks whether shared memory may have huge pages, because large messages then cause fewer page faults.
 fn huge_pages() -> Finding {
     let (id, tried) = ("memory.huge-pages", "reading whether shared memory may have transparent huge pages");
     let file = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
@@ -117,8 +116,7 @@ fn huge_pages() -> Finding {
     match chosen.as_deref() {
         Some("never" | "deny") | None => {
             let setting = chosen.as_deref().unwrap_or("not supported");
-            let result =
-                format!("{setting}: shared memory has small pages, which costs the largest messages some speed");
+            let result = format!("{setting}: shared memory has small pages, which slows down the largest messages");
             Finding::note(id, tried, result).remedy(format!("Optional: `echo advise > {file}` as root."))
         }
         Some(setting) => Finding::ok(id, tried, setting),

@@ -1,4 +1,4 @@
-//! Two domains of this process: to the daemon they are like any others.
+//! Checks with two domains of this process, which the daemon treats like any others.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Finding, Severity};
 
-/// How long any step may take before it counts as hanging.
+/// The time after which a step counts as hanging.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 const LARGE_BYTES: usize = 4 << 20;
-/// The same buffer so often: it is moved onto shared pages at its second use, granted, and then mapped.
+/// The number of uses of the buffer. It is moved onto shared pages at its second use, then granted, then mapped.
 const LARGE_REPEATS: usize = 6;
 
 pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) {
@@ -48,12 +48,12 @@ struct Pair {
     b: DoctorDomain,
 }
 
-/// Why an exchange did not come to its end.
+/// The reason why an exchange did not complete.
 enum ExchangeError {
     Refused(Refusal),
-    /// Nothing happened for too long; what was missing.
+    /// A part was missing after the timeout.
     TimedOut(&'static str),
-    /// It ended otherwise than it should.
+    /// The exchange completed with a wrong result.
     Unexpected(String),
 }
 
@@ -85,7 +85,7 @@ impl Pair {
         Ok(Self { a: DoctorDomain::attach(options, 'a')?, b: DoctorDomain::attach(options, 'b')? })
     }
 
-    /// A domain that sends to itself.
+    /// Checks that a domain can send to itself.
     fn loopback(&mut self) -> Finding {
         let (id, tried) = ("domain.loopback", "sending a message to the own endpoint");
         let (endpoint, to) = (self.a.endpoint, self.a.address());
@@ -104,22 +104,22 @@ impl Pair {
         finding(id, tried, exchange(), || "arrived".to_owned())
     }
 
-    /// The first message between the two.
+    /// Checks the first message between the two.
     fn message(&mut self) -> Finding {
         let (id, tried) = ("domain.message", "sending a message from one domain to the other");
         let exchange = self.exchange(vec![7; 64].into()).map(drop);
         finding(id, tried, exchange, || "arrived".to_owned())
     }
 
-    /// Messages until the channel is there, or it is sure that there will be none.
+    /// Exchanges messages until the channel is open, or cannot be opened.
     fn channel(&mut self, options: &Options) -> Finding {
-        let (id, tried) = ("domain.channel", "messages to and fro until both domains have a channel");
+        let (id, tried) = ("domain.channel", "exchanging messages until both domains have a channel");
         let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
             let path = path(&mut self.a.domain, self.b.domain.id());
             match path {
                 Some(PathKind::Channel(channel)) => {
-                    return Finding::ok(id, tried, format!("channel {channel} was made"));
+                    return Finding::ok(id, tried, format!("channel {channel} is open"));
                 }
                 Some(PathKind::Daemon(Reason::ChannelPending | Reason::ChannelNotRequested)) | None => {}
                 Some(PathKind::Daemon(Reason::ChannelRefused)) if options.no_channels => {
@@ -138,20 +138,20 @@ impl Pair {
         }
     }
 
-    /// Why there will be no channel: the daemon knows more of it than the two.
+    /// Reports why no channel can be opened. The daemon knows more about the reason than the two domains.
     fn no_channel(&mut self, id: &'static str, tried: &str, reason: Reason) -> Finding {
-        let told = self.why().ok().and_then(|why| why.reason).and_then(|told| Reason::from_name(&told.reason));
-        let reason = told.filter(|told| *told != Reason::ChannelNotRequested).unwrap_or(reason);
+        let reported = self.why().ok().and_then(|why| why.reason).and_then(|row| Reason::from_name(&row.reason));
+        let reason = reported.filter(|reported| *reported != Reason::ChannelNotRequested).unwrap_or(reason);
         let result = format!("messages go through the daemon: {} [{reason}]", reason.summary());
         let finding = match reason {
-            // Somebody wants it so.
+            // The configuration forbids it.
             Reason::ChannelsForbidden => Finding::note(id, tried, result),
             _ => Finding::problem(id, tried, result),
         };
         finding.because(reason)
     }
 
-    /// A large message from the same buffer again and again.
+    /// Checks large messages from one buffer.
     fn large(&mut self) -> Finding {
         let id = "domain.large-messages";
         let tried = format!("sending {} MiB from the same buffer {LARGE_REPEATS} times", LARGE_BYTES >> 20);
@@ -177,14 +177,14 @@ impl Pair {
         }
     }
 
-    /// The daemon's view of the two.
+    /// Queries the daemon about the path between the two.
     fn why(&mut self) -> anyhow::Result<Why> {
         let (a, b) = (self.a.domain.id().to_string(), self.b.domain.id().to_string());
         let answer = self.a.domain.query(Topic::Why, &[&a, &b])?;
         crate::daemon::read(&serde_json::from_str(&answer)?)
     }
 
-    /// One message from `a` to `b`, checked. Gives the buffer back.
+    /// Sends a message from `a` to `b`, and checks it. Returns the buffer.
     fn exchange(&mut self, buffer: Buffer) -> Result<Buffer, ExchangeError> {
         let (bytes, to) = (buffer.len(), self.b.address());
         let Self { a, b } = self;
@@ -227,7 +227,7 @@ fn sleep(a: &mut DoctorDomain, b: &mut DoctorDomain, deadline: Instant) {
     }
     let left = deadline.saturating_duration_since(Instant::now());
     let mut fds = [a.domain.fd(), b.domain.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    // Whatever it says, both are polled again.
+    // The result does not matter, because both are polled again.
     let _: rustix::io::Result<usize> = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
 }
 
@@ -235,7 +235,7 @@ fn path(domain: &mut Domain, peer: DomainId) -> Option<PathKind> {
     domain.channels().into_iter().find(|status| status.peer == peer).map(|status| status.path)
 }
 
-/// True for the message that was sent, false for the end of a send.
+/// Returns true for the received message, and false for a completed send.
 fn is_message(completion: &Completion, bytes: usize) -> Result<bool, ExchangeError> {
     match completion.outcome {
         Outcome::Sent { .. } => Ok(false),
@@ -261,7 +261,7 @@ fn finding(
         Ok(()) => Finding::ok(id, tried, result()),
         Err(ExchangeError::Refused(refusal)) => Finding::refused(id, tried, &refusal),
         Err(ExchangeError::TimedOut(missing)) => {
-            let result = format!("{missing} did not come within {} s", STEP_TIMEOUT.as_secs());
+            let result = format!("{missing} did not arrive within {} s", STEP_TIMEOUT.as_secs());
             Finding::problem(id, tried, result).remedy("See the daemon's log, and report this with it.")
         }
         Err(ExchangeError::Unexpected(what)) => {

@@ -1,4 +1,4 @@
-//! What this process may do: open files, use CPUs; what its variables say; and what the system forbids that we do not need.
+//! Checks of this process: descriptors, CPUs, variables, and restrictions of the system that do not matter.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -14,22 +14,22 @@ use rustix::process::{Resource, getrlimit};
 use super::{Finding, Severity, cgroup};
 use crate::environment;
 
-/// Descriptors a domain keeps for each channel: the channel's memory and the peer's doorbell.
+/// The descriptors of a domain for each channel: the channel's memory and the peer's doorbell.
 const FILES_PER_CHANNEL: usize = 2;
-/// As many peers as the daemon lets one domain have by default.
+/// The default limit of peers of one domain.
 const CHANNELS: usize = 1000;
-/// Descriptors beside the channels': the program's own, the daemon's, regions.
+/// The other descriptors: those of the program, of the daemon connection, and of regions.
 const OTHER_FILES: usize = 128;
 
-/// Below this a round trip between two CPUs lies by far; above it they did not run at the same time.
+/// The limit of a round trip between two CPUs that run at the same time, which takes far less.
 const ROUND_TRIP_MAX: Duration = Duration::from_micros(20);
 
-/// The variables of the environment.
+/// Checks the variables of the environment.
 pub(super) fn environment() -> Vec<Finding> {
     let (id, tried) = ("process.environment", "reading variables that begin with ISTHMUS_");
     let problems = environment::problems(&environment::inputs(Role::User));
     if problems.is_empty() {
-        return vec![Finding::ok(id, tried, "all variables mean something")];
+        return vec![Finding::ok(id, tried, "all variables are known")];
     }
     let finding = |problem: &isthmus_config::Problem| {
         let result = format!("{}: {}", problem.origin, problem.wrong);
@@ -39,7 +39,7 @@ pub(super) fn environment() -> Vec<Finding> {
     problems.iter().map(finding).collect()
 }
 
-/// How the library would attach here, or why it would not.
+/// Returns the options of the library here, or reports why they are invalid.
 pub(super) fn options(socket: Option<PathBuf>, findings: &mut Vec<Finding>) -> Option<Options> {
     match crate::daemon::options(socket) {
         Ok(options) => Some(options),
@@ -57,7 +57,7 @@ pub(super) fn check(findings: &mut Vec<Finding>) {
     findings.push(unused_facilities());
 }
 
-/// Opens as many descriptors as many channels need, and closes them again.
+/// Checks the limit of descriptors: opens the number that [`CHANNELS`] need, and closes them again.
 fn files() -> Finding {
     let id = "process.descriptors";
     let wanted = FILES_PER_CHANNEL * CHANNELS + OTHER_FILES;
@@ -84,7 +84,7 @@ fn files() -> Finding {
     }
 }
 
-/// Two threads take turns: only where they really run at the same time does it pay to wait by looking.
+/// Checks whether two threads run at the same time, because spinning pays off only then.
 fn spinning() -> Finding {
     let (id, tried) = ("cpu.spinning", "two threads that take turns without sleeping");
     let affinity = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
@@ -102,21 +102,21 @@ fn spinning() -> Finding {
     let sane = round_trip.is_some_and(|ns| u128::from(ns) < ROUND_TRIP_MAX.as_nanos());
     let result = format!("{measured}; {cpus}");
     if enough && sane {
-        return Finding::ok(id, tried, format!("looking pays: {result}"));
+        return Finding::ok(id, tried, format!("spinning pays off: {result}"));
     }
-    let finding = Finding::note(id, tried, format!("looking does not pay: {result}"));
+    let finding = Finding::note(id, tried, format!("spinning does not pay off: {result}"));
     let severity = if spins() { Severity::Problem } else { Severity::Warning };
     let remedy =
         "Keep ISTHMUS_WAIT=adaptive, which is the default, or set ISTHMUS_WAIT=sleep; or give the program two CPUs.";
     Finding { severity, ..finding.remedy(remedy) }
 }
 
-/// Whether the environment asks for waiting that never sleeps.
+/// Returns whether the environment selects waiting without sleep.
 fn spins() -> bool {
     Options::from_environment().is_ok_and(|options| options.wait == WaitMode::Spin)
 }
 
-/// The median of round trips in nanoseconds over a fiftieth of a second; none if a turn did not come back.
+/// Returns the median of round trips in nanoseconds over 20 ms. None if no round trip completed.
 fn round_trip() -> Option<u64> {
     const STOP: u64 = u64::MAX;
     let word = AtomicU64::new(0);
@@ -153,7 +153,7 @@ fn round_trip() -> Option<u64> {
     times.get(times.len() / 2).copied()
 }
 
-/// What other systems' fast paths need, and this one does not.
+/// Reports the restrictions on facilities that the fast paths of other systems need, and Isthmus does not.
 fn unused_facilities() -> Finding {
     let first_line = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let yama = first_line("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_else(|| "absent".to_owned());
@@ -164,7 +164,7 @@ fn unused_facilities() -> Finding {
         None => "not shown",
     };
     let result =
-        format!("yama {yama}, seccomp {seccomp}: neither matters, no process reaches into another one's memory");
+        format!("yama {yama}, seccomp {seccomp}: neither matters, because no process accesses the memory of another");
     Finding::ok("kernel.ptrace", "reading the restrictions of ptrace and process_vm_readv", result)
 }
 

@@ -1,27 +1,27 @@
-//! A domain of Xen: whether its kernel has what a window is granted by, how much it may grant, and whether domain 0 lets it attach. A
-//! machine that is none is told nothing.
+//! Checks of a Xen domain: the devices of its kernel, the limit of grants, and the permission of domain 0. Other machines get no
+//! finding.
 
 use isthmus_platform_xen::kernel::Kernel as _;
 use isthmus_platform_xen::{Devices, Domid, Store, admission};
 
 use super::Finding;
 
-/// What the kernel says it runs on.
+/// The file in which the kernel names its hypervisor.
 const HYPERVISOR: &str = "/sys/hypervisor/type";
 
-/// Pages that all programs of a domain together may grant.
+/// The file with the number of pages that all programs of a domain together may grant.
 const LIMIT: &str = "/sys/module/xen_gntalloc/parameters/limit";
 
-/// Pages that a window needs before its second program has attached, and some.
+/// The number of pages that a window with one program needs, with a reserve.
 const LIMIT_PAGES: u32 = 4096;
 
-/// What was found.
+/// The result of the probe.
 enum Found {
-    /// A node is missing, or not for this user.
+    /// A node is missing, or not accessible to this user.
     Closed { node: &'static str, why: String },
-    /// The store does not answer.
+    /// XenStore does not answer.
     Unreachable(String),
-    /// All is there; what domain 0 allowed, and how much may be granted.
+    /// All devices work. The fields are the permissions of domain 0 and the limit of grants.
     Available { own: Domid, backends: Vec<Domid>, guests: Vec<Domid>, limit: Option<u32> },
 }
 
@@ -50,15 +50,15 @@ fn probe() -> Found {
 }
 
 fn report_findings(found: &Found) -> Vec<Finding> {
-    let tried = "looking for what a domain of Xen shares memory by";
+    let tried = "opening the devices with which a Xen domain shares memory";
     let problem = |result: String| Finding::problem("xen.devices", tried, result);
     match found {
         Found::Closed { node, why } => vec![problem(format!("{node}: {why}")).remedy(
-            "As root, load what is missing: `modprobe -a xen-gntalloc xen-gntdev xen-evtchn`. The nodes are root's; `isthmusd` needs all of them, programs none.",
+            "As root, load the missing modules: `modprobe -a xen-gntalloc xen-gntdev xen-evtchn`. The nodes belong to root; `isthmusd` needs all of them, programs need none.",
         )],
-        Found::Unreachable(why) => vec![problem(format!("XenStore cannot be asked: {why}"))],
+        Found::Unreachable(why) => vec![problem(format!("XenStore does not answer: {why}"))],
         Found::Available { own, backends, guests, limit } => {
-            let mut findings = vec![Finding::ok("xen.devices", tried, format!("they are there; this is domain {own}"))];
+            let mut findings = vec![Finding::ok("xen.devices", tried, format!("all devices work; this is domain {own}"))];
             findings.push(admitted(*own, backends, guests));
             findings.extend(limit.map(limited));
             findings
@@ -67,11 +67,11 @@ fn report_findings(found: &Found) -> Vec<Finding> {
 }
 
 fn admitted(own: Domid, backends: &[Domid], guests: &[Domid]) -> Finding {
-    let (id, tried) = ("xen.admission", "asking XenStore which domains may share memory with this one");
+    let (id, tried) = ("xen.admission", "reading from XenStore which domains may share memory with this one");
     let list = |domains: &[Domid]| domains.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match (backends, guests) {
-        ([], []) => Finding::note(id, tried, "none may").remedy(format!(
-            "In domain 0, for a guest that is to attach: `isthmus guest allow <domain>`. For this one as a guest: `isthmus guest allow {own}`."
+        ([], []) => Finding::note(id, tried, "none").remedy(format!(
+            "In domain 0, for a guest that is to attach: `isthmus guest allow DOMAIN`. For this domain as a guest: `isthmus guest allow {own}`."
         )),
         ([], guests) => Finding::ok(id, tried, format!("guests that may attach here: {}", list(guests))),
         (backends, _) => Finding::ok(id, tried, format!("backends that this domain may attach to: {}", list(backends))),
@@ -85,7 +85,7 @@ fn limited(pages: u32) -> Finding {
         return Finding::ok(id, tried, result);
     }
     Finding::note(id, tried, result).remedy(format!(
-        "That is room for a few programs. `echo 32768 >{LIMIT}`, and for good `options xen_gntalloc limit=32768` in a file of `/etc/modprobe.d`."
+        "This suffices for a few programs. Raise it with `echo 32768 >{LIMIT}`, and permanently with `options xen_gntalloc limit=32768` in a file of `/etc/modprobe.d`."
     ))
 }
 
@@ -104,15 +104,15 @@ mod tests {
         assert_eq!((closed[0].id, closed[0].severity), ("xen.devices", Severity::Problem));
         assert!(closed[0].remedy.is_some());
         let own = Domid::new(7).unwrap_or(Domid::ZERO);
-        let nobody = Found::Available { own, backends: Vec::new(), guests: Vec::new(), limit: Some(1024) };
-        let findings = report_findings(&nobody);
+        let none_admitted = Found::Available { own, backends: Vec::new(), guests: Vec::new(), limit: Some(1024) };
+        let findings = report_findings(&none_admitted);
         assert!(findings[1..].iter().all(|finding| finding.severity == Severity::Warning && finding.remedy.is_some()));
         let remedy = findings[1].remedy.clone().unwrap_or_default();
         assert!(remedy.contains("isthmus guest allow 7"), "{remedy}");
     }
 
     #[test]
-    fn a_guest_that_may_attach_is_all_right() {
+    fn guest_that_may_attach_is_ok() {
         let backends = vec![Domid::ZERO];
         let found = Found::Available { own: Domid::ZERO, backends, guests: Vec::new(), limit: Some(LIMIT_PAGES) };
         let all = ["xen.devices", "xen.admission", "xen.limit"];

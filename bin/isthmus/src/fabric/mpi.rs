@@ -1,11 +1,11 @@
 //! `isthmus mpi env` and `isthmus mpi run`: the variables by which MPIs find the libfabric provider and use nothing else.
 //!
 //! ```text
-//! eval "$(isthmus mpi env openmpi)"; mpirun -n 4 ./program      one MPI's, for a shell
-//! isthmus mpi run -- -n 4 ./program                             all of them, and the launcher
+//! eval "$(isthmus mpi env openmpi)"; mpirun -n 4 ./program      the variables of one MPI, for a shell
+//! isthmus mpi run -- -n 4 ./program                             the variables of all MPIs, and the launcher
 //! ```
 //!
-//! No MPI minds the variables of another, so the launcher gets all of them, whichever it is.
+//! The launcher gets the variables of all MPIs, because no MPI reads those of another.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ use crate::run::{self, Setting, shell_quoted};
 /// The provider's file, as libfabric looks for it.
 pub(super) const PROVIDER: &str = "libisthmus-fi.so";
 
-/// The MPIs whose variables are known.
+/// The MPIs with known variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Mpi {
     /// Open MPI 4 and 5
     Openmpi,
-    /// MPICH whose device is ch4:ofi, as that of PyPI
+    /// MPICH with the device ch4:ofi, as in the package of PyPI
     Mpich,
     /// Intel MPI
     Intel,
@@ -40,7 +40,7 @@ struct Settings {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MpiEnvArgs {
-    /// Of which MPI [default: each of them].
+    /// The MPI [default: all MPIs].
     #[arg(value_name = "MPI")]
     mpi: Option<Mpi>,
 
@@ -59,7 +59,7 @@ pub(crate) struct MpiRunArgs {
     #[arg(long, value_name = "DIR")]
     provider: Option<PathBuf>,
 
-    /// What the launcher is given, after `--`.
+    /// The arguments of the launcher, after `--`.
     #[arg(value_name = "ARGUMENT", last = true, required = true)]
     arguments: Vec<OsString>,
 }
@@ -67,31 +67,31 @@ pub(crate) struct MpiRunArgs {
 impl Mpi {
     const ALL: [Self; 3] = [Self::Openmpi, Self::Mpich, Self::Intel];
 
-    /// Its variables, with the provider in this folder.
+    /// Returns the variables, given the folder with the provider.
     fn settings(self, folder: &Path) -> Vec<Setting> {
         let set = |name, value: &str, effect| Setting { name, value: value.to_owned(), effect, is_list: false };
         let common = [
             set("FI_PROVIDER_PATH", &folder.to_string_lossy(), "where libfabric finds the provider"),
-            set("FI_PROVIDER", "isthmus", "the only one it is to offer"),
+            set("FI_PROVIDER", "isthmus", "the only provider to use"),
         ];
         let own = match self {
             Self::Openmpi => vec![
-                set("OMPI_MCA_pml", "cm", "messages go by a matching transport"),
-                set("OMPI_MCA_mtl", "ofi", "which is libfabric"),
-                set("OMPI_MCA_btl", "ofi,self", "and so do windows"),
-                set("OMPI_MCA_osc", "^sm,ucx", "also those of ranks on one host"),
+                set("OMPI_MCA_pml", "cm", "messages use a matching transport"),
+                set("OMPI_MCA_mtl", "ofi", "the transport is libfabric"),
+                set("OMPI_MCA_btl", "ofi,self", "windows use libfabric, too"),
+                set("OMPI_MCA_osc", "^sm,ucx", "windows of ranks on one host, too"),
                 set(
                     "OMPI_MCA_opal_common_ofi_provider_include",
                     "isthmus",
-                    "the provider, though the distribution excludes all",
+                    "the provider; some distributions exclude all",
                 ),
             ],
             Self::Mpich => vec![
-                set("MPIR_CVAR_CH4_NETMOD", "ofi", "messages go by libfabric"),
-                set("MPIR_CVAR_NOLOCAL", "1", "also those of ranks on one host"),
+                set("MPIR_CVAR_CH4_NETMOD", "ofi", "messages use libfabric"),
+                set("MPIR_CVAR_NOLOCAL", "1", "messages between ranks on one host, too"),
             ],
             Self::Intel => vec![
-                set("I_MPI_FABRICS", "ofi", "messages go by libfabric, also those of ranks on one host"),
+                set("I_MPI_FABRICS", "ofi", "all messages use libfabric, those between ranks on one host, too"),
                 set("I_MPI_OFI_PROVIDER", "isthmus", "the provider"),
             ],
         };
@@ -107,17 +107,17 @@ impl Mpi {
     }
 }
 
-/// The folder with the provider: the one that was named, or the one in which this program's installation has it.
+/// Returns the folder with the provider: the named folder, or the one of this program's installation.
 fn folder(named: Option<PathBuf>) -> Result<PathBuf> {
     let Some(named) = named else {
         return run::installed_folder(PROVIDER).context("name the provider's folder with --provider");
     };
     let found = named.join(PROVIDER);
-    anyhow::ensure!(found.is_file(), "there is no {}", found.display());
+    anyhow::ensure!(found.is_file(), "there is no file {}", found.display());
     Ok(std::path::absolute(named)?)
 }
 
-/// The variables of all MPIs, each once.
+/// Returns the variables of all MPIs, each once.
 pub(super) fn all_settings(folder: &Path) -> Vec<Setting> {
     let mut all: Vec<Setting> = Vec::new();
     for set in Mpi::ALL.into_iter().flat_map(|mpi| mpi.settings(folder)) {
@@ -143,7 +143,7 @@ pub(super) fn env(output: Output, args: MpiEnvArgs) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Becomes the launcher, with the variables of all MPIs. Variables that are set already stay as they are.
+/// Becomes the launcher, with the variables of all MPIs. Variables that are set already keep their values.
 pub(super) fn run(socket: Option<PathBuf>, args: &MpiRunArgs) -> Result<Outcome> {
     let settings = all_settings(&folder(args.provider.clone())?);
     run::exec(&args.launcher, &args.arguments, socket, &settings)

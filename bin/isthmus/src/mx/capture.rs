@@ -1,11 +1,11 @@
-//! `isthmus capture`: what MX boards receive and send, as a file that Wireshark reads.
+//! `isthmus capture`: the frames that MX boards receive and send, as a file for Wireshark.
 //!
 //! ```text
-//!   isthmusd ── stream of frames ──► Stream ──► Sink: pcapng ──► file, or what reads standard output
+//!   isthmusd ── stream of frames ──► Stream ──► Sink: pcapng ──► file, or the reader of standard output
 //!                                      ▲ ends with Ctrl-C, --count, the reader's end, the daemon's end
 //! ```
 //!
-//! Frames are written as they come. However it ends, the file is whole, and says how much is missing.
+//! Frames are written as they arrive. The file is complete after every kind of end, and states how many frames are missing.
 
 mod signals;
 mod sink;
@@ -61,31 +61,30 @@ fn board(given: &str) -> Result<u32, String> {
     number.parse().map_err(|_| "a board is named by its number, as in 0 or mx0".to_owned())
 }
 
-/// Bytes that are read at once.
+/// The maximum number of bytes of one read.
 const READ_BYTES: usize = 256 << 10;
 
-/// How often a terminal shows how far it is.
+/// The interval at which a terminal shows the progress.
 const DISPLAY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long the daemon has for the last frames and the statistics, once it was told to end.
+/// The time in which the daemon must send the last frames and the statistics after the request to end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn run(output: Output, socket: Option<PathBuf>, args: &CaptureArgs) -> Result<Outcome> {
     let file = args.write.as_deref().filter(|path| *path != Path::new("-"));
     if file.is_none() && io::stdout().is_terminal() {
-        let how = "a capture is not for reading: name a file with `-w FILE`, or a program with `| tshark -r -`";
+        let how = "a capture is not text: name a file with `-w FILE`, or a program with `| tshark -r -`";
         return Err(UsageError(how.to_owned()).into());
     }
     if file.is_none() && output.json {
-        return Err(UsageError(
-            "--json needs a place of its own: name a file for the frames with `-w FILE`".to_owned(),
-        )
-        .into());
+        return Err(
+            UsageError("--json uses standard output: name a file for the frames with `-w FILE`".to_owned()).into()
+        );
     }
     let signals = Signals::take().context("cannot listen to signals")?;
-    let mut inquirer = QueryClient::connect(&crate::daemon::options(socket)?)?;
-    let domain = args.domain.as_deref().map(|name| find(&mut inquirer, name)).transpose()?;
-    let stream = inquirer.capture(args.board, domain, args.snap)?;
+    let mut client = QueryClient::connect(&crate::daemon::options(socket)?)?;
+    let domain = args.domain.as_deref().map(|name| find(&mut client, name)).transpose()?;
+    let stream = client.capture(args.board, domain, args.snap)?;
     let to: Box<dyn Write> = match file {
         Some(path) => {
             let context = || format!("cannot write {}; name another file with -w", path.display());
@@ -104,10 +103,10 @@ pub(super) fn run(output: Output, socket: Option<PathBuf>, args: &CaptureArgs) -
     Ok(Outcome::Done)
 }
 
-/// The domain of that name or number.
-fn find(inquirer: &mut QueryClient, name: &str) -> Result<DomainId> {
+/// Finds a domain by its name or number.
+fn find(client: &mut QueryClient, name: &str) -> Result<DomainId> {
     let answer =
-        serde_json::from_str(&inquirer.query(Topic::Domains, &[])?).context("the daemon's answer is not JSON")?;
+        serde_json::from_str(&client.query(Topic::Domains, &[])?).context("the daemon's report is not JSON")?;
     let domains: Domains = crate::daemon::read(&answer)?;
     let row = domains.domains.iter().find(|row| row.name == name || format!("d{}", row.id) == name);
     let found = row.and_then(|row| DomainId::new(row.id));
@@ -124,13 +123,13 @@ fn summary(total: &CaptureTotals, file: Option<&Path>) -> String {
     format!("{frames}, {}{place}{missing}", bytes(total.bytes))
 }
 
-/// Where a capture is.
+/// The state of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CaptureState {
-    /// Nothing has come.
+    /// No message has arrived.
     NotStarted,
     Running,
-    /// The daemon was told to end, and has until then.
+    /// The daemon has the request to end, and must end by this time.
     Ending(Instant),
     Done,
 }
@@ -140,10 +139,10 @@ struct Stream {
     from: UnixStream,
     signals: Signals,
     sink: Sink<Box<dyn Write>>,
-    /// Bytes that are no whole message yet.
+    /// Bytes of an incomplete message.
     bytes: Vec<u8>,
     stage: CaptureState,
-    /// Frames go to standard output, whose reader may end.
+    /// Whether frames go to standard output, where the reader may end.
     to_reader: bool,
     bar: ProgressBar,
 }
@@ -155,11 +154,11 @@ impl Stream {
         Ok(Self { from, signals, sink, bytes, stage, to_reader, bar: bar() })
     }
 
-    /// Until the end: what there is of it, and what went wrong.
+    /// Captures until the end. Returns the totals, and the error if there was one.
     fn run(mut self) -> (CaptureTotals, Result<()>) {
         let outcome = self.step();
         self.bar.finish_and_clear();
-        // A reader that has seen enough (`| tshark -c 5 -r -`) is no error.
+        // A reader that ends early (`| tshark -c 5 -r -`) is no error.
         let (total, finished) = self.sink.finish();
         let gone = |error: &anyhow::Error| {
             let source = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
@@ -185,7 +184,7 @@ impl Stream {
             if let CaptureState::Ending(until) = self.stage
                 && until <= Instant::now()
             {
-                note("the daemon does not say how much is missing");
+                note("the daemon did not report how many frames are missing");
                 return Ok(());
             }
             let total = self.sink.total();
@@ -194,7 +193,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits until there is something to do, or to show.
+    /// Waits for a frame, a signal, or the time to show the progress.
     fn wait(&self) -> Result<Ready> {
         let stdout = io::stdout();
         let watched = if self.to_reader { stdout.as_fd() } else { self.from.as_fd() };
@@ -218,7 +217,7 @@ impl Stream {
         })
     }
 
-    /// Tells the daemon to end. The second time, ends at once.
+    /// Requests the daemon to end. The second call ends at once.
     fn end(&mut self) -> Result<()> {
         self.stage = match self.stage {
             CaptureState::NotStarted | CaptureState::Running => {
@@ -230,7 +229,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes what has come.
+    /// Reads the messages that have arrived.
     fn read(&mut self) -> Result<()> {
         let start = self.bytes.len();
         self.bytes.resize(start + READ_BYTES, 0);
@@ -271,7 +270,7 @@ impl Stream {
     }
 }
 
-/// What there is to do.
+/// The events of a wait.
 struct Ready {
     frames: bool,
     signal: bool,
@@ -282,7 +281,7 @@ fn summary_short(total: &CaptureTotals) -> String {
     format!("{} frames, {}", total.frames, bytes(total.bytes))
 }
 
-/// Visible on a terminal only.
+/// Returns the progress bar, which is visible on a terminal only.
 fn bar() -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     let style = ProgressStyle::with_template("{spinner} {msg}  (Ctrl-C ends it)");

@@ -34,7 +34,7 @@ const SEND_ROUNDS: usize = 4;
 /// frame counts for up to twice its bytes.
 const FETCH_BYTES: u32 = 8 << 20;
 
-/// How long a closed endpoint still delivers what its domain has sent.
+/// The time in which a closed endpoint still delivers the messages of its domain.
 const LINGER_US: u64 = 5_000_000;
 
 /// The maximum age of the view while frames pass.
@@ -416,7 +416,7 @@ impl MxBoard {
         }
     }
 
-    /// True if frames wait.
+    /// Returns whether frames wait.
     pub(super) fn is_ready(&mut self) -> bool {
         let waiting = |port: &Port| {
             let fd = port.link.as_fd();

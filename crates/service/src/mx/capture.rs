@@ -48,7 +48,7 @@ pub struct NewCapture {
     pub boards: Vec<(MxBoardNumber, InterfaceIndex)>,
     /// Only frames from or to endpoints of this domain.
     pub domain: Option<DomainId>,
-    /// Where the copies go.
+    /// The destination of the copies.
     pub tap: Tap,
     /// Called when a sleeping reader has something to read, and at the end.
     pub wake: WakeReader,

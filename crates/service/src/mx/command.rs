@@ -81,7 +81,7 @@ pub struct NewMxEndpoint {
     pub number: u8,
     /// The domain that the endpoint belongs to.
     pub domain: DomainId,
-    /// Which of the domain's endpoints.
+    /// The endpoint of the domain.
     pub at: EndpointIndex,
     /// Bytes that each remote peer may have in the domain's ring: a ring has room for more.
     pub credit: u32,
@@ -100,7 +100,7 @@ pub struct NewMxConnect {
     pub request: u64,
     /// The board of ours.
     pub board: MxBoardNumber,
-    /// The endpoint there, as which its domain is known.
+    /// The endpoint number on that board.
     pub endpoint: u8,
     /// The board of the other host.
     pub nic: NicId,

@@ -10,7 +10,7 @@ use isthmus_mx_transport::MxTransport;
 pub(super) struct ServedEndpoint {
     pub(super) transport: MxTransport,
     pub(super) domain: DomainId,
-    /// True if it is in the board's `send_queue`.
+    /// Whether it is in the board's `send_queue`.
     pub(super) is_queued: bool,
     /// Set when the domain has closed the endpoint: the time at which it is removed at the latest.
     pub(super) linger_until: Option<Time>,

@@ -54,12 +54,12 @@ impl MxPoller {
         self.boards.values_mut().any(MxBoard::is_ready)
     }
 
-    /// After sleeping, or after deciding not to; `frames` says whether any link may have some.
+    /// Ends the sleep that [`Self::before_sleep`] prepared. `frames` is true if any link may have frames.
     pub(crate) fn end_sleep(&mut self, frames: bool) {
         self.boards.values_mut().for_each(|board| board.end_sleep(frames));
     }
 
-    /// Has frames end the sleep, and returns how long it may last.
+    /// Makes frames end the sleep, and returns its maximum duration.
     pub(crate) fn before_sleep(&mut self, sleeper: &mut Sleeper) -> Option<Duration> {
         let now = self.now();
         let boards = self.boards.values_mut().filter_map(|board| board.before_sleep(now, sleeper));

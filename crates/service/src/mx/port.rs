@@ -60,7 +60,7 @@ pub(super) struct Port {
     queue: VecDeque<Queued>,
     /// A contiguous copy of data that is in several parts.
     scratch: Vec<u8>,
-    /// True if the link had no room at the last send.
+    /// Whether the link had no room at the last send.
     pub(super) full: bool,
     /// Whether the sleeper also wakes the worker when the link has room. None if the sleeper does not watch the link.
     pub(super) watched: Option<bool>,

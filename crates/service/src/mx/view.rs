@@ -37,7 +37,7 @@ pub struct LinkView {
     pub kind: LinkKind,
     /// Whether frames can pass.
     pub state: LinkState,
-    /// True if the link failed and is not tried again.
+    /// Whether the link failed and is not tried again.
     pub broken: bool,
     /// The longest frame.
     pub frame_bytes_max: u32,

@@ -122,7 +122,7 @@ impl Model {
                 if room && self.router.is_clear(slot) {
                     self.router.delivered(slot, self.ids[from], bytes);
                 } else if self.router.enqueue(slot, route, &record, &vec![0; bytes as usize]).is_some() {
-                    panic!("so few domains cannot have so much held");
+                    panic!("so few domains cannot reach the limit");
                 }
             }
             Verdict::Violation(violation) => {

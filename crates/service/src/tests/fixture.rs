@@ -114,7 +114,7 @@ impl TestDomain {
             }
             _ => {}
         }
-        let from = route.peer.expect("the daemon says who sent it");
+        let from = route.peer.expect("the daemon names the sender");
         Some(ReceivedRecord { from, route, record: crate::record_kinds::without_payload(&record), bytes })
     }
 

@@ -104,7 +104,7 @@ fn attach_and_detach_leave_no_state() {
         }
         fixture.remove(comes.id, Reason::PeerDetached);
         fixture.run_until_idle();
-        assert_eq!(stays.receive_all(), [], "what was delivered is not given back by anybody else");
+        assert_eq!(stays.receive_all(), [], "a delivered record is not returned a second time");
     }
     let (router, waiting) = (&fixture.workers[0].router, fixture.workers[0].router.waiting());
     assert_eq!((router.domains(), router.flow_counts(), waiting), ((1, 2), (0, 0), 0));

@@ -131,7 +131,7 @@ fn a_worker_with_nothing_to_do_sleeps_and_stays_asleep() {
 }
 
 #[test]
-fn a_sleeping_worker_hears_when_a_full_ring_has_room_again() {
+fn sleeping_worker_wakes_when_a_full_ring_has_room_again() {
     let mut fixture = ServiceFixture::threaded(ServiceOptions { wait: WaitMode::Sleep, ..ServiceOptions::default() });
     let (mut senders, mut b) = ([fixture.attach(), fixture.attach(), fixture.attach()], fixture.attach());
     for round in 0..30_u64 {

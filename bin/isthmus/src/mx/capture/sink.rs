@@ -1,4 +1,4 @@
-//! The file of a capture: what the daemon says, in the pcapng format, and how much of it there is.
+//! The file of a capture: the messages of the daemon in the pcapng format, and their totals.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -8,12 +8,12 @@ use isthmus_capture::pcapng::{WriteError, Writer};
 use isthmus_capture::stream::CaptureMessage;
 use serde::Serialize;
 
-/// How much was captured.
+/// The totals of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct CaptureTotals {
     /// Frames that were written.
     pub(super) frames: u64,
-    /// Bytes that they had.
+    /// The bytes of these frames.
     pub(super) bytes: u64,
     /// Frames that are missing.
     pub(super) dropped: u64,
@@ -31,13 +31,13 @@ pub(super) struct Sink<W> {
 }
 
 impl<W: Write> Sink<W> {
-    /// Writes the beginning, and so many frames at most.
+    /// Writes the header. At most `frames_max` frames follow.
     pub(super) fn new(to: W, frames_max: Option<u64>) -> Result<Self, WriteError> {
         let (interfaces, frames, bytes) = (0, 0, 0);
         Ok(Self { writer: Writer::new(to, &[])?, interfaces, frames_max, frames, bytes, statistics: BTreeMap::new() })
     }
 
-    /// Writes what stands in a message. True if no further frames are wanted.
+    /// Writes the content of a message. Returns true if no further frames are wanted.
     pub(super) fn handle_message(&mut self, message: &CaptureMessage<'_>) -> Result<bool, WriteError> {
         match message {
             CaptureMessage::Interface(interface) => {
@@ -57,7 +57,7 @@ impl<W: Write> Sink<W> {
         Ok(self.is_full())
     }
 
-    /// Nothing has come yet.
+    /// Returns whether no interface has arrived yet.
     pub(super) fn is_new(&self) -> bool {
         self.interfaces == 0
     }
@@ -67,12 +67,12 @@ impl<W: Write> Sink<W> {
         CaptureTotals { frames: self.frames, bytes: self.bytes, dropped }
     }
 
-    /// What has been written so far reaches whoever reads the other end.
+    /// Flushes the written frames, so that a reader gets them.
     pub(super) fn flush(&mut self) -> Result<(), WriteError> {
         self.writer.flush()
     }
 
-    /// Ends the file with how much is missing.
+    /// Ends the file with the statistics.
     pub(super) fn finish(self) -> (CaptureTotals, Result<(), WriteError>) {
         let total = self.total();
         let there = |statistics: &InterfaceStatistics| usize::from(statistics.interface.0) < self.interfaces;
