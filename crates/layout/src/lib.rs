@@ -1,6 +1,7 @@
 //! What two domains agree on: names, limits, and every byte that lies in shared memory or crosses the control socket.
 //!
 //! ```text
+//!   capability ─── what the daemon is used for, and the numbers that belong to each use
 //!   ids, span ──── numbers that cannot be mixed up, places that are known to lie inside
 //!   limits ─────── every maximum, and the assertions that tie them together
 //!   channel ────── the memory of a channel: head page, two rings of cells, two slabs
@@ -20,6 +21,7 @@
 extern crate alloc;
 
 pub mod arena;
+pub mod capability;
 pub mod channel;
 pub mod control;
 pub mod environment;
@@ -31,5 +33,6 @@ pub mod reason;
 pub mod record;
 pub mod span;
 
+pub use capability::Capability;
 pub use ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex, NicId, RegionId};
 pub use span::{Len, Offset, OutsideRegion, RegionSize, Span};

@@ -62,25 +62,26 @@ impl fmt::Display for Owner {
 
 /// What a [`Query`](super::Query) asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Topic {
     /// The daemon itself.
-    Status,
+    Status = 1,
     /// The attached domains.
-    Domains,
+    Domains = 2,
     /// The channels, and the pairs that have none with the reason.
-    Channels,
+    Channels = 3,
     /// The open endpoints.
-    Endpoints,
+    Endpoints = 4,
     /// The path between two domains (the two arguments), and why it is that one.
-    Why,
+    Why = 5,
     /// What the daemon knows of its surroundings.
-    Doctor,
+    Doctor = 6,
     /// The configuration in force.
-    Config,
+    Config = 7,
     /// The counters, as Prometheus text in a JSON string.
-    Metrics,
+    Metrics = 8,
     /// The MX boards with the endpoint numbers that are taken, and those that can be reached.
-    Mx,
+    Mx = 9,
 }
 
 impl Topic {
@@ -96,6 +97,11 @@ impl Topic {
         Self::Metrics,
         Self::Mx,
     ];
+
+    /// Returns the code, as in control messages.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
 
     /// The minor version that brought the topic: who speaks a lower one is not asked about it.
     pub const fn since(self) -> u16 {
@@ -144,8 +150,8 @@ number_field! {
         |direction| match direction { Direction::Zero => 0, Direction::One => 1 },
         |n| match n { 0 => Ok(Direction::Zero), 1 => Ok(Direction::One), other => Err(MalformedControl::Direction(other)) };
     Topic, u8, "1 status, 2 domains, 3 channels, 4 endpoints, 5 why, 6 doctor, 7 config, 8 metrics, 9 mx (since minor version 2)",
-        |topic| topic as u8 + 1,
-        |n| Topic::ALL.into_iter().find(|&topic| topic as u8 + 1 == n).ok_or(MalformedControl::Topic(n));
+        |topic| topic.code(),
+        |n| Topic::ALL.into_iter().find(|topic| topic.code() == n).ok_or(MalformedControl::Topic(n));
 }
 
 impl Field for Magic {

@@ -1,0 +1,146 @@
+//! The capabilities of the daemon, and the numbers that belong to each of them.
+//!
+//! Four tables number what the parts of the system say to each other: messages to the daemon, messages to the client, reasons, and topics
+//! of reports. A capability has blocks of its own in each table. All other numbers are general. A number that is in use never changes.
+
+use core::ops::RangeInclusive;
+
+/// A way to use the daemon, with messages, reasons and reports of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Capability {
+    /// MX programs, on MX boards.
+    Mx,
+    /// TCP and UDP programs.
+    Sockets,
+    /// RDMA programs.
+    Verbs,
+    /// Ethernet networks for guests and containers.
+    Overlay,
+}
+
+/// The blocks of numbers of one capability.
+#[derive(Clone, Copy, Debug)]
+pub struct NumberBlocks {
+    /// The kinds of messages to the daemon.
+    pub to_daemon: &'static [RangeInclusive<u16>],
+    /// The kinds of messages to the client.
+    pub to_client: &'static [RangeInclusive<u16>],
+    /// The codes of reasons.
+    pub reasons: &'static [RangeInclusive<u16>],
+    /// The codes of topics.
+    pub topics: &'static [RangeInclusive<u8>],
+}
+
+impl Capability {
+    /// All capabilities.
+    pub const ALL: [Self; 4] = [Self::Mx, Self::Sockets, Self::Verbs, Self::Overlay];
+
+    /// Returns the name, as in folders, commands and configuration tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mx => "mx",
+            Self::Sockets => "sockets",
+            Self::Verbs => "verbs",
+            Self::Overlay => "overlay",
+        }
+    }
+
+    /// Returns the blocks of numbers of the capability.
+    pub const fn blocks(self) -> NumberBlocks {
+        match self {
+            Self::Mx => NumberBlocks {
+                to_daemon: &[16..=18],
+                to_client: &[144..=146],
+                reasons: &[210..=229, 231..=239], // 230 is general.
+                topics: &[9..=9],
+            },
+            Self::Sockets => NumberBlocks {
+                to_daemon: &[32..=47],
+                to_client: &[160..=175],
+                reasons: &[300..=349],
+                topics: &[32..=39],
+            },
+            Self::Verbs => NumberBlocks {
+                to_daemon: &[48..=63],
+                to_client: &[176..=191],
+                reasons: &[350..=399],
+                topics: &[40..=47],
+            },
+            Self::Overlay => NumberBlocks {
+                to_daemon: &[64..=79],
+                to_client: &[192..=207],
+                reasons: &[400..=449],
+                topics: &[48..=55],
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{ToClient, ToDaemon, Topic};
+    use crate::reason::Reason;
+    use alloc::collections::{BTreeMap, BTreeSet};
+    use alloc::format;
+    use alloc::vec::Vec;
+
+    /// The number blocks of one table.
+    type Table = fn(NumberBlocks) -> Vec<RangeInclusive<u16>>;
+
+    const TO_DAEMON: Table = |blocks| blocks.to_daemon.to_vec();
+    const TO_CLIENT: Table = |blocks| blocks.to_client.to_vec();
+    const REASONS: Table = |blocks| blocks.reasons.to_vec();
+    const TOPICS: Table =
+        |blocks| blocks.topics.iter().map(|block| u16::from(*block.start())..=u16::from(*block.end())).collect();
+
+    /// Maps each number of the blocks of a table to its capability.
+    fn owners(table: Table) -> BTreeMap<u16, Capability> {
+        let mut owners = BTreeMap::new();
+        for capability in Capability::ALL {
+            for number in table(capability.blocks()).into_iter().flatten() {
+                let other = owners.insert(number, capability);
+                assert_eq!(other, None, "{number} is also a number of {}", capability.name());
+            }
+        }
+        owners
+    }
+
+    /// Checks that exactly `of_mx` of the numbers in use lie in a block, and that this block is MX's.
+    fn check_numbers_in_use(table: Table, in_use: impl IntoIterator<Item = u16>, of_mx: impl IntoIterator<Item = u16>) {
+        let owners = owners(table);
+        let in_blocks: BTreeMap<u16, Capability> =
+            in_use.into_iter().filter_map(|number| Some((number, *owners.get(&number)?))).collect();
+        assert!(in_blocks.values().all(|capability| *capability == Capability::Mx), "{in_blocks:?}");
+        let of_mx: BTreeSet<u16> = of_mx.into_iter().collect();
+        assert!(!of_mx.is_empty());
+        assert_eq!(in_blocks.into_keys().collect::<BTreeSet<u16>>(), of_mx);
+    }
+
+    #[test]
+    fn messages_lie_in_the_blocks_of_their_capabilities() {
+        for (blocks, messages) in [(TO_DAEMON, ToDaemon::TABLE), (TO_CLIENT, ToClient::TABLE)] {
+            let of_mx = messages.iter().filter(|info| info.name.starts_with("Mx"));
+            check_numbers_in_use(blocks, messages.iter().map(|info| info.kind), of_mx.map(|info| info.kind));
+        }
+        assert!(
+            owners(TO_DAEMON).into_keys().all(|kind| kind < 128)
+                && owners(TO_CLIENT).into_keys().all(|kind| kind > 128)
+        );
+    }
+
+    #[test]
+    fn reasons_lie_in_the_blocks_of_their_capabilities() {
+        let of_mx = Reason::ALL.iter().filter(|reason| format!("{reason:?}").starts_with("Mx"));
+        check_numbers_in_use(
+            REASONS,
+            Reason::ALL.iter().map(|reason| reason.code()),
+            of_mx.map(|reason| reason.code()),
+        );
+    }
+
+    #[test]
+    fn topics_lie_in_the_blocks_of_their_capabilities() {
+        check_numbers_in_use(TOPICS, Topic::ALL.map(|topic| topic.code().into()), [Topic::Mx.code().into()]);
+    }
+}
