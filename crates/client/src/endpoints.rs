@@ -1,8 +1,9 @@
 //! The open endpoints of a domain.
 
-use isthmus_layout::control::{MxOpen, Name};
+use isthmus_layout::control::Name;
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::limits::ENDPOINTS_MAX;
+use isthmus_layout::mx::MxOpen;
 
 const _: () = assert!(ENDPOINTS_MAX <= u32::BITS as u8);
 

@@ -1,13 +1,15 @@
 //! MX endpoint numbers: claiming a number, finding the endpoint that has a number, and listing the MX boards. The daemon decides.
 //! Messages then go to the endpoint as to any other.
 
+use crate::core::Core;
 use crate::domain::Domain;
 use crate::error::Refusal;
 use crate::matcher::Matcher;
 use crate::query::QueryClient;
 use isthmus_layout::EndpointAddress;
-use isthmus_layout::control::{MxConnect, MxOpen, MxResolve, RequestSerial, ToClient, Topic};
+use isthmus_layout::control::{RequestSerial, ToClient, Topic};
 use isthmus_layout::ids::EndpointIndex;
+use isthmus_layout::mx::{MxConnect, MxOpen, MxResolve, MxToClient};
 use isthmus_layout::reason::Reason;
 use serde::Deserialize;
 use std::time::Duration;
@@ -98,7 +100,7 @@ impl<M: Matcher> Domain<M> {
         index: EndpointIndex,
     ) -> Result<MxOpenedEndpoint, Refusal> {
         match self.core.request(MxOpen { board, endpoint, key, index }.into())?.message {
-            ToClient::MxOpened(opened) => {
+            ToClient::Mx(MxToClient::MxOpened(opened)) => {
                 let (board, endpoint, nic) = (opened.board, opened.endpoint, opened.nic);
                 self.core.endpoints.claim(MxOpen { board: Some(board), endpoint: Some(endpoint), key, index });
                 Ok(MxOpenedEndpoint { board, endpoint, nic })
@@ -115,7 +117,9 @@ impl<M: Matcher> Domain<M> {
     /// no MX endpoint number by which another host could know it.
     pub fn mx_connect(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Refusal> {
         match self.core.request_within(MxConnect { nic, endpoint, key }.into(), CONNECT_TIMEOUT)?.message {
-            ToClient::MxFound(found) => Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint }),
+            ToClient::Mx(MxToClient::MxFound(found)) => {
+                Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint })
+            }
             _ => Err(Reason::NotIsthmus.into()),
         }
     }
@@ -132,7 +136,7 @@ impl<M: Matcher> Domain<M> {
     pub fn mx_resolve(&mut self, address: EndpointAddress) -> Result<(u64, u32), Refusal> {
         let EndpointAddress { domain, endpoint } = address;
         match self.core.request(MxResolve { domain, endpoint }.into())?.message {
-            ToClient::MxResolved(is) => Ok((is.nic, is.endpoint)),
+            ToClient::Mx(MxToClient::MxResolved(is)) => Ok((is.nic, is.endpoint)),
             _ => Err(Reason::NotIsthmus.into()),
         }
     }
@@ -140,6 +144,32 @@ impl<M: Matcher> Domain<M> {
     /// The MX boards there are, and those that can be reached.
     pub fn mx(&mut self) -> Result<MxBoards, Refusal> {
         self.query(Topic::Mx, &[]).and_then(|json| report(&json))
+    }
+}
+
+impl<M: Matcher> Core<M> {
+    /// Handles a message that no request waits for.
+    pub(crate) fn handle_mx(&mut self, serial: Option<RequestSerial>, message: &MxToClient) {
+        match message {
+            MxToClient::MxFound(found) => {
+                let address = EndpointAddress { domain: found.domain, endpoint: found.endpoint };
+                self.mx_connected(serial, || Ok(address));
+            }
+            MxToClient::MxOpened(_) | MxToClient::MxResolved(_) => {}
+        }
+    }
+
+    /// Passes the outcome of a connect to the matcher. Returns false if no connect has this serial.
+    pub(crate) fn mx_connected(
+        &mut self,
+        serial: Option<RequestSerial>,
+        outcome: impl FnOnce() -> Result<EndpointAddress, Refusal>,
+    ) -> bool {
+        let at = self.connecting.iter().position(|connecting| Some(connecting.0) == serial);
+        let Some(at) = at else { return false };
+        let connecting = self.connecting.swap_remove(at);
+        self.matcher.mx_connected(connecting, outcome());
+        true
     }
 }
 

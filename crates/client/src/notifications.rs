@@ -15,7 +15,7 @@ use isthmus_layout::control::{
 use isthmus_layout::ids::ChannelId;
 use isthmus_layout::limits::CHANNEL_ATTEMPTS_MAX;
 use isthmus_layout::reason::Reason;
-use isthmus_layout::{DomainId, EndpointAddress, ready_map};
+use isthmus_layout::{DomainId, ready_map};
 use isthmus_shm::{Access, MapError, Mapping, PeerFault, SharedMapping};
 use rustix::fd::{BorrowedFd, OwnedFd};
 
@@ -79,10 +79,7 @@ impl<M: Matcher> Core<M> {
                     self.handle_refused(serial, refused.reason);
                 }
             }
-            ToClient::MxFound(ref found) => {
-                let address = EndpointAddress { domain: found.domain, endpoint: found.endpoint };
-                self.mx_connected(serial, || Ok(address));
-            }
+            ToClient::Mx(ref message) => self.handle_mx(serial, message),
             // The rest answers requests that were waited for.
             _ => {}
         }
@@ -125,19 +122,6 @@ impl<M: Matcher> Core<M> {
             }
             refusal.reason
         })
-    }
-
-    /// True if it was a connect that was answered.
-    fn mx_connected(
-        &mut self,
-        serial: Option<RequestSerial>,
-        outcome: impl FnOnce() -> Result<EndpointAddress, Refusal>,
-    ) -> bool {
-        let at = self.connecting.iter().position(|connecting| Some(connecting.0) == serial);
-        let Some(at) = at else { return false };
-        let connecting = self.connecting.swap_remove(at);
-        self.matcher.mx_connected(connecting, outcome());
-        true
     }
 
     pub(crate) fn handle_grant_reply(&mut self, serial: Option<RequestSerial>, answer: GrantState) {

@@ -78,7 +78,7 @@ table! {
         endpoints_per_domain_max: Integer<1, { limits::ENDPOINTS_MAX as u32 }> = "32", Restart;
         /// The largest number of MX endpoint numbers of one user, on all boards together. Where several users attach, a limit
         /// below the total keeps some numbers for each of them.
-        mx_endpoints_per_user_max: Integer<1, { limits::MX_BOARDS_MAX as u32 * limits::MX_ENDPOINTS_MAX }> = "8160", Restart;
+        mx_endpoints_per_user_max: Integer<1, { isthmus_layout::mx::BOARDS_MAX as u32 * isthmus_layout::mx::ENDPOINTS_MAX }> = "8160", Restart;
         /// The largest number of channels of one domain. Messages to further peers go through the daemon.
         channels_per_domain_max: Integer<0, { limits::READY_MAP_BITS }> = "1024", Restart;
         /// Room for medium messages in each direction of a channel. Memory is taken as it is used and given back when

@@ -16,7 +16,7 @@ mod udp;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use isthmus_layout::limits::{MX_BOARDS_MAX, MX_ENDPOINTS_MAX};
+use isthmus_layout::mx::{BOARDS_MAX, ENDPOINTS_MAX};
 
 pub use address::{Mac, MxBoardName};
 pub use link::{Carrier, LinkPlan, MX_LINKS_MAX};
@@ -52,12 +52,12 @@ impl Setting for MxBoardList {
     ];
 
     fn expected() -> String {
-        format!("a list of at most {MX_BOARDS_MAX} tables {{ {} }}", MxBoardConfig::NAMES.join(", "))
+        format!("a list of at most {BOARDS_MAX} tables {{ {} }}", MxBoardConfig::NAMES.join(", "))
     }
 
     fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
-        let boards = members::<Self, MxBoardConfig>(item, MX_BOARDS_MAX, findings)?;
+        let boards = members::<Self, MxBoardConfig>(item, BOARDS_MAX, findings)?;
         let mut seen = BTreeSet::new();
         for (member, board) in &boards {
             let named = [
@@ -97,7 +97,7 @@ pub struct MxBoardConfig {
     pub network: Option<Network>,
 }
 
-type Endpoints = Integer<1, MX_ENDPOINTS_MAX>;
+type Endpoints = Integer<1, ENDPOINTS_MAX>;
 
 impl MxBoardConfig {
     const FIELDS: [Field; 4] = [

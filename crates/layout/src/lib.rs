@@ -10,6 +10,7 @@
 //!   ready_map ──── the page where a receiver sees which of its peers are active
 //!   proxy ──────── a guest's window, and the protocol between its daemon and the host's
 //!   control ────── messages between a library and its daemon
+//!   mx ─────────── the messages and limits of MX
 //!   environment ── the variables that the library looks at
 //!   reason ─────── why something was refused, took the slower path, or was ended
 //! ```
@@ -27,6 +28,7 @@ pub mod control;
 pub mod environment;
 pub mod ids;
 pub mod limits;
+pub mod mx;
 pub mod proxy;
 pub mod ready_map;
 pub mod reason;

@@ -92,15 +92,6 @@ pub const CHANNEL_ATTEMPTS_MAX: u32 = 3;
 /// Regions of one peer that a receiver keeps mapped.
 pub const PEER_REGIONS_MAX: usize = 64;
 
-/// MX boards of one daemon.
-pub const MX_BOARDS_MAX: usize = 32;
-
-/// Endpoint numbers of one MX board: on the wire a number has eight bits, of which one value means none.
-pub const MX_ENDPOINTS_MAX: u32 = 255;
-
-/// Bytes of an MX board's name. In the interface of MX it takes 80, with a zero at the end.
-pub const MX_NAME_BYTES_MAX: usize = 79;
-
 const _: () = assert!(RING_CELLS.is_power_of_two() && RECORD_CELLS_MAX < RING_CELLS);
 const _: () = assert!(
     SLAB_BYTES_MIN.is_power_of_two() && SLAB_BYTES_DEFAULT.is_power_of_two() && SLAB_BYTES_MAX.is_power_of_two()

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use isthmus_layout::ids::NicId;
-use isthmus_layout::limits::MX_NAME_BYTES_MAX;
+use isthmus_layout::mx::NAME_BYTES_MAX;
 
 use crate::problem::Finding;
 use crate::setting::{ConfigValue, Setting};
@@ -73,12 +73,12 @@ impl Setting for MxBoardName {
     const TYPE: &'static str = "string";
 
     fn expected() -> String {
-        format!("a name of 1 to {MX_NAME_BYTES_MAX} printable ASCII characters without spaces")
+        format!("a name of 1 to {NAME_BYTES_MAX} printable ASCII characters without spaces")
     }
 
     fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let text = item.text::<Self>(findings)?;
-        let fits = (1..=MX_NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let fits = (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         if !fits {
             findings.push(item.wrong_text(&Self::expected(), None));
         }

@@ -329,7 +329,7 @@ impl Setting for StaticPeer {
 }
 
 const _: () = assert!(GIVE_UP_S * 1000 >= RESEND_MS_MAX);
-const _: () = assert!(wire::BoardName::BYTES_MAX == isthmus_layout::limits::MX_NAME_BYTES_MAX);
+const _: () = assert!(wire::BoardName::BYTES_MAX == isthmus_layout::mx::NAME_BYTES_MAX);
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 
 use isthmus_layout::ids::NicId;
-use isthmus_layout::limits::MX_NAME_BYTES_MAX;
+use isthmus_layout::mx::NAME_BYTES_MAX;
 
 use super::network::Network;
 use crate::keys::MxConfig;
@@ -14,7 +14,7 @@ use crate::setting::Integer;
 const ENDPOINTS_DEFAULT: u32 = 32;
 
 /// Bytes of a host's name that are kept in a board's: behind it stand a colon and a number.
-const HOST_BYTES_MAX: usize = MX_NAME_BYTES_MAX - ":4294967295".len();
+const HOST_BYTES_MAX: usize = NAME_BYTES_MAX - ":4294967295".len();
 
 /// The host as boards know it.
 #[derive(Clone, Debug, PartialEq, Eq)]

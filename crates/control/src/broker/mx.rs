@@ -1,13 +1,33 @@
 //! Requests about MX endpoint numbers. MX messages do not pass here: endpoints that are connected send plain messages.
 
-use isthmus_layout::control::{MxConnect, MxFound, MxOpen, MxOpened, MxResolve, MxResolved, RequestSerial};
+use isthmus_layout::control::RequestSerial;
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
+use isthmus_layout::mx::{MxConnect, MxFound, MxOpen, MxOpened, MxResolve, MxResolved, MxToDaemon};
 use isthmus_layout::reason::Reason;
 
 use super::{Broker, ControlSessionId, Refusal};
 
 impl Broker {
-    pub(super) fn mx_open(&mut self, domain: DomainId, open: &MxOpen) -> Result<MxOpened, Refusal> {
+    pub(super) fn mx_request(
+        &mut self,
+        id: ControlSessionId,
+        serial: Option<RequestSerial>,
+        domain: DomainId,
+        request: &MxToDaemon,
+    ) -> Result<(), Refusal> {
+        let reply = match request {
+            MxToDaemon::MxOpen(open) => self.mx_open(domain, open)?.into(),
+            MxToDaemon::MxConnect(connect) => match self.mx_connect(id, serial, domain, connect)? {
+                Some(found) => found.into(),
+                None => return Ok(()),
+            },
+            MxToDaemon::MxResolve(resolve) => self.mx_resolve(resolve)?.into(),
+        };
+        self.send(id, serial, reply, Vec::new());
+        Ok(())
+    }
+
+    fn mx_open(&mut self, domain: DomainId, open: &MxOpen) -> Result<MxOpened, Refusal> {
         let MxOpen { board, endpoint, key, index: at } = *open;
         let at = EndpointAddress { domain, endpoint: at };
         let number = self.directory.open_mx(board, endpoint, key, at).map_err(|reason| {
@@ -37,7 +57,7 @@ impl Broker {
     }
 
     /// Connects to an MX endpoint number. None if the endpoint is on another host: the reply is sent later.
-    pub(super) fn mx_connect(
+    fn mx_connect(
         &mut self,
         session: ControlSessionId,
         serial: Option<RequestSerial>,
@@ -64,7 +84,7 @@ impl Broker {
     }
 
     /// Returns the endpoint number of an endpoint. Any domain may ask for it, as for the names of domains.
-    pub(super) fn mx_resolve(&self, request: &MxResolve) -> Result<MxResolved, Refusal> {
+    fn mx_resolve(&self, request: &MxResolve) -> Result<MxResolved, Refusal> {
         let at = EndpointAddress { domain: request.domain, endpoint: request.endpoint };
         let mx = self.directory.mx();
         let refused = |reason: Reason| Refusal::new(reason, format!("{}: {at}", reason.summary()));

@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use isthmus_layout::control::{Grant, MxConnect, MxFound, Owner, PeerGone, Refused, RequestSerial, Revoke, Text};
+use isthmus_layout::control::{Grant, Owner, PeerGone, Refused, RequestSerial, Revoke, Text};
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId, RegionId};
 use isthmus_layout::limits::PEER_REGIONS_MAX;
+use isthmus_layout::mx::{MxConnect, MxFound};
 use isthmus_layout::reason::Reason;
 use isthmus_mx::wire::SessionId as MxSession;
 use isthmus_service::{Command, Event, MxBoardNumber, MxCommand, MxView, NewMxConnect, NewMxEndpoint};

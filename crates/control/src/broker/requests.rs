@@ -109,22 +109,7 @@ impl Broker {
             ToDaemon::Capture(capture) => {
                 return self.capture(id, serial, &capture, fds.next().expect("the codec has counted"));
             }
-            ToDaemon::MxOpen(open) => {
-                let opened = self.mx_open(domain, &open)?;
-                self.send(id, serial, opened.into(), Vec::new());
-                return Ok(());
-            }
-            ToDaemon::MxConnect(connect) => {
-                if let Some(found) = self.mx_connect(id, serial, domain, &connect)? {
-                    self.send(id, serial, found.into(), Vec::new());
-                }
-                return Ok(());
-            }
-            ToDaemon::MxResolve(request) => {
-                let resolved = self.mx_resolve(&request)?;
-                self.send(id, serial, resolved.into(), Vec::new());
-                return Ok(());
-            }
+            ToDaemon::Mx(request) => return self.mx_request(id, serial, domain, &request),
             ToDaemon::Detach(_) => {
                 self.detach(domain, Reason::PeerDetached);
                 self.send(id, serial, Done {}.into(), Vec::new());

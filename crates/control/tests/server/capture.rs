@@ -11,6 +11,7 @@ use isthmus_capture::CaptureDirection;
 use isthmus_capture::stream::{CaptureMessage, CaptureReader};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{DomainId, NicId};
+use isthmus_layout::mx::MxOpen;
 use isthmus_layout::reason::Reason;
 use isthmus_mx::wire::{self, ConnectRequest, Dialect, EndpointNumber, Header, Packet, PacketType, SeqNum};
 use isthmus_report::MxReport;

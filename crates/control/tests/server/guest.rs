@@ -7,6 +7,7 @@ use isthmus_channel::proxy_ring::{ProxyFrame, ProxyRing};
 use isthmus_layout::RegionSize;
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::*;
+use isthmus_layout::mx::{MxOpen, MxToClient};
 use isthmus_layout::proxy::{
     ClientConnected, ControlPacket, MAGIC, MAGIC_WORD, PROXY_RING, PROXY_RING_OFFSET, ProxyFrameKind, ResourceRef,
     SESSION_REPLY_WORD, SESSION_REQUEST_WORD,
@@ -214,7 +215,7 @@ impl Guest {
         };
         self.send(1, MxOpen { board: None, endpoint: Some(number), key: 0, index });
         match self.receive_message(1).0 {
-            ToClient::MxOpened(opened) => assert_eq!(opened.endpoint, number),
+            ToClient::Mx(MxToClient::MxOpened(opened)) => assert_eq!(opened.endpoint, number),
             other => panic!("{other:?}"),
         }
     }

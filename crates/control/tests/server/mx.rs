@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
+use isthmus_layout::mx::{MxConnect, MxOpen, MxResolve, MxToClient};
 use isthmus_layout::reason::Reason;
 use isthmus_report::{Endpoints, MetricsText, MxReport};
 use isthmus_testbed::{Deadline, eventually};
@@ -32,7 +33,7 @@ impl Client {
         at: EndpointIndex,
     ) -> Result<(u32, u32, u64), Reason> {
         match self.request(MxOpen { board, endpoint, key, index: at }, &[])?.message {
-            ToClient::MxOpened(opened) => Ok((opened.board, opened.endpoint, opened.nic)),
+            ToClient::Mx(MxToClient::MxOpened(opened)) => Ok((opened.board, opened.endpoint, opened.nic)),
             other => panic!("{other:?}"),
         }
     }
@@ -45,14 +46,16 @@ impl Client {
 
     fn mx_connect(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Reason> {
         match self.request(MxConnect { nic, endpoint, key }, &[])?.message {
-            ToClient::MxFound(found) => Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint }),
+            ToClient::Mx(MxToClient::MxFound(found)) => {
+                Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint })
+            }
             other => panic!("{other:?}"),
         }
     }
 
     fn mx_resolve(&mut self, domain: DomainId, endpoint: EndpointIndex) -> Result<(u64, u32), Reason> {
         match self.request(MxResolve { domain, endpoint }, &[])?.message {
-            ToClient::MxResolved(is) => Ok((is.nic, is.endpoint)),
+            ToClient::Mx(MxToClient::MxResolved(is)) => Ok((is.nic, is.endpoint)),
             other => panic!("{other:?}"),
         }
     }

@@ -5,13 +5,14 @@ use alloc::vec::Vec;
 
 use super::codec::{BoundedBytes, Field, FieldReader, Flag, List, MalformedControl, Width};
 use super::name::{Name, Text};
-use super::table::{FieldInfo, MessageInfo, OptionalDescriptors, messages, record};
+use super::table::{FieldInfo, MessageInfo, OptionalDescriptors, concat_tables, messages, packets, record};
 use super::values::{Magic, Owner, ReadyMapIndex, Ticket, Topic};
 use super::version::VersionRange;
 use super::{Header, RequestSerial};
 use crate::channel::{Direction, SlabSize};
 use crate::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
 use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
+use crate::mx::{MxToClient, MxToDaemon};
 use crate::ready_map::ReadyBit;
 use crate::reason::Reason;
 
@@ -49,8 +50,8 @@ record! {
 }
 
 messages! {
-    /// What a library says to its daemon.
-    ToDaemon, the other way ToClient;
+    /// A message from a library to its daemon.
+    ToDaemon, capability Mx: MxToDaemon;
 
     /// The first message of a connection. Its bytes never change.
     1 Hello since 0, reply "`HelloReply`", descriptors [] {
@@ -179,38 +180,6 @@ messages! {
     /// Leaves in order. Peers are told that it was no accident.
     15 Detach since 0, reply "`Done`, then the end of the connection", descriptors [] {}
 
-    /// Claims an MX endpoint number for an open endpoint: a place where MX programs find it. It is given back when the endpoint is
-    /// closed, and with the domain. Where both numbers are left open, the lowest endpoint number that any MX board has free is taken,
-    /// on the lowest such MX board.
-    16 MxOpen since 2, reply "`MxOpened`", descriptors [] {
-        /// On which MX board; without, on any.
-        board: Option<u32>,
-        /// Which number; without, the lowest that is free.
-        endpoint: Option<u32>,
-        /// What those who connect have to show.
-        key: u32,
-        /// The endpoint that is meant.
-        index: EndpointIndex,
-    }
-
-    /// Asks who has an MX endpoint number.
-    17 MxConnect since 2, reply "`MxFound`", descriptors [] {
-        /// The MX board's nic id.
-        nic: u64,
-        /// The number there.
-        endpoint: u32,
-        /// The key it was claimed with.
-        key: u32,
-    }
-
-    /// Asks which MX endpoint number an endpoint has, or had if its domain left lately.
-    18 MxResolve since 2, reply "`MxResolved`", descriptors [] {
-        /// The endpoint's domain.
-        domain: DomainId,
-        /// Which of its endpoints.
-        endpoint: EndpointIndex,
-    }
-
     /// Asks for a copy of the frames that MX boards receive and send from now on, until the reader is gone. They are frames of all
     /// users: only root and the daemon's own user get them. No need to be attached.
     19 Capture since 3, reply "`Done`", descriptors ["a stream socket of the Unix domain, where the frames go"] {
@@ -235,8 +204,8 @@ messages! {
 }
 
 messages! {
-    /// What a daemon says to a library.
-    ToClient, the other way ToDaemon;
+    /// A message from a daemon to a library.
+    ToClient, capability Mx: MxToClient;
 
     /// The versions get along. Its bytes never change.
     129 HelloReply since 0, reply "", descriptors [] {
@@ -393,32 +362,6 @@ messages! {
         json: BoundedBytes<QUERY_REPLY_BYTES_MAX>,
     }
 
-    /// The MX endpoint number is the endpoint's.
-    144 MxOpened since 2, reply "", descriptors [] {
-        /// On which MX board.
-        board: u32,
-        /// Which number.
-        endpoint: u32,
-        /// The MX board's nic id: six octets, the first in bits 47 to 40.
-        nic: u64,
-    }
-
-    /// Who has the MX endpoint number.
-    145 MxFound since 2, reply "", descriptors [] {
-        /// The domain.
-        domain: DomainId,
-        /// Which of its endpoints.
-        endpoint: EndpointIndex,
-    }
-
-    /// Which MX endpoint number an endpoint has or had.
-    146 MxResolved since 2, reply "", descriptors [] {
-        /// The MX board's nic id.
-        nic: u64,
-        /// The number there.
-        endpoint: u32,
-    }
-
     /// The region's memory. Its bytes stay when it is taken away from the region.
     147 RegionCreated since 3, reply "", descriptors ["the region, opened for reading and writing"] {
         /// Which.
@@ -438,6 +381,9 @@ messages! {
         memory: List<DescriptorOffset, CONTROL_FDS_MAX>,
     }
 }
+
+packets! { ToDaemon, the other way ToClient }
+packets! { ToClient, the other way ToDaemon }
 
 /// Every message fits a packet, with its header, and no more descriptors go with it than a packet takes.
 const fn fits(table: &[MessageInfo]) -> bool {

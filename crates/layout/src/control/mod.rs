@@ -28,10 +28,10 @@
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-mod codec;
+pub(crate) mod codec;
 mod messages;
 mod name;
-mod table;
+pub(crate) mod table;
 mod values;
 pub mod version;
 

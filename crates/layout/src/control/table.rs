@@ -1,5 +1,5 @@
-//! How a message is declared: once, with its number, its fields and what travels with it. From that come the struct, `emit`,
-//! `parse` and the row of the documentation.
+//! The declaration of a message: once, with its number, its fields and its descriptors. The struct, `emit`, `parse` and the row of
+//! the documentation are made from it.
 
 use alloc::string::String;
 
@@ -89,10 +89,26 @@ macro_rules! record {
     };
 }
 
-/// Declares all messages that go one way.
+/// Returns the rows of all tables as one array. `N` is the number of rows.
+pub(crate) const fn concat_tables<const N: usize>(tables: &[&[MessageInfo]]) -> [MessageInfo; N] {
+    let mut rows = [tables[0][0]; N];
+    let (mut table, mut row, mut count) = (0, 0, 0);
+    while table < tables.len() {
+        if row == tables[table].len() {
+            (table, row) = (table + 1, 0);
+        } else {
+            rows[count] = tables[table][row];
+            (row, count) = (row + 1, count + 1);
+        }
+    }
+    assert!(count == N);
+    rows
+}
+
+/// Declares messages that go one way: as structs, and as one enum. The enum has one more variant for each capability that has messages.
 macro_rules! messages {
     (
-        $(#[doc = $way_doc:literal])* $way:ident, the other way $other:ident;
+        $(#[doc = $way_doc:literal])* $way:ident $(, capability $capability:ident: $nested:ident)*;
         $(
             $(#[doc = $doc:literal])*
             $kind:literal $name:ident since $since:literal,
@@ -107,6 +123,7 @@ macro_rules! messages {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum $way {
             $( #[doc = concat!("See [`", stringify!($name), "`].")] $name($name), )*
+            $( #[doc = concat!("A message of a capability: see [`", stringify!($nested), "`].")] $capability($nested), )*
         }
 
         $( impl $name {
@@ -120,9 +137,14 @@ macro_rules! messages {
             }
         } )*
 
+        $( impl From<$nested> for $way {
+            fn from(message: $nested) -> Self {
+                Self::$capability(message)
+            }
+        } )*
+
         impl $way {
-            /// All of them, for the documentation.
-            pub const TABLE: &'static [MessageInfo] = &[
+            const OWN_TABLE: &'static [MessageInfo] = &[
                 $( MessageInfo {
                     kind: $kind,
                     name: stringify!($name),
@@ -136,58 +158,93 @@ macro_rules! messages {
                 }, )*
             ];
 
-            /// The message's number.
+            /// All messages, for the documentation.
+            pub const TABLE: &'static [MessageInfo] =
+                &concat_tables::<{ Self::OWN_TABLE.len() $( + $nested::TABLE.len() )* }>(&[Self::OWN_TABLE $( , $nested::TABLE )*]);
+
+            /// Returns the number of the message.
             pub const fn kind(&self) -> u16 {
                 match self {
                     $( Self::$name(_) => $kind, )*
+                    $( Self::$capability(message) => message.kind(), )*
                 }
             }
 
-            /// The message's name, for logs and counters.
+            /// Returns the name of the message, for logs and counters.
             pub const fn name(&self) -> &'static str {
                 match self {
                     $( Self::$name(_) => stringify!($name), )*
+                    $( Self::$capability(message) => message.name(), )*
                 }
             }
 
-            /// The minor version that brought the message: it is not sent to who speaks a lower one.
+            /// Returns the minor version that brought the message. A peer of a lower version does not receive it.
             pub const fn since(&self) -> u16 {
                 match self {
                     $( Self::$name(_) => $since, )*
+                    $( Self::$capability(message) => message.since(), )*
                 }
             }
 
-            /// How many file descriptors go with it.
+            /// Returns the number of file descriptors that the message carries.
             pub fn descriptors(&self) -> usize {
                 match self {
                     $( Self::$name(_message) => {
                         <[&str]>::len(&[$($descriptor),*])
                             $( + if _message.$flag.is_set() { <[&str]>::len(&[$($more),*]) } else { 0 } )?
                     } )*
+                    $( Self::$capability(message) => message.descriptors(), )*
                 }
             }
 
-            /// The packet. `serial` ties a reply to its request.
+            pub(crate) fn emit_fields(&self, out: &mut Vec<u8>) {
+                match self {
+                    $( Self::$name(message) => message.emit(out), )*
+                    $( Self::$capability(message) => message.emit_fields(out), )*
+                }
+            }
+
+            /// Parses the fields of a message of this kind. Returns none for any other kind.
+            pub(crate) fn parse_fields(kind: u16, from: &mut FieldReader<'_>) -> Result<Option<Self>, MalformedControl> {
+                match kind {
+                    $( $kind => return Ok(Some(Self::$name(Field::parse(from)?))), )*
+                    _ => {}
+                }
+                $( if let Some(message) = $nested::parse_fields(kind, from)? {
+                    return Ok(Some(Self::$capability(message)));
+                } )*
+                Ok(None)
+            }
+        }
+    };
+}
+
+/// Makes packets of all messages that go one way.
+macro_rules! packets {
+    ($way:ident, the other way $other:ident) => {
+        impl $way {
+            /// Returns the packet. `serial` ties a reply to its request.
             pub fn emit(&self, serial: Option<RequestSerial>) -> Vec<u8> {
                 let mut out = Vec::with_capacity(64);
                 Header { kind: self.kind(), serial }.emit(&mut out);
-                match self {
-                    $( Self::$name(message) => message.emit(&mut out), )*
-                }
+                self.emit_fields(&mut out);
                 out
             }
 
-            /// Reads a packet that came with so many file descriptors.
+            /// Parses a packet that carried this number of file descriptors.
             pub fn parse(packet: &[u8], descriptors: usize) -> Result<(Option<RequestSerial>, Self), MalformedControl> {
                 if packet.len() > CONTROL_BYTES_MAX {
                     return Err(MalformedControl::TooLong(packet.len()));
                 }
                 let mut from = FieldReader::new(packet);
                 let Header { kind, serial } = Header::parse(&mut from)?;
-                let message = match kind {
-                    $( $kind => Self::$name(Field::parse(&mut from)?), )*
-                    _ if $other::TABLE.iter().any(|info| info.kind == kind) => return Err(MalformedControl::WrongDirection(kind)),
-                    _ => return Err(MalformedControl::Kind(kind)),
+                let Some(message) = Self::parse_fields(kind, &mut from)? else {
+                    let is_of_other_way = $other::TABLE.iter().any(|info| info.kind == kind);
+                    return Err(if is_of_other_way {
+                        MalformedControl::WrongDirection(kind)
+                    } else {
+                        MalformedControl::Kind(kind)
+                    });
                 };
                 from.end()?;
                 match message.descriptors() {
@@ -199,4 +256,5 @@ macro_rules! messages {
     };
 }
 
-pub(super) use {messages, record};
+pub(super) use packets;
+pub(crate) use {messages, record};

@@ -3,6 +3,7 @@
 use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
+use isthmus_layout::mx::*;
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::reason::Reason;
 use proptest::prelude::*;
@@ -67,16 +68,16 @@ impl<T: Sample, const MAX: usize> Sample for List<T, MAX> {
 
 /// Any message of one way: the `match` keeps the list complete.
 macro_rules! any_message {
-    ($function:ident, $way:ident: $($name:ident { $($field:ident),* })*) => {
+    ($function:ident, $way:ident $(, $capability:ident by $nested:ident)*: $($name:ident { $($field:ident),* })*) => {
         pub(crate) fn $function() -> impl Strategy<Value = $way> {
-            let complete = |message: $way| match message { $( $way::$name(_) => (), )* };
+            let complete = |message: $way| match message { $( $way::$name(_) => (), )* $( $way::$capability(_) => (), )* };
             let _ = complete;
             let messages: Vec<BoxedStrategy<$way>> = vec![$( {
                 // One field after the other, so that messages may have any number of them.
                 let empty = Just(()).boxed();
                 $( let empty = any_message!(@and empty, $field); )*
                 any_message!(@unpack empty, $way, $name, [$($field),*])
-            }, )*];
+            }, )* $( $nested().prop_map($way::from).boxed(), )*];
             proptest::strategy::Union::new(messages)
         }
     };
@@ -88,7 +89,19 @@ macro_rules! any_message {
     (@pattern ($($done:tt)*) $first:ident $(, $rest:ident)*) => { any_message!(@pattern (($($done)*, $first)) $($rest),*) };
 }
 
-any_message! { to_daemon, ToDaemon:
+any_message! { mx_to_daemon, MxToDaemon:
+    MxOpen { board, endpoint, key, index }
+    MxConnect { nic, endpoint, key }
+    MxResolve { domain, endpoint }
+}
+
+any_message! { mx_to_client, MxToClient:
+    MxOpened { board, endpoint, nic }
+    MxFound { domain, endpoint }
+    MxResolved { nic, endpoint }
+}
+
+any_message! { to_daemon, ToDaemon, Mx by mx_to_daemon:
     Hello { magic, versions, library }
     Attach { name, resume }
     AdoptReadyMap { ready_map, owner }
@@ -104,14 +117,11 @@ any_message! { to_daemon, ToDaemon:
     Revoke { peer, region }
     Query { topic, arguments }
     Detach {}
-    MxOpen { board, endpoint, key, index }
-    MxConnect { nic, endpoint, key }
-    MxResolve { domain, endpoint }
     Capture { board, domain, snap_bytes }
     CreateRegion { peer, region, bytes }
 }
 
-any_message! { to_client, ToClient:
+any_message! { to_client, ToClient, Mx by mx_to_client:
     HelloReply { magic, major, minor, daemon }
     Refused { reason, text }
     Done {}
@@ -127,9 +137,6 @@ any_message! { to_client, ToClient:
     PeerGone { peer, reason }
     Wakeup {}
     QueryReply { last, json }
-    MxOpened { board, endpoint, nic }
-    MxFound { domain, endpoint }
-    MxResolved { nic, endpoint }
     RegionCreated { region }
     EventChannels { ends }
     DescriptorOffsets { memory }

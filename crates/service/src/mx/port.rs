@@ -2,7 +2,7 @@
 
 use super::capture::Captures;
 use super::endpoints::Endpoints;
-use isthmus_layout::limits::MX_ENDPOINTS_MAX;
+use isthmus_layout::mx::ENDPOINTS_MAX;
 use isthmus_link::{Frame, Link, LinkState, SEND_MAX, SendNext};
 use isthmus_mx::net::{PayloadRange, Time};
 use isthmus_mx::wire::{Dialect, EmitError, EndpointNumber, Header, Packet, emit_head};
@@ -31,7 +31,7 @@ static PAD: [u8; 64] = [0; 64];
 /// A frame without addresses.
 static EMPTY_HEADER: [u8; 14] = [0; 14];
 
-const _: () = assert!(MX_ENDPOINTS_MAX <= 255);
+const _: () = assert!(ENDPOINTS_MAX <= 255);
 
 /// A frame that is to be sent.
 #[derive(Debug)]
