@@ -4,6 +4,7 @@
 //!   connection ── packet, fds ──► Broker ──► Outgoing: packets, reports, ends
 //!                                   │ ├── Directory, Channels, Policy   attached domains, permissions
 //!                                   │ ├── Tickets                       domains of the previous daemon
+//!                                   │ ├── Capabilities                  MX, sockets, verbs, overlay
 //!                                   └─┴── DataPlane                     the workers' commands
 //! ```
 //!
@@ -19,8 +20,8 @@ mod channels;
 mod grants;
 mod guests;
 mod leave;
-mod mx;
 mod pairs;
+mod pending_requests;
 mod refusal;
 mod regions;
 mod remote_peers;
@@ -29,17 +30,19 @@ mod types;
 mod workers;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 
 use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, Text, ToClient, Version, version};
 use isthmus_layout::ids::{ChannelId, DomainId, RegionId};
 use isthmus_layout::reason::{Reason, ReasonKind};
-use isthmus_service::{Event, MxView, SendPolicy};
+use isthmus_service::{Event, SendPolicy};
 
 use crate::allocator::{Resource, RingMemory};
+use crate::capabilities::Capabilities;
 use crate::directory::Directory;
 use crate::directory::channels::{Channels, Overdue};
 use crate::fd_reaper::{self, PENDING_MAX, ReceivedFd};
+use crate::mx::Mx;
 use crate::policy::{Identity, Policy};
 use crate::reason_log::ReasonLog;
 use crate::tickets::{ResumableDomain, Tickets};
@@ -49,6 +52,7 @@ use remote_peers::RemotePeers;
 pub use attachment::Attachment;
 pub(crate) use guests::{GuestState, GuestView};
 pub(crate) use pairs::{PairRequest, PairState};
+pub(crate) use pending_requests::{PendingRequest, PendingRequests};
 pub(crate) use refusal::Refusal;
 pub use types::{ControlSessionId, Outgoing, ReportFacts, Settings, SocketPeer};
 pub use workers::DataPlane;
@@ -97,6 +101,7 @@ pub struct Broker {
     sessions: BTreeMap<ControlSessionId, Session>,
     pub(crate) workers: WorkerReadyMaps,
     pub(crate) remote_peers: RemotePeers,
+    pub(crate) capabilities: Capabilities,
     /// The number of running captures.
     captures: usize,
     guests: BTreeMap<Name, GuestView>,
@@ -112,13 +117,11 @@ impl Broker {
     pub fn new(
         settings: Settings,
         policy: Policy,
-        mut directory: Directory,
+        directory: Directory,
         tickets: Tickets,
         plane: Box<dyn DataPlane>,
+        capabilities: Capabilities,
     ) -> Self {
-        for (number, domain) in tickets.claims() {
-            directory.mx_mut().reserve(number, domain);
-        }
         let resumable =
             tickets.resumable().iter().map(|resumable_domain| (resumable_domain.domain, *resumable_domain)).collect();
         let broker = Self {
@@ -135,6 +138,7 @@ impl Broker {
             sessions: BTreeMap::new(),
             workers: WorkerReadyMaps::new(plane),
             remote_peers: RemotePeers::default(),
+            capabilities,
             guests: BTreeMap::new(),
             pairs: Pairs::default(),
             captures: 0,
@@ -145,11 +149,6 @@ impl Broker {
         };
         broker.send_policy();
         broker
-    }
-
-    /// Sets the views of the MX boards; none for a board without links.
-    pub fn set_mx_views(&mut self, views: Vec<Option<Arc<Mutex<MxView>>>>) {
-        self.remote_peers = RemotePeers::new(views);
     }
 
     /// Replaces the report facts after the configuration was read again.
@@ -265,7 +264,7 @@ impl Broker {
             Event::Removed { domain } => self.finish_detach(*domain),
             Event::Stopped { worker } => tracing::debug!(worker = worker.0, "worker has ended"),
             Event::RemoteConnected { .. } | Event::RemoteAdded { .. } | Event::RemoteRemoved { .. } => {
-                self.handle_mx_event(event)
+                Mx::event(self, event);
             }
         }
     }
@@ -286,7 +285,7 @@ impl Broker {
     }
 
     /// Queues a message to a connection, unless the connection is being ended.
-    fn send(
+    pub(crate) fn send(
         &mut self,
         to: ControlSessionId,
         serial: Option<RequestSerial>,
@@ -306,7 +305,8 @@ impl Broker {
         }
     }
 
-    fn refuse(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, refusal: &Refusal) {
+    /// Refuses a request, and logs the refusal.
+    pub(crate) fn refuse(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, refusal: &Refusal) {
         self.log_reason(id, refusal.reason, &refusal.text);
         let message = Refused { reason: refusal.reason, text: Text::clip(&refusal.text) };
         self.send(id, serial, message.into(), Vec::new());

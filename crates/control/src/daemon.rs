@@ -22,18 +22,17 @@ use isthmus_layout::control::{Name, VersionRange};
 use isthmus_layout::reason::Reason;
 use isthmus_platform_kvm::{Device, DeviceError, MemoryType};
 use isthmus_platform_xen::Devices;
-use isthmus_service::{Command, Event, MxCommand, SendPolicy, Service, ServiceOptions, StartError};
+use isthmus_service::{Event, SendPolicy, Service, ServiceOptions, StartError};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::broker::{Broker, DataPlane, ReportFacts, Settings};
+use crate::capabilities::Capabilities;
 use crate::directory::{Directory, Limits};
-use crate::host::identity;
 use crate::kvm::KvmGuests;
 use crate::kvm::fd_store::{self, FdStore};
 use crate::metrics_server::MetricsServer;
-use crate::network::{self, OpenedBoards};
 use crate::policy::Policy;
 use crate::privileges;
 use crate::proxy::guest::{self, Bare, GuestDaemon};
@@ -117,9 +116,9 @@ pub enum DaemonError {
     /// The workers could not be started.
     #[error(transparent)]
     Workers(#[from] StartError),
-    /// The MX boards cannot be told apart.
+    /// A capability cannot be opened.
     #[error("{0}")]
-    Boards(String),
+    Capability(String),
     /// A guest's device cannot be served.
     #[error("{0}")]
     Guests(String),
@@ -264,7 +263,7 @@ impl Daemon {
         };
         let mut tickets = tickets(&config)?;
         let (events_sender, events) = mpsc::unbounded_channel::<Event>();
-        let (opened, service, metrics_server) = match service(&config, &tickets, events_sender) {
+        let (capabilities, service, metrics_server) = match service(&config, &tickets, events_sender) {
             Ok(started) => started,
             Err(error) => {
                 if tickets.resumable().is_empty() {
@@ -273,8 +272,8 @@ impl Daemon {
                 return Err(error);
             }
         };
-        log_start(&config, &opened, &tickets);
-        let broker = broker(&options, opened, tickets, Box::new(service))?;
+        log_start(&config, &tickets);
+        let broker = broker(&options, capabilities, tickets, Box::new(service))?;
         let sizes = broker.sizes();
         let server =
             Server::new(broker, config.limits.handshake_timeout_ms.duration(), config.daemon.idle_exit_s.duration());
@@ -364,22 +363,19 @@ fn tickets(config: &Config) -> Result<Tickets, DaemonError> {
     })
 }
 
-/// Opens the boards with their links and the listener for metrics, and starts the workers. Everything that needs a privilege is open before
+/// Opens the capabilities and the listener for metrics, and starts the workers. Everything that needs a privilege is open before
 /// the privileges are dropped.
 fn service(
     config: &Config,
     tickets: &Tickets,
     events_sender: mpsc::UnboundedSender<Event>,
-) -> Result<(OpenedBoards, Service, Option<MetricsServer>), DaemonError> {
-    let plans = config.mx.plans(&identity(tickets.host_id())).map_err(DaemonError::Boards)?;
-    let mut opened = network::open(&plans).map_err(DaemonError::Boards)?;
+) -> Result<(Capabilities, Service, Option<MetricsServer>), DaemonError> {
+    let mut capabilities = Capabilities::open(config, tickets).map_err(DaemonError::Capability)?;
     let metrics_server = MetricsServer::open(&config.metrics.listen).map_err(metrics_error(&config.metrics.listen))?;
-    privileges::drop_unneeded(&plans);
+    privileges::drop_unneeded(capabilities.has_xdp_links());
     let service = Service::start(service_options(config), move |event| drop(events_sender.send(event)))?;
-    for board in opened.linked.drain(..) {
-        service.send(Command::Mx(MxCommand::AddBoard(Box::new(board))));
-    }
-    Ok((opened, service, metrics_server))
+    capabilities.first_commands().for_each(|command| service.send(command));
+    Ok((capabilities, service, metrics_server))
 }
 
 /// Logs the properties of the device, and warns if its window is not cached as memory is.
@@ -406,9 +402,8 @@ fn log_bare_device(device: &Bare) {
     );
 }
 
-/// Logs what the daemon serves: boards, guests, and the number of domains of the previous daemon that may resume.
-fn log_start(config: &Config, opened: &OpenedBoards, tickets: &Tickets) {
-    opened.log();
+/// Logs what the daemon serves beside its capabilities: guests, and the number of domains of the previous daemon that may resume.
+fn log_start(config: &Config, tickets: &Tickets) {
     let socket = config.daemon.socket.path();
     for guest in config.kvm.guest.as_slice() {
         tracing::info!(guest = %guest.name.name(), platform = "kvm", device = %guest.socket(socket).display(), "guest");
@@ -435,7 +430,7 @@ fn service_options(config: &Config) -> ServiceOptions {
 
 fn broker(
     options: &DaemonOptions,
-    opened: OpenedBoards,
+    capabilities: Capabilities,
     tickets: Tickets,
     plane: Box<dyn DataPlane>,
 ) -> Result<Broker, DaemonError> {
@@ -449,7 +444,7 @@ fn broker(
         overflow_uid: overflow_uid(),
         slab,
         // Data from other hosts arrives through this ring. A larger ring wakes its reader less often.
-        ring_slab: if opened.any_has_links() { slab.max(RING_SLAB) } else { slab },
+        ring_slab: if capabilities.has_links() { slab.max(RING_SLAB) } else { slab },
         epoch: epoch().map_err(system_error("drawing a random number"))?,
         fds_max: raise_descriptor_limit(),
         sessions_max: limits.domains + 64,
@@ -457,10 +452,9 @@ fn broker(
         offer_timeout: 1_000_000_000,
         report_facts: report_facts(&options.loaded),
     };
-    let directory = Directory::new(limits, opened.boards, tickets.first());
-    let mut broker = Broker::new(settings, Policy::new(config.policy.clone(), uid), directory, tickets, plane);
-    broker.set_mx_views(opened.views);
-    Ok(broker)
+    let directory = Directory::new(limits, tickets.first());
+    let policy = Policy::new(config.policy.clone(), uid);
+    Ok(Broker::new(settings, policy, directory, tickets, plane, capabilities))
 }
 
 fn limits(config: &Config) -> Limits {
@@ -469,7 +463,6 @@ fn limits(config: &Config) -> Limits {
         domains: limits.domains_max.get() as usize,
         domains_per_owner: limits.domains_per_user_max.get() as usize,
         endpoints: limits.endpoints_per_domain_max.get() as usize,
-        mx_endpoints_per_owner: limits.mx_endpoints_per_user_max.get() as usize,
         channels: limits.channels_per_domain_max.get() as usize,
     }
 }

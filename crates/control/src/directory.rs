@@ -4,7 +4,6 @@
 //!   Directory ── domains by number and by name
 //!     DomainEntry owner, endpoints, what it knows of its peers
 //!       ReadyMaps its ready maps and their bits, one for each owner among its peers
-//!   Mx ───────── MX boards, and who has which of their endpoint numbers
 //!   Channels ─── which pairs have a channel, and how far it is
 //! ```
 //!
@@ -12,17 +11,14 @@
 //! everything it had.
 
 pub mod channels;
-pub mod mx;
 pub mod ready_maps;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use isthmus_config::MxBoardEntry;
 use isthmus_layout::control::{Name, Owner};
-use isthmus_layout::ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex};
+use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex};
 use isthmus_layout::reason::Reason;
 
-use mx::{Mx, MxNumber};
 use ready_maps::ReadyMaps;
 
 /// The limits of the directory.
@@ -34,8 +30,6 @@ pub struct Limits {
     pub domains_per_owner: usize,
     /// The number of endpoints of one domain.
     pub endpoints: usize,
-    /// The number of MX endpoint numbers of one owner.
-    pub mx_endpoints_per_owner: usize,
     /// The number of channels of one domain.
     pub channels: usize,
 }
@@ -97,16 +91,14 @@ impl DomainEntry {
 pub struct Directory {
     domains: BTreeMap<DomainId, DomainEntry>,
     names: HashMap<Name, DomainId>,
-    mx: Mx,
     next: u32,
     limits: Limits,
 }
 
 impl Directory {
     /// Returns an empty directory. The first domain gets the number `first`.
-    pub fn new(limits: Limits, mx_boards: Vec<MxBoardEntry>, first: DomainId) -> Self {
-        let (domains, names, mx) = (BTreeMap::new(), HashMap::new(), Mx::new(mx_boards));
-        Self { domains, names, mx, next: first.number(), limits }
+    pub fn new(limits: Limits, first: DomainId) -> Self {
+        Self { domains: BTreeMap::new(), names: HashMap::new(), next: first.number(), limits }
     }
 
     /// The limits.
@@ -150,7 +142,6 @@ impl Directory {
     pub fn detach(&mut self, id: DomainId) -> Option<(DomainEntry, BTreeSet<DomainId>)> {
         let mut detached = self.domains.remove(&id)?;
         self.names.remove(&detached.name);
-        self.mx.remove_domain(id);
         for peer in detached.peers.keys() {
             if let Some(peer) = self.domains.get_mut(peer) {
                 peer.watchers.remove(&id);
@@ -248,37 +239,7 @@ impl Directory {
     pub fn close_endpoint(&mut self, id: DomainId, index: EndpointIndex) -> Result<(), Reason> {
         let domain = self.domains.get_mut(&id).ok_or(Reason::NoSuchDomain)?;
         domain.endpoints.remove(&index).ok_or(Reason::EndpointClosed)?;
-        self.mx.close(EndpointAddress { domain: id, endpoint: index });
         Ok(())
-    }
-
-    /// MX boards and their endpoint numbers.
-    pub fn mx(&self) -> &Mx {
-        &self.mx
-    }
-
-    /// MX boards and their endpoint numbers, mutably. Changes must not concern an attached domain.
-    pub fn mx_mut(&mut self) -> &mut Mx {
-        &mut self.mx
-    }
-
-    /// Claims an MX endpoint number for an open endpoint: see [`Mx::open`].
-    pub fn open_mx(
-        &mut self,
-        board: Option<u32>,
-        endpoint: Option<u32>,
-        key: u32,
-        at: EndpointAddress,
-    ) -> Result<MxNumber, Reason> {
-        let domain = self.domains.get(&at.domain).ok_or(Reason::NoSuchDomain)?;
-        if !domain.endpoints.contains_key(&at.endpoint) {
-            return Err(Reason::EndpointClosed);
-        }
-        let of_owner = |claim: &mx::Claim| self.get(claim.at.domain).is_some_and(|other| other.owner == domain.owner);
-        if self.mx.claims().filter(|(_, claim)| of_owner(claim)).count() >= self.limits.mx_endpoints_per_owner {
-            return Err(Reason::MxUserEndpointsFull);
-        }
-        self.mx.open(board, endpoint, key, at)
     }
 
     /// Returns the fallback, with a number appended if the fallback is taken.

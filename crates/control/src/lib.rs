@@ -8,6 +8,7 @@
 //!       broker ─── requests, decisions, descriptors; carries no bytes itself
 //!         directory ─ domains, endpoints, ready maps, channels   policy ── who may, as reasons
 //!         tickets ─── what a later daemon has to know        reason_log ─ counts and log lines
+//!         capabilities ── mx, sockets, verbs, overlay: each in a folder of its own
 //!       capture ── frames on their way to a program that asked for them
 //!       proxy ───── programs of guests, by the window a guest shares with us; also what a guest's own daemon is
 //!         allocator ─ where a domain's memory and doorbells come from: files of this host, or a guest's window
@@ -24,15 +25,16 @@
 pub mod allocator;
 mod async_fd;
 pub mod broker;
+pub mod capabilities;
 mod capture;
 pub mod daemon;
 pub mod directory;
 mod fd_reaper;
-mod host;
 mod kvm;
 pub mod metrics;
 pub mod metrics_server;
-mod network;
+pub mod mx;
+pub mod overlay;
 mod pairs;
 pub mod policy;
 mod privileges;
@@ -42,5 +44,7 @@ pub mod report;
 pub mod server;
 mod session;
 pub mod socket;
+pub mod sockets;
 pub mod tickets;
+pub mod verbs;
 pub mod xen;

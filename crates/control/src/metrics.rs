@@ -3,8 +3,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-mod mx;
-
 use isthmus_layout::reason::Reason;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -14,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::broker::Broker;
+use crate::capabilities::Capabilities;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ReasonLabels {
@@ -39,7 +38,7 @@ pub fn text(broker: &Broker) -> String {
     add_reasons(broker, &mut registry);
     add_workers(broker, &mut registry);
     add_domains(broker, &mut registry);
-    mx::add(broker, &mut registry);
+    Capabilities::metrics(broker, &mut registry);
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => text,
@@ -54,7 +53,6 @@ fn add_gauges(broker: &Broker, registry: &mut Registry) {
         ("connections", "Connections to the control socket", broker.sessions()),
         ("endpoints", "Open endpoints", endpoints),
         ("channels", "Channels between domains", broker.channels.iter().len()),
-        ("mx_endpoints", "MX endpoint numbers that are taken", broker.directory.mx().claims().len()),
     ];
     for (name, help, value) in gauges {
         let gauge = Gauge::<i64>::default();

@@ -1,6 +1,5 @@
 //! Creates reports about the broker's state, as the [`schema`](isthmus_report)'s JSON.
 
-mod mx;
 mod paths;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,12 +12,11 @@ use serde::Serialize;
 use crate::broker::{Attachment, Broker, Refusal};
 use crate::directory::DomainEntry;
 use crate::metrics;
+use crate::mx::Mx;
 use isthmus_report::{
     Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, GuestRow, MetricsText, ReasonCount, SCHEMA,
     StatusReport, WorkerRow,
 };
-
-pub(crate) use mx::view as mx_view;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
@@ -38,7 +36,7 @@ pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Resul
         Topic::Doctor => json(&doctor(broker)),
         Topic::Config => json(&broker.settings.report_facts.config),
         Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker) }),
-        Topic::Mx => json(&mx::report(broker)),
+        Topic::Mx => json(&Mx::report(broker)),
     }
 }
 
@@ -155,7 +153,7 @@ fn endpoints(broker: &Broker) -> Endpoints {
             domain: DomainName::from(domain),
             index: index.number(),
             label: label.as_ref().map(Name::to_string),
-            mx: mx::number(broker, EndpointAddress { domain: domain.id, endpoint: *index }),
+            mx: broker.capabilities.mx.number_row(EndpointAddress { domain: domain.id, endpoint: *index }),
         })
     });
     Endpoints { schema: SCHEMA, endpoints: rows.collect() }

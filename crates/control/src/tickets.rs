@@ -1,8 +1,8 @@
 //! The state that one daemon leaves to the next: a key, and the domain numbers used so far.
 //!
 //! A domain is given a ticket, a keyed BLAKE3 hash over its number, owner and name. Shown to a later daemon that has the same key, the
-//! ticket proves that the domain had this number. The file also lists the domains with their processes and MX endpoint numbers. The later
-//! daemon reads there which domains may still resume, and reserves their numbers for them. The file lies in the runtime folder and is
+//! ticket proves that the domain had this number. The file also lists the domains with their processes and their claims (see [`Tickets::claim`]). The later
+//! daemon reads there which domains may still resume, and keeps for them what they had claimed. The file lies in the runtime folder and is
 //! readable by the daemon's user only. A daemon that ends while no domain is attached removes the file, so that nothing stays behind.
 
 use std::collections::BTreeMap;
@@ -10,10 +10,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use isthmus_layout::Capability;
 use isthmus_layout::control::{Name, Owner, Ticket};
 use isthmus_layout::ids::DomainId;
-
-use crate::directory::mx::MxNumber;
 
 /// The number of domain numbers that are reserved in the file at once.
 const NUMBER_BATCH: u32 = 4096;
@@ -60,6 +59,9 @@ impl ResumableDomain {
     }
 }
 
+/// The domain that has claimed an item of a capability.
+type Claims = BTreeMap<(Capability, String), DomainId>;
+
 /// The key, the numbers and the domains.
 #[derive(Debug)]
 pub struct Tickets {
@@ -70,7 +72,7 @@ pub struct Tickets {
     path: Option<PathBuf>,
     domains: BTreeMap<DomainId, ResumableDomain>,
     resumable: Vec<ResumableDomain>,
-    claims: BTreeMap<MxNumber, DomainId>,
+    claims: Claims,
     /// The number of lines in the file that name a domain, including domains that have left.
     lines: usize,
 }
@@ -158,27 +160,30 @@ impl Tickets {
         }
     }
 
-    /// Records that a domain has an MX endpoint number.
-    pub fn claim(&mut self, number: MxNumber, domain: DomainId) {
-        self.claims.insert(number, domain);
-        self.append_claim(number, &domain.number().to_string());
+    /// Records that a domain has an item of a capability, which is kept for the domain until it resumes. The capability names the item, with
+    /// a text of one line.
+    pub fn claim(&mut self, capability: Capability, item: &str, domain: DomainId) {
+        self.claims.insert((capability, item.to_owned()), domain);
+        self.append_claim(capability, item, &domain.number().to_string());
     }
 
-    /// Records that an MX endpoint number is free.
-    pub fn release_claim(&mut self, number: MxNumber) {
-        self.claims.remove(&number);
-        self.append_claim(number, "-");
+    /// Records that an item is free.
+    pub fn release_claim(&mut self, capability: Capability, item: &str) {
+        self.claims.remove(&(capability, item.to_owned()));
+        self.append_claim(capability, item, "-");
     }
 
-    fn append_claim(&mut self, number: MxNumber, holder: &str) {
-        if let Err(error) = self.append(&claim_line(number, holder)) {
-            tracing::debug!(%error, "cannot write whose an MX endpoint number is; after a restart somebody else may get it");
+    fn append_claim(&mut self, capability: Capability, item: &str, holder: &str) {
+        if let Err(error) = self.append(&claim_line(capability, item, holder)) {
+            let capability = capability.name();
+            tracing::debug!(%error, capability, item, "cannot write a claim; after a restart another domain may get the item");
         }
     }
 
-    /// MX endpoint numbers with the domains that have them. At the start these are resumable domains.
-    pub fn claims(&self) -> impl Iterator<Item = (MxNumber, DomainId)> {
-        self.claims.iter().map(|(number, domain)| (*number, *domain))
+    /// The claimed items of a capability with their domains. At the start these are resumable domains.
+    pub fn claims(&self, capability: Capability) -> impl Iterator<Item = (&str, DomainId)> {
+        let of_capability = self.claims.iter().filter(move |((of, _), _)| *of == capability);
+        of_capability.map(|((_, item), domain)| (item.as_str(), *domain))
     }
 
     /// Appends a line. The caller has already updated the fields, so the whole file can be written anew once too many lines have piled up.
@@ -194,7 +199,9 @@ impl Tickets {
     fn write(&mut self) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let key: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
-        let claims = self.claims.iter().map(|(number, domain)| claim_line(*number, &domain.number().to_string()));
+        let claims = self.claims.iter();
+        let claims =
+            claims.map(|((capability, item), domain)| claim_line(*capability, item, &domain.number().to_string()));
         let lines: String = self.domains.values().map(domain_line).chain(claims).collect();
         let next = path.with_extension("new");
         let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
@@ -244,8 +251,8 @@ fn domain_line(domain: &ResumableDomain) -> String {
     }
 }
 
-fn claim_line(MxNumber { board, endpoint }: MxNumber, holder: &str) -> String {
-    format!("mx {board} {endpoint} {holder}\n")
+fn claim_line(capability: Capability, item: &str, holder: &str) -> String {
+    format!("{} {item} {holder}\n", capability.name())
 }
 
 /// The contents of a file.
@@ -254,7 +261,7 @@ struct TicketFile {
     /// The first number that was not reserved.
     first: u32,
     resumable: Vec<ResumableDomain>,
-    claims: BTreeMap<MxNumber, DomainId>,
+    claims: Claims,
 }
 
 /// Parses a file. A line that a crash cut short is left out.
@@ -267,10 +274,10 @@ fn parse(text: &str) -> Option<TicketFile> {
     let first = lines.next()?.parse().ok()?;
     let (mut domains, mut claims) = (BTreeMap::new(), BTreeMap::new());
     for line in lines {
-        if let Some((number, domain)) = line.strip_prefix("mx ").and_then(parse_claim) {
+        if let Some((item, domain)) = parse_claim(line) {
             match domain {
-                Some(domain) => claims.insert(number, domain),
-                None => claims.remove(&number),
+                Some(domain) => claims.insert(item, domain),
+                None => claims.remove(&item),
             };
         } else if let Some((domain, process)) = parse_line(line) {
             match process {
@@ -282,14 +289,13 @@ fn parse(text: &str) -> Option<TicketFile> {
     Some(TicketFile { key, first, resumable: domains.into_values().collect(), claims })
 }
 
-/// Parses an MX endpoint number and the domain that has it; none if the number was released.
-fn parse_claim(line: &str) -> Option<(MxNumber, Option<DomainId>)> {
-    let mut words = line.split(' ');
-    let number = MxNumber { board: words.next()?.parse().ok()?, endpoint: words.next()?.parse().ok()? };
-    match words.next()? {
-        "-" => Some((number, None)),
-        domain => Some((number, Some(DomainId::new(domain.parse().ok()?)?))),
-    }
+/// Parses an item of a capability and the domain that has claimed it; none if the item was released.
+fn parse_claim(line: &str) -> Option<((Capability, String), Option<DomainId>)> {
+    let (name, rest) = line.split_once(' ')?;
+    let capability = Capability::ALL.into_iter().find(|capability| capability.name() == name)?;
+    let (item, holder) = rest.rsplit_once(' ')?;
+    let domain = if holder == "-" { None } else { Some(DomainId::new(holder.parse().ok()?)?) };
+    Some(((capability, item.to_owned()), domain))
 }
 
 /// Parses a domain and its process, which is none if it could not be seen. In place of both, none means that the domain has left.
@@ -371,21 +377,22 @@ mod tests {
     fn claims_of_resumable_domains_reach_the_next_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let mut before = Tickets::open(folder.path()).unwrap();
-        let number = |endpoint| MxNumber { board: 1, endpoint };
         for domain in 1..=3 {
             before.record(ResumableDomain { domain: id(domain), process: None });
         }
         before.record(ResumableDomain { domain: id(4), process: Some(Process { pid: i32::MAX, start: 1 }) });
-        for (endpoint, domain) in [(10, 1), (11, 1), (12, 2), (13, 3), (14, 4)] {
-            before.claim(number(endpoint), id(domain));
+        for (item, domain) in [("1 10", 1), ("1 11", 1), ("1 12", 2), ("1 13", 3), ("1 14", 4)] {
+            before.claim(Capability::Mx, item, id(domain));
         }
-        before.release_claim(number(11));
+        before.claim(Capability::Sockets, "1 10", id(3));
+        before.release_claim(Capability::Mx, "1 11");
         before.remove(id(2));
-        let expected = [(number(10), id(1)), (number(13), id(3))];
+        let expected = [("1 10", id(1)), ("1 13", id(3))];
         let after = Tickets::open(folder.path()).unwrap();
-        assert_eq!(after.claims().collect::<Vec<_>>(), expected);
+        assert_eq!(after.claims(Capability::Mx).collect::<Vec<_>>(), expected);
+        assert_eq!(after.claims(Capability::Sockets).collect::<Vec<_>>(), [("1 10", id(3))]);
         // A third daemon reads the same, although it has only the file that the second one wrote.
-        assert_eq!(Tickets::open(folder.path()).unwrap().claims().collect::<Vec<_>>(), expected);
+        assert_eq!(Tickets::open(folder.path()).unwrap().claims(Capability::Mx).collect::<Vec<_>>(), expected);
     }
 
     #[test]
@@ -394,12 +401,12 @@ mod tests {
         let mut tickets = Tickets::open(folder.path()).unwrap();
         tickets.record(ResumableDomain { domain: id(1), process: None });
         for _ in 0..5000 {
-            tickets.claim(MxNumber { board: 0, endpoint: 0 }, id(1));
-            tickets.release_claim(MxNumber { board: 0, endpoint: 0 });
+            tickets.claim(Capability::Mx, "0 0", id(1));
+            tickets.release_claim(Capability::Mx, "0 0");
         }
         let lines = std::fs::read_to_string(folder.path().join(FILE)).unwrap().lines().count();
         assert!(lines < 1100, "{lines} lines");
-        assert_eq!(Tickets::open(folder.path()).unwrap().claims().count(), 0);
+        assert_eq!(Tickets::open(folder.path()).unwrap().claims(Capability::Mx).count(), 0);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::grants::sealed;
 use super::workers::WorkerSlot;
 use super::{Broker, ControlSessionId, Outgoing, Refusal, SessionStage};
 use crate::allocator::{Allocator, Resource};
+use crate::capabilities::Capabilities;
 use crate::directory::AttachRequest;
 use crate::fd_reaper::ReceivedFd;
 use crate::policy::Identity;
@@ -75,6 +76,7 @@ impl Broker {
             Ok(domain_resources) => domain_resources,
             Err(refusal) => {
                 self.directory.detach(domain);
+                Capabilities::left(self, domain);
                 self.sessions[&id].socket_peer.allocator.release_vector(domain);
                 return Err(refusal);
             }

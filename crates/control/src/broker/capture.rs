@@ -1,28 +1,25 @@
-//! Requests to capture the frames of MX boards: permissions, the choice of boards and links, and the start of the task that sends the
-//! frames.
+//! Requests to capture frames of links to other hosts: permissions, and the start of the task that sends the frames.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use isthmus_capture::{InterfaceIndex, PcapInterface, tap};
+use isthmus_capture::tap;
 use isthmus_layout::control::{Capture, Done, RequestSerial};
 use isthmus_layout::reason::Reason;
-use isthmus_service::{Command, MxBoardNumber, MxCommand, NewCapture, WakeReader};
+use isthmus_service::{NewCapture, WakeReader};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tokio::sync::Notify;
 
 use super::{Broker, ControlSessionId, Outgoing, Refusal};
 use crate::capture::CaptureTask;
 use crate::fd_reaper::ReceivedFd;
+use crate::mx::Mx;
 
 /// Captures at once. Each takes a buffer and a share of the control plane's time.
 const CAPTURES_MAX: usize = 4;
 
 /// Bytes of frames that wait for a slow reader.
 const BUFFER_BYTES: usize = 8 << 20;
-
-/// The targets of a capture: the number of each board with the interface of its first link, and all interfaces.
-type CaptureTargets = (Vec<(MxBoardNumber, InterfaceIndex)>, Vec<PcapInterface>);
 
 impl Broker {
     pub(super) fn capture(
@@ -38,18 +35,13 @@ impl Broker {
             return Err(Refusal::new(Reason::TooManyRequests, text));
         }
         check_stream_socket(&socket)?;
-        let (boards, interfaces) = self.capture_targets(request)?;
+        let (boards, interfaces) = Mx::capture_targets(self, request)?;
         let (tap, reader) = tap(interfaces.len() as u16, request.snap_bytes, BUFFER_BYTES);
         let wakeup = Arc::new(Notify::new());
         let waker = Arc::clone(&wakeup);
         let wake = WakeReader::new(move || waker.notify_one());
         self.captures += 1;
-        self.workers.send(Command::Mx(MxCommand::Capture(Box::new(NewCapture {
-            boards,
-            domain: request.domain,
-            tap,
-            wake,
-        }))));
+        self.workers.send(Mx::start_capture(NewCapture { boards, domain: request.domain, tap, wake }));
         let capturing = Box::new(CaptureTask { socket, reader, interfaces, wakeup });
         self.outgoing.push_back(Outgoing::Capture { to: id, capturing });
         self.send(id, serial, Done {}.into(), Vec::new());
@@ -73,44 +65,6 @@ impl Broker {
             return Err(refused(Reason::CaptureForbidden)); // Several users may share this UID.
         }
         self.policy.may_capture(uid).map_err(refused)
-    }
-
-    /// The requested boards, and their links.
-    fn capture_targets(&self, request: &Capture) -> Result<CaptureTargets, Refusal> {
-        let of = match request.domain.map(|domain| self.directory.get(domain).ok_or(domain)) {
-            None => String::new(),
-            Some(Ok(domain)) => format!(", frames of {} ({})", domain.name, domain.id),
-            Some(Err(domain)) => {
-                let text = format!("{domain} is not attached to this daemon");
-                return Err(Refusal::new(Reason::NoSuchDomain, text));
-            }
-        };
-        let (mut boards, mut interfaces) = (Vec::new(), Vec::new());
-        for (number, board) in (0_u32..).zip(self.directory.mx().boards()) {
-            let view = self.remote_peers.views.get(number as usize).and_then(Option::as_ref);
-            let Some(view) = view.filter(|_| request.board.is_none_or(|wanted| wanted == number)) else { continue };
-            let first = u16::try_from(interfaces.len()).map(InterfaceIndex).map_err(|_| Reason::RequestInvalid)?;
-            boards.push((MxBoardNumber(number), first));
-            let view = view.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            interfaces.extend(view.links.iter().map(|link| {
-                let description = format!("MX board mx{number} ({}), {}{of}", board.name, link.kind);
-                let interface = PcapInterface::new(&link.name, &description).with_nic(board.nic);
-                interface.with_snap_bytes(request.snap_bytes)
-            }));
-        }
-        if boards.is_empty() { Err(self.no_links(request.board)) } else { Ok((boards, interfaces)) }
-    }
-
-    fn no_links(&self, board: Option<u32>) -> Refusal {
-        let boards = self.directory.mx().boards().len();
-        match board {
-            Some(board) if board as usize >= boards => {
-                let text = format!("{}: mx{board}, where there are {boards}", Reason::MxBoardUnknown.summary());
-                Refusal::new(Reason::MxBoardUnknown, text)
-            }
-            Some(board) => Refusal::new(Reason::MxNoLinks, format!("{}: mx{board}", Reason::MxNoLinks.summary())),
-            None => Refusal::new(Reason::MxNoLinks, "no MX board of this host has links to other hosts"),
-        }
     }
 }
 

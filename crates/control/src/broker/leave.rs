@@ -6,6 +6,7 @@ use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
 
 use super::{Broker, ControlSessionId, Refusal, SessionStage};
+use crate::capabilities::Capabilities;
 use crate::policy::Policy;
 
 impl Broker {
@@ -38,12 +39,10 @@ impl Broker {
         self.drop_lingering(domain);
         self.remove_regions_of(domain);
         self.change_identities(|identities| drop(identities.remove(&domain)));
-        let numbers: Vec<_> = self.directory.mx().claims().filter(|(_, claim)| claim.at.domain == domain).collect();
-        let numbers: Vec<_> = numbers.into_iter().map(|(number, _)| number).collect();
         let Some((_, watchers)) = self.directory.detach(domain) else { return };
         self.leaving.insert(domain, (reason, watchers.into_iter().collect()));
         self.workers.remove(domain, reason);
-        numbers.into_iter().for_each(|number| self.unpublish_mx_endpoint(number, domain));
+        Capabilities::left(self, domain);
         self.tickets.remove(domain);
         if let Some(attachment) = self.attachments.remove(&domain) {
             attachment.allocator.release_vector(domain);
@@ -65,7 +64,7 @@ impl Broker {
     pub fn resumable_ended(&mut self, domain: DomainId) {
         if self.resumable.remove(&domain).is_some() {
             self.tickets.remove(domain);
-            self.directory.mx_mut().release_reserved(domain);
+            Capabilities::left(self, domain);
             for (channel, of) in self.channels.halves_involving(domain) {
                 self.half_timed_out(channel, of);
             }

@@ -1,11 +1,13 @@
 //! Dispatches packets to the handlers of their requests, by the stage of their connection.
 
 use isthmus_layout::control::{Done, EndpointOpened, Found, MalformedControl, Query, RequestSerial, ToDaemon, Version};
-use isthmus_layout::ids::DomainId;
+use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
 
 use super::{Broker, ControlSessionId, Outgoing, Refusal, SessionStage};
+use crate::capabilities::Capabilities;
 use crate::fd_reaper::ReceivedFd;
+use crate::mx::Mx;
 use crate::report;
 
 /// The number of unread messages from which on a connection gets no more reports, because reports are long.
@@ -85,7 +87,10 @@ impl Broker {
                 self.send(id, serial, EndpointOpened { index }.into(), Vec::new());
                 return Ok(());
             }
-            ToDaemon::CloseEndpoint(close) => self.close_endpoint(domain, close.index)?,
+            ToDaemon::CloseEndpoint(close) => {
+                self.directory.close_endpoint(domain, close.index)?;
+                Capabilities::endpoint_closed(self, EndpointAddress { domain, endpoint: close.index });
+            }
             ToDaemon::Lookup(lookup) => {
                 let found = self.lookup(domain, &lookup.name)?;
                 self.send(id, serial, found.into(), Vec::new());
@@ -109,7 +114,7 @@ impl Broker {
             ToDaemon::Capture(capture) => {
                 return self.capture(id, serial, &capture, fds.next().expect("the codec has counted"));
             }
-            ToDaemon::Mx(request) => return self.mx_request(id, serial, domain, &request),
+            ToDaemon::Mx(request) => return Mx::request(self, id, serial, domain, &request),
             ToDaemon::Detach(_) => {
                 self.detach(domain, Reason::PeerDetached);
                 self.send(id, serial, Done {}.into(), Vec::new());

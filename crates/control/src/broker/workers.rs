@@ -140,8 +140,8 @@ impl WorkerReadyMaps {
         }
     }
 
-    /// Sends a command about the MX boards that have links.
-    pub(super) fn send(&self, command: Command) {
+    /// Sends a command of a capability, or about remote peers.
+    pub(crate) fn send(&self, command: Command) {
         self.plane.send(command);
     }
 

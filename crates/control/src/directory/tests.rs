@@ -1,15 +1,11 @@
 use super::*;
 
 fn limits() -> Limits {
-    Limits { domains: 4, domains_per_owner: 3, endpoints: 32, mx_endpoints_per_owner: 2, channels: 8 }
-}
-
-fn board() -> MxBoardEntry {
-    MxBoardEntry { nic: isthmus_layout::NicId::from_octets([2, 0, 0, 0, 0, 1]), name: "host:0".into(), endpoints: 2 }
+    Limits { domains: 4, domains_per_owner: 3, endpoints: 32, channels: 8 }
 }
 
 fn directory() -> Directory {
-    Directory::new(limits(), vec![board()], DomainId::new(1).unwrap())
+    Directory::new(limits(), DomainId::new(1).unwrap())
 }
 
 fn name(name: &str) -> Name {
@@ -44,7 +40,7 @@ fn domains_get_numbers_and_names() {
 
 #[test]
 fn a_domain_that_comes_back_keeps_its_number() {
-    let mut directory = Directory::new(limits(), vec![board()], DomainId::new(100).unwrap());
+    let mut directory = Directory::new(limits(), DomainId::new(100).unwrap());
     let back = AttachRequest { name: Some(name("web")), resumed: DomainId::new(7), ..applicant(5) };
     assert_eq!(attach(&mut directory, back.clone()), Ok((7, "web".into())));
     let twice = AttachRequest { name: Some(name("other")), ..back };
@@ -77,36 +73,6 @@ fn endpoints_open_once_and_up_to_the_limit() {
     assert_eq!(directory.close_endpoint(id, index(7).unwrap()), Ok(()));
     assert_eq!(directory.close_endpoint(id, index(7).unwrap()), Err(Reason::EndpointClosed));
     assert_eq!(directory.open_endpoint(id, None, None), Ok(index(7).unwrap()));
-}
-
-#[test]
-fn mx_numbers_go_with_their_endpoint_and_with_their_domain() {
-    let mut directory = directory();
-    let ids: Vec<DomainId> = (0..2).map(|_| directory.attach(applicant(5)).unwrap().id).collect();
-    let at = |domain: DomainId, endpoint| EndpointAddress { domain, endpoint: EndpointIndex::new(endpoint).unwrap() };
-    let (a, b) = (at(ids[0], 0), at(ids[1], 0));
-    assert_eq!(directory.open_mx(None, None, 1, a), Err(Reason::EndpointClosed), "it has to be open");
-    directory.open_endpoint(ids[0], None, None).unwrap();
-    directory.open_endpoint(ids[1], None, None).unwrap();
-    let number = directory.open_mx(None, None, 1, a).unwrap();
-    assert_eq!(directory.open_mx(Some(0), Some(number.endpoint), 1, b), Err(Reason::MxEndpointTaken));
-    directory.close_endpoint(ids[0], a.endpoint).unwrap();
-    assert_eq!(directory.open_mx(Some(0), Some(number.endpoint), 1, b), Ok(number));
-    directory.detach(ids[1]).unwrap();
-    assert_eq!((directory.mx().claims().len(), directory.mx().last_number_of(b)), (0, Ok(number)));
-    assert_eq!(directory.open_mx(None, None, 1, b), Err(Reason::NoSuchDomain));
-}
-
-#[test]
-fn one_owner_does_not_get_all_mx_numbers() {
-    let (limits, boards) = (limits(), vec![MxBoardEntry { endpoints: 3, ..board() }]);
-    let mut directory = Directory::new(limits, boards, DomainId::new(1).unwrap());
-    let mut claim = |owner| {
-        let domain = directory.attach(applicant(owner)).unwrap().id;
-        let endpoint = directory.open_endpoint(domain, None, None).unwrap();
-        directory.open_mx(None, None, 0, EndpointAddress { domain, endpoint }).map(|number| number.endpoint)
-    };
-    assert_eq!([claim(5), claim(5), claim(5), claim(6)], [Ok(0), Ok(1), Err(Reason::MxUserEndpointsFull), Ok(2)]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The metrics of MX boards with links: links, frames, packets, endpoints.
+//! The metrics of MX: endpoint numbers; of boards with links also links, frames, packets and endpoints.
 
 use isthmus_service::{LinkView, MxView};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -7,8 +7,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::Mx;
 use crate::broker::Broker;
-use crate::report::mx_view;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct BoardLabels {
@@ -43,9 +43,19 @@ impl LinkedBoards {
     }
 }
 
-pub(super) fn add(broker: &Broker, registry: &mut Registry) {
-    let numbers = 0..broker.directory.mx().boards().len();
-    let views = numbers.filter_map(|number| Some((number as u32, mx_view(broker, number)?)));
+impl Mx {
+    /// Adds the metrics of MX.
+    pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
+        add_all(&broker.capabilities.mx, registry);
+    }
+}
+
+fn add_all(mx: &Mx, registry: &mut Registry) {
+    let taken = Gauge::<i64>::default();
+    taken.set(mx.numbers.claims().len() as i64);
+    registry.register("mx_endpoints", "MX endpoint numbers that are taken", taken);
+    let numbers = 0..mx.numbers.boards().len();
+    let views = numbers.filter_map(|number| Some((number as u32, mx.view(number)?)));
     let boards = LinkedBoards(views.collect());
     if boards.0.is_empty() {
         return;
@@ -54,7 +64,7 @@ pub(super) fn add(broker: &Broker, registry: &mut Registry) {
     add_reasons(&boards, registry);
     add_endpoints(&boards, registry);
     let connects = Gauge::<i64>::default();
-    connects.set(broker.remote_peers.connects() as i64);
+    connects.set(mx.connects.len() as i64);
     registry.register("mx_pending_connects", "Connects to other hosts without an answer", connects);
 }
 

@@ -5,15 +5,35 @@ use isthmus_layout::ids::EndpointAddress;
 use isthmus_mx::board::{PeerOrigin, PeerReport};
 use isthmus_service::{LinkView, MxView};
 
+use super::Mx;
 use crate::broker::Broker;
 use isthmus_report::{
     DomainName, MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport, SCHEMA,
 };
 
-pub(super) fn report(broker: &Broker) -> MxReport {
-    let mx = broker.directory.mx();
+impl Mx {
+    /// Reports the boards and the peers that can be reached.
+    pub(crate) fn report(broker: &Broker) -> MxReport {
+        boards_and_peers(broker)
+    }
+
+    /// The endpoint number of an endpoint, for the list of endpoints.
+    pub(crate) fn number_row(&self, at: EndpointAddress) -> Option<MxNumber> {
+        let number = self.numbers.number_of(at)?;
+        Some(MxNumber { board: number.board, endpoint: number.endpoint })
+    }
+
+    /// The visible state of a board. None if the board has no links.
+    pub(super) fn view(&self, board: usize) -> Option<MxView> {
+        let view = self.views.get(board)?.as_ref()?;
+        Some(view.lock().ok()?.clone())
+    }
+}
+
+fn boards_and_peers(broker: &Broker) -> MxReport {
+    let mx = &broker.capabilities.mx;
     let board = |(number, board): (usize, &MxBoardEntry)| {
-        let view = view(broker, number).unwrap_or_default();
+        let view = mx.view(number).unwrap_or_default();
         MxBoardRow {
             number: number as u32,
             nic: board.nic.number(),
@@ -32,7 +52,7 @@ pub(super) fn report(broker: &Broker) -> MxReport {
             rerequested: view.traffic.rerequested,
         }
     };
-    let boards = mx.boards();
+    let boards = mx.numbers.boards();
     let local = |(number, board): (usize, &MxBoardEntry)| MxPeerRow {
         nic: board.nic.number(),
         mac: board.nic.to_string(),
@@ -45,17 +65,12 @@ pub(super) fn report(broker: &Broker) -> MxReport {
     };
     let mut peers: Vec<MxPeerRow> = boards.iter().enumerate().map(local).collect();
     for number in 0..boards.len() {
-        let Some(view) = view(broker, number) else { continue };
+        let Some(view) = mx.view(number) else { continue };
         let others = view.peers.iter().filter(|peer| peer.origin != PeerOrigin::Local && !peer.forgotten);
         // A peer may have several names, and programs may ask for it by any of them.
         peers.extend(others.flat_map(|other| names(other).into_iter().map(|name| peer(number, &view, other, name))));
     }
     MxReport { schema: SCHEMA, boards: boards.iter().enumerate().map(board).collect(), peers }
-}
-
-pub(crate) fn view(broker: &Broker, board: usize) -> Option<MxView> {
-    let view = broker.remote_peers.views.get(board)?.as_ref()?;
-    Some(view.lock().ok()?.clone())
 }
 
 fn names(peer: &PeerReport) -> Vec<String> {
@@ -100,7 +115,7 @@ fn nonzero_counts(counts: impl Iterator<Item = (&'static str, u64)>) -> Vec<MxDr
 }
 
 fn endpoints(broker: &Broker, board: u32) -> Vec<MxEndpointRow> {
-    let claims = broker.directory.mx().claims().filter(|(number, _)| number.board == board);
+    let claims = broker.capabilities.mx.numbers.claims().filter(|(number, _)| number.board == board);
     let rows = claims.filter_map(|(number, claim)| {
         let domain = broker.directory.get(claim.at.domain)?;
         Some(MxEndpointRow {
@@ -111,9 +126,4 @@ fn endpoints(broker: &Broker, board: u32) -> Vec<MxEndpointRow> {
         })
     });
     rows.collect()
-}
-
-pub(super) fn number(broker: &Broker, at: EndpointAddress) -> Option<MxNumber> {
-    let number = broker.directory.mx().number_of(at)?;
-    Some(MxNumber { board: number.board, endpoint: number.endpoint })
 }

@@ -7,8 +7,7 @@
 //!
 //! A board is to MX what a network card is: it has an address, and programs have endpoint numbers on it. All domains share the boards. A
 //! number is claimed for an open endpoint of a domain, and is released when the endpoint closes. The endpoint that had a number is
-//! remembered for a while, so that a receiver can still name the sender of a message that it holds. ([`super::ready_maps`] are unrelated:
-//! memory that shows a receiver which channels are active.)
+//! remembered for a while, so that a receiver can still name the sender of a message that it holds.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -21,25 +20,40 @@ const RECENT_MAX: usize = 4096;
 
 /// An endpoint number on a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MxNumber {
+pub(crate) struct MxNumber {
     /// The number of the board.
-    pub board: u32,
+    pub(crate) board: u32,
     /// The number of the endpoint on the board.
-    pub endpoint: u32,
+    pub(crate) endpoint: u32,
+}
+
+impl MxNumber {
+    /// Parses the text that [`Display`](std::fmt::Display) returns.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (board, endpoint) = text.split_once(' ')?;
+        Some(Self { board: board.parse().ok()?, endpoint: endpoint.parse().ok()? })
+    }
+}
+
+/// The number as it stands in the file of tickets.
+impl std::fmt::Display for MxNumber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.board, self.endpoint)
+    }
 }
 
 /// The claim of an endpoint to a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub(crate) struct Claim {
     /// The endpoint.
-    pub at: EndpointAddress,
+    pub(crate) at: EndpointAddress,
     /// The key that a connecting program has to show.
     key: u32,
 }
 
 /// The MX boards of the daemon, and the claims of their numbers.
 #[derive(Debug, Default)]
-pub struct Mx {
+pub(super) struct EndpointNumbers {
     boards: Vec<MxBoardEntry>,
     claims: BTreeMap<MxNumber, Claim>,
     numbers: BTreeMap<EndpointAddress, MxNumber>,
@@ -48,24 +62,24 @@ pub struct Mx {
     recent: RecentNumbers,
 }
 
-impl Mx {
+impl EndpointNumbers {
     /// Creates the state for these boards, numbered from 0.
-    pub fn new(boards: Vec<MxBoardEntry>) -> Self {
+    pub(super) fn new(boards: Vec<MxBoardEntry>) -> Self {
         Self { boards, ..Self::default() }
     }
 
     /// The boards, in the order of their numbers.
-    pub fn boards(&self) -> &[MxBoardEntry] {
+    pub(super) fn boards(&self) -> &[MxBoardEntry] {
         &self.boards
     }
 
     /// The board of this number.
-    pub fn board(&self, number: u32) -> Option<&MxBoardEntry> {
+    pub(super) fn board(&self, number: u32) -> Option<&MxBoardEntry> {
         self.boards.get(number as usize)
     }
 
     /// Claims a number for an endpoint: the requested one, or the first free one, by endpoint number and then by board.
-    pub fn open(
+    pub(super) fn open(
         &mut self,
         board: Option<u32>,
         endpoint: Option<u32>,
@@ -98,7 +112,7 @@ impl Mx {
     }
 
     /// Returns the endpoint that has this number. Fails if the endpoint requires another key.
-    pub fn connect(&self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Reason> {
+    pub(super) fn connect(&self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Reason> {
         let board = self.boards.iter().position(|board| board.nic.number() == nic).ok_or(Reason::MxNicUnknown)?;
         let number = MxNumber { board: board as u32, endpoint };
         if !self.contains(number) {
@@ -112,45 +126,42 @@ impl Mx {
     }
 
     /// The number that an endpoint has, or had until recently.
-    pub fn last_number_of(&self, at: EndpointAddress) -> Result<MxNumber, Reason> {
+    pub(super) fn last_number_of(&self, at: EndpointAddress) -> Result<MxNumber, Reason> {
         self.number_of(at).or_else(|| self.recent.number_of(at)).ok_or(Reason::MxNumberMissing)
     }
 
     /// The number that an endpoint has.
-    pub fn number_of(&self, at: EndpointAddress) -> Option<MxNumber> {
+    pub(super) fn number_of(&self, at: EndpointAddress) -> Option<MxNumber> {
         self.numbers.get(&at).copied()
     }
 
     /// All claims, by board and then by number.
-    pub fn claims(&self) -> impl ExactSizeIterator<Item = (MxNumber, &Claim)> {
+    pub(super) fn claims(&self) -> impl ExactSizeIterator<Item = (MxNumber, &Claim)> {
         self.claims.iter().map(|(number, claim)| (*number, claim))
     }
 
     /// Reserves a number for a domain that may resume. No other domain can claim it until then.
-    pub fn reserve(&mut self, number: MxNumber, domain: DomainId) {
+    pub(super) fn reserve(&mut self, number: MxNumber, domain: DomainId) {
         self.reserved.insert(number, domain);
     }
 
-    /// Releases the reserved numbers of a domain that will not resume.
-    pub fn release_reserved(&mut self, domain: DomainId) {
-        self.reserved.retain(|_, kept| *kept != domain);
+    /// Releases the number of an endpoint that was closed, and returns the number.
+    pub(super) fn close(&mut self, at: EndpointAddress) -> Option<MxNumber> {
+        let number = self.numbers.remove(&at)?;
+        self.claims.remove(&number);
+        self.recent.push(at, number);
+        Some(number)
     }
 
-    /// Releases the number of an endpoint that was closed.
-    pub fn close(&mut self, at: EndpointAddress) {
-        if let Some(number) = self.numbers.remove(&at) {
-            self.claims.remove(&number);
-            self.recent.push(at, number);
-        }
-    }
-
-    /// Releases all numbers of a domain that has left.
-    pub fn remove_domain(&mut self, domain: DomainId) {
-        let of_domain = self.numbers.keys().filter(|at| at.domain == domain);
-        for at in of_domain.copied().collect::<Vec<_>>() {
+    /// Releases all numbers of a domain that has left, and returns those that its endpoints had.
+    pub(super) fn remove_domain(&mut self, domain: DomainId) -> Vec<MxNumber> {
+        let (endpoints, numbers): (Vec<EndpointAddress>, Vec<MxNumber>) =
+            self.numbers.iter().filter(|(at, _)| at.domain == domain).unzip();
+        for at in endpoints {
             self.close(at);
         }
-        self.release_reserved(domain);
+        self.reserved.retain(|_, kept| *kept != domain);
+        numbers
     }
 
     fn is_free(&self, number: MxNumber, domain: DomainId) -> bool {
@@ -192,13 +203,13 @@ mod tests {
     use super::*;
     use isthmus_layout::ids::{EndpointIndex, NicId};
 
-    fn boards(endpoints: &[u32]) -> Mx {
+    fn boards(endpoints: &[u32]) -> EndpointNumbers {
         let board = |(at, endpoints): (usize, &u32)| MxBoardEntry {
             nic: NicId::new(0x0200_0000_0000 + at as u64).unwrap(),
             name: format!("host:{at}"),
             endpoints: *endpoints,
         };
-        Mx::new(endpoints.iter().enumerate().map(board).collect())
+        EndpointNumbers::new(endpoints.iter().enumerate().map(board).collect())
     }
 
     fn at(domain: u32, endpoint: u8) -> EndpointAddress {
@@ -241,10 +252,17 @@ mod tests {
         assert_eq!(mx.open(None, None, 0, at(3, 0)), Ok(number(0, 2)));
         assert_eq!(mx.open(None, Some(0), 0, at(4, 0)), Err(Reason::MxEndpointTaken));
         assert_eq!(mx.open(None, Some(0), 0, at(1, 0)), Ok(number(0, 0)));
-        mx.release_reserved(lost);
+        mx.remove_domain(lost);
         assert_eq!(mx.open(None, Some(1), 0, at(4, 0)), Ok(number(0, 1)));
         mx.close(at(1, 0));
         assert_eq!(mx.open(None, Some(0), 0, at(5, 0)), Ok(number(0, 0)), "kept for the first claim only");
+    }
+
+    #[test]
+    fn parses_the_text_of_a_number() {
+        assert_eq!(number(1, 20).to_string(), "1 20");
+        assert_eq!(MxNumber::parse("1 20"), Some(number(1, 20)));
+        assert!(["", "1", "1 ", "1 2 3", "a 1"].into_iter().all(|text| MxNumber::parse(text).is_none()));
     }
 
     #[test]

@@ -17,23 +17,18 @@ const HEADER_BYTES: u32 = 14;
 
 /// The boards, as the control plane and the data plane need them.
 #[derive(Debug, Default)]
-pub(crate) struct OpenedBoards {
+pub(super) struct OpenedBoards {
     /// All boards, by number.
-    pub(crate) boards: Vec<MxBoardEntry>,
+    pub(super) boards: Vec<MxBoardEntry>,
     /// The boards with links, for the data plane.
-    pub(crate) linked: Vec<NewMxBoard>,
+    pub(super) linked: Vec<NewMxBoard>,
     /// The published state of each board, by number; `None` for boards without links.
-    pub(crate) views: Vec<Option<Arc<Mutex<MxView>>>>,
+    pub(super) views: Vec<Option<Arc<Mutex<MxView>>>>,
 }
 
 impl OpenedBoards {
-    /// Returns whether any board has links.
-    pub(crate) fn any_has_links(&self) -> bool {
-        self.views.iter().any(Option::is_some)
-    }
-
     /// Logs the boards and the state of their links.
-    pub(crate) fn log(&self) {
+    pub(super) fn log(&self) {
         for (number, board) in self.boards.iter().enumerate() {
             tracing::info!(board = number, nic = %board.nic, name = %board.name, "MX board");
             let Some(view) = self.views.get(number).and_then(Option::as_ref) else { continue };
@@ -44,8 +39,14 @@ impl OpenedBoards {
     }
 }
 
+/// True if a board has an AF_XDP link.
+pub(super) fn has_xdp_links(plans: &[MxBoardPlan]) -> bool {
+    let mut links = plans.iter().filter_map(|plan| plan.network.as_ref()).flat_map(|network| &network.links);
+    links.any(|link| matches!(link.carrier, Carrier::Xdp { .. }))
+}
+
 /// Opens the links of all boards. An error names the key of the configuration and the cause.
-pub(crate) fn open(plans: &[MxBoardPlan]) -> Result<OpenedBoards, String> {
+pub(super) fn open(plans: &[MxBoardPlan]) -> Result<OpenedBoards, String> {
     let address_of = |_, interface: &str| isthmus_link::interface(interface).map(|interface| interface.nic);
     let boards = MxBoardPlan::resolve_addresses(plans, address_of)?;
     let mut opened = OpenedBoards { views: vec![None; boards.len()], ..OpenedBoards::default() };
@@ -206,7 +207,7 @@ fn host(peer: &UdpPeer, local: SocketAddr) -> Result<SocketAddr, String> {
 }
 
 /// Returns two random numbers.
-pub(crate) fn random_u32s() -> std::io::Result<[u32; 2]> {
+pub(super) fn random_u32s() -> std::io::Result<[u32; 2]> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     let [a, b, c, d, e, f, g, h] = bytes;
@@ -215,6 +216,8 @@ pub(crate) fn random_u32s() -> std::io::Result<[u32; 2]> {
 
 #[cfg(test)]
 mod tests {
+    use isthmus_config::{ConfigFile, Inputs, MxHost, Role, load};
+
     use super::*;
 
     #[test]
@@ -224,5 +227,19 @@ mod tests {
         assert_eq!(of_the_kernel, "mx.board[1].links[2]: eth0: opening a packet socket needs CAP_NET_RAW");
         let with_address = link_error(0, 0, &carrier, "there is no interface eth0");
         assert_eq!(with_address, "mx.board[0].links[0]: there is no interface eth0");
+    }
+
+    #[test]
+    fn tells_xdp_links_from_others() {
+        let has_xdp = |links: &str| {
+            let bytes = format!("[[mx.board]]\nlinks = [{links}]\n").into_bytes();
+            let file = ConfigFile::Given { path: "test.toml".into(), bytes };
+            let config = load(&Inputs { file, ..Inputs::bare(Role::System) }).unwrap().config;
+            has_xdp_links(&config.mx.plans(&MxHost { name: "node7".to_owned(), id: [7; 32] }).unwrap())
+        };
+        assert!(!has_xdp(""));
+        assert!(!has_xdp("{ interface = 'eth0' }"));
+        assert!(!has_xdp("{ udp = '10.0.0.1', peers = ['10.0.0.2'] }"));
+        assert!(has_xdp("{ interface = 'eth0' }, { interface = 'eth1', kind = 'xdp' }"));
     }
 }

@@ -8,7 +8,7 @@ use isthmus_config::MxHost;
 const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
 /// Returns the identity of this host. Without a machine ID, `fallback` is the identifier.
-pub(crate) fn identity(fallback: [u8; 32]) -> MxHost {
+pub(super) fn identity(fallback: [u8; 32]) -> MxHost {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     MxHost { name, id: machine_id(&MACHINE_IDS.map(Path::new)).unwrap_or(fallback) }
 }

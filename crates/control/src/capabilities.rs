@@ -1,0 +1,73 @@
+//! The capabilities of the daemon. Each has its state, its requests and its reports in a folder of its own name. The common code calls all
+//! four of them here.
+
+use isthmus_config::Config;
+use isthmus_layout::ids::{DomainId, EndpointAddress};
+use isthmus_service::Command;
+use prometheus_client::registry::Registry;
+
+use crate::broker::Broker;
+use crate::mx::Mx;
+use crate::overlay::Overlay;
+use crate::sockets::Sockets;
+use crate::tickets::Tickets;
+use crate::verbs::Verbs;
+
+/// The state of all capabilities.
+#[derive(Debug, Default)]
+pub struct Capabilities {
+    /// MX.
+    pub mx: Mx,
+    /// Sockets.
+    pub sockets: Sockets,
+    /// Verbs.
+    pub verbs: Verbs,
+    /// The overlay.
+    pub overlay: Overlay,
+}
+
+impl Capabilities {
+    /// Opens everything that needs a privilege, and restores the claims of domains that may resume. An error names the setting and the cause.
+    pub(crate) fn open(config: &Config, tickets: &Tickets) -> Result<Self, String> {
+        Ok(Self { mx: Mx::open(config, tickets)?, ..Self::default() })
+    }
+
+    /// True if an AF_XDP link is open. Such a link needs privileges again later.
+    pub(crate) fn has_xdp_links(&self) -> bool {
+        self.mx.has_xdp_links()
+    }
+
+    /// True if messages from other hosts can arrive.
+    pub(crate) fn has_links(&self) -> bool {
+        self.mx.has_links()
+    }
+
+    /// Returns the commands that the workers carry out first.
+    pub(crate) fn first_commands(&mut self) -> impl Iterator<Item = Command> {
+        self.mx.first_commands()
+    }
+
+    /// Releases the state of a domain that has left, or that will not resume.
+    pub(crate) fn left(broker: &mut Broker, domain: DomainId) {
+        Mx::left(broker, domain);
+        Sockets::left(broker, domain);
+        Verbs::left(broker, domain);
+        Overlay::left(broker, domain);
+    }
+
+    /// Releases the state of an endpoint that was closed.
+    pub(crate) fn endpoint_closed(broker: &mut Broker, at: EndpointAddress) {
+        Mx::endpoint_closed(broker, at);
+        Sockets::endpoint_closed(broker, at);
+        Verbs::endpoint_closed(broker, at);
+        Overlay::endpoint_closed(broker, at);
+    }
+
+    /// Adds the metrics of all capabilities.
+    pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
+        Mx::metrics(broker, registry);
+        Sockets::metrics(broker, registry);
+        Verbs::metrics(broker, registry);
+        Overlay::metrics(broker, registry);
+    }
+}

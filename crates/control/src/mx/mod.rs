@@ -1,0 +1,83 @@
+//! MX in the control plane: boards, the endpoint numbers on them, and connects to boards of other hosts.
+//!
+//! ```text
+//!   Broker ── request, left, endpoint_closed, event ──► Mx
+//!                                                       ├── EndpointNumbers   boards, claims of their numbers
+//!                                                       ├── RemoteAddresses   the boards and numbers of remote peers
+//!                                                       └── PendingRequests   connects without a reply
+//! ```
+
+mod capture;
+mod host;
+mod metrics;
+mod network;
+mod numbers;
+mod remote;
+mod report;
+mod requests;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex};
+
+use isthmus_config::Config;
+use isthmus_layout::Capability;
+use isthmus_service::{Command, MxCommand, MxView, NewMxBoard};
+
+use crate::broker::PendingRequests;
+use crate::tickets::Tickets;
+use network::OpenedBoards;
+use numbers::{EndpointNumbers, MxNumber};
+use remote::{Connect, RemoteAddresses};
+
+/// The state of MX.
+#[derive(Debug, Default)]
+pub struct Mx {
+    numbers: EndpointNumbers,
+    numbers_per_owner_max: usize,
+    /// Boards with links that no worker polls yet.
+    linked: Vec<NewMxBoard>,
+    /// The visible state of each board; none for boards without links.
+    views: Vec<Option<Arc<Mutex<MxView>>>>,
+    has_xdp_links: bool,
+    remote: RemoteAddresses,
+    connects: PendingRequests<Connect>,
+}
+
+impl Mx {
+    /// Opens the boards with their links, and reserves the numbers of domains that may resume.
+    pub(crate) fn open(config: &Config, tickets: &Tickets) -> Result<Self, String> {
+        let plans = config.mx.plans(&host::identity(tickets.host_id()))?;
+        let opened = network::open(&plans)?;
+        opened.log();
+        let OpenedBoards { boards, linked, views } = opened;
+        let mut numbers = EndpointNumbers::new(boards);
+        for (item, domain) in tickets.claims(Capability::Mx) {
+            if let Some(number) = MxNumber::parse(item) {
+                numbers.reserve(number, domain);
+            }
+        }
+        let numbers_per_owner_max = config.limits.mx_endpoints_per_user_max.get() as usize;
+        let has_xdp_links = network::has_xdp_links(&plans);
+        Ok(Self { numbers, numbers_per_owner_max, linked, views, has_xdp_links, ..Self::default() })
+    }
+
+    /// True if an AF_XDP link is open. Such a link needs privileges again later.
+    pub(crate) fn has_xdp_links(&self) -> bool {
+        self.has_xdp_links
+    }
+
+    /// True if a board has links to other hosts.
+    pub(crate) fn has_links(&self) -> bool {
+        self.views.iter().any(Option::is_some)
+    }
+
+    /// Returns the commands with which the workers begin to poll the boards.
+    pub(crate) fn first_commands(&mut self) -> impl Iterator<Item = Command> {
+        self.linked.drain(..).map(|board| Command::Mx(MxCommand::AddBoard(Box::new(board))))
+    }
+
+    fn board_has_links(&self, board: u32) -> bool {
+        self.views.get(board as usize).is_some_and(Option::is_some)
+    }
+}

@@ -1,0 +1,123 @@
+//! Boards of other hosts: connects to them, and the addresses of remote peers.
+//!
+//! The data plane finds the endpoints and assigns the numbers of remote peers. The addresses are kept here, to answer requests.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use isthmus_layout::control::RequestSerial;
+use isthmus_layout::ids::{DomainId, EndpointIndex, NicId};
+use isthmus_layout::mx::{MxConnect, MxFound};
+use isthmus_layout::reason::Reason;
+use isthmus_service::{Command, Event, MxBoardNumber, MxCommand, NewMxConnect};
+
+use super::requests::describe;
+use super::{Mx, MxNumber};
+use crate::broker::{Broker, ControlSessionId, PendingRequest, Refusal};
+
+/// The number of remote peers that are remembered after they are gone.
+const DEPARTED_MAX: usize = 4096;
+
+/// A connect to another host, in addition to what every pending request has.
+#[derive(Debug)]
+pub(super) struct Connect {
+    /// The local MX endpoint number that connects.
+    pub(super) own_number: MxNumber,
+    pub(super) target: MxConnect,
+}
+
+/// The boards and endpoint numbers of remote peers.
+#[derive(Debug, Default)]
+pub(super) struct RemoteAddresses {
+    known: BTreeMap<DomainId, (NicId, u8)>,
+    departed: VecDeque<(DomainId, NicId, u8)>,
+}
+
+impl RemoteAddresses {
+    /// Returns the address of a remote peer, also if it left recently.
+    pub(super) fn address_of(&self, remote_peer: DomainId) -> Result<(NicId, u8), Reason> {
+        let left = || {
+            self.departed.iter().rev().find(|(left, ..)| *left == remote_peer).map(|&(_, nic, number)| (nic, number))
+        };
+        self.known.get(&remote_peer).copied().or_else(left).ok_or(Reason::MxNumberMissing)
+    }
+
+    /// Notes that a remote peer is gone. Its address is remembered for a while.
+    pub(super) fn depart(&mut self, remote_peer: DomainId) {
+        let Some((nic, number)) = self.known.remove(&remote_peer) else { return };
+        if self.departed.len() == DEPARTED_MAX {
+            self.departed.pop_front();
+        }
+        self.departed.push_back((remote_peer, nic, number));
+    }
+}
+
+impl Mx {
+    /// Connects a domain to a board of another host. The reply is sent later.
+    pub(super) fn connect_remote(
+        broker: &mut Broker,
+        session: ControlSessionId,
+        serial: Option<RequestSerial>,
+        domain: DomainId,
+        target: &MxConnect,
+    ) -> Result<(), Refusal> {
+        let mx = &mut broker.capabilities.mx;
+        let refused = |reason: Reason| Refusal::new(reason, format!("{}: {}", reason.summary(), describe(target)));
+        let nic = NicId::new(target.nic).ok_or_else(|| refused(Reason::MxNicUnknown))?;
+        let mut own_numbers = mx.numbers.claims().filter(|(_, claim)| claim.at.domain == domain);
+        let own_number = own_numbers.find(|(number, _)| mx.board_has_links(number.board)).map(|(number, _)| number);
+        // The board's worker decides whether the remote board is known, because the view here may be old.
+        let own_number = own_number
+            .ok_or_else(|| refused(if mx.is_known(nic) { Reason::MxNumberMissing } else { Reason::MxNicUnknown }))?;
+        let number = u8::try_from(target.endpoint).map_err(|_| refused(Reason::MxEndpointOutOfRange))?;
+        let owner = broker.directory.get(domain).ok_or(Reason::NoSuchDomain)?.owner;
+        let details = Connect { own_number, target: target.clone() };
+        let pending = PendingRequest { domain, owner, session, serial, details };
+        let request = mx.connects.insert(pending).map_err(|full| {
+            let text = format!("{} connects{} to other hosts are without an answer", full.max, full.scope);
+            Refusal::new(Reason::TooManyRequests, format!("{text}: {}", describe(target)))
+        })?;
+        let (board, endpoint) = (MxBoardNumber(own_number.board), own_number.endpoint as u8);
+        let connect = NewMxConnect { request, board, endpoint, nic, number, key: target.key };
+        broker.workers.send(Command::Mx(MxCommand::Connect(connect)));
+        Ok(())
+    }
+
+    /// Handles an event of the data plane about other hosts.
+    pub(crate) fn event(broker: &mut Broker, event: &Event) {
+        match *event {
+            Event::RemoteConnected { request, outcome } => Self::connected(broker, request, outcome),
+            Event::RemoteAdded { remote_peer, domain, nic, number } => {
+                broker.remote_peers.insert(remote_peer, domain);
+                broker.capabilities.mx.remote.known.insert(remote_peer, (nic, number));
+            }
+            Event::RemoteRemoved { remote_peer, domain, reason } => {
+                broker.remote_peer_removed(remote_peer, domain, reason);
+                broker.capabilities.mx.remote.depart(remote_peer);
+            }
+            Event::Fault { .. } | Event::Removed { .. } | Event::Stopped { .. } => {}
+        }
+    }
+
+    fn connected(broker: &mut Broker, request: u64, outcome: Result<DomainId, Reason>) {
+        let Some(PendingRequest { session, serial, details, .. }) = broker.capabilities.mx.connects.remove(request)
+        else {
+            return;
+        };
+        match outcome {
+            Ok(domain) => {
+                let endpoint = EndpointIndex::new(0).expect("the first endpoint is one");
+                broker.send(session, serial, MxFound { domain, endpoint }.into(), Vec::new());
+            }
+            Err(reason) => {
+                let refusal = Refusal::new(reason, format!("{}: {}", reason.summary(), describe(&details.target)));
+                broker.refuse(session, serial, &refusal);
+            }
+        }
+    }
+
+    /// True if one of the local boards knows the board `nic`.
+    fn is_known(&self, nic: NicId) -> bool {
+        let views = self.views.iter().flatten().filter_map(|view| view.lock().ok());
+        views.into_iter().any(|view| view.peers.iter().any(|peer| peer.nic == nic && !peer.forgotten))
+    }
+}

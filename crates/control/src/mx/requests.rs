@@ -1,0 +1,173 @@
+//! Requests about MX endpoint numbers. MX messages do not pass here: endpoints that are connected send plain messages.
+
+use isthmus_layout::Capability;
+use isthmus_layout::control::{Refused, RequestSerial, Text};
+use isthmus_layout::ids::{DomainId, EndpointAddress, NicId};
+use isthmus_layout::mx::{MxConnect, MxFound, MxOpen, MxOpened, MxResolve, MxResolved, MxToClient, MxToDaemon};
+use isthmus_layout::reason::Reason;
+use isthmus_mx::wire::SessionId as MxSession;
+use isthmus_service::{Command, MxBoardNumber, MxCommand, NewMxEndpoint};
+
+use super::{Mx, MxNumber, network};
+use crate::broker::{Broker, ControlSessionId, Refusal};
+use crate::directory::Directory;
+
+impl Mx {
+    /// Handles a request of a domain.
+    pub(crate) fn request(
+        broker: &mut Broker,
+        session: ControlSessionId,
+        serial: Option<RequestSerial>,
+        domain: DomainId,
+        request: &MxToDaemon,
+    ) -> Result<(), Refusal> {
+        let reply: MxToClient = match request {
+            MxToDaemon::MxOpen(open) => Self::claim_number(broker, domain, open)?.into(),
+            MxToDaemon::MxConnect(connect) => match Self::connect(broker, session, serial, domain, connect)? {
+                Some(found) => found.into(),
+                None => return Ok(()),
+            },
+            MxToDaemon::MxResolve(resolve) => broker.capabilities.mx.resolve(resolve)?.into(),
+        };
+        broker.send(session, serial, reply.into(), Vec::new());
+        Ok(())
+    }
+
+    /// Releases the numbers of a domain that has left, or that will not resume.
+    pub(crate) fn left(broker: &mut Broker, domain: DomainId) {
+        for number in broker.capabilities.mx.numbers.remove_domain(domain) {
+            Self::unpublish(broker, number, domain);
+        }
+    }
+
+    /// Releases the number of an endpoint that was closed.
+    pub(crate) fn endpoint_closed(broker: &mut Broker, at: EndpointAddress) {
+        if let Some(number) = broker.capabilities.mx.numbers.close(at) {
+            broker.tickets.release_claim(Capability::Mx, &number.to_string());
+            Self::unpublish(broker, number, at.domain);
+        }
+    }
+
+    fn claim_number(broker: &mut Broker, domain: DomainId, open: &MxOpen) -> Result<MxOpened, Refusal> {
+        let MxOpen { board, endpoint, key, index: at } = *open;
+        let at = EndpointAddress { domain, endpoint: at };
+        let claimed = broker.capabilities.mx.claim(&broker.directory, board, endpoint, key, at);
+        let number = claimed.map_err(|reason| {
+            let any = |number: Option<u32>| number.map_or_else(|| "any".to_owned(), |number| number.to_string());
+            let target = format!("board {}, endpoint {}", any(board), any(endpoint));
+            match reason {
+                Reason::RequestInvalid => Refusal::new(reason, format!("{at} has an MX endpoint number already")),
+                reason => Refusal::new(reason, format!("{}: {target}", reason.summary())),
+            }
+        })?;
+        let nic = broker.capabilities.mx.numbers.board(number.board).expect("it was claimed there").nic;
+        broker.tickets.claim(Capability::Mx, &number.to_string(), domain);
+        Self::publish(broker, number, at, key)?;
+        tracing::debug!(%at, board = number.board, endpoint = number.endpoint, "has an MX endpoint number");
+        Ok(MxOpened { board: number.board, endpoint: number.endpoint, nic: nic.number() })
+    }
+
+    /// Claims a number for an open endpoint: see [`EndpointNumbers::open`](super::EndpointNumbers::open).
+    pub(super) fn claim(
+        &mut self,
+        directory: &Directory,
+        board: Option<u32>,
+        endpoint: Option<u32>,
+        key: u32,
+        at: EndpointAddress,
+    ) -> Result<MxNumber, Reason> {
+        let domain = directory.get(at.domain).ok_or(Reason::NoSuchDomain)?;
+        if !domain.endpoints.contains_key(&at.endpoint) {
+            return Err(Reason::EndpointClosed);
+        }
+        let is_of_owner = |domain_id| directory.get(domain_id).is_some_and(|other| other.owner == domain.owner);
+        let of_owner = self.numbers.claims().filter(|(_, claim)| is_of_owner(claim.at.domain)).count();
+        if of_owner >= self.numbers_per_owner_max {
+            return Err(Reason::MxUserEndpointsFull);
+        }
+        self.numbers.open(board, endpoint, key, at)
+    }
+
+    /// Connects to an MX endpoint number. None if the endpoint is on another host: the reply is sent later.
+    fn connect(
+        broker: &mut Broker,
+        session: ControlSessionId,
+        serial: Option<RequestSerial>,
+        domain: DomainId,
+        connect: &MxConnect,
+    ) -> Result<Option<MxFound>, Refusal> {
+        let MxConnect { nic, endpoint, key } = *connect;
+        let numbers = &broker.capabilities.mx.numbers;
+        if numbers.boards().iter().all(|board| board.nic.number() != nic) {
+            return Self::connect_remote(broker, session, serial, domain, connect).map(|()| None);
+        }
+        let refused = |reason: Reason| Refusal::new(reason, format!("{}: {}", reason.summary(), describe(connect)));
+        let found = numbers.connect(nic, endpoint, key).map_err(refused)?;
+        if found.domain != domain
+            && let Some((from, to)) = broker.identity(domain).zip(broker.identity(found.domain))
+        {
+            broker.policy.may_send(&from, &to).map_err(refused)?;
+        }
+        broker.directory.watch(domain, found.domain);
+        Ok(Some(MxFound { domain: found.domain, endpoint: found.endpoint }))
+    }
+
+    /// Returns the endpoint number of an endpoint. Any domain may ask for it, as for the names of domains.
+    fn resolve(&self, request: &MxResolve) -> Result<MxResolved, Refusal> {
+        let at = EndpointAddress { domain: request.domain, endpoint: request.endpoint };
+        let refused = |reason: Reason| Refusal::new(reason, format!("{}: {at}", reason.summary()));
+        if at.domain.is_remote() {
+            let (nic, number) = self.remote.address_of(at.domain).map_err(refused)?;
+            return Ok(MxResolved { nic: nic.number(), endpoint: number.into() });
+        }
+        let number = self.numbers.last_number_of(at).map_err(refused)?;
+        let nic = self.numbers.board(number.board).expect("it was claimed there").nic;
+        Ok(MxResolved { nic: nic.number(), endpoint: number.endpoint })
+    }
+
+    /// Makes an endpoint reachable: if the board of its number has links, other hosts can connect to it from now on.
+    fn publish(broker: &Broker, number: MxNumber, at: EndpointAddress, key: u32) -> Result<(), Refusal> {
+        if !broker.capabilities.mx.board_has_links(number.board) {
+            return Ok(());
+        }
+        let refused = |error| Refusal::new(Reason::OutOfMemory, format!("drawing random numbers: {error}"));
+        let [session, secret] = network::random_u32s().map_err(refused)?;
+        let ring_slab = broker.attachments.get(&at.domain).ok_or(Reason::NoSuchDomain)?.ring_slab;
+        broker.workers.send(Command::Mx(MxCommand::OpenEndpoint(Box::new(NewMxEndpoint {
+            board: MxBoardNumber(number.board),
+            number: number.endpoint as u8, // A board has at most 255.
+            domain: at.domain,
+            at: at.endpoint,
+            credit: ring_slab.bytes() / 4 * 3,
+            key,
+            session: MxSession(session & !1), // Never the one that stands for none.
+            secret,
+        }))));
+        Ok(())
+    }
+
+    /// Makes an endpoint unreachable, and refuses its pending connects.
+    fn unpublish(broker: &mut Broker, number: MxNumber, domain: DomainId) {
+        if !broker.capabilities.mx.board_has_links(number.board) {
+            return;
+        }
+        let (board, endpoint) = (MxBoardNumber(number.board), number.endpoint as u8);
+        broker.workers.send(Command::Mx(MxCommand::CloseEndpoint { board, endpoint }));
+        for remote_peer in broker.remote_peers.remove_of(domain) {
+            broker.capabilities.mx.remote.depart(remote_peer);
+        }
+        for closed in broker.capabilities.mx.connects.remove_if(|connect| connect.details.own_number == number) {
+            let text = format!("the endpoint that connects was closed: {}", describe(&closed.details.target));
+            let refused = Refused { reason: Reason::MxNumberMissing, text: Text::clip(&text) };
+            broker.send(closed.session, closed.serial, refused.into(), Vec::new());
+        }
+    }
+}
+
+/// Describes the target of a connect, for people.
+pub(super) fn describe(target: &MxConnect) -> String {
+    match NicId::new(target.nic) {
+        Some(nic) => format!("{nic}, endpoint {}", target.endpoint),
+        None => format!("{:#x}, endpoint {}", target.nic, target.endpoint),
+    }
+}
