@@ -1,17 +1,16 @@
-//! The variables a program that links the library is configured by, in one table.
+//! The environment variables of a program that links the library, in one table.
 //!
-//! Nothing here reads a variable: who does takes its name from here, so that `isthmus environment list` can show every
-//! variable there is. Variables of the daemon (`ISTHMUS_DAEMON_…`, one for each key of its file) are in
-//! `isthmus_config`.
+//! This module reads no variable. The code that does takes the name from here, so that `isthmus environment list` can show every variable.
+//! The variables of the daemon (`ISTHMUS_DAEMON_…`, one for each key of its file) are in `isthmus_config`.
 
 /// A variable of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// `ISTHMUS_…`.
+    /// The name: `ISTHMUS_…`.
     pub name: &'static str,
-    /// What holds when it is not set, as it would be written; words in angle brackets stand for what they say.
+    /// The default value, as a user would write it. Angle brackets contain a description of a value.
     pub default: &'static str,
-    /// What it does.
+    /// The effect of the variable.
     pub effect: &'static str,
 }
 
@@ -23,7 +22,7 @@ pub const SOCKET: Variable = Variable {
              $XDG_RUNTIME_DIR/isthmus/isthmus.sock, then /tmp/isthmus-<uid>/isthmus.sock",
 };
 
-/// Whether the library starts a daemon.
+/// Enables the start of a daemon by the library.
 pub const AUTOSTART: Variable = Variable {
     name: "ISTHMUS_AUTOSTART",
     default: "1",
@@ -34,7 +33,7 @@ pub const AUTOSTART: Variable = Variable {
 pub const DOMAIN: Variable =
     Variable { name: "ISTHMUS_DOMAIN", default: "<program>-<pid>", effect: "the name this program takes as a domain" };
 
-/// How the library waits.
+/// The mode in which the library waits.
 pub const WAIT: Variable = Variable {
     name: "ISTHMUS_WAIT",
     default: "adaptive",
@@ -42,7 +41,7 @@ pub const WAIT: Variable = Variable {
              sleep sleeps at once",
 };
 
-/// How long the library spins.
+/// The time that the library spins.
 pub const SPIN_US: Variable = Variable {
     name: "ISTHMUS_SPIN_US",
     default: "50",
@@ -57,12 +56,12 @@ pub const RCACHE: Variable = Variable {
              once: 1 yes, 0 never; in guests only where 1 is set",
 };
 
-/// Whether channels are used.
+/// Enables channels.
 pub const CHANNELS: Variable = Variable {
     name: "ISTHMUS_CHANNELS",
     default: "1",
     effect: "whether messages to domains of the same host go through channels: 1 yes, 0 always through the daemon",
 };
 
-/// All of them.
+/// All variables.
 pub const VARIABLES: &[Variable] = &[SOCKET, AUTOSTART, DOMAIN, WAIT, SPIN_US, RCACHE, CHANNELS];

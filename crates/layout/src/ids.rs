@@ -1,18 +1,18 @@
-//! Numbers that name things. Each is a type of its own, so that two of them never change places in an argument list.
+//! Numbers that identify objects. Each has a type of its own, so that two of them cannot be confused in an argument list.
 
 use core::fmt;
 use core::num::NonZeroU32;
 
-/// A domain attached to a daemon: a process, a container, a guest. The daemon hands the numbers out and never hands one
-/// out twice in its lifetime; zero is no domain, so that zeroed memory names no domain.
+/// The number of a domain: a program attached to a daemon. The daemon assigns the numbers and never uses one twice in its lifetime. Zero is
+/// no domain, so that zeroed memory names no domain.
 ///
-/// A remote peer has a number too, as long as a domain here talks to it: one of the upper half, known to that domain and
-/// the daemon. It is reached by the daemon path alone.
+/// A remote peer also has a number, in the upper half, while a local domain communicates with it. Only that domain and the daemon know the
+/// number. Messages to a remote peer take the daemon path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DomainId(NonZeroU32);
 
 impl DomainId {
-    /// None for zero.
+    /// Returns the domain with this number. None for zero.
     pub const fn new(number: u32) -> Option<Self> {
         match NonZeroU32::new(number) {
             Some(number) => Some(Self(number)),
@@ -20,20 +20,20 @@ impl DomainId {
         }
     }
 
-    /// Number `count` of those for other hosts' endpoints. None where there are no more.
+    /// Returns remote peer `count`. None if there are no more numbers.
     pub const fn remote(count: u32) -> Option<Self> {
         if count < Self::REMOTE { Self::new(Self::REMOTE | count) } else { None }
     }
 
-    /// The first number that stands for a remote peer.
+    /// The first number of a remote peer.
     const REMOTE: u32 = 1 << 31;
 
-    /// Whether it stands for a remote peer.
+    /// Returns true for a remote peer.
     pub const fn is_remote(self) -> bool {
         self.0.get() >= Self::REMOTE
     }
 
-    /// The number as it stands on the wire and in shared memory.
+    /// Returns the number, as on the wire and in shared memory.
     pub const fn number(self) -> u32 {
         self.0.get()
     }
@@ -48,17 +48,17 @@ impl fmt::Display for DomainId {
     }
 }
 
-/// One of a domain's endpoints, below [`limits::ENDPOINTS_MAX`](crate::limits::ENDPOINTS_MAX).
+/// The index of an endpoint of a domain, below [`limits::ENDPOINTS_MAX`](crate::limits::ENDPOINTS_MAX).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointIndex(u8);
 
 impl EndpointIndex {
-    /// None where the number is at or above the limit.
+    /// Returns the index with this number. None at or above the limit.
     pub const fn new(number: u8) -> Option<Self> {
         if number < crate::limits::ENDPOINTS_MAX { Some(Self(number)) } else { None }
     }
 
-    /// The number as it stands on the wire and in shared memory.
+    /// Returns the number, as on the wire and in shared memory.
     pub const fn number(self) -> u8 {
         self.0
     }
@@ -70,12 +70,12 @@ impl fmt::Display for EndpointIndex {
     }
 }
 
-/// Where a message can be sent: an endpoint of a domain.
+/// The address of a message: an endpoint of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointAddress {
     /// The domain that opened the endpoint.
     pub domain: DomainId,
-    /// Which of its endpoints.
+    /// The index of the endpoint in its domain.
     pub endpoint: EndpointIndex,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for EndpointAddress {
     }
 }
 
-/// A channel between two domains, unique for as long as its daemon and the daemons before it on the same host remember.
+/// The number of a channel between two domains. It is unique among this daemon and the previous daemons of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId(pub u64);
 
@@ -95,7 +95,7 @@ impl fmt::Display for ChannelId {
     }
 }
 
-/// Memory that its owner offers to one peer. Chosen by the owner, never used twice by the same domain.
+/// The number of memory that a domain grants to a peer. The domain chooses the number, and never uses it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionId(pub u64);
 
@@ -105,28 +105,28 @@ impl fmt::Display for RegionId {
     }
 }
 
-/// The address of an MX board: six octets as of a network card, in the lower 48 bits, the first in bits 47 to 40.
+/// The address of a real or virtual network card: six octets in the lower 48 bits, the first in bits 47 to 40.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NicId(u64);
 
 impl NicId {
-    /// None where the number has more than 48 bits.
+    /// Returns the address with this number. None for more than 48 bits.
     pub const fn new(number: u64) -> Option<Self> {
         if number >> 48 == 0 { Some(Self(number)) } else { None }
     }
 
-    /// Of six octets, as they stand in a frame.
+    /// Returns the address of six octets, in the order of a frame.
     pub const fn from_octets([a, b, c, d, e, f]: [u8; 6]) -> Self {
         Self(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
     }
 
-    /// The number as it stands in control messages and in the interface of MX.
+    /// Returns the number, as in control messages.
     pub const fn number(self) -> u64 {
         self.0
     }
 }
 
-/// As of a network card: `00:11:22:33:44:55`.
+/// The usual form: `00:11:22:33:44:55`.
 impl fmt::Display for NicId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [_, _, a, b, c, d, e, g] = self.0.to_be_bytes();

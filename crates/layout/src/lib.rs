@@ -1,21 +1,21 @@
-//! What two domains agree on: names, limits, and every byte that lies in shared memory or crosses the control socket.
+//! The agreement between two domains: names, limits, and every byte in shared memory and on the control socket.
 //!
 //! ```text
-//!   capability ─── what the daemon is used for, and the numbers that belong to each use
-//!   ids, span ──── numbers that cannot be mixed up, places that are known to lie inside
-//!   limits ─────── every maximum, and the assertions that tie them together
+//!   capability ─── the capabilities of the daemon, and the numbers that belong to each
+//!   ids, span ──── numbers that cannot be confused, ranges that are known to lie inside
+//!   limits ─────── every maximum, and the assertions about them
 //!   channel ────── the memory of a channel: head page, two rings of cells, two slabs
-//!   arena ──────── the file with memory that peers read and write by themselves
-//!   record ─────── what the cells of a ring carry
-//!   ready_map ──── the page where a receiver sees which of its peers are active
-//!   proxy ──────── a guest's window, and the protocol between its daemon and the host's
+//!   arena ──────── the file with memory that peers read and write directly
+//!   record ─────── the records in the cells of a ring
+//!   ready_map ──── the page that shows a receiver which peers are active
+//!   proxy ──────── a guest's window, and the protocol between the guest daemon and the host daemon
 //!   control ────── messages between a library and its daemon
 //!   mx ─────────── the messages and limits of MX
-//!   environment ── the variables that the library looks at
-//!   reason ─────── why something was refused, took the slower path, or was ended
+//!   environment ── the variables that the library reads
+//!   reason ─────── the reasons for refusals, slower paths, faults and ends
 //! ```
 //!
-//! Nothing here touches memory that another domain can write: that is `isthmus-shm`. Nothing here does I/O.
+//! This crate does no I/O, and accesses no memory that another domain can write: that is `isthmus-shm`.
 #![no_std]
 #![forbid(unsafe_code)]
 

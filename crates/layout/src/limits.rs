@@ -1,95 +1,95 @@
 //! Every maximum of the system, and how they depend on one another.
 
-/// Endpoints that one domain may have open.
+/// The maximum number of open endpoints of one domain.
 pub const ENDPOINTS_MAX: u8 = 32;
 
-/// Bytes of a name: a domain's or an endpoint's label.
+/// The maximum length in bytes of a name: of a domain, or of an endpoint's label.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// Bytes of a cache line on the machines we run on; also the size of a cell.
+/// The number of bytes of a cache line on the supported machines.
 pub const CACHE_LINE_BYTES: u32 = 64;
 
-/// Processors fetch lines in pairs, so what two sides write lies this far apart.
+/// The distance in bytes between words that two sides write. Processors fetch cache lines in pairs.
 pub const DESTRUCTIVE_INTERFERENCE_BYTES: u32 = 128;
 
-/// Bytes of a page as channel memory counts them. On machines with larger pages a channel's parts still lie on multiples of it.
+/// The number of bytes of a page in channel memory. On machines with larger pages, the parts of a channel still begin at multiples of it.
 pub const PAGE_BYTES: u32 = 4096;
 
-/// Bytes of a ring's cell. Two share a line: where short messages follow each other closely, a line that crosses between two
-/// processors carries two of them.
+/// The number of bytes of a ring's cell. Two cells share a cache line, so that one transfer between two processors carries two short
+/// messages.
 #[cfg(not(loom))]
 pub const CELL_BYTES: u32 = CACHE_LINE_BYTES / 2;
-/// Of the models: so long that a record takes as few cells as a short ring has room for.
+/// The number of bytes of a cell in the models, where rings are short and a record has to take few cells.
 #[cfg(loom)]
 pub const CELL_BYTES: u32 = CACHE_LINE_BYTES;
 
-/// Cells of a channel's ring, one direction. 256 cells are two pages: with the head page and the other ring
-/// an idle channel costs five pages, 20 KiB.
+/// The number of cells of a ring, one direction of a channel. 256 cells are two pages. With the head page and the other ring, an idle
+/// channel takes five pages, 20 KiB.
 #[cfg(not(loom))]
 pub const RING_CELLS: u32 = 256;
-/// Of the models: loom tries every order of every access, so a ring is filled, wrapped and blocked in as few as can be.
+/// The number of cells of a ring in the models. loom tries every order of every access, so a ring has to fill and wrap after few of them.
 #[cfg(loom)]
 pub const RING_CELLS: u32 = 8;
 
-/// Cells of a ring that its sender keeps for the last record that it sends there, so that it can say that it leaves whatever the
-/// receiver has not taken.
+/// The number of cells of a ring that the sender reserves for its last record, so that it can send this record even if the receiver has
+/// taken nothing.
 #[cfg(not(loom))]
 pub const FINAL_RECORD_CELLS: u32 = 1;
-/// Of the models: a short ring has none to spare.
+/// The number of reserved cells in the models. A short ring cannot spare one.
 #[cfg(loom)]
 pub const FINAL_RECORD_CELLS: u32 = 0;
 
-/// Cells that one record may take.
+/// The maximum number of cells of one record.
 #[cfg(not(loom))]
 pub const RECORD_CELLS_MAX: u32 = 6;
-/// Of the models.
+/// The maximum number of cells of one record in the models.
 #[cfg(loom)]
 pub const RECORD_CELLS_MAX: u32 = 4;
 
-/// Message bytes that travel in the record itself, beside its descriptor.
+/// The maximum number of message bytes in the record itself, beside its descriptor.
 pub const INLINE_BYTES_MAX: usize = 128;
 
-/// Message bytes up to which a message travels through the slab whatever its buffer; above, mapped pages are used where they can be.
+/// The number of message bytes up to which a message always travels through the slab. Longer messages use mapped pages if possible.
 pub const SLAB_MESSAGE_BYTES_MAX: u64 = 32 << 10;
 
-/// Bytes of a slab, one direction: smallest, default, and largest.
+/// The minimum size of a slab in bytes; a channel has one slab for each direction.
 pub const SLAB_BYTES_MIN: u32 = 64 << 10;
-/// See [`SLAB_BYTES_MIN`].
+/// The default size of a slab in bytes.
 pub const SLAB_BYTES_DEFAULT: u32 = 256 << 10;
-/// See [`SLAB_BYTES_MIN`].
+/// The maximum size of a slab in bytes.
 pub const SLAB_BYTES_MAX: u32 = 4 << 20;
 
-/// Bytes of one message, an end of the plausible rather than of memory: lengths above are refused before anything is sized by them.
+/// The maximum number of bytes of one message, as a plausibility check. A larger length is refused before anything is allocated for it.
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 40;
 
-/// Bits of a receiver's ready map, so channels that one domain may receive on from peers of one owner.
+/// The number of bits of a ready map. It limits the channels on which one domain receives from peers of one owner.
 pub const READY_MAP_BITS: u32 = 4096;
 
-/// Ready maps of one receiver: different owners among its peers that may write to it directly. Further peers take the daemon path.
+/// The maximum number of ready maps of one receiver, one for each owner among its peers. Messages of further peers take the daemon path.
 pub const READY_MAPS_MAX: usize = 16;
 
-/// Domains attached to one daemon.
+/// The maximum number of domains that are attached to one daemon.
 pub const DOMAINS_MAX: usize = 4096;
 
-/// Bytes of one control message.
+/// The maximum number of bytes of one control message.
 pub const CONTROL_BYTES_MAX: usize = 16 << 10;
 
-/// File descriptors that travel with one control message.
+/// The maximum number of file descriptors of one control message.
 pub const CONTROL_FDS_MAX: usize = 8;
 
-/// Message bytes that a domain may have under way to one peer on the daemon path: what the daemon holds at most for the pair.
+/// The maximum number of message bytes in flight from a domain to one peer on the daemon path. The daemon holds no more for the pair.
 pub const DAEMON_PATH_CREDIT_BYTES: u32 = 64 << 10;
 
-/// Message bytes in one record of the daemon path.
+/// The maximum number of message bytes in one record of the daemon path.
 pub const DAEMON_PATH_FRAGMENT_BYTES_MAX: u32 = 8 << 10;
 
-/// What any record costs on the daemon path, beside its message bytes.
+/// The cost of a record on the daemon path in bytes of credit, in addition to its message bytes.
 pub const DAEMON_PATH_RECORD_COST: u32 = 128;
 
-/// How often a channel is asked for before the daemon path is kept.
+/// The maximum number of requests for a channel. After them, messages stay on the daemon path.
 pub const CHANNEL_ATTEMPTS_MAX: u32 = 3;
 
-/// Regions of one peer that a receiver keeps mapped.
+/// The maximum number of regions of one peer that a receiver keeps mapped.
 pub const PEER_REGIONS_MAX: usize = 64;
 
 const _: () = assert!(RING_CELLS.is_power_of_two() && RECORD_CELLS_MAX < RING_CELLS);

@@ -1,25 +1,25 @@
-//! Why something was refused, took the slower path, broke, or came to an end: one table, and everything that names a reason
-//! (the enum, control messages, logs, JSON, metric labels, `docs/operate/reasons.md`) comes from it.
+//! The reasons for refusals, slower paths, faults and ends, in one table. Everything that names a reason comes from it: the enum, control
+//! messages, logs, JSON, metric labels, `docs/operate/reasons.md`.
 //!
-//! A code is never used for something else and never taken out; none of them means "unknown". The reasons stand in `reason/table.rs`.
+//! A code keeps its meaning and is never removed. No code means "unknown". The table is `reason/table.rs`.
 
 use core::fmt;
 
-/// What kind of event a reason explains.
+/// The kind of event that a reason explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ReasonKind {
-    /// Something that was asked for is not done.
+    /// A request is not carried out.
     Refusal,
-    /// It is done, by a slower path.
+    /// A request is carried out by a slower path.
     Fallback,
-    /// Somebody broke the contract: what they shared is closed, and counted.
+    /// A peer violated the protocol. Its shared memory is closed, and the fault is counted.
     Fault,
-    /// Something that was there is over.
+    /// A connection, a channel or a domain has ended.
     Ended,
 }
 
 impl ReasonKind {
-    /// As it stands in JSON and in the documentation.
+    /// Returns the name, as in JSON and in the documentation.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Refusal => "refusal",
@@ -44,10 +44,10 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All of them, in the order of their codes.
+            /// All reasons, in the order of their codes.
             pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
 
-            /// None for a code that the table does not have.
+            /// Returns the reason with this code. None if the table does not have the code.
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
                     $( $code => Some(Self::$variant), )*
@@ -55,28 +55,28 @@ macro_rules! reasons {
                 }
             }
 
-            /// The identifier: in JSON, as metric label, and as anchor in the documentation.
+            /// Returns the identifier, as in JSON, metric labels, and anchors of the documentation.
             pub const fn name(self) -> &'static str {
                 match self {
                     $( Self::$variant => $name, )*
                 }
             }
 
-            /// What kind of event it explains.
+            /// Returns the kind of event that the reason explains.
             pub const fn kind(self) -> ReasonKind {
                 match self {
                     $( Self::$variant => ReasonKind::$kind, )*
                 }
             }
 
-            /// What happened, as part of a sentence.
+            /// Returns a description of the event, as part of a sentence.
             pub const fn summary(self) -> &'static str {
                 match self {
                     $( Self::$variant => $summary, )*
                 }
             }
 
-            /// What a person can do about it, as a sentence.
+            /// Returns the remedy, as a sentence.
             pub const fn remedy(self) -> &'static str {
                 match self {
                     $( Self::$variant => $remedy, )*
@@ -84,7 +84,7 @@ macro_rules! reasons {
             }
         }
 
-        /// Reasons that begin a group of the documentation, with the group's heading.
+        /// The reasons that begin a group of the documentation, with the heading of the group.
         #[cfg(test)]
         pub(super) const GROUPS: &[(u16, &str)] = &[$( $( ($code, $group), )? )*];
     };
@@ -94,12 +94,12 @@ mod table;
 pub use table::Reason;
 
 impl Reason {
-    /// The code, in control messages and in shared memory.
+    /// Returns the code, as in control messages and in shared memory.
     pub const fn code(self) -> u16 {
         self as u16
     }
 
-    /// The reason with this identifier.
+    /// Returns the reason with this identifier.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|reason| reason.name() == name)
     }

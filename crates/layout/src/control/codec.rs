@@ -1,7 +1,7 @@
-//! How values stand in a control message: little-endian, one after the other, no padding, nothing optional that is not marked.
+//! The encoding of values in control messages: little-endian, without padding. A mark precedes each optional value.
 //!
-//! A [`Field`] knows how to `emit` itself, how to `parse` itself out of a [`FieldReader`], and how the documentation names it.
-//! `parse` is the only way from bytes to values, so whoever holds a value need not check it again.
+//! A [`Field`] can `emit` itself, `parse` itself from a [`FieldReader`], and `describe` itself for the documentation. `parse` is the only
+//! way from bytes to values, so a value needs no further check.
 
 use alloc::format;
 use alloc::string::String;
@@ -9,45 +9,45 @@ use alloc::vec::Vec;
 
 use super::name::InvalidText;
 
-/// Bytes that a field takes on the wire.
+/// The number of bytes of a field on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Width {
-    /// At least.
+    /// The minimum.
     pub min: usize,
-    /// At most.
+    /// The maximum.
     pub max: usize,
 }
 
 impl Width {
-    /// Always the same.
+    /// Returns the width of a field that always has this number of bytes.
     pub const fn fixed(bytes: usize) -> Self {
         Self { min: bytes, max: bytes }
     }
 
-    /// This, and that after it.
+    /// Returns the width of this field followed by another one.
     pub const fn then(self, next: Self) -> Self {
         Self { min: self.min + next.min, max: self.max + next.max }
     }
 }
 
-/// A value that can stand in a control message.
+/// A value in a control message.
 pub trait Field: Sized {
-    /// Bytes it takes.
+    /// The number of bytes of the value.
     const WIDTH: Width;
 
-    /// As the documentation calls it.
+    /// Describes the type for the documentation.
     fn describe() -> String;
 
-    /// Appends it.
+    /// Appends the bytes of the value.
     fn emit(&self, out: &mut Vec<u8>);
 
-    /// Takes it from the front.
+    /// Parses the value from the next bytes.
     fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl>;
 }
 
-/// A field that says whether something else is there.
+/// A field that tells whether optional descriptors are present.
 pub(super) trait Flag {
-    /// True where it is there.
+    /// Returns true if they are present.
     fn is_set(&self) -> bool;
 }
 
@@ -63,13 +63,13 @@ impl<T> Flag for Option<T> {
     }
 }
 
-/// A control message that no correct library or daemon writes.
+/// The error of a control message that no correct library or daemon sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedControl {
     /// The packet ends inside a field.
     #[error("the message ends {missing} bytes too early")]
     Short {
-        /// Bytes that were still to come.
+        /// The number of missing bytes.
         missing: usize,
     },
     /// The packet goes on after its last field.
@@ -81,10 +81,10 @@ pub enum MalformedControl {
     /// The reserved half-word of the header is not zero.
     #[error("the reserved bits are {0:#x}, not zero")]
     Reserved(u16),
-    /// Not one of the kinds.
+    /// The kind does not exist.
     #[error("message kind {0} does not exist")]
     Kind(u16),
-    /// A kind that only the other side sends.
+    /// Only the other side sends messages of this kind.
     #[error("message kind {0} goes the other way")]
     WrongDirection(u16),
     /// More or fewer file descriptors than the message asks for.
@@ -92,20 +92,20 @@ pub enum MalformedControl {
     Descriptors {
         /// The message's kind.
         kind: u16,
-        /// What came with it.
+        /// The number of descriptors that were received.
         have: usize,
-        /// What belongs to it.
+        /// The number of descriptors of such a message.
         want: usize,
     },
-    /// The handshake does not begin with our four letters.
+    /// The handshake does not begin with the four letters.
     #[error("the handshake begins with {0:02x?}, not with ISTH")]
     Magic([u8; 4]),
-    /// A library that claims to be older than the oldest it can speak.
+    /// The version of the library is below the oldest version that it claims to support.
     #[error("minor version {minor} is below the oldest, {oldest}")]
     Versions {
-        /// What it is.
+        /// The minor version of the library.
         minor: u16,
-        /// What it says it can go back to.
+        /// The oldest minor version that the library claims to support.
         oldest: u16,
     },
     /// A truth value other than 0 and 1.
@@ -114,26 +114,26 @@ pub enum MalformedControl {
     /// The mark before an optional field is neither 0 nor 1.
     #[error("{0} does not say whether an optional field is there")]
     Option(u8),
-    /// A name that cannot be one.
+    /// A name is invalid.
     #[error("name: {0}")]
     Name(InvalidText),
-    /// A text that cannot be one.
+    /// A text is invalid.
     #[error("text: {0}")]
     Text(InvalidText),
     /// More entries than the list may have.
     #[error("a list of {have} entries where {max} are allowed")]
     List {
-        /// What it said.
+        /// The number in the message.
         have: usize,
-        /// Its maximum.
+        /// The maximum.
         max: usize,
     },
     /// More bytes than the field may have.
     #[error("a field of {have} bytes where {max} are allowed")]
     Bytes {
-        /// What it said.
+        /// The number in the message.
         have: usize,
-        /// Its maximum.
+        /// The maximum.
         max: usize,
     },
     /// Domain number zero.
@@ -160,24 +160,24 @@ pub enum MalformedControl {
     /// A code that the table of reasons does not have.
     #[error("reason {0} does not exist")]
     Reason(u16),
-    /// Not one of the topics.
+    /// The topic does not exist.
     #[error("topic {0} does not exist")]
     Topic(u8),
 }
 
-/// What is left of a packet.
+/// The unread rest of a packet.
 #[derive(Debug)]
 pub struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> FieldReader<'a> {
-    /// Begins at the front of `packet`.
+    /// Creates a reader of a packet.
     pub fn new(packet: &'a [u8]) -> Self {
         Self { rest: packet }
     }
 
-    /// Takes so many bytes.
+    /// Takes `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], MalformedControl> {
         let short = MalformedControl::Short { missing: count.saturating_sub(self.rest.len()) };
         let (taken, rest) = self.rest.split_at_checked(count).ok_or(short)?;
@@ -185,7 +185,7 @@ impl<'a> FieldReader<'a> {
         Ok(taken)
     }
 
-    /// Takes so many bytes as an array.
+    /// Takes `N` bytes as an array.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedControl> {
         let short = MalformedControl::Short { missing: N.saturating_sub(self.rest.len()) };
         let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(short)?;
@@ -193,12 +193,12 @@ impl<'a> FieldReader<'a> {
         Ok(*taken)
     }
 
-    /// Takes all that is left.
+    /// Takes all remaining bytes.
     pub fn rest(self) -> &'a [u8] {
         self.rest
     }
 
-    /// Refuses anything that is left.
+    /// Returns an error if bytes remain.
     pub fn end(self) -> Result<(), MalformedControl> {
         if self.rest.is_empty() { Ok(()) } else { Err(MalformedControl::Trailing(self.rest.len())) }
     }
@@ -268,12 +268,12 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// At most `MAX` values of one kind.
+/// A list of at most `MAX` values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T, const MAX: usize>(Vec<T>);
 
 impl<T, const MAX: usize> List<T, MAX> {
-    /// None where there are too many.
+    /// Creates the field. None if there are more than `MAX`.
     pub fn new(values: Vec<T>) -> Option<Self> {
         (values.len() <= MAX).then_some(Self(values))
     }
@@ -291,7 +291,7 @@ impl<T: Field, const MAX: usize> Field for List<T, MAX> {
     const WIDTH: Width = Width { min: 2, max: 2 + MAX * T::WIDTH.max };
 
     fn describe() -> String {
-        format!("u16 count (at most {MAX}), then so many: {}", T::describe())
+        format!("u16 count (at most {MAX}), then the values: {}", T::describe())
     }
 
     fn emit(&self, out: &mut Vec<u8>) {
@@ -314,12 +314,12 @@ impl<T: Field, const MAX: usize> Field for List<T, MAX> {
     }
 }
 
-/// At most `MAX` bytes.
+/// A field of at most `MAX` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundedBytes<const MAX: usize>(Vec<u8>);
 
 impl<const MAX: usize> BoundedBytes<MAX> {
-    /// None where there are too many.
+    /// Creates the field. None if there are more than `MAX`.
     pub fn new(bytes: Vec<u8>) -> Option<Self> {
         (bytes.len() <= MAX).then_some(Self(bytes))
     }
@@ -337,7 +337,7 @@ impl<const MAX: usize> Field for BoundedBytes<MAX> {
     const WIDTH: Width = Width { min: 2, max: 2 + MAX };
 
     fn describe() -> String {
-        format!("u16 length (at most {MAX}), then so many bytes")
+        format!("u16 length (at most {MAX}), then the bytes")
     }
 
     fn emit(&self, out: &mut Vec<u8>) {

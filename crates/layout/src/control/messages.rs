@@ -1,4 +1,4 @@
-//! The messages between a library and its daemon. `docs/spec/control.md` shows them as a table printed from here.
+//! The messages between a library and its daemon. The tables in `docs/spec/control.md` are printed from these declarations.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,15 +16,15 @@ use crate::mx::{MxToClient, MxToDaemon};
 use crate::ready_map::ReadyBit;
 use crate::reason::Reason;
 
-/// Bytes of JSON in one [`QueryReply`].
+/// The maximum number of bytes of JSON in one [`QueryReply`].
 pub const QUERY_REPLY_BYTES_MAX: usize = 12 << 10;
 
 record! {
-    /// A domain that comes back after its daemon was restarted.
+    /// The identity of a domain that resumes after a restart of its daemon.
     Resume {
-        /// What it was called by number.
+        /// The number of the domain.
         domain: DomainId,
-        /// What the old daemon gave it as a proof.
+        /// The ticket that the previous daemon gave to the domain as a proof.
         ticket: Ticket,
     }
 }
@@ -32,7 +32,7 @@ record! {
 record! {
     /// A descriptor that is an end of an event channel.
     EventChannelEnd {
-        /// Which of its message's.
+        /// The index of the descriptor in its message.
         descriptor: u8,
         /// The channel's port in this guest.
         port: u32,
@@ -55,42 +55,43 @@ messages! {
 
     /// The first message of a connection. Its bytes never change.
     1 Hello since 0, reply "`HelloReply`", descriptors [] {
-        /// Says what this is.
+        /// The mark of the protocol.
         magic: Magic,
-        /// What the library speaks.
+        /// The versions that the library supports.
         versions: VersionRange,
-        /// What it calls itself: its own name and version, for the log.
+        /// The name and version of the library, for the log.
         library: Name,
     }
 
-    /// Makes the connection a domain. It stays one until the connection ends.
+    /// Attaches the connection as a domain. The domain lives until the connection ends.
     2 Attach since 0, reply "`Welcome`",
     descriptors [] if resume ["own ready map's memory", "own doorbell"] {
-        /// What the domain is to be called; without, the daemon makes a name of the program's and the process number.
+        /// The name of the domain. If absent, the daemon derives a name from the program and the process number.
         name: Option<Name>,
-        /// Says that it was attached to a daemon before this one.
+        /// The proof that the domain was attached to a previous daemon.
         resume: Option<Resume>,
     }
 
-    /// After a resumption: one of the ready maps it has beside the daemon's, so that the daemon can offer it to further peers.
+    /// Registers a ready map of a resumed domain with the new daemon, which can then offer it to further peers. The ready map for the daemon
+    /// comes with `Attach`.
     3 AdoptReadyMap since 0, reply "`Done`", descriptors ["the ready map's memory", "the ready map's doorbell"] {
-        /// Which ready map.
+        /// The index of the ready map.
         ready_map: ReadyMapIndex,
         /// The owner of the domains that set bits in it.
         owner: Owner,
     }
 
-    /// After a resumption: a channel it has, so that the daemon lists it again and closes it in time.
+    /// Registers a channel of a resumed domain with the new daemon, which then lists the channel and closes it in time.
     4 AdoptChannel since 0, reply "`Done`", descriptors ["the channel's memory"] {
-        /// Which channel.
+        /// The channel.
         channel: ChannelId,
         /// The domain at the other end.
         peer: DomainId,
-        /// The direction it sends on.
+        /// The direction on which the domain sends.
         direction: Direction,
-        /// Bytes of each slab.
+        /// The size of each slab in bytes.
         slab: SlabSize,
-        /// The ready map of its own in which the peer sets a bit.
+        /// The ready map of the domain in which the peer sets a bit.
         ready_map: ReadyMapIndex,
         /// The channel's bit in that ready map.
         ready_bit: ReadyBit,
@@ -100,19 +101,19 @@ messages! {
 
     /// Opens an endpoint.
     5 OpenEndpoint since 0, reply "`EndpointOpened`", descriptors [] {
-        /// Which; without, the lowest that is free.
+        /// The index of the endpoint; the lowest free index if absent.
         index: Option<EndpointIndex>,
-        /// What it is for, for people.
+        /// The label of the endpoint, for people.
         label: Option<Name>,
     }
 
     /// Closes an endpoint.
     6 CloseEndpoint since 0, reply "`Done`", descriptors [] {
-        /// Which.
+        /// The index of the endpoint.
         index: EndpointIndex,
     }
 
-    /// Asks who is called so.
+    /// Asks for the domain of this name.
     7 Lookup since 0, reply "`Found`", descriptors [] {
         /// A domain's name, or its number as in `d7`.
         name: Name,
@@ -120,85 +121,86 @@ messages! {
 
     /// Asks for a channel.
     8 RequestChannel since 0, reply "`ChannelOffer`, or `ChannelRefused`", descriptors [] {
-        /// With whom.
+        /// The peer.
         peer: DomainId,
-        /// The how-manieth try it is, from 1. After one for which there was no address space, slabs are smaller.
+        /// The attempt number, starting at 1. After an attempt failed for lack of address space, the slabs are smaller.
         attempt: u8,
     }
 
-    /// Says that an offered channel is mapped and listened to.
+    /// Accepts an offered channel, which the domain has mapped and listens to.
     9 AcceptChannel since 0, reply "", descriptors [] {
-        /// Which.
+        /// The channel.
         channel: ChannelId,
     }
 
-    /// Says that an offered channel will not be used.
+    /// Refuses an offered channel.
     10 RefuseChannel since 0, reply "", descriptors [] {
-        /// Which.
+        /// The channel.
         channel: ChannelId,
-        /// Why.
+        /// The reason.
         reason: Reason,
     }
 
-    /// Ends a channel. The daemon tells the peer. In a guest whoever was told says so, too, once it has taken what was left in it.
+    /// Closes a channel. The daemon notifies the peer. In a guest, the notified peer also sends this message, after it has received the last
+    /// records of the channel.
     11 CloseChannel since 0, reply "", descriptors [] {
-        /// Which.
+        /// The channel.
         channel: ChannelId,
-        /// Why.
+        /// The reason.
         reason: Reason,
     }
 
-    /// Offers memory to one peer, who may map it for reading. It is sealed against shrinking and against writing by others. An arena, which
-    /// is region 2⁶³, may be written too, and of it only the header is said to be there.
+    /// Grants a region to one peer, which may map it for reading. The memory is sealed against shrinking and against writes by others. An
+    /// arena is region 2⁶³: the peer may also write to it, and only its header is declared here.
     12 Grant since 0, reply "`Done`", descriptors ["the region, opened for reading, or an arena"] {
-        /// To whom.
+        /// The peer.
         peer: DomainId,
-        /// What the sender calls it. Never used twice.
+        /// The number of the region, which the sender never uses twice.
         region: RegionId,
-        /// Where it begins in the file, in bytes.
+        /// The offset of the region in the file, in bytes.
         start: u64,
-        /// How large it is.
+        /// The size of the region in bytes.
         bytes: u64,
     }
 
-    /// Takes an offer back: the peer is asked to forget the region.
+    /// Revokes a grant: the peer has to unmap the region.
     13 Revoke since 0, reply "", descriptors [] {
-        /// From whom.
+        /// The peer.
         peer: DomainId,
-        /// Which.
+        /// The region.
         region: RegionId,
     }
 
-    /// Asks for a report. No need to be attached.
+    /// Asks for a report. The connection need not be attached.
     14 Query since 0, reply "`QueryReply`, several until the last", descriptors [] {
-        /// About what.
+        /// The topic of the report.
         topic: Topic,
-        /// What narrows it.
+        /// The arguments of the report.
         arguments: List<Name, 4>,
     }
 
-    /// Leaves in order. Peers are told that it was no accident.
+    /// Detaches in order. Peers are notified with the reason `peer-detached`.
     15 Detach since 0, reply "`Done`, then the end of the connection", descriptors [] {}
 
-    /// Asks for a copy of the frames that MX boards receive and send from now on, until the reader is gone. They are frames of all
-    /// users: only root and the daemon's own user get them. No need to be attached.
+    /// Asks for a copy of the frames that MX boards receive and send from now on, until the reader is gone. The frames belong to all users,
+    /// so only root and the user of the daemon may ask. The connection need not be attached.
     19 Capture since 3, reply "`Done`", descriptors ["a stream socket of the Unix domain, where the frames go"] {
-        /// Which MX board; without, all that have links.
+        /// The number of the MX board; all boards with links if absent.
         board: Option<u32>,
-        /// Only frames from or to this domain; without, all.
+        /// The domain that sends or receives the frames; all frames if absent.
         domain: Option<DomainId>,
-        /// Bytes of each frame at most.
+        /// The maximum number of bytes of each frame.
         snap_bytes: u32,
     }
 
-    /// In a guest: asks for memory of a region, which a peer in this guest, or in one that has a pair window with it, may map for
-    /// reading; or, of a region that is there, that a further peer may. It is revoked as any other, and gone when no peer has it.
+    /// Asks for the memory of a region, in a guest. A peer in the same guest, or in a guest with a pair window, may map the region for
+    /// reading. For an existing region, this message adds a peer. The region is revoked like any other, and freed when no peer has it.
     20 CreateRegion since 3, reply "`RegionCreated`", descriptors [] {
-        /// Who may map it. `Granted` tells it.
+        /// The peer that may map the region. `Granted` notifies it.
         peer: DomainId,
-        /// What the sender calls it. Never used twice for another one.
+        /// The number of the region, which the sender never uses for another region.
         region: RegionId,
-        /// How large it is, in whole pages.
+        /// The size of the region in bytes: whole pages.
         bytes: u64,
     }
 }
@@ -207,171 +209,171 @@ messages! {
     /// A message from a daemon to a library.
     ToClient, capability Mx: MxToClient;
 
-    /// The versions get along. Its bytes never change.
+    /// The handshake succeeded. The bytes of this message never change.
     129 HelloReply since 0, reply "", descriptors [] {
-        /// Says what this is.
+        /// The mark of the protocol.
         magic: Magic,
-        /// The version both speak from now on.
+        /// The major version in use from now on.
         major: u16,
-        /// See `major`.
+        /// The minor version in use from now on.
         minor: u16,
-        /// What the daemon calls itself: its own name and version.
+        /// The name and version of the daemon.
         daemon: Name,
     }
 
-    /// A request was refused. Without a serial, the connection is. Its bytes never change.
+    /// A request was refused, or, without a serial, the connection. The bytes of this message never change.
     130 Refused since 0, reply "", descriptors [] {
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// The same with the numbers at hand, for people.
+        /// The reason as text, with the numbers of this case.
         text: Text,
     }
 
-    /// A request without an answer of its own was carried out.
+    /// A request without a reply of its own was carried out.
     131 Done since 0, reply "", descriptors [] {}
 
-    /// The connection is a domain now.
+    /// The connection is attached as a domain.
     132 Welcome since 0, reply "",
     descriptors ["domain ring's memory", "daemon's ready map's memory", "daemon's doorbell"]
     if fresh ["own ready map's memory", "own doorbell"] {
-        /// Its number.
+        /// The number of the domain.
         domain: DomainId,
-        /// Shown to a later daemon, proves that it was this domain.
+        /// The proof for a later daemon that the library was this domain.
         ticket: Ticket,
-        /// What it is called.
+        /// The name of the domain.
         name: Name,
-        /// Whose it is.
+        /// The owner of the domain.
         owner: Owner,
-        /// Different for each start of a daemon.
+        /// A number that is different for each start of a daemon.
         epoch: u64,
-        /// Bytes of each slab of the domain ring.
+        /// The size of each slab of the domain ring in bytes.
         slab: SlabSize,
-        /// Its bit in the daemon's ready map.
+        /// The bit of the domain in the daemon's ready map.
         daemon_ready_bit: ReadyBit,
-        /// Message bytes that it may have under way to one peer on the daemon path.
+        /// The number of message bytes that may be in flight to one peer on the daemon path.
         credit_bytes: u32,
-        /// False where the policy keeps all its messages on the daemon path.
+        /// False if the policy keeps all messages of the domain on the daemon path.
         channels: bool,
-        /// True for a new domain. False for one that was resumed: it keeps the ready map and the doorbell it has. The domain ring is
-        /// a new one each time, since nobody else knows how far the old daemon had come in the old one.
+        /// True for a new domain. False for a resumed domain, which keeps its ready map and its doorbell. The domain ring is always new,
+        /// because only the previous daemon knew its position in the old one.
         fresh: bool,
     }
 
     /// The endpoint is open.
     133 EndpointOpened since 0, reply "", descriptors [] {
-        /// Which.
+        /// The index of the endpoint.
         index: EndpointIndex,
     }
 
     /// The domain that was looked up.
     134 Found since 0, reply "", descriptors [] {
-        /// Its number.
+        /// The number of the domain.
         domain: DomainId,
-        /// Its name.
+        /// The name of the domain.
         name: Name,
-        /// Whose it is.
+        /// The owner of the domain.
         owner: Owner,
     }
 
-    /// A channel, half made: the listener (who sends on direction 1) maps it first and accepts; the connector waits for `ChannelOpen`.
+    /// A new channel. The listener, which sends on direction 1, maps the channel first and accepts it. The connector waits for `ChannelOpen`.
     135 ChannelOffer since 0, reply "`AcceptChannel` or `RefuseChannel`, from the listener",
     descriptors ["the channel's memory", "peer's ready map's memory", "peer's doorbell"]
     if new_ready_map ["new own ready map's memory", "new own doorbell"] {
-        /// Which.
+        /// The channel.
         channel: ChannelId,
         /// The domain at the other end.
         peer: DomainId,
-        /// Its name.
+        /// The name of the peer.
         peer_name: Name,
-        /// Whose it is.
+        /// The owner of the peer.
         peer_owner: Owner,
-        /// The direction to send on.
+        /// The direction on which the receiver of the offer sends.
         direction: Direction,
-        /// Bytes of each slab.
+        /// The size of each slab in bytes.
         slab: SlabSize,
-        /// The receiver's own ready map in which the peer sets a bit.
+        /// The ready map of the receiver in which the peer sets a bit.
         ready_map: ReadyMapIndex,
         /// The channel's bit in that ready map.
         ready_bit: ReadyBit,
         /// The channel's bit in the peer's ready map.
         peer_ready_bit: ReadyBit,
-        /// True where that ready map is new and comes with the message.
+        /// True if that ready map is new and its descriptors come with the message.
         new_ready_map: bool,
     }
 
-    /// The listener has accepted: the connector may use the channel.
+    /// The listener has accepted the channel, and the connector may use it.
     136 ChannelOpen since 0, reply "", descriptors [] {
-        /// Which.
+        /// The channel.
         channel: ChannelId,
     }
 
-    /// There is no channel.
+    /// The request for a channel was refused.
     137 ChannelRefused since 0, reply "", descriptors [] {
-        /// With whom.
+        /// The peer.
         peer: DomainId,
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// True where asking again makes no sense: stay on the daemon path.
+        /// True if another request is useless. Messages stay on the daemon path.
         permanent: bool,
     }
 
-    /// A channel is over.
+    /// A channel was closed.
     138 ChannelClosed since 0, reply "", descriptors [] {
-        /// Which.
+        /// The channel.
         channel: ChannelId,
-        /// Why.
+        /// The reason.
         reason: Reason,
     }
 
-    /// A peer offers memory.
+    /// A peer has granted a region.
     139 Granted since 0, reply "", descriptors ["the region, opened for reading, or an arena"] {
-        /// Who.
+        /// The peer.
         peer: DomainId,
-        /// What the peer calls it.
+        /// The number that the peer gave to the region.
         region: RegionId,
-        /// Where it begins in the file, in bytes.
+        /// The offset of the region in the file, in bytes.
         start: u64,
-        /// How large it is: checked by the daemon.
+        /// The size of the region in bytes, as checked by the daemon.
         bytes: u64,
     }
 
-    /// A peer takes its offer back.
+    /// A peer has revoked a grant.
     140 Revoked since 0, reply "", descriptors [] {
-        /// Who.
+        /// The peer.
         peer: DomainId,
-        /// Which.
+        /// The region.
         region: RegionId,
     }
 
-    /// A peer is no longer there.
+    /// A peer has left.
     141 PeerGone since 0, reply "", descriptors [] {
-        /// Who.
+        /// The peer.
         peer: DomainId,
-        /// How it went.
+        /// The reason.
         reason: Reason,
     }
 
-    /// Wakes the domain to look at its ring: the daemon rings no doorbell that a domain could make it wait at.
+    /// Wakes the domain, which then polls its ring. The daemon does not ring a doorbell instead, because the domain could make the doorbell block.
     143 Wakeup since 0, reply "", descriptors [] {}
 
     /// A part of a report.
     142 QueryReply since 0, reply "", descriptors [] {
         /// True for the last part.
         last: bool,
-        /// JSON; the parts are put together before it is read.
+        /// A part of the JSON text. The library joins all parts before it parses the text.
         json: BoundedBytes<QUERY_REPLY_BYTES_MAX>,
     }
 
-    /// The region's memory. Its bytes stay when it is taken away from the region.
+    /// The memory of the region. Its bytes stay when the region is freed.
     147 RegionCreated since 3, reply "", descriptors ["the region, opened for reading and writing"] {
-        /// Which.
+        /// The region.
         region: RegionId,
     }
 
-    /// In a guest of Xen: which doorbells of the next message are ends of event channels. Such a one is rung by notifying its port; what rang
-    /// it is read from it, and written back.
+    /// The doorbells of the next message that are ends of event channels, in a guest of Xen. The library rings such a doorbell by notifying
+    /// its port. It reads the ports that have rung from the descriptor, and writes them back.
     148 EventChannels since 4, reply "", descriptors [] {
-        /// Those.
+        /// The ends of event channels.
         ends: List<EventChannelEnd, CONTROL_FDS_MAX>,
     }
 
@@ -385,7 +387,7 @@ messages! {
 packets! { ToDaemon, the other way ToClient }
 packets! { ToClient, the other way ToDaemon }
 
-/// Every message fits a packet, with its header, and no more descriptors go with it than a packet takes.
+/// Returns true if every message of the table fits into one packet, with its header and its descriptors.
 const fn fits(table: &[MessageInfo]) -> bool {
     let mut index = 0;
     while index < table.len() {

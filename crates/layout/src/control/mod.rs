@@ -1,4 +1,4 @@
-//! The messages between a library and its daemon, over a Unix socket that keeps packets apart (`SOCK_SEQPACKET`).
+//! The messages between a library and its daemon, over a Unix socket that keeps message boundaries (`SOCK_SEQPACKET`).
 //!
 //! ```text
 //!   library                                        daemon
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! One packet is one message: a header of eight bytes (kind, reserved, serial), then the fields of its kind, all little-endian.
-//! The serial of a request stands again in its reply; it is zero in what answers nothing. File descriptors travel beside the
-//! bytes, and each message says how many.
+//! A reply has the serial of its request. A message that is no reply and expects none has the serial zero. Each kind of message carries a
+//! certain number of file descriptors.
 //!
 //! ```
 //! use isthmus_layout::control::{Lookup, MalformedControl, Name, RequestSerial, ToDaemon};
@@ -45,15 +45,15 @@ pub use table::{FieldInfo, MessageInfo, OptionalDescriptors};
 pub use values::{Magic, Owner, ReadyMapIndex, Ticket, Topic};
 pub use version::{Version, VersionRange, VersionRefused};
 
-/// Bytes before a message's fields.
+/// The number of bytes before the fields of a message.
 pub const HEADER_BYTES: usize = 8;
 
-/// Ties a reply to its request. Each side of a connection numbers its own requests.
+/// The number that ties a reply to its request. Each side of a connection numbers its own requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestSerial(NonZeroU32);
 
 impl RequestSerial {
-    /// None for zero, which stands in messages that answer nothing and want no answer.
+    /// Returns the serial with this number. None for zero, which messages without a request or a reply have.
     pub const fn new(number: u32) -> Option<Self> {
         match NonZeroU32::new(number) {
             Some(number) => Some(Self(number)),
@@ -61,12 +61,12 @@ impl RequestSerial {
         }
     }
 
-    /// The number as it stands in the header.
+    /// Returns the number, as in the header.
     pub const fn number(self) -> u32 {
         self.0.get()
     }
 
-    /// The next one; never zero.
+    /// Returns the next serial, which is never zero.
     #[must_use]
     pub const fn next(self) -> Self {
         match self.0.checked_add(1) {
@@ -98,7 +98,7 @@ impl Header {
     }
 }
 
-/// The serial of a packet that does not parse, so that its refusal can name the request all the same.
+/// Returns the serial of a packet that does not parse, so that its refusal can name the request.
 pub fn serial_of(packet: &[u8]) -> Option<RequestSerial> {
     Header::parse(&mut FieldReader::new(packet)).ok()?.serial
 }

@@ -8,45 +8,45 @@ use super::codec::Width;
 /// A field, for the documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldInfo {
-    /// Its name.
+    /// The name of the field.
     pub name: &'static str,
-    /// What it means.
+    /// The meaning of the field.
     pub doc: &'static str,
-    /// How it stands in the message.
+    /// The description of its type.
     pub describe: fn() -> String,
-    /// Bytes it takes.
+    /// The number of bytes of the field.
     pub width: Width,
 }
 
-/// File descriptors that go with a message only if one of its fields is set.
+/// The file descriptors that a message carries only if one of its fields is set.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionalDescriptors {
-    /// The field.
+    /// The name of the field.
     pub field: &'static str,
-    /// What they are.
+    /// The descriptors.
     pub what: &'static [&'static str],
 }
 
 /// A message, for the documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageInfo {
-    /// Its number.
+    /// The number of the message.
     pub kind: u16,
-    /// Its name.
+    /// The name of the message.
     pub name: &'static str,
-    /// What it says.
+    /// The meaning of the message.
     pub doc: &'static str,
     /// The minor version that brought it.
     pub since: u16,
-    /// What is answered; empty where nothing is.
+    /// The reply; empty if there is none.
     pub reply: &'static str,
-    /// File descriptors that go with it.
+    /// The file descriptors that the message always carries.
     pub descriptors: &'static [&'static str],
-    /// And those that go with it sometimes.
+    /// The file descriptors that the message carries sometimes.
     pub optional: Option<OptionalDescriptors>,
-    /// Its fields in order.
+    /// The fields, in order.
     pub fields: &'static [FieldInfo],
-    /// Bytes it takes, without the header.
+    /// The number of bytes of the message, without the header.
     pub width: Width,
 }
 

@@ -1,4 +1,4 @@
-//! The values of control messages that mean more than a number, each refusing in `parse` what it cannot be.
+//! The values of control messages that are more than a number. `parse` of each refuses invalid values.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,16 +11,16 @@ use crate::limits::READY_MAPS_MAX;
 use crate::ready_map::ReadyBit;
 use crate::reason::Reason;
 
-/// Four letters that a handshake begins with.
+/// The four letters with which a handshake begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Magic;
 
 impl Magic {
-    /// As they stand in the message.
+    /// The letters as bytes.
     pub const BYTES: [u8; 4] = *b"ISTH";
 }
 
-/// What a domain shows to be taken back after its daemon was restarted. Only the daemon can make one.
+/// The proof with which a domain resumes after a restart of its daemon. Only the daemon can create a ticket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(pub [u8; 32]);
 
@@ -30,27 +30,27 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// One of a receiver's ready maps: it has one for each owner among its peers.
+/// The index of a ready map. A receiver has one ready map for each owner among its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReadyMapIndex(u8);
 
 impl ReadyMapIndex {
-    /// The ready map in which the daemon sets bits, there from the beginning.
+    /// The ready map in which the daemon sets bits. It exists from the beginning.
     pub const DAEMON: Self = Self(0);
 
-    /// None at or above the limit.
+    /// Returns the index with this number. None at or above the limit.
     pub const fn new(number: u8) -> Option<Self> {
         if (number as usize) < READY_MAPS_MAX { Some(Self(number)) } else { None }
     }
 
-    /// The number as it stands in control messages.
+    /// Returns the number, as in control messages.
     pub const fn number(self) -> u8 {
         self.0
     }
 }
 
-/// Whose a domain is, as its daemon sees it: a user's number in the daemon's user namespace. To a library it is a number
-/// that is the same for domains of the same owner.
+/// The user that a domain belongs to: the UID in the user namespace of the daemon. For a library it is a number that domains of the same
+/// owner share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(pub u32);
 
@@ -60,7 +60,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What a [`Query`](super::Query) asks for.
+/// The topic of a [`Query`](super::Query).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Topic {
@@ -72,9 +72,9 @@ pub enum Topic {
     Channels = 3,
     /// The open endpoints.
     Endpoints = 4,
-    /// The path between two domains (the two arguments), and why it is that one.
+    /// The path between two domains (the two arguments), with the reason.
     Why = 5,
-    /// What the daemon knows of its surroundings.
+    /// The state of the system around the daemon.
     Doctor = 6,
     /// The configuration in force.
     Config = 7,
@@ -85,7 +85,7 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// All of them.
+    /// All topics.
     pub const ALL: [Self; 9] = [
         Self::Status,
         Self::Domains,
@@ -103,7 +103,7 @@ impl Topic {
         self as u8
     }
 
-    /// The minor version that brought the topic: who speaks a lower one is not asked about it.
+    /// Returns the minor version that brought the topic. A daemon of a lower version does not have it.
     pub const fn since(self) -> u16 {
         match self {
             Self::Mx => 2,
@@ -112,7 +112,7 @@ impl Topic {
     }
 }
 
-/// A value that stands for one number: how it becomes the number and what it takes to be made of one.
+/// Implements [`Field`] for values that are sent as one number: the conversions from and to the number.
 macro_rules! number_field {
     ($($type:ty, $number:ty, $what:literal, $emit:expr, $parse:expr;)*) => {$(
         impl Field for $type {
