@@ -146,7 +146,7 @@ impl Control {
     fn pending_refusal(&mut self) -> Option<Refusal> {
         while let Ok(Some(notification)) = self.receive(None) {
             if let (None, ToClient::Refused(refused)) = (notification.serial, notification.message) {
-                return Some(Refusal::new(refused.reason, refused.text.to_string()));
+                return Some(Refusal::from(&refused));
             }
         }
         None
@@ -179,7 +179,7 @@ impl Control {
                 return Err(Refusal::new(Reason::OutOfFds, "RLIMIT_NOFILE of this process is reached"));
             }
             return match notification.message {
-                ToClient::Refused(refused) => Err(Refusal::new(refused.reason, refused.text.to_string())),
+                ToClient::Refused(refused) => Err(Refusal::from(&refused)),
                 _ => Ok(notification),
             };
         }

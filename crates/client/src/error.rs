@@ -1,41 +1,7 @@
 //! Errors: a reason of the table, and the details of the case as text.
 
+pub use isthmus_layout::Refusal;
 use isthmus_layout::reason::Reason;
-use std::fmt;
-
-/// A refused request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The reason.
-    pub reason: Reason,
-    /// The details of this case; may be empty.
-    pub detail: String,
-}
-
-impl Refusal {
-    /// Makes a refusal with details.
-    pub fn new(reason: Reason, detail: impl Into<String>) -> Self {
-        Self { reason, detail: detail.into() }
-    }
-}
-
-impl From<Reason> for Refusal {
-    fn from(reason: Reason) -> Self {
-        Self { reason, detail: String::new() }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, summary) = (self.reason.name(), self.reason.summary());
-        match self.detail.as_str() {
-            "" => write!(f, "{summary} [{name}]"),
-            detail => write!(f, "{summary}: {detail} [{name}]"),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
 
 /// The reason why a program could not attach.
 #[derive(Debug, thiserror::Error)]

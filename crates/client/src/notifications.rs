@@ -74,8 +74,7 @@ impl<M: Matcher> Core<M> {
             }
             ToClient::Done(_) => self.handle_grant_reply(serial, GrantState::Yes),
             ToClient::Refused(ref refused) => {
-                let refusal = || Refusal::new(refused.reason, refused.text.to_string());
-                if !self.mx_connected(serial, || Err(refusal())) {
+                if !self.mx_connected(serial, || Err(Refusal::from(refused))) {
                     self.handle_refused(serial, refused.reason);
                 }
             }

@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::broker::OrRefuse as _;
+use isthmus_layout::Refusal;
 use isthmus_layout::RegionSize;
 use isthmus_layout::channel::{ChannelGeometry, SlabSize};
 use isthmus_layout::control::Name;
@@ -29,8 +31,6 @@ use isthmus_platform_kvm::{GUEST, HOST};
 use isthmus_service::WorkerIndex;
 use isthmus_shm::{Access, Mapping, SharedMapping};
 use tokio::sync::Notify;
-
-use crate::broker::Refusal;
 
 mod extents;
 mod file;
@@ -137,7 +137,7 @@ impl Resource {
             Self::Region(memory, _) => return memory.map(size),
             Self::Doorbell(_) => unreachable!("a doorbell is not memory"),
         };
-        mapping.map(SharedMapping::new).map_err(|error| Refusal::from_map(&error))
+        mapping.map(SharedMapping::new).or_refuse()
     }
 
     /// The descriptor of a memory file or doorbell of the host.
@@ -230,7 +230,7 @@ impl Allocator {
     /// Allocates zeroed memory.
     pub(crate) fn allocate(&self, size: RegionSize) -> Result<Resource, Refusal> {
         match self {
-            Self::Host => Ok(local::memory(size)?.into()),
+            Self::Host => Ok(local::memory(size).or_refuse()?.into()),
             Self::Guest(guest_window) => guest_window.extent(size),
         }
     }
@@ -244,8 +244,8 @@ impl Allocator {
     pub(crate) fn worker_doorbell(&self, worker: WorkerIndex) -> Result<(Doorbell, Resource), Refusal> {
         match self {
             Self::Host => {
-                let doorbell = Doorbell::new()?;
-                let sender = descriptor(&doorbell)?.into();
+                let doorbell = Doorbell::new().or_refuse()?;
+                let sender = descriptor(&doorbell).or_refuse()?.into();
                 Ok((doorbell, sender))
             }
             Self::Guest(guest_window) => {
@@ -268,7 +268,7 @@ impl Allocator {
     pub(crate) fn domain_doorbell(&self, domain: DomainId) -> Result<(Resource, Resource), Refusal> {
         match self {
             Self::Host => {
-                let doorbell = Resource::from(descriptor(&Doorbell::new()?)?);
+                let doorbell = Resource::from(Doorbell::new().and_then(|doorbell| descriptor(&doorbell)).or_refuse()?);
                 Ok((doorbell.clone(), doorbell))
             }
             Self::Guest(guest_window) => {

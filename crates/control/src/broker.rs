@@ -32,7 +32,8 @@ mod workers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, RwLock};
 
-use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, Text, ToClient, Version, version};
+use isthmus_layout::Refusal;
+use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, ToClient, Version, version};
 use isthmus_layout::ids::{ChannelId, DomainId, RegionId};
 use isthmus_layout::reason::{Reason, ReasonKind};
 use isthmus_service::{Event, SendPolicy};
@@ -53,7 +54,7 @@ pub use attachment::Attachment;
 pub(crate) use guests::{GuestState, GuestView};
 pub(crate) use pairs::{PairRequest, PairState};
 pub(crate) use pending_requests::{PendingRequest, PendingRequests};
-pub(crate) use refusal::Refusal;
+pub(crate) use refusal::OrRefuse;
 pub use types::{ControlSessionId, Outgoing, ReportFacts, Settings, SocketPeer};
 pub use workers::DataPlane;
 pub(crate) use workers::WorkerReadyMaps;
@@ -307,9 +308,8 @@ impl Broker {
 
     /// Refuses a request, and logs the refusal.
     pub(crate) fn refuse(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, refusal: &Refusal) {
-        self.log_reason(id, refusal.reason, &refusal.text);
-        let message = Refused { reason: refusal.reason, text: Text::clip(&refusal.text) };
-        self.send(id, serial, message.into(), Vec::new());
+        self.log_reason(id, refusal.reason, refusal.text());
+        self.send(id, serial, Refused::from(refusal).into(), Vec::new());
     }
 
     /// Refuses a connection as a whole: sends the reason, removes its domain, and ends the connection.
@@ -345,7 +345,7 @@ impl Broker {
         self.log_reason(
             id,
             refusal.reason,
-            &format!("gets slabs of {} KiB: {}", rings.slab.bytes() >> 10, refusal.text),
+            &format!("gets slabs of {} KiB: {}", rings.slab.bytes() >> 10, refusal.text()),
         );
     }
 

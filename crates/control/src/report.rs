@@ -4,12 +4,13 @@ mod paths;
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::{Name, Topic};
 use isthmus_layout::ids::EndpointAddress;
 use isthmus_layout::reason::Reason;
 use serde::Serialize;
 
-use crate::broker::{Attachment, Broker, Refusal};
+use crate::broker::{Attachment, Broker};
 use crate::directory::DomainEntry;
 use crate::metrics;
 use crate::mx::Mx;

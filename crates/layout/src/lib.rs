@@ -12,7 +12,7 @@
 //!   control ────── messages between a library and its daemon
 //!   mx ─────────── the messages and limits of MX
 //!   environment ── the variables that the library reads
-//!   reason ─────── the reasons for refusals, slower paths, faults and ends
+//!   reason ─────── the reasons for refusals, slower paths, faults and ends; [`Refusal`] adds details
 //! ```
 //!
 //! This crate does no I/O, and accesses no memory that another domain can write: that is `isthmus-shm`.
@@ -33,8 +33,10 @@ pub mod proxy;
 pub mod ready_map;
 pub mod reason;
 pub mod record;
+mod refusal;
 pub mod span;
 
 pub use capability::Capability;
 pub use ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex, NicId, RegionId};
+pub use refusal::Refusal;
 pub use span::{Len, Offset, OutsideRegion, RegionSize, Span};

@@ -3,13 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use isthmus_layout::Refusal;
 use isthmus_layout::RegionSize;
 use isthmus_layout::proxy::{EXTENTS_OFFSET, RevokedExtent, WINDOW_BYTES_MIN, WindowId};
 use isthmus_shm::{Access, Mapping, SharedMapping};
 
 use super::extents::ExtentMap;
 use super::{WindowBacking, WindowFull};
-use crate::broker::Refusal;
+use crate::broker::OrRefuse as _;
 
 /// The file, and the map of its extents.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ impl FileBacking {
 impl WindowBacking for FileBacking {
     fn map(&self, at: u64, size: RegionSize) -> Result<SharedMapping, Refusal> {
         let mapping = Mapping::window(&self.file, at, size, Access::ReadWrite);
-        mapping.map(SharedMapping::new).map_err(|error| Refusal::from_map(&error))
+        mapping.map(SharedMapping::new).or_refuse()
     }
 
     fn read_at(&self, at: u64, into: &mut [u8]) -> bool {

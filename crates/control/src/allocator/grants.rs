@@ -5,6 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use isthmus_layout::Refusal;
 use isthmus_layout::RegionSize;
 use isthmus_layout::proxy::grants::{FIRST_GRANT_BATCH, GrantRequest};
 use isthmus_layout::proxy::{PROXY_RING_OFFSET, RevokedExtent, WindowId};
@@ -13,7 +14,6 @@ use isthmus_shm::{Payload as _, SharedMapping};
 
 use super::grant_pool::{GENERATION, GrantPool, SizeClass};
 use super::{WindowBacking, WindowFull};
-use crate::broker::Refusal;
 
 /// Maps pages that a guest has granted.
 pub(crate) type Mapper = Box<dyn Fn(&[u8], RegionSize) -> Result<SharedMapping, String> + Send + Sync>;

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::RegionSize;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::PAGE_BYTES;
@@ -19,7 +20,6 @@ use isthmus_layout::reason::Reason;
 use isthmus_shm::SharedMapping;
 
 use super::{GuestId, GuestWindow, Resource};
-use crate::broker::Refusal;
 
 mod file;
 mod grants;

@@ -1,15 +1,17 @@
 //! Channels and ready maps from before a restart. Both ends of a channel show it to the daemon. If the two match, the channel continues,
 //! and its messages are not affected.
 
+use isthmus_layout::Refusal;
 use isthmus_layout::channel::{ChannelGeometry, Direction};
 use isthmus_layout::control::{AdoptChannel, AdoptReadyMap};
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::reason::Reason;
 
+use super::Broker;
 use super::attach::{ADOPT_TIMEOUT, OTHER_HALF_TIMEOUT};
 use super::grants::sealed;
-use super::{Broker, Refusal};
 use crate::allocator::Resource;
+use crate::broker::OrRefuse as _;
 use crate::directory::channels::{ChannelEnd, ChannelEntry, ChannelStage, Half};
 use crate::fd_reaper::ReceivedFd;
 
@@ -103,6 +105,6 @@ impl Broker {
 }
 
 fn file_id(memory: &ReceivedFd) -> Result<(u64, u64), Refusal> {
-    let stat = rustix::fs::fstat(memory).map_err(|error| Refusal::from(std::io::Error::from(error)))?;
+    let stat = rustix::fs::fstat(memory).map_err(std::io::Error::from).or_refuse()?;
     Ok((stat.st_dev, stat.st_ino))
 }

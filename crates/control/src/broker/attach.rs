@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 
 use isthmus_channel::ChannelParts;
+use isthmus_layout::Refusal;
 use isthmus_layout::channel::{ChannelGeometry, Direction};
 use isthmus_layout::control::{Attach, Name, Owner, ReadyMapIndex, RequestSerial, Resume, Version, Welcome};
 use isthmus_layout::ids::DomainId;
@@ -18,8 +19,9 @@ use isthmus_shm::SharedMapping;
 use super::attachment::{Attachment, NewReadyMap, ReadyMapFds};
 use super::grants::sealed;
 use super::workers::WorkerSlot;
-use super::{Broker, ControlSessionId, Outgoing, Refusal, SessionStage};
+use super::{Broker, ControlSessionId, Outgoing, SessionStage};
 use crate::allocator::{Allocator, Resource};
+use crate::broker::OrRefuse as _;
 use crate::capabilities::Capabilities;
 use crate::directory::AttachRequest;
 use crate::fd_reaper::ReceivedFd;
@@ -146,7 +148,7 @@ impl Broker {
         let ready_map = own_map.memory.map(ready_map::SIZE)?;
         let socket_peer = &self.sessions[&id].socket_peer;
         let wakeup = match &allocator {
-            Allocator::Host => Doorbell::from(socket_peer.socket.try_clone()?),
+            Allocator::Host => Doorbell::from(socket_peer.socket.try_clone().or_refuse()?),
             Allocator::Guest(guest_window) => guest_window.wakeup(domain)?,
         };
         let held_resources = vec![ring.clone(), own_map.memory.clone()];

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{EventChannels, Name, ReadyMapIndex, Version};
 use isthmus_layout::ids::DomainId;
@@ -11,8 +12,9 @@ use isthmus_layout::reason::Reason;
 use isthmus_platform::Doorbell;
 use isthmus_service::{DomainCounters, WorkerIndex, WorkerReadyMapId};
 
-use super::{ControlSessionId, Refusal};
+use super::ControlSessionId;
 use crate::allocator::{Allocator, PairWindow, Resource, descriptor};
+use crate::broker::OrRefuse as _;
 
 /// A ready map of a domain in the form in which peers receive it: its memory and its doorbell.
 #[derive(Clone, Debug)]
@@ -79,12 +81,12 @@ impl NewReadyMap {
     /// Creates a ready map for peers of another owner. They hold one end of a socket pair, and the domain holds the other one. All domains
     /// of a guest have one owner.
     fn socket_pair(allocator: &Allocator) -> Result<Self, Refusal> {
-        let (listener, doorbell) = Doorbell::socket_pair()?;
+        let (listener, doorbell) = Doorbell::socket_pair().or_refuse()?;
         let memory = allocator.allocate(ready_map::SIZE)?;
-        let doorbell = descriptor(&doorbell)?.into();
+        let doorbell = descriptor(&doorbell).or_refuse()?.into();
         Ok(Self {
             peers: ReadyMapFds { memory, doorbell, event_channel: None },
-            listener: descriptor(&listener)?.into(),
+            listener: descriptor(&listener).or_refuse()?.into(),
         })
     }
 }

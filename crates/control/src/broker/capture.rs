@@ -4,13 +4,14 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use isthmus_capture::tap;
+use isthmus_layout::Refusal;
 use isthmus_layout::control::{Capture, Done, RequestSerial};
 use isthmus_layout::reason::Reason;
 use isthmus_service::{NewCapture, WakeReader};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tokio::sync::Notify;
 
-use super::{Broker, ControlSessionId, Outgoing, Refusal};
+use super::{Broker, ControlSessionId, Outgoing};
 use crate::capture::CaptureTask;
 use crate::fd_reaper::ReceivedFd;
 use crate::mx::Mx;

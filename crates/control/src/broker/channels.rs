@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::RegionSize;
 use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::{
@@ -14,7 +15,7 @@ use isthmus_layout::proxy::WindowId;
 use isthmus_layout::reason::{Reason, ReasonKind};
 
 use super::attachment::{Attachment, NewReadyMap, ReadyMapFds};
-use super::{Broker, ControlSessionId, Refusal};
+use super::{Broker, ControlSessionId};
 use crate::allocator::{Allocator, PairWindow, Resource, RingMemory};
 use crate::directory::channels::{ChannelEnd, ChannelEntry, ChannelStage};
 use crate::directory::ready_maps::ReservedBit;
@@ -95,7 +96,7 @@ impl Broker {
         refusal: &Refusal,
     ) {
         let reason = refusal.reason;
-        self.log_reason(id, reason, &refusal.text);
+        self.log_reason(id, reason, refusal.text());
         if self.directory.get(peer).is_some() && peer != domain {
             self.directory.peer_state(domain, peer).refused = Some(reason);
         }

@@ -1,11 +1,12 @@
 //! Regions: the daemon checks the memory that one domain offers to another before passing it on, so that the reader can map it safely.
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::{Grant, Granted, Revoke, Revoked};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
 
+use super::Broker;
 use super::channels::PEERS_BACKLOG_MAX;
-use super::{Broker, Refusal};
 use crate::fd_reaper::ReceivedFd;
 
 impl Broker {

@@ -1,11 +1,12 @@
 //! The end of a domain: in order, by a broken connection, or because the daemon removes it. All its resources are freed, and all peers that
 //! have watched it are notified.
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::{ChannelClosed, PeerGone};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
 
-use super::{Broker, ControlSessionId, Refusal, SessionStage};
+use super::{Broker, ControlSessionId, SessionStage};
 use crate::capabilities::Capabilities;
 use crate::policy::Policy;
 

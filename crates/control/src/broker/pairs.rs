@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::RequestSerial;
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::proxy::WindowId;
@@ -22,7 +23,7 @@ use isthmus_layout::reason::Reason;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Broker, Refusal};
+use super::Broker;
 use crate::allocator::{Allocator, GuestId, GuestWindow, PairWindow};
 
 /// Pair windows of one guest. Each takes a slot of its machine.

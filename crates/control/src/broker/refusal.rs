@@ -1,75 +1,75 @@
-//! The reason why a request is not carried out: a code of the table of reasons, and a text with the details.
+//! The conversion of errors of the platform and of the kernel to refusals.
 
+use std::io;
+
+use isthmus_layout::Refusal;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::PlatformError;
 use isthmus_shm::MapError;
+use rustix::io::Errno;
 
-/// A refusal with its text.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(crate) reason: Reason,
-    pub(crate) text: String,
+/// An error that refuses a request.
+pub(crate) trait IntoRefusal {
+    /// Returns the refusal with the reason of the error.
+    fn into_refusal(self) -> Refusal;
 }
 
-impl From<Reason> for Refusal {
-    fn from(reason: Reason) -> Self {
-        Self { reason, text: reason.summary().to_owned() }
+/// A result with an error that refuses a request.
+pub(crate) trait OrRefuse<T> {
+    /// Replaces the error by the refusal.
+    fn or_refuse(self) -> Result<T, Refusal>;
+}
+
+impl<T, E: IntoRefusal> OrRefuse<T> for Result<T, E> {
+    fn or_refuse(self) -> Result<T, Refusal> {
+        self.map_err(E::into_refusal)
     }
 }
 
-impl Refusal {
-    pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
-        Self { reason, text: text.into() }
-    }
-}
-
-impl From<PlatformError> for Refusal {
-    fn from(error: PlatformError) -> Self {
-        use rustix::io::Errno;
-        let reason = match &error {
-            PlatformError::Refused { source: Errno::MFILE | Errno::NFILE, .. } => Reason::DaemonOutOfFds,
-            PlatformError::Refused { source: Errno::NOMEM | Errno::NOSPC | Errno::DQUOT, .. } => Reason::OutOfMemory,
-            PlatformError::Refused { .. } => Reason::KernelRefused,
-            PlatformError::Map(map) => return Self::from_map(map),
+impl IntoRefusal for PlatformError {
+    fn into_refusal(self) -> Refusal {
+        let reason = match self {
+            Self::Refused { source: Errno::MFILE | Errno::NFILE, .. } => Reason::DaemonOutOfFds,
+            Self::Refused { source: Errno::NOMEM | Errno::NOSPC | Errno::DQUOT, .. } => Reason::OutOfMemory,
+            Self::Refused { .. } => Reason::KernelRefused,
+            Self::Map(map) => return map.into_refusal(),
         };
-        Self::new(reason, format!("{}: {error}", reason.summary()))
+        Refusal::new(reason, format!("{}: {self}", reason.summary()))
     }
 }
 
-impl Refusal {
-    pub(crate) fn from_map(error: &MapError) -> Self {
-        let reason = match error {
-            MapError::NotSealed => Reason::RegionNotSealed,
-            MapError::TooSmall { .. } => Reason::RegionTooSmall,
-            MapError::Refused { source: rustix::io::Errno::ACCESS | rustix::io::Errno::PERM, .. } => {
-                Reason::RequestInvalid
-            }
-            MapError::Refused { .. } => Reason::OutOfMemory,
+impl IntoRefusal for MapError {
+    fn into_refusal(self) -> Refusal {
+        let reason = match self {
+            Self::NotSealed => Reason::RegionNotSealed,
+            Self::TooSmall { .. } => Reason::RegionTooSmall,
+            Self::Refused { source: Errno::ACCESS | Errno::PERM, .. } => Reason::RequestInvalid,
+            Self::Refused { .. } => Reason::OutOfMemory,
         };
-        Self::new(reason, error.to_string())
+        Refusal::new(reason, self.to_string())
     }
 }
 
-impl From<std::io::Error> for Refusal {
-    fn from(error: std::io::Error) -> Self {
-        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
-        PlatformError::Refused { operation: "copying a file descriptor", source: errno }.into()
+impl IntoRefusal for io::Error {
+    fn into_refusal(self) -> Refusal {
+        let source = Errno::from_io_error(&self).unwrap_or(Errno::IO);
+        PlatformError::Refused { operation: "copying a file descriptor", source }.into_refusal()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::io::Errno;
 
     #[test]
     fn maps_kernel_errors_to_reasons() {
-        let reason = |source| Refusal::from(PlatformError::Refused { operation: "test", source }).reason;
+        let reason = |source| PlatformError::Refused { operation: "test", source }.into_refusal().reason;
         assert_eq!([reason(Errno::MFILE), reason(Errno::NFILE)], [Reason::DaemonOutOfFds; 2]);
         assert_eq!([reason(Errno::NOMEM), reason(Errno::NOSPC)], [Reason::OutOfMemory; 2]);
         assert_eq!(reason(Errno::PERM), Reason::KernelRefused);
-        let map = |source| Refusal::from_map(&MapError::Refused { bytes: 1, source }).reason;
+        let map = |source| MapError::Refused { bytes: 1, source }.into_refusal().reason;
         assert_eq!([map(Errno::NOMEM), map(Errno::ACCESS)], [Reason::OutOfMemory, Reason::RequestInvalid]);
-        assert_eq!(Refusal::from_map(&MapError::NotSealed).reason, Reason::RegionNotSealed);
+        assert_eq!(MapError::NotSealed.into_refusal().reason, Reason::RegionNotSealed);
+        assert_eq!(io::Error::from(Errno::MFILE).into_refusal().reason, Reason::DaemonOutOfFds);
     }
 }

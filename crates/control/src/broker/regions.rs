@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::RegionSize;
 use isthmus_layout::control::{CreateRegion, Granted, RegionCreated, RequestSerial, Revoked};
 use isthmus_layout::ids::{DomainId, RegionId};
@@ -13,7 +14,7 @@ use isthmus_layout::proxy::WindowId;
 use isthmus_layout::reason::Reason;
 
 use super::channels::{PEERS_BACKLOG_MAX, SharedAllocator};
-use super::{Broker, ControlSessionId, Refusal};
+use super::{Broker, ControlSessionId};
 use crate::allocator::{Allocator, Resource, WindowRef};
 
 /// The most bytes that regions may use of a window, even if half of the window is more. The guest's driver reserves as many bytes of the

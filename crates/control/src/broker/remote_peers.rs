@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::{Grant, PeerGone, Revoke};
 use isthmus_layout::ids::{DomainId, RegionId};
 use isthmus_layout::limits::PEER_REGIONS_MAX;
@@ -12,8 +13,8 @@ use isthmus_layout::reason::Reason;
 use isthmus_service::Command;
 use isthmus_shm::regcache::PeerRegion;
 
+use super::Broker;
 use super::grants::sealed;
-use super::{Broker, Refusal};
 use crate::fd_reaper::ReceivedFd;
 
 /// The largest accepted size of a region in bytes, as a plausibility check.

@@ -1,10 +1,11 @@
 //! Dispatches packets to the handlers of their requests, by the stage of their connection.
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::{Done, EndpointOpened, Found, MalformedControl, Query, RequestSerial, ToDaemon, Version};
 use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
 
-use super::{Broker, ControlSessionId, Outgoing, Refusal, SessionStage};
+use super::{Broker, ControlSessionId, Outgoing, SessionStage};
 use crate::capabilities::Capabilities;
 use crate::fd_reaper::ReceivedFd;
 use crate::mx::Mx;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::Owner;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::ready_map::{self, ReadyBit};
 use isthmus_layout::reason::Reason;
 use isthmus_service::{Command, NewDomain, SendPolicy, WorkerCounters, WorkerIndex, WorkerReadyMapId};
 
-use super::Refusal;
 use crate::allocator::{Allocator, GuestId, Resource};
 use crate::directory::ready_maps::ReadyBits;
 

@@ -1,12 +1,13 @@
 //! The boards and links of a capture.
 
 use isthmus_capture::{InterfaceIndex, PcapInterface};
+use isthmus_layout::Refusal;
 use isthmus_layout::control::Capture;
 use isthmus_layout::reason::Reason;
 use isthmus_service::{Command, MxBoardNumber, MxCommand, NewCapture};
 
 use super::Mx;
-use crate::broker::{Broker, Refusal};
+use crate::broker::Broker;
 
 /// The targets of a capture: the number of each board with the interface of its first link, and all interfaces.
 type CaptureTargets = (Vec<(MxBoardNumber, InterfaceIndex)>, Vec<PcapInterface>);

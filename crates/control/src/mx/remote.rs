@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::RequestSerial;
 use isthmus_layout::ids::{DomainId, EndpointIndex, NicId};
 use isthmus_layout::mx::{MxConnect, MxFound};
@@ -12,7 +13,7 @@ use isthmus_service::{Command, Event, MxBoardNumber, MxCommand, NewMxConnect};
 
 use super::requests::describe;
 use super::{Mx, MxNumber};
-use crate::broker::{Broker, ControlSessionId, PendingRequest, Refusal};
+use crate::broker::{Broker, ControlSessionId, PendingRequest};
 
 /// The number of remote peers that are remembered after they are gone.
 const DEPARTED_MAX: usize = 4096;

@@ -1,7 +1,8 @@
 //! Requests about MX endpoint numbers. MX messages do not pass here: endpoints that are connected send plain messages.
 
 use isthmus_layout::Capability;
-use isthmus_layout::control::{Refused, RequestSerial, Text};
+use isthmus_layout::Refusal;
+use isthmus_layout::control::{Refused, RequestSerial};
 use isthmus_layout::ids::{DomainId, EndpointAddress, NicId};
 use isthmus_layout::mx::{MxConnect, MxFound, MxOpen, MxOpened, MxResolve, MxResolved, MxToClient, MxToDaemon};
 use isthmus_layout::reason::Reason;
@@ -9,7 +10,7 @@ use isthmus_mx::wire::SessionId as MxSession;
 use isthmus_service::{Command, MxBoardNumber, MxCommand, NewMxEndpoint};
 
 use super::{Mx, MxNumber, network};
-use crate::broker::{Broker, ControlSessionId, Refusal};
+use crate::broker::{Broker, ControlSessionId};
 use crate::directory::Directory;
 
 impl Mx {
@@ -158,7 +159,7 @@ impl Mx {
         }
         for closed in broker.capabilities.mx.connects.remove_if(|connect| connect.details.own_number == number) {
             let text = format!("the endpoint that connects was closed: {}", describe(&closed.details.target));
-            let refused = Refused { reason: Reason::MxNumberMissing, text: Text::clip(&text) };
+            let refused = Refused::from(&Refusal::new(Reason::MxNumberMissing, text));
             broker.send(closed.session, closed.serial, refused.into(), Vec::new());
         }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use isthmus_channel::proxy_ring::ProxyFrame;
+use isthmus_layout::Refusal;
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::ToDaemon;
 use isthmus_layout::proxy::grants::GrantReply;
@@ -31,7 +32,7 @@ use super::{
 };
 use crate::allocator::{Allocator, GuestWindow};
 use crate::async_fd::register;
-use crate::broker::{GuestState, GuestView, Refusal};
+use crate::broker::{GuestState, GuestView};
 use crate::server::Server;
 
 /// The maximum number of connections of one guest. The control plane enforces limits of its own and reports them; this limit keeps a guest from
@@ -56,7 +57,7 @@ impl GuestProxy {
 
     /// Serves the guest until its window is `gone`.
     pub(crate) async fn serve(self, gone: impl Future<Output = ()>) -> io::Result<()> {
-        let refused = |refusal: Refusal| io::Error::other(refusal.text);
+        let refused = |refusal: Refusal| io::Error::other(refusal.text().to_owned());
         let (head, proxy_ring) =
             (self.guest_window.head().map_err(refused)?, self.guest_window.proxy_ring().map_err(refused)?);
         for (at, word) in (MAGIC_WORD..).zip(MAGIC).chain([(VERSION_WORD, VERSION)]) {

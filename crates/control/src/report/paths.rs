@@ -1,5 +1,6 @@
 //! Reports the path that two domains use, with the reason.
 
+use isthmus_layout::Refusal;
 use isthmus_layout::channel::{
     BYTES, ChannelGeometry, DOORBELLS, Direction, MESSAGES, SLOW_PATH_REASONS, SlowPathReasons,
 };
@@ -10,7 +11,7 @@ use isthmus_layout::reason::Reason;
 
 use super::NANOSECONDS;
 use crate::allocator::Resource;
-use crate::broker::{Broker, Refusal};
+use crate::broker::Broker;
 use crate::directory::DomainEntry;
 use crate::directory::channels::{ChannelEntry, ChannelStage};
 use isthmus_report::{ChannelRow, Channels, DirectionRow, DomainName, PairRow, PathEnd, SCHEMA, Why};

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 
+use isthmus_layout::Capability;
 use isthmus_layout::arena;
 use isthmus_layout::channel::{self, ChannelGeometry, Direction, SlabSize};
 use isthmus_layout::control::{FieldInfo, HEADER_BYTES, MessageInfo, Resume, ToClient, ToDaemon};
@@ -67,10 +69,39 @@ fn message_section(info: &MessageInfo) -> String {
 fn control_messages_stand_as_documented() {
     let way = |table: &[MessageInfo]| table.iter().map(message_section).collect::<Vec<_>>().join("\n");
     let resume = fields_table(Resume::FIELDS, 0);
-    holds(
-        "control.md",
-        &[("to-daemon", way(ToDaemon::TABLE)), ("to-client", way(ToClient::TABLE)), ("resume", resume)],
+    let tables = [
+        ("to-daemon", way(ToDaemon::TABLE)),
+        ("to-client", way(ToClient::TABLE)),
+        ("resume", resume),
+        ("capabilities", capabilities()),
+    ];
+    holds("control.md", &tables);
+}
+
+/// The blocks of numbers of each capability.
+fn capabilities() -> String {
+    let mut table = String::from(
+        "| capability | to the daemon | to the client | reasons | topics |\n| --- | --- | --- | --- | --- |\n",
     );
+    for capability in Capability::ALL {
+        let blocks = capability.blocks();
+        let cells = [
+            number_ranges(blocks.to_daemon),
+            number_ranges(blocks.to_client),
+            number_ranges(blocks.reasons),
+            number_ranges(blocks.topics),
+        ];
+        writeln!(table, "| {} | {} |", capability.name(), cells.join(" | ")).unwrap();
+    }
+    table
+}
+
+fn number_ranges<N: std::fmt::Display + PartialEq>(blocks: &[RangeInclusive<N>]) -> String {
+    let range = |block: &RangeInclusive<N>| match block.start() == block.end() {
+        true => block.start().to_string(),
+        false => format!("{} to {}", block.start(), block.end()),
+    };
+    blocks.iter().map(range).collect::<Vec<_>>().join(", ")
 }
 
 fn rows(head: &str, rows: &[(u64, u64, &str)]) -> String {

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use isthmus_layout::Refusal;
 use isthmus_layout::RegionSize;
 use isthmus_layout::proxy::{ResourceRef, RevokedExtent, WindowId};
 use isthmus_layout::reason::Reason;
@@ -11,7 +12,7 @@ use isthmus_shm::{Access, Mapping, SharedMapping};
 use super::{PairBacking, ReclaimCounts};
 use crate::allocator::GuestWindow;
 use crate::allocator::extents::ExtentMap;
-use crate::broker::Refusal;
+use crate::broker::OrRefuse as _;
 
 /// The file, and the map of its extents.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ impl PairBacking for PairFileBacking {
 
     fn map(&self, at: u64, size: RegionSize) -> Result<SharedMapping, Refusal> {
         let mapping = Mapping::window(&self.file, at, size, Access::ReadWrite);
-        mapping.map(SharedMapping::new).map_err(|error| Refusal::from_map(&error))
+        mapping.map(SharedMapping::new).or_refuse()
     }
 
     fn read_at(&self, at: u64, into: &mut [u8]) -> bool {

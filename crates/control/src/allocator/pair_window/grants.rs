@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use isthmus_layout::Refusal;
 use isthmus_layout::RegionSize;
 use isthmus_layout::proxy::grants::GrantRequest;
 use isthmus_layout::proxy::pair_window::{MapRequest, PairInvite};
@@ -21,7 +22,6 @@ use isthmus_shm::SharedMapping;
 use super::{OutgoingFrame, PairBacking, PairProgress, ReclaimCounts};
 use crate::allocator::GuestWindow;
 use crate::allocator::grant_pool::{GENERATION, GrantPool, SizeClass};
-use crate::broker::Refusal;
 
 /// The side that grants.
 const GRANTING_SIDE: usize = 0;
