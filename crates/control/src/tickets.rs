@@ -136,7 +136,7 @@ impl Tickets {
             self.append(&domain_line(&domain))
         };
         if let Err(error) = written {
-            tracing::warn!(%error, "cannot write who is attached; after a restart they attach anew");
+            tracing::warn!(%error, "cannot write which domains are attached; after a restart they attach anew");
         }
     }
 
@@ -156,7 +156,7 @@ impl Tickets {
         if self.domains.remove(&domain).is_some()
             && let Err(error) = self.append(&format!("{} -\n", domain.number()))
         {
-            tracing::debug!(%error, "cannot write who has left; a later daemon finds out by its process");
+            tracing::debug!(%error, "cannot write which domain has left; a later daemon finds out by its process");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The arena: the file in which a program keeps memory that peers may read and write by themselves.
+//! The arena: the file in which a program keeps memory that peers may read and write directly.
 //!
 //! ```text
 //! page 0         MAGIC, CHANGES
@@ -7,19 +7,20 @@
 //! beyond         memory      whole pages of the program, wherever an entry says; nothing lies in between
 //! ```
 //!
-//! An entry is open while its generation is odd. Whoever writes says first where he is, fences, and looks at the generation; the
-//! owner makes it even, fences, and waits until nobody is there. Whoever reads looks at the generation before and after.
+//! An entry is open while its generation is odd. A writer first stores the entry in its slot, fences, and checks the generation. To close an
+//! entry, the owner makes its generation even, fences, and waits until no slot names the entry. A reader checks the generation before and
+//! after it reads.
 
 use crate::ids::RegionId;
 use crate::limits::PAGE_BYTES;
 use crate::span::RegionSize;
 
-/// What the region of an arena is called in grants. No buffer has this number.
+/// The number of an arena in grants. No other region has it.
 pub const REGION: RegionId = RegionId(1 << 63);
 
-/// Word: says that this is an arena of this shape.
+/// Word: [`MAGIC_VALUE`].
 pub const MAGIC: u32 = 0;
-/// What is there.
+/// The value that marks an arena of this layout.
 pub const MAGIC_VALUE: u32 = u32::from_le_bytes(*b"ISA1");
 /// Word: counts what is opened and shut.
 pub const CHANGES: u32 = 32;
@@ -60,7 +61,7 @@ pub const WRITER_WORDS: u32 = 16;
 pub const DOMAIN: u32 = 0;
 /// Word of a writer slot: the entry that its domain is writing, counted from 1; 0 for none.
 pub const WRITING_ENTRY: u32 = 1;
-/// It stayed too long: what it writes from now on the owner does not see.
+/// The mark of a writer that took too long. The owner ignores what it writes from now on.
 pub const EVICTED: u32 = u32::MAX;
 
 /// Bytes before the memory.

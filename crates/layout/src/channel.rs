@@ -93,8 +93,8 @@ pub const SLAB_HEAD: u32 = 1;
 pub const PARKED: u32 = 2;
 /// In [`PARKED`]: the consumer polls elsewhere and wants its bit set in the ready map. The producer sets the word back to 0 when it sets the bit.
 pub const IS_PARKED: u32 = 1;
-/// In [`PARKED`]: the consumer looks here, and before it stops it makes all who are registered with the kernel for that
-/// (`membarrier`) fence. A producer that is registered need not fence as long as this stands there.
+/// In [`PARKED`]: the consumer polls this ring. Before it stops, it makes all processes that are registered with the kernel for that
+/// (`membarrier`) fence. A registered producer need not fence while the word has this value.
 pub const ASYMMETRIC: u32 = 2;
 /// Word of the producer's block: 1 while the producer sleeps until the consumer has given something back.
 pub const BLOCKED: u32 = 0;
@@ -171,7 +171,7 @@ impl ChannelGeometry {
 /// The second word of a record's first cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// What the record is; the ring does not care.
+    /// The kind of the record. The ring ignores it.
     pub kind: u8,
     /// Bytes of body, at most [`BODY_BYTES_MAX`].
     pub body_bytes: u16,
@@ -181,7 +181,7 @@ pub struct RecordHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a record of {body_bytes} body bytes; the largest has {BODY_BYTES_MAX}")]
 pub struct RecordTooLong {
-    /// What it said.
+    /// The length in the header.
     pub body_bytes: u16,
 }
 

@@ -1,4 +1,4 @@
-//! The proxy protocol between a guest and its host: how the window that both see is divided, and what their daemons say in it.
+//! The proxy protocol between a guest and its host: the layout of the window that both map, and the frames that their daemons exchange.
 //!
 //! ```text
 //! byte 0       head page: magic, version; a word in which the guest calls, one in which the host answers
@@ -12,8 +12,8 @@
 //! descriptors. Messages between domains never pass the proxy ring.
 //!
 //! Bytes of the window are handed out again and again. Before they become another extent, the host revokes the old one ([`RevokedExtent`]): then
-//! the guest's daemon takes them away from whoever still maps them, so that programs of a guest see each other's memory never, and
-//! answers that the extent is reclaimed.
+//! the guest's daemon unmaps them from every program that still maps them, so that programs of a guest never see each other's memory, and
+//! replies that the extent is reclaimed.
 //!
 //! Two guests may have a *pair window* beside their own ones: memory that only these two and the host see, made of extents from
 //! its first byte to its last. It is attached to both while they run, and has one number for both ([`WindowId`]). The guest's
@@ -29,7 +29,7 @@ use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES, SLAB_BYTES_M
 pub mod grants;
 pub mod pair_window;
 
-/// What the head page begins with, as two words.
+/// The first two words of the head page.
 pub const MAGIC: [u32; 2] = [u32::from_le_bytes(*b"ISTH"), u32::from_le_bytes(*b"WNDW")];
 /// The version of this layout.
 pub const VERSION: u32 = 3;
@@ -49,7 +49,7 @@ pub const GUEST_HEARTBEAT_WORD: u32 = 128;
 
 /// How often daemons change their heartbeat, in milliseconds.
 pub const HEARTBEAT_INTERVAL_MS: u32 = 1000;
-/// A daemon without a new heartbeat for so many milliseconds hangs, or its guest is paused. That ends nothing.
+/// The time in milliseconds without a new heartbeat after which a daemon counts as hanging, or its guest as paused. That ends nothing.
 pub const HEARTBEAT_TIMEOUT_MS: u32 = 5 * HEARTBEAT_INTERVAL_MS;
 
 /// Where the proxy ring lies.
@@ -72,13 +72,13 @@ pub const PROXY_FRAME_BYTES_MAX: usize = CONTROL_BYTES_MAX + 1 + CONTROL_FDS_MAX
 /// Control messages of one connection that a guest's daemon has sent and the host has not acknowledged. Beyond them it lets the program wait.
 pub const UNACKED_MAX: u32 = 16;
 
-/// After so many messages of a connection the host sends [`ProxyFrameKind::Ack`].
+/// The number of messages of a connection after which the host sends [`ProxyFrameKind::Ack`].
 pub const ACK_INTERVAL: u32 = 8;
 
 /// A fragment of a slab is at most a quarter of it.
 const _: () = assert!(PROXY_FRAME_BYTES_MAX <= PROXY_RING.slab.bytes() as usize / 4);
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyFrameKind {
     /// A program has connected; the content is an [`ClientConnected`]. To the host alone.
@@ -93,9 +93,10 @@ pub enum ProxyFrameKind {
     RevokedExtent,
     /// The content is the [`WindowId`] of a pair window that the guest has now; no connection. To the host alone.
     WindowAttached,
-    /// The same of one that it has no longer.
+    /// The content is the [`WindowId`] of a pair window that the guest has no longer; no connection. To the host alone.
     WindowDetached,
-    /// The content is a [`RevokedExtent`] that the guest was told of, and nobody there sees any more; no connection. To the host alone.
+    /// The content is a [`RevokedExtent`] that was reported to the guest, and that no program there maps any more; no connection. To the host
+    /// alone.
     Reclaimed,
     /// The content is a [`grants::GrantRequest`]; no connection. To the guest alone.
     GrantRequest,
@@ -162,11 +163,11 @@ impl ProxyFrameKind {
 /// A program of the guest, as its daemon sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConnected {
-    /// Its user, in the guest. Whose its domains are on the host, the host's configuration says.
+    /// The UID of the program in the guest. The configuration of the host defines the owner of its domains there.
     pub uid: u32,
     /// Its process, in the guest; 0 where that cannot be seen.
     pub pid: u32,
-    /// What its program is called.
+    /// The name of the program.
     pub program: Name,
 }
 
@@ -215,45 +216,45 @@ impl WindowId {
     }
 }
 
-/// What takes the place of a file descriptor.
+/// The reference to a resource, in place of a file descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceRef {
     /// Memory: an extent of a window, in whole pages, to be mapped for reading and writing.
     Extent {
-        /// Of which.
+        /// The window.
         window: WindowId,
         /// Its first byte.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
-        /// Which use of these bytes it is.
+        /// The generation, which distinguishes successive uses of these bytes.
         generation: u32,
     },
-    /// The same, of which the bytes stay with whoever maps them when it is revoked: a program has memory of its own there.
+    /// Memory as in `Extent`, with private memory of a program. When the extent is revoked, the bytes stay with the program that maps them.
     PrivateExtent {
-        /// Of which.
+        /// The window.
         window: WindowId,
         /// Its first byte.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
-        /// Which use of these bytes it is.
+        /// The generation, which distinguishes successive uses of these bytes.
         generation: u32,
     },
-    /// The same bytes, to be mapped for reading only.
+    /// Memory as in `Extent`, to be mapped for reading only.
     ReadOnlyExtent {
-        /// Of which.
+        /// The window.
         window: WindowId,
         /// Its first byte.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
-        /// Which use of these bytes it is.
+        /// The generation, which distinguishes successive uses of these bytes.
         generation: u32,
     },
-    /// What rings this vector of a peer of the device: 0 is the host, any other is a guest.
+    /// A doorbell that rings a vector of a peer of the device.
     Doorbell {
-        /// Who is rung.
+        /// The peer: 0 is the host, any other number is a guest.
         peer: u16,
         /// The vector.
         vector: u16,
@@ -324,7 +325,7 @@ impl ResourceRef {
 /// An extent that is one no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RevokedExtent {
-    /// Of which window.
+    /// The window.
     pub window: WindowId,
     /// Its first byte.
     pub offset: u64,

@@ -1,7 +1,7 @@
 //! The ready map: the page where a receiver sees which of its peers is active.
 //!
 //! A receiver with a thousand channels does not look at a thousand rings. It looks at the few that were busy a moment ago, and
-//! at one word of its ready map. A peer whose ring is *parked* sets its bit in the ready map after it has published.
+//! at one word of its ready map. A peer on a *parked* ring sets its bit in the ready map after it has published.
 //!
 //! ```text
 //! word 0        SUMMARY      a bit for each group of ready bits in which one was set since the receiver looked last
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A peer that may set bits in a ready map can also clear those of others, so a receiver has one ready map for each *owner* among its peers:
-//! a domain can lose wake-ups by the hand of its own owner's domains, and of nobody else's.
+//! only domains of the same owner can make it lose wake-ups.
 
 use crate::limits::{PAGE_BYTES, READY_MAP_BITS};
 use crate::span::RegionSize;

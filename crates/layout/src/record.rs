@@ -1,10 +1,10 @@
-//! What the cells of a ring carry: records between the libraries of two domains, or between a library and its daemon.
+//! The records in the cells of a ring: between the libraries of two domains, or between a library and its daemon.
 //!
 //! A record's body starts with a [`Route`] (two words) and goes on by its kind. All words are little-endian.
 //!
 //! ```text
 //! word 0   from endpoint (bits 0-7), to endpoint (8-15), epoch (16-31)
-//! word 1   daemon path: the other domain (in: who sent it, out: whom it is for); on a channel 0
+//! word 1   daemon path: the other domain (from the daemon: the sender, to the daemon: the receiver); on a channel 0
 //! ```
 //!
 //! | kind | name | words after the route |
@@ -13,7 +13,7 @@
 //! | 2 | `FirstFragment` | tag (2), length (1), serial (1), fragment (2): first fragment of a message up to 32 KiB |
 //! | 3 | `NextFragment` | serial (1), fragment (2): the next fragment of a started or pulled message |
 //! | 4 | `Announce` | tag (2), length (2), serial (1), edges (1), fragment (2), region (2), offset (2): a message that waits at its sender |
-//! | 5 | `Pull` | serial (1), bytes (2): send so much of the announced message in fragments |
+//! | 5 | `Pull` | serial (1), bytes (2): send that part of the announced message in fragments |
 //! | 6 | `Completed` | serial (1), outcome (1), bytes (2): the receiver is done with an announced message |
 //! | 7 | `Switch` | nothing: this sender's next records come with the next epoch, by the other path |
 //! | 8 | `Credit` | bytes (1): daemon path, that much may be sent again |
@@ -33,7 +33,7 @@ pub const EAGER_HEADER_WORDS: usize = 4;
 
 const _: () = assert!(4 * EAGER_HEADER_WORDS + INLINE_BYTES_MAX <= 4 * BODY_WORDS_MAX);
 
-/// From whom, for whom, and under which epoch of the path.
+/// The sender, the receiver, and the epoch of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The sender's endpoint.
@@ -59,7 +59,7 @@ pub struct Fragment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Serial(pub u32);
 
-/// An announced message whose whole pages the receiver may map.
+/// The whole pages of an announced message, which the receiver may map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappablePages {
     /// Granted to the receiver before the record was sent, or about to be.
@@ -113,7 +113,7 @@ pub enum Record<'a> {
         /// Its next bytes.
         fragment: Fragment,
     },
-    /// A message too long for the slab, or one whose sender wants to know that it was received.
+    /// A message that is too long for the slab, or has a sender that waits for its receipt.
     Announce {
         /// As for `Eager`.
         tag: u64,
@@ -130,7 +130,7 @@ pub enum Record<'a> {
     Pull {
         /// Which message.
         serial: Serial,
-        /// So many of its first bytes: more than there are means all.
+        /// The number of bytes from the start of the message. A number beyond its length means all bytes.
         bytes: u64,
     },
     /// The receiver is done with an announced message.
@@ -149,7 +149,7 @@ pub enum Record<'a> {
         /// Bytes given back.
         bytes: u32,
     },
-    /// Nobody there.
+    /// The endpoint is not open.
     Bounce {
         /// Which message; zero for one that had no serial.
         serial: Serial,
@@ -176,7 +176,7 @@ pub enum MalformedRecord {
     Length {
         /// The kind.
         kind: u8,
-        /// What it had.
+        /// The number of body bytes.
         bytes: u16,
     },
     /// An endpoint number at or above the limit.
@@ -185,7 +185,7 @@ pub enum MalformedRecord {
     /// A message longer than can be.
     #[error("a message of {0} bytes is longer than any")]
     MessageLength(u64),
-    /// A serial that nobody hands out.
+    /// The serial is zero, which no sender uses.
     #[error("the serial of a message is zero")]
     Serial,
     /// Not one of the outcomes.
@@ -258,7 +258,7 @@ const fn wide(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
-/// The words before an eager message's bytes, for those who send many: what [`Record::emit`] makes, without the way there.
+/// Returns the words before an eager message's bytes, as [`Record::emit`] does. Senders of many messages use it because it is faster.
 #[inline]
 pub const fn eager_header(ends: [u32; 2], tag: u64) -> [u32; EAGER_HEADER_WORDS] {
     [ends[0], ends[1], low(tag), high(tag)]

@@ -1,4 +1,4 @@
-//! Places inside a region. A [`Span`] can only be had from the [`RegionSize`] it lies in, so whoever holds one need not check it.
+//! Ranges inside a region. Only the [`RegionSize`] of the region can make a [`Span`], so a span needs no further check.
 
 /// Bytes from the start of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,7 +12,7 @@ pub struct Len(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RegionSize(pub u64);
 
-/// Bytes known to lie inside the region whose size made this span.
+/// Bytes that are known to lie inside the region with the size that made this span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     start: u64,
@@ -27,7 +27,7 @@ pub struct OutsideRegion {
     pub start: Offset,
     /// How many bytes.
     pub len: Len,
-    /// What there is.
+    /// The size of the region.
     pub size: RegionSize,
 }
 

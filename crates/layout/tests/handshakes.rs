@@ -41,7 +41,7 @@ fn recording(path: &Path) -> Recording {
     Recording { name, library: side("library"), daemon: side("daemon") }
 }
 
-/// What matters of an answer: the version or the reason. Texts may get better.
+/// The relevant part of a reply: the version or the reason. Texts may change.
 fn outcome(answer: &ToClient) -> Result<Version, Reason> {
     match answer {
         ToClient::HelloReply(reply) => Ok(Version { major: reply.major, minor: reply.minor }),

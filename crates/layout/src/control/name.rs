@@ -21,7 +21,7 @@ pub enum InvalidText {
     /// More bytes than allowed.
     #[error("it has {have} bytes where {max} are allowed")]
     TooLong {
-        /// What it has.
+        /// The number of bytes.
         have: usize,
         /// The maximum.
         max: usize,
@@ -41,7 +41,7 @@ pub enum InvalidText {
     SurroundingSpace,
 }
 
-/// What a domain, an endpoint or a program is called: 1 to 64 bytes of printable UTF-8 without `/`.
+/// The name of a domain, an endpoint or a program: 1 to 64 bytes of printable UTF-8 without `/`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(String);
 
@@ -166,7 +166,7 @@ impl Field for Name {
     const WIDTH: Width = Width { min: 3, max: 2 + NAME_BYTES_MAX };
 
     fn describe() -> String {
-        format!("Name: u16 length (1 to {NAME_BYTES_MAX}), then so many bytes of UTF-8")
+        format!("Name: u16 length (1 to {NAME_BYTES_MAX}), then the bytes in UTF-8")
     }
 
     fn emit(&self, out: &mut Vec<u8>) {
@@ -187,7 +187,7 @@ impl Field for Text {
     const WIDTH: Width = Width { min: 2, max: 2 + TEXT_BYTES_MAX };
 
     fn describe() -> String {
-        format!("Text: u16 length (at most {TEXT_BYTES_MAX}), then so many bytes of UTF-8")
+        format!("Text: u16 length (at most {TEXT_BYTES_MAX}), then the bytes in UTF-8")
     }
 
     fn emit(&self, out: &mut Vec<u8>) {

@@ -50,7 +50,7 @@ pub struct MessageInfo {
     pub width: Width,
 }
 
-/// Declares a struct whose fields stand one after the other.
+/// Declares a struct of fields that follow each other on the wire.
 macro_rules! record {
     ($(#[doc = $doc:literal])* $name:ident { $( $(#[doc = $field_doc:literal])* $field:ident: $type:ty, )* }) => {
         $(#[doc = $doc])*

@@ -45,7 +45,7 @@ pub struct VersionRange {
 }
 
 impl VersionRange {
-    /// What this tree speaks.
+    /// The versions of this source tree.
     pub const CURRENT: Self = Self { version: Version { major: 2, minor: 4 }, oldest_minor: 3 };
 
     /// None where the oldest is newer than the version. Tests claim to be any version with it.
@@ -92,7 +92,7 @@ pub fn negotiate(daemon: VersionRange, library: VersionRange) -> Result<Version,
     }
 }
 
-/// What a daemon answers to the first packet of a connection; if they get along, also the version and what the library calls itself.
+/// Returns the reply to the first packet of a connection. If the versions are compatible, also returns the version and the name of the library.
 pub fn reply_to_hello(
     packet: &[u8],
     descriptors: usize,
@@ -117,7 +117,7 @@ pub fn reply_to_hello(
     (super::serial_of(packet), message, outcome)
 }
 
-/// What a library makes of the daemon's `HelloReply`: the version it chose must be one that the library speaks.
+/// Checks the `HelloReply` of a daemon: the library has to support the version that the daemon chose.
 pub fn check_hello_reply(library: VersionRange, reply: &HelloReply) -> Result<Version, VersionRefused> {
     let daemon = Version { major: reply.major, minor: reply.minor };
     let refused = |reason| Err(VersionRefused { reason, library: library.version, daemon });

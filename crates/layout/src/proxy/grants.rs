@@ -78,7 +78,7 @@ pub struct GrantReply<'a> {
     pub window: WindowId,
     /// Its offset.
     pub offset: u64,
-    /// What the platform says of it, for whoever is to map it; nothing where the guest has no memory or no grants left.
+    /// The description of the grant by the platform, for the side that maps it. Empty if the guest has no memory or no grants left.
     pub grant: &'a [u8],
 }
 
@@ -100,7 +100,7 @@ impl<'a> GrantReply<'a> {
     }
 }
 
-/// What is left: a grant.
+/// Parses the rest of the content as a grant.
 pub(super) fn parse_grant(from: FieldReader<'_>) -> Result<&[u8], MalformedControl> {
     let grant = from.rest();
     if grant.len() > GRANT_DESCRIPTION_BYTES_MAX { Err(MalformedControl::TooLong(grant.len())) } else { Ok(grant) }

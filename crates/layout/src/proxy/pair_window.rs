@@ -25,11 +25,11 @@ use crate::control::{Field, FieldReader, MalformedControl};
 /// The guest is to have a pair window with another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairInvite<'a> {
-    /// What both call it.
+    /// The window, by the same number for both guests.
     pub window: WindowId,
-    /// Who the other one is, as the hypervisor counts domains.
+    /// The hypervisor's number of the other guest.
     pub domid: u16,
-    /// What the other one offers, for the platform; nothing for the guest that is to offer it.
+    /// The offer of the other guest, for the platform. Empty in the message to the guest that makes the offer.
     pub offer: &'a [u8],
 }
 
@@ -50,7 +50,7 @@ impl<'a> PairInvite<'a> {
     }
 }
 
-/// What a guest offers of a pair window that it was to make.
+/// The offer of a guest that was asked to make a pair window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairOffer<'a> {
     /// Which.
@@ -85,7 +85,7 @@ pub struct MapRequest<'a> {
     pub offset: u64,
     /// Its bytes, in whole pages.
     pub bytes: u64,
-    /// What the other guest says of it.
+    /// The grant of the other guest.
     pub grant: &'a [u8],
 }
 
@@ -115,7 +115,7 @@ pub struct MapReply {
     pub window: WindowId,
     /// Its offset.
     pub offset: u64,
-    /// It can.
+    /// True if the grant batch can be mapped.
     pub mapped: bool,
 }
 

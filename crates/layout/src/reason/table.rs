@@ -391,7 +391,7 @@ reasons! {
 
     192 MemoryPageShared, "memory-page-shared", Fallback:
     "the bytes share a page with unregistered memory";
-    "Register whole pages: memory whose start and length are multiples of 4096.";
+    "Register whole pages: start and length must be multiples of 4096.";
 
     193 MemoryForked, "memory-forked", Fallback:
     "the process has forked since the memory was registered";

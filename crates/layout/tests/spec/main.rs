@@ -267,7 +267,7 @@ fn proxy_layout_matches_its_document() {
             (
                 proxy::EXTENTS_OFFSET,
                 proxy::WINDOW_BYTES_MIN - proxy::EXTENTS_OFFSET,
-                "extents, to the end: at least so many bytes",
+                "extents, to the end; this is the minimum",
             ),
         ],
     );
@@ -293,7 +293,7 @@ fn proxy_layout_matches_its_document() {
     );
     let rest = frames.split_off(frames.find("Slabs").unwrap());
     for (kind, from, content) in [
-        (ProxyFrameKind::ClientConnected, "guest", "who has connected"),
+        (ProxyFrameKind::ClientConnected, "guest", "the program that has connected"),
         (ProxyFrameKind::ControlPacket, "both", "a control message, and the resources that it passes"),
         (ProxyFrameKind::Closed, "both", "none: the connection is over"),
         (ProxyFrameKind::Ack, "host", "none: 8 more messages of the connection are acknowledged"),
@@ -368,7 +368,7 @@ fn resource_refs() -> String {
     )
 }
 
-/// What stands in the head page, and in frames, of a window that is made of grant batches.
+/// The head page and the frames of a window that is made of grant batches.
 fn grant_batches() -> String {
     let at = |word: u32| 4 * u64::from(word);
     let words = u64::from(4 * grants::PENDING_WORDS);
@@ -396,7 +396,7 @@ fn grant_batches() -> String {
             (
                 10,
                 grants::GRANT_DESCRIPTION_BYTES_MAX as u64,
-                "in `GrantReply`: so many at most: the grant, or nothing if the guest cannot",
+                "in `GrantReply`: at most this many: the grant, or nothing if the guest cannot",
             ),
         ],
     );
@@ -422,17 +422,17 @@ fn pair_window() -> String {
             &[
                 (0, 2, "the window"),
                 (2, 2, "the other guest's domid"),
-                (4, max, "so many at most: what that one offers; nothing for the guest that is to offer it"),
+                (4, max, "at most this many: the offer of that one; nothing for the guest that is to offer it"),
             ],
         ),
-        of("PairOffer", &[(0, 2, "the window"), (2, max, "so many at most: the offer; nothing if there is none")]),
+        of("PairOffer", &[(0, 2, "the window"), (2, max, "at most this many: the offer; nothing if there is none")]),
         of(
             "MapRequest",
             &[
                 (0, 8, "the offset of the grant batch"),
                 (8, 8, "its bytes, in whole pages"),
                 (16, 2, "the window"),
-                (18, max, "so many at most: the grant"),
+                (18, max, "at most this many: the grant"),
             ],
         ),
         of(
