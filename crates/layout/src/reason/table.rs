@@ -457,6 +457,7 @@ reasons! {
     "the peer is on another host";
     "None: messages go by the daemons and the network between them.";
 
+    /// MX on other hosts
     231 MxUnreachable, "mx-unreachable", Refusal:
     "the MX board is known but did not answer in time";
     "See with `isthmus peer list` when the board was last seen and over which link; see the frames with `isthmus capture`.";
