@@ -49,7 +49,8 @@ fn run(run: &Value) -> String {
         ("Date", &run["date"]),
     ] {
         if !value.is_null() {
-            text += &format!("- {name}: {}\n", word(value));
+            let value = word(value);
+            text += &format!("- {name}: {}\n", value.strip_prefix("of two hosts: ").unwrap_or(&value));
         }
     }
     text + &format!("- Command: `{}`\n", word(&run["command"]))
