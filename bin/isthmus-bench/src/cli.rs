@@ -72,11 +72,11 @@ struct CommonArgs {
     #[arg(long)]
     quick: bool,
 
-    /// How often each measurement is repeated [default: 5, of paths 3, with --quick 3].
+    /// The number of runs of each measurement [default: 5, of paths 3, with --quick 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
 
-    /// How long the measured part of each run takes, in milliseconds [default: 300, with --quick 60].
+    /// The measured part of each run, in milliseconds [default: 300, with --quick 60].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     run_ms: Option<u64>,
 
@@ -84,7 +84,7 @@ struct CommonArgs {
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     cpus: Option<Cpus>,
 
-    /// Where programs and daemons of two hosts are pinned: `together`, one CPU for each host; `crossed`, a daemon on the CPU of
+    /// The placement of programs and daemons of two hosts: `together`, one CPU for each host; `crossed`, a daemon on the CPU of
     /// the other host's programs; `apart`, a CPU for each; `free` [default: apart, with less than four CPUs together].
     #[arg(long, value_enum, value_name = "HOW")]
     placement: Option<HostPlacement>,
@@ -126,7 +126,7 @@ struct BaselinesArgs {
     #[arg(long)]
     list: bool,
 
-    /// How many bytes the copies within a core and between cores move at once.
+    /// The bytes that copies within a core and between cores move at once.
     #[arg(long, value_name = "BYTES", default_value = "1m", value_parser = size)]
     copy_size: usize,
 
@@ -152,7 +152,7 @@ struct PathsArgs {
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = size)]
     sizes: Vec<usize>,
 
-    /// How many pairs of processes do the same at the same time.
+    /// The number of pairs of processes that do the same at the same time.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
     pairs: u16,
 
@@ -170,7 +170,7 @@ struct PathsArgs {
 /// with a window of them under way, and there and back one by one. Bandwidth counts whole frames, from the Ethernet header on.
 #[derive(Args)]
 struct RawArgs {
-    /// As UDP datagrams, one for each frame, in place of packet sockets.
+    /// Send UDP datagrams, one for each frame, in place of packet sockets.
     #[arg(long)]
     udp: bool,
 
@@ -202,7 +202,7 @@ struct RawArgs {
 #[derive(Clone)]
 struct Cpus(Vec<usize>);
 
-/// How a command ended, if not by an error of the machine.
+/// The end of a command, if not by an error of the machine.
 enum Ended {
     Complete,
     Incomplete,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How often they are looked at; what happened in between is taken for even.
+/// The interval of samples; CPU time in between is taken as even.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// CPU time of all threads that these processes have now.

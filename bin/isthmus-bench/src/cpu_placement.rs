@@ -1,4 +1,4 @@
-//! Where the four processes of two hosts run: a program and a daemon on each host, and often fewer processors than that.
+//! Placement of the four processes of two hosts: a program and a daemon on each host, and often fewer processors.
 //!
 //! ```text
 //!              together        crossed         apart (4 CPUs)       free
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::pin::{Placement, list};
 
-/// How they are pinned.
+/// The way they are pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HostPlacement {
     /// A host's programs and its daemon share a CPU: one CPU for each host.
@@ -25,7 +25,7 @@ pub(crate) enum HostPlacement {
     Free,
 }
 
-/// Which CPUs the processes may use, in the order of the hosts.
+/// The CPUs that the processes may use, in the order of the hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct HostCpus {
     pub(crate) programs: [Vec<usize>; 2],

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::case::not_installed;
 use crate::pin;
 
-/// How long it may take to get ready, and to end.
+/// The time that it may take to get ready, and to end.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A daemon that is ready. Dropping it ends it.
@@ -76,7 +76,7 @@ impl PrivateDaemon {
         Ok(daemon)
     }
 
-    /// Its process.
+    /// The process.
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
@@ -87,7 +87,7 @@ impl PrivateDaemon {
         vec![variable("ISTHMUS_SOCKET", self.socket.as_os_str()), variable("ISTHMUS_AUTOSTART", "0".as_ref())]
     }
 
-    /// Its socket.
+    /// The path of the socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

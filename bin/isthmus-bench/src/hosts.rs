@@ -30,7 +30,7 @@ pub(crate) struct WireSpec {
     /// The name in the names of cases.
     pub(crate) name: &'static str,
     pub(crate) mtu: u32,
-    /// Whether the pieces of up to 64 KB that TCP and UDP hand over may cross whole.
+    /// True if packets of up to 64 KB of TCP and UDP may cross whole.
     pub(crate) offloads: bool,
     /// A wire through user space; none for a veth pair.
     pub(crate) conditions: Option<Impairments>,
@@ -122,7 +122,7 @@ pub(crate) struct HostPair {
 pub(crate) struct HostSite {
     pub(crate) name: String,
     pub(crate) address: Ipv4Addr,
-    /// Its interface to the other host.
+    /// The interface to the other host.
     pub(crate) interface: String,
     /// The process of its daemon, which is in all its namespaces.
     pub(crate) daemon: u32,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::path::Path;
 use crate::stats::Recorded;
 
-/// How a side waits for its peer.
+/// The way a side waits for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
@@ -36,7 +36,7 @@ pub(crate) enum Side {
     Follow,
 }
 
-/// How a path is set up, before anything is measured on it.
+/// The setup of a path before the measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Setup {
     pub(crate) wait: Wait,
@@ -47,7 +47,7 @@ pub(crate) struct Setup {
     pub(crate) options: BTreeMap<String, String>,
 }
 
-/// Which memory the messages of a stream lie in.
+/// The memory of the messages of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Buffers {
@@ -98,7 +98,7 @@ pub(crate) struct Job {
     pub(crate) work: Work,
     /// The CPUs that the side may use; usually one.
     pub(crate) cpus: Vec<usize>,
-    /// How long the measured part may take.
+    /// The time of the measured part, in milliseconds.
     pub(crate) budget_ms: u64,
     /// Stay connected after the work until the order to part.
     pub(crate) hold: bool,
@@ -125,9 +125,9 @@ pub(crate) enum WorkerMessage {
 /// The results of one side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SideResult {
-    /// How long this side took to open the path.
+    /// The time that this side took to open the path.
     pub(crate) open_ns: u64,
-    /// How long it then took to connect to the other side, waiting for it included.
+    /// The time that it then took to connect to the other side, waiting included.
     pub(crate) connect_ns: u64,
     /// Messages of the measured part, both directions; the same on both sides.
     pub(crate) messages: u64,

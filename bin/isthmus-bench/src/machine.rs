@@ -12,7 +12,7 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     /// CPUs that are online.
     pub(crate) cpus: usize,
-    /// Whether a hypervisor is below us.
+    /// True if a hypervisor runs this machine.
     pub(crate) virtual_machine: bool,
     /// Kernel name and release.
     pub(crate) kernel: String,
@@ -31,7 +31,7 @@ pub(crate) struct Machine {
     pub(crate) guests: Option<String>,
     /// This program's version.
     pub(crate) version: String,
-    /// Whether this program was built without optimisation, which makes its figures worthless.
+    /// True if this program was built without optimisation, which makes its figures worthless.
     pub(crate) debug_build: bool,
 }
 

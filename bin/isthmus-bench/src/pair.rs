@@ -33,11 +33,11 @@ pub(crate) struct Bench {
     pub(crate) placement: Placement,
     /// The CPUs of two hosts.
     pub(crate) host_cpus: HostCpus,
-    /// How long the measured part of one run may take.
+    /// The time of the measured part of one run.
     pub(crate) budget: Duration,
-    /// How often each measurement is repeated.
+    /// The number of runs of each measurement.
     pub(crate) runs: usize,
-    /// Whether long waits (a minute of idling) should be cut short as well.
+    /// True if long waits (a minute of idling) are shortened as well.
     pub(crate) quick: bool,
     /// This program.
     pub(crate) program: PathBuf,
@@ -291,7 +291,8 @@ impl Drop for Worker {
     }
 }
 
-/// As close to a container as util-linux gets: own pid, ipc, user, mount, network and uts namespaces, no capabilities, none to get.
+/// Returns a command in a sandbox like a container's, by util-linux: own pid, ipc, user, mount, network and uts namespaces, and no
+/// capabilities.
 fn isolated_command(bench: &Bench) -> Command {
     let mut command = Command::new("unshare");
     command

@@ -1,4 +1,4 @@
-//! Which CPUs the two sides of a measurement run on, and binding a thread to one.
+//! The CPUs of the two sides of a measurement, and pinning a thread to one.
 //!
 //! Sides of one pair lie on different physical cores: two hyperthreads of one core share its caches, and a measurement between
 //! them says nothing about two cores.
@@ -24,7 +24,7 @@ impl Placement {
         Ok(Self(cpus))
     }
 
-    /// For tests that never pin anything.
+    /// A placement for tests that pin nothing.
     #[cfg(test)]
     pub(crate) fn of(cpus: &[usize]) -> Self {
         Self(cpus.to_vec())

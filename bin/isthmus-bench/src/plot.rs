@@ -11,7 +11,7 @@ use crate::path::Path;
 use crate::sweep::Point;
 
 const SIZE: (u32, u32) = (1300, 620);
-/// One for each path: Okabe and Ito's colours, which most colour-blind readers can tell apart, and a grey.
+/// One for each path: Okabe and Ito's colours, which most colour-blind readers can distinguish, and a grey.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),

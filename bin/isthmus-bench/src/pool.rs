@@ -7,7 +7,7 @@ use crate::job::Buffers;
 /// Buffers that are used again and again; at most [`WARM_BYTES_MAX`] together.
 const WARM_SLOTS: u64 = 4;
 const WARM_BYTES_MAX: usize = 16 << 20;
-/// How much memory one step of never-used buffers may take.
+/// The memory that one step of never-used buffers may take.
 const COLD_BYTES_MAX: usize = 128 << 20;
 /// Allocations from here on are always fresh pages: beyond the largest threshold that glibc's malloc grows to.
 const FRESH_BYTES_MIN: usize = 64 << 20;
@@ -47,7 +47,7 @@ impl Pool {
         WARM_SLOTS.min((WARM_BYTES_MAX / size.max(1)).max(1) as u64)
     }
 
-    /// How many messages this pool was made for.
+    /// The number of messages that this pool was made for.
     pub(crate) fn messages(&self) -> u64 {
         self.messages
     }
@@ -90,7 +90,7 @@ impl Pool {
         }
     }
 
-    /// Whether each slot that a message came into holds the pattern.
+    /// Returns true if each slot that received a message holds the pattern.
     pub(crate) fn holds_pattern(&self) -> bool {
         (0..self.slots.min(self.messages)).all(|slot| holds_pattern(self.slot(slot)))
     }
@@ -103,7 +103,7 @@ pub(crate) fn write_pattern(message: &mut [u8]) {
     }
 }
 
-/// Whether a message is as it was written.
+/// Returns true if a message is as it was written.
 pub(crate) fn holds_pattern(message: &[u8]) -> bool {
     message.iter().enumerate().all(|(position, &byte)| byte == pattern(position))
 }

@@ -179,7 +179,7 @@ pub(crate) fn six_digits<S: Serializer>(value: &Option<f64>, serializer: S) -> R
     short.serialize(serializer)
 }
 
-/// Where results go.
+/// The destination of results.
 pub(crate) struct Output {
     json: Option<Box<dyn Write>>,
     table: bool,

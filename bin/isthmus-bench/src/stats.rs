@@ -17,7 +17,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(sorted[sorted.len() / 2 - 1], upper))
 }
 
-/// How far apart the runs lie: (largest - smallest) / median. 0.1 means that all runs fit into a tenth of the median.
+/// The spread of the runs: (largest - smallest) / median. 0.1 means that all runs fit into a tenth of the median.
 pub(crate) fn spread(values: &[f64]) -> Option<f64> {
     let middle = median(values)?;
     let least = values.iter().copied().min_by(f64::total_cmp)?;

@@ -35,11 +35,11 @@ pub(crate) struct Sweep {
 pub struct Point {
     /// The path.
     pub path: Path,
-    /// How both sides waited.
+    /// The way both sides waited.
     pub wait: Wait,
     /// Bytes of a message.
     pub size: usize,
-    /// How many pairs ran at the same time. Latencies are the median pair's, bandwidths and rates the sum.
+    /// The number of pairs at the same time. Latencies are the median pair's, bandwidths and rates the sum.
     pub pairs: usize,
     /// Half a round trip: the median over batches.
     #[serde(serialize_with = "six_digits")]
@@ -73,13 +73,13 @@ pub struct Point {
     pub stream_cpu_ns_per_message: Option<f64>,
     /// The path that the two ratios are of, waiting the same way.
     pub baseline: &'static str,
-    /// Its half round trip divided by the baseline's.
+    /// The half round trip divided by the baseline's.
     #[serde(serialize_with = "six_digits")]
     pub half_rtt_ratio: Option<f64>,
-    /// Its bandwidth divided by the baseline's.
+    /// The bandwidth divided by the baseline's.
     #[serde(serialize_with = "six_digits")]
     pub bandwidth_ratio: Option<f64>,
-    /// How many runs gave a value.
+    /// The number of runs that gave a value.
     pub runs: usize,
     /// (largest - smallest) / median of the runs.
     #[serde(serialize_with = "six_digits")]

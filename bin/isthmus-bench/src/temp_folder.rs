@@ -44,7 +44,7 @@ impl TempFolder {
         Ok(Self { path: made.keep(), sweeper })
     }
 
-    /// Where it is.
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }

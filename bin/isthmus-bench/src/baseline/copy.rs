@@ -141,13 +141,13 @@ impl Case for OffsetCopy {
     }
 }
 
-/// How much is copied at once, out of fresh memory.
+/// The number of bytes that are copied at once, out of fresh memory.
 const OFFSET_COPY_BYTES: usize = 64 << 20;
 
 const PAGE: usize = 4096;
 
 impl OffsetCopy {
-    /// How long it takes to copy all.
+    /// Returns the nanoseconds of copying all.
     fn copy_all(&self) -> f64 {
         let pool = Pool::new(OFFSET_COPY_BYTES, Buffers::Cold, 1);
         let from = pool.slot(0);

@@ -14,10 +14,10 @@ use crate::case::{Case, Reading, Unit, not_installed, size_name};
 use crate::pair::Bench;
 
 const PROGRAM: &str = "ucx_perftest";
-/// How long the server may take to listen, and the client beyond the budget.
+/// The time that the server may take to listen, and the client beyond the budget.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Which of UCX's ways through shared memory it is allowed.
+/// The way of UCX through shared memory that it may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Posix,
@@ -195,7 +195,7 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// How a process ends, and all that it prints, which is little; an error if it takes too long.
+/// Returns the exit status and the (short) output of a process; an error if it takes too long.
 pub(crate) fn output(mut process: KillOnDrop, timeout: Duration) -> Result<(ExitStatus, String)> {
     wait_until(timeout, || Ok(process.0.try_wait()?.is_some())).context("it does not end")?;
     let mut printed = String::new();
@@ -204,7 +204,7 @@ pub(crate) fn output(mut process: KillOnDrop, timeout: Duration) -> Result<(Exit
     Ok((process.0.wait().context("cannot wait for it")?, printed))
 }
 
-/// Whether a program is in `PATH`.
+/// Returns true if a program is in `PATH`.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())

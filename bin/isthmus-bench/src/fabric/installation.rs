@@ -154,7 +154,7 @@ pub(super) fn provider_folder() -> Result<PathBuf> {
     found.cloned().with_context(|| not_installed(PROVIDER, "`make build` makes it"))
 }
 
-/// Where `scripts/setup` installs wheels, if this program was built there.
+/// The folder of the wheels that `scripts/setup` installs, if this program was built there.
 fn wheels() -> Result<PathBuf> {
     let own = own_folder()?;
     Ok(own.parent().context("this program lies in a folder of a folder")?.join("mpi"))

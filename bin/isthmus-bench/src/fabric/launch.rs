@@ -32,7 +32,7 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// Why there can be no such job with this installation, if there can be none.
+    /// Returns the reason that this installation cannot run the job, if there is one.
     pub(super) fn unavailable_reason(&self) -> Option<String> {
         let provider = match self.transport {
             Transport::Isthmus => super::installation::provider_folder().err(),
@@ -78,7 +78,7 @@ impl Launch {
         said.map(Ok)
     }
 
-    /// Its launcher on this machine.
+    /// The launcher on this machine.
     fn here(&self, bench: &Bench, system_mpi: &SystemMpis) -> Result<Command> {
         let mut command = self.command(bench, "lo")?;
         if self.transport == Transport::Isthmus {

@@ -23,7 +23,7 @@ const UDP_CUT: WireSpec = WireSpec { name: "udp.cut", offloads: false, ..UDP };
 /// Pairs of domains at once; and how much longer they are measured, so that all of them are at work for most of the time.
 const PAIRS: usize = 20;
 const PAIRS_LONGER: u32 = 6;
-/// On a slow wire, and on one that loses frames, it takes a while until the pace is found.
+/// The factor for wires that are slow or lose frames, because the pace is found late there.
 const SLOW_LONGER: u32 = 4;
 
 fn one_gigabit() -> WireSpec {

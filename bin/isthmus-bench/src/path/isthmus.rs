@@ -29,7 +29,7 @@ pub(crate) struct IsthmusLink {
     domain: Domain,
     endpoint: EndpointIndex,
     peer: EndpointAddress,
-    /// They stay attached, and their channels open.
+    /// Silent peers; they stay attached, and their channels stay open.
     _idle: Vec<Domain>,
 }
 

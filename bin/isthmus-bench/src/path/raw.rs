@@ -23,10 +23,10 @@ pub(crate) const INTERFACE: &str = "interface";
 pub(crate) const FROM: &str = "from";
 pub(crate) const AT: &str = "at";
 
-/// For experiments (IEEE 802, local): no daemon listens to it.
+/// The ethertype for local experiments (IEEE 802): no daemon receives it.
 const ETHERTYPE: u16 = 0x88B5;
 
-/// More under way than usual: it was tried with 32 to 1024, and this is the fastest.
+/// The number of frames under way. Of 32 to 1024, this is the fastest.
 const WINDOW: u64 = 1024;
 const ACK_EACH: u64 = 128;
 
