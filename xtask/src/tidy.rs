@@ -8,6 +8,7 @@
 //! orderings   each ordering has a letter, a partner, and the partner it    tidy/orderings.rs
 //! places      no path or host of one machine                               tidy/places.rs
 //! no-std      layout and engines live without std                          tidy/no_std.rs
+//! documents   lines are wrapped, links have a target                       tidy/documents.rs
 //! words       plain words; counts of the others may only fall              tidy/words.rs
 //! ```
 //!
@@ -17,6 +18,7 @@
 
 mod banned_tokens;
 mod dependencies;
+mod documents;
 mod exemption;
 mod function_lengths;
 mod machine_paths;
@@ -162,6 +164,7 @@ fn check(tree: &Tree, ratchets: &Ratchets) -> Vec<Finding> {
     findings.extend(memory_orderings::check(tree));
     findings.extend(machine_paths::check(tree));
     findings.extend(no_std::check(tree));
+    findings.extend(documents::check(tree));
     findings.extend(words::check(tree, &ratchets.words));
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     findings
