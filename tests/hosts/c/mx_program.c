@@ -9,7 +9,7 @@
  *   disconnect SLOT                    disconnected
  *   run ...                            done MESSAGES BYTES | broken ...   see below
  *   cycle COUNT NAME NUMBER KEY STREAM cycled COUNT                 opens, connects, sends one message, closes, again and again
- *   quiet                              quiet | unexpected MATCH     is anything here that nobody asked for?
+ *   quiet                              quiet | unexpected MATCH     is there a message without a receive?
  *   close                              closed
  *
  * What MX refuses is answered with `refused CODE TEXT`.

@@ -1,9 +1,9 @@
 /*
- * Calls of libfabric that no MPI makes, or whose outcome no MPI shows: two endpoints in one process, and where one has to wait or to
+ * Calls of libfabric that no MPI makes, or with results that no MPI shows: two endpoints in one process, and where one has to wait or to
  * die, two processes.
  *
  *   fabric CASE | --list
- *   fabric talk       one of two processes that somebody introduces: it says its name and is told the other one's
+ *   fabric talk       one of two processes: prints its name and reads the name of the other
  *   fabric asked WHY  memory is registered so that it has to be asked for, and is; then it waits to be told to go on
  */
 #define _GNU_SOURCE
@@ -492,7 +492,7 @@ static void acknowledged(void)
 		CHECK(is_filled(there, lengths[at], (int)at));
 		OK(fi_tsendmsg(a.ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE));
 		if (lengths[at] <= 32768)
-			CHECK(next(&a).op_context == CONTEXT(4)); /* It is there, though nobody has received it. */
+			CHECK(next(&a).op_context == CONTEXT(4)); /* It is there, though it was not received. */
 		memset(there, 0, lengths[at]);
 		OK(fi_trecv(b.ep, there, lengths[at], NULL, b.other, 1, 0, CONTEXT(2)));
 		if (lengths[at] > 32768)
@@ -788,11 +788,11 @@ static void gone_peer(void)
 		CHECK(error.err != 0 && !(seen & 1 << (uintptr_t)error.op_context));
 		seen |= 1 << (uintptr_t)error.op_context;
 	}
-	/* And whoever begins to wait for it now. */
+	/* So does a receive that is posted now. */
 	OK(fi_trecv(a.ep, there, 8, NULL, a.other, 1, 0, CONTEXT(2)));
 	error = next_error(&a);
 	CHECK(error.op_context == CONTEXT(2) && error.err == FI_ECONNABORTED);
-	/* The receive that anybody can meet is still there. */
+	/* The receive from any source is still there. */
 	OK(fi_cancel(&a.ep->fid, CONTEXT(4)));
 	close_end(&a);
 }
@@ -1111,7 +1111,7 @@ static void closed_meanwhile(void)
 	close_end(&a);
 }
 
-/* Messages both ways with whoever has the name that stands on standard input. */
+/* Messages both ways with the process of the name on standard input. */
 static void talk(void)
 {
 	char hex[200];

@@ -199,7 +199,7 @@ static void probes(void)
 			MPI_Mprobe(other, at, MPI_COMM_WORLD, &message, &status);
 			MPI_Get_count(&status, MPI_BYTE, &count);
 			CHECK(count == len);
-			/* It is ours now: nobody else finds it. */
+			/* It is ours now: no other receive finds it. */
 			MPI_Iprobe(other, at, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
 			CHECK(!flag);
 			MPI_Mrecv(in, len, MPI_BYTE, &message, &status);

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* 100,000 messages of 1 KiB that nobody has asked for, received from the last to the first sixteenth. */
+/* 100,000 unexpected messages of 1 KiB, received from the last to the first sixteenth. */
 static void hundred_thousand_unexpected(void)
 {
 	enum { MANY = 100000, BYTES = 1024, GROUPS = 16 };
@@ -30,7 +30,7 @@ static void hundred_thousand_unexpected(void)
 	}
 }
 
-/* One message of 3 GiB, twice: the first time its pages are nobody's, the second time they may be shared. */
+/* One message of 3 GiB, twice: the first time its pages are private, the second time they may be shared. */
 static void three_gigabytes(void)
 {
 	size_t len = 3ul << 30;
@@ -100,7 +100,7 @@ static void children(void)
 	free(in);
 }
 
-/* Everybody to everybody, many times: more processes than processors. */
+/* Each to each, many times, with more processes than processors. */
 static void crowd(void)
 {
 	int *out = malloc(size * sizeof(int)), *in = malloc(size * sizeof(int)), sum;

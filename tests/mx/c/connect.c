@@ -302,7 +302,7 @@ static void disconnects(struct other other)
     ENDED(MX_STATUS_ENDPOINT_UNREACHABLE, finish(endpoint, synchronous));
     /* The request is over, so the memory is the program's again. */
     memset(bytes, 0, 200000);
-    /* Its messages that nobody took are gone; a receive was never its own. */
+    /* Its unreceived messages are gone; a receive was never its own. */
     OK(mx_iprobe(endpoint, 1, MX_MATCH_MASK_NONE, &status, &result));
     EQUAL(0, result);
     still_pending(endpoint, receiving);
@@ -325,7 +325,7 @@ static void disconnecting(void)
     pair(disconnects, is_disconnected);
 }
 
-/* A peer that closes its endpoint and opens the same number again is somebody else. */
+/* A peer that closes its endpoint and opens the same number again is a new peer. */
 static void opens_again(struct other other)
 {
     mx_endpoint_addr_t peer;
@@ -434,7 +434,7 @@ static void silent_daemon(void)
     GIVES(MX_TIMEOUT, mx_connect(frozen_endpoint, frozen_target.nic, frozen_target.id, KEY, 50, &address));
     CHECK(now_ms() - begun >= 49);
     CHECK(pthread_create(&thread, NULL, connects_for_ever, NULL) == 0);
-    while (!atomic_load(&returned)) { /* who is not blocked yet misses it */
+    while (!atomic_load(&returned)) { /* a thread that is not blocked yet misses it */
         OK(mx_wakeup(frozen_endpoint));
         sched_yield();
     }

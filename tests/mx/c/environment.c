@@ -10,7 +10,7 @@ static void any_endpoint(void)
     endpoint = open_any();
     EQUAL(7, place_of(endpoint).id);
     GIVES(MX_BUSY, mx_open_endpoint(MX_ANY_NIC, MX_ANY_ENDPOINT, KEY, NULL, 0, &other));
-    OK(mx_open_endpoint(MX_ANY_NIC, 3, KEY, NULL, 0, &other)); /* who names a number gets that */
+    OK(mx_open_endpoint(MX_ANY_NIC, 3, KEY, NULL, 0, &other)); /* a requested number is given */
     EQUAL(3, place_of(other).id);
     OK(mx_close_endpoint(other));
     end(endpoint);
@@ -26,7 +26,7 @@ static void over(mx_endpoint_t endpoint, mx_request_t *request)
         ENDED(MX_STATUS_SUCCESS, status);
 }
 
-/* Whether a send of so many bytes is over before anybody receives it. */
+/* Whether a send of `length` bytes is over before it is received. */
 static int is_eager(mx_endpoint_t from, mx_endpoint_t at, mx_endpoint_addr_t to, uint32_t length)
 {
     static unsigned char out[40000], in[40000];
@@ -166,7 +166,7 @@ static void counts_early_ends(struct other other)
     from = open_any();
     at = open_any();
     to = connect_to(from, place_of(at));
-    while (done) { /* nobody takes them */
+    while (done) { /* they are not received */
         mx_request_t request = give(from, to, 1, bytes, sizeof bytes);
         mx_status_t status;
         OK(mx_test(from, &request, &status, &done));
@@ -192,7 +192,7 @@ static void early_ends(void)
     EQUAL(512, counts[2] - counts[0]);
 }
 
-/* OMX_WAITSPIN: whoever waits keeps its processor. */
+/* OMX_WAITSPIN: a waiting thread keeps its processor. */
 static long sleeps_in_waits(void)
 {
     struct rusage before, after;

@@ -232,7 +232,7 @@ static void once_for_each(void)
     mx_request_t request = NULL;
     uint64_t nic;
     uint32_t board;
-    char name[MX_MAX_HOSTNAME_LEN] = "nobody:7";
+    char name[MX_MAX_HOSTNAME_LEN] = "absent:7";
 
     mx_set_error_handler(counting);
     OK(mx_init());

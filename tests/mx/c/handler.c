@@ -226,7 +226,7 @@ static void of_self_sends(void)
         EQUAL(lengths[at], seen.length);
         if (lengths[at] <= 128)
             CHECK(seen.has_data);
-        finish_well(endpoint, request); /* consumed: success, unlike a large one of somebody else */
+        finish_well(endpoint, request); /* consumed: success, unlike a large one of another peer */
         handle(POST_EXACT);
         request = give(endpoint, peer, lengths[at] + 10, bytes, lengths[at]);
         progress_until_called(1);

@@ -38,7 +38,7 @@ static void begin_with(void (*role)(struct other))
     to_third = meet(endpoint, third);
 }
 
-/* The endpoint still works with somebody else, for small ones and large ones. */
+/* The endpoint still works with another peer, for small and large messages. */
 static void goes_on(void)
 {
     static const uint32_t lengths[] = {8, 5000, LARGE};
@@ -84,7 +84,7 @@ static void is_dead_to_us(void)
     mx_return_t code;
     request = give_sync(endpoint, to_victim, 1, NULL, 0);
     ended_by_death(request, begun);
-    OK(mx_decompose_endpoint_addr(to_victim, &nic, &id)); /* who it was can still be asked */
+    OK(mx_decompose_endpoint_addr(to_victim, &nic, &id)); /* its address can still be asked for */
     begun = now_ms();
     do { /* a moment may pass before its endpoint is free */
         code = mx_connect(endpoint, nic, id, KEY, 5000, &address);
@@ -114,7 +114,7 @@ static void in_a_stream(void)
     int failed = 0, heard = 0;
     uint32_t result;
     begin_with(takes_small_ones);
-    any = post(endpoint, 0xabc, bytes, 8); /* from whomever: stays */
+    any = post(endpoint, 0xabc, bytes, 8); /* from any peer: stays */
     for (uint64_t count = 0; !failed; count++) {
         mx_status_t status = finish(endpoint, give(endpoint, to_victim, 1, bytes, count % 2 ? 8 : 5000));
         struct pollfd readable = {victim.fd, POLLIN, 0};
@@ -216,7 +216,7 @@ static void in_a_large_receive(void)
             else
                 CHECK(status.code == MX_STATUS_ENDPOINT_CLOSED || status.code == MX_STATUS_ENDPOINT_UNREACHABLE);
         }
-        /* What was only announced is no more, now or as soon as somebody asks for it: nobody gets it as good. */
+        /* A message that was only announced is gone, now or when a receive takes it: no receive gets it as complete. */
         is_dead_to_us();
         late = post(endpoint, 3, bytes[2], LARGE);
         OK(mx_cancel(endpoint, &late, &result));
@@ -345,7 +345,7 @@ static void while_asleep_for_anything(void)
     }
 }
 
-/* Killed while it had sent small ones that nobody took: they were whole, and are there. */
+/* Killed after it had sent small messages that were not received: they are complete and can be received. */
 static void leaves_small_ones(struct other other)
 {
     mx_endpoint_addr_t peer;
@@ -374,7 +374,7 @@ static void what_had_arrived_stays(void)
     end_with_third();
 }
 
-/* Its endpoint number is free for the next one, who is reached where the dead one was. */
+/* Its endpoint number is free for the next process, which is reached at the same address. */
 static void succeeds(struct other other)
 {
     struct place place;
@@ -404,7 +404,7 @@ static void successor_is_reached(void)
     end_with_third();
 }
 
-/* Killed at a moment nobody chose, with messages of all classes under way in both directions; several times. */
+/* Killed at a random moment, with messages of all classes under way in both directions; several times. */
 enum { WINDOW = 8, KILLS = 16 };
 
 static uint32_t chance(uint64_t *state, uint32_t below)
@@ -444,7 +444,7 @@ static void killed_after(uint64_t *state, unsigned char *bytes)
     for (uint32_t at = total > WINDOW ? total - WINDOW : 0; at < total; at++) {
         mx_request_t receive = receives[at % WINDOW];
         CHECK(is_whole_or_dead(finish(endpoint, sends[at % WINDOW])));
-        OK(mx_cancel(endpoint, &receive, &result)); /* from whomever: it stays, unless a message has begun to fill it */
+        OK(mx_cancel(endpoint, &receive, &result)); /* from any peer: it stays, unless a message has begun to fill it */
         if (result == 0)
             CHECK(is_whole_or_dead(finish(endpoint, receive)));
     }

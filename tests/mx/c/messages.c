@@ -384,7 +384,7 @@ static void sends_and_asks(struct other other)
     unsigned char *bytes = room(LONGEST);
     static const uint32_t sizes[] = {0, 8, 1000, 40000, 1000000};
     fill(bytes, LONGEST, 5);
-    /* Eager ones while nobody receives. */
+    /* Eager messages without a posted receive. */
     for (int at = 0; at < 3; at++)
         send_well(endpoint, peer, (uint64_t)at, bytes, sizes[at]);
     tell(other, 'e');

@@ -2,7 +2,7 @@
  * What the test programs share. A program holds several cases; `PROGRAM CASE` runs one, `PROGRAM --list` names them.
  *
  * A case that needs several processes forks them before the first call of MX: `start` runs a role in a child, and parent
- * and child talk through a socket (`tell`, `hear`). Nothing waits for time to pass; whoever hangs is ended by SIGALRM.
+ * and child talk through a socket (`tell`, `hear`). Nothing waits for time to pass; SIGALRM ends a process that hangs.
  */
 #ifndef MXTEST_H
 #define MXTEST_H
@@ -151,7 +151,7 @@ static inline void meet_at(struct other other, char word)
     hear(other, word);
 }
 
-/* Children that have to end well. One that does not ends us too: who waits for its messages would wait for ever. */
+/* Children that have to succeed. One that fails ends us too, because its peers would wait for its messages for ever. */
 static volatile pid_t children[8];
 static volatile sig_atomic_t children_count;
 
@@ -171,7 +171,7 @@ static inline void child_ended(int signal)
     errno = kept;
 }
 
-/* From now on its end is no failure of the case, or somebody waits for it. */
+/* From now on its end is no failure of the case, or is waited for elsewhere. */
 static inline void let_go(pid_t child)
 {
     for (int at = 0; at < children_count; at++)
@@ -320,7 +320,7 @@ static inline mx_endpoint_t join(struct other other, mx_endpoint_addr_t *peer)
     return endpoint;
 }
 
-/* Waits for something to read, with the endpoint moving on: for whoever has something under way the other one waits for. */
+/* Waits until the socket is readable, and makes progress on the endpoint meanwhile, because the peer may wait for that. */
 static inline void move_until_readable(mx_endpoint_t endpoint, struct other other)
 {
     struct pollfd readable = {other.fd, POLLIN, 0};

@@ -5,7 +5,7 @@
 
 enum { KINDS = 4, THREADS = 12 };
 
-/* Match information nobody sends; from BASE on one number for each thread. */
+/* Match information of no message; from BASE on one number for each thread. */
 #define NEVER UINT64_C(0x4e00)
 #define BASE UINT64_C(0x1000)
 
@@ -191,7 +191,7 @@ static void signals_end_waits_where_told_to(void)
     signalled(1);
 }
 
-/* A wake-up with nobody there is not kept. */
+/* A wake-up without a sleeping thread has no later effect. */
 static void not_sticky(void)
 {
     begin();
@@ -212,7 +212,7 @@ static void not_sticky(void)
 
 /*
  * Twelve threads sleep for something of their own each, in wait, wait_any and probe; messages come one after the other, in
- * an order that is not theirs, and each wakes the one it is for, whoever of them was the one to look.
+ * an order that is not theirs, and each wakes its own thread, whichever of them polls.
  */
 static atomic_int served;
 
@@ -421,7 +421,7 @@ static void endpoint_for_each_thread(void)
     OK(mx_finalize());
 }
 
-/* Two programs on one processor that only poll: whoever waits for the other lets it run, long before its time on the processor is over. */
+/* Two programs on one processor that only poll: the waiting one lets the other run, long before its time on the processor is over. */
 enum { TURNS = 200, LOOKS_MAX = 5000 };
 
 static void on_one_processor(void)

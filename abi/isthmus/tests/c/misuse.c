@@ -107,7 +107,7 @@ static void wrong_endpoints(isth_domain *domain)
     REFUSED(ENDPOINT_CLOSED, isth_send(domain, 5, to, 0, &byte, 1, NULL, NULL));
     REFUSED(ENDPOINT_CLOSED, isth_receive(domain, 5, &byte, 1, NULL, NULL));
     CHECK(strstr(isth_last_error(domain), "endpoint-closed") != NULL);
-    REFUSED(NO_SUCH_DOMAIN, isth_lookup(domain, "nobody", &found));
+    REFUSED(NO_SUCH_DOMAIN, isth_lookup(domain, "absent", &found));
     REFUSED(NAME_INVALID, isth_lookup(domain, "", &found));
     REFUSED(NAME_INVALID, isth_lookup(domain, "\xff", &found));
     works(domain);
@@ -115,7 +115,7 @@ static void wrong_endpoints(isth_domain *domain)
 
 static void wrong_messages(isth_domain *domain)
 {
-    isth_address nobody = {0x7fffffff, 0}, own = {0, 6}, zero = {0, 0}, outside = {1, 32};
+    isth_address absent = {0x7fffffff, 0}, own = {0, 6}, zero = {0, 0}, outside = {1, 32};
     isth_completion done;
     char in[4] = "";
     uint64_t token;
@@ -130,9 +130,9 @@ static void wrong_messages(isth_domain *domain)
     REFUSED(MESSAGE_TOO_LONG, isth_receive(domain, 6, in, SIZE_MAX, NULL, NULL));
 
     /* Whether a domain is there is known later. */
-    ANSWERS(0, isth_send(domain, 6, nobody, 0, "x", 1, &nobody, &token));
+    ANSWERS(0, isth_send(domain, 6, absent, 0, "x", 1, &absent, &token));
     done = next(domain);
-    CHECK(done.kind == ISTH_FAILED && done.context == &nobody && done.token == token);
+    CHECK(done.kind == ISTH_FAILED && done.context == &absent && done.token == token);
     CHECK(done.reason == ISTH_REASON_NO_SUCH_DOMAIN);
 
     /* Of a longer message, the first bytes. */
