@@ -44,8 +44,8 @@ pub(super) struct Fields<'i, 'a> {
 }
 
 impl<'i, 'a> Fields<'i, 'a> {
-    /// The fields of `item`. What is no table is a finding, and so is each field that is not among `known`; where nothing like it
-    /// is, `help` says what there is.
+    /// Reads the fields of `item`. A value that is no table is a finding, and so is each field that is not among
+    /// `known`; if no name is similar, `help` names the fields.
     pub(super) fn of<T: Setting>(
         item: &'i ConfigValue<'a>,
         known: &'static [&'static str],
@@ -64,12 +64,12 @@ impl<'i, 'a> Fields<'i, 'a> {
         Some(Self { item, table })
     }
 
-    /// A field, if it is there and right.
+    /// Returns a field, if it is present and valid.
     pub(super) fn get<T: Setting>(&self, name: &str, findings: &mut Vec<Finding>) -> Option<T> {
         T::read(&self.item(name)?, findings)
     }
 
-    /// A field that must be there, if it is right.
+    /// Returns a required field, if it is valid.
     pub(super) fn need<T: Setting>(&self, name: &str, findings: &mut Vec<Finding>) -> Option<T> {
         if !self.has(name) {
             let wrong = ProblemKind::Missing { key: self.item.key.clone(), missing: name.to_owned() };
@@ -78,19 +78,19 @@ impl<'i, 'a> Fields<'i, 'a> {
         self.get(name, findings)
     }
 
-    /// Whether it is there, right or wrong.
+    /// Whether the field is present, valid or not.
     pub(super) fn has(&self, name: &str) -> bool {
         self.table.contains_key(name)
     }
 
-    /// Notes that a field, which is there, does not fit the others.
+    /// Notes that a present field does not fit the others.
     pub(super) fn conflict(&self, name: &str, conflict: impl Into<String>, help: &str, findings: &mut Vec<Finding>) {
         let Some(item) = self.item(name) else { return };
         let wrong = ProblemKind::Conflict { key: item.key.clone(), conflict: conflict.into() };
         findings.push(item.finding(wrong, Some(help.to_owned()).filter(|help| !help.is_empty())));
     }
 
-    /// Notes that the fields make no sense together.
+    /// Notes that the fields contradict each other.
     pub(super) fn refuse(&self, conflict: impl Into<String>, help: &str, findings: &mut Vec<Finding>) {
         let wrong = ProblemKind::Conflict { key: self.item.key.clone(), conflict: conflict.into() };
         findings.push(self.item.finding(wrong, Some(help.to_owned())));
@@ -108,8 +108,8 @@ pub(super) fn table<const N: usize>(fields: [(&str, Option<toml::Value>); N]) ->
     toml::Value::Table(there.collect())
 }
 
-/// The members of a list of at most `max`, each beside where it stands; those that are wrong are findings and left out. None
-/// where it is no list or too long.
+/// Reads a list of at most `max` members, each with its place; invalid members are findings and left out. None
+/// if it is no list or too long.
 pub(super) fn members<'a, L: Setting, M: Setting>(
     item: &ConfigValue<'a>,
     max: usize,

@@ -1,4 +1,4 @@
-//! Guests of any platform: what their settings have in common.
+//! Guests of any platform: their common settings.
 
 use std::collections::BTreeSet;
 
@@ -15,9 +15,9 @@ const GUESTS_MAX: usize = 256;
 /// Their names are those of files, too.
 const NAME_BYTES_MAX: usize = 32;
 
-/// A guest as the configuration has it.
+/// The settings of a guest.
 pub(super) trait ConfiguredGuest: Setting {
-    /// How documentation calls it.
+    /// The name of the table in the documentation.
     const LABEL: &'static str;
     /// The fields of a guest's table.
     const FIELDS: &'static [Field];
@@ -37,7 +37,7 @@ pub(super) const USER: Field = Field {
 /// A guest's window.
 pub(super) type WindowMib = PowerOfTwoMib<1, 4096>;
 
-/// Its bytes; of a guest that says nothing about it, too.
+/// Returns the size of a guest's window in bytes, or the default.
 pub(super) fn window_bytes(window: Option<WindowMib>) -> u64 {
     window.map_or(64 << 20, |window| u64::from(window.get()) << 20)
 }
@@ -92,7 +92,7 @@ impl<G: ConfiguredGuest> Setting for Guests<G> {
 pub struct GuestName(Name);
 
 impl GuestName {
-    /// As reports show it.
+    /// The name, as reports show it.
     #[must_use]
     pub fn name(&self) -> &Name {
         &self.0

@@ -132,14 +132,14 @@ table! {
     }
 }
 
-/// One key: all that is known about it.
+/// A key of the configuration.
 #[derive(Debug)]
 pub struct Key {
-    /// `table.name`, as `--set` takes it.
+    /// `table.name`, as `--set` accepts it.
     pub path: &'static str,
-    /// The table it stands in.
+    /// The table of the key.
     pub table: &'static str,
-    /// Its name there.
+    /// The name of the key in the table.
     pub name: &'static str,
     /// The kind of TOML value.
     pub type_: &'static str,
@@ -147,7 +147,7 @@ pub struct Key {
     pub unit: &'static str,
     /// The default, as a variable would give it; `{runtime}` stands for a folder.
     pub default: &'static str,
-    /// When a change counts.
+    /// The time at which a change counts.
     pub effect: Effect,
     /// The purpose of the key, in lines.
     pub doc: &'static [&'static str],
@@ -164,12 +164,12 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-/// When a change of a value counts.
+/// The time at which a change of a value counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// After the daemon was started again.
     Restart,
-    /// When the daemon is told to read its configuration again (SIGHUP), or started again.
+    /// When the daemon reads its configuration again (SIGHUP), or was started again.
     Reload,
 }
 
@@ -180,7 +180,7 @@ impl Key {
         (self.expected)()
     }
 
-    /// The default as it would stand in the file.
+    /// Returns the default as the file would have it.
     #[must_use]
     pub fn default_toml(&self) -> String {
         if self.bare { format!("\"{}\"", self.default) } else { self.default.to_owned() }
@@ -232,7 +232,7 @@ macro_rules! table {
     ($($(#[doc = $table_doc:literal])* $table:ident: $Table:ident {
         $($(#[doc = $doc:literal])* $name:ident: $type:ty = $default:literal, $effect:ident;)*
     })*) => {
-        /// The configuration of a daemon. Whatever is in it was checked.
+        /// The configuration of a daemon. All values are checked.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Config {
             $($(#[doc = $table_doc])* pub $table: $Table,)*

@@ -66,7 +66,7 @@ const FIELDS: [Field; 7] = [
 const NAMES: &[&str] = &names(&FIELDS);
 
 impl KvmGuest {
-    /// Where its QEMU finds its device.
+    /// The socket at which its QEMU finds its device.
     #[must_use]
     pub fn socket(&self, daemon: &Path) -> PathBuf {
         match &self.socket {
@@ -87,13 +87,13 @@ impl KvmGuest {
         self.monitor.as_ref().map(SocketPath::path)
     }
 
-    /// Bytes of its window.
+    /// The size of its window in bytes.
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
         window_bytes(self.window_mib)
     }
 
-    /// Vectors of its device.
+    /// The number of vectors of its device.
     #[must_use]
     pub fn vectors(&self) -> u16 {
         self.vectors.map_or(VECTORS, |vectors| vectors.get() as u16)

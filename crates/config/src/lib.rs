@@ -10,8 +10,8 @@
 //!    └─► document::document    docs/operate/configuration.md
 //! ```
 //!
-//! A [`Config`] needs no more checks. Reading one touches only its file and `/etc/passwd`, and never fails half: either
-//! everything in it was right, or the error says all that was not.
+//! A [`Config`] needs no more checks. Loading one reads only its file and `/etc/passwd`. It either succeeds as a whole,
+//! or the error lists all mistakes.
 //!
 //! ```
 //! use isthmus_config::{self as config, ConfigFile, Inputs, Role};
@@ -72,16 +72,16 @@ pub use xen::XenGuest;
 use parse::{Assignments, ConfigReader};
 use sources::{ConfigSources, Target};
 
-/// Everything a configuration is made from.
+/// The inputs of a configuration.
 #[derive(Clone, Debug)]
 pub struct Inputs {
     /// The role of the daemon.
     pub role: Role,
-    /// The user it runs as.
+    /// The user that the daemon runs as.
     pub uid: u32,
     /// The file.
     pub file: ConfigFile,
-    /// All variables; those without `ISTHMUS_` and the XDG ones are not looked at.
+    /// All variables; only those with `ISTHMUS_` and the XDG ones are read.
     pub environment: Vec<(OsString, OsString)>,
     /// Each `--set key=value`, in order.
     pub sets: Vec<String>,
@@ -89,12 +89,12 @@ pub struct Inputs {
     pub users: Users,
 }
 
-/// Which file is read.
+/// The file that is read.
 #[derive(Clone, Debug)]
 pub enum ConfigFile {
-    /// The role's own; that there is none is no error.
+    /// The file of the role; it may be missing.
     Usual,
-    /// `--config FILE`; it must be there.
+    /// `--config FILE`; it must exist.
     Named(PathBuf),
     /// A file that was read already.
     Given {
@@ -108,7 +108,7 @@ pub enum ConfigFile {
 }
 
 impl Inputs {
-    /// This process's variables and user, and this host's users.
+    /// Returns this process's variables and user, and this host's users.
     #[must_use]
     pub fn of_this_process(role: Role, config: Option<PathBuf>, sets: Vec<String>) -> Self {
         Self {
@@ -121,7 +121,7 @@ impl Inputs {
         }
     }
 
-    /// Nothing but defaults.
+    /// Returns inputs without any setting.
     #[must_use]
     pub fn bare(role: Role) -> Self {
         Self {
@@ -134,14 +134,14 @@ impl Inputs {
         }
     }
 
-    /// Where this daemon keeps what, unless the configuration says otherwise.
+    /// Returns the default paths of this daemon.
     #[must_use]
     pub fn default_paths(&self) -> DefaultPaths {
         DefaultPaths::new(self.role, self.uid, &self.environment)
     }
 }
 
-/// A configuration that is right, and how it came about.
+/// A valid configuration, and the origin of its values.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The configuration to run with.
@@ -150,7 +150,7 @@ pub struct Loaded {
     pub entries: Vec<Entry>,
     /// The file that was read, if there was one.
     pub file: Option<PathBuf>,
-    /// Variables which look like ours and are not.
+    /// Warnings about unknown variables with our prefix.
     pub warnings: Vec<Problem>,
 }
 
@@ -187,7 +187,7 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
     }
 }
 
-/// Values which are right alone, and not together.
+/// Checks values which are right alone, but not together.
 fn check_together(config: &Config, reader: &mut ConfigReader<'_>) {
     let (cpus, workers) = (config.daemon.worker_cpus.numbers().len(), config.daemon.workers.get());
     if cpus > 0 && cpus != workers as usize {

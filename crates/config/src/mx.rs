@@ -4,7 +4,7 @@
 //!   [[mx.board]]   Boards ─► Board   mac, name, endpoints_max                      known before the daemon opens anything
 //!                              └─► Network   dialect, sizes, peers, times          only with links to other hosts
 //!                                    └─► LinkPlan   interface or udp, rank
-//!   Mx::plans(host) ─► MxBoardPlan   what was left open is made up; what only the host can say stays named ─► settled
+//!   Mx::plans(host) ─► MxBoardPlan   generates open values; names of interfaces are resolved later
 //! ```
 
 mod address;
@@ -84,14 +84,14 @@ impl Setting for MxBoardList {
     }
 }
 
-/// A board; what it does not say is made up.
+/// A board. Values that it leaves open are generated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MxBoardConfig {
     /// Its address.
     pub mac: Option<Mac>,
     /// The name of the board.
     pub name: Option<MxBoardName>,
-    /// How many endpoint numbers it has.
+    /// The number of its endpoints.
     pub endpoints_max: Option<Endpoints>,
     /// The other hosts it reaches, if it has links.
     pub network: Option<Network>,
@@ -153,7 +153,7 @@ impl MxBoardConfig {
         self.network.as_ref().filter(|_| self.mac.is_none())?.first_interface()
     }
 
-    /// Where its datagrams arrive, if it has a link over UDP.
+    /// The address of its datagrams, if it has a link over UDP.
     fn udp_address(&self) -> Option<SocketAddr> {
         self.carriers().find_map(|carrier| match carrier {
             Carrier::Udp { local, .. } => Some(*local),

@@ -1,4 +1,4 @@
-//! Where a value comes from: the texts that were read, and places in them.
+//! The origin of a value: the sources, and places in them.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// Where the value that holds was written.
+/// The origin of the value in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Origin {
@@ -14,11 +14,11 @@ pub enum Origin {
     Default,
     /// The configuration file.
     File {
-        /// The file as it was named to us.
+        /// The path of the file.
         path: PathBuf,
-        /// Counted from 1; 0 when the file as a whole is meant.
+        /// The line, counted from 1; 0 means the whole file.
         line: usize,
-        /// In characters, counted from 1; 0 when the file as a whole is meant.
+        /// The column in characters, counted from 1; 0 means the whole file.
         column: usize,
     },
     /// A variable of the daemon's environment.
@@ -42,17 +42,17 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A text that values were read from: the file, one variable, one `--set`, or one default.
+/// A source of values: the file, one variable, one `--set`, or one default.
 pub(super) struct Source {
     pub(super) from: SourceKind,
     /// The text that is shown before the value, so that it looks as its writer wrote it.
     prefix: String,
     pub(super) text: String,
-    /// Where lines end.
+    /// The positions of the ends of lines.
     newlines: Vec<usize>,
 }
 
-/// Which text.
+/// The kind of a source.
 pub(super) enum SourceKind {
     Default,
     File(PathBuf),
@@ -149,7 +149,7 @@ impl fmt::Display for Excerpt {
     }
 }
 
-/// `text` as it may be shown: control characters (and what turns the direction of writing) become escapes.
+/// Escapes control characters, and those that change the direction of writing, so that `text` can be shown.
 pub(super) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -163,7 +163,7 @@ pub(super) fn printable(text: &str) -> String {
     shown
 }
 
-/// The first `chars_max` characters, with a sign if there were more.
+/// Returns the first `chars_max` characters, with an ellipsis if there are more.
 pub(super) fn head(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -4,7 +4,7 @@
 //! defaults ─┐
 //! file ─────┤  assignments:          Reader::take::<Type>(key)
 //! variables ┤  key, value, place  ──►  reads all of a key's, keeps the last,  ──►  Config
-//! --set ────┘                          remembers whose it was
+//! --set ────┘                          remembers its source
 //! ```
 //!
 //! Nothing here stops at the first error: `toml` recovers, and each value that is wrong adds a finding.
@@ -22,7 +22,7 @@ use super::setting::{ConfigValue, Setting, found};
 use super::suggest;
 use super::users::Users;
 
-/// Lists that are never closed which are looked at: they can be nested, and the outermost is told.
+/// The largest number of nested unclosed lists that are examined; the outermost one is reported.
 const UNCLOSED_MAX: usize = 100;
 
 /// A value for a key, and its place.
@@ -33,28 +33,28 @@ pub(super) struct Assignment<'a> {
     source_index: usize,
 }
 
-/// Reads values out of assignments, the last of a key being the one that counts.
+/// Reads values from assignments. The last assignment of a key counts.
 pub(super) struct ConfigReader<'a> {
     assignments: &'a [Assignment<'a>],
     users: &'a Users,
     pub(super) findings: Vec<Finding>,
     pub(super) entries: Vec<Entry>,
-    /// Where the value that counts stands.
+    /// The place of the value that counts.
     sources: BTreeMap<&'static str, (usize, Range<usize>)>,
     /// Keys with an assignment that was wrong.
     failed: BTreeSet<&'static str>,
 }
 
-/// A key, its value, and where that comes from.
+/// A key, its value, and the origin of the value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The key.
     pub key: &'static Key,
     /// Its value.
     pub value: toml::Value,
-    /// Where the value was written.
+    /// The origin of the value.
     pub origin: Origin,
-    /// Where else one was, which did not count; the last of them would be next.
+    /// The origins of overridden values; the last one would be next.
     pub overridden: Vec<Origin>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> ConfigReader<'a> {
         Self { assignments, users, findings, entries, sources: BTreeMap::new(), failed: BTreeSet::new() }
     }
 
-    /// The value of a key; all assignments are looked at, also those which do not count.
+    /// Returns the value of a key; checks all assignments, also those which do not count.
     pub(super) fn read_key<T: Setting>(&mut self, path: &'static str) -> Option<T> {
         let mut last = None;
         let mut origins = Vec::new();
@@ -87,8 +87,8 @@ impl<'a> ConfigReader<'a> {
         Some(setting)
     }
 
-    /// Notes that the values of two keys do not fit each other, at the one which was written last. Says nothing while one of
-    /// them is wrong on its own.
+    /// Notes that the values of two keys do not fit each other, at the one which was written last. Reports nothing
+    /// while one of them is wrong on its own.
     pub(super) fn conflict(&mut self, a: &'static str, b: &'static str, why: &str) {
         if self.failed.contains(a) || self.failed.contains(b) {
             return;
@@ -141,7 +141,7 @@ impl<'a> Assignments<'a> {
         }
     }
 
-    /// One value for one key, from where no file stands around it.
+    /// Adds one value for one key, from a variable, an option or a default.
     pub(super) fn add_value(&mut self, source_index: usize, source: &'a Source, key: &'static Key) {
         let text = source.text.as_str();
         let word = || Spanned::new(0..text.len(), DeValue::String(text.into()));
@@ -161,8 +161,8 @@ impl<'a> Assignments<'a> {
         self.findings.push(Finding { source, span: Some(span), wrong, help: Some(help) });
     }
 
-    /// Notes what is no TOML. A list that is never closed swallows what follows: its start is the error, and is returned, and
-    /// not what is inside.
+    /// Notes syntax errors. An unclosed list swallows the text behind it, so its start is reported and returned, and
+    /// errors inside are not.
     fn add_syntax_errors(
         &mut self,
         source_index: usize,
@@ -230,7 +230,7 @@ fn syntax(source_index: usize, source: &Source, error: &toml::de::Error) -> Find
     Finding { source: source_index, span: Some(span), wrong: ProblemKind::Syntax { message }, help }
 }
 
-/// A key or table as its writer put it, short and harmless.
+/// Returns a key or table as it was written, shortened and escaped.
 pub(super) fn key_text(name: &str) -> String {
     head(&printable(name), 60)
 }

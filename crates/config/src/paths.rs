@@ -1,4 +1,4 @@
-//! Text settings about the daemon's surroundings: where it keeps what, where it is reached, what it logs.
+//! Settings for the daemon's paths, its metrics address and its log.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,9 +12,9 @@ use super::suggest;
 /// The role of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The host's, started by the system.
+    /// The host's daemon, started by the system.
     System,
-    /// One user's own, without privilege.
+    /// A user's own daemon, without privilege.
     User,
 }
 
@@ -23,12 +23,12 @@ pub enum Role {
 pub struct DefaultPaths {
     /// The configuration file; none if the user has no home.
     pub config_file: Option<PathBuf>,
-    /// Socket, lock, ticket key: what may be gone after a boot.
+    /// The folder for socket, lock and ticket key, which need not survive a boot.
     pub runtime_dir: PathBuf,
 }
 
 impl DefaultPaths {
-    /// The places for `role`, after the XDG variables in `environment`.
+    /// Returns the paths for `role`, after the XDG variables in `environment`.
     #[must_use]
     pub fn new(role: Role, uid: u32, environment: &[(OsString, OsString)]) -> Self {
         if role == Role::System {
@@ -180,14 +180,14 @@ fn path_value(path: &Path) -> toml::Value {
     path.to_str().expect("paths are read from TOML strings, which are UTF-8").into()
 }
 
-/// Where metrics are served.
+/// The address at which metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsListen {
-    /// Nowhere.
+    /// None: metrics are not served.
     Off,
-    /// On a Unix socket.
+    /// A Unix socket.
     Unix(SocketPath),
-    /// On a port of the loopback interface.
+    /// A port of the loopback interface.
     Tcp(SocketAddr),
 }
 
@@ -229,9 +229,9 @@ impl Setting for MetricsListen {
     }
 }
 
-/// Which events are logged: a level, or levels for parts of the program.
+/// The events that are logged: a level, or levels for parts of the program.
 ///
-/// A part of what `tracing_subscriber::EnvFilter` takes, so that each of these is one of those.
+/// Each value is also a valid `tracing_subscriber::EnvFilter`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -239,13 +239,13 @@ impl LogFilter {
     /// The levels, loudest last.
     pub const LEVELS: &'static [&'static str] = &["off", "error", "warn", "info", "debug", "trace"];
 
-    /// As `EnvFilter` takes it.
+    /// The text, as `EnvFilter` accepts it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The word that is no level, or no part of a program.
+    /// Finds the first word that is no level, or no part of a program.
     fn invalid_directive(text: &str) -> Option<&str> {
         text.split(',').find_map(|directive| {
             let (target, level) = match directive.split_once('=') {

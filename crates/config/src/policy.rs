@@ -10,7 +10,7 @@ use super::problem::{Finding, ProblemKind};
 use super::setting::{ConfigValue, Grants, Integer, Setting, Talk};
 use super::suggest;
 
-/// One of two domains, as the daemon knows it: the name it took, and the user the kernel says it runs as.
+/// One of two domains: its name, and the user that the kernel reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicySubject<'a> {
     /// Its name.
@@ -22,11 +22,11 @@ pub struct PolicySubject<'a> {
 /// The permissions of one domain toward another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Send it messages.
+    /// Whether it may send messages.
     pub talk: bool,
-    /// Send them by a channel. Never true without `talk`.
+    /// Whether it may send them by a channel. Never true without `talk`.
     pub channel: bool,
-    /// Which of the rules matched, counted from 0; none if `policy.talk` and `policy.channels` decided.
+    /// The rule that matched, counted from 0; none if `policy.talk` and `policy.channels` decided.
     pub rule: Option<usize>,
 }
 
@@ -168,7 +168,7 @@ impl Setting for User {
     }
 }
 
-/// The rules, of which the first that matches both names decides.
+/// The rules. The first rule that matches both names decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules(Vec<Rule>);
 
@@ -209,7 +209,7 @@ pub struct Rule {
     pub from: Glob,
     /// The names of receivers.
     pub to: Glob,
-    /// Whether they may talk; none leaves it to `policy.talk`.
+    /// Whether they may exchange messages; none leaves it to `policy.talk`.
     pub allow: Option<bool>,
     /// Whether they may have a channel; none leaves it to `policy.channels`.
     pub channel: Option<bool>,

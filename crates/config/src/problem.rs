@@ -7,7 +7,7 @@
 //!       = did you mean "adaptive"?
 //! ```
 //!
-//! Readers only note [`Finding`]s: which text, which bytes of it, what is wrong. They become [`Problem`]s, with line,
+//! Readers only note [`Finding`]s: source, bytes, kind of problem. They become [`Problem`]s, with line,
 //! column and excerpt, at the end, in the order of the file.
 
 use std::collections::BTreeSet;
@@ -82,16 +82,16 @@ impl ProblemKind {
     }
 }
 
-/// One thing that is wrong, where, and what would be right.
+/// A problem, its place, and a suggestion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it stands.
+    /// The place of the problem.
     pub origin: Origin,
     /// The kind of the problem.
     pub wrong: ProblemKind,
     /// A suggestion: what the reader may want to write instead.
     pub help: Option<String>,
-    /// The text it is about.
+    /// The text around the problem.
     pub excerpt: Option<Excerpt>,
 }
 
@@ -131,12 +131,12 @@ impl Serialize for Problem {
     }
 }
 
-/// A configuration that was refused, with everything that is wrong with it.
+/// The error of a refused configuration, with all its problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// At least one, in the order of the file, then environment, then command line.
     pub problems: Vec<Problem>,
-    /// How many more there are than [`PROBLEMS_MAX`].
+    /// The number of problems beyond [`PROBLEMS_MAX`].
     pub more: usize,
 }
 
@@ -155,35 +155,35 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// More problems than this are counted, not told: the file is then something else.
+/// The largest number of problems that are listed. More are only counted: the file is then probably no configuration.
 pub const PROBLEMS_MAX: usize = 100;
 
-/// A problem before its place is looked up.
+/// A problem before its line and column are known.
 pub(super) struct Finding {
     /// Index of the text in the list of sources.
     pub(super) source: usize,
-    /// Which bytes; none if it is about the text as a whole.
+    /// The bytes; none if the problem concerns the whole text.
     pub(super) span: Option<Range<usize>>,
     pub(super) wrong: ProblemKind,
     pub(super) help: Option<String>,
 }
 
-/// Turns findings into what is told, in order.
+/// Turns findings into problems, in order.
 pub(super) fn problems(sources: &[Source], mut findings: Vec<Finding>) -> (Vec<Problem>, usize) {
     findings.sort_by_key(|finding| (finding.source, finding.span.as_ref().map(|span| span.start)));
     keep_one_syntax_error_per_line(sources, &mut findings);
     let more = findings.len().saturating_sub(PROBLEMS_MAX);
     findings.truncate(PROBLEMS_MAX);
-    let told = findings.into_iter().map(|Finding { source, span, wrong, help }| {
+    let listed = findings.into_iter().map(|Finding { source, span, wrong, help }| {
         let source = &sources[source];
         let origin = source.origin(span.as_ref().map(|span| span.start));
         Problem { origin, wrong, help, excerpt: span.map(|span| source.excerpt(&span)) }
     });
-    (told.collect(), more)
+    (listed.collect(), more)
 }
 
-/// Keeps one syntax error for each line, because a line that is not TOML means nothing that could be judged. If the line was to
-/// begin a table, the table of the keys below it is unknown.
+/// Keeps one syntax error for each line, because a line that is not TOML means nothing that could be judged. If the
+/// line was to begin a table, the table of the keys below it is unknown.
 fn keep_one_syntax_error_per_line(sources: &[Source], findings: &mut Vec<Finding>) {
     let line = |finding: &Finding| {
         let start = finding.span.as_ref().map(|span| span.start)?;
@@ -191,14 +191,14 @@ fn keep_one_syntax_error_per_line(sources: &[Source], findings: &mut Vec<Finding
     };
     let is_syntax = |finding: &Finding| matches!(finding.wrong, ProblemKind::Syntax { .. });
     let broken: BTreeSet<_> = findings.iter().filter(|finding| is_syntax(finding)).filter_map(line).collect();
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let headers: Vec<Vec<usize>> = sources.iter().map(Source::header_lines).collect();
     findings.retain(|finding| {
         let Some((source, line)) = line(finding) else { return true };
         let header = headers[source].partition_point(|&header| header <= line).checked_sub(1);
         let below_broken = header.is_some_and(|index| broken.contains(&(source, headers[source][index])));
         match is_syntax(finding) {
-            true => told.insert((source, line)),
+            true => reported.insert((source, line)),
             false => !broken.contains(&(source, line)) && !below_broken,
         }
     });

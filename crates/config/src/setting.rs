@@ -1,6 +1,6 @@
-//! A type a key may have: how its values are read, described and written.
+//! Types of keys: how their values are read, described and written.
 //!
-//! What is read once is right from then on: an [`Integer<1, 64>`] lies between 1 and 64.
+//! A value that was read is valid: an [`Integer<1, 64>`] lies between 1 and 64.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,20 +24,20 @@ pub(super) trait Setting: Sized {
     const UNIT: &'static str = "";
     /// Whether `ISTHMUS_KEY=word` means the string `"word"`, so that a shell needs no second pair of quotes.
     const BARE: bool = false;
-    /// How a value is written; empty where that goes without saying.
+    /// An example of a value; empty if none is needed.
     const EXAMPLE: &'static str = "";
     /// The tables inside a value, for the documentation.
     const TABLES: &'static [FieldTable] = &[];
 
     /// Returns the values that are allowed, to be put after "must be".
     fn expected() -> String;
-    /// The value, or a finding for each thing that is wrong with it.
+    /// Reads the value, or notes a finding for each problem.
     fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self>;
-    /// The value as it would be written.
+    /// Returns the value as TOML.
     fn to_toml(&self) -> toml::Value;
 }
 
-/// A value that was written somewhere, and what is needed to read it and to complain about it.
+/// A value in a source, with the context to read it and to report its problems.
 pub(super) struct ConfigValue<'a> {
     pub(super) key: String,
     pub(super) value: &'a Spanned<DeValue<'a>>,
@@ -53,7 +53,7 @@ impl<'a> ConfigValue<'a> {
         ConfigValue { key: format!("{}{at}", self.key), value, source, source_index, users }
     }
 
-    /// The value as its writer put it, short.
+    /// Returns the value as it was written, shortened.
     pub(super) fn found(&self) -> String {
         found(self.value, self.source)
     }
@@ -80,7 +80,7 @@ impl<'a> ConfigValue<'a> {
         self.finding(wrong, help)
     }
 
-    /// The string, or the finding that it is none.
+    /// Returns the string, or notes that the value is none.
     pub(super) fn text<T: Setting>(&self, findings: &mut Vec<Finding>) -> Option<&'a str> {
         let text = self.value.get_ref().as_str();
         if text.is_none() {
@@ -89,7 +89,7 @@ impl<'a> ConfigValue<'a> {
         text
     }
 
-    /// The members of a list, or the finding that it is none.
+    /// Returns the members of a list, or notes that the value is none.
     pub(super) fn list<T: Setting>(&self, findings: &mut Vec<Finding>) -> Option<Vec<ConfigValue<'a>>> {
         let Some(list) = self.value.get_ref().as_array() else {
             let finding = self.wrong_type(T::TYPE, &T::expected());
@@ -101,7 +101,7 @@ impl<'a> ConfigValue<'a> {
     }
 }
 
-/// A value as its writer put it, short.
+/// Returns a value as it was written, shortened.
 pub(super) fn found(value: &Spanned<DeValue<'_>>, source: &Source) -> String {
     const CHARS_MAX: usize = 60;
     match value.get_ref() {
@@ -112,7 +112,7 @@ pub(super) fn found(value: &Spanned<DeValue<'_>>, source: &Source) -> String {
     }
 }
 
-/// The usual slips with quotes and brackets.
+/// Suggests other quotes or brackets.
 fn other_writing(type_: &str, value: &DeValue<'_>, found: &str) -> Option<String> {
     match (type_, value) {
         ("integer", DeValue::String(text)) if text.parse::<i64>().is_ok() => {
@@ -362,9 +362,9 @@ pub(super) use words;
 words! {
     /// How a worker waits for work.
     pub enum WorkerWaitMode {
-        /// Look for a while, then sleep on the doorbells.
+        /// Spin for a while, then sleep on the doorbells.
         Adaptive = "adaptive",
-        /// Look for ever: the least latency, for a whole CPU.
+        /// Spin and never sleep: the least latency, for a whole CPU.
         Spin = "spin",
         /// Sleep at once.
         Sleep = "sleep",

@@ -1,4 +1,4 @@
-//! A configuration as it is printed. What is printed as TOML is TOML: it can be read again, and means the same.
+//! A configuration as text. Printed TOML can be read again, and means the same.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use super::sources::default_text;
 use super::{Inputs, Loaded};
 
 impl Loaded {
-    /// The whole file as `isthmusd --check` prints it: each key with its value, and what it is for.
+    /// Returns the whole file as `isthmusd --check` prints it: each key with its value and its purpose.
     #[must_use]
     pub fn check_text(&self) -> String {
         let mut text = String::new();
@@ -29,7 +29,7 @@ impl Loaded {
         text
     }
 
-    /// A line for each key as `isthmus config show` prints it, with where its value comes from behind it if asked for.
+    /// Returns a line for each key as `isthmus config show` prints it, with the origin of its value if requested.
     #[must_use]
     pub fn show_text(&self, with_origin: bool) -> String {
         let lines: Vec<_> = self.entries.iter().map(|entry| format!("{} = {}", entry.key.path, entry.value)).collect();
@@ -107,7 +107,7 @@ fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     writeln!(text, "{line}").expect("a string takes everything");
 }
 
-/// A variable of the environment that means something to us.
+/// A variable of the environment that we read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VariableRow {
     /// `ISTHMUS_…`.
@@ -124,7 +124,7 @@ pub struct VariableRow {
     pub effect: String,
 }
 
-/// Every variable there is, the library's and the daemon's, as this environment sets them.
+/// Returns every variable of the library and the daemon, as this environment sets them.
 #[must_use]
 pub fn variables(inputs: &Inputs) -> Vec<VariableRow> {
     let set: BTreeMap<&OsString, &OsString> = inputs.environment.iter().map(|(name, value)| (name, value)).collect();
@@ -148,7 +148,7 @@ pub fn variables(inputs: &Inputs) -> Vec<VariableRow> {
     library.chain(daemon).collect()
 }
 
-/// The variables for people.
+/// Formats the variables for people.
 #[must_use]
 pub fn variables_text(rows: &[VariableRow]) -> String {
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The texts a configuration is read from, collected in the order in which later ones win.
+//! The sources of a configuration, in the order in which later ones override earlier ones.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,13 +15,13 @@ use super::problem::{Finding, ProblemKind};
 use super::suggest;
 use super::{ConfigFile, Inputs};
 
-/// A longer file is not read.
+/// The size of the longest file that is read.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 
 /// The prefix of our variables.
 pub(super) const PREFIX: &str = "ISTHMUS_";
 
-/// All texts, and what was wrong already with getting them.
+/// All sources, and the findings made while reading them.
 #[derive(Default)]
 pub(super) struct ConfigSources {
     pub(super) sources: Vec<Source>,

@@ -15,7 +15,7 @@ impl Users {
             .unwrap_or_default()
     }
 
-    /// Reads the text of a `passwd(5)` file; lines that are none are passed over, as everybody does.
+    /// Reads the text of a `passwd(5)` file; malformed lines are skipped, as other readers do.
     #[must_use]
     pub fn from_passwd(text: &str) -> Self {
         let user = |line: &str| {

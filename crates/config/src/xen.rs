@@ -56,19 +56,19 @@ const FIELDS: [Field; 5] = [
 const NAMES: &[&str] = &names(&FIELDS);
 
 impl XenGuest {
-    /// Bytes of its window.
+    /// The size of its window in bytes.
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
         window_bytes(self.window_mib)
     }
 
-    /// Doorbells toward it.
+    /// The number of doorbells toward it.
     #[must_use]
     pub fn vectors(&self) -> u16 {
         self.vectors.map_or(VECTORS, |vectors| vectors.get() as u16)
     }
 
-    /// Whether it may map what other guests grant to it.
+    /// Whether it may map memory that other guests grant to it.
     #[must_use]
     pub fn may_map(&self) -> bool {
         self.maps.unwrap_or(true)

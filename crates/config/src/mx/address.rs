@@ -63,7 +63,7 @@ impl MxBoardName {
         &self.0
     }
 
-    /// As it stands in a finding.
+    /// The text for a finding.
     pub(super) fn describe(&self) -> String {
         format!("the name \"{}\"", self.0)
     }
@@ -90,7 +90,7 @@ impl Setting for MxBoardName {
     }
 }
 
-/// A network interface of this host, by its name. Whether there is such a one is seen when the daemon starts.
+/// A network interface of this host, by its name. The daemon checks at its start that the interface exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface(pub(super) String);
 

@@ -1,4 +1,4 @@
-//! The links of a board: by which interfaces, or to which hosts over UDP, its frames leave and come.
+//! The links of a board: interfaces, or hosts over UDP.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -9,13 +9,13 @@ use crate::fields::{Field, Fields, listed, members, names};
 use crate::problem::{Finding, ProblemKind};
 use crate::setting::{ConfigValue, Integer, Setting, words};
 
-/// Links of one board.
+/// The largest number of links of one board.
 pub const MX_LINKS_MAX: usize = 8;
 
-/// A link that the daemon is to open.
+/// The plan of a link that the daemon opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkPlan {
-    /// Of the links that reach a peer, the one of the lowest rank is used; of equal ones, the first.
+    /// The order of preference: of the links that reach a peer, the first one of the lowest rank is used.
     pub rank: u8,
     /// The carrier of its frames.
     pub carrier: Carrier,
@@ -29,18 +29,18 @@ pub enum Carrier {
         /// The interface, by its name.
         interface: String,
     },
-    /// AF_XDP sockets, which have the interface's frames of our ethertype for themselves.
+    /// AF_XDP sockets, which take all of the interface's frames of our ethertype.
     Xdp {
         /// The interface, by its name.
         interface: String,
     },
     /// Datagrams, each with one frame.
     Udp {
-        /// The address of this host at which they arrive and from which they leave.
+        /// The address of this host for datagrams in both directions.
         local: SocketAddr,
-        /// Where they may come from and go to; addresses are of the family of `local`.
+        /// The other hosts; addresses are of the family of `local`.
         peers: Vec<UdpPeer>,
-        /// The interface that they are bound to, if they are.
+        /// The interface that the socket is bound to, if any.
         interface: Option<String>,
     },
 }
@@ -66,16 +66,16 @@ impl Carrier {
 }
 
 words! {
-    /// How frames pass between an interface and the daemon.
+    /// The kind of sockets between an interface and the daemon.
     enum LinkKind {
-        /// Packet sockets: every interface has them.
+        /// Packet sockets, for every interface.
         Packet = "packet",
-        /// AF_XDP sockets: faster on cards that can.
+        /// AF_XDP sockets, which are faster on cards that support them.
         Xdp = "xdp",
     }
 }
 
-/// [`LinkKind`], as a link says it.
+/// The value of a link's [`LinkKind`].
 struct Kind(LinkKind);
 
 impl Setting for Kind {
@@ -129,7 +129,7 @@ impl Setting for Links {
     }
 }
 
-/// A link; without a rank it has its place in the list.
+/// A link. Its default rank is its place in the list.
 pub(super) struct Link {
     rank: Option<u8>,
     carrier: Carrier,

@@ -15,25 +15,25 @@ use crate::paths::FilePath;
 use crate::problem::{Finding, ProblemKind};
 use crate::setting::{Bytes, ConfigValue, Millis, Seconds, Setting, read_number, words};
 
-/// Boards of other hosts that the configuration itself names for a board; a file has no such limit.
+/// The largest number of boards of other hosts in the configuration itself; `peers_file` has no such limit.
 const PEERS_MAX: usize = 1024;
 
 /// The other hosts of a board, and the way to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// How all boards of the network speak.
+    /// The dialect of all boards of the network.
     pub dialect: Dialect,
-    /// The longest frame, from its Ethernet header on; none where the daemon sees what the links can carry.
+    /// The length of the longest frame with its Ethernet header; if none, the daemon derives it from the links.
     pub frame_bytes_max: Option<u32>,
-    /// Whether boards announce themselves and are found by it.
+    /// Whether the board announces itself and discovers others.
     pub discovery: bool,
-    /// Boards that are known without. A board may have several names.
+    /// The boards that are known without discovery. A board may have several names.
     pub peers: Vec<StaticPeer>,
-    /// More of them: a table of lines with an address and a name.
+    /// A file with more such boards: a table of lines with an address and a name.
     pub peers_file: Option<PathBuf>,
     /// The longest time before an unacknowledged frame is sent again.
     pub resend_ms: u32,
-    /// A peer that is silent for so long is given up.
+    /// The time after which a silent peer is given up.
     pub give_up_s: u32,
     /// The links, numbered from 0: at least one.
     pub links: Vec<LinkPlan>,
@@ -68,11 +68,11 @@ impl Network {
 }
 
 words! {
-    /// How the boards of a network speak.
+    /// The dialect of the boards of a network.
     enum DialectWord {
-        /// Open-MX as it is built by default.
+        /// The dialect of Open-MX in its default build.
         OpenMx = "open-mx",
-        /// As Myricom's own hosts do.
+        /// The dialect of Myricom's own hosts.
         Mx = "mx",
     }
 }
@@ -213,7 +213,7 @@ impl Network {
         }
     }
 
-    /// Values which are right alone, and not together. Sizes and ethertype are given as they were said.
+    /// Checks values which are right alone, but not together. Reports show sizes and ethertype as they were written.
     fn check_together(
         &self,
         fields: &Fields<'_, '_>,
@@ -269,7 +269,7 @@ impl Network {
     }
 }
 
-/// All that the configuration names.
+/// All boards that the configuration names.
 #[derive(Default)]
 pub(super) struct StaticPeers(Vec<StaticPeer>);
 
@@ -351,11 +351,11 @@ mod tests {
     #[test]
     fn defaults_match_the_engine_and_the_document() {
         assert_eq!(network(RESEND_MS, GIVE_UP_S).tuning(), EndpointTuning::DEFAULT);
-        let told = |name: &str| Network::FIELDS.iter().find(|field| field.name == name).map(|field| field.default);
-        assert_eq!(told("resend_ms"), Some(format!("`{RESEND_MS}`").as_str()));
-        assert_eq!(told("give_up_s"), Some(format!("`{GIVE_UP_S}`").as_str()));
-        assert_eq!(told("ethertype"), Some(format!("`0x{ETHERTYPE:X}`").as_str()));
-        assert!(told("frame_bytes_max").unwrap().contains(&Sizes::MX.frame_bytes_max().to_string()));
+        let default = |name: &str| Network::FIELDS.iter().find(|field| field.name == name).map(|field| field.default);
+        assert_eq!(default("resend_ms"), Some(format!("`{RESEND_MS}`").as_str()));
+        assert_eq!(default("give_up_s"), Some(format!("`{GIVE_UP_S}`").as_str()));
+        assert_eq!(default("ethertype"), Some(format!("`0x{ETHERTYPE:X}`").as_str()));
+        assert!(default("frame_bytes_max").unwrap().contains(&Sizes::MX.frame_bytes_max().to_string()));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The plan made from the boards' settings: names and addresses that were left open, and questions that the daemon has to ask the host.
+//! The plan made from the boards' settings: names and addresses that were left open, and questions that the daemon has
+//! to ask the host.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -10,10 +11,10 @@ use super::network::Network;
 use crate::keys::MxConfig;
 use crate::setting::Integer;
 
-/// Endpoint numbers of a board that does not say how many it has.
+/// The default number of endpoints of a board.
 const ENDPOINTS_DEFAULT: u32 = 32;
 
-/// Bytes of a host's name that are kept in a board's: behind it stand a colon and a number.
+/// The largest part of a host's name, in bytes, in a board's name. A colon and a number follow.
 const HOST_BYTES_MAX: usize = NAME_BYTES_MAX - ":4294967295".len();
 
 /// The host as boards know it.
@@ -25,23 +26,23 @@ pub struct MxHost {
     pub id: [u8; 32],
 }
 
-/// A board as the daemon is to set it up.
+/// The plan of a board that the daemon sets up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MxBoardPlan {
-    /// Its address, or where that is to be asked for.
+    /// The address, or the interface to ask for it.
     pub nic: BoardNic,
     /// The name that people use.
     pub name: String,
-    /// How many endpoint numbers it has.
+    /// The number of its endpoints.
     pub endpoints: u32,
-    /// Other hosts and the links to them; none where it serves this host only.
+    /// The other hosts and the links to them; none if the board serves this host only.
     pub network: Option<Network>,
 }
 
 /// The address of a board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BoardNic {
-    /// As it was said or made up.
+    /// A configured or generated address.
     Fixed(NicId),
     /// The address of an interface.
     OfInterface(String),
@@ -59,9 +60,9 @@ pub struct MxBoardEntry {
 }
 
 impl MxConfig {
-    /// The boards, with everything that was left open: names come from the name of the host, addresses from all that tells it from
-    /// others, and stay the same as long as that does; a board which has an interface takes its address. Says which two cannot be
-    /// told apart, if there are such.
+    /// Plans the boards, and generates what was left open: names from the name of the host, addresses from the identity
+    /// of the host. Both stay the same as long as these do. A board with an interface takes its address. The error
+    /// names two boards that have the same name or address.
     pub fn plans(&self, host: &MxHost) -> Result<Vec<MxBoardPlan>, String> {
         let plan = |(number, board): (usize, &super::MxBoardConfig)| MxBoardPlan {
             nic: match (board.mac, board.address_interface()) {
@@ -81,7 +82,7 @@ impl MxConfig {
         Ok(plans)
     }
 
-    /// The boards as they are without links: one that would take an interface's address has a made-up one.
+    /// Returns the boards without links: one that would take an interface's address has a generated one.
     pub fn resolved(&self, host: &MxHost) -> Result<Vec<MxBoardEntry>, String> {
         MxBoardPlan::resolve_addresses(&self.plans(host)?, |number, _| {
             Ok::<_, String>(generated_address(host, number, None))
@@ -90,8 +91,8 @@ impl MxConfig {
 }
 
 impl MxBoardPlan {
-    /// Resolves the addresses of the boards. `address_of` gets the number of a board and the interface to take its address from. The
-    /// error names a board without an address, or two boards with the same address.
+    /// Resolves the addresses of the boards. `address_of` gets the number of a board and the interface to take its
+    /// address from. The error names a board without an address, or two boards with the same address.
     pub fn resolve_addresses<E: Display>(
         plans: &[Self],
         mut address_of: impl FnMut(usize, &str) -> Result<NicId, E>,
@@ -115,7 +116,7 @@ impl MxBoardPlan {
     }
 }
 
-/// Says which two have one name or one address.
+/// Checks that no two boards have the same name or address; the error names both.
 fn check_distinct<'a>(boards: impl Iterator<Item = (&'a str, Option<NicId>)>) -> Result<(), String> {
     let mut seen: Vec<(&str, Option<NicId>)> = Vec::new();
     for (number, (name, nic)) in boards.enumerate() {
@@ -130,13 +131,13 @@ fn check_distinct<'a>(boards: impl Iterator<Item = (&'a str, Option<NicId>)>) ->
     Ok(())
 }
 
-/// Whether an address can be one station's.
+/// Whether an address can be that of one station.
 fn is_unicast(nic: NicId) -> bool {
     nic.number() != 0 && nic.number() >> 40 & 1 == 0
 }
 
-/// An address that no card has, the same for each start: locally administered, for one station. Where machines are copies of each
-/// other, name and all, the address of their datagrams still tells them apart.
+/// Generates an address that no card has, the same for each start: locally administered, for one station. Where
+/// machines are copies of each other, name and all, the address of their datagrams still tells them apart.
 fn generated_address(host: &MxHost, number: usize, udp_address: Option<SocketAddr>) -> NicId {
     let mut hasher = blake3::Hasher::new_keyed(&host.id);
     hasher.update(b"isthmus mx board 2");

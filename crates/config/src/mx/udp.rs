@@ -10,19 +10,19 @@ use crate::setting::{ConfigValue, Setting};
 /// The default port of the carrier: the number of the ethertype.
 pub const UDP_PORT: u16 = isthmus_mx::wire::ETHERTYPE;
 
-/// Bytes of the longest frame that goes into one datagram: those of IPv4 have 65535, with two headers of 20 and 8.
+/// The length of the longest frame in one datagram: 65535 bytes of IPv4, less headers of 20 and 8 bytes.
 pub const UDP_FRAME_BYTES_MAX: u32 = 65_507;
 
-/// Another host, as far as the configuration knows where it is.
+/// Another host, by address or name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UdpPeer {
-    /// There.
+    /// An address.
     Address(SocketAddr),
-    /// Where its name leads when the daemon looks it up.
+    /// A name, which the daemon looks up.
     Name {
         /// Its name.
         host: String,
-        /// Where it listens.
+        /// The port at which it listens.
         port: u16,
     },
 }
@@ -36,7 +36,7 @@ impl UdpPeer {
     }
 }
 
-/// Why a text is no place to send frames to or to receive them at.
+/// The reason why a text is no address for frames.
 enum AddressProblem {
     Port,
     Multicast,
@@ -53,7 +53,7 @@ impl AddressProblem {
     }
 }
 
-/// An address with a port, or with the usual one.
+/// Parses an address with a port, or with the default port.
 fn socket_address(text: &str) -> Option<Result<SocketAddr, AddressProblem>> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = text
@@ -71,7 +71,7 @@ fn socket_address(text: &str) -> Option<Result<SocketAddr, AddressProblem>> {
     })
 }
 
-/// A name with a port, or with the usual one.
+/// Parses a name with a port, or with the default port.
 fn parse_named(text: &str) -> Result<UdpPeer, AddressProblem> {
     let (host, port) = match text.split_once(':') {
         Some((host, port)) => (host, port.parse().ok().filter(|&port| port != 0)),
@@ -94,7 +94,7 @@ fn parse_named(text: &str) -> Result<UdpPeer, AddressProblem> {
     Ok(UdpPeer::Name { host: host.to_owned(), port })
 }
 
-/// Where frames are received.
+/// The address at which frames are received.
 pub(super) struct UdpAddress(pub(super) SocketAddr);
 
 impl Setting for UdpAddress {
