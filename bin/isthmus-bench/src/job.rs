@@ -14,6 +14,8 @@ use crate::stats::Recorded;
 pub enum Wait {
     /// Polls without a pause, and never yields its CPU.
     Poll,
+    /// Spins for a short time, then sleeps: the default of Isthmus. Sockets and pipes do not have it.
+    Adaptive,
     /// Sleeps in the kernel until it is woken.
     Sleep,
 }
@@ -23,6 +25,7 @@ impl Wait {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
+            Self::Adaptive => "adaptive",
             Self::Sleep => "sleep",
         }
     }

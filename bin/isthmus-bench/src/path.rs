@@ -126,6 +126,9 @@ impl Path {
 
     /// Returns true if this path does this kind of work.
     pub(crate) const fn supports(self, work: Work, wait: Wait) -> bool {
+        if matches!(wait, Wait::Adaptive) && !matches!(self, Self::Isthmus | Self::Mx) {
+            return false;
+        }
         match self {
             Self::Mx => matches!(work, Work::PingPong { .. } | Work::Stream { .. } | Work::Match { .. }),
             Self::Isthmus | Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe => {

@@ -77,10 +77,11 @@ fn paint(area: &Area<'_>, charts: [&Chart; 2], foot: &str) -> Result<(), Box<dyn
     paint_chart(&right, charts[1])
 }
 
-/// Pollers thick, sleepers thin; a message of 0 bytes stands at 1.
+/// Polling is drawn thick and sleeping thin; a message of 0 bytes stands at 1. Adaptive waiting is left out, because its line lies on
+/// the line of polling.
 fn lines(points: &[Point], value: impl Fn(&Point) -> Option<f64>) -> Vec<Line> {
     let mut lines = BTreeMap::<(Path, Wait), Vec<(f64, f64)>>::new();
-    for point in points {
+    for point in points.iter().filter(|point| point.wait != Wait::Adaptive) {
         if let Some(value) = value(point) {
             lines.entry((point.path, point.wait)).or_default().push((point.size.max(1) as f64, value));
         }

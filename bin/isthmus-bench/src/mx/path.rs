@@ -46,7 +46,7 @@ fn find(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = own.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
     let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
-    found.with_context(|| not_installed(name, "`make build` makes it"))
+    found.with_context(|| not_installed(name, "run `make build`"))
 }
 
 /// One side of the work, done by another program.
@@ -156,7 +156,7 @@ fn arguments(job: &Job, server: Option<u32>) -> Result<Vec<String>> {
             Work::Open | Work::First { .. } | Work::Idle { .. } => bail!("{MX_MEASURE} does not do {:?}", job.work),
         }
     }
-    if job.setup.wait == Wait::Sleep {
+    if job.setup.wait != Wait::Poll {
         ensure!(!matches!(job.work, Work::Match { .. }), "{MX_MATCH} does not sleep");
         arguments.push("-w".to_owned());
     }
@@ -174,9 +174,10 @@ const fn memory(buffers: Buffers) -> &'static str {
 /// Sleeping is sleeping at once; memory that is used only once is not worth remembering.
 fn variables(job: &Job) -> Vec<(&'static str, &'static str)> {
     let mut variables = Vec::new();
-    if job.setup.wait == Wait::Sleep {
-        let adaptive = job.setup.options.get(WAIT).is_some_and(|wait| wait == ADAPTIVE);
-        variables.push(("ISTHMUS_WAIT", if adaptive { ADAPTIVE } else { "sleep" }));
+    if job.setup.wait != Wait::Poll {
+        let has_option = job.setup.options.get(WAIT).is_some_and(|wait| wait == ADAPTIVE);
+        let is_adaptive = job.setup.wait == Wait::Adaptive || has_option;
+        variables.push(("ISTHMUS_WAIT", if is_adaptive { ADAPTIVE } else { "sleep" }));
     }
     if matches!(job.work, Work::Stream { buffers: Buffers::Cold, .. }) {
         variables.push(("MX_RCACHE", "0"));
@@ -249,6 +250,9 @@ mod tests {
         assert_eq!(variables(&sleeping), [("ISTHMUS_WAIT", "sleep")]);
         sleeping.setup.options.insert(WAIT.to_owned(), ADAPTIVE.to_owned());
         assert_eq!(variables(&sleeping), [("ISTHMUS_WAIT", "adaptive")]);
+        let adaptive = job(Side::Lead, Wait::Adaptive, Work::PingPong { size: 8 });
+        assert_eq!(variables(&adaptive), [("ISTHMUS_WAIT", "adaptive")]);
+        assert!(arguments(&adaptive, Some(1)).expect("possible").contains(&"-w".to_owned()));
     }
 
     #[test]

@@ -39,6 +39,7 @@ impl Transport for Isthmus {
     fn open(setup: &Setup) -> Result<Self> {
         let wait = match setup.wait {
             Wait::Poll => isthmus_client::WaitMode::Spin,
+            Wait::Adaptive => isthmus_client::WaitMode::default(),
             Wait::Sleep => isthmus_client::WaitMode::Sleep,
         };
         let options = Options { wait, ..Options::from_environment()? };

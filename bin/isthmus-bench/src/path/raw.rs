@@ -46,6 +46,7 @@ pub(super) fn run(job: &Job, control_pipe: &ControlPipe, mut ready: impl FnMut()
     ready()?;
     let wait = match job.setup.wait {
         Wait::Poll => RawWait::Spin,
+        Wait::Adaptive => bail!("bare frames have no adaptive waiting"),
         Wait::Sleep => RawWait::Sleep,
     };
     let plan = MeasurementPlan {
