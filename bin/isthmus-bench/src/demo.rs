@@ -1,15 +1,15 @@
-//! The measurements for a program that shows them to people: `isthmus try`.
+//! The measurements of `isthmus try`.
 //!
 //! ```text
-//! Session::start ─┬─ lower_bounds ── copies and the cache line, which nothing goes below
-//!                 ├─ sweep ────────── each path at each size, in turns
-//!                 ├─ hosts ────────── MX, bare frames and TCP from host to host, over a wire of our own
-//!                 ├─ run_held_pair ── one pair that talks while the caller looks at it
+//! Session::start ─┬─ lower_bounds ── copies and the cache line
+//!                 ├─ sweep ────────── each path of ROWS at each size, interleaved
+//!                 ├─ hosts ────────── MX, bare frames and TCP between two hosts, over a wire made for this run
+//!                 ├─ run_held_pair ── one pair that stays connected while the caller queries its daemon
 //!                 └─ plot ─────────── the picture
 //! ```
 //!
-//! Workers are the caller's own program, started again: it calls [`worker`] when its only argument is `worker`, [`run_bound`] when
-//! the first is `run-bound`, and [`sweep`] when it is `remove-on-exit`.
+//! Workers are the caller's own program, started again: the program calls [`worker`] when its only argument is `worker`,
+//! [`run_bound`] when the first is `run-bound`, and [`sweep`] when it is `remove-on-exit`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,6 +23,7 @@ use crate::case::{Case, LinkCase, NoValue, Samples, interleave};
 use crate::cpu_placement::HostPlacement;
 use crate::figures::wire::{VETH, frame_there_and_back, frames, goodput};
 use crate::hosts::HostPairs;
+use crate::job::Work;
 use crate::machine::Machine;
 use crate::pair::{Bench, Task};
 use crate::pin::Placement;
@@ -35,7 +36,13 @@ pub use crate::path::Path;
 pub use crate::sweep::Point;
 pub use crate::temp_folder::TempFolder;
 
-/// One side of a pair: what a worker does.
+/// The paths that `isthmus try` shows: a list for each capability, and last the baselines that every program has.
+pub const ROWS: [&[Path]; 3] = [&[Path::Isthmus], &[Path::Mx], &[Path::Tcp, Path::Unix, Path::Pipe]];
+
+/// Bytes that each copy of [`Session::lower_bounds`] moves at once.
+pub const COPY_BYTES: usize = 1 << 20;
+
+/// Runs one side of a pair: the work of a worker.
 pub fn worker() -> Result<()> {
     crate::worker::main()
 }
@@ -45,89 +52,91 @@ pub fn run_bound(command: &[OsString]) -> Result<()> {
     crate::worker::run_bound(command)
 }
 
-/// Waits for the end of standard input, and removes a [`TempFolder`].
+/// Waits for the end of standard input, then removes a [`TempFolder`].
 pub fn sweep(folder: &std::path::Path) -> Result<()> {
     crate::temp_folder::sweep(folder)
 }
 
-/// How much the copies move at once.
-const COPY_BYTES: usize = 1 << 20;
+/// Returns how a program waits on this path if it chooses nothing.
+pub const fn default_wait(path: Path) -> Wait {
+    if path.supports(Work::PingPong { size: 8 }, Wait::Adaptive) { Wait::Adaptive } else { Wait::Sleep }
+}
 
-/// What all measurements have in common.
+/// The machine and the settings that all measurements share.
 #[derive(Debug)]
 pub struct Session {
     bench: Bench,
     machine: Machine,
 }
 
-/// How thorough to be.
+/// The effort of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct RunPlan {
-    /// How often each measurement is repeated.
+    /// The number of times that each measurement is repeated.
     pub runs: usize,
-    /// How long the measured part of each takes.
+    /// The duration of the measured part of each run.
     pub budget: Duration,
 }
 
-/// What to go through.
+/// The measurements of a sweep.
 #[derive(Clone, Debug)]
 pub struct SweepPlan {
-    /// Over what.
+    /// The paths to measure.
     pub paths: Vec<Path>,
-    /// How both sides wait.
+    /// The ways in which both sides wait; a path leaves out those that it does not have.
     pub waits: Vec<Wait>,
     /// Bytes of a message.
     pub sizes: Vec<usize>,
 }
 
-/// A bound set by the machine, whatever goes over it.
+/// A bound that the machine sets, whatever the path.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct LowerBound {
-    /// Says what is measured.
+    /// The name of the measurement.
     pub name: String,
-    /// The median over the runs; none if it could not be measured.
+    /// The median over the runs; none if there is no measurement.
     pub value: Option<f64>,
-    /// The value's unit.
+    /// The unit of `value`.
     pub unit: &'static str,
-    /// Why there is no value.
+    /// The reason why there is no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// What is measured between two hosts.
+/// A quantity that is measured between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
-    /// Half a round trip of 8 bytes in microseconds, both sides looking without a pause.
+    /// Half a round trip of 8 bytes in microseconds, both sides polling.
     HalfRttPoll,
-    /// The same, both sides sleeping until woken.
+    /// Half a round trip of 8 bytes in microseconds, both sides sleeping.
     HalfRttSleep,
     /// Messages of 1 MiB one way in GB/s, both sides sleeping.
     Bandwidth,
 }
 
-/// What came out between two hosts over one path.
+/// One measurement between two hosts over one path.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct HostMeasurement {
-    /// What was measured.
+    /// The quantity that was measured.
     pub quantity: Quantity,
-    /// Over what.
+    /// The path that was measured.
     pub path: Path,
-    /// Both, and how, in one word.
+    /// Path, quantity, size and wait in one word.
     pub name: String,
-    /// The median over the runs; none if it could not be measured.
+    /// The median over the runs; none if there is no measurement.
     pub value: Option<f64>,
-    /// The value's unit.
+    /// The unit of `value`.
     pub unit: &'static str,
-    /// Why there is no value.
+    /// The reason why there is no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Whether it should have worked: `why` is more than that this machine does not have it.
+    /// Whether the measurement should have worked: `why` says more than that this machine does not have the path.
     pub failed: bool,
 }
 
 impl Session {
-    /// Chooses CPUs. `program` is the caller's own, `environment` what its workers are given beside its variables.
+    /// Chooses CPUs. `program` is the caller's own; its workers get `environment` in addition to the caller's variables.
     pub fn start(program: PathBuf, environment: Vec<(OsString, OsString)>, effort: RunPlan) -> Result<Self> {
         let placement = Placement::choose(&[])?;
         let host_cpus = HostPlacement::usual(&placement).host_cpus(&placement)?;
@@ -136,17 +145,17 @@ impl Session {
         Ok(Self { bench: Bench { placement, host_cpus, budget, runs, quick: true, program, environment }, machine })
     }
 
-    /// The machine in one paragraph.
+    /// Describes the machine in one paragraph.
     pub fn machine(&self) -> String {
         self.machine.describe()
     }
 
-    /// The machine for programs.
+    /// Describes the machine for programs.
     pub fn machine_json(&self) -> Result<serde_json::Value> {
         serde_json::to_value(&self.machine).context("cannot write the machine as JSON")
     }
 
-    /// The bounds; `progress` is called [`Session::lower_bound_steps`] times.
+    /// Measures the bounds; calls `progress` [`Session::lower_bound_steps`] times.
     pub fn lower_bounds(&self, mut progress: impl FnMut(&str)) -> Vec<LowerBound> {
         let (one, cross) = (copy::OneCore { size: COPY_BYTES }, copy::CrossCore { size: COPY_BYTES });
         let cases: [&dyn Case; 3] = [&CacheLine, &one, &cross];
@@ -154,56 +163,57 @@ impl Session {
         cases.iter().zip(&samples).map(|(case, samples)| LowerBound::new(*case, samples)).collect()
     }
 
-    /// How often `lower_bounds` speaks of progress.
+    /// Returns the number of calls of `progress` by `lower_bounds`.
     pub fn lower_bound_steps(&self) -> usize {
         3 * self.bench.runs
     }
 
-    /// Goes through the plan; `progress` is called [`Session::sweep_steps`] times if nothing fails.
+    /// Measures all points of the plan; calls `progress` [`Session::sweep_steps`] times if nothing fails.
     pub fn sweep(&self, plan: &SweepPlan, mut progress: impl FnMut(&str)) -> Vec<Point> {
         let sweep = sweep_plan(plan);
         plan.sizes.iter().flat_map(|&size| measure_size(&sweep, size, &self.bench, &mut progress)).collect()
     }
 
-    /// How often `sweep` speaks of progress.
+    /// Returns the number of calls of `progress` by `sweep`.
     pub fn sweep_steps(&self, plan: &SweepPlan) -> usize {
         sweep_plan(plan).steps(self.bench.runs)
     }
 
-    /// Makes two hosts and measures between them; `progress` is called [`Session::hosts_steps`] times if nothing fails. Where
-    /// hosts may not be made, each measurement says why.
+    /// Makes two hosts and measures between them; calls `progress` [`Session::hosts_steps`] times if nothing fails. Where hosts
+    /// cannot be made, each measurement says why.
     pub fn hosts(&self, mut progress: impl FnMut(&str)) -> Vec<HostMeasurement> {
         let all = host_measurements();
         let cases: Vec<&dyn Case> = all.iter().map(|(_, _, case)| case as &dyn Case).collect();
         let samples = interleave(&cases, &self.bench, |_, name| progress(name));
-        let told = all.iter().zip(&samples);
-        told.map(|((quantity, path, case), samples)| {
-            let LowerBound { name, value, unit, why } = LowerBound::new(case, samples);
-            let failed = matches!(samples.no_value, Some(NoValue::Failed(_)));
-            HostMeasurement { quantity: *quantity, path: *path, name, value, unit, why, failed }
-        })
-        .collect()
+        let measured = all.iter().zip(&samples);
+        measured
+            .map(|((quantity, path, case), samples)| {
+                let LowerBound { name, value, unit, why } = LowerBound::new(case, samples);
+                let failed = matches!(samples.no_value, Some(NoValue::Failed(_)));
+                HostMeasurement { quantity: *quantity, path: *path, name, value, unit, why, failed }
+            })
+            .collect()
     }
 
-    /// How often `hosts` speaks of progress.
+    /// Returns the number of calls of `progress` by `hosts`.
     pub fn hosts_steps(&self) -> usize {
         host_measurements().len() * self.bench.runs
     }
 
-    /// Two processes that play ping-pong over a path, long enough to find the best way they have even on a busy machine;
-    /// `look` is called when they are done and still there.
+    /// Runs two processes that play ping-pong over a path, long enough to find their best path even on a busy machine. Calls
+    /// `look` when both are done and still connected.
     pub fn run_held_pair<T>(&self, path: Path, look: impl FnOnce() -> Result<T>) -> Result<T> {
         let bench = Bench { budget: self.bench.budget.max(HELD_PAIR_TIME), ..self.bench.clone() };
-        bench.run_pair_held(&Task::plain(path, Wait::Sleep, crate::job::Work::PingPong { size: 8 }), look)
+        bench.run_pair_held(&Task::plain(path, Wait::Sleep, Work::PingPong { size: 8 }), look)
     }
 
-    /// The points as an SVG picture.
+    /// Draws the points as an SVG picture.
     pub fn plot(&self, points: &[Point]) -> Result<String> {
         plot::draw(points, &self.machine.describe())
     }
 }
 
-/// How long two processes play that only want to be looked at.
+/// The duration of the ping-pong of [`Session::run_held_pair`].
 const HELD_PAIR_TIME: Duration = Duration::from_millis(500);
 
 fn sweep_plan(plan: &SweepPlan) -> Sweep {
@@ -211,7 +221,7 @@ fn sweep_plan(plan: &SweepPlan) -> Sweep {
     Sweep { paths, waits, sizes, pairs: 1, svg: None }
 }
 
-/// What is measured between two hosts, over what, and how.
+/// Lists the measurements between two hosts.
 fn host_measurements() -> Vec<(Quantity, Path, LinkCase)> {
     let host_pairs = &Rc::new(HostPairs::default());
     let mut all = Vec::new();

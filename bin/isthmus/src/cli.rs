@@ -90,10 +90,10 @@ enum Command {
     /// identifier that does not change between versions. Exit status 1 if there is a problem.
     Doctor,
 
-    /// Shows what Isthmus does on this machine, within two minutes: latency and bandwidth beside TCP, sockets and pipes.
+    /// Measures Isthmus on this machine within a minute: message rates and bandwidth beside TCP, Unix sockets and pipes.
     ///
-    /// A daemon of its own is started in a temporary folder and two programs talk to each other, at every size from 0 to
-    /// 4 MiB. Needs no network card, no root, no configuration, and leaves nothing but the folder named by `--out`.
+    /// It starts a daemon of its own in a temporary folder, and two programs exchange messages of 8 bytes to 4 MiB. It needs no
+    /// network card, no root and no configuration, and leaves nothing but the folder named by `--out`.
     Try(TryArgs),
 
     /// One side of a measurement; started by `isthmus try`.
@@ -229,11 +229,11 @@ struct RoleArgs {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TryArgs {
-    /// The folder for the results: `try.json` and `try.svg`.
+    /// The folder for the results `try.json` and `try.svg`.
     #[arg(long, value_name = "DIR", default_value = "out")]
     pub(crate) out: PathBuf,
 
-    /// Measure for a few seconds only, as a check that it works; the numbers are not accurate.
+    /// Measure two sizes for a few seconds: a first impression, not figures to quote.
     #[arg(long)]
     pub(crate) quick: bool,
 }

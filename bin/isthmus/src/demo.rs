@@ -1,15 +1,18 @@
-//! `isthmus try`: what Isthmus does on this machine, beside what every program has anyway.
+//! `isthmus try`: measures Isthmus on this machine beside TCP, Unix sockets and pipes.
 //!
 //! ```text
-//! isthmus try ─┬─ sweep ────── removes the folder when we end, however that is
-//!              ├─ isthmusd ─── in that folder, ends with us
-//!              ├─ worker ×2 ── the two domains, pinned to two cores; new ones for each measurement
-//!              │    └─ mx_measure ── of MX: a program in C that is linked with libmyriexpress
-//!              └─ two hosts ── network namespaces with a wire and an isthmusd each, where they may be made
+//! isthmus try ─┬─ sweep ────── removes the folder when this process ends, however it ends
+//!              ├─ isthmusd ─── in that folder, ends with this process
+//!              ├─ worker ×2 ── the two domains, pinned to two cores; new processes for each measurement
+//!              │    └─ mx_measure ── for MX: a C program that is linked with libmyriexpress
+//!              └─ two hosts ── network namespaces with a wire and an isthmusd each, where they can be made
+//!
+//! headline ── the comparison with TCP     table ── a row for each path and wait     hosts ── a row for each path
 //! ```
 //!
-//! The measuring itself is isthmus-bench's. Nothing here decides whether a figure is good.
+//! The package isthmus-bench measures. Nothing here decides whether a figure is good.
 
+mod headline;
 mod hosts;
 mod table;
 
@@ -21,8 +24,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use isthmus_bench::demo::{
-    self, HostMeasurement, LowerBound, Path as PathName, Point, PrivateDaemon, RunPlan, Session, SweepPlan, TempFolder,
-    Wait,
+    self, HostMeasurement, LowerBound, Path as PathName, Point, PrivateDaemon, ROWS, RunPlan, Session, SweepPlan,
+    TempFolder, Wait,
 };
 use isthmus_client::{Options, Topic};
 use serde::Serialize;
@@ -31,24 +34,37 @@ use serde_json::Value;
 use crate::cli::TryArgs;
 use crate::output::{Outcome, Output, note};
 
-const SIZES: [usize; 11] = [0, 8, 64, 128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
-const SIZES_QUICK: [usize; 4] = [0, 8, 4 << 10, 1 << 20];
+/// The measured sizes in bytes, with their column headers.
+const SIZES: [(usize, &str); 7] = [
+    (8, "8 B"),
+    (1 << 10, "1 KiB"),
+    (4 << 10, "4 KiB"),
+    (16 << 10, "16 KiB"),
+    (64 << 10, "64 KiB"),
+    (1 << 20, "1 MiB"),
+    (4 << 20, "4 MiB"),
+];
+/// The sizes of the headline and of the summary.
+const SIZE_SMALL: usize = 8;
+const SIZE_LARGE: usize = 1 << 20;
 
-/// All that came out, as `try.json` has it.
+/// The content of `try.json`.
 #[derive(Serialize)]
 struct Results {
     version: &'static str,
     machine: Value,
-    /// What no path can beat on this machine.
+    /// The comparison with TCP in one sentence for each capability.
+    headline: Vec<String>,
+    /// The bounds that the machine sets, whatever the path.
     lower_bounds: Vec<LowerBound>,
     points: Vec<Point>,
-    /// What goes from one host to another, or why it was not measured.
+    /// The measurements between two hosts, or the reasons why there are none.
     hosts: Vec<HostMeasurement>,
-    /// Paths that this installation cannot measure, and why.
+    /// The paths that this installation cannot measure.
     unavailable: Vec<Unavailable>,
-    /// The daemon's own list while two domains talked.
+    /// The daemon's channel list while two domains were connected.
     channels: Value,
-    /// The picture.
+    /// The file with the picture.
     plot: PathBuf,
 }
 
@@ -66,7 +82,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let daemon = PrivateDaemon::start(folder.path())?;
     let session = session(args, daemon.socket())?;
     let (plan, unavailable) = plan(args);
-    let bar = bar(session.lower_bound_steps() + session.sweep_steps(&plan) + session.hosts_steps() + 1);
+    let bar = bar(args, session.lower_bound_steps() + session.sweep_steps(&plan) + session.hosts_steps() + 1);
     let step = |what: &str| {
         bar.set_message(what.to_owned());
         bar.inc(1);
@@ -74,8 +90,8 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let lower_bounds = session.lower_bounds(step);
     let points = session.sweep(&plan, step);
     let hosts = session.hosts(step);
-    step("two domains that talk");
-    let channels = channels(&session, daemon.socket()).context("looking at two domains that talk");
+    step("the path between two domains");
+    let channels = channels(&session, daemon.socket()).context("asking the daemon about two connected domains");
     bar.finish_and_clear();
     let channels = channels?;
     let svg = args.out.join("try.svg");
@@ -84,6 +100,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let results = Results {
         version: env!("CARGO_PKG_VERSION"),
         machine,
+        headline: headline::sentences(&points),
         lower_bounds,
         points,
         hosts,
@@ -93,16 +110,13 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     };
     let json = args.out.join("try.json");
     write(&json, &crate::output::object("try", &results)?)?;
-    output.result("try", &results, || {
-        let files = format!("\nIn {}: try.json, try.svg\n", args.out.display());
-        session.machine() + "\n\n" + &text(&results) + &files
-    })?;
+    output.result("try", &results, || text(&results, args, &session.machine()))?;
     let failed = results.points.iter().any(|point| point.why.is_some())
         || results.hosts.iter().any(|measurement| measurement.failed);
     Ok(if failed { Outcome::Failed } else { Outcome::Done })
 }
 
-/// One side of a pair.
+/// Runs one side of a pair.
 pub(crate) fn worker() -> Result<Outcome> {
     demo::worker().map(|()| Outcome::Done)
 }
@@ -112,43 +126,45 @@ pub(crate) fn run_bound(command: &[OsString]) -> Result<Outcome> {
     demo::run_bound(command).map(|()| Outcome::Done)
 }
 
-/// Waits for the end of standard input, and removes the folder.
+/// Waits for the end of standard input, then removes the folder.
 pub(crate) fn sweep(path: &Path) -> Result<Outcome> {
     demo::sweep(path).map(|()| Outcome::Done)
 }
 
-/// Workers are this program; they find the daemon by a variable.
+/// Starts a session. Its workers run this program and find the daemon by a variable.
 fn session(args: &TryArgs, socket: &Path) -> Result<Session> {
     let program = std::env::current_exe().context("cannot find this program, to start it again as a domain")?;
     let variable = |name: &str, value: &std::ffi::OsStr| (OsString::from(name), value.to_owned());
     let environment = vec![variable("ISTHMUS_SOCKET", socket.as_os_str()), variable("ISTHMUS_AUTOSTART", "0".as_ref())];
     let effort = match args.quick {
-        true => RunPlan { runs: 1, budget: Duration::from_millis(10) },
-        false => RunPlan { runs: 3, budget: Duration::from_millis(60) },
+        true => RunPlan { runs: 1, budget: Duration::from_millis(30) },
+        false => RunPlan { runs: 3, budget: Duration::from_millis(30) },
     };
     Session::start(program, environment, effort)
 }
 
 fn plan(args: &TryArgs) -> (SweepPlan, Vec<Unavailable>) {
-    let mut paths = vec![PathName::Isthmus, PathName::Mx, PathName::Tcp, PathName::Unix, PathName::Pipe];
+    let mut paths: Vec<PathName> = ROWS.concat();
     let unavailable: Vec<Unavailable> =
         paths.iter().filter_map(|&path| Some(Unavailable { path, why: path.unavailable_reason()? })).collect();
     paths.retain(|path| unavailable.iter().all(|unavailable| unavailable.path != *path));
-    let sizes = if args.quick { SIZES_QUICK.to_vec() } else { SIZES.to_vec() };
-    (SweepPlan { paths, waits: vec![Wait::Poll, Wait::Sleep], sizes }, unavailable)
+    let all_sizes = SIZES.map(|(size, _)| size);
+    let sizes = if args.quick { vec![SIZE_SMALL, SIZE_LARGE] } else { all_sizes.to_vec() };
+    (SweepPlan { paths, waits: vec![Wait::Adaptive, Wait::Poll, Wait::Sleep], sizes }, unavailable)
 }
 
-/// Visible on a terminal only.
-fn bar(steps: usize) -> ProgressBar {
+/// Returns the progress bar, which is visible on a terminal only.
+fn bar(args: &TryArgs, steps: usize) -> ProgressBar {
     let bar = ProgressBar::new(steps as u64);
     if bar.is_hidden() {
-        note("measuring; this takes a minute or two");
+        let duration = if args.quick { "a few seconds" } else { "less than a minute on a quiet machine" };
+        note(&format!("measuring; this takes {duration}"));
     }
     let style = ProgressStyle::with_template("{wide_bar:.cyan} {percent:>3}%  {msg:<36}");
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// The daemon's list of channels when two domains have talked, and have not left.
+/// Returns the daemon's channel list while two domains that exchanged messages are still attached.
 fn channels(session: &Session, socket: &Path) -> Result<Value> {
     let options = Options { socket: Some(socket.to_owned()), ..Options::default() };
     session.run_held_pair(PathName::Isthmus, || {
@@ -158,19 +174,31 @@ fn channels(session: &Session, socket: &Path) -> Result<Value> {
     })
 }
 
-fn text(results: &Results) -> String {
-    let channels = crate::daemon::channels_text(&results.channels).unwrap_or_else(|error| format!("{error:#}\n"));
-    let unavailable = results
-        .unavailable
-        .iter()
-        .map(|unavailable| format!("not measured: {}: {}\n", unavailable.path.name(), unavailable.why));
-    table::text(&results.points, &results.lower_bounds)
-        + "\n"
-        + &hosts::text(&results.hosts)
-        + &unavailable.collect::<String>()
-        + "\nThe way that messages took, as the daemon shows it (isthmus channel list):\n"
-        + &channels
+/// The report for people: the headline, the tables, the machine and the files.
+fn text(results: &Results, args: &TryArgs, machine: &str) -> String {
+    let mut text = results.headline.join("\n") + "\n\n" + &table::summary(&results.points, &results.lower_bounds);
+    for Unavailable { path, why } in &results.unavailable {
+        text += &format!("{}: {why}\n", table::name(*path));
+    }
+    text += LEGEND;
+    if !args.quick {
+        text += &table::by_size(&results.points, &results.lower_bounds);
+    }
+    text += &hosts::text(&results.hosts);
+    text += &table::failures(&results.points);
+    if !args.quick {
+        let channels = crate::daemon::channels_text(&results.channels).unwrap_or_else(|error| format!("{error:#}\n"));
+        text += &format!("\nThe path of the messages, as the daemon reports it (isthmus channel list):\n{channels}");
+    }
+    format!("{text}\n{machine}\nFiles: {0}/try.json, {0}/try.svg\n", args.out.display())
 }
+
+/// The explanation of the words in the tables.
+const LEGEND: &str = "
+Two processes on two CPUs exchange messages. Higher is better in every column. The headline compares the default rows.
+adaptive: spins briefly, then sleeps.  poll: spins without a pause.  sleep: sleeps until a message arrives.
+
+";
 
 fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}; name another folder with --out", file.display()))

@@ -1,52 +1,43 @@
-//! The table of what goes from one host to another: a line for each quantity, MX beside bare frames and TCP.
+//! The table of the measurements between two hosts: a row for each path. In every column higher is better.
 
 use isthmus_bench::demo::{HostMeasurement, Path, Quantity};
 
-use super::table::digits;
+use super::table::{distinct, name, round_trips, shown};
 use crate::output::{Align, Table};
 
-const TITLE: &str =
-    "From host to host (two network namespaces, a veth pair of MTU 9000 which cuts as a plain card does)";
+const TITLE: &str = "Between two hosts on this machine (network namespaces, a veth pair of MTU 9000 without offloads)";
 
-/// What is said of a quantity.
-const fn describe(quantity: Quantity) -> &'static str {
-    match quantity {
-        Quantity::HalfRttPoll => "half a round trip of 8 bytes, looking without a pause, us",
-        Quantity::HalfRttSleep => "half a round trip of 8 bytes, sleeping until woken, us",
-        Quantity::Bandwidth => "messages of 1 MiB, one direction, sleeping, GB/s",
+const COLUMNS: [(Quantity, &str); 3] = [
+    (Quantity::HalfRttPoll, "8 B round trips, poll, 1000/s"),
+    (Quantity::HalfRttSleep, "8 B round trips, sleep, 1000/s"),
+    (Quantity::Bandwidth, "1 MiB messages, sleep, GB/s"),
+];
+
+/// Returns the table, or the reason why there is none.
+pub(super) fn text(all: &[HostMeasurement]) -> String {
+    if all.iter().all(|measurement| measurement.value.is_none()) {
+        let whys = distinct(all.iter().filter_map(|measurement| measurement.why.as_deref()));
+        return format!("Between two hosts: not measured: {}\n", whys.join("; "));
     }
+    let headers = COLUMNS.map(|(_, header)| (header, Align::Right));
+    let mut table = Table::new(&[&[("", Align::Left)], &headers[..]].concat());
+    for path in [Path::Mx, Path::Raw, Path::Tcp] {
+        let cells = COLUMNS.map(|(quantity, _)| shown(value(all, quantity, path)));
+        table.row(std::iter::once(name(path).to_owned()).chain(cells).collect());
+    }
+    let missing = all.iter().filter_map(|measurement| {
+        let subject = if measurement.failed { &measurement.name } else { name(measurement.path) };
+        Some(format!("{subject}: {}\n", measurement.why.as_ref()?))
+    });
+    format!("{TITLE}\n{}{}", table.text(), distinct(missing).concat())
 }
 
-/// The table, or why there is none.
-pub(super) fn text(host_measurements: &[HostMeasurement]) -> String {
-    let mut whys: Vec<&str> = host_measurements.iter().filter_map(|measurement| measurement.why.as_deref()).collect();
-    whys.dedup();
-    if let ([why], true) = (&whys[..], host_measurements.iter().all(|measurement| measurement.value.is_none())) {
-        return format!("not measured: from host to host: {why}\n");
+fn value(all: &[HostMeasurement], quantity: Quantity, path: Path) -> Option<f64> {
+    let found = all.iter().find(|measurement| measurement.quantity == quantity && measurement.path == path)?;
+    match quantity {
+        Quantity::Bandwidth => found.value,
+        Quantity::HalfRttPoll | Quantity::HalfRttSleep => found.value.and_then(round_trips),
     }
-    let heads = ["", "mx", "bare frames", "tcp", "mx / frames", "mx / tcp"];
-    let alignments = std::iter::once(Align::Left).chain(std::iter::repeat(Align::Right));
-    let mut table = Table::new(&heads.into_iter().zip(alignments).collect::<Vec<_>>());
-    for quantity in [Quantity::HalfRttPoll, Quantity::HalfRttSleep, Quantity::Bandwidth] {
-        let value = |path: Path| {
-            host_measurements
-                .iter()
-                .find(|measurement| measurement.quantity == quantity && measurement.path == path)?
-                .value
-        };
-        let values = [Path::Mx, Path::Raw, Path::Tcp].map(value);
-        let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), digits);
-        let ratio = |to: Option<f64>| {
-            let (ours, theirs) = values[0].zip(to)?;
-            (theirs > 0.0).then(|| ours / theirs)
-        };
-        let numbers = values.into_iter().chain([ratio(values[1]), ratio(values[2])]).map(shown);
-        table.row(std::iter::once(describe(quantity).to_owned()).chain(numbers).collect());
-    }
-    let troubles = host_measurements.iter().filter_map(|measurement| Some((measurement, measurement.why.as_ref()?)));
-    let troubles: String =
-        troubles.map(|(measurement, why)| format!("not measured: {}: {why}\n", measurement.name)).collect();
-    format!("{TITLE}\n{}{troubles}", table.text())
 }
 
 #[cfg(test)]
@@ -59,17 +50,18 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_relative_to_mx_and_missing_values_have_a_reason() {
+    fn shows_rates_and_the_reason_of_a_missing_value() {
         let of = |path, outcome| host_measurement(Quantity::HalfRttSleep, path, outcome);
-        let shown = text(&[of(Path::Mx, Ok(30.0)), of(Path::Raw, Ok(20.0)), of(Path::Tcp, Err("no wire"))]);
-        let line = shown.lines().find(|line| line.contains("sleeping until woken")).expect("a line");
-        assert!(line.contains("30.0") && line.contains("1.50") && line.trim_end().ends_with('-'), "{line}");
-        assert!(shown.contains("not measured: tcp: no wire"), "{shown}");
+        let shown = text(&[of(Path::Mx, Ok(25.0)), of(Path::Raw, Ok(20.0)), of(Path::Tcp, Err("no wire"))]);
+        let line = shown.lines().find(|line| line.starts_with("MX")).expect("a line");
+        assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["MX", "-", "20.0", "-"]);
+        assert!(shown.ends_with("\nTCP: no wire\n"), "{shown}");
     }
 
     #[test]
-    fn common_reason_is_printed_once() {
-        let all = [Path::Mx, Path::Raw].map(|path| host_measurement(Quantity::Bandwidth, path, Err("not root")));
-        assert_eq!(text(&all), "not measured: from host to host: not root\n");
+    fn prints_a_common_reason_once() {
+        let of = |path, why| host_measurement(Quantity::Bandwidth, path, Err(why));
+        let all = [of(Path::Mx, "not installed"), of(Path::Raw, "not root"), of(Path::Tcp, "not root")];
+        assert_eq!(text(&all), "Between two hosts: not measured: not installed; not root\n");
     }
 }

@@ -1,109 +1,142 @@
-//! The table of `isthmus try`: a line for each size, a column for each path, and how many times better the first one is.
+//! The tables of `isthmus try`: a row for each path and way to wait, a column for each quantity or size. In every column higher is
+//! better.
 
-use isthmus_bench::demo::{LowerBound, Path, Point, Wait};
+use isthmus_bench::demo::{COPY_BYTES, LowerBound, Path, Point, default_wait};
 
+use super::{SIZE_LARGE, SIZE_SMALL, SIZES};
 use crate::output::{Align, Table};
 
-/// A quantity to show.
-struct Quantity {
-    title: &'static str,
-    wait: Wait,
-    value: fn(&Point) -> Option<f64>,
-    less_is_better: bool,
-    /// Sizes for which it says something.
-    sizes: fn(usize) -> bool,
+/// A quantity of which more is better.
+#[derive(Clone, Copy)]
+enum Quantity {
+    /// Thousands of round trips each second.
+    RoundTrips,
+    /// Millions of messages each second in one direction.
+    Messages,
+    /// Gigabytes each second in one direction.
+    Bandwidth,
 }
 
-const QUANTITIES: [Quantity; 3] = [
-    Quantity {
-        title: "Half a round trip in microseconds, both sides looking without a pause",
-        wait: Wait::Poll,
-        value: |point| point.half_rtt_us,
-        less_is_better: true,
-        sizes: |_| true,
-    },
-    Quantity {
-        title: "Half a round trip in microseconds, both sides sleeping until woken",
-        wait: Wait::Sleep,
-        value: |point| point.half_rtt_us,
-        less_is_better: true,
-        sizes: |_| true,
-    },
-    Quantity {
-        title: "One direction, GB/s, both sides looking without a pause",
-        wait: Wait::Poll,
-        value: |point| point.bandwidth_gb_s,
-        less_is_better: false,
-        sizes: |size| size > 0,
-    },
-];
+/// A quantity at one size.
+struct Column {
+    header: &'static str,
+    size: usize,
+    quantity: Quantity,
+}
 
-/// All tables, and the floors below them.
-pub(super) fn text(points: &[Point], lower_bounds: &[LowerBound]) -> String {
-    let mut text: String = QUANTITIES.iter().map(|quantity| quantity.text(points) + "\n").collect();
-    text += "What no path can beat here:\n";
-    for floor in lower_bounds {
-        let value = floor
-            .value
-            .map_or_else(|| floor.why.clone().unwrap_or_default(), |value| format!("{} {}", digits(value), floor.unit));
-        text += &format!("  {:24}{value}\n", floor.name);
+/// The largest messages in the table of message rates, and the smallest in the table of bandwidths.
+const SIZE_BETWEEN: usize = 4 << 10;
+
+/// Returns the three figures that matter most.
+pub(super) fn summary(points: &[Point], lower_bounds: &[LowerBound]) -> String {
+    let column = |header, size, quantity| Column { header, size, quantity };
+    let columns = [
+        column("8 B round trips, 1000/s", SIZE_SMALL, Quantity::RoundTrips),
+        column("8 B messages, million/s", SIZE_SMALL, Quantity::Messages),
+        column("1 MiB messages, GB/s", SIZE_LARGE, Quantity::Bandwidth),
+    ];
+    table(&columns, points, lower_bounds)
+}
+
+/// Returns a table for each quantity, with a column for each size.
+pub(super) fn by_size(points: &[Point], lower_bounds: &[LowerBound]) -> String {
+    let of = |title: &str, quantity, is_shown: fn(usize) -> bool| {
+        let sizes = SIZES.into_iter().filter(|&(size, _)| is_shown(size));
+        let columns: Vec<Column> = sizes.map(|(size, header)| Column { header, size, quantity }).collect();
+        format!("{title}\n{}\n", table(&columns, points, lower_bounds))
+    };
+    of("Round trips by message size, 1000/s", Quantity::RoundTrips, |_| true)
+        + &of("Messages in one direction, million/s", Quantity::Messages, |size| size <= SIZE_BETWEEN)
+        + &of("Bytes in one direction, GB/s", Quantity::Bandwidth, |size| size >= SIZE_BETWEEN)
+}
+
+/// Returns a line for each point that failed.
+pub(super) fn failures(points: &[Point]) -> String {
+    let failed = points.iter().filter_map(|point| Some((point, point.why.as_ref()?)));
+    failed
+        .map(|(point, why)| {
+            format!("failed: {} ({}), {} bytes: {why}\n", name(point.path), point.wait.name(), point.size)
+        })
+        .collect()
+}
+
+fn table(columns: &[Column], points: &[Point], lower_bounds: &[LowerBound]) -> String {
+    let mut headers = vec![("", Align::Left), ("waiting", Align::Left)];
+    headers.extend(columns.iter().map(|column| (column.header, Align::Right)));
+    let mut table = Table::new(&headers);
+    for (path, wait) in distinct(points.iter().map(|point| (point.path, point.wait))) {
+        let is_default = if wait == default_wait(path) { " (default)" } else { "" };
+        let cells = columns.iter().map(|column| {
+            let at = |point: &&Point| point.path == path && point.wait == wait && point.size == column.size;
+            shown(points.iter().find(at).and_then(|point| column.quantity.of_point(point)))
+        });
+        table.row([name(path).to_owned(), format!("{}{is_default}", wait.name())].into_iter().chain(cells).collect());
     }
-    let troubles = points.iter().filter_map(|point| Some((point, point.why.as_ref()?)));
-    for (point, why) in troubles {
-        text += &format!("failed: {} ({}), {} bytes: {why}\n", point.path.name(), point.wait.name(), point.size);
+    for bound in lower_bounds {
+        let values: Vec<Option<f64>> = columns.iter().map(|column| column.of_bound(bound)).collect();
+        if values.iter().any(Option::is_some) {
+            let blank = |value: Option<f64>| value.map(digits).unwrap_or_default();
+            table.row(
+                [bound_name(&bound.name).to_owned(), String::new()]
+                    .into_iter()
+                    .chain(values.into_iter().map(blank))
+                    .collect(),
+            );
+        }
     }
-    text
+    table.text()
 }
 
 impl Quantity {
-    fn text(&self, points: &[Point]) -> String {
-        let shown: Vec<&Point> =
-            points.iter().filter(|point| point.wait == self.wait && (self.sizes)(point.size)).collect();
-        let paths = distinct(shown.iter().map(|point| point.path));
-        let Some((&first, others)) = paths.split_first() else { return String::new() };
-        // MX is ours as well.
-        let others: Vec<Path> = others.iter().copied().filter(|&path| path != Path::Mx).collect();
-        let mut heads = vec![("bytes", Align::Right)];
-        heads.extend(paths.iter().map(|path| (path.name(), Align::Right)));
-        heads.extend(others.iter().map(|path| (times(*path), Align::Right)));
-        let mut table = Table::new(&heads);
-        for size in distinct(shown.iter().map(|point| point.size)) {
-            let value = |path: Path| {
-                shown
-                    .iter()
-                    .find(|point| point.path == path && point.size == size)
-                    .and_then(|point| (self.value)(point))
-            };
-            let mut row = vec![size.to_string()];
-            row.extend(paths.iter().map(|&path| value(path).map_or_else(|| "-".to_owned(), digits)));
-            row.extend(others.iter().map(|&path| self.ratio(value(first), value(path))));
-            table.row(row);
-        }
-        format!("{}\n{}", self.title, table.text())
-    }
-
-    /// How many times better `ours` is.
-    fn ratio(&self, ours: Option<f64>, theirs: Option<f64>) -> String {
-        match (ours, theirs) {
-            (Some(ours), Some(theirs)) if ours > 0.0 && theirs > 0.0 => {
-                digits(if self.less_is_better { theirs / ours } else { ours / theirs })
-            }
-            _ => "-".to_owned(),
+    fn of_point(self, point: &Point) -> Option<f64> {
+        match self {
+            Self::RoundTrips => point.half_rtt_us.and_then(round_trips),
+            Self::Messages => point.rate_mmsg_s,
+            Self::Bandwidth => point.bandwidth_gb_s,
         }
     }
 }
 
-const fn times(path: Path) -> &'static str {
+impl Column {
+    /// Returns the value of a bound in this column; none if the bound is of another quantity or size.
+    fn of_bound(&self, bound: &LowerBound) -> Option<f64> {
+        match (self.quantity, bound.unit) {
+            (Quantity::RoundTrips, "us") if self.size == SIZE_SMALL => bound.value.and_then(round_trips),
+            (Quantity::Bandwidth, "GB/s") if self.size == COPY_BYTES => bound.value,
+            _ => None,
+        }
+    }
+}
+
+/// Converts half a round trip in microseconds to thousands of round trips each second.
+pub(super) fn round_trips(half_rtt_us: f64) -> Option<f64> {
+    (half_rtt_us > 0.0).then(|| 500.0 / half_rtt_us)
+}
+
+/// The name of a path as people read it.
+pub(super) const fn name(path: Path) -> &'static str {
     match path {
-        Path::Tcp => "x tcp",
-        Path::Unix => "x unix",
-        Path::Pipe => "x pipe",
-        _ => "x",
+        Path::Isthmus => "Isthmus",
+        Path::Mx => "MX",
+        Path::Tcp => "TCP",
+        Path::Unix => "Unix socket",
+        Path::Raw => "bare frames",
+        other => other.name(),
     }
 }
 
-/// In the order of their first appearance.
-fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+/// The name of a bound as people read it.
+fn bound_name(name: &str) -> &str {
+    match name.split('.').next() {
+        Some("cache_line") => "cache line",
+        Some("memcpy") => "memcpy, 1 CPU",
+        Some("cross_core_copy") => "memcpy, 2 CPUs",
+        _ => name,
+    }
+}
+
+/// Returns each value once, in the order of first appearance.
+pub(super) fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
     for one in all {
         if !seen.contains(&one) {
@@ -113,7 +146,12 @@ fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     seen
 }
 
-/// Three digits that count.
+/// Formats a value, or a dash where there is none.
+pub(super) fn shown(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), digits)
+}
+
+/// Formats a value with three significant digits.
 pub(super) fn digits(value: f64) -> String {
     if value <= 0.0 {
         return "0".to_owned();
@@ -127,16 +165,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_digits_count() {
+    fn shows_three_significant_digits() {
         let shown: Vec<_> = [0.0631, 0.5, 9.96, 12.34, 1234.5, 0.0].map(digits).into();
         assert_eq!(shown, ["0.0631", "0.500", "9.96", "12.3", "1234", "0"]);
     }
 
     #[test]
-    fn better_is_more_than_one_whatever_the_unit() {
-        let [latency, _, bandwidth] = &QUANTITIES;
-        assert_eq!(latency.ratio(Some(1.0), Some(4.0)), "4.00");
-        assert_eq!(bandwidth.ratio(Some(8.0), Some(2.0)), "4.00");
-        assert_eq!(bandwidth.ratio(Some(8.0), None), "-");
+    fn shows_a_higher_value_for_a_shorter_round_trip() {
+        assert_eq!([0.5, 2.0, 0.0].map(round_trips), [Some(1000.0), Some(250.0), None]);
+    }
+
+    #[test]
+    fn shows_bounds_in_the_column_of_their_quantity_and_size() {
+        let bound = |name: &str, value, unit| LowerBound { name: name.to_owned(), value: Some(value), unit, why: None };
+        let bounds = [bound("cache_line.half_rtt", 0.05, "us"), bound("memcpy.1m", 12.0, "GB/s")];
+        let text = summary(&[], &bounds);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1..], [vec!["cache", "line", "10000"], vec!["memcpy,", "1", "CPU", "12.0"]]);
     }
 }
