@@ -1,4 +1,4 @@
-# The front door. `make help` lists the targets; what they do is in scripts/, xtask/ and the programs themselves.
+# `make help` lists the targets. The work is in scripts/, xtask/ and the programs.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,43 +8,54 @@ MAKEFLAGS += --no-print-directory
 PREFIX ?= /usr/local
 OUT ?= out
 
-# scripts/setup puts links to a toolchain here when the one in PATH is too old.
+# scripts/setup links a toolchain here if the one in PATH is too old.
 export PATH := $(CURDIR)/target/toolchain:$(PATH)
 
 PROGRAMS := isthmus isthmusd isthmus-bench
 RELEASE := target/release
+# The profile of `make run`: optimised, but without the long link-time optimisation of `make build`.
+TRIAL := $(or $(CARGO_TARGET_DIR),target)/trial
 
 .PHONY: help setup setup-run tools build run test test-long test-guests bench bench-guests guest install uninstall clean
 
-help: ## This list
+help: ## Lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-setup: ## Installs what is missing to build and test (Debian 12; as root)
+setup: ## Installs what is missing to build and test (Debian 12, as root)
 	@scripts/setup
 
 setup-run:
 	@scripts/setup run
 
-tools: setup-run ## cargo-deny, which `make test` uses where it is installed (some minutes, once)
+tools: setup-run ## Installs cargo-deny, which `make test` uses if it is there (a few minutes, once)
 	@cargo deny --version 2>/dev/null || cargo install --locked cargo-deny
 
-build: setup-run ## The programs, libmyriexpress, the libfabric provider and the C programs of MX, with optimisations, in target/release
-	@[ -e $(RELEASE)/isthmus ] || echo "building: the first time takes some minutes" >&2
-	@cargo build --quiet --release $(addprefix --package ,$(PROGRAMS))
+build: setup-run ## Builds the programs, the MX library and its C programs, and the libfabric provider in target/release
+	@cargo build --release $(addprefix --package ,$(PROGRAMS))
 	@cargo xtask mx-programs --release >/dev/null
 	@cargo xtask link-abi isthmus-libfabric --release --map abi/libfabric/libisthmus-fi.map --out $(RELEASE)/libisthmus-fi.so >/dev/null
 
-run: build ## Builds and shows what it does: a table on the screen, JSON and a plot in out/ (two minutes, leaves nothing)
+run: ## Builds and measures Isthmus beside TCP: tables on the screen, JSON and a plot in out/ (a minute once built)
+	@echo "[1/4] Checking for a compiler and a linker" >&2
+	@scripts/setup run
+	@echo "[2/4] Building Isthmus (a few minutes the first time)" >&2
+	@cargo build --profile trial --package isthmus --package isthmusd --package isthmus-myriexpress
+	@echo "[3/4] Building the C programs of MX" >&2
+	@for program in mx_measure mx_match; do \
+		cc -std=gnu11 -O2 -I abi/myriexpress/include -o "$(TRIAL)/$$program" examples/mx/$$program.c \
+			"$(TRIAL)/libisthmus_myriexpress.a" -Wl,--gc-sections -pthread -ldl -lm; \
+	done
+	@echo "[4/4] Measuring" >&2
 	@mkdir -p $(OUT)
-	@$(RELEASE)/isthmus try --out $(OUT)
+	@$(TRIAL)/isthmus try --out $(OUT)
 
-test: setup ## Every check; ends with the counts
+test: setup ## Runs every check; ends with the counts
 	@cargo xtask ci
 
-test-long: setup ## What is long by nature: thousands of kills, the whole suite of mpi4py, driver domains, restores, long fuzzing; ends with the counts
+test-long: setup ## Runs the long checks: thousands of kills, the whole suite of mpi4py, driver domains, restores, fuzzing
 	@cargo xtask ci --long
 
-test-guests: build ## Guests of QEMU (fetched): MX between two, a window between one and its host, domains of Xen (some minutes)
+test-guests: build ## Runs the tests in guests of QEMU and Xen, which it fetches (several minutes)
 	@scripts/setup guests
 	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo test --quiet --package isthmus-guests -- --show-output
 
@@ -52,22 +63,22 @@ bench: build ## Measures every row of docs/performance.md into out/figures.jsonl
 	@mkdir -p $(OUT)
 	@$(RELEASE)/isthmus-bench figures --json - | tee $(OUT)/figures.jsonl
 
-bench-guests: build ## Guests of QEMU and Xen (fetched; as root): by their windows and bridged, rows and plots in out/ (some minutes, on a quiet machine)
+bench-guests: build ## Measures in guests of QEMU and Xen, which it fetches (as root, several minutes, on a quiet machine)
 	@scripts/setup guests
 	@mkdir -p $(OUT)
 	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo bench --quiet --package isthmus-guests --bench guests -- --out $(abspath $(OUT))
 
-guest: build ## What guests need in out/isthmus-guest.tar.gz, to be unpacked at /: programs that need no library, the unit, the driver's source, MX
+guest: build ## Writes out/isthmus-guest.tar.gz, the files that a guest needs, to be unpacked at / in the guest
 	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --quiet --release --package isthmus --package isthmusd \
 		--target "$$(rustc -vV | sed -n 's/^host: //p')" --target-dir target/static
 	@rm -rf target/static/tree && packaging/install --guest target/static/tree "$(PREFIX)"
 	@mkdir -p $(OUT) && tar -C target/static/tree -czf $(OUT)/isthmus-guest.tar.gz . && echo "Written: $(OUT)/isthmus-guest.tar.gz"
 
-install: ## Copies programs, the C libraries and systemd units (PREFIX=/usr/local, DESTDIR=); after `make build`
+install: ## Installs the programs, C libraries and systemd units (PREFIX=/usr/local, DESTDIR=); after `make build`
 	@packaging/install "$(DESTDIR)" "$(PREFIX)"
 
-uninstall: ## Takes away what `make install` copied
+uninstall: ## Removes the files that `make install` installed
 	@packaging/install --remove "$(DESTDIR)" "$(PREFIX)"
 
-clean: ## Takes away everything made
+clean: ## Removes target/ and out/
 	@rm -rf target $(OUT)

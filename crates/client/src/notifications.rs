@@ -74,7 +74,8 @@ impl<M: Matcher> Core<M> {
             }
             ToClient::Done(_) => self.handle_grant_reply(serial, GrantState::Yes),
             ToClient::Refused(ref refused) => {
-                if !self.mx_connected(serial, || Err(Refusal::from(refused))) {
+                let of_a_connect = self.mx_connected(serial, || Err(Refusal::from(refused)));
+                if !of_a_connect {
                     self.handle_refused(serial, refused.reason);
                 }
             }
