@@ -65,9 +65,8 @@ impl Arguments {
             return Ok(None);
         }
         let found = self.device.clone().or_else(Device::of_host).map(HostAccess::Device);
-        let found = found.or_else(HostAccess::bare).or_else(|| Devices::check().is_ok().then_some(HostAccess::Xen));
-        let missing =
-            "this guest has no device and no Xen nodes to reach its host; `isthmus doctor` shows what is missing";
+        let found = found.or_else(|| Devices::check().is_ok().then_some(HostAccess::Xen));
+        let missing = "this guest has no device of the isthmus driver and no devices of Xen; `isthmus doctor` shows what is missing";
         found.map(Some).context(missing)
     }
 

@@ -3,8 +3,8 @@
 use crate::error::Refusal;
 use isthmus_layout::DomainId;
 use isthmus_layout::control::{
-    DescriptorOffset, DescriptorOffsets, EventChannelEnd, EventChannels, Granted, Hello, Magic, MalformedControl, Name,
-    RequestSerial, ToClient, ToDaemon, version,
+    EventChannelEnd, EventChannels, Granted, Hello, Magic, MalformedControl, Name, RequestSerial, ToClient, ToDaemon,
+    version,
 };
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
 use isthmus_layout::reason::Reason;
@@ -22,51 +22,28 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Notification {
     pub(crate) message: ToClient,
-    fds: VecDeque<Descriptor>,
+    /// The descriptors, each with the port of its event channel, if it is an end of one.
+    fds: VecDeque<(OwnedFd, Option<u32>)>,
     pub(crate) serial: Option<RequestSerial>,
     /// True if the descriptors could not be received, because this process may not open more.
     pub(crate) descriptors_lost: bool,
 }
 
-/// A descriptor that came with a message, and what the message before said of it.
-#[derive(Debug)]
-struct Descriptor {
-    file: OwnedFd,
-    /// Of an end of an event channel.
-    port: Option<u32>,
-    /// Of memory that is a part of its file.
-    at: Option<u64>,
-}
-
-/// Memory that was received over the socket.
-#[derive(Debug)]
-pub(crate) struct ReceivedMemory {
-    pub(crate) file: OwnedFd,
-    /// Offset of its first byte, where the file is a guest's whole window.
-    pub(crate) at: Option<u64>,
-}
-
 impl Notification {
     /// The next descriptor; the codec has checked how many there are.
     pub(crate) fn fd(&mut self) -> OwnedFd {
-        self.next().file
-    }
-
-    /// The next descriptor, which is memory of a channel or a ready map.
-    pub(crate) fn memory(&mut self) -> ReceivedMemory {
-        let Descriptor { file, at, .. } = self.next();
-        ReceivedMemory { file, at }
+        self.next().0
     }
 
     /// The next descriptor, which is a doorbell.
     pub(crate) fn doorbell(&mut self) -> Doorbell {
         match self.next() {
-            Descriptor { file, port: Some(port), .. } => Doorbell::event_channel(file, port),
-            Descriptor { file, .. } => Doorbell::from(file),
+            (end, Some(port)) => Doorbell::event_channel(end, port),
+            (doorbell, None) => Doorbell::from(doorbell),
         }
     }
 
-    fn next(&mut self) -> Descriptor {
+    fn next(&mut self) -> (OwnedFd, Option<u32>) {
         self.fds.pop_front().expect("the codec counted the descriptors")
     }
 }
@@ -84,7 +61,6 @@ pub(crate) struct Control {
     fds: Vec<OwnedFd>,
     /// Those that come with the next message.
     channels: Vec<EventChannelEnd>,
-    descriptor_offsets: Vec<DescriptorOffset>,
 }
 
 impl Control {
@@ -98,7 +74,6 @@ impl Control {
             packet: vec![0; CONTROL_BYTES_MAX],
             fds: Vec::with_capacity(CONTROL_FDS_MAX),
             channels: Vec::new(),
-            descriptor_offsets: Vec::new(),
         };
         let versions = version::VersionRange::CURRENT;
         let library = Name::new(concat!("isthmus-client ", env!("CARGO_PKG_VERSION"))).expect("a valid name");
@@ -250,22 +225,13 @@ impl Control {
     fn parse(&mut self, bytes: usize) -> Result<Option<Notification>, Refusal> {
         let malformed = |error: MalformedControl| Refusal::new(Reason::NotIsthmus, error.to_string());
         let (serial, message) = ToClient::parse(&self.packet[..bytes], self.fds.len()).map_err(malformed)?;
-        match message {
-            ToClient::EventChannels(EventChannels { ends }) => {
-                self.channels = ends.to_vec();
-                return Ok(None);
-            }
-            ToClient::DescriptorOffsets(DescriptorOffsets { memory }) => {
-                self.descriptor_offsets = memory.to_vec();
-                return Ok(None);
-            }
-            _ => {}
+        if let ToClient::EventChannels(EventChannels { ends }) = message {
+            self.channels = ends.to_vec();
+            return Ok(None);
         }
-        let (channels, offsets) = (std::mem::take(&mut self.channels), std::mem::take(&mut self.descriptor_offsets));
+        let channels = std::mem::take(&mut self.channels);
         let port = |nth| channels.iter().find(|end| end.descriptor == nth).map(|end| end.port);
-        let at = |nth| offsets.iter().find(|memory| memory.descriptor == nth).map(|memory| memory.offset);
-        let fds = (0..).zip(self.fds.drain(..)).map(|(nth, file)| Descriptor { file, port: port(nth), at: at(nth) });
-        let fds = fds.collect();
+        let fds = (0..).zip(self.fds.drain(..)).map(|(nth, file)| (file, port(nth))).collect();
         Ok(Some(Notification { message, serial, fds, descriptors_lost: false }))
     }
 
@@ -273,7 +239,6 @@ impl Control {
     fn parse_without_descriptors(&mut self, bytes: usize) -> Result<Notification, Refusal> {
         self.fds.clear(); // The descriptors that could be received.
         self.channels.clear();
-        self.descriptor_offsets.clear();
         let packet = &self.packet[..bytes];
         let parsed = (0..=CONTROL_FDS_MAX).find_map(|fds| ToClient::parse(packet, fds).ok());
         let (serial, message) = parsed.ok_or_else(|| Refusal::from(Reason::NotIsthmus))?;
@@ -299,8 +264,7 @@ impl AsFd for Control {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isthmus_layout::control::{HelloReply, List, RegionCreated};
-    use isthmus_layout::ids::RegionId;
+    use isthmus_layout::control::HelloReply;
 
     /// A connection with a minor version that is `less` below the current one, and the daemon's end of it.
     fn opened(less: u16) -> (Control, OwnedFd) {
@@ -321,21 +285,5 @@ mod tests {
         let refusal = control.require_minor(today.minor, "what came later").expect_err("not in its version");
         assert_eq!(refusal.reason, Reason::UnsupportedRequest);
         assert!(refusal.detail.contains("what came later"), "{refusal}");
-    }
-
-    #[test]
-    fn descriptor_offsets_apply_only_to_the_next_message() {
-        let (mut control, daemon) = opened(0);
-        let file = || isthmus_platform::local::memory(isthmus_layout::RegionSize(4096)).expect("memory");
-        let placed =
-            vec![DescriptorOffset { descriptor: 0, offset: 8192 }, DescriptorOffset { descriptor: 7, offset: 4096 }];
-        let placed = DescriptorOffsets { memory: List::new(placed).expect("two") };
-        let made = ToClient::from(RegionCreated { region: RegionId(1) });
-        seqpacket::send(&daemon, &ToClient::from(placed).emit(None), &[]).expect("room");
-        for _ in 0..2 {
-            seqpacket::send(&daemon, &made.emit(None), &[file().as_fd()]).expect("room");
-        }
-        let mut next = || control.notification().expect("a daemon").expect("a notification").memory().at;
-        assert_eq!((next(), next()), (Some(8192), None));
     }
 }

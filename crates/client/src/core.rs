@@ -1,7 +1,7 @@
 //! The state of an attached domain: identity, channels, peers, endpoints. All work is done by [`Core::progress`], on the caller's
 //! thread.
 
-use crate::control::{Control, Notification, ReceivedMemory};
+use crate::control::{Control, Notification};
 use crate::endpoints::Endpoints;
 use crate::error::{AttachError, Refusal};
 use crate::matcher::{Completion, Envelope, Matcher, Outcome, Posted};
@@ -505,7 +505,7 @@ impl<M: Matcher> Core<M> {
         &mut self,
         number: control::ReadyMapIndex,
         owner: Option<Owner>,
-        memory: ReceivedMemory,
+        memory: OwnedFd,
         doorbell: Doorbell,
     ) -> Result<(), Reason> {
         if usize::from(number.number()) != self.ready_maps.len() {
@@ -515,7 +515,7 @@ impl<M: Matcher> Core<M> {
         self.sleeper.watch_doorbell(&doorbell).map_err(|_| Reason::OutOfFds)?;
         let in_guest = mapping.is_shared_across();
         self.inbox.add_ready_map(mapping, doorbell.clone());
-        self.ready_maps.push(OwnReadyMap { owner, memory: memory.file, doorbell, in_guest });
+        self.ready_maps.push(OwnReadyMap { owner, memory, doorbell, in_guest });
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Notifications of the daemon: channels offered, opened and closed, regions granted, peers gone.
 
-use crate::control::{Notification, ReceivedMemory};
+use crate::control::Notification;
 use crate::core::Core;
 use crate::error::Refusal;
 use crate::matcher::Matcher;
@@ -190,10 +190,9 @@ impl<M: Matcher> Core<M> {
         if matches!(self.peers[at].channel_state, ChannelState::Made { .. }) {
             self.abort_channel(at, Reason::ChannelReplaced); // The peer has none any more, or it would not get another.
         }
-        let (memory, peer_ready_map, peer_doorbell) =
-            (notification.memory(), notification.memory(), notification.doorbell());
+        let (memory, peer_ready_map, peer_doorbell) = (notification.fd(), notification.fd(), notification.doorbell());
         if offer.new_ready_map {
-            let (ready_map, doorbell) = (notification.memory(), notification.doorbell());
+            let (ready_map, doorbell) = (notification.fd(), notification.doorbell());
             self.add_ready_map(offer.ready_map, Some(offer.peer_owner), ready_map, doorbell)?;
         }
         let ready_map = self.ready_map(offer.ready_map).ok_or(Reason::ReadyMapsFull)?;
@@ -223,7 +222,7 @@ impl<M: Matcher> Core<M> {
             ready_bit: offer.ready_bit,
             peer_ready_bit: offer.peer_ready_bit,
         };
-        self.resumable_channels.insert(offer.channel, ResumableChannel { channel, memory: memory.file });
+        self.resumable_channels.insert(offer.channel, ResumableChannel { channel, memory });
         self.grant_arena(at);
         self.publish_slow_path_reasons(at);
         Ok(())
@@ -388,12 +387,8 @@ impl<M: Matcher> Core<M> {
     }
 }
 
-pub(crate) fn map(memory: &ReceivedMemory, size: isthmus_layout::RegionSize) -> Result<SharedMapping, Reason> {
-    let mapped = match memory.at {
-        Some(at) => Mapping::window(&memory.file, at, size, Access::ReadWrite),
-        None => Mapping::new(&memory.file, size, Access::ReadWrite),
-    };
-    mapped.map(SharedMapping::new).map_err(|error| match error {
+pub(crate) fn map(memory: &OwnedFd, size: isthmus_layout::RegionSize) -> Result<SharedMapping, Reason> {
+    Mapping::new(memory, size, Access::ReadWrite).map(SharedMapping::new).map_err(|error| match error {
         MapError::NotSealed => Reason::RegionNotSealed,
         MapError::TooSmall { .. } => Reason::RegionTooSmall,
         MapError::Refused { .. } => Reason::OutOfAddressSpace,

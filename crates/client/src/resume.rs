@@ -213,10 +213,9 @@ impl<M: Matcher> Core<M> {
         welcome: &Welcome,
         notification: &mut Notification,
     ) -> Result<(), Reason> {
-        let (ring, daemon_ready_map, daemon_doorbell) =
-            (notification.memory(), notification.memory(), notification.doorbell());
+        let (ring, daemon_ready_map, daemon_doorbell) = (notification.fd(), notification.fd(), notification.doorbell());
         if welcome.fresh {
-            let (ready_map, doorbell) = (notification.memory(), notification.doorbell());
+            let (ready_map, doorbell) = (notification.fd(), notification.doorbell());
             self.add_ready_map(isthmus_layout::control::ReadyMapIndex::DAEMON, None, ready_map, doorbell)?;
         }
         let geometry = ChannelGeometry { slab: welcome.slab };

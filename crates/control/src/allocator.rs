@@ -306,8 +306,8 @@ pub(crate) trait WindowBacking: std::fmt::Debug + Send + Sync {
     fn is_live(&self, at: u64, generation: u32) -> bool;
     /// Returns the next revoked extent, given that the guest already knows of the first `reported` ones.
     fn revoked(&self, reported: usize) -> Option<RevokedExtent>;
-    /// The guest has unmapped this extent. False if it is none of the first `reported` ones, or has to wait for one before it.
-    fn reclaimed(&self, revoked: RevokedExtent, reported: usize) -> bool;
+    /// Frees the first revoked extent, because the guest has unmapped it.
+    fn reclaim_first(&self);
     /// The number of allocated bytes, including those that are always allocated.
     fn used(&self) -> u64;
     /// The number of bytes that can be allocated at once.
@@ -443,11 +443,14 @@ impl GuestWindow {
         own.or_else(|| self.pair_windows().iter().find_map(of_pair))
     }
 
-    /// Notes that the guest has unmapped this extent. Returns false if the extent was not reported to the guest, or has to wait for one
-    /// before it.
-    pub(crate) fn reclaimed(&self, revoked: RevokedExtent, reported: usize) -> bool {
+    /// Notes that the guest has unmapped this extent. Returns false if it is not the first revoked extent of its window.
+    pub(crate) fn reclaimed(&self, revoked: RevokedExtent) -> bool {
         if revoked.window == WindowId::OWN {
-            return self.backing.reclaimed(revoked, reported);
+            let is_first = self.backing.revoked(0) == Some(revoked);
+            if is_first {
+                self.backing.reclaim_first();
+            }
+            return is_first;
         }
         let pair_windows = self.pair_windows();
         let Some(pair_window) = pair_windows.iter().find(|pair_window| pair_window.number() == revoked.window) else {

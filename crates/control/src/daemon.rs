@@ -35,7 +35,7 @@ use crate::kvm::fd_store::{self, FdStore};
 use crate::metrics_server::MetricsServer;
 use crate::policy::Policy;
 use crate::privileges;
-use crate::proxy::guest::{self, Bare, GuestDaemon};
+use crate::proxy::guest::{self, GuestDaemon};
 use crate::server::{Ended, Server, Stop};
 use crate::socket::{Listener, SocketAccess, SocketError};
 use crate::tickets::Tickets;
@@ -69,17 +69,8 @@ pub struct DaemonOptions {
 pub enum HostAccess {
     /// A device of QEMU's, by the path of its node.
     Device(PathBuf),
-    /// A device of QEMU's without a driver, by the folder of its function in sysfs.
-    Bare(PathBuf),
     /// Grants to a backend that is announced in XenStore.
     Xen,
-}
-
-impl HostAccess {
-    /// Returns the device that this guest shares with its host, if the device has no driver.
-    pub fn bare() -> Option<Self> {
-        Bare::of_host().map(Self::Bare)
-    }
 }
 
 /// Reads the configuration again. The error says why that is not possible.
@@ -230,12 +221,7 @@ impl Daemon {
         }
         match host_access {
             HostAccess::Device(path) => {
-                let device = ServedDevice::Driver(Device::open(path)?);
-                ready();
-                serve_devices(device, &listener, &policy, &stop).await
-            }
-            HostAccess::Bare(path) => {
-                let device = ServedDevice::Bare(Bare::open(path)?);
+                let device = Device::open(path)?;
                 ready();
                 serve_devices(device, &listener, &policy, &stop).await
             }
@@ -292,33 +278,18 @@ impl Daemon {
     }
 }
 
-/// A device of QEMU's that the daemon serves.
-enum ServedDevice {
-    Driver(Device),
-    Bare(Bare),
-}
-
 /// Serves one device after the other until it is stopped.
-async fn serve_devices(mut device: ServedDevice, listener: &Listener, policy: &Policy, stop: &Stop) -> io::Result<()> {
+async fn serve_devices(mut device: Device, listener: &Listener, policy: &Policy, stop: &Stop) -> io::Result<()> {
     loop {
-        let was_bare = matches!(device, ServedDevice::Bare(_));
-        let ended = match device {
-            ServedDevice::Driver(device) => {
-                log_device(&device);
-                GuestDaemon::new(device, policy.clone()).run(listener, stop).await?
-            }
-            ServedDevice::Bare(device) => {
-                log_bare_device(&device);
-                GuestDaemon::new(device, policy.clone()).run(listener, stop).await?
-            }
-        };
+        log_device(&device);
+        let ended = GuestDaemon::new(device, policy.clone()).run(listener, stop).await?;
         if ended == guest::GuestEnded::Stopped {
             return Ok(());
         }
         tracing::warn!("the device is gone; programs attach again when there is another one");
         let next = async {
             tokio::select! {
-                plugged = wait_for_device(was_bare) => Some(plugged),
+                plugged = wait_for_device() => Some(plugged),
                 () = stop.stopped() => None,
             }
         };
@@ -329,16 +300,12 @@ async fn serve_devices(mut device: ServedDevice, listener: &Listener, policy: &P
     }
 }
 
-/// Waits for a device that has a driver, or with `may_be_bare` for any device.
-async fn wait_for_device(may_be_bare: bool) -> ServedDevice {
+/// Waits for a device.
+async fn wait_for_device() -> Device {
     loop {
         tokio::time::sleep(DEVICE_RETRY).await;
         if let Some(device) = Device::of_host().and_then(|node| Device::open(&node).ok()) {
-            return ServedDevice::Driver(device);
-        }
-        let bare = may_be_bare.then(Bare::of_host).flatten();
-        if let Some(device) = bare.and_then(|function| Bare::open(&function).ok()) {
-            return ServedDevice::Bare(device);
+            return device;
         }
     }
 }
@@ -390,16 +357,6 @@ fn log_device(device: &Device) {
         }
         Err(error) => tracing::warn!("{error}"),
     }
-}
-
-/// Logs the device and warns of the cost of having no driver.
-fn log_bare_device(device: &Bare) {
-    let (bytes, path) = (device.size().0, device.path().display());
-    tracing::info!("{path}: a window of {bytes} bytes");
-    tracing::warn!(
-        "no driver has this device: only root's programs are served, whoever sleeps hears of the host's messages some milliseconds \
-         late, and the window is not cached as memory is; load the driver (kmod/), see docs/operate/guests.md"
-    );
 }
 
 /// Logs what the daemon serves beside its capabilities: guests, and the number of domains of the previous daemon that may resume.

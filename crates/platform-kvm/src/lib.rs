@@ -6,9 +6,8 @@
 //!     └ ServerGuest: window, to_guest, from_guest           └ extents, doorbell senders, listeners: descriptors
 //! ```
 //!
-//! One [`IvshmemServer`] serves one guest, and its [`ServerGuest`] is the host's side. The guest's daemon has a [`Device`] or, without the
-//! driver, a [`BareDevice`], which it has to poll. This crate does not interpret the window's contents. [`Kvm`] is the platform over either
-//! side.
+//! One [`IvshmemServer`] serves one guest, and its [`ServerGuest`] is the host's side. The guest daemon has a [`Device`]. This crate
+//! does not interpret the window's contents. [`Kvm`] is the platform over either side.
 //!
 //! ```
 //! use isthmus_layout::RegionSize;
@@ -29,17 +28,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod bare;
 mod device;
 mod device_layout;
 pub mod driver;
 mod kvm;
 mod pair;
+pub mod pci;
 pub mod port;
 mod server;
 mod unsent;
 
-pub use bare::BareDevice;
 pub use device::{Device, DeviceError, DeviceInfo, MemoryType};
 pub use device_layout::{DeviceLayout, DeviceLayoutError, VECTORS_MAX, VECTORS_MIN};
 pub use kvm::{DeviceSide, GuestSide, Kvm, KvmListener, KvmMemory, Side, Vector, WindowRange};

@@ -16,7 +16,6 @@ pub mod activation;
 pub mod conformance;
 pub mod event_channel;
 pub mod fd_bundle;
-pub mod file_claim;
 pub mod local;
 pub mod oversubscription;
 pub mod scheduling;

@@ -85,13 +85,9 @@ impl Mapping {
     }
 
     /// Maps `size` bytes at `at` of a window that another kernel sees too. Threads of that kernel cannot be made to fence from here. The
-    /// window is a sealed memory file, or a device's memory as sysfs shows it. The device must not be unplugged meanwhile, because SIGBUS
-    /// then ends a process that touches its memory. `at` is a multiple of the page size.
+    /// window is a sealed memory file. `at` is a multiple of the page size.
     pub fn window(memory: impl AsFd, at: u64, size: RegionSize, access: Access) -> Result<Self, MapError> {
-        match window_extent::device_memory_bytes(&memory) {
-            Some(have) => Self::map(memory, at, size, access, (have, MappingBacking::CrossKernel(None))),
-            None => Self::map_part(memory, at, size, access, MappingBacking::CrossKernel(None)),
-        }
+        Self::map_part(memory, at, size, access, MappingBacking::CrossKernel(None))
     }
 
     /// Maps `size` bytes at `at` of a memory file that only processes of this kernel map.
@@ -106,24 +102,13 @@ impl Mapping {
         access: Access,
         backing: MappingBacking,
     ) -> Result<Self, MapError> {
-        let found = match window_extent::extent(&memory) {
+        let (have, backing) = match window_extent::extent(&memory) {
             // Other programs may write there under another kernel, which no heavy fence of this one reaches.
             Some(extent) => (extent.bytes, MappingBacking::CrossKernel(None)),
             // The driver does not report the number of pages. It maps as many as requested, or none.
             None if window_extent::is_xen_grant_file(&memory) => (u64::MAX, MappingBacking::CrossKernel(None)),
             None => (sealed_bytes(&memory)?, backing),
         };
-        Self::map(memory, at, size, access, found)
-    }
-
-    /// Maps a file that has, and keeps, `have` bytes.
-    fn map(
-        memory: impl AsFd,
-        at: u64,
-        size: RegionSize,
-        access: Access,
-        (have, backing): (u64, MappingBacking),
-    ) -> Result<Self, MapError> {
         let refused = |source| MapError::Refused { bytes: size.0, source };
         if at.checked_add(size.0).is_none_or(|end| have < end) {
             return Err(MapError::TooSmall { need: at.saturating_add(size.0), have });
@@ -245,9 +230,8 @@ impl SharedMapping {
         }
         // SAFETY: `at` is inside the mapping (both fields are the mapping's, from `new`), which outlives `self`, is page aligned and cannot
         // shrink (its file is sealed; or the driver of the guest's window says how large it is and never takes pages away without others in
-        // their place, or that of granted pages leaves them to the process that maps them, see `window_extent`; or it is a device's, and what
-        // its end does to us lets nothing be seen; or it belongs to a platform that promised so in `from_raw`). Other domains reach these bytes
-        // by mappings of their own; this program reaches them by atomics, so no access of ours races with another of ours, and by
+        // their place, or that of granted pages leaves them to the process that maps them, see `window_extent`; or it belongs to a
+        // platform that promised so in `from_raw`). Other domains reach these bytes by mappings of their own; this program reaches them by atomics, so no access of ours races with another of ours, and by
         // `Payload`. The spans of `Payload` are disjoint from the words that atomics are used on.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(4 * at as usize).cast()) }
     }

@@ -4,8 +4,6 @@
 //! the kernel says that by the type of the file system it belongs to, which no file system of a user's can take (a FUSE file is of
 //! FUSE's type whatever its server answers). How many bytes there are is then asked of the driver.
 //!
-//! Without that driver the window is what the kernel shows of the device in sysfs: all of it, to root.
-//!
 //! Under Xen an extent is an allocation of the kernel's own driver for pages that are granted to other domains, `xen/gntalloc`. It maps
 //! pages that exist or nothing, and a process that maps them keeps them.
 
@@ -16,9 +14,6 @@ use rustix::ioctl::{Getter, NoArg, Opcode, Updater, ioctl, opcode};
 
 /// The type of the driver's file system (`ISTHMUS_MAGIC`).
 const MAGIC: u64 = 0x4953_5448;
-
-/// The type of sysfs (linux/magic.h), in which all files are the kernel's own.
-const SYSFS_MAGIC: u64 = 0x6265_6572;
 
 /// The version of the driver's interface that we know (`ISTHMUS_ABI`).
 const ABI: u32 = 1;
@@ -147,13 +142,6 @@ impl AsFd for PrivateExtent {
     }
 }
 
-/// Returns the size of a device's memory, from the file that sysfs has for it. It stays valid as long as the device does.
-pub(crate) fn device_memory_bytes(file: impl AsFd) -> Option<u64> {
-    let found = rustix::fs::fstatfs(&file).ok()?;
-    let is_kernels = found.f_type as u64 == SYSFS_MAGIC;
-    is_kernels.then(|| rustix::fs::fstat(&file).ok()).flatten().map(|found| found.st_size.unsigned_abs())
-}
-
 /// Drivers of granted pages under Xen, by their names in the kernel's list of miscellaneous devices: one for pages that this domain
 /// grants, one for pages that others granted to it.
 const XEN_GRANT_DEVICES: [&str; 2] = ["xen/gntalloc", "xen/gntdev"];
@@ -199,6 +187,5 @@ mod tests {
         assert_eq!([extent(&memory), extent(&event), extent(std::io::stdin())], [None; 3]);
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(!is_xen_grant_file(&memory) && !is_xen_grant_file(&event) && !is_xen_grant_file(&null));
-        assert_eq!([device_memory_bytes(&memory), device_memory_bytes(&event), device_memory_bytes(&null)], [None; 3]);
     }
 }

@@ -15,8 +15,6 @@
 //!
 //! The same as libvirt makes them: [`Libvirt`].
 //!
-//! One in which the driver is not loaded ([`DriverlessGuest`]) has the window alone.
-//!
 //! Where the host has a bridge and a wire to another host ([`GuestLab`]), it takes root: those are in network namespaces.
 //!
 //! And a machine with Xen: domain 0 and its guests, with what [`isthmus-xen-test-agent`](../xen_test_agent/index.html) does in each ([`XenMachine`]).
@@ -29,7 +27,6 @@
 
 mod connected_guests;
 mod cpio;
-mod driverless;
 mod guest;
 mod guest_kit;
 mod guest_lab;
@@ -45,7 +42,6 @@ mod xen;
 mod xen_testbed;
 
 pub use connected_guests::ConnectedGuests;
-pub use driverless::{DriverlessGuest, WINDOW};
 pub use guest::Guest;
 pub use guest_kit::GuestKit;
 pub use guest_lab::GuestLab;

@@ -3,10 +3,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{CommandOutput, DriverlessGuest, GuestKit, TwoGuests, WINDOW, timeout};
-use isthmus_layout::proxy::EXTENTS_OFFSET;
+use isthmus_guests::{CommandOutput, GuestKit, TwoGuests, timeout};
 use isthmus_mx_tests::build;
-use isthmus_testbed::eventually_some;
 use serde_json::Value;
 
 /// Guests of one test at a time: an emulated processor takes a whole one.
@@ -133,58 +131,4 @@ fn restarted_guest_daemon_attaches_again() {
     let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     hosted.guests[1].run(&format!("mx_pingpong -w -r {endpoint} -n 1 -W 1 -v -S 1 -E 65536"));
     hosted.guests[0].run("served");
-}
-
-/// A program of the guest serves one of the host, waiting in either way.
-fn exchange_with_host(driverless: &mut DriverlessGuest, wait: &[&str]) -> Vec<String> {
-    let endpoint = driverless.guest.serve(&format!("mx_pingpong {}", wait.join(" ")));
-    let outside = driverless.daemon.launch_on_host(build::example("mx_pingpong")).args(wait).args(["-r", &endpoint]);
-    let outside = outside.args(EVERY_SIZE.split(' ')).spawn().unwrap().finish(timeout()).unwrap().expect_success();
-    assert_eq!(outside.len(), LINES, "{outside:?}");
-    driverless.guest.run("served");
-    outside
-}
-
-#[test]
-fn without_the_driver_programs_of_root_are_served() {
-    let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut driverless = match GuestKit::find() {
-        Ok(kit) => DriverlessGuest::start(&kit),
-        Err(why) => return println!("skipped: {why}"),
-    };
-    let guest = &mut driverless.guest;
-    guest.run("! test -e /dev/isthmus0 && grep 'no driver has this device' /tmp/window.log");
-    let doctor: Value = serde_json::from_str(&guest.run("isthmus doctor --json || true").concat()).unwrap();
-    let finding =
-        doctor["findings"].as_array().unwrap().iter().find(|finding| finding["id"] == "guest.driver").unwrap();
-    assert!(
-        finding["severity"] == "problem" && finding["result"].as_str().unwrap().contains("only root's"),
-        "{finding}"
-    );
-    // Somebody else.
-    guest.run("echo ann:x:1000:1000::/:/bin/sh >/etc/passwd");
-    let refused = guest.run("su ann -c 'isthmus status' 2>&1 || true").concat();
-    println!("# whoever is not root\n{refused}");
-    assert!(refused.contains("attach-forbidden") && refused.contains("only root may"), "{refused}");
-    print("the host to a guest without the driver, both sides polling", &exchange_with_host(&mut driverless, &[]));
-    print("the same, both sides sleeping", &exchange_with_host(&mut driverless, &["-w"]));
-    let guest = &mut driverless.guest;
-    let endpoint = guest.serve("mx_pingpong -w");
-    let inside = guest.run(&format!("mx_pingpong -w -r {endpoint} {EVERY_SIZE}"));
-    print("two programs of that guest, both sides sleeping on one processor", &inside);
-    assert_eq!(inside.len(), LINES, "{inside:?}");
-    guest.run("served");
-    // Another daemon in its place; and of programs that have ended nothing is left.
-    guest.run(&format!("kill -9 $window_pid; wait $window_pid; {WINDOW}"));
-    exchange_with_host(&mut driverless, &["-w"]);
-    let listed = || {
-        let isthmus = isthmus_testbed::binary("isthmus", "isthmus").unwrap();
-        let list = driverless.daemon.launch_on_host(isthmus).args(["guest", "list", "--json"]).spawn().unwrap();
-        let listed = list.finish(timeout()).unwrap().expect_success().join("");
-        serde_json::from_str::<Value>(&listed).unwrap()["guests"][0].clone()
-    };
-    let empty = |row: &Value| row["domains"] == 0 && row["used_bytes"] == EXTENTS_OFFSET;
-    let found = eventually_some(timeout(), || Some(listed()).filter(&empty));
-    found.unwrap_or_else(|late| panic!("{late}: {}", listed()));
-    drop(alone);
 }

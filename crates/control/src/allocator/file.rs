@@ -62,8 +62,8 @@ impl WindowBacking for FileBacking {
         self.extents().revoked(reported)
     }
 
-    fn reclaimed(&self, revoked: RevokedExtent, reported: usize) -> bool {
-        self.extents().reclaim_reported(reported, revoked)
+    fn reclaim_first(&self) {
+        self.extents().reclaim_first();
     }
 
     fn bytes(&self) -> u64 {

@@ -91,13 +91,8 @@ impl WindowBacking for GrantBacking {
         self.pool().revoked(reported)
     }
 
-    fn reclaimed(&self, revoked: RevokedExtent, _reported: usize) -> bool {
-        let mut pool = self.pool();
-        let is_first = pool.revoked(0) == Some(revoked);
-        if is_first {
-            pool.reclaim_first();
-        }
-        is_first
+    fn reclaim_first(&self) {
+        self.pool().reclaim_first();
     }
 
     fn bytes(&self) -> u64 {

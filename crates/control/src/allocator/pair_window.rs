@@ -337,8 +337,8 @@ mod tests {
             assert_eq!(window.allocate(PAGE).unwrap_err().reason, Reason::OutOfMemory);
             assert_eq!(guest.revoked(|_| 0), Some(revoked));
             assert_eq!(guest.revoked(|_| 1), None);
-            assert!(!guest.reclaimed(RevokedExtent { generation: generation + 1, ..revoked }, 1));
-            assert!(guest.reclaimed(revoked, 1) && !guest.reclaimed(revoked, 1));
+            assert!(!guest.reclaimed(RevokedExtent { generation: generation + 1, ..revoked }));
+            assert!(guest.reclaimed(revoked) && !guest.reclaimed(revoked));
             assert_eq!(guest.revoked(|_| 0), None);
         }
         assert!(window.allocate(PAGE).is_ok());

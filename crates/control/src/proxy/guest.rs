@@ -3,11 +3,7 @@
 //!
 //! The host daemon decides which domains may communicate, and assigns numbers and names. The guest daemon decides which programs may connect,
 //! and revokes extents from them. Pair windows appear and disappear while it runs; it reports these changes to the host.
-//!
-//! Without a driver that separates programs ([`Bare`]), only root's programs are served. A revoked extent is then reported as reclaimed once no
-//! program has it open any more.
 
-mod bare;
 mod device;
 mod resources;
 
@@ -24,8 +20,7 @@ use isthmus_channel::proxy_ring::ProxyFrame;
 use isthmus_layout::RegionSize;
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::{
-    DescriptorOffset, DescriptorOffsets, EventChannelEnd, EventChannels, HEADER_BYTES, HelloReply, List,
-    MalformedControl, Refused, Text, ToClient, ToDaemon, serial_of,
+    EventChannelEnd, EventChannels, HEADER_BYTES, List, MalformedControl, Refused, Text, ToClient, ToDaemon, serial_of,
 };
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES};
 use isthmus_layout::proxy::grants::{GrantReply, GrantRequest};
@@ -43,7 +38,7 @@ use isthmus_shm::{SharedMapping, Words as _};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{
     FRAMES_PER_POLL, HEARTBEAT_INTERVAL, Heartbeat, PacketSocket, ProxySession, is_region_ref, region_refusal,
@@ -53,7 +48,6 @@ use crate::policy::Policy;
 use crate::server::{Stop, program_name};
 use crate::session::QUEUE_MAX;
 use crate::socket::Listener;
-pub use bare::Bare;
 pub use device::{EventChannelFd, GuestDevice, KeepAlive};
 use resources::{OpenedResource, ResourceCache};
 
@@ -64,9 +58,6 @@ const SILENT_AFTER: Duration = Duration::from_millis(HEARTBEAT_TIMEOUT_MS as u64
 
 /// The maximum number of replies that are queued for the host. A grant pool holds fewer extents of each size.
 const UNSENT_MAX: usize = 256;
-
-/// The interval at which the daemon checks whether a program still uses a revoked extent.
-const IN_USE_POLL: Duration = Duration::from_millis(100);
 
 /// The reason why a guest daemon has stopped serving its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,11 +265,7 @@ impl SessionRequest {
 }
 
 fn refuse(socket: &OwnedFd, reason: Reason) {
-    refuse_with_text(socket, reason, reason.summary());
-}
-
-fn refuse_with_text(socket: &OwnedFd, reason: Reason, text: &str) {
-    let message = Refused { reason, text: Text::clip(text) };
+    let message = Refused { reason, text: Text::clip(reason.summary()) };
     let _ = seqpacket::send(socket, &ToClient::from(message).emit(None), &[]);
     // If a socket is closed with unread data, the kernel reports an error to the peer before the queued message, and older libraries do not
     // read further. The shutdown prevents new messages; the loop then reads the pending ones.
@@ -290,10 +277,6 @@ fn refuse_with_text(socket: &OwnedFd, reason: Reason, text: &str) {
     ) {}
 }
 
-/// The text of the refusal for users other than root when no driver is loaded.
-const ONLY_ROOT_TEXT: &str = "no driver has the guest's device, and without one whoever attaches sees all of the window: only root may; \
-                         load the driver, and start the guest's daemon again";
-
 /// Accepts or refuses the connection of a program.
 fn accept_program<D: GuestDevice + 'static>(
     socket: OwnedFd,
@@ -303,10 +286,6 @@ fn accept_program<D: GuestDevice + 'static>(
     let Some(guest_session) = guest_session else { return refuse(&socket, Reason::HostDaemonUnreachable) };
     let stream = socket.try_clone().and_then(|socket| UnixStream::from_std(socket.into()));
     let Ok(known) = stream.and_then(|stream| stream.peer_cred()) else { return };
-    // Only processes with this daemon's own UID could open the window without it, so only they may have it.
-    if guest_session.resources.device.exposes_whole_window() && known.uid() != rustix::process::geteuid().as_raw() {
-        return refuse_with_text(&socket, Reason::AttachForbidden, ONLY_ROOT_TEXT);
-    }
     if let Err(reason) = policy.may_attach(known.uid()) {
         return refuse(&socket, reason);
     }
@@ -363,13 +342,11 @@ impl ProgramConnection {
         self.taken.notify_one();
     }
 
-    /// Queues a message of the host. Messages before it say which of its descriptors are event channels, and at which offset the memory
-    /// begins in descriptors that show the whole window.
+    /// Queues a message of the host. A message before it says which of its descriptors are event channels.
     fn deliver(&self, message: &[u8], resources: Vec<OpenedResource>) {
-        let (mut files, mut ends, mut memory) = (Vec::new(), Vec::new(), Vec::new());
-        for (descriptor, OpenedResource { file, at, event_channel }) in (0..).zip(resources) {
+        let (mut files, mut ends) = (Vec::new(), Vec::new());
+        for (descriptor, OpenedResource { file, event_channel }) in (0..).zip(resources) {
             files.push(file);
-            memory.extend(at.map(|at| DescriptorOffset { descriptor, offset: at }));
             if let Some((port, keep_alive)) = event_channel {
                 ends.push(EventChannelEnd { descriptor, port });
                 let mut kept = self.kept_alive.borrow_mut();
@@ -382,10 +359,6 @@ impl ProgramConnection {
         if !ends.is_empty() {
             let ends = List::new(ends).expect("a message has no more descriptors");
             self.push((ToClient::from(EventChannels { ends }).emit(None), Vec::new()));
-        }
-        if !memory.is_empty() {
-            let memory = List::new(memory).expect("as above");
-            self.push((ToClient::from(DescriptorOffsets { memory }).emit(None), Vec::new()));
         }
         self.push((message.to_vec(), files));
     }
@@ -572,30 +545,20 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         }
     }
 
-    /// Sends replies to the host. An extent that a program still uses is not yet reported as reclaimed.
+    /// Sends replies to the host.
     async fn send_replies(self: Rc<Self>) {
         while !self.proxy_session.ended.get() {
-            let is_in_use = |(kind, content): &(ProxyFrameKind, Vec<u8>)| {
-                *kind == ProxyFrameKind::Reclaimed
-                    && RevokedExtent::parse(content).is_ok_and(|reclaimed| self.resources.is_in_use(reclaimed))
-            };
-            let ready = self.replies.borrow().iter().position(|reply| !is_in_use(reply));
-            let next = ready.and_then(|ready| self.replies.borrow_mut().remove(ready));
+            let next = self.replies.borrow_mut().pop_front();
             match next {
                 Some((kind, content)) => drop(self.send(kind, 0, &content).await),
-                None if self.replies.borrow().is_empty() => self.replies_changed.notified().await,
-                None => drop(timeout(IN_USE_POLL, self.replies_changed.notified()).await),
+                None => self.replies_changed.notified().await,
             }
         }
     }
 
     fn packet(&self, program: &ProgramConnection, packet: &ControlPacket<'_>) {
         if program.closed.get() {
-            return; // A request of the program was refused.
-        }
-        if let Some(refused) = self.placed_memory_refusal(packet) {
-            program.push((refused, Vec::new()));
-            return program.close();
+            return; // No message is added any more.
         }
         let open = |reference: &ResourceRef| self.resources.open(program.number, *reference);
         match packet.resources.iter().map(open).collect::<io::Result<Vec<_>>>() {
@@ -614,23 +577,6 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         }
     }
 
-    /// Returns the refusal for a protocol version without descriptor offsets, if descriptors show the whole window. A program with such a version
-    /// would use the first bytes of the window for all of its memory.
-    fn placed_memory_refusal(&self, packet: &ControlPacket<'_>) -> Option<Vec<u8>> {
-        if !self.resources.device.exposes_whole_window() {
-            return None;
-        }
-        let Ok((serial, ToClient::HelloReply(HelloReply { major, minor, .. }))) = ToClient::parse(packet.message, 0)
-        else {
-            return None;
-        };
-        let (since, reason) = (DescriptorOffsets::SINCE, Reason::UnsupportedRequest);
-        let text = format!(
-            "without a driver for the guest's device version {major}.{since} is needed, spoken is {major}.{minor}"
-        );
-        (minor < since).then(|| ToClient::from(Refused { reason, text: Text::clip(&text) }).emit(serial))
-    }
-
     /// Forwards messages from the program to the host.
     async fn forward_to_host(self: Rc<Self>, program: Rc<ProgramConnection>, open: ClientConnected) {
         if !self.send(ProxyFrameKind::ClientConnected, program.number, &open.emit()).await {
@@ -640,8 +586,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         while !program.closed.get() {
             let Some(bytes) = program.socket.receive(&mut message, &mut fds).await else { break };
             let message = &message[..bytes];
-            let is_region = || matches!(ToDaemon::parse(message, 0), Ok((_, ToDaemon::CreateRegion(_))));
-            if !fds.is_empty() || self.resources.device.exposes_whole_window() && is_region() {
+            if !fds.is_empty() {
                 program.push((request_refusal(message, fds.len()), Vec::new()));
                 fds.clear();
                 continue;
@@ -712,15 +657,12 @@ async fn wait_for_exit(pid: u32) {
     }
 }
 
-/// Returns the refusal for a message with descriptors, which have no meaning on the host, or for a region that the device cannot create.
+/// Returns the refusal for a message with descriptors, which have no meaning on the host.
 fn request_refusal(message: &[u8], descriptors: usize) -> Vec<u8> {
     let nothing = "a guest has nothing that its host could map";
     let (serial, reason, text) = match ToDaemon::parse(message, descriptors) {
         Ok((serial, ToDaemon::Attach(_))) => {
             (serial, Reason::TicketInvalid, "what this domain had lay in the window, where it is another one's now")
-        }
-        Ok((serial, ToDaemon::CreateRegion(_))) => {
-            (serial, Reason::NoSharedMemory, "without the driver of the guest's device there are no regions")
         }
         Ok((serial, _)) => (serial, Reason::NoSharedMemory, nothing),
         Err(_) => (serial_of(message), Reason::MalformedControl, nothing),
@@ -791,7 +733,6 @@ mod tests {
             for port in 1..=KEPT_MAX as u32 + 100 {
                 let resource = OpenedResource {
                     file: Arc::clone(&file),
-                    at: None,
                     event_channel: Some((port, Box::new(Rc::clone(&alive)))),
                 };
                 program.deliver(&[], vec![resource]);

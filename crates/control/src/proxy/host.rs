@@ -188,7 +188,7 @@ impl GuestProxy {
     /// Reclaims all revoked extents, because no guest daemon is present that could use them.
     fn reclaim_revoked(&self) -> bool {
         while let Some(revoked) = self.guest_window.revoked(|_| 0) {
-            self.guest_window.reclaimed(revoked, 1);
+            self.guest_window.reclaimed(revoked);
         }
         false
     }
@@ -287,7 +287,7 @@ impl HostSession {
                 let reclaimed = RevokedExtent::parse(content).map_err(|error| error.to_string())?;
                 let mut reported = self.reported.borrow_mut();
                 match reported.get_mut(&reclaimed.window).filter(|reported| **reported > 0) {
-                    Some(reported) if self.guest_window.reclaimed(reclaimed, *reported) => {
+                    Some(reported) if self.guest_window.reclaimed(reclaimed) => {
                         *reported -= 1;
                         Ok(())
                     }

@@ -30,7 +30,7 @@ pub(crate) fn configured(guest: &str, window_mib: u64, vectors: u16) -> String {
 /// A machine with a device, and the protocol of the guest daemon in it, driven by the tests.
 pub(crate) struct Guest {
     pub(crate) qemu: OwnedFd,
-    pub(crate) window: OwnedFd,
+    window: OwnedFd,
     pub(crate) memory: SharedMapping,
     pub(crate) proxy_ring: ProxyRing<SharedMapping>,
     /// Doorbells that ring the host's vectors.

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod attaching;
-mod bare;
 mod capture;
 mod channels;
 mod grants;

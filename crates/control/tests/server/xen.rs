@@ -20,10 +20,10 @@ use isthmus_report::{Domains, StatusReport};
 use isthmus_shm::{Access, Mapping};
 use tempfile::TempDir;
 
-use crate::testbed::{Client, ReceivedMessage, channel};
+use crate::testbed::{Client, channel};
 
 /// A time limit that only failing tests reach.
-pub(crate) const LONG: Duration = Duration::from_secs(40);
+const LONG: Duration = Duration::from_secs(40);
 
 pub(crate) const WEB: u16 = 7;
 
@@ -103,7 +103,7 @@ impl Running {
         Self::start(domain.clone(), "", Some(HostAccess::Xen))
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
+    fn socket(&self) -> PathBuf {
         self.folder.path().join("isthmus.sock")
     }
 
@@ -129,13 +129,6 @@ impl Running {
                 other => panic!("{other:?}"),
             }
         })
-    }
-
-    /// Returns the reply to the hello of a program that supports these versions.
-    pub(crate) fn greeted_by(&self, versions: VersionRange) -> ReceivedMessage {
-        let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
-        client.send(Hello { magic: Magic, versions, library: Name::new("test 1").unwrap() }, &[]);
-        client.receive().unwrap()
     }
 
     /// Attaches a program under this name.

@@ -39,16 +39,6 @@ record! {
     }
 }
 
-record! {
-    /// A descriptor of memory that begins somewhere within its file.
-    DescriptorOffset {
-        /// Which of its message's.
-        descriptor: u8,
-        /// Its first byte in the file.
-        offset: u64,
-    }
-}
-
 messages! {
     /// A message from a library to its daemon.
     ToDaemon, capability Mx: MxToDaemon;
@@ -377,11 +367,7 @@ messages! {
         ends: List<EventChannelEnd, CONTROL_FDS_MAX>,
     }
 
-    /// In a guest without the driver: which descriptors of the next message show all of the window, and where in it their memory begins.
-    149 DescriptorOffsets since 4, reply "", descriptors [] {
-        /// Those.
-        memory: List<DescriptorOffset, CONTROL_FDS_MAX>,
-    }
+    // 149 is retired: it said where memory begins in the files of the next message.
 }
 
 packets! { ToDaemon, the other way ToClient }

@@ -84,7 +84,7 @@ reasons! {
     /// Policy
     40 AttachForbidden, "attach-forbidden", Refusal:
     "the policy does not let this user attach";
-    "Add the user to `policy.attach`, or run a daemon for the user with `isthmusd --user`. In a guest without the driver (`kmod/`) only root may: load it.";
+    "Add the user to `policy.attach`, or run a daemon for the user with `isthmusd --user`.";
 
     41 TalkForbidden, "talk-forbidden", Refusal:
     "the policy does not allow messages between these two domains";

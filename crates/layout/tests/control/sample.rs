@@ -49,7 +49,6 @@ samples! {
     Topic: select(&Topic::ALL[..]);
     Resume: (DomainId::sample(), Ticket::sample()).prop_map(|(domain, ticket)| Resume { domain, ticket });
     EventChannelEnd: (any::<u8>(), any::<u32>()).prop_map(|(descriptor, port)| EventChannelEnd { descriptor, port });
-    DescriptorOffset: (any::<u8>(), any::<u64>()).prop_map(|(descriptor, offset)| DescriptorOffset { descriptor, offset });
     BoundedBytes<QUERY_REPLY_BYTES_MAX>: proptest::collection::vec(any::<u8>(), 0..QUERY_REPLY_BYTES_MAX)
         .prop_map(|bytes| BoundedBytes::new(bytes).unwrap());
 }
@@ -139,5 +138,4 @@ any_message! { to_client, ToClient, Mx by mx_to_client:
     QueryReply { last, json }
     RegionCreated { region }
     EventChannels { ends }
-    DescriptorOffsets { memory }
 }

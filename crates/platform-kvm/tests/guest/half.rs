@@ -6,7 +6,7 @@
 //!   guest_half unplug NODE         maps, says `mapped`, and goes on when the device is taken away
 //!   guest_half bounce NODE BELLS WORDS
 //!                                  rings back, and writes back, so many times
-//!   guest_half bare                what there is without the driver
+//!   guest_half functions           names the ivshmem functions, each with its driver
 //!   guest_half piece               a program without privileges that was handed a piece as its input
 //! ```
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -27,7 +27,7 @@ use isthmus_layout::RegionSize;
 use isthmus_platform::conformance::{CheckRole, LineTransport, check_side};
 use isthmus_platform::{Doorbell, Listen, Ring};
 use isthmus_platform_kvm::driver::{ABI, INFO, LISTEN, PIECE, RING, RINGER, WITHDRAW};
-use isthmus_platform_kvm::{BareDevice, Device, GuestSide, HOST, Kvm};
+use isthmus_platform_kvm::{Device, GuestSide, HOST, Kvm, pci};
 use isthmus_shm::window_extent::PrivateExtent;
 use isthmus_shm::{Access, Mapping, Payload, SharedMapping, Words, window_extent};
 use rustix::event::{PollFd, PollFlags};
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["driver", node] => driver(node),
         ["unplug", node] => unplug(node),
         ["bounce", node, doorbells, words] => bounce(node, doorbells.parse()?, words.parse()?),
-        ["bare"] => bare(),
+        ["functions"] => functions(),
         ["piece"] => without_privileges(),
         _ => Err("see the first lines of guest_half".into()),
     }
@@ -627,16 +627,11 @@ fn bounce(node: &str, doorbells: u32, words: u32) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Writes where the host looks for it, and rings its vector 2.
-fn bare() -> Result<(), Box<dyn Error>> {
-    let functions = BareDevice::functions();
-    let [function] = &functions[..] else { return Err(format!("{functions:?}").into()) };
-    let device = BareDevice::open(function)?;
-    assert_eq!(device.peer(), Some(1));
-    let window = SharedMapping::new(device.map(AT, RegionSize(2 * PAGE), Access::ReadWrite)?);
-    assert!(device.map(device.size().0 - PAGE, RegionSize(2 * PAGE), Access::Read).is_err());
-    window.copy_in(PAGE, b"without the driver");
-    device.ring(HOST, 2);
-    println!("{} bytes, {}", device.size().0, device.memory_type());
+/// Prints a line for each ivshmem function: its folder and the driver that is bound to it.
+fn functions() -> Result<(), Box<dyn Error>> {
+    for function in pci::ivshmem_functions() {
+        let driver = pci::bound_driver(&function);
+        println!("{} {}", function.display(), driver.as_deref().unwrap_or("none"));
+    }
     Ok(())
 }

@@ -82,15 +82,6 @@ pub trait GuestDevice: Sized {
     fn is_shareable(&self) -> bool {
         true
     }
-    /// Returns whether a descriptor of an extent shows the whole window, in which the extent begins at its offset, and cannot be revoked. Then
-    /// only root's programs are served, because root could open the window in any case.
-    fn exposes_whole_window(&self) -> bool {
-        false
-    }
-    /// Returns whether a program may still write to a revoked extent of this size.
-    fn is_in_use(&self, _offset: u64, _bytes: u64) -> bool {
-        false
-    }
     /// Returns whether another proxy session can use this window after one has ended.
     fn is_reusable(&self) -> bool {
         true

@@ -6,7 +6,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use isthmus_layout::limits::PAGE_BYTES;
 use isthmus_layout::proxy::{ResourceRef, RevokedExtent, WindowId};
 
 use super::device::{EventChannelFd, GuestDevice, KeepAlive};
@@ -17,8 +16,6 @@ type CachedFd = (u32, Arc<OwnedFd>);
 /// A resource that is opened for a program, in place of the reference in the host's message.
 pub(super) struct OpenedResource {
     pub(super) file: Arc<OwnedFd>,
-    /// The offset of an extent in its file, if the file is the whole window.
-    pub(super) at: Option<u64>,
     /// The port of an event channel, and an object to drop once the program cannot have the channel open any more.
     pub(super) event_channel: Option<(u32, KeepAlive)>,
 }
@@ -42,16 +39,14 @@ pub(super) struct ResourceCache<D> {
     pub(super) pair_windows: RefCell<BTreeMap<WindowId, D>>,
     /// Descriptors with their generation, by window, offset and rights.
     extents: RefCell<BTreeMap<(WindowId, u64, ExtentRights), CachedFd>>,
-    /// The size of each extent by its offset, until it is reclaimed. Used only if descriptors show the whole window.
-    bytes: RefCell<BTreeMap<u64, u64>>,
     /// Event descriptors by vector, each with the connection that listens.
     listeners: RefCell<BTreeMap<u16, CachedFd>>,
 }
 
 impl<D: GuestDevice> ResourceCache<D> {
     pub(super) fn new(device: D) -> Self {
-        let (pair_windows, extents, bytes, listeners) = Default::default();
-        Self { device, pair_windows, extents, bytes, listeners }
+        let (pair_windows, extents, listeners) = Default::default();
+        Self { device, pair_windows, extents, listeners }
     }
 
     /// Revokes and forgets everything that was opened before.
@@ -60,7 +55,6 @@ impl<D: GuestDevice> ResourceCache<D> {
             self.revoke_mapping(window, offset, Some(&extent));
         }
         self.listeners.borrow_mut().clear();
-        self.bytes.borrow_mut().clear();
     }
 
     /// Updates the list of pair windows from the device.
@@ -90,12 +84,7 @@ impl<D: GuestDevice> ResourceCache<D> {
     pub(super) fn open(&self, connection: u32, reference: ResourceRef) -> io::Result<OpenedResource> {
         let file = match reference {
             ResourceRef::Extent { window, offset, bytes, generation } => {
-                let file = self.extent((window, offset, ExtentRights::ReadWrite), bytes, generation)?;
-                return Ok(OpenedResource {
-                    file,
-                    at: self.device.exposes_whole_window().then_some(offset),
-                    event_channel: None,
-                });
+                self.extent((window, offset, ExtentRights::ReadWrite), bytes, generation)?
             }
             ResourceRef::PrivateExtent { window, offset, bytes, generation } => {
                 self.extent((window, offset, ExtentRights::Private), bytes, generation)?
@@ -108,10 +97,10 @@ impl<D: GuestDevice> ResourceCache<D> {
             ResourceRef::EventChannel { window, offset } => {
                 let EventChannelFd { end, port, keep_alive } =
                     self.with_device(window, |device| device.event_channel(offset))?;
-                return Ok(OpenedResource { file: Arc::new(end), at: None, event_channel: Some((port, keep_alive)) });
+                return Ok(OpenedResource { file: Arc::new(end), event_channel: Some((port, keep_alive)) });
             }
         };
-        Ok(OpenedResource { file, at: None, event_channel: None })
+        Ok(OpenedResource { file, event_channel: None })
     }
 
     fn listener(&self, connection: u32, vector: u16) -> io::Result<Arc<OwnedFd>> {
@@ -132,9 +121,6 @@ impl<D: GuestDevice> ResourceCache<D> {
             return Ok(Arc::clone(extent));
         }
         let (window, offset, rights) = at;
-        if self.device.exposes_whole_window() {
-            self.bytes.borrow_mut().insert(offset, bytes);
-        }
         let opened = |device: &D| {
             let extent = match rights {
                 ExtentRights::ReadWrite => device.extent(offset, bytes)?,
@@ -163,18 +149,6 @@ impl<D: GuestDevice> ResourceCache<D> {
         for (_, extent) in known.into_iter().flatten() {
             self.revoke_mapping(window, offset, Some(&extent));
         }
-    }
-
-    /// Whether a program may still write to a revoked extent.
-    pub(super) fn is_in_use(&self, revoked: RevokedExtent) -> bool {
-        let (offset, mut known) = (revoked.offset, self.bytes.borrow_mut());
-        // What a daemon before this one has handed on begins there, however long it is.
-        let bytes = known.get(&offset).copied().unwrap_or(PAGE_BYTES.into());
-        let is_in_use = self.device.exposes_whole_window() && self.device.is_in_use(offset, bytes);
-        if !is_in_use {
-            known.remove(&offset);
-        }
-        is_in_use
     }
 
     fn revoke_mapping(&self, window: WindowId, offset: u64, extent: Option<&OwnedFd>) {
