@@ -1,4 +1,4 @@
-//! Two guests whose cards are connected, each with its own daemon.
+//! Two guests with connected cards, each with its own daemon.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::guest_kit::GuestKit;
 use crate::shell::timeout;
 use crate::system::{self, Content, Extra};
 
-/// The end of a wire, as QEMU is told.
+/// Returns the options of QEMU for a guest's card: one end of the wire.
 pub(crate) fn card(folder: &Path, number: u32, mtu: u32) -> [String; 4] {
     let end = |number: u32| folder.join(format!("wire{number}")).display().to_string();
     let (own, other) = (end(number), end(1 - number));
@@ -19,7 +19,7 @@ pub(crate) fn card(folder: &Path, number: u32, mtu: u32) -> [String; 4] {
     ["-netdev".to_owned(), wire, "-device".to_owned(), card]
 }
 
-/// Two guests, gone with all their files when dropped. Methods panic where something fails: that fails the test.
+/// Two guests. Dropping it ends them and removes their files. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct ConnectedGuests {
     /// The guests, which are called `guest0` and `guest1`.
@@ -28,7 +28,7 @@ pub struct ConnectedGuests {
 }
 
 impl ConnectedGuests {
-    /// Boots two guests, with these settings of their boards, and waits until their daemons know each other.
+    /// Boots two guests with these settings of their boards. Returns once their daemons know each other.
     pub fn start(kit: &GuestKit, mtu: u32, settings: &str) -> Self {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let (folder, files) = (scratch.path(), scratch.join("files.cpio"));
@@ -47,7 +47,7 @@ impl ConnectedGuests {
         pair
     }
 
-    /// Waits until each daemon knows the other's board, and can send to it.
+    /// Waits until each daemon knows the board of the other and has a link to it.
     pub fn wait_for_peers(&mut self) {
         let [one, other] = &mut self.guests;
         for (guest, name) in [(&mut *one, "guest1:0"), (other, "guest0:0")] {
@@ -65,7 +65,7 @@ impl ConnectedGuests {
     }
 }
 
-/// Whether a list of peers has one of that name who can be reached.
+/// Returns true if a list of peers has a reachable peer of this name.
 fn knows(list: &str, name: &str) -> bool {
     let Ok(list) = serde_json::from_str::<Value>(list) else { return false };
     let peers = list["peers"].as_array();

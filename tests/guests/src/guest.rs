@@ -1,4 +1,4 @@
-//! A guest: QEMU, and a shell in it that is told what to do (`guest/init`).
+//! A guest: QEMU, and a shell in it that runs commands from the serial line (`guest/init`).
 
 use std::path::Path;
 
@@ -8,55 +8,55 @@ use isthmus_testbed::{Launch, Proc};
 use crate::guest_kit::GuestKit;
 use crate::shell::{CommandOutput, Shell};
 
-/// What the kernel is told: nothing that takes time where time is emulated, no word that nobody reads, and a panic ends QEMU.
+/// The kernel's command line. It disables what is slow on an emulated processor and messages that no test reads. A panic ends QEMU.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off audit=0 apparmor=0 tsc=reliable \
                             no_timer_check nowatchdog random.trust_cpu=on";
 
-/// What the kernel is told of its clock, which is this machine's time stamp counter where that is emulated: measured beside other work its
-/// frequency comes out wrong, and a guest's seconds with it. Empty where it is not known here either.
+/// Returns the kernel parameter with the frequency of the guest's clock. An emulated time stamp counter is that of this machine. Under load
+/// the guest would measure a wrong frequency, and its seconds would be wrong. Empty if the frequency is not known here either.
 fn clock() -> String {
-    let told = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let value =
-        |key| told.lines().find_map(|line| line.strip_prefix(key)?.split_once(':')).map(|(_, value)| value.trim());
+        |key| cpuinfo.lines().find_map(|line| line.strip_prefix(key)?.split_once(':')).map(|(_, value)| value.trim());
     let is_known = value("flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "tsc_known_freq"));
     let mhz = value("cpu MHz").filter(|_| is_known).and_then(|mhz| mhz.parse::<f64>().ok());
     mhz.map(|mhz| format!(" tsc_early_khz={:.0}", mhz * 1e3)).unwrap_or_default()
 }
 
-/// All that it is told.
+/// Returns the kernel's whole command line.
 pub(crate) fn kernel_line() -> String {
     format!("{COMMAND_LINE}{}", clock())
 }
 
-/// A machine of its own, gone when dropped. Methods panic where it fails: that fails the test.
+/// A virtual machine. Dropping it ends QEMU. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct Guest {
-    /// Its number; it is called `guest0`, `guest1` and so on.
+    /// The guest's number. Guests are named `guest0`, `guest1` and so on.
     pub number: u32,
     shell: Shell,
 }
 
 impl Guest {
-    /// One that is switched on by others, at its line.
+    /// Wraps a guest that something else starts, by its serial line.
     pub(crate) fn at_line(number: u32, line: Proc) -> Self {
         Self { number, shell: Shell::new(format!("guest{number}"), line) }
     }
 
-    /// Switches it on, with these files and these devices.
+    /// Boots a guest with these files and devices.
     pub(crate) fn boot(kit: &GuestKit, number: u32, files: &Path, devices: &[String]) -> Self {
         Self::boot_on(None, kit, number, files, devices)
     }
 
-    /// The same on a host of a testbed, whose cards are the guest's to use.
+    /// Boots a guest on a host of a testbed, so that it can use the cards of that host.
     pub(crate) fn boot_on(host: Option<&Host>, kit: &GuestKit, number: u32, files: &Path, devices: &[String]) -> Self {
         Self::at_line(number, Self::start_qemu(host, kit, files, devices))
     }
 
-    /// QEMU for such a guest.
+    /// Starts QEMU.
     fn start_qemu(host: Option<&Host>, kit: &GuestKit, files: &Path, devices: &[String]) -> Proc {
-        // A processor of the kind "max" would copy memory by an instruction that is emulated byte by byte. Where there is no room for a
-        // second one, barriers and atomic instructions are none, and whoever shares memory with others misses what they do. CMPXCHG16B without
-        // LOCK leaves flags of chance in QEMU 7.2, by which many a start of Linux 6.12 ends in its allocator.
+        // A processor of the type "max" would copy memory by an instruction that is emulated byte by byte. Without a possible second
+        // processor, QEMU emulates no barriers and no atomic instructions, so shared memory does not work. In QEMU 7.2, CMPXCHG16B without
+        // LOCK leaves random flags, which often crashes the allocator of Linux 6.12 at boot.
         let launch = Launch::new("/usr/bin/nice").args(["-n", &kit.nice.to_string()]).arg(&kit.qemu).with_stdin();
         let launch = launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         let launch = launch.args([
@@ -79,52 +79,52 @@ impl Guest {
         launch.spawn().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Goes on in another QEMU with these devices, which waits to be sent what is in this one. What is returned is this one.
+    /// Continues in another QEMU with these devices, which waits for a migration. Returns the previous QEMU.
     pub(crate) fn move_to(&mut self, kit: &GuestKit, files: &Path, devices: &[String]) -> Proc {
         self.shell.move_to(Self::start_qemu(None, kit, files, devices))
     }
 
-    /// Waits until it has started, and says how many seconds that took by its own clock.
+    /// Waits until the guest has booted. Returns its uptime in seconds, by its own clock.
     pub(crate) fn ready(&mut self) -> String {
         self.shell.ready()
     }
 
-    /// What its board is called.
+    /// Returns the name of the guest's board.
     pub fn board(&self) -> String {
         format!("guest{}:0", self.number)
     }
 
-    /// Gives an order. Only one at a time.
+    /// Starts a command. Only one runs at a time.
     #[track_caller]
     pub fn start_command(&mut self, order: &str) {
         self.shell.start_command(order);
     }
 
-    /// Waits until that is done.
+    /// Waits until the command has ended.
     #[track_caller]
     pub fn finish_command(&mut self) -> CommandOutput {
         self.shell.finish_command()
     }
 
-    /// Kills what serves, however that ends.
+    /// Ends the server and ignores its exit code.
     #[track_caller]
     pub fn end_server(&mut self) {
         self.start_command("kill $served_pid; served");
         self.finish_command();
     }
 
-    /// Waits for a line of the present order that begins so, and returns the rest of it.
+    /// Waits for a line of the running command that begins with `prefix`, and returns the rest of it.
     #[track_caller]
     pub fn wait_for_line(&mut self, prefix: &str) -> String {
         self.shell.wait_for_line(prefix)
     }
 
-    /// Ends it as a power cut does.
+    /// Ends the guest as a power cut does.
     pub fn kill(&self) {
         self.shell.kill();
     }
 
-    /// Starts a program that serves, and returns the endpoint that it says. The order `served` waits for its end.
+    /// Starts a server, and returns the endpoint that it prints. The command `served` waits until it has ended.
     #[track_caller]
     pub fn serve(&mut self, program: &str) -> String {
         let said = self.run(&format!("serve {program}"));
@@ -132,13 +132,13 @@ impl Guest {
         endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
     }
 
-    /// Gives an order that has to end well, and returns what it says.
+    /// Runs a command, which must succeed, and returns its output.
     #[track_caller]
     pub fn run(&mut self, order: &str) -> Vec<String> {
         self.shell.run(order)
     }
 
-    /// What its kernel complains of.
+    /// Returns the lines of the kernel's log that report a fault.
     #[track_caller]
     pub fn complaints(&mut self) -> Vec<String> {
         let bad = ["BUG", "WARNING", "Oops", "Call Trace", "general protection", "unable to handle", "hung task"];

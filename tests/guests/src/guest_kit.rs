@@ -1,7 +1,7 @@
-//! What guests are made of: QEMU, a kernel and a busybox of Debian, which `scripts/setup guests` puts into `target/guests`.
+//! The parts of a guest: QEMU, a kernel and a busybox of Debian, which `scripts/setup guests` puts into `target/guests`.
 //!
-//! The kernel is the one for clouds: small, quick to unpack itself (its image is made with LZ4), and with virtio. A second one is that of
-//! Debian's backports, where there are some.
+//! The kernel is the one for clouds: it is small, has virtio, and unpacks quickly, because its image is made with LZ4. A second kernel is
+//! that of Debian's backports, if there is one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,24 +30,24 @@ pub struct GuestKit {
     pub(crate) busybox: PathBuf,
     pub(crate) kernel: PathBuf,
     pub(crate) modules: Vec<PathBuf>,
-    /// How far guests stand back behind whatever else this machine does.
+    /// The nice value of guests, so that other work on this machine goes first.
     pub(crate) nice: u32,
     headers: PathBuf,
     release: String,
 }
 
 impl GuestKit {
-    /// The parts, or which of them is missing.
+    /// Finds the parts. The error names the missing one.
     pub fn find() -> Result<Self, String> {
         Self::with("kernel", "headers")
     }
 
-    /// The same with the kernel of backports.
+    /// Finds the parts, with the kernel of backports.
     pub fn backported() -> Result<Self, String> {
         Self::with("backports-kernel", "backports-headers")
     }
 
-    /// The parts, with what lies in these folders of theirs.
+    /// Finds the parts, with the kernel and the headers in these folders.
     fn with(kernel: &str, headers: &str) -> Result<Self, String> {
         let folder = build::root().join("target/guests");
         if let Ok(why) = fs::read_to_string(folder.join(kernel).join("lacking")) {
@@ -70,7 +70,7 @@ impl GuestKit {
         Ok(Self { qemu, busybox, kernel, modules, nice: 10, headers, release })
     }
 
-    /// The driver of `kmod/`, built for the guests' kernel in a folder below this one; or why it cannot be.
+    /// Builds the driver of `kmod/` for the guests' kernel, in a folder below this one. The error says what is missing.
     pub fn driver(&self, folder: &Path) -> Result<PathBuf, String> {
         if !self.headers.is_dir() {
             return Err(missing(&self.headers));
@@ -83,30 +83,30 @@ impl GuestKit {
             }
         }
         let mut make = Command::new("make");
-        // Without what debuggers want: it takes the kernel's own, and tools.
+        // Without debug information, which needs that of the kernel, and tools.
         make.arg("-C").arg(&built).arg(format!("KDIR={}", self.headers.display()));
         make.args(["W=1", "CONFIG_DEBUG_INFO_BTF_MODULES="]);
         build::done(&mut make);
         Ok(built.join("isthmus.ko"))
     }
 
-    /// The same for guests that take their turns with everybody: where they are measured.
+    /// Makes guests run at normal priority, for measurements.
     pub fn eager(self) -> Self {
         Self { nice: 0, ..self }
     }
 
-    /// What guests are, in a few words.
+    /// Describes the guests in a few words.
     pub fn describe(&self) -> String {
         format!("{}, TCG, one Nehalem, 512 MiB, Linux {}", version(&self.qemu), self.release)
     }
 
-    /// Which kernel guests run.
+    /// Returns the version of the guests' kernel.
     pub fn release(&self) -> &str {
         &self.release
     }
 }
 
-/// Which QEMU it is.
+/// Returns the version of QEMU.
 pub(crate) fn version(qemu: &Path) -> String {
     let output = Command::new(qemu).arg("--version").output();
     let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -118,7 +118,7 @@ pub(crate) fn missing(path: &Path) -> String {
     format!("{} is not there: `make test-guests` fetches what guests need", path.display())
 }
 
-/// The files of those modules that are not built in.
+/// Returns the files of those modules that are not built into the kernel.
 pub(crate) fn modules(folder: &Path, wanted: &[&str]) -> Result<Vec<PathBuf>, String> {
     let list = |name: &str| {
         let path = folder.join(name);

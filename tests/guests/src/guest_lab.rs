@@ -8,8 +8,8 @@
 //!                                    └─────────────────────────────────────────┘
 //! ```
 //!
-//! By its window a guest's program reaches the far host as everybody on the near host does, behind one address. By its card it is a
-//! host of its own on the same wire: what the first is compared with.
+//! By its window a guest's program reaches the far host behind the address of the near host. By its card the guest is a host of its own on
+//! the same wire. Measurements compare both.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,16 +25,16 @@ use crate::two_guests::window;
 
 const MTU: u32 = 9000;
 
-/// For the daemon in a guest that is a host of its own.
+/// The configuration of the daemon in a guest that is a host of its own.
 const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
 
-/// The near host's board.
+/// The configuration of the near host's board.
 const LOCAL_CONFIG: &str = "[[mx.board]]\nname = \"near:0\"\nlinks = [{ interface = \"br0\" }]\n";
 
-/// Windows that two guests have in common stay there while others are measured.
+/// Keeps pair windows while other guests are measured.
 const PAIR_WINDOW_CONFIG: &str = "[kvm]\npair_window_idle_s = 86400\n";
 
-/// Two hosts and the guests of one, gone with all their files when dropped. Methods panic where something fails: that fails the test.
+/// Two hosts and the guests of one. Dropping it ends them and removes their files. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct GuestLab {
     /// The guests, which are called `guest0`, `guest1` and so on.
@@ -53,12 +53,12 @@ impl GuestLab {
     /// Address of the far host on the guests' network, in which guest number n has 10.86.223.(n + 1).
     pub const REMOTE_ADDRESS: &'static str = "10.86.223.200";
 
-    /// Both hosts, and as many guests; or what is missing. `names` is how many guests there may ever be.
+    /// Starts both hosts and `guests` guests. `names` is the maximum number of guests. The error says what is missing.
     pub fn start(kit: &GuestKit, names: u32, guests: u32, extra: &Extra) -> Result<Self, String> {
         Self::start_as(kit, (names, guests), extra, false)
     }
 
-    /// The same, and the near daemon has monitors of the guests: two whose programs talk get a pair window.
+    /// Starts the lab with the guests' monitors given to the near daemon, so that two communicating guests get a pair window.
     pub fn start_monitored(kit: &GuestKit, names: u32, guests: u32, extra: &Extra) -> Result<Self, String> {
         Self::start_as(kit, (names, guests), extra, true)
     }
@@ -90,7 +90,7 @@ impl GuestLab {
         Ok(site)
     }
 
-    /// Boots guests until there are so many, all at the same time, and waits until their programs can attach.
+    /// Boots guests at the same time, until there are `guests`. Returns once their programs can attach.
     pub fn boot(&mut self, kit: &GuestKit, guests: u32) {
         let is_there = self.guests.len();
         for number in is_there as u32..guests {
@@ -107,15 +107,15 @@ impl GuestLab {
     }
 }
 
-/// A guest's card, as QEMU is told: an end of the bridge.
+/// Returns the options of QEMU for a guest's card: a port of the bridge.
 fn card(number: u32) -> [String; 4] {
     let tap = format!("tap,id=wire,ifname=tap{number},script=no,downscript=no");
     let card = format!("virtio-net-pci,netdev=wire,mac=52:54:00:86:df:{number:02x},host_mtu={MTU}");
     ["-netdev".to_owned(), tap, "-device".to_owned(), card]
 }
 
-/// The wire and the cards of so many guests on one bridge, which passes on from the first frame and learns nobody's groups; or what the
-/// kernel has not.
+/// Connects the wire and the cards of `guests` guests by a bridge, which forwards from the first frame on and does not snoop multicast
+/// groups. The error names what the kernel lacks.
 fn bridge(host: &Host, guests: u32) -> Result<(), String> {
     let kind = "type bridge forward_delay 0 mcast_snooping 0";
     ip(host, &format!("link add br0 mtu {MTU} address 02:69:73:00:ff:01 {kind}"))?;

@@ -1,27 +1,27 @@
-//! MX between two machines: guests of QEMU with virtio cards that are connected, each with a kernel and an `isthmusd` of its own.
+//! MX between two machines: guests of QEMU with connected virtio cards, each with its own kernel and its own `isthmusd`.
 //!
 //! ```text
 //!  ┌ guest0 ──────────────────────┐                                ┌ guest1 ──────────────────────┐
 //!  │ mx_pingpong ── isthmusd ── eth0 ══ virtio ══ QEMU ═ datagrams ═ QEMU ══ virtio ══ eth0 ── …   │
 //!  │ shell on the serial console  │                                │                              │
 //!  └──────────▲───────────────────┘                                └──────────────▲───────────────┘
-//!             └───────────── orders and what comes of them: Guest ───────────────┘
+//!             └──────────────── commands and their output: Guest ─────────────────┘
 //! ```
 //!
-//! A guest with a window (`WindowGuest`) has no card but a device, whose server is the test; `kmod/` is built for it, and its program is
+//! A guest with a window ([`WindowGuest`]) has no card but a device, which the test serves. `kmod/` is built for it, and its program is
 //! `guest_half`.
 //!
-//! Guests of one host ([`TwoGuests`]) have both: a card with a daemon of their own behind it, and a window that the host's daemon serves.
+//! Guests of one host ([`TwoGuests`]) have both: a card, with a daemon in the guest, and a window that the host daemon serves.
 //!
-//! The same as libvirt makes them: [`Libvirt`].
+//! [`Libvirt`] defines such guests by libvirt.
 //!
-//! Where the host has a bridge and a wire to another host ([`GuestLab`]), it takes root: those are in network namespaces.
+//! A host with a bridge and a wire to another host ([`GuestLab`]) needs root, because both hosts are network namespaces.
 //!
-//! And a machine with Xen: domain 0 and its guests, with what [`isthmus-xen-test-agent`](../xen_test_agent/index.html) does in each ([`XenMachine`]).
+//! [`XenMachine`] is a machine with Xen: domain 0 and its guests, with [`isthmus-xen-test-agent`](../xen_test_agent/index.html) in each.
 //!
-//! Processors are emulated: nothing of the host is needed but QEMU, no network of it is touched, and no privilege is used but for that. A guest's
-//! whole file system is an archive with our programs, so it starts in seconds. What it takes is in `target/guests`, fetched by
-//! `make test-guests`; without it, tests say `skipped: why`.
+//! Processors are emulated, so the host needs only QEMU, and no test touches its network. A guest's whole file system is an archive with our
+//! programs, so it starts in seconds. The parts of guests are in `target/guests`, where `make test-guests` puts them. Without them, tests
+//! print `skipped:` and the reason.
 
 #![forbid(unsafe_code)]
 

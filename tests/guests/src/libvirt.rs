@@ -1,11 +1,11 @@
-//! Guests as libvirt makes them, of what `isthmus guest xml` prints for it.
+//! Guests that libvirt starts, from the output of `isthmus guest xml`.
 //!
 //! ```text
 //!   isthmus guest xml ──► domain ──► virsh ──► QEMU, as the user libvirt-qemu ═══ guest-….sock, monitors ═══ isthmusd
 //! ```
 //!
-//! libvirt is here without its daemon: `virsh` has the driver for QEMU in its own process (`qemu:///embed`), all files of which are in a folder of
-//! ours. It has a mount namespace, in which the user that QEMU runs as is known, and one of processes, with which all machines end.
+//! libvirt runs without its daemon: `virsh` has the driver for QEMU in its own process (`qemu:///embed`), with all files in a folder of the
+//! test. It has a mount namespace, in which QEMU's user is known, and a PID namespace, which ends all machines with it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,30 +23,30 @@ use crate::two_guests::{self, TwoGuests, window};
 
 const VIRSH: &str = "/usr/bin/virsh";
 
-/// The number of `libvirt-qemu` in Debian.
+/// The UID of `libvirt-qemu` in Debian.
 const USER: u32 = 64055;
 
-/// How machines are run where nobody guards them but their user.
+/// The configuration that runs machines without a security driver.
 const QEMU_CONF: &str = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nuser = \"libvirt-qemu\"\ngroup = \"libvirt-qemu\"\n\
                          dynamic_ownership = 0\nremember_owner = 0\ncgroup_controllers = []\nnamespaces = []\n";
 
-/// The shell stays, as process 1 of its namespace: it sees off whom the others leave behind.
+/// The shell that runs `virsh`. It stays as process 1 of its PID namespace and reaps orphaned processes.
 const START: &str = "mount --bind \"$0/passwd\" /etc/passwd && mount --bind \"$0/group\" /etc/group && \
                      stdbuf -oL virsh --connect \"qemu:///embed?root=$0/libvirt\" 2>&1; exit";
 
-/// Two guests of libvirt and their host's daemon: `guest0` of the kind `pc`, with its window; `guest1` of the kind `q35` with a port for it, where it
-/// is to be attached. Methods panic where something fails: that fails the test.
+/// Two guests of libvirt and the host daemon. `guest0` is a `pc` with its window. `guest1` is a `q35` with a port, to which the window can be
+/// attached. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct Libvirt {
     virsh: Proc,
     orders: u32,
     window: PathBuf,
-    /// Guests and daemon.
+    /// The guests and the host daemon.
     pub hosted: TwoGuests,
 }
 
 impl Libvirt {
-    /// Boots both; or says what is missing.
+    /// Boots both guests. The error says what is missing.
     pub fn start(kit: &GuestKit) -> Result<Self, String> {
         if !Path::new(VIRSH).exists() {
             return Err(missing(Path::new(VIRSH)));
@@ -86,18 +86,18 @@ impl Libvirt {
         Ok(libvirt)
     }
 
-    /// Attaches the window of `guest1` to it, and starts its daemon.
+    /// Attaches the window of `guest1` and starts the daemon in it.
     pub fn attach(&mut self) {
         self.run(&format!("attach-device guest1 {}", self.window.display()));
         self.hosted.guests[1].run("window");
     }
 
-    /// Detaches it.
+    /// Detaches the window of `guest1`.
     pub fn detach(&mut self) {
         self.run("detach-device-alias guest1 ua-isthmus");
     }
 
-    /// Has virsh do something, which has to come out well, and returns what it says.
+    /// Runs a command of virsh, which must succeed, and returns its output.
     #[track_caller]
     pub fn run(&mut self, order: &str) -> Vec<String> {
         self.orders += 1;
@@ -119,7 +119,7 @@ impl Libvirt {
     }
 }
 
-/// What was printed, by where in a domain it belongs.
+/// The parts of the printed XML, by their place in a domain.
 struct Elements<'a> {
     ports: &'a str,
     window: &'a str,
@@ -135,10 +135,10 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// What every domain of the kind `q35` has, if it was made by libvirt's tools.
+/// The root complex, which every `q35` domain of libvirt's tools has.
 const ROOT: &str = "<controller type='pci' index='0' model='pcie-root'/>\n";
 
-/// Writes the domain of a guest, of a kind of machine, with these devices and what is beside them.
+/// Writes the domain of a guest with this machine type, these devices and these elements beside them.
 fn define(
     (kit, scratch): (&GuestKit, &Scratch),
     (number, machine): (u32, &str),
@@ -164,7 +164,7 @@ fn define(
     scratch.write(format!("guest{number}.xml"), domain).expect("a file in our folder")
 }
 
-/// Where a guest's serial line is.
+/// Returns the path of a guest's serial line.
 fn line(scratch: &Scratch, number: u32) -> PathBuf {
     scratch.join(format!("line{number}"))
 }
@@ -198,7 +198,7 @@ fn virsh(kit: &GuestKit, scratch: &Scratch) -> Proc {
     launch.arg(scratch.path()).with_stdin().spawn().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A guest's serial line: QEMU has the other ends of its two pipes.
+/// Opens a guest's serial line, which is two pipes. QEMU has their other ends.
 fn serial(line: &Path) -> Proc {
     for end in ["in", "out"] {
         let path = line.with_extension(end);

@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-/// As QEMU calls it.
+/// The machine type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// Everywhere is a place to plug into.
+    /// QEMU's `pc`, in which devices can be plugged into each slot.
     Pc,
-    /// Only behind root ports, as `isthmus guest xml` prints them.
+    /// QEMU's `q35`, in which devices are plugged into root ports, as `isthmus guest xml` prints them.
     Q35,
 }
 
 impl Machine {
-    /// What the character device of a guest's window is called.
+    /// Returns the name of the character device of a guest's window.
     pub(crate) fn chardev(self) -> &'static str {
         match self {
             Self::Pc => "window",
@@ -20,7 +20,7 @@ impl Machine {
         }
     }
 
-    /// What the window's device is called.
+    /// Returns the name of the window's device.
     pub(crate) fn device(self) -> &'static str {
         match self {
             Self::Pc => "device",
@@ -28,7 +28,7 @@ impl Machine {
         }
     }
 
-    /// For QEMU's monitor: that device.
+    /// Returns that device as an argument of `device_add`.
     pub(crate) fn plugged(self, vectors: u32) -> Value {
         let mut device = json!({
             "driver": "ivshmem-doorbell", "id": self.device(), "chardev": self.chardev(), "vectors": vectors
@@ -39,7 +39,7 @@ impl Machine {
         device
     }
 
-    /// For QEMU: the machine itself.
+    /// Returns the options of QEMU for the machine type.
     pub(crate) fn kind(self) -> Vec<String> {
         match self {
             Self::Pc => Vec::new(),
@@ -47,7 +47,7 @@ impl Machine {
         }
     }
 
-    /// Of what `isthmus guest xml` has printed for QEMU the root ports alone.
+    /// Returns the root ports among the options that `isthmus guest xml` has printed.
     pub(crate) fn ports(printed: &[String]) -> Vec<String> {
         printed.chunks(2).filter(|pair| pair[1].starts_with("pcie-root-port,")).flatten().cloned().collect()
     }

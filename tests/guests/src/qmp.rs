@@ -1,4 +1,4 @@
-//! QEMU's monitor: a command and its answer, a line of JSON each.
+//! QEMU's monitor. Each command and each reply is a line of JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 
 use crate::shell::timeout;
 
-/// As long as anything may take.
+/// The timeout of each read.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// A connection to it. Methods panic where something fails: that fails the test.
+/// A connection to the monitor. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct Monitor {
     from: BufReader<UnixStream>,
     to: UnixStream,
-    /// What happened before it was asked for.
+    /// The events that arrived before a test waited for them.
     events: Vec<Value>,
 }
 
@@ -39,7 +39,7 @@ impl Monitor {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("the monitor: {error}: {line}"))
     }
 
-    /// Gives a command, and returns what it answers.
+    /// Runs a command and returns its result.
     #[track_caller]
     pub fn command(&mut self, name: &str, arguments: &Value) -> Value {
         let command = json!({ "execute": name, "arguments": arguments });
@@ -54,7 +54,7 @@ impl Monitor {
         }
     }
 
-    /// Waits until this has happened to a device.
+    /// Waits for an event of a device.
     pub fn wait(&mut self, event: &str, device: &str) {
         let is_it = |said: &Value| said["event"] == event && said["data"]["device"] == device;
         while !self.events.iter().any(is_it) {
@@ -64,7 +64,7 @@ impl Monitor {
     }
 }
 
-/// A connection to a socket that QEMU makes when it starts.
+/// Connects to a socket that QEMU creates when it starts.
 pub(crate) fn connect(path: &Path) -> UnixStream {
     let found = eventually_some(timeout(), || UnixStream::connect(path).ok());
     let socket = found.unwrap_or_else(|error| panic!("{}: {error}", path.display()));

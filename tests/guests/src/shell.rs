@@ -1,15 +1,15 @@
-//! A shell in a machine of QEMU's, which is told what to do on a serial line.
+//! A shell in a machine of QEMU, which runs commands from a serial line.
 
 use std::time::Duration;
 
 use isthmus_testbed::{Deadline, Proc, ProcError};
 
-/// How long something may take that must happen, on a busy machine without hardware for it; it never judges speed.
+/// Returns the deadline for something that must happen. It only catches hangs, on a busy machine without hardware virtualization.
 pub fn timeout() -> Deadline {
     Deadline::secs(180)
 }
 
-/// QEMU, with the shell's line at its standard input and output. Methods panic where something fails: that fails the test.
+/// QEMU, with the shell's serial line at its standard input and output. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub(crate) struct Shell {
     name: String,
@@ -18,15 +18,15 @@ pub(crate) struct Shell {
     needs_keepalive: bool,
 }
 
-/// How long a machine that dozes is left alone.
+/// The interval at which an idle machine gets a line.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What came of an order.
+/// The result of a command.
 #[derive(Debug)]
 pub struct CommandOutput {
-    /// Its exit code.
+    /// The exit code.
     pub code: i32,
-    /// What it said.
+    /// The lines of output.
     pub lines: Vec<String>,
 }
 
@@ -35,14 +35,14 @@ impl Shell {
         Self { name, qemu, orders: 0, needs_keepalive: false }
     }
 
-    /// Of a machine that may stop when it has nothing to do, with the clocks of all its domains, until somebody says something to it. Xen does, in
-    /// QEMU 7.2: once no domain ran for 165 s, to Xen's own surprise ("Platform timer appears to have unexpectedly wrapped 4 times"), and all
-    /// went on at the next order. So it hears a word now and then, which is no order.
+    /// Sends a line now and then while a command runs, which the shell ignores. Xen in QEMU 7.2 may stop while it is idle, with the clocks of
+    /// all its domains, until input arrives. No domain ran for 165 s once ("Platform timer appears to have unexpectedly wrapped 4 times"), and
+    /// all continued at the next command.
     pub(crate) fn with_keepalive(self) -> Self {
         Self { needs_keepalive: true, ..self }
     }
 
-    /// The next line.
+    /// Returns the next line.
     fn line(&mut self, deadline: Deadline) -> Result<String, ProcError> {
         while self.needs_keepalive && deadline.remaining() > KEEPALIVE_INTERVAL {
             match self.qemu.line(Deadline::after(KEEPALIVE_INTERVAL)) {
@@ -53,14 +53,14 @@ impl Shell {
         self.qemu.line(deadline)
     }
 
-    /// Waits until it has started, and says how many seconds that took by its own clock.
+    /// Waits until the machine has booted. Returns its uptime in seconds, by its own clock.
     #[track_caller]
     pub(crate) fn ready(&mut self) -> String {
         let line = self.qemu.wait_prefix("@ready ", timeout()).unwrap_or_else(|error| panic!("{error}"));
         line.trim().to_owned()
     }
 
-    /// Gives an order. Only one at a time.
+    /// Starts a command. Only one runs at a time.
     #[track_caller]
     pub(crate) fn start_command(&mut self, order: &str) {
         self.orders += 1;
@@ -68,7 +68,7 @@ impl Shell {
         self.qemu.send_line(&order).unwrap_or_else(|error| panic!("{}: {order}: {error}", self.name));
     }
 
-    /// Waits until that is done.
+    /// Waits until the command has ended.
     #[track_caller]
     pub(crate) fn finish_command(&mut self) -> CommandOutput {
         let (deadline, mark) = (timeout(), format!("@done {} ", self.orders));
@@ -87,14 +87,14 @@ impl Shell {
         }
     }
 
-    /// Waits for a line of the present order that begins so, and returns the rest of it.
+    /// Waits for a line of the running command that begins with `prefix`, and returns the rest of it.
     #[track_caller]
     pub(crate) fn wait_for_line(&mut self, prefix: &str) -> String {
         let heard = self.qemu.wait_prefix(prefix, timeout());
         heard.unwrap_or_else(|error| panic!("{}: {error}", self.name)).trim_end().to_owned()
     }
 
-    /// The line goes on with another QEMU. What is returned is the one before.
+    /// Continues the serial line with another QEMU. Returns the previous one.
     pub(crate) fn move_to(&mut self, qemu: Proc) -> Proc {
         std::mem::replace(&mut self.qemu, qemu)
     }
@@ -104,7 +104,7 @@ impl Shell {
         self.qemu.kill().unwrap_or_else(|error| panic!("{}: {error}", self.name));
     }
 
-    /// Gives an order that has to end well, and returns what it says.
+    /// Runs a command, which must succeed, and returns its output.
     #[track_caller]
     pub(crate) fn run(&mut self, order: &str) -> Vec<String> {
         self.start_command(order);
@@ -113,7 +113,7 @@ impl Shell {
 }
 
 impl CommandOutput {
-    /// What was said, if it ended well.
+    /// Returns the output, if the command has succeeded.
     #[track_caller]
     pub fn expect_success(self, order: &str) -> Vec<String> {
         assert_eq!(self.code, 0, "{order}\n{}", self.lines.join("\n"));

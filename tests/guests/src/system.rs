@@ -1,4 +1,4 @@
-//! What a guest finds when it starts: our programs with the libraries they load, a busybox, and `guest/init`.
+//! The file system of a guest: our programs with their libraries, a busybox, and `guest/init`.
 //!
 //! ```text
 //!  /init  /bin/busybox  /bin/{isthmusd,isthmus,mx_…}  /lib/{libmyriexpress,libc,…}  /modules  /etc/isthmusd.toml
@@ -15,36 +15,36 @@ use isthmus_testbed::binary;
 use crate::cpio::Archive;
 use crate::guest_kit::GuestKit;
 
-/// The C programs that guests run.
+/// The example programs in C that guests run.
 const EXAMPLES: [&str; 3] = ["mx_measure", "mx_pingpong", "mx_stream"];
 
 const INIT: &[u8] = include_bytes!("../guest/init");
 
-/// What differs between guests.
+/// The content that differs between guests.
 #[derive(Debug)]
 pub(crate) struct Content<'a> {
     /// The daemon's configuration.
     pub(crate) config: &'a str,
-    /// What is in `/bin`, beside the busybox.
+    /// The programs in `/bin`, besides the busybox.
     pub(crate) programs: Vec<PathBuf>,
-    /// What is in `/modules` and not loaded by itself.
+    /// The modules in `/modules` that are not loaded at boot.
     pub(crate) modules: Vec<PathBuf>,
-    /// What only some guests have.
+    /// Additional content.
     pub(crate) extra: &'a Extra,
 }
 
-/// What some guests have beside what all have.
+/// Additional content of some guests.
 #[derive(Debug, Default)]
 pub struct Extra {
-    /// In `/bin`, with the libraries that they load in `/lib`.
+    /// Programs in `/bin`, with their libraries in `/lib`.
     pub programs: Vec<PathBuf>,
-    /// Libraries that are found by their path: where a guest has them, and where we have them. Those that they load are in `/lib`.
+    /// Libraries that are found by their path: the path in the guest, and the path here. The libraries that they load are in `/lib`.
     pub libraries: Vec<(String, PathBuf)>,
-    /// What is in other files.
+    /// The paths and contents of further files.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
-/// Writes the archive that the kernel unpacks. `folder` is for what is on the way.
+/// Writes the archive that the kernel unpacks. `folder` is for temporary files.
 pub(crate) fn write(kit: &GuestKit, content: &Content<'_>, folder: &Path, to: &Path) {
     let mut archive = Archive::default();
     for path in ["bin", "lib", "lib64", "modules", "etc"] {
@@ -85,20 +85,20 @@ pub(crate) fn write(kit: &GuestKit, content: &Content<'_>, folder: &Path, to: &P
     fs::write(to, archive.finish()).unwrap_or_else(|error| panic!("{}: {error}", to.display()));
 }
 
-/// The folders that files lie in, outer ones first.
+/// Returns the folders that contain files, outer ones first.
 fn above<'a>(files: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
     let folders = files.flat_map(|file| Path::new(file).ancestors().skip(1));
     folders.map(|folder| folder.display().to_string()).filter(|folder| !folder.is_empty()).collect()
 }
 
-/// Ours as the other suites use them; or those of `$ISTHMUS_BIN_DIR`.
+/// Returns our programs, as the other suites use them, or those of `$ISTHMUS_BIN_DIR`.
 pub(crate) fn programs() -> Vec<PathBuf> {
     let ours = ["isthmusd", "isthmus"];
     let ours = ours.map(|program| binary(program, program).unwrap_or_else(|error| panic!("{error}")));
     ours.into_iter().chain(EXAMPLES.map(example)).collect()
 }
 
-/// A program of `examples/mx`, from where the others are.
+/// Returns the path of a program of `examples/mx`, from the folder of the others.
 pub fn example(name: &str) -> PathBuf {
     match std::env::var_os("ISTHMUS_BIN_DIR") {
         Some(folder) => Path::new(&folder).join(name),
@@ -106,7 +106,7 @@ pub fn example(name: &str) -> PathBuf {
     }
 }
 
-/// What the loader would map for a program: where a guest has it, and where we have it.
+/// Returns the libraries that the loader maps for a program: the path in the guest, and the path here.
 pub(crate) fn loaded(program: &Path) -> BTreeMap<String, PathBuf> {
     let output = Command::new("ldd").arg(program).output().expect("ldd comes with the C library");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -123,7 +123,7 @@ pub(crate) fn loaded(program: &Path) -> BTreeMap<String, PathBuf> {
     found
 }
 
-/// A file without what only debuggers read: it would fill a guest's memory.
+/// Returns a file without its debug information, which would fill a guest's memory.
 pub(crate) fn stripped(path: &Path, folder: &Path) -> Vec<u8> {
     let copy = folder.join("stripped");
     let mut objcopy = Command::new("objcopy");

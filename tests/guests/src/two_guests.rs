@@ -1,4 +1,4 @@
-//! Two guests of one host, whose programs meet at the host's daemon; and, to compare with, a wire between the two with a daemon on either end.
+//! Two guests of one host, with the host daemon between their programs. For comparison, a wire connects the guests, with a daemon in each.
 //!
 //! ```text
 //!  ┌ guest0 ────────────────────────────┐      host       ┌ guest1 ────────────────────────────┐
@@ -7,7 +7,7 @@
 //!  └────────────────────────────────────┘                 └────────────────────────────────────┘
 //! ```
 //!
-//! Where the daemon is given the guests' monitors it plugs a window into both that only these two share ([`Monitors`]).
+//! If the daemon has the guests' monitors, it plugs a pair window into both ([`Monitors`]).
 
 use std::path::{Path, PathBuf};
 
@@ -24,48 +24,48 @@ use crate::system::{self, Content, Extra};
 
 const MTU: u32 = 9000;
 
-/// For the daemon in a guest that reaches the other one by the wire.
+/// The configuration of the daemon in a guest that reaches the other guest by the wire.
 const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
 
-/// Which monitors the host's daemon is given.
+/// The monitors that the host daemon is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Monitors {
     /// None.
-    Nobodys,
-    /// Those of both guests.
+    None,
+    /// The monitors of both guests.
     Both,
-    /// That of `guest0`, and for `guest1` a place where nobody answers.
-    OneAndAnEmptyPlace,
+    /// The monitor of `guest0`, and for `guest1` a path on which no monitor listens.
+    OneAndAnUnusedPath,
 }
 
-/// Guests and their host's daemon, gone with all their files when dropped. Methods panic where something fails: that fails the test.
+/// Two guests and the host daemon. Dropping it ends them and removes their files. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct TwoGuests {
     /// The guests, which are called `guest0` and `guest1`.
     pub guests: [Guest; 2],
-    /// The host's daemon.
+    /// The host daemon.
     pub daemon: DaemonProcess,
     machines: [Machine; 2],
     scratch: Scratch,
 }
 
 impl TwoGuests {
-    /// Boots both, and waits until their programs can attach; or says what is missing.
+    /// Boots both guests. Returns once their programs can attach. The error says what is missing.
     pub fn start(kit: &GuestKit) -> Result<Self, String> {
-        Self::start_with(kit, Monitors::Nobodys)
+        Self::start_with(kit, Monitors::None)
     }
 
-    /// The same.
+    /// Boots both guests, and gives the host daemon these monitors.
     pub fn start_with(kit: &GuestKit, monitors: Monitors) -> Result<Self, String> {
         Self::start_as(kit, (monitors, window::MIB), &Extra::default())
     }
 
-    /// The same with more in the guests, whose windows have so many MiB.
+    /// Boots both guests with additional content, with the monitors and the size of windows in MiB.
     pub fn start_as(kit: &GuestKit, windows: (Monitors, u32), extra: &Extra) -> Result<Self, String> {
         Self::start_of([(kit, Machine::Pc), (kit, Machine::Pc)], windows, extra)
     }
 
-    /// The same with guests that are made of different parts.
+    /// Boots both guests, each from its own parts.
     pub fn start_of(
         parts: [(&GuestKit, Machine); 2],
         (monitors, window_mib): (Monitors, u32),
@@ -98,17 +98,17 @@ impl TwoGuests {
         Ok(hosted)
     }
 
-    /// These guests, which others have switched on.
+    /// Wraps guests that something else has started.
     pub(crate) fn of(guests: [Guest; 2], daemon: DaemonProcess, machines: [Machine; 2], scratch: Scratch) -> Self {
         Self { guests, daemon, machines, scratch }
     }
 
-    /// The monitor of a guest that has moved so often.
+    /// Returns the monitor of a guest that has migrated `moves` times.
     pub fn monitor(&self, number: u32, moves: u32) -> Monitor {
         Monitor::connect(&self.scratch.join(monitor(number, moves)))
     }
 
-    /// Takes a guest's device away, in order.
+    /// Unplugs a guest's device, in order.
     pub fn unplug(&self, number: u32) {
         let (mut monitor, machine) = (self.monitor(number, 0), self.machines[number as usize]);
         monitor.command("device_del", &json!({ "id": machine.device() }));
@@ -116,7 +116,7 @@ impl TwoGuests {
         monitor.command("chardev-remove", &json!({ "id": machine.chardev() }));
     }
 
-    /// Gives a guest that has moved so often a device that this daemon serves.
+    /// Plugs a device of this daemon into a guest that has migrated `moves` times.
     pub fn plug(&self, (number, moves): (u32, u32), daemon: &DaemonProcess) {
         let (mut monitor, machine) = (self.monitor(number, moves), self.machines[number as usize]);
         let address = json!({ "type": "unix", "data": { "path": window::socket(daemon, number) } });
@@ -125,7 +125,7 @@ impl TwoGuests {
         monitor.command("device_add", &machine.plugged(window::VECTORS));
     }
 
-    /// Has a guest without a device go on in another QEMU, live. Its card's wire goes with it.
+    /// Migrates a guest without a device to another QEMU, live. The guest keeps the wire of its card.
     pub fn migrate(&mut self, kit: &GuestKit, number: u32) {
         let way = format!("unix:{}", self.scratch.join(format!("way{number}")).display());
         let mut monitor = self.monitor(number, 0);
@@ -139,7 +139,7 @@ impl TwoGuests {
         let files = files(kit, &self.scratch);
         let guest = &mut self.guests[number as usize];
         let before = guest.move_to(kit, &files, &devices);
-        // It listens once its own monitor does.
+        // The new QEMU accepts the migration once its own monitor accepts connections.
         drop(self.monitor(number, 1));
         monitor.command("migrate", &json!({ "uri": way }));
         let status = eventually_some(timeout(), || {
@@ -150,47 +150,47 @@ impl TwoGuests {
         drop(before);
     }
 
-    /// A daemon as another host has one: it knows the same guests.
+    /// Starts another daemon with the same guests, as on another host.
     pub fn another_daemon(scratch: &Scratch) -> DaemonProcess {
-        daemon(scratch, Monitors::Nobodys, window::MIB)
+        daemon(scratch, Monitors::None, window::MIB)
     }
 
-    /// What `isthmus guest list` says of one of them.
+    /// Returns the row of a guest in `isthmus guest list`.
     pub fn row(&self, number: u32) -> Value {
         let listed: Value = serde_json::from_str(&self.isthmus(&["guest", "list", "--json"])).expect("JSON");
         listed["guests"][number as usize].clone()
     }
 
-    /// The same once that is so.
+    /// Waits until a condition on the row is true, and returns the row.
     pub fn row_until(&self, number: u32, so: impl Fn(&Value) -> bool) -> Value {
         let found = eventually_some(timeout(), || Some(self.row(number)).filter(&so));
         found.unwrap_or_else(|late| panic!("guest{number}: {late}: {}", self.row(number)))
     }
 
-    /// A program of this host that talks to the same daemon.
+    /// Prepares a program of the host, which attaches to the host daemon.
     pub fn program(&self, path: impl Into<PathBuf>) -> Launch {
         self.daemon.launch_on_host(path)
     }
 
-    /// What `isthmus` says on this host.
+    /// Returns the output of `isthmus` on the host.
     pub fn isthmus(&self, arguments: &[&str]) -> String {
         isthmus(&self.daemon, arguments)
     }
 
-    /// What it says once that is so.
+    /// Waits until a condition on the output of `isthmus` is true, and returns the output.
     pub fn isthmus_until(&self, arguments: &[&str], so: impl Fn(&str) -> bool) -> String {
         let found = eventually_some(timeout(), || Some(self.isthmus(arguments)).filter(|said| so(said)));
         found.unwrap_or_else(|late| panic!("isthmus {arguments:?}: {late}\n{}", self.isthmus(arguments)))
     }
 
-    /// Begins to send from `guest1` to `guest0` without end, and waits until it is under way. Who sends hears that its receiver is gone.
+    /// Starts an endless transfer from `guest1` to `guest0`, and waits until messages arrive. The sender gets an error when its receiver ends.
     pub fn transfer(&mut self) {
         let endpoint = self.guests[0].serve("mx_stream -w");
         self.guests[1].start_command(&format!("mx_stream -w -r {endpoint} -s 1048576 -N 1000000"));
         self.until_received(4 << 20);
     }
 
-    /// The same until messages go by a channel; they go on.
+    /// Starts an endless transfer from `guest1` to `guest0`, and waits until its messages use a channel.
     pub fn transfer_by_channel(&mut self) {
         let endpoint = self.guests[0].serve("mx_stream -w");
         self.guests[1].start_command(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
@@ -203,7 +203,7 @@ impl TwoGuests {
         });
     }
 
-    /// `guest1`, which sends, hears that this came to nothing, and is not killed.
+    /// Waits until the sender on `guest1` has ended with an error of MX, and not by a signal.
     #[track_caller]
     pub fn expect_error(&mut self) {
         let done = self.guests[1].finish_command();
@@ -211,7 +211,7 @@ impl TwoGuests {
         assert!(done.code != 0 && done.lines.iter().any(|line| line.starts_with("mx_")), "{done:?}");
     }
 
-    /// Waits until domains of `guest0` have received so many bytes by the daemon path.
+    /// Waits until domains of `guest0` have received more than `bytes` bytes by the daemon path.
     pub fn until_received(&self, bytes: u64) {
         self.isthmus_until(&["domain", "list", "--json"], |listed| {
             let listed: Value = serde_json::from_str(listed).unwrap_or_else(|error| panic!("{listed}: {error}"));
@@ -229,18 +229,18 @@ pub(crate) fn isthmus(daemon: &DaemonProcess, arguments: &[&str]) -> String {
     finished.expect_success().join("\n")
 }
 
-/// What `isthmus guest xml` prints for a guest's QEMU: its window, a place for one that it shares with the other guest, and the daemon's monitor.
+/// Returns the options that `isthmus guest xml` prints for a guest's QEMU: the window, a root port for a pair window, and the daemon's monitor.
 fn printed(daemon: &DaemonProcess, number: u32) -> Vec<String> {
     let printed = isthmus(daemon, &["guest", "xml", &format!("guest{number}"), "--qemu", "--ports", "1"]);
     printed.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The archive of what guests with this kernel find when they start.
+/// Returns the path of the file system archive for guests with this kernel.
 pub(crate) fn files(kit: &GuestKit, scratch: &Scratch) -> PathBuf {
     scratch.join(format!("files-{}.cpio", kit.release()))
 }
 
-/// Makes that archive, unless it is there.
+/// Writes that archive, unless it exists.
 pub(crate) fn pack(kit: &GuestKit, scratch: &Scratch, extra: &Extra) -> Result<(), String> {
     let (folder, files) = (scratch.path(), files(kit, scratch));
     if !files.exists() {
@@ -251,12 +251,12 @@ pub(crate) fn pack(kit: &GuestKit, scratch: &Scratch, extra: &Extra) -> Result<(
     Ok(())
 }
 
-/// The name of the monitor's socket.
+/// Returns the name of the monitor's socket.
 fn monitor(number: u32, moves: u32) -> String {
     format!("monitor{number}.{moves}")
 }
 
-/// What a guest has besides its window.
+/// Returns the options of QEMU for a guest's devices besides its window.
 fn devices(folder: &Path, number: u32, moves: u32) -> Vec<String> {
     let monitor = folder.join(monitor(number, moves));
     let monitor = ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", monitor.display())];
@@ -265,13 +265,13 @@ fn devices(folder: &Path, number: u32, moves: u32) -> Vec<String> {
 
 /// Whether the daemon's monitor of a guest is there.
 fn given(monitors: Monitors, number: u32) -> bool {
-    monitors == Monitors::Both || monitors == Monitors::OneAndAnEmptyPlace && number == 0
+    monitors == Monitors::Both || monitors == Monitors::OneAndAnUnusedPath && number == 0
 }
 
 /// The host's daemon.
 fn daemon(scratch: &Scratch, monitors: Monitors, window_mib: u32) -> DaemonProcess {
     let guest = |number| match monitors {
-        Monitors::Nobodys => window::sized(number, window_mib),
+        Monitors::None => window::sized(number, window_mib),
         _ => window::sized(number, window_mib) + &window::monitored(scratch.path(), number),
     };
     let config =
@@ -283,7 +283,7 @@ fn daemon(scratch: &Scratch, monitors: Monitors, window_mib: u32) -> DaemonProce
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A guest's window: what the host's daemon, and what QEMU is told of it.
+/// A guest's window: the configuration of the host daemon, and the options of QEMU.
 pub(crate) mod window {
     use std::path::{Path, PathBuf};
 
@@ -291,41 +291,41 @@ pub(crate) mod window {
 
     pub(crate) const VECTORS: u32 = 8;
 
-    /// A window's size where it does not matter.
+    /// The default size of a window in MiB.
     pub(crate) const MIB: u32 = 32;
 
-    /// Where a guest's device is served.
+    /// Returns the socket on which the daemon serves a guest's device.
     pub(crate) fn socket(daemon: &DaemonProcess, number: u32) -> PathBuf {
         daemon.run_dir().join(format!("guest-guest{number}.sock"))
     }
 
-    /// For the daemon, whose user owns all guests.
+    /// Returns the daemon's configuration of a guest, with the daemon's user as its owner.
     pub(crate) fn config(number: u32) -> String {
         sized(number, MIB)
     }
 
-    /// The same for a window of so many MiB.
+    /// Returns the daemon's configuration of a guest with a window of `mib` MiB.
     pub(crate) fn sized(number: u32, mib: u32) -> String {
         let user = rustix::process::geteuid().as_raw();
         format!("[[kvm.guest]]\nname = \"guest{number}\"\nuser = {user}\nvectors = {VECTORS}\nwindow_mib = {mib}\n")
     }
 
-    /// Where the monitor is that the daemon is given: nobody else uses it.
+    /// Returns the path of the monitor that only the daemon uses.
     fn place_of_monitor(folder: &Path, number: u32) -> String {
         folder.join(format!("daemons{number}")).display().to_string()
     }
 
-    /// For the daemon, behind the rest of the guest.
+    /// Returns the line with the monitor, which follows the rest of the guest's configuration.
     pub(crate) fn monitored(folder: &Path, number: u32) -> String {
         format!("monitor = \"{}\"\n", place_of_monitor(folder, number))
     }
 
-    /// For QEMU: that monitor.
+    /// Returns the options of QEMU for that monitor.
     pub(crate) fn monitor(folder: &Path, number: u32) -> [String; 2] {
         ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", place_of_monitor(folder, number))]
     }
 
-    /// For QEMU.
+    /// Returns the options of QEMU for the window.
     pub(crate) fn device(daemon: &DaemonProcess, number: u32) -> [String; 4] {
         let socket = format!("socket,id=window,path={}", socket(daemon, number).display());
         let device = format!("ivshmem-doorbell,id=device,chardev=window,vectors={VECTORS}");

@@ -1,4 +1,4 @@
-//! A guest with a window: what its device is served by is the test's.
+//! A guest with a window, the device of which the test serves.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
@@ -14,10 +14,10 @@ use crate::guest_kit::GuestKit;
 use crate::qmp::{self, Monitor};
 use crate::system::{self, Content, Extra};
 
-/// The guest's half of the tests.
+/// The guest's side of the tests.
 const PROGRAM: &str = "guest_half";
 
-/// A guest with a device, gone with all its files when dropped. Methods panic where something fails: that fails the test.
+/// A guest with a device. Dropping it ends QEMU and removes all files. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct WindowGuest {
     /// The guest.
@@ -25,14 +25,14 @@ pub struct WindowGuest {
     scratch: Scratch,
 }
 
-/// What a guest with a window is made of.
+/// The files of a guest with a window.
 #[derive(Debug)]
 pub struct GuestParts {
     scratch: Scratch,
 }
 
 impl GuestParts {
-    /// Builds the driver and the guest's program; or says what is missing.
+    /// Builds the driver and the guest's program. The error says what is missing.
     pub fn build(kit: &GuestKit) -> Result<Self, String> {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let modules = vec![kit.driver(scratch.path())?];
@@ -41,12 +41,12 @@ impl GuestParts {
         Ok(Self { scratch })
     }
 
-    /// A socket for the device's server.
+    /// Returns the path of a socket for the device's server.
     pub fn socket(&self) -> PathBuf {
         self.scratch.join("window")
     }
 
-    /// Switches the guest on, with this device: QEMU waits for its server.
+    /// Boots the guest with this device. QEMU waits for the device's server.
     pub fn boot(self, kit: &GuestKit, device: &[&str]) -> WindowGuest {
         let scratch = self.scratch;
         let at = |name: &str| format!("{},server=on,wait=off", scratch.join(name).display());
@@ -60,32 +60,32 @@ impl GuestParts {
 }
 
 impl WindowGuest {
-    /// Waits until the guest is up, and loads the driver.
+    /// Waits until the guest has booted, and loads the driver.
     pub fn ready(&mut self) {
         let uptime_s = self.guest.ready();
         println!("# guest0 is up after {uptime_s} s of its time");
         self.guest.run("insmod /modules/isthmus.ko");
     }
 
-    /// QEMU's monitor.
+    /// Connects to QEMU's monitor.
     pub fn monitor(&self) -> Monitor {
         Monitor::connect(&self.scratch.join("monitor"))
     }
 
-    /// The way to the guest's half once that is told to `start_command`: it says so itself.
+    /// Starts the guest's side by this command, and returns the line to it once it has announced itself.
     pub fn line(&mut self, order: &str) -> LineTransport<BufReader<UnixStream>, UnixStream> {
         let to = qmp::connect(&self.scratch.join("line"));
         self.guest.start_command(order);
         let mut from = BufReader::new(to.try_clone().expect("a descriptor"));
-        from.read_line(&mut String::new()).expect("the guest's half is there");
+        from.read_line(&mut String::new()).expect("the guest's side announces itself");
         LineTransport::new(from, to)
     }
 }
 
-/// The program, built by the cargo that runs this.
+/// Builds the guest's program with the cargo that runs this test, and returns its path.
 fn program() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Beside the test itself, and built as that is: TARGET/PROFILE/deps/TEST.
+    // In the profile of this test, which is TARGET/PROFILE/deps/TEST.
     let test = std::env::current_exe().expect("a running program has a file");
     let profile = test.parent().and_then(Path::parent).expect("tests are built in a target directory");
     let mut build = Command::new(cargo);

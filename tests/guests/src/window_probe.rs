@@ -1,4 +1,4 @@
-//! A guest whose device is served by us: what a doorbell and a word in a window take by themselves.
+//! Measures a doorbell and a word in a window, without anything on top of them, in a guest with a device that this process serves.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::guest_kit::GuestKit;
 use crate::shell::timeout;
 use crate::window_guest::{GuestParts, WindowGuest};
 
-/// Firmware puts a window of this size above 4 GiB, where a processor may cache it.
+/// The size of a window that firmware maps above 4 GiB, where a processor may cache it.
 const SIZE: RegionSize = RegionSize(4 << 30);
 
 const VECTORS: u16 = 4;
 
-/// A guest with nothing but a window. Methods panic where something fails: that fails the test.
+/// A guest with a window and no card. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct WindowProbe {
     windowed: WindowGuest,
@@ -28,7 +28,7 @@ pub struct WindowProbe {
 }
 
 impl WindowProbe {
-    /// Boots it; or says what is missing.
+    /// Boots the guest. The error says what is missing.
     pub fn start(kit: &GuestKit) -> Result<Self, String> {
         let parts = GuestParts::build(kit)?;
         let path = parts.socket();
@@ -48,20 +48,20 @@ impl WindowProbe {
         Ok(Self { windowed, host_side, _server: server })
     }
 
-    /// The guest's doorbell and the host's, both sides sleeping: one there and one back, the median of so many.
+    /// Measures a doorbell to the guest and one back, with both sides sleeping. Returns the median of `rounds`.
     pub fn doorbells(&mut self, rounds: u32) -> Duration {
         self.windowed.bounce(&self.host_side, rounds, 0).0
     }
 
-    /// A word in the window, both sides polling: the same.
+    /// Measures a word in the window to the guest and back, with both sides polling. Returns the median of `rounds`.
     pub fn words(&mut self, rounds: u32) -> Duration {
         self.windowed.bounce(&self.host_side, 0, rounds).1
     }
 }
 
 impl WindowGuest {
-    /// What a doorbell and what a word in the window take, there and back: medians of so many, which what is made of them is compared
-    /// with. `host_side` is the host's side of the guest's device.
+    /// Measures a doorbell and a word in the window, to the guest and back. Returns the medians of `bells` and `words` rounds. `host_side` is
+    /// the host's side of the guest's device.
     pub fn bounce(&mut self, host_side: &ServerGuest, bells: u32, words: u32) -> (Duration, Duration) {
         let ours = |descriptor: Option<Result<_, _>>| descriptor.expect("a vector").expect("a descriptor");
         let (listener, ringer) = (ours(host_side.listener(1)), ours(host_side.doorbell_sender(1)));
@@ -73,7 +73,7 @@ impl WindowGuest {
         self.guest.wait_for_line("bouncing");
         let bell = |_| {
             ringer.ring();
-            assert!(listener.wait(Duration::from_secs(60)), "nobody rings back");
+            assert!(listener.wait(Duration::from_secs(60)), "the guest does not ring back");
         };
         let word = |at| {
             window.store(0, 2 * at + 1, Release);
@@ -87,7 +87,7 @@ impl WindowGuest {
     }
 }
 
-/// Of so many times that this takes; nothing of none.
+/// Returns the median time of `rounds` calls, or zero for no calls.
 fn median(rounds: u32, mut round: impl FnMut(u32)) -> Duration {
     let time = |at| {
         let begun = Instant::now();

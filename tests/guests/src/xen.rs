@@ -1,4 +1,4 @@
-//! A machine of QEMU's with Xen on it: domain 0, told what to do on a serial line, starts guests and tells them by their consoles.
+//! A machine of QEMU with Xen. Domain 0 runs commands from a serial line. It starts guests, and runs commands in them by their consoles.
 //!
 //! ```text
 //!  ┌ QEMU ─────────────────────────────────────────────────────────┐
@@ -31,11 +31,11 @@ use crate::system::{loaded, name, programs, read, stripped};
 /// Modules that each domain needs, in the order in which it loads them.
 const MODULES: [&str; 5] = ["xen-privcmd", "xenfs", "xen-evtchn", "xen-gntdev", "xen-gntalloc"];
 
-/// Modules for cards, which are loaded when they are asked for: domain 0's, in order, and a guest's.
+/// Modules for cards, which are loaded on request: those of domain 0, in order, and those of a guest.
 const BRIDGE: [&str; 4] = ["llc", "stp", "bridge", "xen-netback"];
 const CARD: [&str; 1] = ["xen-netfront"];
 
-/// Programs of Xen's that domain 0 needs, wherever their packages have them.
+/// Xen's programs that domain 0 needs, from any folder of their packages.
 const TOOLS: [&str; 11] = [
     "xl",
     "libxl-save-helper",
@@ -50,17 +50,17 @@ const TOOLS: [&str; 11] = [
     "xenstore-exists",
 ];
 
-/// A processor of before AVX, whose registers some versions of QEMU mix up between processes of Xen's domains: a program of a guest
-/// crashes now and then. Nor does it have SMAP, on which a domain 0 dies in QEMU before 9.1. It has SVM, for guests of the kind PVH, and not
-/// RDTSCP, about which QEMU tells Xen something else when such a guest uses it.
+/// The processor. It has no AVX, because some versions of QEMU confuse AVX registers between processes of Xen's domains, and programs of
+/// guests then crash. It has no SMAP, which crashes domain 0 in QEMU before 9.1. It has SVM, for PVH guests, and no RDTSCP, which QEMU reports
+/// inconsistently to Xen when such a guest uses it.
 const CPU: &str = "phenom,-rdtscp";
 
-/// What Xen and domain 0's kernel are told: nothing that takes time where time is emulated. Messages go to the first serial line. What Xen
-/// says of grants is a line for each page.
+/// The command lines of Xen and of domain 0's kernel. They disable what is slow on an emulated processor. Messages go to the first serial
+/// line. Xen's report of grants has a line for each page.
 const XEN: &str = "console=com1 com1=115200,8n1 conring_size=1m loglvl=warning guest_loglvl=warning dom0_mem=512M,max:512M spec-ctrl=no";
 const DOM0: &str = "console=hvc0 quiet mitigations=off nowatchdog random.trust_cpu=on";
 
-/// The parts of a machine with Xen, as they are on this one.
+/// The parts of a machine with Xen, as found on this machine.
 #[derive(Debug)]
 pub struct XenKit {
     qemu: PathBuf,
@@ -68,23 +68,23 @@ pub struct XenKit {
     kernel: PathBuf,
     busybox: PathBuf,
     modules: Vec<PathBuf>,
-    /// Modules for cards: domain 0's, and a guest's.
+    /// The modules for cards of domain 0, and those of a guest.
     cards: [Vec<PathBuf>; 2],
     tools: Vec<PathBuf>,
-    /// Where libraries of the tools are.
+    /// The folders of the tools' libraries.
     libraries: [PathBuf; 2],
-    /// Further programs that guests have.
+    /// Further programs of guests.
     programs: Vec<PathBuf>,
-    /// Processors of the machine.
+    /// The number of processors of the machine.
     processors: u32,
-    /// It takes its turns with whatever else is done here, and is not behind that.
+    /// Whether the machine runs at normal priority.
     eager: bool,
-    /// Which versions these are.
+    /// The versions of Xen and of the kernel.
     pub versions: String,
 }
 
 impl XenKit {
-    /// The parts, or which of them is missing.
+    /// Finds the parts. The error names the missing one.
     pub fn find() -> Result<Self, String> {
         let folder = build::root().join("target/guests");
         let needed = |path: PathBuf| if path.is_file() { Ok(path) } else { Err(missing(&path)) };
@@ -109,17 +109,17 @@ impl XenKit {
         Ok(Self { qemu, xen, kernel, busybox, modules, cards, tools, libraries, programs, processors, eager, versions })
     }
 
-    /// The same with further programs in guests.
+    /// Adds further programs to guests.
     pub fn with(self, programs: Vec<PathBuf>) -> Self {
         Self { programs, ..self }
     }
 
-    /// The same with more processors, for a machine that takes its turns with everybody: where it is measured.
+    /// Sets the number of processors and runs the machine at normal priority, for measurements.
     pub fn eager(self, processors: u32) -> Self {
         Self { processors, eager: true, ..self }
     }
 
-    /// What its domains are, in a few words.
+    /// Describes the domains in a few words.
     pub fn describe(&self) -> String {
         let processors = self.processors;
         format!(
@@ -129,7 +129,7 @@ impl XenKit {
         )
     }
 
-    /// Writes what a guest finds when it starts, and what domain 0 does. `folder` is for what is on the way.
+    /// Writes the file system of domain 0, which contains that of guests. `folder` is for temporary files.
     fn write(&self, folder: &Path) -> PathBuf {
         let ours = programs();
         let (statics, ours) = match self.eager {
@@ -189,7 +189,7 @@ impl XenKit {
         path
     }
 
-    /// The libraries that the tools load, and those load, from Debian's packages.
+    /// Returns the libraries that the tools load, directly or not, from Debian's packages.
     fn loaded(&self) -> BTreeMap<String, PathBuf> {
         let find = |library: &str| {
             let found = self.libraries.iter().map(|folder| folder.join(library)).find(|path| path.is_file());
@@ -197,7 +197,7 @@ impl XenKit {
         };
         let mut found = BTreeMap::new();
         let mut open = self.tools.clone();
-        let mut wanted = vec!["libgcc_s.so.1".to_owned()]; // The C library loads it by itself when a thread of xl's is cancelled.
+        let mut wanted = vec!["libgcc_s.so.1".to_owned()]; // The C library loads it when a thread of xl is cancelled.
         while let Some(file) = open.pop() {
             wanted.append(&mut needed_by(&file));
             for library in wanted.drain(..) {
@@ -212,7 +212,7 @@ impl XenKit {
     }
 }
 
-/// Programs, in `bin` of the archive, and the libraries of this machine that they need in `lib` and where they are loaded from, below `root`.
+/// Adds programs to `bin` of the archive, and the libraries of this machine that they load, below `root`.
 fn add_programs<'a>(
     archive: &mut Archive,
     folder: &Path,
@@ -229,7 +229,7 @@ fn add_programs<'a>(
     }
 }
 
-/// The same for domain 0, whose own libraries are those of Debian's Xen, which may be others.
+/// Adds our programs to domain 0 with their own libraries, because those of Debian's Xen may be of other versions.
 fn add_wrapped(archive: &mut Archive, folder: &Path) {
     for path in ["isthmus", "isthmus/bin", "isthmus/lib", "isthmus/lib64"] {
         archive.folder(path);
@@ -244,7 +244,7 @@ fn add_wrapped(archive: &mut Archive, folder: &Path) {
     }
 }
 
-/// The one folder of a pattern whose last part may end in `*`, or that is in this folder.
+/// Returns the one folder that matches a pattern ending in `*`, or the one folder in this folder.
 fn only_folder(pattern: &Path) -> Result<PathBuf, String> {
     let (folder, start) = match pattern.to_str().and_then(|text| text.strip_suffix('*')) {
         Some(text) => (pattern.parent().expect("it has one"), text.rsplit('/').next().unwrap_or("")),
@@ -256,7 +256,7 @@ fn only_folder(pattern: &Path) -> Result<PathBuf, String> {
     found.next().ok_or_else(|| missing(pattern))
 }
 
-/// The libraries that a file names.
+/// Returns the libraries that a file names.
 fn needed_by(file: &Path) -> Vec<String> {
     let output = Command::new("readelf").arg("-d").arg(file).output().expect("binutils are there");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -264,7 +264,7 @@ fn needed_by(file: &Path) -> Vec<String> {
     named.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())).collect()
 }
 
-/// The folder of these packages' programs, linked statically: what is in it needs nothing of a guest.
+/// Builds the programs of these packages, linked statically, so that they need no library of a guest. Returns their folder.
 fn linked_statically(packages: &[&str]) -> PathBuf {
     let folder = build::root().join("target/guests/static");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -275,7 +275,7 @@ fn linked_statically(packages: &[&str]) -> PathBuf {
     folder.join("x86_64-unknown-linux-gnu/debug")
 }
 
-/// A machine with Xen, gone with all its files when dropped. Methods panic where something fails: that fails the test.
+/// A machine with Xen. Dropping it ends QEMU and removes all files. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct XenMachine {
     shell: Shell,
@@ -284,7 +284,7 @@ pub struct XenMachine {
 }
 
 impl XenMachine {
-    /// Switches it on, and waits until domain 0 obeys.
+    /// Boots the machine, and waits until domain 0 accepts commands.
     pub fn boot(kit: &XenKit) -> Self {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let (files, console) = (kit.write(scratch.path()), scratch.path().join("console"));
@@ -304,20 +304,20 @@ impl XenMachine {
         machine
     }
 
-    /// Has domain 0 do something, and says what came of it.
+    /// Runs a command in domain 0 and returns its result.
     #[track_caller]
     pub fn done(&mut self, order: &str) -> CommandOutput {
         self.shell.start_command(order);
         self.shell.finish_command()
     }
 
-    /// Has domain 0 do something that has to end well, and returns what it says.
+    /// Runs a command in domain 0, which must succeed, and returns its output.
     #[track_caller]
     pub fn run(&mut self, order: &str) -> Vec<String> {
         self.shell.run(order)
     }
 
-    /// The same of something that says one line.
+    /// Runs a command in domain 0, which must succeed, and returns its one line of output.
     #[track_caller]
     pub fn run_for_line(&mut self, order: &str) -> String {
         let lines = self.run(order);
@@ -325,43 +325,43 @@ impl XenMachine {
         lines.into_iter().next().unwrap_or_default()
     }
 
-    /// Starts a guest, of the kind `pv` or `pvh`, waits until it obeys, and says its number.
+    /// Starts a `pv` or `pvh` guest, waits until it accepts commands, and returns its domain number.
     #[track_caller]
     pub fn create(&mut self, name: &str, kind: &str) -> u16 {
         self.create_with(name, kind, "")
     }
 
-    /// The same with one more line in its configuration.
+    /// Starts a guest with one more line in its configuration.
     #[track_caller]
     pub fn create_with(&mut self, name: &str, kind: &str, line: &str) -> u16 {
         let number = self.run_for_line(&format!("create {name} {kind} '{line}'"));
         number.parse().unwrap_or_else(|_| panic!("{number}"))
     }
 
-    /// Writes what a backend's daemon is told, in domain 0, which is called `dom0`, or in a guest: this, and guests of these names.
+    /// Writes the configuration of a backend daemon, in domain 0 (`dom0`) or in a guest: `head`, and guests with these names.
     #[track_caller]
     pub fn configure(&mut self, backend: &str, head: &str, guests: &[&str]) {
         let guests: Vec<_> = guests.iter().map(|name| (*name, "")).collect();
         self.configure_each(backend, head, &guests);
     }
 
-    /// The same with settings of each.
+    /// Writes the configuration of a backend daemon, with settings for each guest.
     #[track_caller]
     pub fn configure_each(&mut self, backend: &str, head: &str, guests: &[(&str, &str)]) {
         let guest = |(name, own): &(&str, &str)| format!("[[xen.guest]]\\nname = \\\"{name}\\\"\\nuser = 0\\n{own}\\n");
         let guests: String = guests.iter().map(guest).collect();
-        // Emulated domains stand still for a second now and then.
+        // Emulated domains sometimes stop for a second.
         let limits = "[limits]\\nhandshake_timeout_ms = 60000";
         self.run_in_guest(backend, &format!("printf \"{limits}\\n{head}\\n{guests}\" >/tmp/isthmusd.toml"));
     }
 
-    /// Lets a guest grant as many pages as windows have.
+    /// Raises the limit of pages that a guest may grant, to the size of windows.
     #[track_caller]
     pub fn may_grant(&mut self, name: &str) {
         self.run_in_guest(name, "echo 30000 >/sys/module/xen_gntalloc/parameters/limit");
     }
 
-    /// Has a guest do something, or domain 0, which is called `dom0`, and says what it says.
+    /// Runs a command in a guest or in domain 0 (`dom0`), which must succeed, and returns its output.
     #[track_caller]
     pub fn run_in_guest(&mut self, name: &str, order: &str) -> Vec<String> {
         match name {
@@ -370,33 +370,33 @@ impl XenMachine {
         }
     }
 
-    /// Has a guest begin something; it is waited for by [`Self::finish_command`], and nothing else is done meanwhile.
+    /// Starts a command in a guest. No other command runs until [`Self::finish_command`].
     #[track_caller]
     pub fn start_command(&mut self, name: &str, order: &str) {
         self.shell.start_command(&run_in_guest(name, order));
     }
 
-    /// What came of it.
+    /// Waits until the command has ended, and returns its result.
     #[track_caller]
     pub fn finish_command(&mut self) -> CommandOutput {
         self.shell.finish_command()
     }
 
-    /// How many pages of each domain are mapped by others, as Xen counts them: those of consoles and stores are always there.
+    /// Returns the number of pages of each domain that other domains map, as Xen counts them. Pages of consoles and stores are always mapped.
     pub fn grants(&mut self) -> BTreeMap<u16, usize> {
         let mut counted = BTreeMap::new();
-        for ((whose, _), pages) in self.grants_to() {
-            *counted.entry(whose).or_insert(0) += pages;
+        for ((owner, _), pages) in self.grants_to() {
+            *counted.entry(owner).or_insert(0) += pages;
         }
         counted
     }
 
-    /// The same by whose they are and who maps them. Who has none is there as well, as if it had mapped its own.
+    /// Returns the number of mapped pages by their owner and the domain that maps them. A domain without any is listed as mapping its own.
     pub fn grants_to(&mut self) -> BTreeMap<(u16, u16), usize> {
         let counted = self.run("grants").into_iter().map(|line| {
             let numbers: Result<Vec<u16>, _> = line.split_whitespace().map(str::parse).collect();
             match numbers.as_deref() {
-                Ok(&[whose, by, pages]) => ((whose, by), pages.into()),
+                Ok(&[owner, mapper, pages]) => ((owner, mapper), pages.into()),
                 _ => panic!("{line}"),
             }
         });
@@ -405,13 +405,13 @@ impl XenMachine {
         counted
     }
 
-    /// What Xen and domain 0's kernel said.
+    /// Returns the messages of Xen and of domain 0's kernel.
     pub fn console(&self) -> String {
         fs::read(&self.console).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 }
 
-/// What domain 0 is told so that a guest is told this.
+/// Returns the command for domain 0 that runs a command in a guest.
 fn run_in_guest(name: &str, order: &str) -> String {
     format!("on {name} '{}'", order.replace('\'', r"'\''"))
 }
@@ -419,7 +419,7 @@ fn run_in_guest(name: &str, order: &str) -> String {
 impl Drop for XenMachine {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("# the console's last words:");
+            println!("# the last lines of the console:");
             let console = self.console();
             let lines: Vec<&str> = console.lines().collect();
             lines[lines.len().saturating_sub(20)..].iter().for_each(|line| println!("# {line}"));

@@ -1,4 +1,4 @@
-//! Programs of MX in domains of a [`XenMachine`], which meet at a backend's daemon, and what that says of its guests.
+//! MX programs in domains of a [`XenMachine`], the backend daemon between them, and its reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
@@ -9,25 +9,25 @@ use serde_json::Value;
 use crate::shell::{CommandOutput, timeout};
 use crate::xen::XenMachine;
 
-/// A machine with a backend. Methods panic where something fails: that fails the test.
+/// A machine with a backend. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct XenTestbed {
     /// The machine.
     pub xen: XenMachine,
-    /// Where the backend's daemon is: `dom0`, or a guest.
+    /// The domain of the backend daemon: `dom0`, or a guest.
     pub backend: &'static str,
-    /// Whether programs of two domains may talk past the backend. One that has mapped what another one grants is not restored.
+    /// Whether programs of two domains may use the direct path. A guest that has mapped grants of another guest cannot be restored.
     pub channels: bool,
 }
 
 impl XenTestbed {
-    /// Starts a guest's daemon.
+    /// Starts a guest daemon.
     pub fn frontend(&mut self, name: &str) {
         self.xen.may_grant(name);
         self.xen.run_in_guest(name, "frontend");
     }
 
-    /// Says how a check went; if it fails, also what daemons have said.
+    /// Runs a check and prints its result. If it fails, prints the logs of the daemons, too.
     pub fn check(&mut self, what: &str, check: impl FnOnce(&mut Self)) {
         println!("# {what} …");
         let begun = Instant::now();
@@ -44,7 +44,7 @@ impl XenTestbed {
         println!("PASS {what}, after {:.0} s", begun.elapsed().as_secs_f64());
     }
 
-    /// Runs a check that only the long form of a test has.
+    /// Runs a check in the long form of a test only.
     pub fn check_long(&mut self, what: &str, check: impl FnOnce(&mut Self)) {
         if short_or_long(false, true) {
             self.check(what, check);
@@ -53,20 +53,20 @@ impl XenTestbed {
         }
     }
 
-    /// What the backend lists.
+    /// Returns a list of the backend daemon.
     pub fn list(&mut self, what: &str) -> Value {
         let said = self.xen.run_in_guest(self.backend, &format!("isthmus {what} list --json")).join("\n");
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{said}: {error}"))
     }
 
-    /// What the backend says of a guest.
+    /// Returns the row of a guest in the list of the backend daemon.
     pub fn guest(&mut self, name: &str) -> Value {
         let listed = self.list("guest");
         let mut guests = listed["guests"].as_array().into_iter().flatten();
         guests.find(|guest| guest["name"] == name).unwrap_or_else(|| panic!("{name} is not in {listed}")).clone()
     }
 
-    /// Waits until the backend says that a guest is so.
+    /// Waits until the backend daemon lists a guest in this state.
     pub fn expect_state(&mut self, name: &str, state: &str) {
         let mut seen = Value::Null;
         let is = eventually(timeout(), || {
@@ -76,20 +76,20 @@ impl XenTestbed {
         assert!(is.is_ok(), "{name} is not {state}: {seen}");
     }
 
-    /// Bytes that the backend has passed on, as far as the domains are there that they were for.
+    /// Returns the number of bytes that the backend has forwarded to domains that still exist.
     pub fn forwarded_bytes(&mut self) -> u64 {
         let listed = self.list("domain");
         let of = |domain: &Value| domain["daemon_path_received_bytes"].as_u64().unwrap_or(0);
         listed["domains"].as_array().into_iter().flatten().map(of).sum()
     }
 
-    /// Waits until it has passed on so many more.
+    /// Waits until the backend has forwarded more than `bytes` further bytes.
     pub fn expect_forwarded(&mut self, bytes: u64) {
         let until = self.forwarded_bytes() + bytes;
-        eventually(timeout(), || self.forwarded_bytes() > until).expect("nothing is passed on");
+        eventually(timeout(), || self.forwarded_bytes() > until).expect("nothing is forwarded");
     }
 
-    /// The paths of all pairs that there are.
+    /// Returns the paths of all pairs of domains.
     pub fn paths(&mut self) -> Vec<String> {
         let listed = self.list("channel");
         let path = |pair: &Value| pair["path"].as_str().map(str::to_owned);
@@ -102,8 +102,8 @@ impl XenTestbed {
         found.unwrap_or_else(|_| panic!("{}", self.list("channel")));
     }
 
-    /// Waits until the program of [`Self::start_programs`] needs no daemon any more: it prints further lines while the backend forwards
-    /// nothing. A channel is listed as soon as one end has it; the daemons notify the other end later.
+    /// Waits until the program of [`Self::start_programs`] needs no daemon: it prints lines while the backend forwards nothing. A channel is
+    /// open earlier, when one side has it. The daemons then notify the other side.
     pub fn until_direct_path(&mut self, client: &str) {
         self.until_channel();
         let look = |bed: &mut Self| (bed.lines_of_client(client), bed.forwarded_bytes());
@@ -125,7 +125,7 @@ impl XenTestbed {
         said.last().and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("{said:?}"))
     }
 
-    /// Runs a program's serving side while `client` runs the other one, with these arguments, and returns what that says.
+    /// Runs a program's server while `client` runs its client side with these arguments. Returns the output of the client.
     pub fn connect_programs(&mut self, client: &str, server: &str, program: &str, plan: &str) -> Vec<String> {
         let client_program = self.serve(client, server, program);
         let said = self.xen.run_in_guest(client, &format!("{client_program} {plan}"));
@@ -133,35 +133,35 @@ impl XenTestbed {
         said
     }
 
-    /// Some sizes, every byte looked at.
+    /// Exchanges messages of some sizes and checks every byte.
     pub fn pingpong(&mut self, client: &str, server: &str) {
         self.connect_programs(client, server, "mx_pingpong", "-n 1 -W 0 -v -S 1 -E 65536");
     }
 
-    /// The same with a client in the background, called `client`. Its server is called `server`.
+    /// Starts a program's server and client in the background, under the names `server` and `client`.
     pub fn start_programs(&mut self, client: &str, server: &str, program: &str, plan: &str) {
         let client_program = self.serve(client, server, program);
         self.xen.run_in_guest(client, &format!("begin client {client_program} {plan}"));
     }
 
-    /// A program of `client` begins to send to one of `server` without end.
+    /// Starts an endless transfer from a program of `client` to one of `server`.
     pub fn start_stream(&mut self, client: &str, server: &str) {
         self.start_programs(client, server, "mx_stream", "-s 65536 -N 10000000");
     }
 
-    /// Who talks is told that the other one is gone. That one may wait for its messages for ever.
+    /// Waits until the client has ended because its peer is unreachable. The server may still wait for messages.
     pub fn expect_peer_gone(&mut self, client: &str) {
         let done = self.ended(client, "client");
         assert!(done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached")), "{done:?}");
     }
 
-    /// What became of a program that was begun.
+    /// Waits until a program in the background has ended, and returns its result.
     pub fn ended(&mut self, on: &str, name: &str) -> CommandOutput {
         let order = format!("ended {name}");
         self.xen.done(&if on == "dom0" { order } else { format!("on {on} \"{order}\"") })
     }
 
-    /// A domain's number, as xl says it.
+    /// Returns a domain's number, from `xl domid`.
     pub fn number(&mut self, name: &str) -> u16 {
         if name == "dom0" {
             return 0;
@@ -170,7 +170,7 @@ impl XenTestbed {
         said.parse().unwrap_or_else(|_| panic!("{said}"))
     }
 
-    /// Begins a program's serving side, and says how the other one is called.
+    /// Starts a program's server, and returns the command of its client.
     fn serve(&mut self, client: &str, server: &str, program: &str) -> String {
         let past = if self.channels || client == server { "" } else { "env ISTHMUS_CHANNELS=0 " };
         let said = self.xen.run_in_guest(server, &format!("begin server {past}{program} -w; await server endpoint"));

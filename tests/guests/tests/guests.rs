@@ -1,4 +1,4 @@
-//! Two guests, each with its own daemon: messages, what they cost, and a daemon that is killed.
+//! Two guests, each with its own daemon: messages, their cost, and a killed daemon.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use isthmus_guests::{CommandOutput, ConnectedGuests, Guest, GuestKit};
 use isthmus_testbed::binary;
 
-/// Guests of one test at a time: an emulated processor takes a whole one.
+/// Only one test runs guests at a time, because each emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn kit() -> Option<(GuestKit, MutexGuard<'static, ()>)> {
@@ -19,7 +19,7 @@ fn kit() -> Option<(GuestKit, MutexGuard<'static, ()>)> {
     }
 }
 
-/// A program's two sides: serving on one guest, and what the other one says of it.
+/// Runs a program's server in one guest and its client in the other. Returns the client's output.
 #[track_caller]
 fn both(pair: &mut ConnectedGuests, name: &str, arguments: &str) -> Vec<String> {
     let [client, server] = &mut pair.guests;
@@ -29,7 +29,7 @@ fn both(pair: &mut ConnectedGuests, name: &str, arguments: &str) -> Vec<String> 
     lines
 }
 
-/// Starts the serving side, and returns what the client is to be told.
+/// Starts the server, and returns the command of the client.
 #[track_caller]
 fn call(server: &mut Guest, name: &str, arguments: &str) -> String {
     let said = server.run(&format!("serve {name} -w"));
@@ -37,7 +37,7 @@ fn call(server: &mut Guest, name: &str, arguments: &str) -> String {
     format!("{name} -w -d {} -r {endpoint} {arguments}", server.board())
 }
 
-/// What the kernels' own protocols make of the same cards, for comparison.
+/// Measures the kernels' own protocols by the same cards, for comparison.
 fn baseline(pair: &mut ConnectedGuests) {
     let [client, server] = &mut pair.guests;
     let ping = client.run("ping -q -c 50 -A -s 8 10.86.223.2");
@@ -57,7 +57,7 @@ fn every_byte_arrives_between_two_guests() {
     println!("# {}", binary("isthmusd", "isthmusd").unwrap().display());
     let lines = both(&mut pair, "mx_pingpong", "-n 5 -W 3 -v -S 0 -E 1048576");
     println!("{}", lines.join("\n"));
-    assert_eq!(lines.len(), 1 + 1 + 21, "{lines:?}"); // A heading, nothing, and powers of two.
+    assert_eq!(lines.len(), 1 + 1 + 21, "{lines:?}"); // A heading, zero bytes, and powers of two.
     for size in ["8", "32768", "1048576"] {
         let lines = both(&mut pair, "mx_stream", &format!("-s {size} -N 40 -v"));
         println!("{}", lines.join("\n"));
@@ -67,25 +67,25 @@ fn every_byte_arrives_between_two_guests() {
 }
 
 #[test]
-fn guests_speak_as_myricoms_hosts_do() {
+fn exchanges_messages_in_the_mx_dialect() {
     let Some((kit, _alone)) = kit() else { return };
     let mut pair = ConnectedGuests::start(&kit, 9000, "dialect = \"mx\"\n");
     let lines = both(&mut pair, "mx_pingpong", "-n 1 -W 1 -v -S 1 -E 1048576");
     assert_eq!(lines.len(), 1 + 21, "{lines:?}");
 }
 
-/// Whether a program was told that the other side is gone.
+/// Returns true if a program has reported that its peer is unreachable.
 fn unreachable(done: &CommandOutput) -> bool {
     done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached"))
 }
 
 #[test]
-fn a_killed_daemon_is_an_error_on_the_other_guest() {
+fn killed_daemon_is_an_error_on_the_other_guest() {
     const LONG: u32 = 64 << 20;
     let Some((kit, _alone)) = kit() else { return };
     let mut pair = ConnectedGuests::start(&kit, 1500, "resend_ms = 100\ngive_up_s = 5\n");
     let [client, server] = &mut pair.guests;
-    // Whose daemon is gone waits for the next one; whose peer is gone hears of it when it has been silent for give_up_s.
+    // A program without a daemon waits for the next one. Its peer gets an error after `give_up_s` without a frame.
     let order = call(server, "mx_pingpong", &format!("-n 100 -W 0 -S {LONG} -E {LONG}"));
     client.start_command(&format!("clock '{order}'"));
     server.start_command(&format!("strike {}", LONG / 8));
@@ -102,6 +102,6 @@ fn a_killed_daemon_is_an_error_on_the_other_guest() {
     println!("{}", served.lines.join("\n"));
     assert_ne!(served.code, 0);
     assert!(unreachable(&served), "{:?}", served.lines);
-    // After all that, it works.
+    // Then messages arrive again.
     both(&mut pair, "mx_pingpong", "-n 1 -W 1 -v -S 1 -E 65536");
 }

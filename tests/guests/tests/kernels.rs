@@ -1,4 +1,4 @@
-//! Guests of the two kernels that the driver is for, Debian's own and that of its backports, beside each other.
+//! Two guests with the two kernels that the driver supports: Debian's own and that of its backports.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use isthmus_guests::{Extra, GuestKit, Machine, Monitors, TwoGuests};
 use isthmus_mx_tests::build;
 
-/// Guests of one test at a time: an emulated processor takes a whole one.
+/// Only one test runs guests at a time, because each emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 const WINDOW_MIB: u32 = 32;
 
-/// `guest0` has Debian's own kernel, `guest1` that of backports in a machine with root ports, as `isthmus guest xml` prints them.
+/// Starts `guest0` with Debian's own kernel, and `guest1` with that of backports and the root ports that `isthmus guest xml` prints.
 fn hosted() -> Option<(GuestKit, TwoGuests, MutexGuard<'static, ()>)> {
     let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let program = build::compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/regions.c"));
@@ -37,16 +37,16 @@ fn hosted() -> Option<(GuestKit, TwoGuests, MutexGuard<'static, ()>)> {
     }
 }
 
-/// Round trips between a program of each guest, every byte looked at.
+/// Runs round trips between a program of each guest and checks every byte.
 fn round_trips(hosted: &mut TwoGuests, how: &str, [server, client]: [usize; 2]) {
     let endpoint = hosted.guests[server].serve(&format!("mx_pingpong {how}"));
     let lines = hosted.guests[client].run(&format!("mx_pingpong {how} -r {endpoint} -n 5 -W 3 -v -S 0 -E 1048576"));
     println!("# guest{client} to guest{server} {how}\n{}", lines.join("\n"));
-    assert_eq!(lines.len(), 1 + 1 + 21, "{lines:?}"); // A heading, nothing, and powers of two.
+    assert_eq!(lines.len(), 1 + 1 + 21, "{lines:?}"); // A heading, zero bytes, and powers of two.
     hosted.guests[server].run("served");
 }
 
-/// Everything that happens to memory of programs whose buffers are in the window, between programs of these guests.
+/// Runs the memory suite with buffers in the window, between programs of these guests.
 fn buffers(hosted: &mut TwoGuests, [server, client]: [usize; 2]) {
     let endpoint = hosted.guests[server].serve("env MX_RCACHE=1 regions");
     let said = hosted.guests[client].run(&format!("MX_RCACHE=1 regions -r {endpoint}"));
@@ -60,7 +60,7 @@ fn buffers(hosted: &mut TwoGuests, [server, client]: [usize; 2]) {
 fn guests_with_different_kernels_communicate_and_replace_a_window() {
     let Some((newer, mut hosted, _alone)) = hosted() else { return };
     hosted.guests[1].run("grep 'isthmus0: a window of .* write-back' /tmp/window.log");
-    // By the host's daemon at first, then by a window of theirs.
+    // Messages use the daemon path first, then the pair window.
     hosted.transfer_by_channel();
     hosted.guests[0].end_server();
     hosted.expect_error();
@@ -69,7 +69,7 @@ fn guests_with_different_kernels_communicate_and_replace_a_window() {
     round_trips(&mut hosted, "", [0, 1]);
     buffers(&mut hosted, [0, 1]);
     buffers(&mut hosted, [1, 0]);
-    // Without its own window it has none with others, whatever is under way in it.
+    // When its own window is unplugged, the guest loses the pair window, too, during a transfer.
     hosted.transfer_by_channel();
     hosted.unplug(1);
     hosted.expect_error();
@@ -78,7 +78,7 @@ fn guests_with_different_kernels_communicate_and_replace_a_window() {
     hosted.guests[1].run("while test -e /dev/isthmus0 || test -e /dev/isthmus1; do usleep 20000; done");
     hosted.guests[1].run("until isthmus status 2>&1 | grep host-daemon-unreachable; do usleep 100000; done");
     hosted.guests[0].run("while test -e /dev/isthmus1; do usleep 20000; done");
-    // QEMU may crash if it goes on without its doorbells.
+    // This QEMU may crash if it continues without its doorbells.
     hosted.migrate(&newer, 1);
     hosted.plug((1, 1), &hosted.daemon);
     hosted.guests[1].run("until isthmus status >/dev/null 2>&1; do usleep 100000; done");

@@ -1,4 +1,4 @@
-//! Guests of libvirt: what `isthmus guest xml` prints for it is what it takes, and QEMU under a user of its own is let in.
+//! Guests of libvirt: it accepts the output of `isthmus guest xml`, and the daemon accepts a QEMU that runs as another user.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_guests::{GuestKit, Libvirt};
@@ -15,10 +15,10 @@ fn guests_of_libvirt_get_their_windows_and_one_that_they_share() {
     assert_eq!(libvirt.hosted.row(1)["state"], "no device");
     libvirt.attach();
     libvirt.hosted.row_until(1, |row| row["state"] == "attached");
-    // Behind its port there is room for it above 4 GiB.
+    // The root port has room for the window above 4 GiB.
     libvirt.hosted.guests[1].run("grep 'isthmus0: a window of .* write-back' /tmp/window.log");
     libvirt.hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
-    // By the host's daemon at first, then by a window that the daemon plugs into both by its own monitors.
+    // Messages use the daemon path first, then a pair window, which the daemon plugs in by its own monitors.
     libvirt.hosted.transfer_by_channel();
     libvirt.hosted.guests[0].end_server();
     libvirt.hosted.expect_error();

@@ -1,7 +1,7 @@
-//! Stock jobs of MPI with a rank in each of two guests: Debian's Open MPI on our provider, whose messages go by the guests' windows.
+//! Unmodified MPI jobs with a rank in each of two guests: Debian's Open MPI on our provider, with messages by the guests' windows.
 //!
-//! The launcher has no ssh: what it wants done in the other guest it says on the serial line, and we pass it on. What it and its
-//! daemon there have to say to each other goes by the cards; messages of the ranks cannot.
+//! The launcher has no ssh. It prints the command for the other guest on the serial line, and the test forwards it. The launcher and its
+//! daemon there communicate by the cards. Messages of the ranks cannot use the cards.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -12,34 +12,34 @@ use isthmus_guests::{Extra, GuestKit, GuestLab};
 use isthmus_mx_tests::build;
 use isthmus_testbed::Scratch;
 
-/// Guests of one test at a time: an emulated processor takes a whole one.
+/// Only one test runs guests at a time, because each emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 const LAUNCHER: &str = "/usr/bin/mpirun.openmpi";
 
-/// What Debian's Open MPI needs in a guest, beside its libraries.
+/// The programs that Debian's Open MPI needs in a guest, besides its libraries.
 const PROGRAMS: [&str; 3] = [LAUNCHER, "/usr/bin/orted", "/usr/bin/NPopenmpi"];
 
 const COMPILER: &str = "/usr/bin/mpicc.openmpi";
 
-/// Where Open MPI looks for its parts.
+/// The folder in which Open MPI looks for its components.
 const PARTS: &str = "usr/lib/x86_64-linux-gnu/openmpi/lib/openmpi3";
 
-/// Parts for networks, schedulers and debuggers that no guest has.
+/// Components for networks, schedulers and debuggers that no guest has.
 const NEEDLESS: [&str; 8] = ["ucx", "psm", "openib", "slurm", "flux", "gridengine", "monitoring", "dbg_msgq"];
 
-/// Stands in for ssh: HOST COMMAND.
+/// The replacement of ssh: HOST COMMAND.
 const AGENT: &[u8] = b"#!/bin/sh\nshift\necho \"launch $*\" >/dev/ttyS0\n";
 
-/// `pml cm` has no other way than the mtl, and that takes what is included.
+/// The settings of Open MPI. `pml cm` sends by the MTL only, and the MTL uses the included provider.
 const SETTINGS: &str = "-mca plm rsh -mca plm_rsh_agent /bin/agent -mca plm_rsh_no_tree_spawn 1 -mca pml cm -mca mtl ofi \
                         -mca btl ofi,self -mca osc ^sm,ucx -mca opal_common_ofi_provider_include isthmus \
                         -mca mtl_base_verbose 5 -mca opal_common_ofi_verbose 5 --allow-run-as-root";
 
-/// What it says of itself when it uses our provider, once for each rank.
+/// The message of each rank that uses our provider.
 const PROOF: &str = "mtl:ofi:provider: isthmus";
 
-/// What a guest needs for it, or what of it is missing.
+/// Returns the content that a guest needs for Open MPI. The error says what is missing.
 fn open_mpi(folder: &Path) -> Result<Extra, String> {
     let missing = PROGRAMS.into_iter().chain([COMPILER]).find(|program| !Path::new(program).is_file());
     if let Some(program) = missing {
@@ -66,7 +66,7 @@ fn open_mpi(folder: &Path) -> Result<Extra, String> {
     })
 }
 
-/// The provider as it is shipped.
+/// Returns the path of the provider, linked as it is packaged.
 fn provider(folder: &Path) -> PathBuf {
     if let Some(built) = std::env::var_os("ISTHMUS_BIN_DIR").map(|built| Path::new(&built).join("libisthmus-fi.so")) {
         return built;
@@ -78,7 +78,7 @@ fn provider(folder: &Path) -> PathBuf {
     provider
 }
 
-/// Runs a program with a rank in each guest: what all of it said.
+/// Runs a program with a rank in each guest, and returns its output.
 #[track_caller]
 fn job(site: &mut GuestLab, program: &str) -> Vec<String> {
     let [first, second] = &mut site.guests[..] else { panic!("there are two guests") };
@@ -94,7 +94,7 @@ fn job(site: &mut GuestLab, program: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_stock_job_has_a_rank_in_each_guest() {
+fn runs_an_unmodified_mpi_job_with_a_rank_in_each_guest() {
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new().unwrap();
     let found = open_mpi(scratch.path()).and_then(|extra| GuestLab::start(&GuestKit::find()?, 2, 2, &extra));
@@ -105,10 +105,10 @@ fn a_stock_job_has_a_rank_in_each_guest() {
     let cases = "ring_of_lengths order_across_lengths kinds_of_sends wildcards derived_datatypes many_at_once";
     let said = job(&mut site, &format!("messages {cases}"));
     assert!(said.contains(&"done 6".to_owned()), "{}", said.join("\n"));
-    // NetPIPE looks at every byte that comes.
+    // NetPIPE checks every received byte.
     let said = job(&mut site, "NPopenmpi -i -n 10 -u 262144 -o /tmp/np.out");
     assert!(!said.iter().any(|line| line.contains("Integrity check failed")), "{}", said.join("\n"));
-    // Each of its sizes has a line: `29:   98305 bytes   1839 times --> …`.
+    // It prints a line for each size: `29:   98305 bytes   1839 times --> …`.
     let bytes =
         said.iter().filter_map(|line| line.split_once(": ")?.1.split_once(" bytes")?.0.trim().parse::<u64>().ok());
     assert!(bytes.max() >= Some(150_000), "{}", said.join("\n"));

@@ -1,4 +1,4 @@
-//! Two guests with a pair window: their programs talk past the host's daemon.
+//! Two guests with a pair window: their programs use the direct path.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use isthmus_guests::{GuestKit, Monitors, TwoGuests};
 use serde_json::Value;
 
-/// Guests of one test at a time: an emulated processor takes a whole one.
+/// Only one test runs guests at a time, because each emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn hosted(monitors: Monitors) -> Option<(TwoGuests, MutexGuard<'static, ()>)> {
@@ -28,14 +28,14 @@ fn print(what: &str, lines: &[String]) {
     lines.iter().for_each(|line| println!("{line}"));
 }
 
-/// Half round trip in µs of a size, as `mx_pingpong` tells it.
+/// Returns half the round trip of a size in µs, from the output of `mx_pingpong`.
 fn half_us(lines: &[String], bytes: &str) -> f64 {
     let row = lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let row = row.into_iter().find(|row| row.len() == 3 && row[0] == bytes).unwrap();
     row[1].parse().unwrap()
 }
 
-/// The one pair of domains there is: its path, and the reason for it.
+/// Returns the path of the only pair of domains, and the reason for it.
 fn path(listed: &str) -> Option<(String, String)> {
     let listed: Value = serde_json::from_str(listed).unwrap();
     let pair = listed["pairs"].as_array().unwrap().first()?;
@@ -43,13 +43,13 @@ fn path(listed: &str) -> Option<(String, String)> {
     Some((text(&pair["path"]), text(&pair["reason"]["reason"])))
 }
 
-/// The server ends, and the client with an error.
+/// Ends the server, and waits until the client has ended with an error.
 fn end_both(hosted: &mut TwoGuests) {
     hosted.guests[0].end_server();
     assert_ne!(hosted.guests[1].finish_command().code, 0);
 }
 
-/// Round trips between the guests, each size's bytes looked at.
+/// Runs round trips between the guests and checks every byte.
 fn measure(hosted: &mut TwoGuests, how: &str, through: &str) -> Vec<String> {
     let endpoint = hosted.guests[0].serve(&format!("mx_pingpong {how}"));
     let client = &mut hosted.guests[1];
@@ -62,17 +62,17 @@ fn measure(hosted: &mut TwoGuests, how: &str, through: &str) -> Vec<String> {
 const WAIT_MODES: [(&str, &str); 2] = [("", "both sides polling"), ("-w", "both sides sleeping")];
 
 #[test]
-fn programs_of_two_guests_talk_past_the_daemon() {
+fn programs_of_two_guests_use_the_direct_path() {
     let Some((mut hosted, _alone)) = hosted(Monitors::Both) else { return };
     hosted.transfer_by_channel();
     end_both(&mut hosted);
     let common = WAIT_MODES.map(|(how, manner)| {
         let lines = measure(&mut hosted, how, "");
-        print(&format!("guest to guest by a window of theirs, {manner}"), &lines);
+        print(&format!("guest to guest by a pair window, {manner}"), &lines);
         lines
     });
 
-    // The same programs, each guest with a whole daemon of its own behind a card.
+    // The same programs with a card and a daemon in each guest.
     let [server, client] = &mut hosted.guests;
     for guest in [&mut *server, &mut *client] {
         guest.run("by isthmus && daemon");
@@ -92,7 +92,7 @@ fn pair_window_closes_when_one_guest_is_switched_off() {
     hosted.transfer_by_channel();
     hosted.guests[0].kill();
     let done = hosted.guests[1].finish_command();
-    print("the survivor", &done.lines);
+    print("the other program", &done.lines);
     assert_ne!(done.code, 0);
     let survivor = &mut hosted.guests[1];
     survivor.run("while test -e /dev/isthmus1; do usleep 20000; done");
@@ -106,13 +106,13 @@ fn pair_window_closes_when_one_guest_is_switched_off() {
 
 #[test]
 fn unresponsive_monitor_falls_back_to_the_daemon_path_with_a_reason() {
-    let Some((mut hosted, _alone)) = hosted(Monitors::OneAndAnEmptyPlace) else { return };
+    let Some((mut hosted, _alone)) = hosted(Monitors::OneAndAnUnusedPath) else { return };
     let endpoint = hosted.guests[0].serve("mx_stream -w");
     hosted.guests[1].start_command(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
     hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
         path(listed).is_some_and(|(path, reason)| path == "daemon" && reason == "pair-window-refused")
     });
-    // Who has not begun to send waits for an answer, and nobody says that there will be none.
+    // The error needs a sender with messages under way. A program that only waits for a reply gets none.
     hosted.isthmus_until(&["domain", "list", "--json"], |listed| {
         let listed: Value = serde_json::from_str(listed).unwrap();
         let sent = |domain: &Value| domain["daemon_path_sent_bytes"].as_u64();

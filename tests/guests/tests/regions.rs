@@ -1,4 +1,4 @@
-//! Large messages between programs of guests, out of buffers that lie in a window both can map.
+//! Large messages between programs of guests, from buffers in a window that both can map.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
@@ -8,10 +8,10 @@ use isthmus_guests::{Extra, GuestKit, Monitors, TwoGuests};
 use isthmus_mx_tests::build;
 use serde_json::Value;
 
-/// Guests of one test at a time: an emulated processor takes a whole one.
+/// Only one test runs guests at a time, because each emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// Firmware puts a window of this size above 4 GiB, where a processor may cache it.
+/// The size of a window that firmware maps above 4 GiB, where a processor may cache it.
 const CACHED_MIB: u32 = 4096;
 
 fn hosted(monitors: Monitors, window_mib: u32) -> Option<(TwoGuests, MutexGuard<'static, ()>)> {
@@ -30,14 +30,14 @@ fn hosted(monitors: Monitors, window_mib: u32) -> Option<(TwoGuests, MutexGuard<
     }
 }
 
-/// Whether the one pair of domains sends long messages in pieces for this reason.
+/// Returns true if the only pair of domains sends long messages in fragments for this reason.
 fn has_fragment_reason(listed: &str, reason: &str) -> bool {
     let listed: Value = serde_json::from_str(listed).unwrap();
     let directions = listed["pairs"][0]["channel"]["directions"].as_array();
     directions.into_iter().flatten().any(|direction| direction["fragmented"]["reason"] == reason)
 }
 
-/// Everything that happens to memory of programs, between a program of `server` and one of `client`.
+/// Runs the memory suite between a program of `server` and one of `client`.
 fn run_memory_suite(hosted: &mut TwoGuests, (server, client): (usize, usize)) {
     let endpoint = hosted.guests[server].serve("regions");
     hosted.guests[client].start_command(&format!("regions -r {endpoint}"));
@@ -51,7 +51,7 @@ fn run_memory_suite(hosted: &mut TwoGuests, (server, client): (usize, usize)) {
     assert!(done.lines.iter().any(|line| line == "DONTNEED Invalid argument"), "old bytes would pass for zeroes");
 }
 
-/// Has programs of both talk until they have a pair window.
+/// Exchanges messages between the guests until they have a pair window.
 fn until_channel(hosted: &mut TwoGuests) {
     hosted.transfer_by_channel();
     hosted.guests[0].end_server();
@@ -72,18 +72,18 @@ fn programs_of_two_guests_send_from_their_pair_window() {
 
 #[test]
 fn programs_of_one_guest_send_from_its_window() {
-    let Some((mut hosted, _alone)) = hosted(Monitors::Nobodys, CACHED_MIB) else { return };
+    let Some((mut hosted, _alone)) = hosted(Monitors::None, CACHED_MIB) else { return };
     run_memory_suite(&mut hosted, (0, 0));
     assert_eq!(complaints(&mut hosted), [""; 0]);
 }
 
 #[test]
 fn buffers_move_only_when_enabled_and_the_window_is_cached() {
-    let Some((mut hosted, _alone)) = hosted(Monitors::Nobodys, 32) else { return };
+    let Some((mut hosted, _alone)) = hosted(Monitors::None, 32) else { return };
     let ways = [
         ("unset MX_RCACHE", "buffer-cache-guest-default"),
         ("export MX_RCACHE=0", "buffer-cache-disabled"),
-        // This window was there when the guest started.
+        // A window that exists when the guest boots is not cached.
         ("export MX_RCACHE=1", "buffer-uncached"),
     ];
     for (setting, reason) in ways {
@@ -94,7 +94,7 @@ fn buffers_move_only_when_enabled_and_the_window_is_cached() {
     }
 }
 
-/// A program whose buffer is in use, and what it says when that is over.
+/// Runs `meanwhile` while a program has a buffer in use, and checks the buffer afterwards.
 fn hold(hosted: &mut TwoGuests, (server, client): (usize, usize), meanwhile: impl FnOnce(&mut TwoGuests)) {
     let endpoint = hosted.guests[server].serve("regions");
     let order =
@@ -109,11 +109,11 @@ fn hold(hosted: &mut TwoGuests, (server, client): (usize, usize), meanwhile: imp
 #[test]
 fn memory_survives_the_closing_of_its_window() {
     let Some((mut hosted, _alone)) = hosted(Monitors::Both, CACHED_MIB) else { return };
-    // The guest's daemon, which has made the pieces.
+    // The guest daemon that opened the extents is killed.
     hold(&mut hosted, (1, 1), |hosted| {
         hosted.guests[1].run("kill -9 $window_pid; wait $window_pid; kill -9 $served_pid; window");
     });
-    // The other guest, and with it the window.
+    // The other guest is killed, and the pair window closes.
     until_channel(&mut hosted);
     hold(&mut hosted, (0, 1), |hosted| {
         hosted.guests[0].kill();

@@ -1,4 +1,4 @@
-//! Guests and another host: their programs reach it by their host's daemon, behind one address.
+//! Guests and another host: programs of guests reach it by the host daemon, behind one address.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use isthmus_guests::{Extra, Guest, GuestKit, GuestLab};
 use isthmus_hosts::{Flow, MxProgram, code, program_path};
 use serde_json::Value;
 
-/// Guests of one test at a time: an emulated processor takes a whole one.
+/// Only one test runs guests at a time, because each emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn site() -> Option<(GuestLab, MutexGuard<'static, ()>)> {
@@ -25,18 +25,18 @@ fn site() -> Option<(GuestLab, MutexGuard<'static, ()>)> {
     }
 }
 
-/// Streams of a guest's program: to the far host, and from it.
+/// Returns the stream numbers of a guest's program: to the far host, and from it.
 fn streams(guest: u32) -> [u32; 2] {
     [10 + guest, 20 + guest]
 }
 
-/// The endpoint of a guest's program.
+/// Returns the endpoint number of a guest's program.
 fn endpoint(guest: u32) -> u32 {
     4 + guest
 }
 
-/// A program in a guest that connects to the far host's, exchanges messages with it, and has nothing left over. Comes back once its
-/// endpoint is open.
+/// Starts a program in a guest that connects to the one of the far host, exchanges messages, and checks that nothing is left over. Returns
+/// once the endpoint of the program is open.
 #[track_caller]
 fn exchange(guest: &mut Guest, remote: &MxProgram, count: u64, sizes: &str) {
     let [to, from] = streams(guest.number);
@@ -51,7 +51,7 @@ fn exchange(guest: &mut Guest, remote: &MxProgram, count: u64, sizes: &str) {
     assert_eq!(guest.wait_for_line("open "), format!("near:0 {}", endpoint(guest.number)));
 }
 
-/// What the far program sends to and takes from a guest that it is connected to in this slot.
+/// Returns the flows of the far program to and from the guest that it is connected to in this slot.
 fn flows(slot: usize, guest: u32) -> [Flow; 2] {
     let [to, from] = streams(guest);
     [Flow::To(slot, from), Flow::From(to)]
@@ -83,14 +83,14 @@ fn remote_host_distinguishes_guests_behind_one_address() {
         }
         remote.close();
     }
-    // All that is one board to the other host, beside its own, and no guest has a board of its own.
+    // The other host sees one board besides its own, because no guest has a board.
     let peers = site.remote.list("peer");
     let names: Vec<&Value> = peers["peers"].as_array().unwrap().iter().map(|peer| &peer["name"]).collect();
     assert_eq!(names, ["far:0", "near:0"], "{peers}");
 }
 
 #[test]
-fn a_guest_that_is_switched_off_is_an_error_on_the_other_host_for_its_peers_alone() {
+fn switched_off_guest_is_an_error_only_for_its_peers_on_the_other_host() {
     let Some((mut site, _alone)) = site() else { return };
     const MANY: u64 = 4000;
     const FEW: u64 = 200;
@@ -105,12 +105,11 @@ fn a_guest_that_is_switched_off_is_an_error_on_the_other_host_for_its_peers_alon
     staying.until(50);
     site.guests[0].kill();
     let status = dying.expect_failure();
-    println!("# the peer of who is gone: status {status}");
+    println!("# the peer of the guest that was switched off: status {status}");
     assert!([code::STATUS_ENDPOINT_CLOSED, code::STATUS_UNREACHABLE].contains(&status.as_str()), "{status}");
     staying.done(2 * FEW);
     site.guests[1].finish_command().expect_success("mx_program");
     staying.close();
-    // The number of the one who is gone is free again.
-    site.local
-        .wait_until("that nobody has an endpoint", |near| near.board(0)["endpoints"].as_array().unwrap().is_empty());
+    // The endpoint number of that guest is free again.
+    site.local.wait_until("that no endpoint is open", |near| near.board(0)["endpoints"].as_array().unwrap().is_empty());
 }

@@ -1,4 +1,4 @@
-//! Guests of one host: their programs, and the host's, meet at the host's daemon.
+//! Guests of one host: their programs, and those of the host, communicate through the host daemon.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use isthmus_guests::{CommandOutput, GuestKit, TwoGuests, timeout};
 use isthmus_mx_tests::build;
 use serde_json::Value;
 
-/// Guests of one test at a time: an emulated processor takes a whole one.
+/// Only one test runs guests at a time, because each emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn hosted() -> Option<(TwoGuests, MutexGuard<'static, ()>)> {
@@ -21,10 +21,10 @@ fn hosted() -> Option<(TwoGuests, MutexGuard<'static, ()>)> {
     }
 }
 
-/// All sizes to 1 MiB, every byte looked at.
+/// The arguments for all sizes up to 1 MiB, with every byte checked.
 const EVERY_SIZE: &str = "-n 5 -W 3 -v -S 0 -E 1048576";
 
-/// A heading, nothing, and powers of two.
+/// The number of lines of output: a heading, zero bytes, and powers of two.
 const LINES: usize = 1 + 1 + 21;
 
 fn print(what: &str, lines: &[String]) {
@@ -32,7 +32,7 @@ fn print(what: &str, lines: &[String]) {
     lines.iter().for_each(|line| println!("{line}"));
 }
 
-/// Half round trip in µs and MB/s of a size, as `mx_pingpong` tells them.
+/// Returns half the round trip in µs and the bandwidth in MB/s of a size, from the output of `mx_pingpong`.
 fn figures(lines: &[String], bytes: &str) -> (f64, f64) {
     let row = lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let row = row.into_iter().find(|row| row.len() == 3 && row[0] == bytes).unwrap();
@@ -58,7 +58,7 @@ fn programs_of_guests_and_host_exchange_messages() {
     assert_eq!(["guest.driver", "guest.processors"].map(severity), ["ok", "ok"], "{doctor:#}");
     let [server, client] = &mut hosted.guests;
     let window = client.run(&format!("mx_pingpong -w -r {endpoint} {EVERY_SIZE}"));
-    print("guest to guest by the host's daemon, both sides sleeping", &window);
+    print("guest to guest by the host daemon, both sides sleeping", &window);
     assert_eq!(window.len(), LINES, "{window:?}");
     server.run("served");
 
@@ -75,7 +75,7 @@ fn programs_of_guests_and_host_exchange_messages() {
     assert_eq!(outside.len(), LINES, "{outside:?}");
     hosted.guests[0].run("served");
 
-    // The same programs, each guest with a whole daemon of its own behind a card.
+    // The same programs with a card and a daemon in each guest.
     let [server, client] = &mut hosted.guests;
     for guest in [&mut *server, &mut *client] {
         guest.run("by isthmus && daemon");
@@ -91,7 +91,7 @@ fn programs_of_guests_and_host_exchange_messages() {
     println!("# 1 MiB: {:.2} of bridged ({} and {} MB/s)", ours.1 / theirs.1, ours.1, theirs.1);
 }
 
-/// Whether a program was told that the other side is gone.
+/// Returns true if a program has reported that its peer is unreachable.
 fn unreachable(done: &CommandOutput) -> bool {
     done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached"))
 }
@@ -103,14 +103,14 @@ fn switched_off_guest_is_an_error_only_for_its_peers() {
     hosted.transfer();
     hosted.guests[0].kill();
     let done = hosted.guests[1].finish_command();
-    print("the survivor", &done.lines);
+    print("the other program", &done.lines);
     assert_ne!(done.code, 0);
     assert!(unreachable(&done), "{:?}", done.lines);
     hosted.isthmus_until(&["guest", "list", "--json"], |guests| {
         let guests: Value = serde_json::from_str(guests).unwrap();
         guests["guests"][0]["domains"] == 0 && guests["guests"][0]["used_bytes"].is_null()
     });
-    // After all that, it works.
+    // Then messages arrive again.
     let survivor = &mut hosted.guests[1];
     let endpoint = survivor.serve("mx_pingpong -w");
     survivor.run(&format!("mx_pingpong -w -r {endpoint} -n 1 -W 1 -v -S 1 -E 65536"));
@@ -124,7 +124,7 @@ fn restarted_guest_daemon_attaches_again() {
     hosted.transfer();
     hosted.guests[0].run("kill -9 $window_pid; wait $window_pid; window");
     let done = hosted.guests[1].finish_command();
-    print("the peer of who lost its daemon", &done.lines);
+    print("the peer of the program without a daemon", &done.lines);
     assert_ne!(done.code, 0);
     assert!(unreachable(&done), "{:?}", done.lines);
     hosted.guests[0].end_server();

@@ -1,4 +1,4 @@
-//! A guest with a window: the suite of all platforms between it and its host, its driver, and devices that go away.
+//! A guest with a window: the conformance suite between it and its host, its driver, and unplugged devices.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use isthmus_testbed::eventually_some;
 use rustix::event::{PollFd, PollFlags};
 use serde_json::json;
 
-/// Guests of one test at a time: an emulated processor takes a whole one.
+/// Only one test runs guests at a time, because each emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn parts(kit: Result<GuestKit, String>) -> Option<(GuestKit, GuestParts, MutexGuard<'static, ()>)> {
@@ -28,15 +28,15 @@ fn parts(kit: Result<GuestKit, String>) -> Option<(GuestKit, GuestParts, MutexGu
     }
 }
 
-/// Firmware puts a window of this size above 4 GiB, where a processor may cache it. Nobody has so much memory, and nobody needs it.
+/// The size of a window that firmware maps above 4 GiB, where a processor may cache it. Memory is allocated only for pages that are used.
 const LARGE: RegionSize = RegionSize(4 << 30);
 
-/// And one of this size below, if it can.
+/// The size of a window that firmware maps below 4 GiB, if there is room.
 const SMALL: RegionSize = RegionSize(16 << 20);
 
 const VECTORS: u16 = 4;
 
-/// A guest, the server of its device, and the host's half of that.
+/// Starts a guest and the server of its device. Returns them with the host's side of the device.
 fn start(kit: &GuestKit, parts: GuestParts, window: RegionSize) -> (WindowGuest, IvshmemServer, ServerGuest) {
     let path = parts.socket();
     let mut server = IvshmemServer::listen(&path, None, DeviceLayout::new(window, VECTORS, VECTORS).unwrap()).unwrap();
@@ -51,7 +51,7 @@ fn start(kit: &GuestKit, parts: GuestParts, window: RegionSize) -> (WindowGuest,
     (windowed, server, guest)
 }
 
-/// The same, where the device is plugged into a guest that runs.
+/// Starts a guest and plugs the device in while the guest runs.
 fn plug(kit: &GuestKit, parts: GuestParts, window: RegionSize) -> (WindowGuest, IvshmemServer, ServerGuest) {
     let path = parts.socket();
     let mut server = IvshmemServer::listen(&path, None, DeviceLayout::new(window, VECTORS, VECTORS).unwrap()).unwrap();
@@ -62,7 +62,7 @@ fn plug(kit: &GuestKit, parts: GuestParts, window: RegionSize) -> (WindowGuest, 
     let backend = json!({ "type": "socket", "data": { "server": false, "addr": address } });
     monitor.command("chardev-add", &json!({ "id": "window", "backend": backend }));
     let device = json!({ "driver": "ivshmem-doorbell", "id": "device", "chardev": "window", "vectors": VECTORS });
-    // QEMU answers when it has its window.
+    // QEMU replies once it has the window.
     let event = std::thread::scope(|scope| {
         scope.spawn(|| monitor.command("device_add", &device));
         next(&mut server)
@@ -72,7 +72,7 @@ fn plug(kit: &GuestKit, parts: GuestParts, window: RegionSize) -> (WindowGuest, 
     (windowed, server, guest)
 }
 
-/// What happens next.
+/// Waits for the next event.
 fn next(server: &mut IvshmemServer) -> ServerEvent {
     let event = eventually_some(timeout(), || {
         let mut fds = [PollFd::new(&*server, PollFlags::IN)];
@@ -90,12 +90,12 @@ fn send_bad_connections(server: &mut IvshmemServer, path: &Path) {
         let event = next(server);
         assert!(matches!(event, ServerEvent::Failed { error: AcceptError::AlreadyConnected, .. }), "{event:?}");
         drop(event);
-        // Nothing was told to it.
+        // It has received nothing.
         assert_eq!(other_client.read(&mut [0; 8]).unwrap_or(0), 0);
     }
 }
 
-/// The suite of all platforms, between the guest and its host.
+/// Runs the conformance suite of platforms between the guest and its host.
 fn suite(windowed: &mut WindowGuest, kvm: &Kvm<ServerGuest>) {
     let mut line = windowed.line("stty -F /dev/ttyS1 raw -echo && guest_half suite /dev/isthmus0 /dev/ttyS1");
     let mut passed = 0;
@@ -106,7 +106,7 @@ fn suite(windowed: &mut WindowGuest, kvm: &Kvm<ServerGuest>) {
     assert!(done.contains(&"memory type write-back, seen in a mapping: true".to_owned()), "{done:?}");
 }
 
-/// Takes a device without doorbells away from who uses it, so often, and each time gives the guest another one.
+/// Unplugs a device without doorbells from a program that uses it, `times` times, and plugs in another one each time.
 fn unplug(windowed: &mut WindowGuest, node: &str, times: u32) {
     let mut monitor = windowed.monitor();
     for time in 1..=times {
@@ -121,7 +121,7 @@ fn unplug(windowed: &mut WindowGuest, node: &str, times: u32) {
     }
 }
 
-/// Gives the guest a device without doorbells, with a memory of its own: QEMU aborts where one is shown by a second device.
+/// Plugs in a device without doorbells, with its own memory, because QEMU aborts if a second device shows the same memory.
 fn plug_plain(windowed: &mut WindowGuest, monitor: &mut Monitor, memory: &str, node: &str) {
     let object = json!({ "qom-type": "memory-backend-memfd", "id": memory, "share": true, "size": SMALL.0 });
     monitor.command("object-add", &object);
@@ -135,7 +135,7 @@ fn print(lines: &[String]) {
 }
 
 #[test]
-fn a_guest_and_its_host_pass_the_suite() {
+fn guest_and_host_pass_the_conformance_suite() {
     let Some((kit, parts, _alone)) = parts(GuestKit::find()) else { return };
     let path = parts.socket();
     let (mut windowed, mut server, guest) = start(&kit, parts, LARGE);
@@ -171,9 +171,9 @@ fn driver_refuses_invalid_requests() {
 #[test]
 fn unplugging_a_window_ends_no_process() {
     let Some((kit, parts, _alone)) = parts(GuestKit::find()) else { return };
-    // Without doorbells: QEMU itself may crash after a device with doorbells was unplugged, where processors are emulated.
+    // Without doorbells, because QEMU with emulated processors may crash after a device with doorbells was unplugged.
     let memory = format!("memory-backend-memfd,id=memory,share=on,size={}", SMALL.0);
-    // With two processors: what is taken away is in use on the other one.
+    // With two processors, so that the unplugged memory is in use on the other one.
     let device = ["-smp", "2", "-object", &memory, "-device", "ivshmem-plain,id=window,memdev=memory"];
     let mut windowed = parts.boot(&kit, &device);
     windowed.ready();
@@ -190,7 +190,7 @@ fn suite_passes_with_the_backports_kernel() {
     let (mut windowed, mut server, guest) = start(&kit, parts, LARGE);
     suite(&mut windowed, &Kvm::new(guest));
     print(&windowed.guest.run("guest_half driver /dev/isthmus0"));
-    // Another device, which has no doorbells.
+    // A second device without doorbells.
     let mut monitor = windowed.monitor();
     plug_plain(&mut windowed, &mut monitor, "first", "/dev/isthmus1");
     drop(monitor);

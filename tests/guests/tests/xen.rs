@@ -1,4 +1,4 @@
-//! Domains of Xen: what `isthmus-platform-xen` does with the devices of real guests. One machine for all, since it takes long to start.
+//! Domains of Xen: `isthmus-platform-xen` with the devices of real guests. All checks share one machine, because it takes long to start.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
@@ -7,10 +7,10 @@ use isthmus_guests::{XenKit, XenMachine, timeout};
 use isthmus_mx_tests::build;
 use isthmus_testbed::eventually;
 
-/// Pages of the regions that are granted where their number does not matter.
+/// The default number of granted pages.
 const PAGES: u32 = 100;
 
-/// Pages of one that takes a list of lists.
+/// The number of pages for which a list of lists of references is needed.
 const MANY: u32 = 3000;
 
 #[test]
@@ -30,12 +30,13 @@ fn domains_of_xen() {
     xen_pair.check("a region of many pages, by lists of references", many_pages);
     xen_pair.check("the unmap notification of a killed mapper arrives", killed_mapper);
     xen_pair.check("the unmap notification of a killed owner arrives, and its pages stay", killed_owner);
-    xen_pair.check("pages that a kernel's node grants are no memory for a program's buffers", no_memory_of_programs);
-    xen_pair.check("nothing that was granted so far is left", |xen_pair| assert_eq!(xen_pair.xen.grants(), at_first));
-    xen_pair.check("a guest is allowed what it may, by domain 0", allowed);
-    xen_pair.check("guests are seen to come, start again and fall silent", presence_watch);
-    xen_pair.check("a guest that is destroyed is missed by all, and goes when its pages do", destroyed);
-    xen_pair.check("after that, everything works with the next guest", |xen_pair| {
+    xen_pair.check("pages that the kernel's device grants cannot hold a program's buffers", no_memory_of_programs);
+    xen_pair.check("no granted page is left", |xen_pair| assert_eq!(xen_pair.xen.grants(), at_first));
+    xen_pair.check("domain 0 allows a guest and denies it again", allowed);
+    xen_pair.check("a watcher notices a guest that appears, restarts and stops its heartbeat", presence_watch);
+    xen_pair
+        .check("a destroyed guest is reported to all watchers, and ends with the last mapping of its pages", destroyed);
+    xen_pair.check("the next guest with the same name works", |xen_pair| {
         xen_pair.b = xen_pair.create("b", "pv");
         xen_pair.run_conformance("a", "b");
         let now: Vec<usize> = xen_pair.xen.grants().into_values().collect();
@@ -49,7 +50,7 @@ fn domains_of_xen() {
     }
 }
 
-/// The machine, and the numbers of its guests a and b.
+/// The machine, and the domain numbers of its guests a and b.
 struct XenPair {
     xen: XenMachine,
     a: u16,
@@ -79,10 +80,10 @@ impl XenPair {
         self.xen.run_in_guest(name, order)
     }
 
-    /// One lets another one into so many pages, who comes.
+    /// Grants `pages` pages from one domain to another, which maps them.
     #[track_caller]
     fn map_pages(&mut self, owner: &str, mapper: &str, pages: u32) {
-        println!("#   {mapper} is let into {pages} pages of {owner}");
+        println!("#   {owner} grants {pages} pages to {mapper}");
         let to = self.number(mapper);
         self.run_in_guest(owner, &format!("begin offer xen-test-agent grant-pages {to} {pages}"));
         let offer = self.run_in_guest(owner, "await offer offer");
@@ -138,7 +139,7 @@ fn killed_owner(xen_pair: &mut XenPair) {
     }
 }
 
-/// What decision 18 stands on (docs/decisions): where one of these comes out otherwise, there may be another choice.
+/// Checks the facts on which decision 18 (docs/decisions) rests. A different result may allow another choice.
 fn no_memory_of_programs(xen_pair: &mut XenPair) {
     let to = xen_pair.b;
     let expected = [
@@ -152,7 +153,7 @@ fn no_memory_of_programs(xen_pair: &mut XenPair) {
     assert_eq!(xen_pair.run_in_guest("a", &format!("granted {to}")), expected);
 }
 
-/// Guest b may attach to guest a, and then may not.
+/// Allows guest b to attach to guest a, and denies it again.
 fn allowed(xen_pair: &mut XenPair) {
     let (a, b) = (xen_pair.a, xen_pair.b);
     let admitted = |xen_pair: &mut XenPair| {
@@ -170,42 +171,42 @@ fn allowed(xen_pair: &mut XenPair) {
     assert!(unknown.code == 1 && unknown.lines.join(" ").contains("no domain of this host"), "{unknown:?}");
 }
 
-/// Guest b looks out for guest a, which lets it, and domain 0 for all.
+/// Watches guest a from guest b, which a permits, and all guests from domain 0.
 fn presence_watch(xen_pair: &mut XenPair) {
     let (a, b) = (xen_pair.a, xen_pair.b);
     xen_pair.run_in_guest("dom0", "begin lookout xen-test-agent watch-presence all");
     xen_pair.run_in_guest("b", &format!("begin lookout xen-test-agent watch-presence {a}"));
     xen_pair.run_in_guest("a", &format!("begin announce xen-test-agent advertise 1 {b}"));
-    for who in ["dom0", "b"] {
-        xen_pair.run_in_guest(who, &format!("await lookout came {a} as 1"));
+    for watcher in ["dom0", "b"] {
+        xen_pair.run_in_guest(watcher, &format!("await lookout came {a} as 1"));
     }
     xen_pair.run_in_guest("a", "strike announce");
     xen_pair.run_in_guest("a", &format!("begin announce xen-test-agent advertise 2 {b}"));
-    for who in ["dom0", "b"] {
-        xen_pair.run_in_guest(who, &format!("await lookout went {a}: it has started again"));
-        xen_pair.run_in_guest(who, &format!("await lookout came {a} as 2"));
+    for watcher in ["dom0", "b"] {
+        xen_pair.run_in_guest(watcher, &format!("await lookout went {a}: its daemon has restarted"));
+        xen_pair.run_in_guest(watcher, &format!("await lookout came {a} as 2"));
     }
     xen_pair.run_in_guest("a", "strike announce");
-    for who in ["dom0", "b"] {
-        xen_pair.run_in_guest(who, &format!("await lookout went {a}: it was silent"));
+    for watcher in ["dom0", "b"] {
+        xen_pair.run_in_guest(watcher, &format!("await lookout went {a}: no heartbeat"));
     }
 }
 
-/// Guest b, of which a has pages mapped and which has pages of a mapped, is there no more.
+/// Destroys guest b while it has pages of a mapped, and a has pages of b mapped.
 fn destroyed(xen_pair: &mut XenPair) {
     let (a, b) = (xen_pair.a, xen_pair.b);
     xen_pair.map_pages("a", "b", PAGES);
     xen_pair.map_pages("b", "a", PAGES);
     xen_pair.run_in_guest("a", &format!("begin lookout xen-test-agent watch-presence {b}"));
     xen_pair.run_in_guest("b", &format!("begin announce xen-test-agent advertise 3 {a}"));
-    for who in ["dom0", "a"] {
-        xen_pair.run_in_guest(who, &format!("await lookout came {b} as 3"));
+    for watcher in ["dom0", "a"] {
+        xen_pair.run_in_guest(watcher, &format!("await lookout came {b} as 3"));
     }
     xen_pair.xen.run("xl destroy b");
-    for who in ["dom0", "a"] {
-        println!("#   {who}: {}", xen_pair.run_in_guest(who, &format!("await lookout went {b}")).remove(0));
+    for watcher in ["dom0", "a"] {
+        println!("#   {watcher}: {}", xen_pair.run_in_guest(watcher, &format!("await lookout went {b}")).remove(0));
     }
-    // Nothing else says so: a's windows are as they were.
+    // There is no other sign: the mappings of a are unchanged.
     xen_pair.run_in_guest("a", "tell enter look");
     xen_pair.run_in_guest("a", "await enter there");
     assert_eq!(
@@ -213,23 +214,23 @@ fn destroyed(xen_pair: &mut XenPair) {
         Some("offer"),
         "it sent an unmap notification"
     );
-    // As long as a has a window of its pages, there is something left of b.
-    assert!(xen_pair.domains().contains(&b), "b has gone, and its pages with it");
+    // While a maps pages of b, the domain b still exists.
+    assert!(xen_pair.domains().contains(&b), "b has ended, with pages that are mapped");
     xen_pair.run_in_guest("a", "tell enter end");
-    eventually(timeout(), || !xen_pair.domains().contains(&b)).expect("b goes with the last window of its pages");
+    eventually(timeout(), || !xen_pair.domains().contains(&b)).expect("b ends with the last mapping of its pages");
     xen_pair.run_in_guest("a", "strike offer");
     xen_pair.run_in_guest("a", "strike lookout");
     assert_eq!(xen_pair.run_in_guest("a", "dmesg | grep -c leaking; true"), ["0"], "a could not take its pages back");
 }
 
-/// Guest b again, of the kind that runs on the processor's own virtualization.
+/// Runs the checks with guest b as a PVH guest, which uses hardware virtualization.
 fn hardware(xen_pair: &mut XenPair) {
     xen_pair.xen.run("xl destroy b");
     xen_pair.b = xen_pair.create("b", "pvh");
     xen_pair.run_conformance("dom0", "b");
     xen_pair.run_conformance("a", "b");
-    for who in ["dom0", "b"] {
-        xen_pair.run_in_guest(who, "echo 100000 >/sys/module/xen_gntalloc/parameters/limit");
+    for watcher in ["dom0", "b"] {
+        xen_pair.run_in_guest(watcher, "echo 100000 >/sys/module/xen_gntalloc/parameters/limit");
     }
     killed_mapper(xen_pair);
     killed_owner(xen_pair);
@@ -242,7 +243,7 @@ fn hardware(xen_pair: &mut XenPair) {
 }
 
 impl XenPair {
-    /// The numbers of all domains, of those too that are dying.
+    /// Returns the numbers of all domains, including dying ones.
     fn domains(&mut self) -> Vec<u16> {
         let listed = self.xen.run("xl list");
         let number = |line: &String| line.split_whitespace().nth(1).and_then(|number| number.parse().ok());

@@ -1,19 +1,19 @@
-//! Programs of Xen's domains: unchanged MX programs in guests and in domain 0 meet at the daemon of domain 0.
+//! Programs in Xen domains: unmodified MX programs in guests and in domain 0 communicate through the daemon of domain 0.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_guests::{XenKit, XenMachine, XenTestbed, timeout};
 use isthmus_layout::limits::DAEMON_PATH_CREDIT_BYTES;
 use isthmus_testbed::eventually;
 
-/// Sizes to 1 MiB, every byte looked at.
+/// The arguments for sizes up to 1 MiB, with every byte checked.
 const EVERY_SIZE: &str = "-n 2 -W 1 -v -S 0 -E 1048576";
 
-/// A heading, nothing, and powers of two.
+/// The number of lines of output: a heading, zero bytes, and powers of two.
 const LINES: usize = 1 + 1 + 21;
 
 const SHORT: &str = "-n 1 -W 1 -v -S 1 -E 65536";
 
-/// Messages of a pair that go on after there is a channel.
+/// The arguments for enough messages that some follow after the channel is open.
 const MANY: &str = "-n 2000 -W 0 -v -S 32768 -E 32768";
 
 #[test]
@@ -42,18 +42,18 @@ fn programs_of_domains_of_xen() {
     for guest in ["a", "b"] {
         bed.xen.run_in_guest(guest, "frontend");
     }
-    bed.check("the backend shows its guests", |bed| {
+    bed.check("the backend lists its guests", |bed| {
         for guest in ["a", "b"] {
             let shown = bed.guest(guest);
             assert!(shown["daemon"] == true, "{shown}");
         }
     });
     for (what, client, server, sizes) in [
-        ("programs of a guest and of domain 0 meet", "dom0", "a", EVERY_SIZE),
-        ("programs of two guests meet", "b", "a", EVERY_SIZE),
-        ("programs of two guests meet the other way round", "a", "b", SHORT),
-        ("two programs of one guest meet, by a channel", "a", "a", EVERY_SIZE),
-        ("two programs of the other guest meet, by a channel", "b", "b", SHORT),
+        ("a program of domain 0 reaches one of a guest", "dom0", "a", EVERY_SIZE),
+        ("a program of a guest reaches one of another guest", "b", "a", EVERY_SIZE),
+        ("the same in the other direction", "a", "b", SHORT),
+        ("two programs of one guest use a channel", "a", "a", EVERY_SIZE),
+        ("two programs of the other guest use a channel", "b", "b", SHORT),
     ] {
         bed.check(what, |bed| {
             let said = bed.connect_programs(client, server, "mx_pingpong", sizes);
@@ -62,25 +62,24 @@ fn programs_of_domains_of_xen() {
         });
     }
     for [client, server] in [["dom0", "b"], ["b", "a"]] {
-        bed.check("many messages under way at once come whole and in order", |bed| {
+        bed.check("many messages under way at once arrive whole and in order", |bed| {
             let said = bed.connect_programs(client, server, "mx_stream", "-s 40000 -N 20 -q 5 -v");
             said.iter().for_each(|line| println!("{line}"));
         });
     }
-    bed.check("programs of two guests talk past the backend", direct_path);
-    bed.check("they wake each other while both daemons are stopped", without_daemons);
-    bed.check("what two guests have in common goes when nobody uses it", |bed| {
-        let gone =
-            |bed: &mut XenTestbed| bed.xen.done("grep -q \"pair window goes: nobody uses it\" /tmp/backend").code == 0;
-        eventually(timeout(), || gone(bed)).expect("it stays");
+    bed.check("programs of two guests use the direct path", direct_path);
+    bed.check("programs of two guests wake each other while both guest daemons are stopped", without_daemons);
+    bed.check("an unused pair window is closed", |bed| {
+        let gone = |bed: &mut XenTestbed| bed.xen.done("grep -q 'pair window .* it was unused' /tmp/backend").code == 0;
+        eventually(timeout(), || gone(bed)).expect("the pair window stays");
     });
-    bed.check("a guest's daemon that is killed ends its channels, and nothing else", |bed| killed_peer_guest(bed, "b"));
-    bed.check("so does the other one's", |bed| killed_peer_guest(bed, "a"));
-    bed.check("a guest's daemon that is killed comes back", killed_frontend);
-    bed.check("a backend that is killed comes back", killed_backend);
-    bed.check("whatever stands in a guest's node, the others go on", corrupted_messages);
-    bed.check("a guest that is destroyed is an error for its peers and nothing else", destroyed);
-    bed.check("nothing that was granted is left", |bed| {
+    bed.check("a killed guest daemon ends its channels, and no others", |bed| killed_peer_guest(bed, "b"));
+    bed.check("the same with the other guest daemon", |bed| killed_peer_guest(bed, "a"));
+    bed.check("a killed guest daemon attaches again", killed_frontend);
+    bed.check("guests attach again after the backend was killed", killed_backend);
+    bed.check("invalid text in a guest's node does not affect other guests", corrupted_messages);
+    bed.check("a destroyed guest is an error for its peers only", destroyed);
+    bed.check("no granted page is left", |bed| {
         bed.xen.run_in_guest("a", "strike frontend");
         let a = bed.number("a");
         let then = before[&a];
@@ -88,7 +87,7 @@ fn programs_of_domains_of_xen() {
     });
 }
 
-/// A program of `client` sends to one of `server`; once it does, by a channel between guests, that happens; and the survivor is told.
+/// Starts a transfer from `client` to `server`, calls `strike` once messages arrive (between guests, by a channel), and checks the client's error.
 fn kill_during_transfer(bed: &mut XenTestbed, client: &str, server: &str, strike: impl FnOnce(&mut XenTestbed)) {
     bed.start_stream(client, server);
     match client {
@@ -103,7 +102,7 @@ fn direct_path(bed: &mut XenTestbed) {
     bed.start_programs("b", "a", "mx_pingpong", MANY);
     bed.until_channel();
     let first = bed.forwarded_bytes();
-    // As long as both are there.
+    // Until both programs have ended.
     let mut last = first;
     while bed.paths() == ["channel"] {
         last = last.max(bed.forwarded_bytes());
@@ -111,7 +110,7 @@ fn direct_path(bed: &mut XenTestbed) {
     bed.xen.run_in_guest("b", "ended client").iter().for_each(|line| println!("{line}"));
     bed.xen.run_in_guest("a", "ended server");
     println!("# through the backend: {first} bytes before there was a channel, {} after", last - first);
-    // What was on its way there when the channel came, both ways, and nothing else.
+    // At most the messages that were under way when the channel opened, in both directions.
     assert!(last - first <= 2 * u64::from(DAEMON_PATH_CREDIT_BYTES));
 }
 
@@ -136,11 +135,11 @@ fn without_daemons(bed: &mut XenTestbed) {
     }
 }
 
-fn killed_peer_guest(bed: &mut XenTestbed, whose: &str) {
-    let other = if whose == "a" { "b" } else { "a" };
-    kill_during_transfer(bed, other, whose, |bed| drop(bed.xen.run_in_guest(whose, "strike frontend")));
-    bed.xen.run_in_guest(whose, "strike server; frontend");
-    bed.pingpong(other, whose);
+fn killed_peer_guest(bed: &mut XenTestbed, guest: &str) {
+    let other = if guest == "a" { "b" } else { "a" };
+    kill_during_transfer(bed, other, guest, |bed| drop(bed.xen.run_in_guest(guest, "strike frontend")));
+    bed.xen.run_in_guest(guest, "strike server; frontend");
+    bed.pingpong(other, guest);
 }
 
 fn killed_frontend(bed: &mut XenTestbed) {
@@ -169,7 +168,7 @@ fn corrupted_messages(bed: &mut XenTestbed) {
 
 fn destroyed(bed: &mut XenTestbed) {
     kill_during_transfer(bed, "a", "b", |bed| drop(bed.xen.run("xl destroy b")));
-    eventually(timeout(), || bed.xen.run("xl list").len() == 3).expect("b goes, and its pages with it");
+    eventually(timeout(), || bed.xen.run("xl list").len() == 3).expect("b ends, with its pages");
     let shown = bed.guest("b");
     assert!(shown["daemon"] == false && shown["used_bytes"].is_null(), "{shown}");
     bed.pingpong("dom0", "a");

@@ -1,5 +1,5 @@
-//! Backends beside one another: a driver domain, which is a guest of Xen, serves guests, and domain 0 serves others meanwhile.
-//! The short form has a round of messages and a driver domain that is destroyed.
+//! Two backends: a driver domain, which is a guest of Xen, serves some guests, and domain 0 serves others.
+//! The short form exchanges messages and destroys the driver domain once.
 //!
 //! ```text
 //!  a, b ═══ windows ═══ driver: isthmusd ── eth0 ═══ br0 ── isthmusd: domain 0 ═══ window ═══ c
@@ -9,12 +9,12 @@
 use isthmus_guests::{XenKit, XenMachine, XenTestbed, timeout};
 use isthmus_testbed::eventually;
 
-/// The driver domain's.
+/// The guests of the driver domain.
 const GUESTS: [&str; 2] = ["a", "b"];
 
 const ALL: [&str; 3] = ["a", "b", "c"];
 
-/// Some sizes to a program of the driver domain's board, every byte looked at.
+/// The arguments for some sizes to a program of the driver domain's board, with every byte checked.
 const BY_WIRE: &str = "-d driver:0 -n 1 -W 0 -v -S 1 -E 65536";
 
 #[test]
@@ -35,24 +35,21 @@ fn two_backends_serve_guests() {
     for name in ALL {
         bed.frontend(name);
     }
-    bed.check("each backend shows its guests, by their names", check_attached);
-    bed.check("programs of two guests of the driver domain meet", |bed| bed.pingpong("b", "a"));
-    bed.check_long("programs of a guest and of the driver domain meet", |bed| bed.pingpong("driver", "a"));
-    bed.check_long("programs of domain 0 and of its guest meet", |bed| bed.pingpong("dom0", "c"));
-    bed.check_long("two programs of one guest meet, by a channel", |bed| bed.pingpong("a", "a"));
-    bed.check("a guest reaches one of the other backend by the wire between the two", by_wire);
-    bed.check(
-        "a driver domain that is destroyed is an error for its guests, and the next one serves as well",
-        destroyed,
-    );
-    bed.check_long("a backend of domain 0 that is killed is one for its own", killed);
+    bed.check("each backend lists its guests by their names", check_attached);
+    bed.check("programs of two guests of the driver domain communicate", |bed| bed.pingpong("b", "a"));
+    bed.check_long("programs of a guest and of the driver domain communicate", |bed| bed.pingpong("driver", "a"));
+    bed.check_long("programs of domain 0 and of its guest communicate", |bed| bed.pingpong("dom0", "c"));
+    bed.check_long("two programs of one guest use a channel", |bed| bed.pingpong("a", "a"));
+    bed.check("a guest reaches one of the other backend by the wire between the backends", by_wire);
+    bed.check("a destroyed driver domain is an error for its guests, and the next one serves them", destroyed);
+    bed.check_long("a killed backend of domain 0 is an error for its own guests", killed);
     bed.check_long("a guest moves from one backend to the other", |bed| moved(bed, "dom0"));
-    bed.check_long("and back", |bed| moved(bed, "driver"));
-    bed.check("a guest that is forbidden is gone", |bed| {
+    bed.check_long("the guest moves back", |bed| moved(bed, "driver"));
+    bed.check("a denied guest detaches", |bed| {
         bed.xen.run("isthmus guest deny a");
         ask(bed, "driver").expect_state("a", "no device");
     });
-    bed.check("nothing that was granted is left", |bed| {
+    bed.check("no granted page is left", |bed| {
         for guest in ["b", "c"] {
             bed.xen.run_in_guest(guest, "strike frontend");
         }
@@ -66,12 +63,12 @@ fn two_backends_serve_guests() {
     });
 }
 
-/// A board of this name, with the wire.
+/// Returns the configuration of a board with this name and the wire.
 fn board(name: &str, interface: &str) -> String {
     format!("[[mx.board]]\\nname = \\\"{name}:0\\\"\\nlinks = [{{ interface = \\\"{interface}\\\" }}]")
 }
 
-/// Starts a driver domain, whose number is another one each time, and allows its guests to attach there and nowhere else.
+/// Starts a driver domain, which gets a new number each time, and allows its guests to attach to it only.
 fn start(bed: &mut XenTestbed) {
     bed.xen.create_with("driver", "pv", "vif = [ \"mac=00:16:3e:86:df:01,bridge=br0,script=/bin/vif\" ]");
     bed.xen.run_in_guest("driver", "card && ip link set eth0 up");
@@ -82,13 +79,13 @@ fn start(bed: &mut XenTestbed) {
     bed.xen.run_in_guest("driver", "backend");
 }
 
-/// Has this one say what is so from now on.
+/// Uses the reports of this backend from now on.
 fn ask<'a>(bed: &'a mut XenTestbed, backend: &'static str) -> &'a mut XenTestbed {
     bed.backend = backend;
     bed
 }
 
-/// Which guests which backend has.
+/// Checks that each backend has its own guests.
 fn check_attached(bed: &mut XenTestbed) {
     for (backend, there, absent) in [("dom0", ["c"].as_slice(), GUESTS.as_slice()), ("driver", &GUESTS, &["c"])] {
         let bed = ask(bed, backend);
@@ -104,7 +101,7 @@ fn by_wire(bed: &mut XenTestbed) {
     bed.connect_programs("c", "a", "mx_pingpong", BY_WIRE).iter().for_each(|line| println!("{line}"));
 }
 
-/// A guest of the driver domain's talks to another one, and one of domain 0's to domain 0.
+/// Starts a transfer between two guests of the driver domain, and one between domain 0 and its guest.
 fn exchange_all(bed: &mut XenTestbed) {
     bed.start_stream("a", "b");
     bed.start_stream("c", "dom0");
@@ -113,7 +110,7 @@ fn exchange_all(bed: &mut XenTestbed) {
     }
 }
 
-/// The programs that remain are ended.
+/// Ends the remaining programs.
 fn end_programs(bed: &mut XenTestbed, client: &str, servers: &[&str]) {
     bed.xen.run_in_guest(client, "strike client");
     for server in servers {
@@ -145,7 +142,7 @@ fn killed(bed: &mut XenTestbed) {
     bed.pingpong("dom0", "c");
 }
 
-/// `b`, from one of the two to this one, while a program of it talks to one of the guest that stays.
+/// Moves `b` to this backend, during a transfer between it and a guest that stays.
 fn moved(bed: &mut XenTestbed, to: &'static str) {
     let (from, stays, comes) = if to == "dom0" { ("driver", "a", "c") } else { ("dom0", "c", "a") };
     bed.start_stream(stays, "b");
@@ -160,8 +157,8 @@ fn moved(bed: &mut XenTestbed, to: &'static str) {
     ask(bed, from).expect_state("b", "no device");
     let [b, from, _] = numbers;
     let kept = if from == 0 { 2 } else { 0 }; // The console and the store.
-    let has_let_go = |bed: &mut XenTestbed| bed.xen.grants_to().get(&(b, from)).is_none_or(|pages| *pages <= kept);
-    eventually(timeout(), || has_let_go(bed)).expect("the backend before has pages of the guest");
+    let has_unmapped = |bed: &mut XenTestbed| bed.xen.grants_to().get(&(b, from)).is_none_or(|pages| *pages <= kept);
+    eventually(timeout(), || has_unmapped(bed)).expect("the previous backend has pages of the guest");
     bed.pingpong("b", comes);
     bed.pingpong(comes, "b");
 }

@@ -1,4 +1,4 @@
-//! Guests of Xen that are paused, saved and restored, by the toolstack: programs hear of it, and meet again.
+//! Guests of Xen that the toolstack pauses, saves and restores: programs get errors, and communicate again afterwards.
 //!
 //! The short form has a pause and one restore.
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -21,15 +21,17 @@ fn xen_guests_reattach_after_restore() {
         bed.xen.run(&format!("isthmus guest allow {name}"));
         bed.frontend(name);
     }
-    bed.check("a guest that is paused looks silent, and goes on", paused);
-    bed.check_long("a guest that is saved and goes on has lost nothing", checkpoint);
-    bed.check_long("a guest that was forbidden lets go, is saved, restored and allowed, and comes back", prepared);
-    bed.check("a guest that is saved as it is comes back under another number", |bed| unprepared(bed, "dom0", "a", 1));
-    bed.check_long("and once more, with its peer in another guest", |bed| unprepared(bed, "a", "b", 2));
-    bed.check_long("what it was asking of XenStore is refused", interrupted);
-    bed.check_long("and while it talks past the backend", granting);
-    bed.check("its daemon ends and starts as any other", restarted);
-    bed.check("nothing that was granted is left", |bed| {
+    bed.check("a paused guest is shown as not responding, and resumes", paused);
+    bed.check_long("a guest that is saved and continues has lost nothing", checkpoint);
+    bed.check_long("a guest that is denied, saved, restored and allowed again attaches", prepared);
+    bed.check("a guest that is saved while attached attaches again under another number", |bed| {
+        unprepared(bed, "dom0", "a", 1)
+    });
+    bed.check_long("the same with its peer in another guest", |bed| unprepared(bed, "a", "b", 2));
+    bed.check_long("XenStore refuses requests of a transaction from before the save", interrupted);
+    bed.check_long("the same during a transfer on the direct path", granting);
+    bed.check("the daemon of a restored guest can be restarted", restarted);
+    bed.check("no granted page is left", |bed| {
         for guest in ["a", "b"] {
             bed.xen.run_in_guest(guest, "strike frontend");
         }
@@ -62,7 +64,7 @@ fn checkpoint(bed: &mut XenTestbed) {
     bed.pingpong("a", "b");
 }
 
-/// Ends two that talk.
+/// Ends both programs of a transfer.
 fn end_programs(bed: &mut XenTestbed, client: &str, server: &str) {
     bed.xen.run_in_guest(client, "strike client");
     bed.xen.run_in_guest(server, "strike server");
@@ -73,7 +75,7 @@ fn prepared(bed: &mut XenTestbed) {
     bed.expect_forwarded(1 << 20);
     let number = bed.number("a");
     bed.xen.run("isthmus guest deny a");
-    assert_eq!(bed.guest("a")["state"], "no device", "who was forbidden and let go is there");
+    assert_eq!(bed.guest("a")["state"], "no device", "a denied guest is attached");
     bed.expect_peer_gone("dom0");
     bed.xen.run_in_guest("a", "strike server");
     bed.xen.run("save a");
@@ -82,7 +84,8 @@ fn prepared(bed: &mut XenTestbed) {
     bed.pingpong("dom0", "a");
 }
 
-/// `a` is one of the two. Whoever talks is told: who stayed, of its peer; who was saved, of its daemon. Then so many ports of before are held.
+/// Saves and restores `a`, which is the client or the server, during a transfer. The client gets an error, because of its peer or of its
+/// daemon. Afterwards `a` holds `held` ports from before the save.
 fn unprepared(bed: &mut XenTestbed, client: &str, server: &str, held: u32) {
     bed.start_stream(client, server);
     bed.expect_forwarded(1 << 20);
@@ -92,12 +95,17 @@ fn unprepared(bed: &mut XenTestbed, client: &str, server: &str, held: u32) {
     restore(bed, "a", number);
     bed.expect_peer_gone(client);
     bed.xen.run_in_guest(server, "strike server");
-    assert_eq!(bed.xen.run_in_guest("a", "ps | grep -c '[s]leep infinity'"), [held.to_string()], "of ports of before");
+    assert_eq!(
+        bed.xen.run_in_guest("a", "ps | grep -c '[s]leep infinity'"),
+        [held.to_string()],
+        "ports from before the save"
+    );
     bed.pingpong(client, server);
     bed.pingpong("a", "a");
 }
 
-/// Nobody knows a transaction of before, so whatever is asked in it is refused: as what its daemon may have been asking just then.
+/// Saves and restores a guest in a transaction of XenStore. The store does not know the transaction any more, and refuses requests in it. A
+/// daemon may be in such a transaction.
 fn interrupted(bed: &mut XenTestbed) {
     bed.xen.run_in_guest("a", "begin transaction xen-test-agent hold-transaction; await transaction begun");
     let number = bed.number("a");
@@ -109,7 +117,7 @@ fn interrupted(bed: &mut XenTestbed) {
     assert_eq!(said, ["begun", "the store refuses to write data/transaction: ENOENT: no such node"]);
 }
 
-/// Restores a guest, which comes back once it is allowed; its number before is not its number now.
+/// Restores a guest, which gets a new number, allows it, and waits until it has attached.
 fn restore(bed: &mut XenTestbed, name: &str, before: u16) {
     let now = bed.xen.run_for_line(&format!("restore {name}"));
     assert_ne!(now, before.to_string());
@@ -119,13 +127,14 @@ fn restore(bed: &mut XenTestbed, name: &str, before: u16) {
     check_kernel_log(bed, name);
 }
 
-/// Its kernel has stopped at nothing.
+/// Checks that the guest's kernel has reported no bug.
 fn check_kernel_log(bed: &mut XenTestbed, name: &str) {
     let said = bed.xen.run_in_guest(name, "dmesg | grep -e BUG -e Oops -e 'kernel bug' || true");
     assert!(said.is_empty(), "{said:?}");
 }
 
-/// One that never maps what others grant comes back; the other one would not. A program of it has an end of an event channel of before when it ends.
+/// Saves and restores a guest that never maps grants of others, during a transfer on the direct path. Its peer maps grants, and could not be
+/// restored. A program of the guest ends with an end of an event channel from before the save.
 fn granting(bed: &mut XenTestbed) {
     bed.channels = true;
     bed.start_stream("a", "b");

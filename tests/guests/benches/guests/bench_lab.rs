@@ -1,4 +1,4 @@
-//! What everything is measured in: guests on their host, another host, and a guest with nothing but a window.
+//! The machines of all measurements: guests on their host, another host, and a guest with a window only.
 
 use std::fs;
 use std::path::Path;
@@ -11,21 +11,21 @@ use isthmus_mx_tests::build;
 
 use crate::task::{MessagePath, Task, Wait, ping};
 
-/// Memory that a guest takes at most, with what QEMU needs itself.
+/// The maximum memory of a guest, including that of QEMU itself.
 const GUEST_MIB: u64 = 640;
 
-/// How many rounds of a bare doorbell and of a bare word tell their times.
+/// The number of rounds of a bare doorbell and of a bare word.
 const BELLS: u32 = 300;
 const WORDS: u32 = 10_000;
 
-/// How often a guest's ICMP echo is answered for one value.
+/// The number of ICMP echoes of one value.
 pub(crate) const PINGS: u32 = 200;
 
-/// How often and how long measurements are made.
+/// The number and the duration of measurements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BenchPlan {
     pub(crate) runs: usize,
-    /// Milliseconds of the part of a measurement that counts.
+    /// The measured part of a measurement, in milliseconds.
     pub(crate) ms: u32,
     begun: Instant,
 }
@@ -35,12 +35,12 @@ impl BenchPlan {
         Self { runs, ms, begun: Instant::now() }
     }
 
-    /// Says what is done, and when.
+    /// Prints the current step and the time.
     pub(crate) fn report_progress(&self, what: &str) {
         eprintln!("[{:>4.0} s] {what}", self.begun.elapsed().as_secs_f64());
     }
 
-    /// Measures all cases in turns, as often as it shall be: what each gave.
+    /// Measures all cases in turns, `runs` times, and returns the values of each.
     pub(crate) fn measure_in_turns<C: Copy, const N: usize>(
         &self,
         what: &str,
@@ -58,7 +58,7 @@ impl BenchPlan {
     }
 }
 
-/// The lab.
+/// The machines of guests of QEMU.
 #[derive(Debug)]
 pub(crate) struct BenchLab {
     pub(crate) site: GuestLab,
@@ -66,14 +66,14 @@ pub(crate) struct BenchLab {
     probe: WindowProbe,
 }
 
-/// Something that gives a number.
+/// A measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Case<Bare> {
     /// Half a round trip in µs, or GB/s.
     Task(Task),
-    /// Half of an ICMP echo of 8 bytes from guest0 to guest1, on average, in µs.
+    /// Half the average ICMP echo of 8 bytes from guest0 to guest1, in µs.
     Echo,
-    /// What the paths of one hypervisor's guests are made of.
+    /// A primitive of the hypervisor.
     Bare(Bare),
 }
 
@@ -89,16 +89,16 @@ impl<Bare> Case<Bare> {
     }
 }
 
-/// What the paths of guests of QEMU are made of.
+/// A primitive of QEMU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bare {
     /// A doorbell from a guest to its host and one back, both sides sleeping, in µs.
     Doorbell,
-    /// Half of the way of a word in a window there and back, both sides polling, in µs.
+    /// Half the round trip of a word in a window, both sides polling, in µs.
     Word,
 }
 
-/// So many pairs of guests fit into the memory that is free.
+/// Returns the number of pairs of guests that fit into the available memory.
 pub(crate) fn pairs_max() -> Result<u32> {
     let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
     let available = text
@@ -109,7 +109,7 @@ pub(crate) fn pairs_max() -> Result<u32> {
 }
 
 impl BenchLab {
-    /// Two guests, of at most so many pairs; or what is missing.
+    /// Starts two guests, with room for `pairs` pairs. The error says what is missing.
     pub(crate) fn start(kit: &GuestKit, pairs: u32, pace: BenchPlan) -> Result<Self, String> {
         let probe = WindowProbe::start(kit)?;
         let regions = build::compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/regions.c"));
@@ -120,8 +120,8 @@ impl BenchLab {
         Ok(bench_lab)
     }
 
-    /// Has guests from this one on talk by pairs until both have their pair window. Starts the daemons with which they are hosts of their own,
-    /// and waits until all boards know each other.
+    /// Opens a pair window for each pair of guests, from the guest `from` on. Starts the daemons in these guests, and waits until all boards
+    /// know each other.
     pub(crate) fn open_channels(&mut self, from: usize) {
         self.site.guests[from..].chunks_mut(2).for_each(open_channel);
         for guest in &mut self.site.guests[from..] {
@@ -152,7 +152,7 @@ impl BenchLab {
     }
 }
 
-/// Has a program of one guest send to one of the other until they have a pair window.
+/// Sends from a program of one guest to one of the other until they have a pair window.
 fn open_channel(pair: &mut [Guest]) {
     let [one, other] = pair else { return };
     other.run("by window");
@@ -161,5 +161,5 @@ fn open_channel(pair: &mut [Guest]) {
     other.run("until test -e /dev/isthmus1; do usleep 20000; done; kill $served_pid");
     other.start_command("served");
     other.finish_command();
-    one.finish_command(); // Who sends hears that nobody receives any more.
+    one.finish_command(); // The sender ends with an error, because the receiver has ended.
 }

@@ -1,14 +1,13 @@
-//! `make bench-guests`: messages between guests of QEMU and of Xen by their windows, beside the same programs between whole daemons behind
-//! cards of the guests, and beside the kernel's TCP and ICMP by the same cards. All in one run, on emulated processors: ratios tell, times
-//! do not.
+//! `make bench-guests`: messages between guests of QEMU and of Xen by their windows. The baselines are the same programs with a card and a
+//! daemon in each guest, and the kernel's TCP and ICMP by the same cards. All run on emulated processors, so only ratios are meaningful.
 //!
 //! ```text
 //!   bench_lab ── a GuestLab (guests, their host, another host) and a WindowProbe (a bare window)
-//!    ├─ task     one measurement: which way, who, what          turns  the same again and again, in turns
-//!    ├─ rows     latency, one direction, the other host, coming and going
+//!    ├─ task     one measurement: path, client, server, kind
+//!    ├─ rows     latency, one direction, the other host, attaching
 //!    ├─ sizes    all sizes: a plot like Xen2MX's figures 10 and 11
 //!    └─ scaling  1, 2, … pairs of guests at once: a plot like its figures 13 and 17
-//!   xen ──────── a XenMachine: domain 0 with a bridge, two guests; the same but for the other host and the scaling
+//!   xen ──────── a XenMachine: domain 0 with a bridge, two guests; no other host and no scaling
 //! ```
 //!
 //! Into `OUT/guests.jsonl` (rows `guest.qemu.*`, as `isthmus-bench figures` writes them), `OUT/guests-sizes.jsonl` (a row for each size) and
@@ -34,7 +33,7 @@ use isthmus_guests::{GuestKit, XenKit};
 use bench_lab::{BenchLab, BenchPlan};
 use xen::XenLab;
 
-/// Whose guests.
+/// The hypervisor of the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Platform {
     Qemu,
@@ -44,13 +43,13 @@ enum Platform {
 /// Measures messages between guests beside bridged ones.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where rows and plots go
+    /// Folder for rows and plots
     #[arg(long, default_value = "out")]
     out: PathBuf,
-    /// How often each measurement is made
+    /// Number of runs of each measurement
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Milliseconds of the part of a measurement that counts
+    /// Measured part of a measurement, in milliseconds
     #[arg(long, default_value_t = 1000)]
     ms: u32,
     /// Pairs of guests at the end, if there is memory for them; 0 leaves that part out
@@ -62,14 +61,14 @@ struct Args {
     /// Processors of the machine with Xen, which its domains share
     #[arg(long, default_value_t = 1)]
     xen_processors: u32,
-    /// What cargo says to programs of this kind
+    /// Argument that cargo passes to benchmarks
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
     let pace = BenchPlan::new(args.runs, args.ms);
     if args.only != Some(Platform::Xen) {
         qemu(&args.out, pace, args.pairs)?;

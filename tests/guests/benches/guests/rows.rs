@@ -1,4 +1,4 @@
-//! Two guests, and one of them with another host.
+//! Rows of two guests, and of a guest with another host.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use isthmus_bench::result_table::{ResultTable, Row, Runs, Target, Unit, Versus};
 use crate::bench_lab::{Bare, BenchLab, BenchPlan, Case};
 use crate::task::{Guests, MessagePath, Place, Task, Wait, attach, first_message, run_for_lines, serve};
 
-/// 8 bytes between two guests, and what the path is made of.
+/// Measures 8 bytes between two guests, and the primitives of the path.
 pub(crate) fn latency(bench_lab: &mut BenchLab, result_table: &mut ResultTable) -> Result<()> {
     let cases = [
         Case::latency(MessagePath::Window, Wait::Poll),
@@ -57,7 +57,7 @@ pub(crate) fn latency(bench_lab: &mut BenchLab, result_table: &mut ResultTable) 
     result_table.take(word.with_baseline("icmp.half_rtt.8b", echo))
 }
 
-/// What 8 bytes took between two guests while both sides slept, or waited as `mx_wait` does by itself (`adaptive`).
+/// The times of 8 bytes between two guests, with both sides sleeping, or with the default waiting of `mx_wait` (`adaptive`).
 pub(crate) struct SleepLatencies {
     pub(crate) window: Runs,
     pub(crate) bridged: Runs,
@@ -69,7 +69,7 @@ pub(crate) struct SleepLatencies {
 }
 
 impl SleepLatencies {
-    /// The row, whose name begins so.
+    /// Returns the row, with this prefix of its name.
     pub(crate) fn row(self, prefix: &str) -> Row {
         Row::new(format!("{prefix}.half_rtt.8b.sleep"), Unit::Microseconds, self.window)
             .with_target(Target::at_most(0.6, Versus::Peer))
@@ -82,17 +82,17 @@ impl SleepLatencies {
     }
 }
 
-/// 1 MiB from one guest to another.
+/// Measures 1 MiB from one guest to another.
 pub(crate) fn one_direction(bench_lab: &mut BenchLab, result_table: &mut ResultTable) -> Result<()> {
     let runs = bench_lab.measure_in_turns("1 MiB one way", BANDWIDTH_PATHS.map(Case::bandwidth));
     bandwidth("guest.qemu", runs, result_table)
 }
 
-/// By which ways 1 MiB goes from one guest to another.
+/// The paths that are measured with 1 MiB from one guest to another.
 pub(crate) const BANDWIDTH_PATHS: [MessagePath; 5] =
     [MessagePath::Window, MessagePath::Plain, MessagePath::Daemon, MessagePath::Bridged, MessagePath::Tcp];
 
-/// Takes the results of these ways as rows with this prefix.
+/// Writes the rows of these paths, with this prefix of their names.
 pub(crate) fn bandwidth(
     prefix: &str,
     runs: [Runs; BANDWIDTH_PATHS.len()],
@@ -111,8 +111,8 @@ pub(crate) fn bandwidth(
     result_table.take(row("rcache.1m", &window).with_baseline("window.bandwidth.1m.plain", plain))
 }
 
-/// What it costs to have a buffer where its receiver can read it, by size: a breakdown like Xen2MX's figure 12. All but the rest of the call in
-/// which a send begins, which is that of a buffer that is new.
+/// Measures the cost of moving a buffer to memory that its receiver can read, by size: a breakdown like figure 12 of Xen2MX. The rest of the
+/// call that starts a send is the cost of a new buffer.
 pub(crate) fn registration(bench_lab: &mut BenchLab, result_table: &mut ResultTable) -> Result<()> {
     let mut prices = BTreeMap::<usize, [Runs; 3]>::new();
     let pace = bench_lab.pace;
@@ -141,7 +141,7 @@ fn registration_cost(bench_lab: &mut BenchLab) -> Result<Vec<String>, String> {
     Ok(said?.into_iter().filter(|line| line.starts_with("price ")).collect())
 }
 
-/// From a guest to another host, by its own host's daemon.
+/// Measures from a guest to another host, by the host daemon.
 pub(crate) fn another_host(bench_lab: &mut BenchLab, result_table: &mut ResultTable) -> Result<()> {
     const WAYS: [MessagePath; 3] = [MessagePath::Window, MessagePath::Bridged, MessagePath::Tcp];
     let far = |task: Task| Case::Task(Task { server: Place::Remote, ..task });
@@ -158,8 +158,7 @@ pub(crate) fn another_host(bench_lab: &mut BenchLab, result_table: &mut ResultTa
     result_table.take(row("guest.qemu.wire.goodput.1m", Unit::GigabytesPerSecond, target, goodputs))
 }
 
-/// The time from the start of a guest's daemon until its programs can attach, and from the start of a program until its first
-/// message has come back, as rows with this prefix.
+/// Measures the time to attach a guest and to send the first message, in rows with this prefix of their names.
 pub(crate) fn attach_times(
     guests: &mut impl Guests,
     pace: BenchPlan,

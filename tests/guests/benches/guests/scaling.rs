@@ -1,4 +1,4 @@
-//! More and more pairs of guests at once: what all of them carry together.
+//! The total bandwidth of an increasing number of pairs of guests.
 
 use anyhow::Result;
 use isthmus_bench::result_table::{Chart, Line, ResultTable, Row, Runs, Unit};
@@ -7,13 +7,13 @@ use isthmus_guests::GuestKit;
 use crate::bench_lab::BenchLab;
 use crate::task::{MessagePath, Place, Task};
 
-/// As long as messages are in that experiment.
+/// The length of messages in that experiment of Xen2MX.
 const SIZE: usize = 256 << 10;
 
 const WAYS: [(MessagePath, &str); 3] =
     [(MessagePath::Bridged, "bridged"), (MessagePath::Window, "window"), (MessagePath::Tcp, "TCP")];
 
-/// Measures with one pair, two, and so on; a row for each, and a plot.
+/// Measures with one pair, two, and so on. Writes a row for each number, and returns a plot.
 pub(crate) fn measure_scaling(
     bench_lab: &mut BenchLab,
     kit: &GuestKit,
@@ -45,12 +45,12 @@ pub(crate) fn measure_scaling(
     result_table.plot([&together, &each])
 }
 
-/// What the pairs carry at once, in GB/s: the sum of what each has found for itself.
+/// Returns the total bandwidth of the pairs at once in GB/s, which is the sum of their own results.
 fn together(bench_lab: &mut BenchLab, way: MessagePath, pairs: usize) -> Result<f64, String> {
     let task = |pair| Task { size: SIZE, client: 2 * pair, server: Place::Guest(2 * pair + 1), ..Task::bandwidth(way) };
     let ms = bench_lab.pace.ms;
     let serving: Vec<_> = (0..pairs).map(|pair| task(pair).start(&mut bench_lab.site, ms)).collect();
-    // Each is ended, also where another one failed.
+    // Each pair is ended, also if another one has failed.
     let ended = serving.into_iter().enumerate().map(|(pair, serving)| task(pair).finish(&mut bench_lab.site, serving?));
     ended.collect::<Vec<_>>().into_iter().sum()
 }

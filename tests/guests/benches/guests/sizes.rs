@@ -8,17 +8,17 @@ use isthmus_bench::result_table::{Chart, Line, ResultTable, Row, Runs, Unit};
 use crate::bench_lab::BenchPlan;
 use crate::task::{Guests, MessagePath, run_for_lines, serve};
 
-/// As `mx_pingpong` is told, beside where the server is.
+/// The arguments of `mx_pingpong` besides the address of the server.
 const ROUNDS: &str = "-n 20 -W 3 -S 0 -E 1048576";
 
-/// In the order of the legend.
+/// The paths with their settings, in the order of the legend.
 const WAYS: [(MessagePath, &str, &str); 3] = [
     (MessagePath::Bridged, "by isthmus; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT", "-d guest1:0"),
     (MessagePath::Plain, "by window; export MX_RCACHE=0; unset ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
     (MessagePath::Window, "by window; export MX_RCACHE=1; unset ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
 ];
 
-/// Names in the rows and in the plot.
+/// Returns the name of a path in the rows and in the plot.
 fn name(way: MessagePath) -> &'static str {
     match way {
         MessagePath::Bridged => "bridged",
@@ -29,10 +29,10 @@ fn name(way: MessagePath) -> &'static str {
     }
 }
 
-/// Half round trips in µs, by size, for each way.
+/// Half the round trips in µs, by size, for each path.
 type Times = [BTreeMap<usize, Runs>; 3];
 
-/// Measures, writes a row for each size, whose name begins so, and draws.
+/// Measures all sizes, writes a row for each with this prefix of its name, and returns a plot.
 pub(crate) fn sweep(
     guests: &mut impl Guests,
     pace: BenchPlan,
@@ -61,7 +61,7 @@ pub(crate) fn sweep(
     result_table.plot([&latency, &bandwidth])
 }
 
-/// What `mx_pingpong` says in guest0.
+/// Returns the output of `mx_pingpong` in guest0.
 fn all_sizes(guests: &mut impl Guests, setting: &str, address: &str) -> Result<Vec<String>, String> {
     let endpoint = serve(guests, 1, &format!("{setting}; serve mx_pingpong -w"))?;
     let said = run_for_lines(guests, 0, &format!("{setting}; mx_pingpong -w {address} -r {endpoint} {ROUNDS}"))?;
@@ -69,7 +69,7 @@ fn all_sizes(guests: &mut impl Guests, setting: &str, address: &str) -> Result<V
     Ok(said)
 }
 
-/// A line of `mx_pingpong`: its size and its half round trip.
+/// Parses a line of `mx_pingpong`: the size and half the round trip.
 fn point(line: &str) -> Option<(usize, f64)> {
     let mut words = line.split_whitespace();
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))

@@ -1,4 +1,4 @@
-//! One measurement by `mx_measure` or `guest_tcp`, unchanged: a client in a guest, a server in another one or on the far host.
+//! One measurement by `mx_measure` or `guest_tcp`: a client in a guest, and a server in another guest or on the far host.
 
 use std::path::PathBuf;
 
@@ -6,15 +6,15 @@ use isthmus_guests::{CommandOutput, GuestLab, XenMachine, example, timeout};
 use isthmus_hosts::TestHost;
 use isthmus_testbed::Proc;
 
-/// Guests that are told what to do, one order at a time each.
+/// Guests that run commands, each one at a time.
 pub(crate) trait Guests {
-    /// Gives an order.
+    /// Starts a command.
     fn start_command(&mut self, guest: usize, order: &str);
 
-    /// Waits until that is done.
+    /// Waits until the command has ended.
     fn finish_command(&mut self, guest: usize) -> CommandOutput;
 
-    /// The other host, if there is one.
+    /// Returns the other host, if there is one.
     fn far(&self) -> Option<&TestHost> {
         None
     }
@@ -34,7 +34,7 @@ impl Guests for GuestLab {
     }
 }
 
-/// One of them at a time does what it is told. They are called guest0 and so on.
+/// Only one guest at a time runs a command. Guests are named guest0 and so on.
 impl Guests for XenMachine {
     fn start_command(&mut self, guest: usize, order: &str) {
         XenMachine::start_command(self, &format!("guest{guest}"), order);
@@ -45,56 +45,56 @@ impl Guests for XenMachine {
     }
 }
 
-/// A client that has not ended after so many seconds of its guest is ended: that value is none.
+/// The maximum time of a client in seconds of its guest. A client that takes longer is ended, and has no value.
 const LIMIT_S: u32 = 60;
 
-/// How messages go.
+/// The path of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessagePath {
-    /// By the window that the two guests have in common; to another host by the guest's own, and its host's daemon. Between guests of Xen
-    /// as it goes: by their backend's daemon, or past it.
+    /// The pair window of two guests. To another host: the guest's own window and the host daemon. Between guests of Xen: the daemon path of
+    /// the backend, or the direct path.
     Window,
-    /// The same, with `MX_RCACHE=0`: large buffers are not kept registered.
+    /// The path of `Window` with `MX_RCACHE=0`, so that large buffers are not registered.
     Plain,
-    /// By the guests' own windows: their host's daemon copies.
+    /// The guests' own windows and the daemon path, on which the host daemon copies.
     Daemon,
-    /// By the guests' cards, a whole daemon in each guest.
+    /// The guests' cards, with a daemon in each guest.
     Bridged,
-    /// By the guests' cards and the kernel's TCP.
+    /// The guests' cards and the kernel's TCP.
     Tcp,
 }
 
-/// Who serves.
+/// The place of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Guest(usize),
     Remote,
 }
 
-/// How programs of MX wait.
+/// The wait mode of MX programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// They look without a pause.
+    /// Polls without a pause.
     Poll,
-    /// They sleep at once.
+    /// Sleeps at once.
     Sleep,
-    /// They look for a moment, where that has lately paid, and then sleep: as `mx_wait` does by itself.
+    /// Polls for a moment if polling has recently paid off, and then sleeps. This is the default of `mx_wait`.
     Adaptive,
 }
 
 impl Wait {
-    /// The argument of the programs.
+    /// Returns the argument of the programs.
     fn argument(self) -> &'static str {
         if self == Self::Poll { "" } else { " -w" }
     }
 
-    /// The library's variable, where it is not as it is by itself.
+    /// Returns the library's variable and its value, if it is not the default.
     fn variable(self) -> Option<(&'static str, &'static str)> {
         (self == Self::Sleep).then_some(("ISTHMUS_WAIT", "sleep"))
     }
 }
 
-/// What is measured.
+/// The kind of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Half a round trip, in µs.
@@ -118,12 +118,12 @@ pub(crate) struct Task {
 #[derive(Debug)]
 pub(crate) struct Serving {
     endpoint: String,
-    /// On the far host.
+    /// The server's process, on the far host.
     process: Option<Proc>,
 }
 
 impl MessagePath {
-    /// What a guest's shell is told before a program.
+    /// Returns the shell commands that select the path for a program.
     fn setting(self) -> &'static str {
         match self {
             Self::Window => "by window; unset ISTHMUS_CHANNELS; export MX_RCACHE=1",
@@ -133,14 +133,14 @@ impl MessagePath {
         }
     }
 
-    /// How a client in a guest names where its server is.
+    /// Returns the client's argument for the address of its server.
     fn address(self, server: Place) -> String {
         match (self, server) {
             (Self::Tcp, Place::Guest(number)) => format!("-d 10.86.223.{}", number + 1),
             (Self::Tcp, Place::Remote) => format!("-d {}", GuestLab::REMOTE_ADDRESS),
             (_, Place::Remote) => "-d far:0".to_owned(),
             (Self::Bridged, Place::Guest(number)) => format!("-d guest{number}:0"),
-            (Self::Window | Self::Plain | Self::Daemon, Place::Guest(_)) => String::new(), // The board that it has itself.
+            (Self::Window | Self::Plain | Self::Daemon, Place::Guest(_)) => String::new(), // The client's own board.
         }
     }
 
@@ -150,17 +150,17 @@ impl MessagePath {
 }
 
 impl Task {
-    /// Half a round trip of 8 bytes from guest0 to guest1.
+    /// Creates the measurement of half a round trip of 8 bytes from guest0 to guest1.
     pub(crate) fn latency(way: MessagePath, wait: Wait) -> Self {
         Self { way, kind: Kind::PingPong, size: 8, wait, client: 0, server: Place::Guest(1) }
     }
 
-    /// Messages of 1 MiB from guest0 to guest1.
+    /// Creates the measurement of messages of 1 MiB from guest0 to guest1.
     pub(crate) fn bandwidth(way: MessagePath) -> Self {
         Self { kind: Kind::Stream, size: 1 << 20, ..Self::latency(way, Wait::Adaptive) }
     }
 
-    /// Measures; or what a program said that failed.
+    /// Measures. The error is the output of a program that has failed.
     pub(crate) fn run(self, guests: &mut impl Guests, ms: u32) -> Result<f64, String> {
         let serving = self.start(guests, ms)?;
         self.finish(guests, serving)
@@ -179,23 +179,23 @@ impl Task {
                 let endpoint = serve(guests, number, &format!("{setting}; serve {program}{wait}"))?;
                 Serving { endpoint, process: None }
             }
-            Place::Remote => self.serve_far(guests.far().expect("whoever asks for another host has one")),
+            Place::Remote => self.serve_far(guests.far().expect("tasks with another host run in a lab with one")),
         };
         let kind = if self.kind == Kind::Stream { "stream" } else { "pingpong" };
         let (address, endpoint, size) = (self.way.address(self.server), &serving.endpoint, self.size);
         let order = format!("timeout {LIMIT_S} {program}{wait} {address} -r {endpoint} -k {kind} -s {size} -t {ms}");
-        // Each single round trip is more than a serial line needs to carry.
+        // The single round trips are too much output for a serial line.
         let said = ">/tmp/said 2>&1; code=$?; grep -v trips /tmp/said; return $code";
         guests.start_command(self.client, &format!("{setting}; measured() {{ {order} {said}; }}; measured"));
         Ok(serving)
     }
 
-    /// What came of it.
+    /// Waits for the client, ends the server, and returns the value.
     pub(crate) fn finish(self, guests: &mut impl Guests, serving: Serving) -> Result<f64, String> {
         let done = guests.finish_command(self.client);
         let ended_well = done.code == 0;
         match (self.server, serving.process) {
-            // Whoever lost its client may wait for another one.
+            // A server that has lost its client may wait for another one.
             (Place::Guest(number), _) => {
                 drop(run_for_lines(guests, number, if ended_well { "served" } else { "kill $served_pid; served" }))
             }
@@ -209,7 +209,7 @@ impl Task {
         }
         Ok(match self.kind {
             Kind::PingPong => number(&done.lines, "half_rtt_ns")? / 1e3,
-            // Bytes by nanoseconds are GB by seconds.
+            // Bytes per nanosecond are GB per second.
             Kind::Stream => number(&done.lines, "messages")? * self.size as f64 / number(&done.lines, "elapsed_ns")?,
         })
     }
@@ -227,7 +227,7 @@ impl Task {
     }
 }
 
-/// Gives a guest an order: what it says, or that as the error.
+/// Runs a command in a guest, and returns its output, as the error if the command fails.
 pub(crate) fn run_for_lines(guests: &mut impl Guests, guest: usize, order: &str) -> Result<Vec<String>, String> {
     guests.start_command(guest, order);
     let done = guests.finish_command(guest);
@@ -241,14 +241,14 @@ pub(crate) fn serve(guests: &mut impl Guests, guest: usize, order: &str) -> Resu
     endpoint.map(str::to_owned).ok_or_else(|| said.join("; "))
 }
 
-/// The number behind a name.
+/// Returns the number that follows a name.
 pub(crate) fn number(said: &[String], name: &str) -> Result<f64, String> {
     let found = said.iter().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     found.ok_or_else(|| format!("no {name} in: {}", said.join("; ")))
 }
 
-/// Half of an ICMP echo of 8 bytes from guest0 to guest1, on average over so many, in µs. Busybox tells the least, the average and the
-/// greatest, in ms.
+/// Returns half the average time of `pings` ICMP echoes of 8 bytes from guest0 to guest1, in µs. Busybox prints the minimum, the average and
+/// the maximum, in ms.
 pub(crate) fn ping(guests: &mut impl Guests, pings: u32) -> Result<f64, String> {
     let said = run_for_lines(guests, 0, &format!("ping -q -c {pings} -A -s 8 10.86.223.2"))?;
     let times = said.last().and_then(|last| last.rsplit(" = ").next());
@@ -256,12 +256,12 @@ pub(crate) fn ping(guests: &mut impl Guests, pings: u32) -> Result<f64, String> 
     Ok(average.ok_or_else(|| said.join("; "))? * 1e3 / 2.0)
 }
 
-/// What it takes from the start of a guest's daemon until its programs can attach, in ms, by the clock of guest0.
+/// Measures the time from the start of a guest daemon until programs can attach, in ms, by the clock of guest0.
 pub(crate) fn attach(guests: &mut impl Guests) -> Result<f64, String> {
     timed(guests, "by window; kill -9 $window_pid; wait $window_pid; clock window")
 }
 
-/// What it takes from the start of a program in guest0 until its first message to one in guest1 has come back, by this daemon; the same.
+/// Measures the time from the start of a program in guest0 until its first message to guest1 has returned, by this daemon, in ms.
 pub(crate) fn first_message(guests: &mut impl Guests, by: &str, address: &str) -> Result<f64, String> {
     let setting = format!("by {by}; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT");
     let endpoint = serve(guests, 1, &format!("{setting}; serve mx_pingpong -w"))?;
@@ -271,7 +271,7 @@ pub(crate) fn first_message(guests: &mut impl Guests, by: &str, address: &str) -
     took
 }
 
-/// How many ms the clock of guest0 says, which tells hundredths of a second.
+/// Returns the time of a command in ms, by the clock of guest0, which counts hundredths of a second.
 fn timed(guests: &mut impl Guests, order: &str) -> Result<f64, String> {
     Ok(number(&run_for_lines(guests, 0, order)?, "centiseconds")? * 10.0)
 }

@@ -7,7 +7,7 @@
 //!  └──────────────────────────────┘     └────────────────────────┘     └──────────────────────────┘
 //! ```
 //!
-//! Channels inside a guest, and bare event channels, are what these are made of.
+//! The primitives are channels inside a guest, and bare event channels.
 
 use anyhow::Result;
 use isthmus_bench::result_table::{ResultTable, Row, Runs, Target, Unit, Versus};
@@ -19,29 +19,29 @@ use crate::task::{MessagePath, Place, Task, Wait, number, ping, run_for_lines, s
 
 const MTU: u32 = 9000;
 
-/// How many rounds of a bare event channel are one value.
+/// The number of rounds of a bare event channel for one value.
 const BELLS: u32 = 300;
 
-/// The lab.
+/// The machine with Xen.
 #[derive(Debug)]
 pub(crate) struct XenLab {
     machine: XenMachine,
-    /// Numbers of the guests' domains.
+    /// The domain numbers of the guests.
     domains: [u16; 2],
     pace: BenchPlan,
 }
 
-/// What the paths of guests of Xen are made of.
+/// A primitive of Xen.
 #[derive(Clone, Copy, Debug)]
 enum Bare {
     /// An event from guest0 to domain 0 and one back, both sides sleeping, in µs.
     DoorbellOfZero,
-    /// The same to guest1 and back.
+    /// An event from guest0 to guest1 and one back, both sides sleeping, in µs.
     DoorbellOfGuests,
 }
 
 impl XenLab {
-    /// Starts both guests and all daemons, and waits until everybody knows everybody.
+    /// Starts both guests and all daemons, and waits until all boards know each other.
     pub(crate) fn start(kit: &XenKit, pace: BenchPlan) -> Self {
         pace.report_progress("starting a machine with Xen");
         let mut machine = XenMachine::boot(kit);
@@ -104,12 +104,12 @@ impl XenLab {
     }
 }
 
-/// Between two programs of guest0.
+/// Moves the server of a task to guest0, so that both programs are in one guest.
 fn inside(task: Task) -> Case<Bare> {
     Case::Task(Task { server: Place::Guest(0), ..task })
 }
 
-/// 8 bytes between two guests, and what the path is made of.
+/// Measures 8 bytes between two guests, and the primitives of the path.
 pub(crate) fn latency(bench_lab: &mut XenLab, result_table: &mut ResultTable) -> Result<()> {
     let cases = [
         Case::latency(MessagePath::Window, Wait::Poll),
@@ -162,7 +162,7 @@ pub(crate) fn latency(bench_lab: &mut XenLab, result_table: &mut ResultTable) ->
     result_table.take(within)
 }
 
-/// 1 MiB from one guest to another, and from one program of a guest to another.
+/// Measures 1 MiB from one guest to another, and between two programs of a guest.
 pub(crate) fn one_direction(bench_lab: &mut XenLab, result_table: &mut ResultTable) -> Result<()> {
     let [window, plain, daemon, bridged, tcp] = BANDWIDTH_PATHS.map(Case::bandwidth);
     let cases = [window, plain, daemon, bridged, tcp, inside(Task::bandwidth(MessagePath::Window))];

@@ -1,11 +1,11 @@
-//! What the kernel's TCP makes of the way between two machines: a ping-pong or a stream, with the arguments of `mx_measure` and its answers.
+//! Measures the kernel's TCP between two machines: a ping-pong or a stream, with the arguments and the output of `mx_measure`.
 //!
 //! ```text
 //!   guest_tcp [-w]                                             serves one client; prints: endpoint 9
 //!   guest_tcp [-w] -d ADDRESS -r PORT -k KIND -s BYTES -t MS   measures; prints `half_rtt_ns 123.4`, or `elapsed_ns` and `messages`
 //! ```
 //!
-//! Sockets block, whether or not there is a `-w`. A server sends a ping-pong's messages back, and of a stream how many bytes it was.
+//! Sockets block, with and without `-w`. A server returns the messages of a ping-pong, and the number of bytes of a stream.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ const PORT: u16 = 9;
 /// The longest message.
 const BYTES_MAX: usize = 64 << 20;
 
-/// A ping-pong's time is the median over so many parts of it.
+/// The number of batches of a ping-pong, the median of which is its time.
 const BATCHES: u32 = 40;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -72,7 +72,7 @@ fn word(stream: &mut TcpStream) -> Result<u64, std::io::Error> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Messages one way for so long, until the server has them all.
+/// Sends messages for the time of `budget`, and waits until the server has received all of them.
 fn send(stream: &mut TcpStream, message: &[u8], budget: Duration) -> Result<(), Box<dyn Error>> {
     let (begun, mut messages) = (Instant::now(), 0);
     while begun.elapsed() < budget {
