@@ -57,7 +57,7 @@ pub(crate) async fn run_pair(server: Server, limits: PairTimeouts, request: Pair
         Ok(window) => {
             tracing::info!(guests = names, window = number.0, "they have a pair window");
             let why = life.watch(&window, &maker).await;
-            tracing::info!(guests = names, window = number.0, "their pair window goes: {why}");
+            tracing::info!(guests = names, window = number.0, "their pair window is closed: {why}");
             server.with(|broker| broker.close_pair(key, Reason::PairWindowClosed, "the window before has to go first"));
         }
         Err(text) => {
@@ -121,7 +121,7 @@ impl PairLifecycle<'_> {
             let wait = match state {
                 PairState::GuestGone => return "one of them is not there any more",
                 PairState::Absent if last_change.elapsed() >= absence => return "one of them does not show it any more",
-                PairState::Idle if last_change.elapsed() >= idle => return "nobody uses it",
+                PairState::Idle if last_change.elapsed() >= idle => return "it was unused",
                 PairState::Absent => absence,
                 PairState::Idle | PairState::InUse => idle,
             };

@@ -93,7 +93,7 @@ impl GuestSide {
     pub fn new(device: Device) -> Result<Self, PlatformError> {
         let info = device.info()?;
         if info.peer != Some(GUEST) {
-            return Err(no_such("taking a device whose number among its peers is not a guest's"));
+            return Err(no_such("opening the device of a pair window, not of the guest's own window"));
         }
         Ok(Self { device, window: info.window, vectors: info.vectors })
     }
@@ -340,7 +340,7 @@ impl<H: DeviceSide> Platform for Kvm<H> {
 
     fn doorbell(&self, _for_peer: &()) -> Result<(KvmListener, Vector), PlatformError> {
         let free = lock(&self.allocator).vectors.pop_first();
-        let vector = free.ok_or_else(|| no_such("finding a vector that nobody listens to"))?;
+        let vector = free.ok_or_else(|| no_such("finding a vector without a listener"))?;
         let held = ListeningVector { vector, allocator: Arc::clone(&self.allocator) };
         let doorbell = self.device_side.listener(vector)?;
         doorbell.clear(); // Drops rings that were meant for a previous listener.

@@ -57,7 +57,7 @@ fn structures() -> Vec<Structure> {
         structure!("listen", RawListen, {
             abi: "",
             vector: "",
-            descriptor: "an eventfd, which is signalled from now on; -1: nobody is",
+            descriptor: "an eventfd, which is signalled from now on; -1: none",
             reserved: "",
         }),
         structure!("ringer", RawRinger, {
@@ -104,7 +104,7 @@ impl Structure {
     }
 }
 
-/// A request: its name, its number, and whom it is made to.
+/// Returns the requests: name, number, and the kind of file that accepts it.
 fn requests() -> [(&'static str, u32, &'static str); 9] {
     [
         ("INFO", INFO, "node"),

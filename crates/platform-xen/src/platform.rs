@@ -271,7 +271,7 @@ impl<K: Kernel> ConformancePlatform for Xen<K> {
         let read_only = self.allocate(size, to, Access::Read)?;
         let one_wrong = valid_refs[1..].iter().copied().chain([GrantRef(0x00ff_fff0)]).collect();
         let forged = vec![
-            ("references of nobody", inline(self.own, vec![GrantRef(0x00ff_fff1); pages as usize])),
+            ("references that were never granted", inline(self.own, vec![GrantRef(0x00ff_fff1); pages as usize])),
             ("references made out to another domain", inline(self.own, foreign.pages.refs().to_vec())),
             ("one bad reference among good ones", inline(self.own, one_wrong)),
             ("references of a domain that granted nothing", inline(*to, valid_refs.clone())),

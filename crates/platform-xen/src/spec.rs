@@ -72,13 +72,13 @@ fn store() -> String {
         "| node | belongs to | may be read by | value |",
         &[
             format!(
-                "| `/local/domain/G/{BACKENDS}` | 0 | *G*, *B* | whom *G* may attach to: numbers with spaces between, {BACKENDS_MAX} at most |"
+                "| `/local/domain/G/{BACKENDS}` | 0 | *G*, *B* | the backends that *G* may attach to: numbers separated by spaces, {BACKENDS_MAX} at most |"
             ),
             format!(
-                "| `/local/domain/B/{GUESTS}/G` | 0 | *B* | *G*'s name, if it is known: look whether *G* may attach |"
+                "| `/local/domain/B/{GUESTS}/G` | 0 | *B* | *G*'s name, if it is known; *B* checks whether *G* may attach |"
             ),
             format!(
-                "| `/local/domain/G/{NODE}` | *G* | whom *G* names: its backends, and guests that it talks to | its advertisement |"
+                "| `/local/domain/G/{NODE}` | *G* | its backends, and the guests it communicates with | its advertisement |"
             ),
             format!("| `/local/domain/B/{NODE}` | *B* | the guests that may attach | its advertisement |"),
         ],
@@ -152,9 +152,9 @@ fn times() -> String {
         "| what | |",
         &[
             format!("| an advertisement is written again | every {} s |", HEARTBEAT_INTERVAL.as_secs()),
-            format!("| who says nothing new is gone | after {} s |", LEASE_TIMEOUT.as_secs()),
+            format!("| a domain without a new heartbeat counts as gone | after {} s |", LEASE_TIMEOUT.as_secs()),
             format!("| bytes of an offer | {OFFER_BYTES_MAX} at most |"),
-            format!("| domains that one looks for | {FOLLOWED_MAX} at most |"),
+            format!("| domains that one watcher follows | {FOLLOWED_MAX} at most |"),
         ],
     )
 }

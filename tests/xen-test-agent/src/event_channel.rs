@@ -1,4 +1,4 @@
-//! A bare event channel: what an event there and one back take, both sides sleeping.
+//! Measures a bare event channel: an event there and one back, with both sides sleeping.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use isthmus_platform_xen::{Devices, Domid, DoorbellToken, Xen};
 
 use crate::pages::{hex, unhex};
 
-/// Rounds that are timed together: clocks of emulated guests stand still for moments.
+/// The number of rounds that are timed together, because clocks of emulated guests sometimes stop for a moment.
 const BATCH: u32 = 10;
 
-/// Waiting ends by events; this is how often it begins anew.
+/// The interval at which waiting for an event starts again.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long it is quiet before rounds are timed: binding has raised an event, which is bounced, too.
+/// The time without events before rounds are timed. Binding raises an event, which is returned, too.
 const SETTLE_TIME: Duration = Duration::from_millis(300);
 
 pub(crate) fn bounce(xen: &Xen<Devices>, peer: Domid) -> Result<()> {

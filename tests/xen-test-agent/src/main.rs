@@ -1,15 +1,15 @@
-//! What one domain of Xen does in a test of several: a program for guests, linked statically (`tests/guests` builds and runs it).
+//! The side of one Xen domain in tests of several domains: a program for guests, linked statically. `tests/guests` builds and runs it.
 //!
 //! ```text
-//!  xen-test-agent conform one|other DOMAIN        the conformance suite, its other side at standard input and output
-//!  xen-test-agent grant-pages DOMAIN PAGES        lets it in, says how, and tells of its unmap notification
-//!  xen-test-agent map-grant GRANT BELL            maps that, and tells of the owner's unmap notification
-//!  xen-test-agent echo-events DOMAIN              says an event channel, and sends events of it back until it is killed
-//!  xen-test-agent ring BELL ROUNDS                what an event and one back take by it
-//!  xen-test-agent advertise NUMBER DOMAIN…        advertises itself for these
-//!  xen-test-agent watch-presence all|DOMAIN…      says who comes and goes
-//!  xen-test-agent hold-transaction                is in the midst of a transaction until it is told to go on, and says how that ends
-//!  xen-test-agent show-admission                  whom we may attach to, and who to us
+//!  xen-test-agent conform one|other DOMAIN        runs the conformance suite, with the other side at standard input and output
+//!  xen-test-agent grant-pages DOMAIN PAGES        grants pages, prints the grant, and reports the mapper's unmap notification
+//!  xen-test-agent map-grant GRANT BELL            maps a grant, and reports the owner's unmap notification
+//!  xen-test-agent echo-events DOMAIN              prints an event channel, and returns its events until it is killed
+//!  xen-test-agent ring BELL ROUNDS                measures an event and one back by an event channel
+//!  xen-test-agent advertise NUMBER DOMAIN…        advertises this domain to these domains
+//!  xen-test-agent watch-presence all|DOMAIN…      reports domains that appear and disappear
+//!  xen-test-agent hold-transaction                keeps a transaction open until a line arrives, and prints its result
+//!  xen-test-agent show-admission                  prints the backends that this domain may attach to, and the guests that may attach to it
 //! ```
 
 #![forbid(unsafe_code)]
@@ -50,7 +50,7 @@ fn store() -> Result<Store<DeviceStoreTransport>> {
     Ok(Store::new(Devices.store().context("opening XenStore")?))
 }
 
-/// The platform of the domain that we are in.
+/// Returns the platform of this domain.
 fn own() -> Result<Xen<Devices>> {
     Ok(Xen::new(Devices, store()?.own_domid()?))
 }
@@ -63,7 +63,7 @@ fn domids(texts: &[&str]) -> Result<Vec<Domid>> {
     texts.iter().map(|text| domid(text)).collect()
 }
 
-/// Standard output is for the other side: what passed goes to standard error.
+/// Runs the conformance suite. Passed checks are printed to standard error, because standard output is the line to the other side.
 fn conform(side: &str, peer: Domid) -> Result<()> {
     let side = match side {
         "one" => CheckRole::One,

@@ -1,7 +1,7 @@
-//! Pages of one domain in another one, until either side ends.
+//! Maps pages of one domain in another one, until either side ends.
 //!
-//! Each page has its number in its second word, and the mapper's answer in its third. The first two bytes of the first page are cleared by
-//! the kernels: of the side that ends.
+//! Each page has its number in its second word, and the mapper's reply in its third. When a side ends, its kernel clears its byte among the
+//! first two bytes of the first page.
 
 use anyhow::{Context, Result, bail};
 use isthmus_layout::RegionSize;
@@ -14,13 +14,13 @@ use std::io::BufRead;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Cleared when the owner ends, and when the mapper does.
+/// The bytes that are cleared when the owner ends, and when the mapper ends.
 const OWNER_NOTIFY_BYTE: u64 = 0;
 const MAPPER_NOTIFY_BYTE: u64 = 1;
 
 const PAGE_WORDS: u32 = PAGE_BYTES as u32 / 4;
 
-/// Waiting ends by events; this is how often it begins anew.
+/// The interval at which waiting for an event starts again.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 fn byte(window: &SharedMapping, at: u64) -> u8 {

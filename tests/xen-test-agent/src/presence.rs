@@ -1,22 +1,22 @@
-//! Who is there.
+//! Presence of domains.
 
 use anyhow::Result;
 use isthmus_platform_xen::presence::{PresenceAnnouncer, PresenceEvent, PresenceWatcher};
 use isthmus_platform_xen::{DeviceStoreTransport, Domid, Store};
 use std::time::{Duration, Instant};
 
-/// Says that we are there, until somebody kills us.
+/// Advertises this domain until the process is killed.
 pub(crate) fn announce(store: &mut Store<DeviceStoreTransport>, incarnation: u64, readers: &[Domid]) -> Result<()> {
     let mut announcement = PresenceAnnouncer::new(incarnation, b"hello".to_vec(), readers)?;
     announcement.renew(store, Instant::now())?;
     println!("announced");
     loop {
         let due = announcement.renew(store, Instant::now())?;
-        store.event(due.saturating_duration_since(Instant::now()))?; // Nothing is watched: this waits.
+        store.event(due.saturating_duration_since(Instant::now()))?; // Nothing is watched, so this only waits.
     }
 }
 
-/// Says who comes and goes, of these or of all, until somebody kills us.
+/// Reports domains that appear and disappear, either these or all, until the process is killed.
 pub(crate) fn watch_presence(store: Store<DeviceStoreTransport>, others: Option<&[Domid]>) -> Result<()> {
     let mut watcher = PresenceWatcher::new(store);
     match others {

@@ -135,7 +135,7 @@ impl<D: GuestDevice + 'static> GuestDaemon<D> {
                 .as_ref()
                 .is_some_and(|guest_session| guest_session.proxy_session.ended.get() || !session_request.is_answered())
             {
-                tracing::warn!("the host's daemon is not there any more");
+                tracing::warn!("the session with the host daemon has ended");
                 guest_session.take().inspect(|before| before.end());
                 if !resources.device.is_reusable() {
                     break GuestEnded::WindowDetached;
@@ -143,7 +143,7 @@ impl<D: GuestDevice + 'static> GuestDaemon<D> {
                 session_request = SessionRequest::new(Rc::clone(&memory));
             }
             if guest_session.is_none() && session_request.poll() {
-                tracing::info!("the host's daemon is there");
+                tracing::info!("the host daemon has answered");
                 host.mark_connected();
                 let proxy_session = ProxySession::new(memory.proxy_ring.clone(), Direction::One);
                 resources.reset();
@@ -201,8 +201,11 @@ impl HostState {
         let is_silent = has_session && self.last_seen.elapsed() >= SILENT_AFTER;
         if self.heartbeat.set_silent(is_silent) {
             match is_silent {
-                true => tracing::warn!("the host's daemon is silent: it hangs, or is stopped; nobody can attach"),
-                false => tracing::info!("the host's daemon is heard again"),
+                true => tracing::warn!(
+                    "no heartbeat from the host daemon for {} s; programs that attach are refused",
+                    HEARTBEAT_TIMEOUT_MS / 1000
+                ),
+                false => tracing::info!("the host daemon sends heartbeats again"),
             }
         }
     }
@@ -422,7 +425,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
                 taken == FRAMES_PER_POLL || self.proxy_session.ended.get()
             }
             Err(text) => {
-                tracing::error!("the host's daemon broke the protocol: {text}");
+                tracing::error!("the host daemon has broken the protocol: {text}");
                 self.proxy_session.end();
                 true
             }
@@ -497,7 +500,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
                 | ProxyFrameKind::PairOffer
                 | ProxyFrameKind::MapReply,
                 _,
-            ) => return Err(format!("a host does not say {kind:?}")),
+            ) => return Err(format!("a host does not send {kind:?}")),
         }
         Ok(())
     }
@@ -513,7 +516,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
             ProxyFrameKind::PairInvite => {
                 let invite = PairInvite::parse(content)?;
                 let joined = device.join_pair(&invite).unwrap_or_else(|error| {
-                    tracing::warn!(domain = invite.domid, "there is no pair window: {error}");
+                    tracing::warn!(domain = invite.domid, "a pair window cannot be joined: {error}");
                     Some(Vec::new())
                 });
                 self.resources.refresh_windows();
@@ -528,7 +531,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
             ProxyFrameKind::MapRequest => {
                 let request = MapRequest::parse(content)?;
                 let mapped = device.map_grant(&request).inspect_err(|error| {
-                    tracing::warn!(bytes = request.bytes, "what another guest grants cannot be mapped: {error}");
+                    tracing::warn!(bytes = request.bytes, "a grant of the peer guest cannot be mapped: {error}");
                 });
                 let reply = MapReply { window: request.window, offset: request.offset, mapped: mapped.is_ok() };
                 Ok(Some((ProxyFrameKind::MapReply, reply.emit())))
@@ -536,7 +539,7 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
             _ => {
                 let request = GrantRequest::parse(content)?;
                 let grant = device.grant_extent(request).unwrap_or_else(|error| {
-                    tracing::warn!(bytes = request.bytes, "a window does not grow: {error}");
+                    tracing::warn!(bytes = request.bytes, "an extent cannot be granted: {error}");
                     Vec::new()
                 });
                 let reply = GrantReply { window: request.window, offset: request.offset, grant: &grant };
@@ -565,13 +568,13 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
             Ok(resources) if program.inbox.borrow().len() < QUEUE_MAX => program.deliver(packet.message, resources),
             Ok(_) => program.close(), // The program does not read its messages.
             Err(error) if packet.resources.iter().all(is_region_ref) => {
-                tracing::warn!(connection = program.number, "the device has not made what a region is: {error}");
+                tracing::warn!(connection = program.number, "an extent of a region cannot be opened: {error}");
                 if let Some(refused) = region_refusal(packet, Reason::NoSharedMemory) {
                     program.push((refused, Vec::new()));
                 }
             }
             Err(error) => {
-                tracing::warn!(connection = program.number, "the device has not made what the host handed: {error}");
+                tracing::warn!(connection = program.number, "a resource of the host daemon cannot be opened: {error}");
                 program.close();
             }
         }
@@ -659,10 +662,10 @@ async fn wait_for_exit(pid: u32) {
 
 /// Returns the refusal for a message with descriptors, which have no meaning on the host.
 fn request_refusal(message: &[u8], descriptors: usize) -> Vec<u8> {
-    let nothing = "a guest has nothing that its host could map";
+    let nothing = "the host cannot map descriptors of a guest";
     let (serial, reason, text) = match ToDaemon::parse(message, descriptors) {
         Ok((serial, ToDaemon::Attach(_))) => {
-            (serial, Reason::TicketInvalid, "what this domain had lay in the window, where it is another one's now")
+            (serial, Reason::TicketInvalid, "the domain's memory in the window may be used by another domain now")
         }
         Ok((serial, _)) => (serial, Reason::NoSharedMemory, nothing),
         Err(_) => (serial_of(message), Reason::MalformedControl, nothing),

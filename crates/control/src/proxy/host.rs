@@ -15,9 +15,9 @@ use isthmus_layout::control::ToDaemon;
 use isthmus_layout::proxy::grants::GrantReply;
 use isthmus_layout::proxy::pair_window::{MapReply, PairOffer};
 use isthmus_layout::proxy::{
-    ACK_INTERVAL, ClientConnected, ControlPacket, GUEST_HEARTBEAT_WORD, MAGIC, MAGIC_WORD, PROXY_FRAME_BYTES_MAX,
-    PROXY_RING, ProxyFrameKind, ResourceRef, RevokedExtent, SESSION_REPLY_WORD, SESSION_REQUEST_WORD, UNACKED_MAX,
-    VERSION, VERSION_WORD, WindowId,
+    ACK_INTERVAL, ClientConnected, ControlPacket, GUEST_HEARTBEAT_WORD, HEARTBEAT_TIMEOUT_MS, MAGIC, MAGIC_WORD,
+    PROXY_FRAME_BYTES_MAX, PROXY_RING, ProxyFrameKind, ResourceRef, RevokedExtent, SESSION_REPLY_WORD,
+    SESSION_REQUEST_WORD, UNACKED_MAX, VERSION, VERSION_WORD, WindowId,
 };
 use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket;
@@ -137,9 +137,9 @@ impl GuestProxy {
         if heartbeat.set_silent(is_silent) {
             match is_silent {
                 true => {
-                    tracing::warn!(guest = %self.guest_window.name(), "its daemon is silent: it hangs, or the guest is paused")
+                    tracing::warn!(guest = %self.guest_window.name(), "no heartbeat from the guest daemon for {} s; the guest may be paused", HEARTBEAT_TIMEOUT_MS / 1000)
                 }
-                false => tracing::info!(guest = %self.guest_window.name(), "its daemon is heard again"),
+                false => tracing::info!(guest = %self.guest_window.name(), "the guest daemon sends heartbeats again"),
             }
         }
     }
@@ -173,7 +173,7 @@ impl GuestProxy {
         let proxy_session = ProxySession::new(proxy_ring.clone(), Direction::Zero);
         head.store(SESSION_REPLY_WORD, call, Ordering::Release);
         self.guest_window.ring_daemon();
-        tracing::info!(guest = %self.guest_window.name(), "its daemon is there");
+        tracing::info!(guest = %self.guest_window.name(), "the guest daemon has attached");
         Rc::new(HostSession {
             proxy_session,
             server: self.server.clone(),
@@ -250,7 +250,7 @@ impl HostSession {
                 received == FRAMES_PER_POLL || self.proxy_session.ended.get()
             }
             Err(text) => {
-                tracing::warn!(guest = %self.guest_window.name(), "its daemon is not heard any more: {text}");
+                tracing::warn!(guest = %self.guest_window.name(), "the guest daemon has broken the protocol, and its session ends: {text}");
                 self.proxy_session.end();
                 true
             }
@@ -307,7 +307,7 @@ impl HostSession {
             | ProxyFrameKind::GrantRequest
             | ProxyFrameKind::PairInvite
             | ProxyFrameKind::PairClose
-            | ProxyFrameKind::MapRequest => Err(format!("a guest does not say {kind:?}")),
+            | ProxyFrameKind::MapRequest => Err(format!("a guest does not send {kind:?}")),
         }
     }
 

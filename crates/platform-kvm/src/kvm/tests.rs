@@ -94,7 +94,7 @@ fn a_vector_serves_one_listener_after_the_other() {
     drop(first);
     let (third, again) = host.doorbell(&()).unwrap();
     assert_eq!(again, doorbell);
-    assert!(!third.wait(Duration::ZERO), "a ring for whoever listened before");
+    assert!(!third.wait(Duration::ZERO), "a ring for the previous listener");
     ringer.ring();
     assert!(third.wait(Duration::ZERO));
     assert!(guest.doorbell_sender(Vector(3)).is_err());

@@ -379,7 +379,7 @@ fn next_server_resumes_a_stored_connection() {
     let mut bytes = [0; 17];
     ours.copy_out(0, &mut bytes);
     assert_eq!(&bytes, b"written meanwhile");
-    assert!(guest.listener(1).unwrap().unwrap().wait(Duration::ZERO), "rung while nobody was there");
+    assert!(guest.listener(1).unwrap().unwrap().wait(Duration::ZERO), "rung while no guest was connected");
     for (vector, doorbell) in (0..).zip(plugged.own) {
         guest.doorbell_sender(vector).unwrap().unwrap().ring();
         assert!(Doorbell::from(doorbell).wait(Duration::ZERO), "vector {vector}");
@@ -431,7 +431,7 @@ fn resume_rejects_foreign_descriptors() {
 fn added_peer_rings_the_guest_directly_until_it_is_removed() {
     let mut test = ServerTest::new();
     test.server.add_peer(7, Vec::new());
-    assert!(!test.server.is_drained(), "nobody is there");
+    assert!(!test.server.is_drained(), "no guest is connected");
     let qemu = test.connect();
     let _guest = test.guest();
     let plugged = qemu.plug();

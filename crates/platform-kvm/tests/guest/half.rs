@@ -1,13 +1,14 @@
-//! The guest's half of the tests with QEMU (`tests/guests`): the suite of all platforms over a serial line, and what the driver refuses.
+//! The guest's side of the tests with QEMU (`tests/guests`): the conformance suite over a serial line, and the requests that the driver
+//! refuses.
 //!
 //! ```text
 //!   guest_half suite NODE LINE     the suite, with the host on the other end of LINE
-//!   guest_half driver NODE         everything that the driver must refuse, and what it must not
-//!   guest_half unplug NODE         maps, says `mapped`, and goes on when the device is taken away
+//!   guest_half driver NODE         checks the requests that the driver must refuse, and those that it must accept
+//!   guest_half unplug NODE         maps extents, prints `mapped`, and continues after the device is unplugged
 //!   guest_half bounce NODE BELLS WORDS
-//!                                  rings back, and writes back, so many times
+//!                                  returns this number of doorbells and words
 //!   guest_half functions           names the ivshmem functions, each with its driver
-//!   guest_half piece               a program without privileges that was handed a piece as its input
+//!   guest_half piece               a program without privileges, with an extent as its input
 //! ```
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -38,7 +39,7 @@ use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 const PAGE: u64 = 4096;
 
-/// Where this program's pieces begin: beyond what daemons keep for themselves, wherever that ends.
+/// The offset of this program's extents, beyond the part of the window that daemons use.
 const AT: u64 = 1 << 19;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -77,17 +78,17 @@ fn driver(node: &str) -> Result<(), Box<dyn Error>> {
     let device = open(node)?;
     println!("{:?}", device.info()?);
     let checks: [Check; 12] = [
-        ("a device says what it is", says),
+        ("a device reports its properties", says),
         ("extents outside of the window are refused", outside),
         ("an extent maps itself and nothing else", itself),
         ("an extent keeps its rights", rights),
         ("a revoked extent shows nothing", revoked),
         ("a private extent keeps its bytes", private_extent),
-        ("a private extent tells where it is mapped", shown),
-        ("a listener hears its vector until another takes its place", listeners),
+        ("a private extent reports where it is mapped", shown),
+        ("a listener receives its vector until another replaces it", listeners),
         ("a doorbell sender rings and does nothing else", ringers),
-        ("what makes no sense is refused", nonsense),
-        ("anything at all can be asked", anything),
+        ("invalid requests are refused", nonsense),
+        ("random requests are harmless", anything),
         ("many extents", many),
     ];
     for (name, check) in checks {
@@ -141,7 +142,7 @@ fn outside(device: &Device) {
     drop(device.extent(0, end, Access::ReadWrite).unwrap());
 }
 
-/// Maps as asked, for a moment.
+/// Maps for a moment, as requested.
 fn map(file: impl AsFd, at: u64, bytes: u64, protection: ProtFlags, flags: MapFlags) -> Result<(), Errno> {
     // SAFETY: a fresh mapping, used only below.
     let base = unsafe { rustix::mm::mmap(null_mut(), bytes as usize, protection, flags, file, at) }?;
@@ -166,7 +167,7 @@ fn itself(device: &Device) {
         assert!(matches!(mapped, Err(Errno::INVAL | Errno::OVERFLOW | Errno::NOMEM)), "{at:#x} {pages}: {mapped:?}");
     }
     assert_eq!(map(&file, 2 * PAGE, PAGE, both, MapFlags::SHARED), Ok(()));
-    // Nor later.
+    // The same later.
     // SAFETY: fresh mappings, used only below.
     unsafe {
         let base = rustix::mm::mmap(null_mut(), PAGE as usize, both, MapFlags::SHARED, &file, 0).unwrap();
@@ -316,7 +317,7 @@ fn shown(device: &Device) {
     assert_eq!(private.is_mapped_at(&range(0, 4), 0), Ok(false), "it cannot be read");
     assert_eq!(private.is_mapped_at(&range(1, 4), PAGE), Ok(true));
     private.make_private().unwrap();
-    assert_eq!(private.is_mapped_at(&range(1, 4), PAGE), Ok(false), "nobody shares it");
+    assert_eq!(private.is_mapped_at(&range(1, 4), PAGE), Ok(false), "it is not shared any more");
 }
 
 fn listeners(device: &Device) {
@@ -359,7 +360,7 @@ fn ringers(device: &Device) {
     device.listen(1, None).unwrap();
 }
 
-/// Any request, with any bytes.
+/// A request with any number and any bytes.
 struct Request {
     opcode: Opcode,
     bytes: [u8; 64],
@@ -381,7 +382,7 @@ unsafe impl Ioctl for &mut Request {
     }
 }
 
-/// Asks; where a descriptor is answered it is closed.
+/// Sends a request, and closes a descriptor in the reply.
 fn ask(file: impl AsFd, opcode: Opcode, bytes: &[u8]) -> Result<i32, Errno> {
     let mut request = Request { opcode, bytes: [0; 64] };
     request.bytes[..bytes.len()].copy_from_slice(bytes);
@@ -515,10 +516,10 @@ fn outlives(device: Device) {
     let listener = Doorbell::from(device.listener(1).unwrap());
     Doorbell::from(ringer).ring();
     assert!(listener.wait(Duration::from_secs(60)));
-    assert!(!Doorbell::from(event).wait(Duration::ZERO), "whoever closed the node listens no more");
+    assert!(!Doorbell::from(event).wait(Duration::ZERO), "a listener receives rings after its node was closed");
 }
 
-/// Waits for what must come.
+/// Waits until a condition is true.
 fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !happened() {
@@ -527,7 +528,7 @@ fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// Extents that are mapped, written, revoked and dropped until there are no more.
+/// Maps, writes, revokes and drops extents until the device is gone.
 fn come_and_go(device: &Device, pages: u64) {
     for round in 0_u32.. {
         let file = match device.extent(AT + (1 << 22), pages * PAGE, Access::ReadWrite) {
@@ -546,7 +547,7 @@ fn come_and_go(device: &Device, pages: u64) {
     }
 }
 
-/// A child with all our mappings, for a moment.
+/// Forks a child, which has all our mappings for a moment.
 fn fork() {
     let mut child = Command::new("/bin/busybox");
     child.arg("true");
@@ -580,14 +581,14 @@ fn unplug(node: &str) -> Result<(), Box<dyn Error>> {
                 fork();
             }
         });
-        until("nobody is busy", || rounds.load(Relaxed) > 2);
+        until("no thread writes", || rounds.load(Relaxed) > 2);
         println!("mapped");
         let mut fds = [PollFd::new(&device, PollFlags::empty())];
         assert_eq!(rustix::event::poll(&mut fds, None), Ok(1));
         assert!(device.is_gone());
         until("the window is still seen", || quiet.load(0, Relaxed) == 0);
         let before = rounds.load(Relaxed);
-        until("nobody is busy any more", || rounds.load(Relaxed) > before + 2);
+        until("the threads have stopped writing", || rounds.load(Relaxed) > before + 2);
         stop.store(true, Relaxed);
     });
     quiet.store(1024, 5, Relaxed);
@@ -606,7 +607,7 @@ fn unplug(node: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The host has the first turn.
+/// Returns doorbells and words. The host sends first.
 fn bounce(node: &str, doorbells: u32, words: u32) -> Result<(), Box<dyn Error>> {
     let device = open(node)?;
     let (_file, window) = mapped_extent(&device, AT, 1, Access::ReadWrite);

@@ -63,7 +63,7 @@ fn binding_raises_an_event_and_notifying_a_closed_port_succeeds() {
     let host = FakeHost::new();
     let [one, two] = pair(&host);
     let here = one.listen(domid(2)).unwrap();
-    assert!(host.start(domid(3)).bind(domid(1), here.number()).is_err(), "it was for somebody else");
+    assert!(host.start(domid(3)).bind(domid(1), here.number()).is_err(), "it was for another domain");
     let there = two.bind(domid(1), here.number()).unwrap();
     assert!(two.bind(domid(1), here.number()).is_err(), "it is bound already");
     assert!(there.wait(NOW).unwrap() && !there.wait(NOW).unwrap());
@@ -143,7 +143,7 @@ fn lend_fd_maps_granted_pages_in_order() {
     for wrong in [&turned[..], &mixed[..], &refs[1..], &[], &[GrantRef(4_000_000)]] {
         assert!(two.lend_fd(domid(1), wrong).is_err(), "{wrong:?}");
     }
-    assert!(one.lend_fd(domid(1), refs).is_err(), "to whom they were not granted");
+    assert!(one.lend_fd(domid(1), refs).is_err(), "they were granted to another domain");
 }
 
 #[test]

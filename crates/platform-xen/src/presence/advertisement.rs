@@ -29,13 +29,13 @@ pub struct Advertisement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdvertisementError {
     /// The text is no advertisement, or one of another version.
-    #[error("no advertisement that we can read")]
+    #[error("no advertisement, or one of an unknown version")]
     Unknown,
     /// One of the numbers is invalid.
-    #[error("an advertisement whose numbers are none")]
+    #[error("an advertisement with an invalid number")]
     Number,
     /// The offer is too long or not hexadecimal.
-    #[error("an offer of more than {OFFER_BYTES_MAX} bytes, or one that is none")]
+    #[error("an offer of more than {OFFER_BYTES_MAX} bytes, or not in hexadecimal")]
     Offer,
 }
 

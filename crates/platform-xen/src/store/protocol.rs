@@ -76,7 +76,7 @@ impl PacketKind {
         match self {
             Self::Directory => format!("list {path}"),
             Self::Read => format!("read {path}"),
-            Self::Permissions => format!("say who may use {path}"),
+            Self::Permissions => format!("read the permissions of {path}"),
             Self::Watch => format!("watch {path}"),
             Self::Unwatch => format!("stop watching {path}"),
             Self::TransactionStart => "begin a transaction".to_owned(),
@@ -84,8 +84,8 @@ impl PacketKind {
             Self::Write => format!("write {path}"),
             Self::Mkdir => format!("make {path}"),
             Self::Remove => format!("remove {path}"),
-            Self::SetPermissions => format!("set who may use {path}"),
-            Self::WatchEvent | Self::Error => "do what nobody asks".to_owned(),
+            Self::SetPermissions => format!("set the permissions of {path}"),
+            Self::WatchEvent | Self::Error => "send a reply".to_owned(),
         }
     }
 

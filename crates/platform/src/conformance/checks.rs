@@ -113,7 +113,7 @@ mod reused {
     pub(super) fn peer<P: Platform>(side: &mut CheckSide<'_, P>) {
         for round in 0..ROUNDS {
             let mapping = receive_and_map(side, SIZE, Access::ReadWrite);
-            assert!(is_zero(&mapping, 0) && is_zero(&mapping, 1), "round {round}: somebody else's bytes");
+            assert!(is_zero(&mapping, 0) && is_zero(&mapping, 1), "round {round}: bytes of another process");
             mapping.copy_in(0, &[0xa5; 2 * PAGE as usize]);
             drop(mapping);
             side.synchronize();
@@ -205,7 +205,7 @@ mod doorbell {
         while receiver.wait(Duration::ZERO) {} // Some platforms ring once when the doorbell is created.
         side.synchronize();
         side.synchronize(); // The other side has rung twice.
-        assert!(receiver.wait(CHECK_TIMEOUT), "nobody heard the doorbell");
+        assert!(receiver.wait(CHECK_TIMEOUT), "the doorbell was not received");
         // Where rings take time to arrive, the second may come after the first was received. The check is that they end.
         let begun = Instant::now();
         while receiver.wait(Duration::from_millis(50)) {
@@ -273,7 +273,7 @@ mod records {
                     Err(fault) => panic!("{fault}"),
                 }
             });
-            assert!(!producer.wake(), "nobody is parked");
+            assert!(!producer.wake(), "the consumer is not parked");
         }
         side.synchronize(); // The other side is parked.
         until("no record was consumed", || producer.push(7, &[], &[]).ok());
@@ -305,7 +305,7 @@ mod records {
             assert_eq!(bytes, [round as u8; BYTES as usize], "round {round}");
             if slab.release(fragment) | consumer.needs_publish() {
                 slab.publish();
-                assert!(!consumer.publish(), "nobody waits for room");
+                assert!(!consumer.publish(), "the producer does not wait for room");
             }
         }
         assert!(consumer.park().expect("no fault"), "a record too many");

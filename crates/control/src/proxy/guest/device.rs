@@ -37,11 +37,11 @@ pub trait GuestDevice: Sized {
     fn extent(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd>;
     /// Returns a descriptor for a program's private extent. The bytes are kept for the program that maps them.
     fn private_extent(&self, _offset: u64, _bytes: u64) -> io::Result<OwnedFd> {
-        Err(io::Error::other("nobody keeps what would be there"))
+        Err(io::Error::other("the device has no private extents"))
     }
     /// Returns a descriptor that maps these bytes for reading only.
     fn read_only_extent(&self, _offset: u64, _bytes: u64) -> io::Result<OwnedFd> {
-        Err(io::Error::other("its rights cannot be less"))
+        Err(io::Error::other("the device has no read-only extents"))
     }
     /// Revokes the extent at `offset` from all processes that map it. `extent` is its descriptor, if a program ever received it.
     fn revoke(&self, offset: u64, extent: Option<&OwnedFd>) -> io::Result<()>;
@@ -62,7 +62,7 @@ pub trait GuestDevice: Sized {
 
     /// Grants an extent of a window that is granted on request. Returns the description by which the host maps it.
     fn grant_extent(&self, _request: GrantRequest) -> io::Result<Vec<u8>> {
-        Err(io::Error::other("the window is whole"))
+        Err(io::Error::other("the window does not grow"))
     }
     /// Joins a pair window: creates it, or maps the offer of the peer guest. Returns the reply to the host, if there is one.
     fn join_pair(&self, _invite: &PairInvite<'_>) -> io::Result<Option<Vec<u8>>> {
