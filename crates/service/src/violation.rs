@@ -48,10 +48,10 @@ pub enum Violation {
     /// A violation in a record for a remote peer.
     #[error(transparent)]
     Transport(#[from] TransportViolation),
-    /// Too much is held for it.
-    #[error("{held} bytes are held for it and it does not read its ring")]
+    /// The domain does not read its ring.
+    #[error("{held} bytes are queued for the domain, because it does not read its ring")]
     NotReading {
-        /// Bytes.
+        /// The cost of the queued records, in bytes.
         held: u64,
     },
 }
@@ -75,7 +75,7 @@ impl Violation {
             | Self::CreditBeyond { .. }
             | Self::Transport(_) => Reason::RecordUnexpected,
             Self::CreditExceeded { .. } => Reason::CreditExceeded,
-            Self::NotReading { .. } => Reason::ControlQueueFull,
+            Self::NotReading { .. } => Reason::RingNotRead,
         }
     }
 }

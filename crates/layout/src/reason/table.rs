@@ -278,6 +278,10 @@ reasons! {
     "a domain sent more on the daemon path than its credit allows";
     "Report it, if its library is unchanged.";
 
+    138 RingNotRead, "ring-not-read", Ended:
+    "the domain did not read its ring, and the records that the daemon queued for it reached the limit";
+    "Let the program call the library, or let the library's descriptor wake it; a stopped process attaches again when it continues.";
+
     /// Regions and grants
     150 RegionNotSealed, "region-not-sealed", Fault:
     "the region offered is not sealed: it could shrink under its reader";

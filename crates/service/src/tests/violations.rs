@@ -114,7 +114,7 @@ fn corrupt_ring_state_is_a_violation() {
 }
 
 #[test]
-fn a_domain_for_which_far_too_much_is_held_is_cut_off() {
+fn detaches_a_domain_that_does_not_read_its_ring() {
     let mut fixture = ServiceFixture::allow_all();
     let deaf = fixture.attach();
     let mut other = fixture.attach();
@@ -129,7 +129,7 @@ fn a_domain_for_which_far_too_much_is_held_is_cut_off() {
         }
         fixture.run_until_idle();
     }
-    assert_eq!(fixture.faults(), [(deaf.id, Reason::ControlQueueFull)]);
+    assert_eq!(fixture.faults(), [(deaf.id, Reason::RingNotRead)]);
     assert_eq!(fixture.service.counters()[0].held_bytes.load(Relaxed), 0);
     other.send_eager(other.id, 1, b"");
     fixture.run_until_idle();
