@@ -4,6 +4,10 @@
 //! its peer then sets a bit in our ready map instead, so that polling does not touch the channel. A poll therefore checks the
 //! few hot channels and one word of each ready map. There is one ready map for each owner among the peers.
 //! The number of silent peers does not matter.
+//!
+//! A peer may set any bit of a ready map that it shares. A bit without a channel is a *stray*: it is counted, and no memory is spent on it.
+//! Few strays are normal, because a peer may set its bit after its channel was removed. Too many end the map's channels, one of which
+//! must have caused them. A ready map without channels is not polled.
 
 use crate::channel::Channel;
 use isthmus_layout::ready_map::ReadyBit;
@@ -18,6 +22,9 @@ const MAP_POLL_INTERVAL: u32 = 64;
 
 /// Maximum number of hot channels. When another one becomes hot, the one that was silent longest is parked.
 const HOT_MAX: usize = 16;
+
+/// Number of strays that a ready map allows for each channel that it gets.
+const STRAYS_PER_CHANNEL: u32 = 16384;
 
 /// The key of a channel in its inbox. A key is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,8 +51,8 @@ pub enum Polled {
     Record(ChannelKey),
     /// This channel's peer violated the protocol. The inbox does not poll the channel again; the owner closes it.
     Fault(ChannelKey, PeerFault),
-    /// A bit that belongs to no channel was set: the daemon's bit, or one that a peer had no right to set.
-    ReadyBit(InboxMapIndex, ReadyBit),
+    /// The daemon's bit was set in this ready map.
+    Control(InboxMapIndex),
     /// No record, no bit and no fault.
     Nothing,
 }
@@ -61,6 +68,8 @@ struct InboxEntry {
     hot: bool,
     /// The channel is not polled until [`Inbox::unmute`], whatever bits its peer sets.
     muted: bool,
+    /// A fault of the channel was reported. The channel is not polled any more.
+    faulted: bool,
 }
 
 #[derive(Debug)]
@@ -69,6 +78,20 @@ struct MapSubscription {
     doorbell: Doorbell,
     /// The slot of the channel that each bit in use belongs to.
     slots_by_bit: Vec<Option<u32>>,
+    /// The number of channels whose peers set bits in the map.
+    channels: u32,
+    /// The daemon's bit was set.
+    control: bool,
+    /// The number of strays so far.
+    strays: u64,
+    /// The number of further strays that end the map's channels.
+    strays_left: u32,
+}
+
+impl MapSubscription {
+    fn is_any_set(&self) -> bool {
+        self.channels > 0 && (self.control || self.ready_map.is_any_set())
+    }
 }
 
 /// The channels of one receiver and the ready maps in which their peers set bits.
@@ -81,7 +104,8 @@ pub struct Inbox {
     hot: Vec<u32>,
     /// The index in `hot` at which the next poll begins, so that a busy channel does not delay the others.
     next_hot: usize,
-    other_bits: Vec<(InboxMapIndex, ReadyBit)>,
+    /// Channels of ready maps with too many strays. Each is reported once.
+    faulted: Vec<ChannelKey>,
     /// Slots found while draining a ready map. The vector is kept to reuse its allocation.
     woken: Vec<u32>,
     polls: u32,
@@ -96,7 +120,18 @@ impl Inbox {
 
     /// Adds a ready map and its doorbell.
     pub fn add_ready_map(&mut self, memory: SharedMapping, doorbell: Doorbell) -> InboxMapIndex {
-        self.maps.push(MapSubscription { ready_map: ReadyMap::new(memory), doorbell, slots_by_bit: Vec::new() });
+        let ready_map = ReadyMap::new(memory);
+        let slots_by_bit = Vec::new();
+        let subscription = MapSubscription {
+            ready_map,
+            doorbell,
+            slots_by_bit,
+            channels: 0,
+            control: false,
+            strays: 0,
+            strays_left: 0,
+        };
+        self.maps.push(subscription);
         InboxMapIndex((self.maps.len() - 1) as u8)
     }
 
@@ -114,9 +149,24 @@ impl Inbox {
         });
         let key = ChannelKey { slot, generation: self.next_generation };
         self.next_generation += 1;
-        self.slots[slot as usize] =
-            Some(InboxEntry { key, channel, ready_map, ready_bit, empty_polls: 0, hot: false, muted: true });
-        let slots = &mut self.maps[usize::from(ready_map.0)].slots_by_bit;
+        self.slots[slot as usize] = Some(InboxEntry {
+            key,
+            channel,
+            ready_map,
+            ready_bit,
+            empty_polls: 0,
+            hot: false,
+            muted: true,
+            faulted: false,
+        });
+        let subscription = &mut self.maps[usize::from(ready_map.0)];
+        if subscription.channels == 0 {
+            subscription.strays_left = 0;
+            subscription.ready_map.drain(|_| {}); // Nobody has polled the map since its last channel was removed.
+        }
+        subscription.channels += 1;
+        subscription.strays_left = subscription.strays_left.saturating_add(STRAYS_PER_CHANNEL);
+        let slots = &mut subscription.slots_by_bit;
         let at = usize::from(ready_bit.number());
         if slots.len() <= at {
             slots.resize(at + 1, None);
@@ -128,7 +178,7 @@ impl Inbox {
     /// Starts taking records from a channel.
     pub fn unmute(&mut self, key: ChannelKey) {
         if let Some(entry) = self.entry(key) {
-            entry.muted = false;
+            entry.muted = entry.faulted;
             self.mark_hot(key.slot);
         }
     }
@@ -138,10 +188,26 @@ impl Inbox {
         self.entry(key)?;
         let entry = self.slots[key.slot()].take()?;
         self.hot.retain(|&hot| hot != key.slot);
-        let slots = &mut self.maps[usize::from(entry.ready_map.0)].slots_by_bit;
-        slots[usize::from(entry.ready_bit.number())] = None;
+        let subscription = &mut self.maps[usize::from(entry.ready_map.0)];
+        subscription.channels -= 1;
+        subscription.slots_by_bit[usize::from(entry.ready_bit.number())] = None;
         self.free.push(key.slot);
         Some(entry.channel)
+    }
+
+    /// Returns the ready map of a channel.
+    pub fn ready_map_of(&mut self, key: ChannelKey) -> Option<InboxMapIndex> {
+        self.entry(key).map(|entry| entry.ready_map)
+    }
+
+    /// Returns true if a ready map has channels. The doorbell of another one need not be listened to.
+    pub fn has_channels(&self, ready_map: InboxMapIndex) -> bool {
+        self.maps[usize::from(ready_map.0)].channels > 0
+    }
+
+    /// Returns the number of strays in all ready maps.
+    pub fn strays(&self) -> u64 {
+        self.maps.iter().map(|subscription| subscription.strays).sum()
     }
 
     /// Returns the channel with this key.
@@ -203,13 +269,13 @@ impl Inbox {
             [slot] => channel(slot),
             _ => false,
         };
-        hot && self.other_bits.is_empty() && !self.maps.iter().any(|subscription| subscription.ready_map.is_any_set())
+        hot && self.faulted.is_empty() && !self.maps.iter().any(MapSubscription::is_any_set)
     }
 
     /// Returns true if a poll would find something. Cheap enough for spinning.
     pub fn is_ready(&mut self) -> bool {
-        self.maps.iter().any(|subscription| subscription.ready_map.is_any_set())
-            || !self.other_bits.is_empty()
+        self.maps.iter().any(MapSubscription::is_any_set)
+            || !self.faulted.is_empty()
             || self.hot.iter().any(|&slot| {
                 self.slots[slot as usize].as_ref().is_some_and(|entry| !matches!(entry.channel.has_record(), Ok(false)))
             })
@@ -227,7 +293,10 @@ impl Inbox {
             entry.hot = false;
             self.hot.pop();
         }
-        self.other_bits.is_empty() && self.maps.iter().all(|subscription| subscription.ready_map.begin_sleep())
+        let sleeps = |subscription: &MapSubscription| {
+            subscription.channels == 0 || !subscription.control && subscription.ready_map.begin_sleep()
+        };
+        self.faulted.is_empty() && self.maps.iter().all(sleeps)
     }
 
     /// Ends what [`Self::begin_sleep`] began, after sleeping or after deciding not to sleep.
@@ -240,7 +309,7 @@ impl Inbox {
     #[inline]
     fn drain_ready_maps(&mut self) {
         for at in 0..self.maps.len() {
-            if self.maps[at].ready_map.is_any_set() {
+            if self.maps[at].is_any_set() {
                 self.drain_ready_map(InboxMapIndex(at as u8));
             }
         }
@@ -248,27 +317,56 @@ impl Inbox {
 
     fn poll_ready_maps(&mut self) -> Polled {
         self.drain_ready_maps();
-        match self.other_bits.pop() {
-            Some((ready_map, ready_bit)) => Polled::ReadyBit(ready_map, ready_bit),
-            None => Polled::Nothing,
+        if let Some(polled) = self.next_faulted() {
+            return polled;
         }
+        let control = self.maps.iter_mut().position(|subscription| std::mem::take(&mut subscription.control));
+        control.map_or(Polled::Nothing, |at| Polled::Control(InboxMapIndex(at as u8)))
+    }
+
+    /// Reports the next channel of a ready map with too many strays.
+    fn next_faulted(&mut self) -> Option<Polled> {
+        while let Some(key) = self.faulted.pop() {
+            let Some(entry) = self.entry(key).filter(|entry| !entry.faulted) else { continue };
+            let ready_map = entry.ready_map;
+            let strays = self.maps[usize::from(ready_map.0)].strays;
+            return Some(self.fault(key.slot, PeerFault::StrayReadyBits { strays }));
+        }
+        None
     }
 
     #[cold]
     fn drain_ready_map(&mut self, ready_map: InboxMapIndex) {
         isthmus_shm::step!("drain_ready_map");
         let mut woken = std::mem::take(&mut self.woken);
-        let subscription = &self.maps[usize::from(ready_map.0)];
-        subscription.ready_map.drain(|ready_bit| {
-            match subscription.slots_by_bit.get(usize::from(ready_bit.number())).copied().flatten() {
-                Some(slot) => woken.push(slot),
-                None => self.other_bits.push((ready_map, ready_bit)),
-            }
+        let MapSubscription { ready_map: map, slots_by_bit, control, .. } = &mut self.maps[usize::from(ready_map.0)];
+        let mut strays = 0;
+        map.drain(|ready_bit| match slots_by_bit.get(usize::from(ready_bit.number())).copied().flatten() {
+            Some(slot) => woken.push(slot),
+            None if ready_bit == ReadyBit::CONTROL => *control = true,
+            None => strays += 1,
         });
+        if strays > 0 {
+            self.count_strays(ready_map, strays);
+        }
         for slot in woken.drain(..) {
             self.mark_hot(slot);
         }
         self.woken = woken;
+    }
+
+    /// Counts strays, and marks the channels of their map as faulted if they are too many.
+    fn count_strays(&mut self, ready_map: InboxMapIndex, strays: u32) {
+        let subscription = &mut self.maps[usize::from(ready_map.0)];
+        subscription.strays += u64::from(strays);
+        match subscription.strays_left.checked_sub(strays) {
+            Some(left) => subscription.strays_left = left,
+            None if self.faulted.is_empty() => {
+                let of_map = self.slots.iter().flatten().filter(|entry| entry.ready_map == ready_map && !entry.faulted);
+                self.faulted.extend(of_map.map(|entry| entry.key));
+            }
+            None => {} // The next strays report it.
+        }
     }
 
     fn mark_hot(&mut self, slot: u32) {
@@ -320,7 +418,7 @@ impl Inbox {
     #[cold]
     fn fault(&mut self, slot: u32, fault: PeerFault) -> Polled {
         let entry = self.slots[slot as usize].as_mut().expect("hot channels are there");
-        entry.hot = false;
+        (entry.hot, entry.muted, entry.faulted) = (false, true, true);
         entry.channel.record_fault();
         let key = entry.key;
         self.hot.retain(|&hot| hot != slot);

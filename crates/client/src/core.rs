@@ -13,12 +13,13 @@ use crate::peer_table::Peers;
 use crate::resume::RECONNECT_INTERVAL;
 use crate::sleep::Sleeper;
 use isthmus_channel::{Channel, ChannelKey, Inbox, InboxMapIndex, Polled};
+use isthmus_layout::DomainId;
 use isthmus_layout::control::{self, Detach, Name, Owner, RequestSerial, Ticket, ToDaemon, Welcome};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::ids::{ChannelId, RegionId};
+use isthmus_layout::ready_map::{self, ReadyBit};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::Serial;
-use isthmus_layout::{DomainId, ready_map};
 use isthmus_platform::Doorbell;
 use isthmus_shm::regcache::arena::Arena;
 use isthmus_shm::regcache::{CacheConfig, RegistrationCache};
@@ -235,7 +236,7 @@ impl<M: Matcher> Core<M> {
             match polled {
                 Polled::Nothing => break,
                 Polled::Record(key) => taken += 1 + self.receive_eager_run(key, record),
-                Polled::ReadyBit(..) | Polled::Fault(..) => taken += 1,
+                Polled::Control(..) | Polled::Fault(..) => taken += 1,
             }
         }
         self.finish_iteration();
@@ -500,7 +501,30 @@ impl<M: Matcher> Core<M> {
         (usize::from(ready_map.number()) < self.ready_maps.len()).then_some(InboxMapIndex(ready_map.number()))
     }
 
-    /// Adds a ready map to the inbox and its doorbell to the sleep set. Ready maps come in the order of their numbers.
+    /// Adds a channel to the inbox. Its ready map's doorbell is in the sleep set while the ready map has channels.
+    pub(crate) fn add_to_inbox(
+        &mut self,
+        channel: Channel,
+        ready_map: InboxMapIndex,
+        ready_bit: ReadyBit,
+    ) -> Result<ChannelKey, Reason> {
+        if !self.inbox.has_channels(ready_map) {
+            let doorbell = &self.ready_maps[usize::from(ready_map.0)].doorbell;
+            self.sleeper.watch_doorbell(doorbell).map_err(|_| Reason::OutOfFds)?;
+        }
+        Ok(self.inbox.add(channel, ready_map, ready_bit))
+    }
+
+    /// Removes a channel from the inbox. Peers that may ring the doorbell of a ready map without channels wake nobody.
+    pub(crate) fn remove_from_inbox(&mut self, key: ChannelKey) {
+        let Some(ready_map) = self.inbox.ready_map_of(key) else { return };
+        self.inbox.remove(key);
+        if !self.inbox.has_channels(ready_map) {
+            self.sleeper.unwatch_doorbell(&self.ready_maps[usize::from(ready_map.0)].doorbell);
+        }
+    }
+
+    /// Adds a ready map to the inbox. Ready maps come in the order of their numbers.
     pub(crate) fn add_ready_map(
         &mut self,
         number: control::ReadyMapIndex,
@@ -512,7 +536,6 @@ impl<M: Matcher> Core<M> {
             return Err(Reason::ReadyMapsFull);
         }
         let mapping = map(&memory, ready_map::SIZE)?;
-        self.sleeper.watch_doorbell(&doorbell).map_err(|_| Reason::OutOfFds)?;
         let in_guest = mapping.is_shared_across();
         self.inbox.add_ready_map(mapping, doorbell.clone());
         self.ready_maps.push(OwnReadyMap { owner, memory, doorbell, in_guest });

@@ -207,7 +207,7 @@ impl<M: Matcher> Core<M> {
             ready_bit: offer.peer_ready_bit,
             peer_doorbell,
         };
-        let key = self.inbox.add(Channel::new(parts), ready_map, offer.ready_bit);
+        let key = self.add_to_inbox(Channel::new(parts), ready_map, offer.ready_bit)?;
         self.assign_channel(key, at);
         let connector = offer.direction == Direction::Zero;
         let peer = &mut self.peers[at];
@@ -316,7 +316,7 @@ impl<M: Matcher> Core<M> {
 
     fn remove_channel(&mut self, at: PeerIndex, key: ChannelKey, id: ChannelId, reason: Reason) {
         let in_guest = self.is_in_guest();
-        self.inbox.remove(key);
+        self.remove_from_inbox(key);
         if in_guest {
             // An extent of a window is kept for us until we say so: what was sent last may have lain in it.
             self.send_request(CloseChannel { channel: id, reason: Reason::ClosedLocally }.into(), &[]);
@@ -401,6 +401,7 @@ fn reason_of(fault: &PeerFault) -> Reason {
         PeerFault::HeadOverrun { .. } => Reason::RingHeadInvalid,
         PeerFault::SlabOverrun { .. } => Reason::SlabHeadInvalid,
         PeerFault::FragmentOutside(_) => Reason::FragmentOutsideSlab,
+        PeerFault::StrayReadyBits { .. } => Reason::ReadyBitsInvalid,
         PeerFault::RecordTooLong(_) | PeerFault::Record(_) => Reason::MalformedRecord,
     }
 }

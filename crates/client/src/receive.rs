@@ -55,7 +55,7 @@ impl<M: Matcher> Core<M> {
         match polled {
             Polled::Record(key) => self.handle_record(key, record),
             Polled::Nothing => {}
-            Polled::ReadyBit(..) => self.process_notifications(),
+            Polled::Control(..) => self.process_notifications(),
             Polled::Fault(key, fault) => self.channel_fault(key, fault),
         }
     }

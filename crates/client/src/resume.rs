@@ -39,7 +39,7 @@ impl<M: Matcher> Core<M> {
         if let Some(ring) = self.ring {
             self.drain(ring); // The records that the daemon delivered before it ended.
             self.ring = None;
-            self.inbox.remove(ring);
+            self.remove_from_inbox(ring);
         }
         self.peers_owed_credit.clear();
         self.channel_requests.clear();
@@ -227,7 +227,7 @@ impl<M: Matcher> Core<M> {
             ready_bit: welcome.daemon_ready_bit,
             peer_doorbell: daemon_doorbell,
         };
-        let key = self.inbox.add(Channel::new(parts), InboxMapIndex(0), ready_map::ReadyBit::DOMAIN_RING);
+        let key = self.add_to_inbox(Channel::new(parts), InboxMapIndex(0), ready_map::ReadyBit::DOMAIN_RING)?;
         self.inbox.unmute(key);
         self.ring = Some(key);
         Ok(())

@@ -4,7 +4,7 @@ use crate::control::Control;
 use isthmus_platform::{Doorbell, PlatformError};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use std::time::Duration;
 
@@ -40,6 +40,12 @@ impl Sleeper {
             self.needs_clearing.push(doorbell.clone());
         }
         Ok(())
+    }
+
+    pub(crate) fn unwatch_doorbell(&mut self, doorbell: &Doorbell) {
+        // The set refuses only a descriptor that it does not have.
+        let _ = epoll::delete(&self.set, doorbell);
+        self.needs_clearing.retain(|other| other.as_fd().as_raw_fd() != doorbell.as_fd().as_raw_fd());
     }
 
     /// Forgets doorbells after their descriptors were closed, because an epoll set drops a closed descriptor.

@@ -36,8 +36,6 @@ pub(crate) enum RingPoll {
     Record(Slot),
     /// This domain broke the contract.
     Fault(Slot, PeerFault),
-    /// A ready bit where no ring is.
-    Stray,
     /// Nothing, from any domain that is not paused.
     Nothing,
 }
@@ -51,6 +49,8 @@ struct OwnerInbox {
     /// The index of the ready map in the inbox, which has only this one.
     index: InboxMapIndex,
     slots: HashMap<ChannelKey, Slot>,
+    /// The number of ready bits without a ring that were counted.
+    strays: u64,
 }
 
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl Rings {
     pub(crate) fn add_ready_map(&mut self, ready_map: WorkerReadyMapId, memory: SharedMapping, doorbell: Doorbell) {
         let mut inbox = Inbox::new();
         let index = inbox.add_ready_map(memory, doorbell.clone());
-        let owner_inbox = Some(OwnerInbox { ready_map, doorbell, inbox, index, slots: HashMap::new() });
+        let owner_inbox = Some(OwnerInbox { ready_map, doorbell, inbox, index, slots: HashMap::new(), strays: 0 });
         match self.owner_inboxes.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = owner_inbox,
             None => self.owner_inboxes.push(owner_inbox),
@@ -189,13 +189,22 @@ impl Rings {
                         return RingPoll::Record(slot);
                     }
                     Polled::Fault(key, fault) => return RingPoll::Fault(owner_inbox.slots[&key], fault),
-                    Polled::ReadyBit(..) => return RingPoll::Stray,
-                    Polled::Nothing => {}
+                    // Nothing uses the daemon's bit in the daemon's own ready map.
+                    Polled::Control(_) | Polled::Nothing => {}
                 }
             }
             self.next_owner_inbox();
         }
         RingPoll::Nothing
+    }
+
+    /// Returns the number of ready bits without a ring that were set since the last call.
+    pub(crate) fn new_strays(&mut self) -> u64 {
+        let new = |owner_inbox: &mut OwnerInbox| {
+            let strays = owner_inbox.inbox.strays();
+            strays - std::mem::replace(&mut owner_inbox.strays, strays)
+        };
+        self.owner_inboxes.iter_mut().flatten().map(new).sum()
     }
 
     fn next_owner_inbox(&mut self) {

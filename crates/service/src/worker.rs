@@ -138,8 +138,8 @@ impl Worker {
                     self.handle(slot, &record);
                 }
                 RingPoll::Fault(slot, fault) => self.violation(slot, fault.into()),
-                RingPoll::Stray => bump(&self.counters.stray_ready_bits, 1),
                 RingPoll::Nothing => {
+                    bump(&self.counters.stray_ready_bits, self.rings.new_strays());
                     let router = &self.router;
                     busy |= self.rings.new_round(|slot| router.pending_daemon_records(slot) >= DAEMON_RECORDS_MAX);
                     busy |= self.rings.is_ready(); // A parked ring with its ready bit set is polled from the next step on.

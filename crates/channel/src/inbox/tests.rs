@@ -63,6 +63,25 @@ impl InboxFixture {
         Ok(())
     }
 
+    fn set_bit(&self, ready_bit: ReadyBit) {
+        isthmus_shm::PeerReadyBit::new(self.ready_map_memory.clone(), ready_bit).set();
+    }
+
+    /// Sets every bit of the ready map, as often as `rounds` says, and polls after each round.
+    fn flood(&mut self, rounds: u32) -> Vec<Polled> {
+        let mut polled = Vec::new();
+        for _ in 0..rounds {
+            for word in 0..ready_map::READY_BIT_WORDS {
+                self.ready_map_memory.store(ready_map::READY_BITS + word, u32::MAX, Ordering::Release);
+            }
+            self.ready_map_memory.store(ready_map::SUMMARY, ready_map::ANY_GROUP, Ordering::Release);
+            polled.push(self.poll());
+        }
+        polled.extend((0..64).map(|_| self.poll()));
+        polled.retain(|polled| !matches!(polled, Polled::Nothing | Polled::Control(_)));
+        polled
+    }
+
     fn poll(&mut self) -> Polled {
         self.inbox.poll(&mut self.record)
     }
@@ -149,18 +168,19 @@ fn flooding_channel_does_not_starve_others() {
 }
 
 #[test]
-fn ready_bits_without_a_channel_are_only_reported() {
+fn ready_bits_without_a_channel_are_only_counted() {
     let mut fixture = InboxFixture::with_channels(2);
     fixture.poll_until_parked();
-    for ready_bit in [
-        ReadyBit::CONTROL,
-        ReadyBit::new(ReadyBit::FIRST_CHANNEL + 7).unwrap(),
-        ReadyBit::new((READY_MAP_BITS - 1) as u16).unwrap(),
-    ] {
-        isthmus_shm::PeerReadyBit::new(fixture.ready_map_memory.clone(), ready_bit).set();
-        assert_eq!(fixture.poll(), Polled::ReadyBit(InboxMapIndex(0), ready_bit));
-        assert_eq!(fixture.poll(), Polled::Nothing);
+    for (strays, ready_bit) in [(1, ReadyBit::FIRST_CHANNEL + 7), (2, (READY_MAP_BITS - 1) as u16)] {
+        fixture.set_bit(ReadyBit::new(ready_bit).unwrap());
+        assert_eq!((fixture.poll(), fixture.inbox.strays()), (Polled::Nothing, strays));
+        assert!(fixture.inbox.begin_sleep());
+        fixture.inbox.end_sleep();
     }
+    fixture.set_bit(ReadyBit::CONTROL);
+    fixture.set_bit(ReadyBit::CONTROL);
+    assert_eq!(fixture.poll(), Polled::Control(InboxMapIndex(0)));
+    assert_eq!((fixture.poll(), fixture.inbox.strays()), (Polled::Nothing, 2));
     // A ready bit without a record causes an empty poll.
     fixture.peers[1].signal_peer();
     assert_eq!(fixture.poll(), Polled::Nothing);
@@ -187,8 +207,7 @@ fn removed_channel_is_not_found_by_key_or_ready_bit() {
     assert!(fixture.inbox.remove(fixture.keys[0]).is_some());
     assert!(fixture.inbox.remove(fixture.keys[0]).is_none() && fixture.inbox.channel(fixture.keys[0]).is_none());
     fixture.peers[0].signal_peer();
-    let ready_bit = ReadyBit::new(ReadyBit::FIRST_CHANNEL).unwrap();
-    assert_eq!(fixture.poll(), Polled::ReadyBit(InboxMapIndex(0), ready_bit));
+    assert_eq!((fixture.poll(), fixture.inbox.strays()), (Polled::Nothing, 1));
     fixture.inbox.unmute(fixture.keys[0]);
     fixture.send(1).unwrap();
     assert_eq!(fixture.next(1), 1);
@@ -229,4 +248,63 @@ fn sleep_is_refused_while_records_wait() {
             assert_eq!(fixture.next(2), from);
         }
     }
+}
+
+#[test]
+fn a_flood_of_strays_costs_no_memory_and_faults_the_channels_of_its_map_once() {
+    let mut fixture = InboxFixture::with_channels(3);
+    // Another map with a channel, whose peers do nothing wrong.
+    let [memory, theirs, channel_memory] =
+        [ready_map::SIZE, ready_map::SIZE, GEOMETRY.size()].map(|size| SharedMapping::new(Mapping::private(size)));
+    let (doorbell, ready_bit) = (Doorbell::new().unwrap(), ReadyBit::new(ReadyBit::FIRST_CHANNEL).unwrap());
+    let honest_map = fixture.inbox.add_ready_map(memory, doorbell.clone());
+    let parts = ChannelParts {
+        memory: channel_memory,
+        geometry: GEOMETRY,
+        send_direction: Direction::Zero,
+        peer_ready_map: theirs,
+        ready_bit,
+        peer_doorbell: doorbell,
+    };
+    let honest = fixture.inbox.add(Channel::new(parts), honest_map, ready_bit);
+    fixture.inbox.unmute(honest);
+    let rounds = 3 * STRAYS_PER_CHANNEL / READY_MAP_BITS;
+    assert_eq!(fixture.flood(rounds), []);
+    let polled = fixture.flood(20);
+    let mut faulted: Vec<_> = polled
+        .iter()
+        .map(|polled| match polled {
+            Polled::Fault(key, PeerFault::StrayReadyBits { strays }) if *strays > 0 => *key,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    faulted.sort();
+    assert_eq!(faulted, fixture.keys);
+    assert!(fixture.inbox.faulted.capacity() <= 64, "{}", fixture.inbox.faulted.capacity());
+    // A faulted channel is not polled, whatever bits its peer sets.
+    fixture.send(0).unwrap();
+    fixture.peers[0].signal_peer();
+    assert_eq!(fixture.flood(2), []);
+    assert!(fixture.inbox.channel(honest).is_some());
+}
+
+#[test]
+fn a_ready_map_without_channels_is_not_polled() {
+    let mut fixture = InboxFixture::with_channels(1);
+    assert!(fixture.inbox.has_channels(InboxMapIndex(0)));
+    let channel = fixture.inbox.remove(fixture.keys[0]).unwrap();
+    assert!(!fixture.inbox.has_channels(InboxMapIndex(0)) && fixture.inbox.ready_map_of(fixture.keys[0]).is_none());
+    assert_eq!(fixture.flood(100), []);
+    assert!(fixture.inbox.is_idle() && !fixture.inbox.is_ready() && fixture.inbox.begin_sleep());
+    fixture.inbox.end_sleep();
+    assert_eq!(fixture.inbox.strays(), 0);
+    // A new channel begins with an empty map.
+    let ready_bit = ReadyBit::new(ReadyBit::FIRST_CHANNEL).unwrap();
+    let key = fixture.inbox.add(channel, InboxMapIndex(0), ready_bit);
+    assert_eq!(fixture.inbox.ready_map_of(key), Some(InboxMapIndex(0)));
+    assert!(!fixture.inbox.maps[0].is_any_set());
+    fixture.keys = vec![key];
+    fixture.inbox.unmute(key);
+    fixture.send(0).unwrap();
+    assert_eq!(fixture.next(2), 0);
 }

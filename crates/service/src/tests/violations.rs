@@ -137,19 +137,27 @@ fn detaches_a_domain_that_does_not_read_its_ring() {
 }
 
 #[test]
-fn stray_ready_bits_are_counted_only() {
+fn stray_ready_bits_are_counted_and_end_the_domain_when_they_are_many() {
     let mut fixture = ServiceFixture::allow_all();
     let mut a = fixture.attach();
     fixture.run_until_idle();
-    for word in 0..isthmus_layout::ready_map::READY_BIT_WORDS {
-        a.daemon_ready_map.store(READY_BITS + word, u32::MAX, Relaxed);
-    }
-    a.daemon_ready_map.store(SUMMARY, u32::MAX, Relaxed);
-    fixture.run_until_idle();
-    assert_eq!(fixture.service.counters()[0].stray_ready_bits.load(Relaxed), 4095);
+    let flood = |fixture: &mut ServiceFixture, a: &TestDomain| {
+        for word in 0..isthmus_layout::ready_map::READY_BIT_WORDS {
+            a.daemon_ready_map.store(READY_BITS + word, u32::MAX, Relaxed);
+        }
+        a.daemon_ready_map.store(SUMMARY, u32::MAX, Relaxed);
+        fixture.run_until_idle();
+    };
+    flood(&mut fixture, &a);
+    // All but the daemon's bit and the bit of the domain's ring.
+    assert_eq!(fixture.service.counters()[0].stray_ready_bits.load(Relaxed), 4094);
     a.send_eager(a.id, 1, b"");
     fixture.run_until_idle();
     assert_eq!(a.receive_tags(), [1]);
+    for _ in 0..5 {
+        flood(&mut fixture, &a);
+    }
+    assert_eq!(fixture.faults(), [(a.id, Reason::ReadyBitsInvalid)]);
 }
 
 /// A message of an honest pair, back and forth.

@@ -128,6 +128,12 @@ impl AttackBed {
         facts
     }
 
+    /// Waits until the honest pair has exchanged further messages.
+    #[track_caller]
+    pub(crate) fn wait_for_progress(&self) {
+        self.honest_pair.wait_for_progress();
+    }
+
     /// The daemon is there and answers, and the honest pair goes on.
     #[track_caller]
     pub(crate) fn check_daemon(&mut self) {

@@ -1,7 +1,9 @@
 //! Attacks by content of shared memory, and by doorbells.
 
 use crate::attack_bed::{AttackBed, OTHER_UID};
-use isthmus_suites::TestProgram;
+use isthmus_suites::{TIMEOUT_S, TestProgram};
+use isthmus_testbed::{Deadline, eventually};
+use std::time::Instant;
 
 #[test]
 fn garbage_in_a_domain_ring_ends_that_domain() {
@@ -75,6 +77,39 @@ fn invalid_records_affect_only_their_sender() {
 fn garbage_in_ready_maps_costs_other_owners_only_time() {
     let Some(mut attack_bed) = AttackBed::with_users() else { return };
     attack_bed.run_attack_as(Some(OTHER_UID), &["ready-maps", "alice"]);
+    attack_bed.finish();
+}
+
+#[test]
+fn flood_of_ready_bits_ends_its_sender_and_costs_others_nothing_afterwards() {
+    let Some(mut attack_bed) = AttackBed::with_users() else { return };
+    let mut victim = TestProgram::start_attached(
+        attack_bed.daemon.launch_on_host(isthmus_suites::test_program::program()),
+        "victim",
+        "wait=sleep",
+    );
+    victim.send_line("wait 40000");
+    let memory = victim.proc().view().unwrap().memory().unwrap().rss_bytes;
+    let facts = attack_bed.run_attack_as(Some(OTHER_UID), &["ready-map-flood", "victim"]);
+    for fact in ["closed ready-bits-invalid", "ended ready-bits-invalid"] {
+        assert!(facts.contains(&fact.to_owned()), "{facts:?}");
+    }
+    // Once for the channel, which the victim has closed, and once for the connection.
+    assert_eq!((attack_bed.ring_violations(), attack_bed.reason_count("ready-bits-invalid")), (1, 2));
+    let view = victim.proc().view().unwrap();
+    let grown = view.memory().unwrap().rss_bytes.saturating_sub(memory);
+    assert!(grown < 4 << 20, "the victim has grown by {grown} bytes");
+    // While others work, the victim sleeps, and so does the daemon.
+    for (name, view) in [("the victim", view), ("the daemon", attack_bed.view())] {
+        let sleeps = || {
+            let (start, before) = (Instant::now(), view.cpu_fine().unwrap());
+            attack_bed.wait_for_progress();
+            20 * (view.cpu_fine().unwrap() - before) < start.elapsed()
+        };
+        eventually(Deadline::secs(TIMEOUT_S), sleeps).unwrap_or_else(|_| panic!("{name} does not sleep"));
+    }
+    exchange_with_victim(&mut attack_bed, &mut victim);
+    drop(victim);
     attack_bed.finish();
 }
 

@@ -69,6 +69,7 @@ fn main() -> ExitCode {
         Some("channel") => memory::channel(&mut attack),
         Some("records") => memory::records(&mut attack),
         Some("ready-maps") => memory::ready_maps(&mut attack),
+        Some("ready-map-flood") => memory::flood_ready_maps(&mut attack),
         Some("full-doorbells") => doorbells::fill(&mut attack),
         Some("descriptors-in-doorbells") => doorbells::pass_fds_in_doorbell(&mut attack),
         Some("peek") => memory::peek(&mut attack, args.get(2)),

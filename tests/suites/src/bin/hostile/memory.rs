@@ -11,11 +11,15 @@ use isthmus_layout::ready_map;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route};
 use isthmus_platform::{Doorbell, Ring as _};
-use isthmus_shm::{Access, Mapping, Payload as _, PeerReadyBit, Producer, SharedMapping};
+use isthmus_shm::{Access, Mapping, Payload as _, PeerReadyBit, Producer, SharedMapping, Words as _};
 use rustix::fd::OwnedFd;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Rings and channels that are spoilt, one after the other.
 const ROUNDS: u64 = 12;
+
+/// Floods of a ready map: enough for a receiver that stores each bit to use up gigabytes.
+const FLOODS: usize = 200_000;
 
 /// Longest that random words are written into something that is being used.
 const GARBAGE_WRITES: usize = 4000;
@@ -183,6 +187,34 @@ pub(crate) fn ready_maps(attack: &mut Attack) -> Done {
         }
     }
     print_fact("scribbled");
+    Ok(())
+}
+
+/// Sets all bits of the victim's and of the daemon's ready map, without pause, until the channel and the connection have ended.
+pub(crate) fn flood_ready_maps(attack: &mut Attack) -> Done {
+    let mut us = RawConnection::connect_and_attach(None)?;
+    let victim = us.raw.lookup(&attack.victim)?;
+    let (_, fds) = us.raw.channel(victim)?;
+    let (theirs, daemons) = (map(&fds[1], ready_map::SIZE)?, map(&us.fds[1], ready_map::SIZE)?);
+    let bells = [Doorbell::from(fds[2].try_clone()?), Doorbell::from(us.fds[2].try_clone()?)];
+    let flood = |map: &SharedMapping| {
+        for word in 0..ready_map::READY_BIT_WORDS {
+            map.store(ready_map::READY_BITS + word, u32::MAX, Relaxed);
+        }
+        map.store(ready_map::SUMMARY, ready_map::ANY_GROUP, Release);
+    };
+    // Each flood goes on for a while after its victim has reacted: the victim has to stay unimpressed.
+    for (name, map) in [("the victim's", &theirs), ("the daemon's", &daemons)] {
+        for _ in 0..FLOODS {
+            flood(map);
+            bells.iter().for_each(isthmus_platform::Ring::ring);
+        }
+        print_fact(&format!("flooded {name}"));
+        if name == "the victim's" {
+            print_fact(&format!("closed {}", closed(&mut us)?.name()));
+        }
+    }
+    print_fact(&format!("ended {}", us.raw.ended()?.map_or("WITHOUT A REASON", Reason::name)));
     Ok(())
 }
 
