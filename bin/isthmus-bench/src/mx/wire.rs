@@ -117,7 +117,7 @@ fn half_rtt_8b(host_pairs: &Rc<HostPairs>, name: &'static str, wait: Wait) -> Op
     let row = row.peer(over(Path::Tcp).between(host_pairs, VETH)).floor(frame_there_and_back(wait, host_pairs));
     let row = row.target(Target::at_most(1.5, Floor).and(Target::at_most(1.0, Peer)));
     Some(match wait {
-        Wait::Poll => row,
+        Wait::Poll | Wait::Adaptive => row,
         Wait::Sleep => row.beside(over(Path::Mx).with_option("wait", "adaptive").between(host_pairs, VETH)),
     })
 }
