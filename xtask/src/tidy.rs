@@ -10,6 +10,7 @@
 //! no-std      layout and engines live without std                          tidy/no_std.rs
 //! documents   lines are wrapped, links have a target                       tidy/documents.rs
 //! words       plain words; counts of the others may only fall              tidy/words.rs
+//! capabilities  a capability is named only below its folders               tidy/capabilities.rs
 //! ```
 //!
 //! Each check is a function from a [`Tree`] to findings, and its tests show that it can fail. Where a rule is wrong once,
@@ -17,6 +18,7 @@
 //! of `banned_tokens` and `machine_paths` can be excused; each excuse is counted in the last line.
 
 mod banned_tokens;
+mod capabilities;
 mod dependencies;
 mod documents;
 mod exemption;
@@ -43,9 +45,12 @@ const RATCHET: &str = "xtask/ratchet.txt";
 /// The counts of words that are not plain.
 const WORDS: &str = "xtask/words.txt";
 
+/// The counts of capabilities' names outside their folders.
+const CAPABILITIES: &str = "xtask/capabilities.txt";
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Writes the ratchets of long functions and of words anew; they can only shrink
+    /// Writes the ratchets of long functions, words and capabilities' names anew; they can only shrink
     #[arg(long)]
     bless: bool,
     #[command(subcommand)]
@@ -66,18 +71,20 @@ enum Print {
 struct Ratchets {
     lengths: String,
     words: String,
+    capabilities: String,
 }
 
 impl Ratchets {
     fn read(root: &Path) -> Result<Self> {
         let read = |path| fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"));
-        Ok(Self { lengths: read(RATCHET)?, words: read(WORDS)? })
+        Ok(Self { lengths: read(RATCHET)?, words: read(WORDS)?, capabilities: read(CAPABILITIES)? })
     }
 
     fn write(&self, root: &Path) -> Result<()> {
         let write = |path, text| fs::write(root.join(path), text).with_context(|| format!("cannot write {path}"));
         write(RATCHET, &self.lengths)?;
-        write(WORDS, &self.words)
+        write(WORDS, &self.words)?;
+        write(CAPABILITIES, &self.capabilities)
     }
 }
 
@@ -130,7 +137,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let listed = Ratchets::read(&root)?;
         let lengths = function_lengths::shrink(&listed.lengths, &tree);
         let words = words::shrink(&listed.words, &tree);
-        Ratchets { lengths, words }.write(&root)?;
+        let capabilities = capabilities::shrink(&listed.capabilities, &tree);
+        Ratchets { lengths, words, capabilities }.write(&root)?;
     }
     report(&tree).map(|errors| errors == 0)
 }
@@ -166,6 +174,7 @@ fn check(tree: &Tree, ratchets: &Ratchets) -> Vec<Finding> {
     findings.extend(no_std::check(tree));
     findings.extend(documents::check(tree));
     findings.extend(words::check(tree, &ratchets.words));
+    findings.extend(capabilities::check(tree, &ratchets.capabilities));
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     findings
 }

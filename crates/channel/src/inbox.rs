@@ -78,7 +78,7 @@ struct MapSubscription {
     doorbell: Doorbell,
     /// The slot of the channel that each bit in use belongs to.
     slots_by_bit: Vec<Option<u32>>,
-    /// The number of channels whose peers set bits in the map.
+    /// The number of channels that have a bit in the map.
     channels: u32,
     /// The daemon's bit was set.
     control: bool,
@@ -162,7 +162,7 @@ impl Inbox {
         let subscription = &mut self.maps[usize::from(ready_map.0)];
         if subscription.channels == 0 {
             subscription.strays_left = 0;
-            subscription.ready_map.drain(|_| {}); // Nobody has polled the map since its last channel was removed.
+            subscription.ready_map.drain(|_| {}); // Bits of earlier channels.
         }
         subscription.channels += 1;
         subscription.strays_left = subscription.strays_left.saturating_add(STRAYS_PER_CHANNEL);

@@ -515,7 +515,7 @@ impl<M: Matcher> Core<M> {
         Ok(self.inbox.add(channel, ready_map, ready_bit))
     }
 
-    /// Removes a channel from the inbox. Peers that may ring the doorbell of a ready map without channels wake nobody.
+    /// Removes a channel from the inbox. A ready map without channels leaves the sleep set, so that its doorbell wakes no program.
     pub(crate) fn remove_from_inbox(&mut self, key: ChannelKey) {
         let Some(ready_map) = self.inbox.ready_map_of(key) else { return };
         self.inbox.remove(key);

@@ -27,6 +27,7 @@ use crate::tree::{RustFile, TextFile, Tree};
 use lexer::Passage;
 use lists::Lists;
 
+pub(super) use lists::parts;
 pub(super) use table::print;
 
 const RULE: &str = "words";

@@ -253,7 +253,7 @@ fn sleep_is_refused_while_records_wait() {
 #[test]
 fn a_flood_of_strays_costs_no_memory_and_faults_the_channels_of_its_map_once() {
     let mut fixture = InboxFixture::with_channels(3);
-    // Another map with a channel, whose peers do nothing wrong.
+    // Another map with a channel. Its peers follow the protocol.
     let [memory, theirs, channel_memory] =
         [ready_map::SIZE, ready_map::SIZE, GEOMETRY.size()].map(|size| SharedMapping::new(Mapping::private(size)));
     let (doorbell, ready_bit) = (Doorbell::new().unwrap(), ReadyBit::new(ReadyBit::FIRST_CHANNEL).unwrap());

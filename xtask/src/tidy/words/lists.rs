@@ -54,7 +54,7 @@ fn pair(row: &'static str) -> Option<(&'static str, &'static str)> {
 }
 
 /// The parts of a name in snake case or camel case, in lower case.
-fn parts(name: &str) -> Vec<String> {
+pub(crate) fn parts(name: &str) -> Vec<String> {
     let signs: Vec<char> = name.chars().collect();
     let mut parts = vec![String::new()];
     for (at, sign) in signs.iter().enumerate() {
