@@ -97,6 +97,7 @@ enum isth_reason {
     ISTH_REASON_RECORD_UNEXPECTED          = 136, /* a well-formed record is not allowed here: unknown message, wrong epoch or unknown peer */
     ISTH_REASON_CREDIT_EXCEEDED            = 137, /* a domain sent more on the daemon path than its credit allows */
     ISTH_REASON_RING_NOT_READ              = 138, /* the domain did not read its ring, and the records that the daemon queued for it reached the limit */
+    ISTH_REASON_READY_BITS_INVALID         = 139, /* a domain set many ready bits that belong to no channel */
     ISTH_REASON_REGION_NOT_SEALED          = 150, /* the region offered is not sealed: it could shrink under its reader */
     ISTH_REASON_REGION_TOO_SMALL           = 151, /* the offered region is smaller than declared */
     ISTH_REASON_REGION_NOT_GRANTED         = 152, /* the message names a region that was not granted to the receiver */

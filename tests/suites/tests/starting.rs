@@ -166,7 +166,8 @@ fn start_is_logged_from_the_version_to_ready() {
     let config = format!(
         "daemon.socket = \"{{socket}}\"\ndaemon.runtime_dir = \"{{state}}\"\n\
          [[mx.board]]\nmac = \"02:00:00:00:00:01\"\nname = \"one:0\"\nlinks = [{{ udp = \"{udp}\", peers = [\"127.0.0.1:9\"] }}]\n\
-         [[kvm.guest]]\nname = \"web\"\n"
+         [[kvm.guest]]\nname = \"web\"\nuser = {}\nwindow_mib = 32\nvectors = 4\n",
+        rustix::process::geteuid().as_raw()
     );
     let plan = DaemonProcess::on(&scratch).arg("--user").config(&config);
     let mut daemon = plan.start(Deadline::secs(TIMEOUT_S)).unwrap();
@@ -180,7 +181,7 @@ fn start_is_logged_from_the_version_to_ready() {
                 socket.display()
             ),
             "MX board board=0 nic=02:00:00:00:00:01 name=one:0".to_owned(),
-            format!("MX link board=0 link={udp} kind=udp state=up"),
+            format!("MX link board=0 link=udp:{udp} kind=udp state=up"),
             format!("guest guest=web platform=\"kvm\" device={}", run.join("guest-web.sock").display()),
             format!("resumable domains count={resumable}"),
             "ready".to_owned(),
