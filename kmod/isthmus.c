@@ -7,8 +7,8 @@
  *        ├─ RINGER ──► a descriptor that rings one vector of one peer when it is written to (a doorbell); may be passed to programs
  *        └─ LISTEN ──► an eventfd is signalled when a vector of ours is rung
  *
- * Who may have which piece is decided in user space. Here pieces are kept apart, and whoever maps one never notices worse of an unplug
- * than that the memory is not shared any more: missing pages are then filled with a page of the piece's own, so nobody gets SIGBUS.
+ * Who may have which piece is decided in user space. Here pieces are kept apart. A process that maps a piece notices of an unplug
+ * only that the memory is not shared any more: missing pages are then filled with a page of the piece's own, so no process gets SIGBUS.
  * A home (a private extent) is a piece in which a program has its own memory. It has pages to settle on: when the window is revoked, or
  * its program asks for that, its bytes are copied there, and no process that maps it sees a difference.
  *
@@ -104,7 +104,7 @@ struct piece {
 	bool withdrawn;			/* under the state's alive */
 	struct page *instead;		/* what is seen when the window is gone */
 	struct page **own;		/* of a home: what it settles on, as many as it has */
-	bool settled;			/* it shows them, for good: under the state's alive */
+	bool settled;			/* it shows them from now on: under the state's alive */
 	struct file *owner;		/* of a home: the open node that made it. Never looked into */
 };
 
@@ -222,7 +222,7 @@ static struct file *file_new(const char *name, int flags, const struct file_oper
 		error = PTR_ERR(inode);
 		goto release_fs;
 	}
-	/* For fstat(); it is no regular file, so nobody can change it. */
+	/* For fstat(); it is no regular file, so its size cannot change. */
 	i_size_write(inode, bytes);
 	file = alloc_file_pseudo(inode, nameless_mount, name, flags, operations);
 	if (IS_ERR(file)) {
@@ -252,7 +252,7 @@ static unsigned long piece_pfn(struct piece *piece, unsigned long page)
 	return PHYS_PFN(piece->state->address) + piece->first + page;
 }
 
-/* A private mapping of what is settled is as one of a file that nobody writes: pages are copied where they are written. */
+/* A private mapping of what is settled behaves as one of a file that is never written: pages are copied where they are written. */
 static vm_fault_t private_fault(struct vm_fault *fault, struct piece *piece)
 {
 	struct page *page;
@@ -326,7 +326,7 @@ static int piece_mmap(struct file *file, struct vm_area_struct *vma)
 		return -EINVAL;
 	if (vma->vm_pgoff >= piece->pages || pages > piece->pages - vma->vm_pgoff)
 		return -EINVAL;
-	/* The descriptor was opened for reading only, so this was seen to already; it stays true if somebody changes that. */
+	/* The descriptor was opened for reading only, so this was seen to already; it stays true if a process changes that. */
 	if (piece->access == ISTHMUS_READ) {
 		if (vma->vm_flags & VM_WRITE)
 			return -EACCES;
@@ -349,7 +349,7 @@ static void piece_unmap(struct piece *piece)
 }
 
 /*
- * Copies what a home shows onto its own pages, which it shows from now on. Nobody can have a page in his tables, or put one there, while
+ * Copies what a home shows onto its own pages, which it shows from now on. No process can have a page in its tables, or put one there, while
  * it is copied, so no write is lost. With the state's alive held for writing.
  */
 static void piece_settle(struct piece *piece)
@@ -468,7 +468,7 @@ static void piece_free(struct piece *piece)
 {
 	u64 page;
 
-	/* Who has a page by a private mapping keeps it. */
+	/* A process with a private mapping keeps its pages. */
 	for (page = 0; piece->own && page < piece->pages && piece->own[page]; page++)
 		put_page(piece->own[page]);
 	kvfree(piece->own);
@@ -620,7 +620,7 @@ static irqreturn_t vector_interrupt(int irq, void *data)
 	return IRQ_HANDLED;
 }
 
-/* Has `listener` (or nobody) listen for `owner`. */
+/* Has `listener` (NULL for none) listen for `owner`. */
 static int vector_listen(struct vector *vector, struct eventfd_ctx *listener, struct file *owner)
 {
 	struct eventfd_ctx *before = listener;
@@ -659,7 +659,7 @@ static int node_release(struct inode *inode, struct file *file)
 
 	for (at = 0; at < state->vector_count; at++)
 		vector_listen(&state->vectors[at], NULL, file);
-	/* Nobody keeps account of its pieces any more, and their bytes may become others': no home is left among them. */
+	/* Its pieces are no longer accounted for, and their bytes may be reused: no home is left among them. */
 	mutex_lock(&state->pieces_lock);
 	down_write(&state->alive);
 	list_for_each_entry(piece, &state->pieces, link)
@@ -976,7 +976,7 @@ static void isthmus_remove(struct pci_dev *pci)
 	unsigned int at;
 
 	misc_deregister(&state->node);
-	/* Nobody is at the registers or puts pages into tables any more, nor will be. The memory is still there: homes are emptied. */
+	/* No process uses the registers or can put pages into tables from now on. The memory is still there: homes are emptied. */
 	mutex_lock(&state->pieces_lock);
 	down_write(&state->alive);
 	list_for_each_entry(piece, &state->pieces, link)
@@ -988,7 +988,7 @@ static void isthmus_remove(struct pci_dev *pci)
 	mutex_unlock(&state->pieces_lock);
 	wake_up_all(&state->gone);
 	free_vectors(state, state->vector_count);
-	/* Whoever sleeps for a ring shall look what became of us. */
+	/* Wakes every sleeper, so that it checks the state. */
 	for (at = 0; at < state->vector_count; at++)
 		vector_signal(&state->vectors[at]);
 	unmap_window(state);

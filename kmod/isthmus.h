@@ -66,7 +66,7 @@ struct isthmus_withdraw {
 struct isthmus_listen {
 	__u32 abi;
 	__u32 vector;
-	__s32 descriptor;	/* an eventfd; -1: nobody listens any more */
+	__s32 descriptor;	/* an eventfd; -1: stop listening */
 	__u32 reserved;
 };
 

@@ -26,7 +26,6 @@ pub(crate) fn detach(socket: &Path) -> Result<ExitCode> {
     let mut child = Command::new(program)
         .args(arguments)
         .arg("--detached")
-        .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -73,8 +72,10 @@ fn wait_for_other(socket: &Path) -> Result<ExitCode> {
     }
 }
 
-/// Makes the background process a session leader, so that it receives no signals of a terminal.
+/// Makes the background process a session leader, so that it receives no signals of a terminal, and leaves the folder that the command was
+/// started in, so that its file system can be unmounted.
 pub(crate) fn start_session() {
+    let _ = std::env::set_current_dir("/"); // Without it, only the unmounting fails.
     // Fails only if the process is a session leader already.
     let _ = rustix::process::setsid();
 }

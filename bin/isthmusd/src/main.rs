@@ -78,7 +78,9 @@ impl Arguments {
 fn main() -> ExitCode {
     // Taken before anything else is opened: the sockets and the stored descriptors of the service manager.
     let given = activation::take_inherited();
-    let arguments = Arguments::parse();
+    let mut arguments = Arguments::parse();
+    // The configuration is read again later, when a background process has left this folder.
+    arguments.config = arguments.config.map(|path| std::path::absolute(&path).unwrap_or(path));
     match run(arguments, given) {
         Ok(code) => code,
         Err(error) => {

@@ -9,7 +9,7 @@ use tokio::io::unix::AsyncFd;
 /// Registers a descriptor for reading.
 #[expect(
     deprecated,
-    reason = "its successor is unsafe, because of types whose descriptor may change; an `OwnedFd`'s never does"
+    reason = "its successor is unsafe, because the descriptor of some types may change; that of an `OwnedFd` never does"
 )]
 pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)

@@ -169,7 +169,7 @@ impl Directory {
 
     /// Returns the state that `of` keeps about `peer`; both are attached.
     pub fn peer_state(&mut self, of: DomainId, peer: DomainId) -> &mut PeerState {
-        let domain = self.domains.get_mut(&of).expect("whoever asks is attached");
+        let domain = self.domains.get_mut(&of).expect("requests come from attached domains");
         domain.peers.entry(peer).or_default()
     }
 

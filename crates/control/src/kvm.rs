@@ -88,7 +88,7 @@ impl KvmGuests {
     pub(crate) fn serve(self, server: &Server, daemon: &Path, kvm: &config::KvmConfig, fd_store: FdStore) {
         if !self.guests.is_empty() && !fd_store.is_available() {
             tracing::warn!(
-                "nobody keeps what guests need when this daemon ends (docs/operate/guests.md): they need a new device then"
+                "no service manager keeps the guests' connections when this daemon ends (docs/operate/guests.md): each guest needs a new device then"
             );
         }
         // Virtual machines may still know guests of a previous daemon by their numbers.

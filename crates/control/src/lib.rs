@@ -1,4 +1,4 @@
-//! The daemon's control plane: who is attached, who may talk to whom, which pairs have a channel. The only library that knows tokio.
+//! The daemon's control plane: attached domains, the policy, and the channels of pairs. The only library that knows tokio.
 //!
 //! ```text
 //!   daemon ──── everything put together from a configuration
@@ -6,7 +6,7 @@
 //!     server ── one thread: accepts, reads, sends, waits     metrics_server ── the counters over HTTP
 //!     session ─ one connection: bounded rate, bounded queue   fd_reaper ─ closes what clients send
 //!       broker ─── requests, decisions, descriptors; carries no bytes itself
-//!         directory ─ domains, endpoints, ready maps, channels   policy ── who may, as reasons
+//!         directory ─ domains, endpoints, ready maps, channels   policy ── permissions, as reasons
 //!         tickets ─── what a later daemon has to know        reason_log ─ counts and log lines
 //!         capabilities ── mx, sockets, verbs, overlay: each in a folder of its own
 //!       capture ── frames on their way to a program that asked for them
@@ -18,8 +18,8 @@
 //!       report ─── reports as JSON (`isthmus-report`), metrics as text
 //! ```
 //!
-//! Messages between domains never pass here: they take a channel, which this crate brokers, or the workers of `isthmus-service`, which it
-//! tells who is there.
+//! Messages between domains never pass here. They take a channel, which this crate brokers, or the workers of `isthmus-service`, which
+//! this crate notifies of domains.
 #![forbid(unsafe_code)]
 
 pub mod allocator;

@@ -81,7 +81,7 @@ fn add_reasons(broker: &Broker, registry: &mut Registry) {
         }
     }
     registry.register("ring_violations", "Domains cut off because of what they wrote into their ring", faults);
-    registry.register("ring_drops", "Records on the daemon path that reached nobody", drops);
+    registry.register("ring_drops", "Records on the daemon path without a receiver", drops);
 }
 
 fn add_workers(broker: &Broker, registry: &mut Registry) {
@@ -115,7 +115,7 @@ fn add_domains(broker: &Broker, registry: &mut Registry) {
         ("domain_sent_bytes", "Message bytes sent by the daemon path", |counters| &counters.sent_bytes),
         ("domain_received_records", "Records received by the daemon path", |counters| &counters.received_records),
         ("domain_received_bytes", "Message bytes received by the daemon path", |counters| &counters.received_bytes),
-        ("domain_bounces", "Messages that reached nobody", |counters| &counters.bounces),
+        ("domain_bounces", "Messages without a receiver", |counters| &counters.bounces),
     ];
     for (name, help, field) in counters {
         let family = Family::<DomainLabels, Counter>::default();

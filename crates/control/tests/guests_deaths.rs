@@ -223,7 +223,7 @@ impl Simulation {
         let socket = row(&self.bed, "web").socket;
         let is_connection = |line: &str| line.ends_with(&socket) && !line.contains(LISTENING);
         while std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(is_connection) {
-            assert!(begun.elapsed().as_secs() < 20, "somebody is connected to {socket} still");
+            assert!(begun.elapsed().as_secs() < 20, "{socket} still has a connection");
         }
     }
 

@@ -62,6 +62,23 @@ fn racing_libraries_start_one_daemon() {
 }
 
 #[test]
+fn detached_daemon_reads_a_configuration_file_with_a_relative_path() {
+    let program = binary("isthmusd", "isthmusd").unwrap();
+    let folder = Scratch::new().unwrap();
+    let socket = folder.join("isthmus.sock");
+    let text = format!("[daemon]\nsocket = \"{}\"\nidle_exit_s = 1\n", socket.display());
+    std::fs::write(folder.join("own.toml"), text).unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(["--user", "--detach", "--config", "own.toml"]).current_dir(folder.path());
+    let output = command.env("XDG_RUNTIME_DIR", folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let daemon = View::of(daemon_of(&socket));
+    assert_eq!(std::fs::read_link(format!("/proc/{}/cwd", daemon.pid())).unwrap(), Path::new("/"));
+    let gone = eventually(Deadline::secs(TIMEOUT_S), || !socket.exists() && daemon.status("Name").is_err());
+    gone.unwrap_or_else(|late| panic!("the daemon stays: {late}"));
+}
+
+#[test]
 fn starts_no_daemon_when_autostart_is_disabled() {
     if Path::new(SYSTEM_SOCKET).exists() {
         return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");

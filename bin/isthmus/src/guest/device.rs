@@ -12,10 +12,10 @@ pub(super) struct Device {
     pub(super) qemu: Vec<String>,
 }
 
-/// What a machine of the kind q35 is to have beside its window.
+/// The PCI ports of a machine of the kind q35, beside the port of its window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PciPorts {
-    /// Places for windows in common with other guests.
+    /// The number of ports for pair windows.
     pub(crate) count: u8,
     /// The first number for PCI controllers that libvirt's domain has not given to one.
     pub(crate) index: Option<u8>,
@@ -30,11 +30,12 @@ impl Device {
 /// The first of the chassis numbers that ports are given, the one of the guest's own window; each port of a machine needs one of its own.
 const CHASSIS: usize = 200;
 
-/// Firmware finds no place for so much below 4 GiB, where nothing is cached, and puts what is behind all ports above. It is addresses, not memory.
+/// The smallest reservation of a port. Firmware finds no room for it below 4 GiB, where nothing is cached, and so places the windows of all
+/// ports above. The reservation consists of addresses, not memory.
 const RESERVE_MIN: u64 = 4 << 30;
 
-/// What the ports of a machine have room for, which nothing reserves by itself: the first for the guest's own window, which behind no port
-/// could not be unplugged, the others for windows in common with others. None where there are none.
+/// Returns the bytes to reserve for each port, because QEMU reserves none. The first port is for the guest's own window, which can only be
+/// unplugged behind a port. The others are for pair windows. Without ports the list is empty.
 fn port_windows(guest: &GuestRow, ports: u8) -> Vec<u64> {
     let common = std::iter::repeat_n(guest.pair_window_bytes.unwrap_or_default(), ports.into());
     std::iter::once(guest.window_bytes.max(RESERVE_MIN)).filter(|_| ports > 0).chain(common).collect()
@@ -83,7 +84,7 @@ fn libvirt(guest: &GuestRow, ports: PciPorts) -> Option<String> {
         guest.vectors
     );
     if !reserves.is_empty() {
-        // By itself libvirt puts it behind a bridge for devices of before PCI Express, where there is no room for windows.
+        // The default of libvirt is a bridge for conventional PCI devices, which has no room for windows.
         text += &format!("  <address type='pci' domain='0x0000' bus='{first:#04x}' slot='0x00' function='0x0'/>\n");
     }
     text += "</shmem>\n";

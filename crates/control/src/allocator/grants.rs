@@ -224,7 +224,7 @@ mod tests {
         all.iter().for_each(|request| backing.handle_grant_reply(request.offset, b"g").unwrap());
         let (offset, _) = backing.alloc(8 * PAGE).unwrap();
         assert_eq!(next(&backing), None);
-        assert!(backing.is_ready(), "nothing more comes, and who waits is told so");
+        assert!(backing.is_ready(), "no further batch comes, and the waiters are notified");
         backing.free(offset, 8 * PAGE);
         assert_eq!(next(&backing), None, "the guest does not know yet");
         backing.pool().reclaim_first();

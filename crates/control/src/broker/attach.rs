@@ -102,7 +102,7 @@ impl Broker {
         let name =
             name.ok_or_else(|| Refusal::new(Reason::RequestInvalid, "a domain that comes back says its name"))?;
         if self.sessions[&id].socket_peer.allocator.guest().is_some() {
-            return Err(Refusal::new(Reason::TicketInvalid, "what a guest's domain had lay in the window of before"));
+            return Err(Refusal::new(Reason::TicketInvalid, "the memory of a guest's domain was in an earlier window"));
         }
         if self.tickets.verify(&resume.ticket, resume.domain, owner, name) {
             Ok(resume.domain)

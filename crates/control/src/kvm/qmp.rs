@@ -35,7 +35,7 @@ pub(crate) enum MonitorError {
     #[error("it has hung up")]
     Closed,
     /// The response is not valid QMP.
-    #[error("it makes no sense: {0}")]
+    #[error("the reply is no valid QMP: {0}")]
     Malformed(String),
     /// The monitor has refused the command.
     #[error("{command}: {text}")]

@@ -269,7 +269,7 @@ mod tests {
         assert!(has_rung(&listener));
         let next = doorbells.listen(5).unwrap();
         ring(&doorbells.own_sender(5).unwrap());
-        assert!(has_rung(&next) && !has_rung(&listener), "who had the vector before hears it still");
+        assert!(has_rung(&next) && !has_rung(&listener), "the earlier listener of the vector is still notified");
     }
 
     #[test]

@@ -122,7 +122,7 @@ fn connections_have_a_limit() {
 fn those_who_looked_a_domain_up_hear_of_its_end() {
     let bed = Testbed::new();
     let ((mut a, _), (mut b, peer), (mut c, other)) = (bed.attached("a"), bed.attached("b"), bed.attached("c"));
-    assert_eq!(a.request(Lookup { name: name("nobody") }, &[]).err(), Some(Reason::NoSuchDomain));
+    assert_eq!(a.request(Lookup { name: name("unknown") }, &[]).err(), Some(Reason::NoSuchDomain));
     let found = a.request(Lookup { name: name("b") }, &[]).unwrap().message;
     assert_eq!(found, Found { domain: peer.id(), name: name("b"), owner: peer.message.owner }.into());
     a.request(Lookup { name: name("d3") }, &[]).unwrap();

@@ -137,7 +137,7 @@ fn frames_that_come_and_go_are_seen_also_those_that_are_dropped() {
     let (frames, [seen, dropped]) = frames(stream, 3);
     assert_eq!(frames[0], (Received, None, 200, 200));
     assert_eq!(frames[1].1, Some(PacketType::Connect));
-    assert_eq!((frames[2].0, frames[2].1), (Sent, Some(PacketType::NackLib)), "nobody has endpoint 9");
+    assert_eq!((frames[2].0, frames[2].1), (Sent, Some(PacketType::NackLib)), "endpoint 9 is closed");
     assert!(seen >= 3 && dropped == 0);
 }
 

@@ -61,7 +61,7 @@ fn drops_only_the_connection_that_does_not_read() {
     let (mut good, _) = bed.attached("good");
     let (bad, theirs) = bed.attached("bad");
     good.request(Lookup { name: name("bad") }, &[]).unwrap();
-    let lookup = ToDaemon::from(Lookup { name: name("nobody") }).emit(RequestSerial::new(1));
+    let lookup = ToDaemon::from(Lookup { name: name("unknown") }).emit(RequestSerial::new(1));
     // Replies are queued up to the limit. Then the daemon closes the connection, and sending fails.
     while bad.send_raw(&lookup, &[]).is_ok() {}
     assert_eq!(good.receive_message().message, PeerGone { peer: theirs.id(), reason: Reason::ControlQueueFull }.into());
@@ -74,7 +74,7 @@ fn a_flood_is_read_slowly_and_others_are_served_meanwhile() {
     let bed = Testbed::new();
     let (mut good, _) = bed.attached("good");
     let (mut bad, _) = bed.attached("bad");
-    let lookup = ToDaemon::from(Lookup { name: name("nobody") }).emit(None);
+    let lookup = ToDaemon::from(Lookup { name: name("unknown") }).emit(None);
     for _ in 0..4200 {
         bad.send_raw(&lookup, &[]).unwrap();
         while !matches!(bad.receive().unwrap().message, ToClient::Refused(_)) {}

@@ -178,7 +178,7 @@ impl Client {
         for connect in 0..connects {
             self.send(MxConnect { nic: SILENT_NIC, endpoint: connect % 32, key: 0 }, &[]);
         }
-        let done = self.send(Lookup { name: crate::testbed::name("nobody") }, &[]);
+        let done = self.send(Lookup { name: crate::testbed::name("unknown") }, &[]);
         let mut refusals = Vec::new();
         loop {
             let heard = self.receive_matching(|heard| heard.serial.is_some());
@@ -219,7 +219,7 @@ fn connects_to_silent_endpoints_are_limited_for_each_domain_and_go_with_it() {
     a.request(Detach {}, &[]).unwrap();
     let (mut c, _) = bed.attached("c");
     c.mx_any(0).unwrap();
-    assert_eq!(c.mx_connect_to_silent(1024), [], "the connects of one who is gone do not count");
+    assert_eq!(c.mx_connect_to_silent(1024), [], "the connects of a domain that has left do not count");
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn why_names_path_reason_and_remedy_from_both_ends() {
     assert_eq!((path.as_str(), reason.as_deref()), ("none", Some("talk-forbidden")));
     assert_eq!((told.from_a.may_talk, told.from_a.rule, told.from_b.may_talk), (false, Some(0), true));
     assert_eq!(why(&mut a, "a", "a").1.as_deref(), Some("same-domain"));
-    assert_eq!(a.report::<Why>(Topic::Why, &["a", "nobody"]).err(), Some(Reason::NoSuchDomain));
+    assert_eq!(a.report::<Why>(Topic::Why, &["a", "unknown"]).err(), Some(Reason::NoSuchDomain));
     assert_eq!(a.report::<Why>(Topic::Why, &["a"]).err(), Some(Reason::RequestInvalid));
 }
 

@@ -131,10 +131,7 @@ fn rejects_grants_that_cannot_be_mapped() {
             peer_guest.extent(FIRST_GRANT_BATCH, BYTES + 1).is_err()
                 && peer_guest.extent(FIRST_GRANT_BATCH, BYTES).is_ok()
         );
-        assert!(
-            peer_guest.grant(Domid::ZERO, request(FIRST_GRANT_BATCH + BYTES)).is_err(),
-            "it is the other one who grants"
-        );
+        assert!(peer_guest.grant(Domid::ZERO, request(FIRST_GRANT_BATCH + BYTES)).is_err(), "the other guest grants");
     });
 }
 
