@@ -140,7 +140,7 @@ fn mx_rows_name_missing_programs() {
     let [row] = &results(&output.stdout)[..] else { panic!("one row: {output:?}") };
     assert!(row["value"].is_null() && row["baseline_value"].is_null(), "{row}");
     let why = row["why"].as_str().expect("a reason");
-    assert_eq!(why, "not installed: mx_measure (`make build` makes it)");
+    assert_eq!(why, "not installed: mx_measure (run `make build`)");
 }
 
 /// Where this machine cannot make hosts, all rows have the same reason, and nothing has failed.

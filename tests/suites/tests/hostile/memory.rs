@@ -88,7 +88,7 @@ fn flood_of_ready_bits_ends_its_sender_and_costs_others_nothing_afterwards() {
         "victim",
         "wait=sleep",
     );
-    victim.send_line("wait 40000");
+    victim.send_line("wait 5000");
     let memory = victim.proc().view().unwrap().memory().unwrap().rss_bytes;
     let facts = attack_bed.run_attack_as(Some(OTHER_UID), &["ready-map-flood", "victim"]);
     for fact in ["closed ready-bits-invalid", "ended ready-bits-invalid"] {
