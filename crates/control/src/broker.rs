@@ -256,7 +256,8 @@ impl Broker {
     /// Handles an event of a worker.
     pub fn event(&mut self, event: &Event) {
         match event {
-            Event::Fault { domain, violation } => {
+            Event::Fault { domain, violation, flight } => {
+                tracing::debug!(%domain, %violation, flight, "events of the ring before a violation");
                 let (reason, text) = (violation.reason(), violation.to_string());
                 if let Some(attachment) = self.attachments.get(domain) {
                     self.end_session(attachment.session, &Refusal::new(reason, text));

@@ -144,6 +144,8 @@ pub enum Event {
         domain: DomainId,
         /// The violation.
         violation: Violation,
+        /// The last events of the ring, from its flight recorder. A worker writes no log, because a domain could fill it or stop it.
+        flight: String,
     },
     /// The reply to [`Command::Remove`]: the worker has released the domain's ring, window and doorbell, and its slot is free.
     Removed {

@@ -23,8 +23,7 @@ impl Worker {
             self.violations.retain(|&(other, _)| other != slot);
             self.counters.faults.add(violation.reason(), 1);
             let flight = self.detach_ring(slot, Reason::PeerFault);
-            tracing::warn!(%domain, reason = %violation.reason(), %violation, flight, "domain violated the protocol of its ring");
-            (self.event_handler)(Event::Fault { domain, violation });
+            (self.event_handler)(Event::Fault { domain, violation, flight });
         }
     }
 

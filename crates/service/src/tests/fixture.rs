@@ -246,7 +246,10 @@ impl ServiceFixture {
     /// The reasons of all faults since the last call.
     pub(crate) fn faults(&self) -> Vec<(DomainId, Reason)> {
         let fault = |event| match event {
-            Event::Fault { domain, violation } => Some((domain, violation.reason())),
+            Event::Fault { domain, violation, flight } => {
+                assert!(!flight.is_empty(), "{violation}: no events of the ring");
+                Some((domain, violation.reason()))
+            }
             _ => None,
         };
         self.events().into_iter().filter_map(fault).collect()
