@@ -8,7 +8,7 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use isthmus_layout::reason::Reason;
@@ -151,12 +151,19 @@ fn create_directory(directory: &Path, access: SocketAccess) -> Result<bool, Sock
     if trusted { Ok(is_created) } else { Err(SocketError::Untrusted { path: directory.to_owned() }) }
 }
 
+/// The permissions of the lock file.
+const LOCK_MODE: u32 = 0o600;
+
 /// Takes the lock. Returns `None` if another process holds it. The previous holder may remove the file just before we lock it, so the function
-/// retries unless the path still names the locked file.
+/// retries unless the path still names the locked file. No other user may open the file, because an open file can be locked: that user could
+/// keep every daemon from starting.
 fn lock(path: &Path) -> Result<Option<File>, SocketError> {
     loop {
-        let file = File::options().write(true).create(true).truncate(false).open(path);
+        let file = File::options().write(true).create(true).truncate(false).mode(LOCK_MODE).open(path);
         let file = file.map_err(SocketError::refused("opening", path))?;
+        // The file may be older, and the mask of the process does not matter.
+        let own = std::fs::Permissions::from_mode(LOCK_MODE);
+        file.set_permissions(own).map_err(SocketError::refused("restricting", path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
@@ -206,7 +213,8 @@ mod tests {
         let path = directory.join("isthmus.sock");
         let first = Listener::open(&path, SocketAccess::OwnUser).unwrap();
         assert_eq!(names(&directory), ["isthmus.lock", "isthmus.sock"]);
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!([mode(&path), mode(&path.with_extension("lock"))], [0o600; 2]);
         assert_eq!(Listener::open(&path, SocketAccess::OwnUser).unwrap_err().reason(), Some(Reason::DaemonSocketInUse));
         drop(first);
         assert!(names(root.path()).is_empty());
@@ -218,8 +226,11 @@ mod tests {
         let path = root.path().join("isthmus.sock");
         drop(seqpacket::listen(&path, 1).unwrap());
         std::fs::write(path.with_extension("lock"), "").unwrap();
+        let lock = path.with_extension("lock");
+        std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).unwrap();
         let listener = Listener::open(&path, SocketAccess::AllUsers).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o666);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!([mode(&path), mode(&lock)], [0o666, 0o600]);
         seqpacket::connect(&path).unwrap();
         listener.accept().unwrap();
     }
