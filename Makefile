@@ -35,7 +35,7 @@ build: setup-run ## Builds the programs, the MX library and its C programs, and 
 	@cargo xtask mx-programs --release >/dev/null
 	@cargo xtask link-abi isthmus-libfabric --release --map abi/libfabric/libisthmus-fi.map --out $(RELEASE)/libisthmus-fi.so >/dev/null
 
-run: ## Builds and measures Isthmus beside TCP: tables on the screen, JSON and a plot in out/ (a minute once built)
+run: ## Builds and measures Isthmus beside TCP: tables on the screen, JSON and a plot in out/ (half a minute once built)
 	@echo "[1/4] Checking for a compiler and a linker" >&2
 	@scripts/setup run
 	@echo "[2/4] Building Isthmus (a few minutes the first time)" >&2
