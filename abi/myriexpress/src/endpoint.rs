@@ -72,6 +72,8 @@ pub(crate) struct Endpoint {
     /// Calls of `mx_wakeup()`.
     pub(crate) wakeups: u64,
     pub(crate) wake_fd: Arc<WakeFd>,
+    /// A thread delivers copied sends.
+    pub(crate) has_delivery_thread: bool,
 }
 
 impl Endpoint {
@@ -101,6 +103,7 @@ impl Endpoint {
             reported_events: 0,
             wakeups: 0,
             wake_fd,
+            has_delivery_thread: false,
         })
     }
 

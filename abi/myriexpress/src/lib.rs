@@ -28,6 +28,7 @@ mod change_count;
 mod codes;
 mod completion;
 mod connect;
+mod delivery;
 mod endpoint;
 mod environment;
 mod errors;

@@ -195,6 +195,12 @@ impl MxMatcher {
         Some(Token::new(COPIED_SEND | self.serials))
     }
 
+    /// The number of sends that are over for the program, while their bytes wait for room.
+    #[inline]
+    pub(crate) fn copied_sends(&self) -> u32 {
+        self.copied_sends
+    }
+
     /// Asks the handler about a message, or keeps it where there is none. What cannot be kept is dropped.
     pub(crate) fn keep(&mut self, envelope: isthmus_mx::MatchEnvelope, source: MessageSource) {
         self.events += 1;

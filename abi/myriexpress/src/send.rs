@@ -8,6 +8,7 @@
 //! ```
 
 use crate::codes::Return;
+use crate::delivery;
 use crate::errors::{Failure, call};
 use crate::matcher::{INDEX, MessageSource};
 use crate::segments::{self, SegmentList};
@@ -208,7 +209,10 @@ unsafe fn post(
     }
     // SAFETY: passed on.
     unsafe { locked.store_request(posted, request) };
-    wait::progress(locked).map(drop)
+    let mut locked = wait::progress(locked)?;
+    locked.slot().count_post();
+    delivery::start_if_needed(&mut locked);
+    Ok(())
 }
 
 /// # Safety

@@ -50,6 +50,8 @@ pub(crate) struct Slot {
     change_count: ChangeCount,
     /// Threads that wait for the lock.
     queued: AtomicU32,
+    /// The number of sends that may have had to wait (wrapping).
+    posts: AtomicU32,
 }
 
 impl Slot {
@@ -62,12 +64,24 @@ impl Slot {
             endpoint: BiasedLock::new(None),
             change_count: ChangeCount::new(),
             queued: AtomicU32::new(0),
+            posts: AtomicU32::new(0),
         }
     }
 
     /// The error handler of the endpoint in it, if that has one.
     pub(crate) fn error_handler(&self) -> Option<ErrorHandler> {
         from_pointer(self.error_handler.load(Ordering::Acquire))
+    }
+
+    /// The number of sends that may have had to wait (wrapping).
+    pub(crate) fn posts(&self) -> u32 {
+        self.posts.load(Ordering::Relaxed)
+    }
+
+    /// Counts a send that may have to wait. Called by the thread that has the lock.
+    #[inline]
+    pub(crate) fn count_post(&self) {
+        self.posts.store(self.posts().wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Returns true while another thread wants the lock.

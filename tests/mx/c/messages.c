@@ -464,6 +464,44 @@ static void sent_without_further_calls(void)
     pair(receives_from_the_silent, sends_and_leaves_off);
 }
 
+/* The same for more messages than there is room for. All sends are over before the receiver makes its first call. */
+enum { AHEAD = 100, AHEAD_LENGTH = 32768 };
+
+static void sends_ahead(struct other other)
+{
+    mx_endpoint_addr_t peer;
+    mx_endpoint_t endpoint = join(other, &peer);
+    unsigned char *bytes = room(AHEAD_LENGTH);
+    for (uint32_t at = 0; at < AHEAD; at++) {
+        fill(bytes, AHEAD_LENGTH, at);
+        send_well(endpoint, peer, at, bytes, AHEAD_LENGTH);
+    }
+    meet_at(other, 's');
+    hear(other, 'r');
+    end(endpoint);
+    free(bytes);
+}
+
+static void receives_late(struct other other)
+{
+    mx_endpoint_addr_t peer;
+    mx_endpoint_t endpoint = join(other, &peer);
+    unsigned char *bytes = room(AHEAD_LENGTH);
+    meet_at(other, 's');
+    for (uint32_t at = 0; at < AHEAD; at++) {
+        EQUAL(AHEAD_LENGTH, receive_well(endpoint, at, bytes, AHEAD_LENGTH).xfer_length);
+        is_filled(bytes, AHEAD_LENGTH, at);
+    }
+    tell(other, 'r');
+    end(endpoint);
+    free(bytes);
+}
+
+static void sent_ahead_without_further_calls(void)
+{
+    pair(receives_late, sends_ahead);
+}
+
 /* mx_ibuffered, and what may be done with the memory after it said 1. */
 static void sends_and_overwrites(struct other other)
 {
@@ -685,4 +723,5 @@ static void bad_arguments(void)
 
 MAIN(TEST(truncation), TEST(truncation_in_segments), TEST(statuses), TEST(bursts), TEST(segments_up_to_256), TEST(segments_of_nothing),
      TEST(too_many_segments), TEST(synchronous_sends),
-     TEST(sent_without_further_calls), TEST(buffered), TEST(forgotten), TEST(memory_exhausted), TEST(bad_arguments))
+     TEST(sent_without_further_calls), TEST(sent_ahead_without_further_calls),
+     TEST(buffered), TEST(forgotten), TEST(memory_exhausted), TEST(bad_arguments))

@@ -35,7 +35,8 @@ cases!(errors: fatal_by_default variable_makes_them_return omx_name_wins fatal_a
 cases!(connect: refusals as_a_request to_oneself contexts_of_addresses disconnecting reopened at_the_same_time;
        apart: silent_daemon);
 cases!(messages: truncation truncation_in_segments statuses bursts segments_up_to_256 segments_of_nothing too_many_segments
-       synchronous_sends sent_without_further_calls buffered forgotten memory_exhausted bad_arguments; apart:);
+       synchronous_sends sent_without_further_calls
+       sent_ahead_without_further_calls buffered forgotten memory_exhausted bad_arguments; apart:);
 cases!(matching: posting_order unexpected_order order_across_classes hundred_thousand_unexpected bad_masks any_of_the_done
        peeked_is_over cancelling cancelled_among_others context_ids context_ids_by_variable; apart:);
 cases!(selfsend: of_each_length pending_until_matched truncated in_segments among_others; apart:);
