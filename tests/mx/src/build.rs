@@ -63,7 +63,9 @@ pub fn compiled(source: &Path) -> PathBuf {
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread", "-I"]);
     cc.arg(headers()).arg("-o").arg(&program).arg(source);
-    cc.arg("-L").arg(library()).arg("-lmyriexpress").arg(format!("-Wl,-rpath,{}", library().display()));
+    // The old kind of run path precedes LD_LIBRARY_PATH, in which cargo names a folder that may hold an older library.
+    let run_path = format!("-Wl,--disable-new-dtags,-rpath,{}", library().display());
+    cc.arg("-L").arg(library()).arg("-lmyriexpress").arg(run_path);
     done(&mut cc);
     compiled.insert(source.to_owned(), program.clone());
     program
