@@ -183,6 +183,14 @@ impl Inbox {
         }
     }
 
+    /// Takes no records from a channel until [`Self::unmute`].
+    pub fn mute(&mut self, key: ChannelKey) {
+        if let Some(entry) = self.entry(key) {
+            (entry.muted, entry.hot) = (true, false);
+            self.hot.retain(|&hot| hot != key.slot);
+        }
+    }
+
     /// Removes a channel.
     pub fn remove(&mut self, key: ChannelKey) -> Option<Channel> {
         self.entry(key)?;

@@ -13,7 +13,6 @@ use crate::counters::DomainCounters;
 use crate::record_kinds::with_fragment;
 use crate::router::Slot;
 use isthmus_channel::{Channel, ChannelKey, ChannelSendError, Inbox, InboxMapIndex, Polled};
-use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::record::{Record, Route};
 use isthmus_platform::Doorbell;
 use isthmus_shm::{PeerFault, RecordBuffer, SharedMapping};
@@ -57,7 +56,6 @@ struct OwnerInbox {
 struct Ring {
     owner_inbox: usize,
     key: ChannelKey,
-    ready_bit: ReadyBit,
     counters: Arc<DomainCounters>,
     /// Records taken in this round.
     served: u32,
@@ -138,16 +136,7 @@ impl Rings {
         owner_inbox.slots.insert(key, slot);
         owner_inbox.inbox.unmute(key);
         let counters = new.counters;
-        let ring = Ring {
-            owner_inbox: at,
-            key,
-            ready_bit: new.ready_bit,
-            counters,
-            served: 0,
-            paused: false,
-            unflushed: false,
-            trims: 0,
-        };
+        let ring = Ring { owner_inbox: at, key, counters, served: 0, paused: false, unflushed: false, trims: 0 };
         let index = slot.0 as usize;
         if self.rings.len() <= index {
             self.rings.resize_with(index + 1, || None);
@@ -240,12 +229,8 @@ impl Rings {
         if std::mem::replace(&mut ring.paused, true) {
             return;
         }
-        // A channel is muted when it comes into an inbox, so out and in again.
         let owner_inbox = self.owner_inboxes[ring.owner_inbox].as_mut().expect("rings have an owner inbox");
-        let channel = owner_inbox.inbox.remove(ring.key).expect("rings are in their inbox");
-        owner_inbox.slots.remove(&ring.key);
-        ring.key = owner_inbox.inbox.add(channel, owner_inbox.index, ring.ready_bit);
-        owner_inbox.slots.insert(ring.key, slot);
+        owner_inbox.inbox.mute(ring.key);
         self.paused.push(slot);
     }
 

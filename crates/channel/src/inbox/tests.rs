@@ -201,6 +201,29 @@ fn muted_channel_is_not_polled_whatever_bits_its_peer_sets() {
 }
 
 #[test]
+fn muting_a_channel_keeps_its_records_and_changes_no_allowance() {
+    let rounds_until_fault = |mutes: u32| {
+        let mut fixture = InboxFixture::with_channels(2);
+        for round in 0..mutes {
+            fixture.send(0).unwrap();
+            assert_eq!(fixture.next(1), 0);
+            if round % 2 == 1 {
+                fixture.poll_until_parked();
+            }
+            fixture.inbox.mute(fixture.keys[0]);
+            fixture.send(0).unwrap();
+            fixture.send(1).unwrap();
+            assert_eq!(fixture.next(2), 1, "the other channel goes on");
+            assert_eq!(fixture.poll(), Polled::Nothing);
+            fixture.inbox.unmute(fixture.keys[0]);
+            assert_eq!(fixture.next(1), 0);
+        }
+        (1..).find(|_| !fixture.flood(1).is_empty())
+    };
+    assert_eq!(rounds_until_fault(0), rounds_until_fault(20));
+}
+
+#[test]
 fn removed_channel_is_not_found_by_key_or_ready_bit() {
     let mut fixture = InboxFixture::with_channels(2);
     fixture.send(0).unwrap();
