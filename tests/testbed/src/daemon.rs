@@ -9,6 +9,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +40,7 @@ pub struct DaemonPlan {
     owner: Option<u32>,
     host: Option<Host>,
     has_fd_store: bool,
+    stderr: Option<OwnedFd>,
 }
 
 /// A running daemon that has said READY=1; killed when dropped.
@@ -97,6 +99,7 @@ impl DaemonPlan {
             owner: None,
             host: None,
             has_fd_store: false,
+            stderr: None,
         }
     }
 
@@ -134,6 +137,12 @@ impl DaemonPlan {
     /// Keeps descriptors for its next life, as systemd does with `FileDescriptorStoreMax=`.
     pub fn with_fd_store(mut self) -> Self {
         self.has_fd_store = true;
+        self
+    }
+
+    /// Gives the daemon this standard error in place of a file.
+    pub fn stderr(mut self, fd: impl Into<OwnedFd>) -> Self {
+        self.stderr = Some(fd.into());
         self
     }
 
@@ -189,6 +198,9 @@ impl DaemonPlan {
         }
         if self.has_fd_store {
             launch = launch.env("FDSTORE", "512").listen_fds(notify.store()?.copies()?);
+        }
+        if let Some(stderr) = &self.stderr {
+            launch = launch.stderr(stderr.try_clone()?);
         }
         if let Some(owner) = self.owner {
             launch = launch.owner(owner);

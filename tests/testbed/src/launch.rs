@@ -94,6 +94,7 @@ pub struct Launch {
     fds: Vec<(RawFd, OwnedFd)>,
     given: bool,
     piped_stdin: bool,
+    stderr: Option<OwnedFd>,
     owner: Option<u32>,
     sandbox: Option<Sandbox>,
     host: Option<Host>,
@@ -103,9 +104,9 @@ impl Launch {
     /// `program` (a path) on the host.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         let (args, env, limits, fds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (piped_stdin, owner, sandbox, host) = (false, None, None, None);
+        let (piped_stdin, stderr, owner, sandbox, host) = (false, None, None, None, None);
         let program = program.into();
-        Self { program, args, env, limits, fds, given: false, piped_stdin, owner, sandbox, host }
+        Self { program, args, env, limits, fds, given: false, piped_stdin, stderr, owner, sandbox, host }
     }
 
     /// `program` in a sandbox.
@@ -176,6 +177,12 @@ impl Launch {
         self
     }
 
+    /// Gives the program this standard error, which [`Proc::stderr`] does not show.
+    pub fn stderr(mut self, fd: OwnedFd) -> Self {
+        self.stderr = Some(fd);
+        self
+    }
+
     /// Starts it.
     pub fn spawn(&self) -> Result<Proc, LaunchError> {
         let program = std::fs::canonicalize(&self.program)
@@ -185,7 +192,11 @@ impl Launch {
         let stderr = tempfile::tempfile().map_err(failed)?; // A file never fills up, even if no process reads it.
         let mut command = self.command(&program, enclosure.as_ref())?;
         command.stdin(if self.piped_stdin { Stdio::piped() } else { Stdio::null() });
-        command.stdout(Stdio::piped()).stderr(stderr.try_clone().map_err(failed)?);
+        let own_stderr = match &self.stderr {
+            Some(fd) => fd.try_clone(),
+            None => stderr.try_clone().map(OwnedFd::from),
+        };
+        command.stdout(Stdio::piped()).stderr(own_stderr.map_err(failed)?);
         let status = self.give_descriptors(&mut command, enclosure).map_err(failed)?;
         let child = match &self.host {
             Some(host) => host.spawn(command), // Its spawning thread lives as long as the host.
