@@ -20,6 +20,7 @@ use isthmus_channel::WaitMode;
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, VersionRange};
 use isthmus_layout::reason::Reason;
+use isthmus_platform::activation::Watchdog;
 use isthmus_platform_kvm::{Device, DeviceError, MemoryType};
 use isthmus_platform_xen::Devices;
 use isthmus_service::{Event, SendPolicy, Service, ServiceOptions, StartError};
@@ -30,6 +31,7 @@ use tokio::sync::mpsc;
 use crate::broker::{Broker, DataPlane, ReportFacts, Settings};
 use crate::capabilities::Capabilities;
 use crate::directory::{Directory, Limits};
+use crate::heartbeat;
 use crate::kvm::KvmGuests;
 use crate::kvm::fd_store::{self, FdStore};
 use crate::metrics_server::MetricsServer;
@@ -62,6 +64,8 @@ pub struct DaemonOptions {
     pub restored_fds: Vec<(String, OwnedFd)>,
     /// A datagram socket on which descriptors can be left for the next daemon, in the form that systemd accepts. Without it none are left.
     pub fd_store: Option<OwnedFd>,
+    /// The service manager that expects heartbeats.
+    pub watchdog: Option<Watchdog>,
 }
 
 /// The way in which the daemon of a guest reaches its host.
@@ -79,8 +83,17 @@ pub type Reload = Box<dyn Fn() -> Result<Loaded, String>>;
 impl DaemonOptions {
     /// Returns the usual options.
     pub fn new(loaded: Loaded) -> Self {
-        let (socket, reload, guest, restored_fds, fd_store) = (None, None, None, Vec::new(), None);
-        Self { loaded, socket, versions: VersionRange::CURRENT, reload, signals: true, guest, restored_fds, fd_store }
+        Self {
+            loaded,
+            socket: None,
+            versions: VersionRange::CURRENT,
+            reload: None,
+            signals: true,
+            guest: None,
+            restored_fds: Vec::new(),
+            fd_store: None,
+            watchdog: None,
+        }
     }
 }
 
@@ -219,6 +232,9 @@ impl Daemon {
         if options.signals {
             handle_stop_signals(&stop).map_err(system_error("listening to signals"))?;
         }
+        if let Some(watchdog) = options.watchdog {
+            tokio::task::spawn_local(heartbeat::send(watchdog, || true)); // There are no workers.
+        }
         match host_access {
             HostAccess::Device(path) => {
                 let device = Device::open(path)?;
@@ -268,6 +284,9 @@ impl Daemon {
         }
         if options.signals {
             handle_signals(&server, &stop, options.reload).map_err(system_error("listening to signals"))?;
+        }
+        if let Some(watchdog) = options.watchdog.take() {
+            heartbeat::serve(&server, watchdog);
         }
         guests.serve(&server, socket, &config.kvm, fd_store);
         if let Some(backend) = xen_backend {

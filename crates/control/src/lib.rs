@@ -30,6 +30,7 @@ mod capture;
 pub mod daemon;
 pub mod directory;
 mod fd_reaper;
+mod heartbeat;
 mod kvm;
 pub mod metrics;
 pub mod metrics_server;

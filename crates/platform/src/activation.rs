@@ -1,5 +1,5 @@
 //! Descriptors from a service manager (`LISTEN_FDS`): sockets that it opened, and descriptors that it kept while this program was not running.
-//! Also notifications to it (`NOTIFY_SOCKET`): that the program is ready, and what to keep.
+//! Also notifications to it (`NOTIFY_SOCKET`): that the program is ready, that it works, and what to keep.
 
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::io;
@@ -7,6 +7,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const FIRST_FD: RawFd = 3;
 
@@ -68,7 +69,32 @@ pub fn notify(state: &str) -> io::Result<bool> {
 /// no service manager that keeps descriptors: it says so by `FDSTORE`, how many it keeps.
 pub fn fd_store_socket() -> io::Result<Option<OwnedFd>> {
     let keeps = std::env::var("FDSTORE").ok().and_then(|most| most.parse::<u32>().ok()).is_some_and(|most| most > 0);
-    let Some(address) = notify_address()?.filter(|_| keeps) else { return Ok(None) };
+    if keeps { notify_socket() } else { Ok(None) }
+}
+
+/// A service manager that ends the program if [`WATCHDOG`] does not come in time.
+#[derive(Debug)]
+pub struct Watchdog {
+    /// A datagram socket of the service manager, which does not block.
+    pub socket: OwnedFd,
+    /// The time within which the next message must come.
+    pub timeout: Duration,
+}
+
+/// The message that says that the program works.
+pub const WATCHDOG: &[u8] = b"WATCHDOG=1";
+
+/// Returns the service manager, if it expects [`WATCHDOG`] of this process (`WATCHDOG_USEC`, `WATCHDOG_PID`).
+pub fn watchdog() -> io::Result<Option<Watchdog>> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let Some(timeout) = number("WATCHDOG_USEC").filter(|&us| is_ours && us > 0) else { return Ok(None) };
+    Ok(notify_socket()?.map(|socket| Watchdog { socket, timeout: Duration::from_micros(timeout) }))
+}
+
+/// A socket that is connected to the service manager, if there is one. It does not block.
+fn notify_socket() -> io::Result<Option<OwnedFd>> {
+    let Some(address) = notify_address()? else { return Ok(None) };
     let socket = UnixDatagram::unbound()?;
     socket.connect_addr(&address)?;
     socket.set_nonblocking(true)?;

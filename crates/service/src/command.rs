@@ -130,6 +130,8 @@ pub enum Command {
     },
     /// Sets a new policy.
     SendPolicy(SendPolicy),
+    /// Asks all workers whether they work. Each replies by adding one to [`WorkerCounters::heartbeats`](crate::WorkerCounters::heartbeats).
+    Heartbeat,
     /// Ends all workers. Held records are dropped; rings are not changed.
     Shutdown,
 }

@@ -26,6 +26,8 @@ pub struct WorkerCounters {
     pub wakeups: AtomicU64,
     /// Times it was woken by its own timer, to give back the pages of idle rings.
     pub timeouts: AtomicU64,
+    /// Commands of [`Command::Heartbeat`](crate::Command::Heartbeat) carried out.
+    pub heartbeats: AtomicU64,
     /// Domains cut off because they broke the contract.
     pub faults: PerReason,
     /// Records that were not delivered, bounced ones too.

@@ -151,15 +151,10 @@ impl Service {
                 self.post(MX_WORKER, Task::Command(command));
             }
             Command::SendPolicy(send_policy) => {
-                for worker in self.workers() {
-                    self.post(worker, Task::Command(Command::SendPolicy(send_policy.clone())));
-                }
+                self.post_all(|| Task::Command(Command::SendPolicy(send_policy.clone())));
             }
-            Command::Shutdown => {
-                for worker in self.workers() {
-                    self.post(worker, Task::Command(Command::Shutdown));
-                }
-            }
+            Command::Heartbeat => self.post_all(|| Task::Command(Command::Heartbeat)),
+            Command::Shutdown => self.post_all(|| Task::Command(Command::Shutdown)),
         }
     }
 
@@ -180,6 +175,10 @@ impl Service {
 
     fn post(&self, worker: WorkerIndex, task: Task) {
         self.mailboxes[usize::from(worker.0)].send(task);
+    }
+
+    fn post_all(&self, task: impl Fn() -> Task) {
+        self.workers().for_each(|worker| self.post(worker, task()));
     }
 
     fn post_others(&self, except: WorkerIndex, task: impl Fn() -> Task) {

@@ -1,6 +1,7 @@
 //! The tasks that a worker carries out for control and for other workers.
 
 use crate::command::{Command, Event, NewDomain};
+use crate::counters::bump;
 use crate::mailbox::{ForwardedRecord, Task};
 use crate::record_kinds::{bounce_serial, reply_route};
 use crate::router::{BounceInfo, Location};
@@ -48,6 +49,7 @@ impl Worker {
             Command::GrantRemote { remote_peer, region, memory } => self.grant_remote(remote_peer, region, memory),
             Command::RevokeRemote { remote_peer, region } => self.revoke_remote(remote_peer, region),
             Command::SendPolicy(send_policy) => self.router.set_send_policy(send_policy),
+            Command::Heartbeat => bump(&self.counters.heartbeats, 1),
             Command::Shutdown => self.ended = true,
         }
     }

@@ -99,6 +99,7 @@ fn units_start_the_daemon_with_options_that_it_has() {
         let arguments: Vec<&str> = words.collect();
         assert_eq!(arguments, expected, "{name}");
         assert_eq!((unit["Type"].as_str(), unit["Restart"].as_str()), ("notify", "always"), "{name}");
+        assert_eq!(unit["WatchdogSec"], "30s", "{name}: a daemon that hangs is started again");
         assert!(!printed(isthmusd(&arguments).arg("--check")).is_empty(), "{name}");
     }
 }

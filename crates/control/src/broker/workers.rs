@@ -73,7 +73,7 @@ pub(crate) struct WorkerReadyMaps {
 }
 
 impl WorkerReadyMaps {
-    pub(super) fn new(plane: Box<dyn DataPlane>) -> Self {
+    pub(crate) fn new(plane: Box<dyn DataPlane>) -> Self {
         Self { plane, ready_maps: BTreeMap::new(), slots: BTreeMap::new(), next: 0 }
     }
 
