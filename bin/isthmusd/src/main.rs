@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 mod detach;
+mod log;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -81,21 +83,23 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::parse();
     // The configuration is read again later, when a background process has left this folder.
     arguments.config = arguments.config.map(|path| std::path::absolute(&path).unwrap_or(path));
-    match run(arguments, given) {
-        Ok(code) => code,
-        Err(error) => {
-            report(&error);
-            ExitCode::FAILURE
-        }
-    }
+    let ended = log::start().context("starting the log").and_then(|()| run(arguments, given));
+    let code = ended.unwrap_or_else(|error| {
+        report(&error);
+        ExitCode::FAILURE
+    });
+    log::flush();
+    code
 }
 
 /// Prints an error, and its remedy if the text does not contain it. The text of a [`DaemonError`] contains its causes.
 fn report(error: &anyhow::Error) {
-    let Some(error) = error.downcast_ref::<DaemonError>() else { return eprintln!("isthmusd: {error:#}") };
-    eprintln!("isthmusd: {error}");
+    let Some(error) = error.downcast_ref::<DaemonError>() else {
+        return log::print(format_args!("isthmusd: {error:#}"));
+    };
+    log::print(format_args!("isthmusd: {error}"));
     if let Some(remedy) = error.remedy() {
-        eprintln!("  remedy: {remedy}");
+        log::print(format_args!("  remedy: {remedy}"));
     }
 }
 
@@ -103,19 +107,19 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
     let loaded = match arguments.load() {
         Ok(loaded) => loaded,
         Err(problems) => {
-            eprintln!("{problems}");
+            log::print(format_args!("{problems}"));
             return Ok(ExitCode::FAILURE);
         }
     };
-    loaded.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    loaded.warnings.iter().for_each(|warning| log::print(format_args!("{warning}")));
     if arguments.check {
-        print!("{}", loaded.check_text());
+        std::io::stdout().write_all(loaded.check_text().as_bytes()).context("printing the configuration")?;
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.detach {
         return detach::detach(loaded.config.daemon.socket.path());
     }
-    log(&loaded)?;
+    subscribe(&loaded)?;
     log_start(&loaded);
     if arguments.detached {
         detach::start_session();
@@ -125,6 +129,7 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
     options.socket = given.sockets.pop();
     options.restored_fds = given.stored;
     options.fd_store = activation::fd_store_socket().context("reaching the service manager")?;
+    options.watchdog = activation::watchdog().context("reaching the service manager")?;
     options.guest = arguments.host_access()?;
     options.reload = Some(Box::new(move || arguments.load()));
     let daemon = match Daemon::open(options) {
@@ -153,9 +158,10 @@ fn log_start(loaded: &Loaded) {
     tracing::info!(version = %env!("CARGO_PKG_VERSION"), %config, %socket, "starting");
 }
 
-fn log(loaded: &Loaded) -> Result<()> {
+/// Sends the events that the configuration asks for to the log.
+fn subscribe(loaded: &Loaded) -> Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(loaded.config.daemon.log.as_str()).context("daemon.log")?;
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(log::writer).with_ansi(terminal).init();
     Ok(())
 }
