@@ -26,6 +26,7 @@ mod refusal;
 mod regions;
 mod remote_peers;
 mod requests;
+mod resumable;
 mod types;
 mod workers;
 
@@ -46,9 +47,10 @@ use crate::fd_reaper::{self, PENDING_MAX, ReceivedFd};
 use crate::mx::Mx;
 use crate::policy::{Identity, Policy};
 use crate::reason_log::ReasonLog;
-use crate::tickets::{ResumableDomain, Tickets};
+use crate::tickets::Tickets;
 use pairs::Pairs;
 use remote_peers::RemotePeers;
+use resumable::ResumableDomains;
 
 pub use attachment::Attachment;
 pub(crate) use guests::{GuestState, GuestView};
@@ -95,7 +97,7 @@ pub struct Broker {
     regions: BTreeMap<(DomainId, RegionId), regions::GuestRegion>,
     pub(crate) tickets: Tickets,
     /// Domains of the previous daemon that may still resume.
-    resumable: BTreeMap<DomainId, ResumableDomain>,
+    resumable: ResumableDomains,
     pub(crate) attachments: BTreeMap<DomainId, Attachment>,
     /// Domains that have left while their worker still delivers their last messages, with the reason and the domains to notify.
     leaving: BTreeMap<DomainId, (Reason, Vec<DomainId>)>,
@@ -123,9 +125,8 @@ impl Broker {
         plane: Box<dyn DataPlane>,
         capabilities: Capabilities,
     ) -> Self {
-        let resumable =
-            tickets.resumable().iter().map(|resumable_domain| (resumable_domain.domain, *resumable_domain)).collect();
-        let broker = Self {
+        let resumable = ResumableDomains::new(tickets.resumable());
+        let mut broker = Self {
             channels: Channels::new(settings.epoch << 32),
             lingering: BTreeMap::new(),
             regions: BTreeMap::new(),
@@ -148,6 +149,7 @@ impl Broker {
             outgoing: VecDeque::new(),
             now: 0,
         };
+        broker.reserve_names();
         broker.send_policy();
         broker
     }
@@ -165,11 +167,6 @@ impl Broker {
     /// The attached domains.
     pub fn directory(&self) -> &Directory {
         &self.directory
-    }
-
-    /// Domains of the previous daemon that have not resumed yet.
-    pub fn resumable(&self) -> impl Iterator<Item = &ResumableDomain> {
-        self.resumable.values()
     }
 
     /// Sets the time in nanoseconds. Called before anything else that happens at that time.
@@ -273,11 +270,12 @@ impl Broker {
 
     /// The time at which [`Broker::tick`] has something to do.
     pub fn deadline(&self) -> Option<u64> {
-        self.channels.deadline()
+        self.channels.deadline().into_iter().chain(self.resumable.deadline()).min()
     }
 
     /// Handles all deadlines that have passed.
     pub fn tick(&mut self) {
+        self.answer_overdue_lookups();
         while let Some(due) = self.channels.overdue(self.now) {
             match due {
                 Overdue::Offer(channel) => self.offer_timed_out(channel),

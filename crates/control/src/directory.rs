@@ -90,6 +90,7 @@ impl DomainEntry {
 #[derive(Debug)]
 pub struct Directory {
     domains: BTreeMap<DomainId, DomainEntry>,
+    /// The names of attached domains, and those reserved for domains that may resume.
     names: HashMap<Name, DomainId>,
     next: u32,
     limits: Limits,
@@ -116,7 +117,7 @@ impl Directory {
         }
         let name = match request.name {
             Some(name) if name.as_number().is_some() => return Err(Reason::NameInvalid),
-            Some(name) if self.names.contains_key(&name) => return Err(Reason::NameTaken),
+            Some(name) if self.is_taken(&name, request.resumed) => return Err(Reason::NameTaken),
             Some(name) => name,
             None => self.unused_name(request.fallback),
         };
@@ -136,6 +137,28 @@ impl Directory {
             watchers: BTreeSet::new(),
         };
         Ok(self.domains.entry(id).or_insert(domain))
+    }
+
+    /// True if a domain other than `resumed` is attached under the name, or the name is reserved for one.
+    fn is_taken(&self, name: &Name, resumed: Option<DomainId>) -> bool {
+        self.names.get(name).is_some_and(|holder| Some(*holder) != resumed || self.domains.contains_key(holder))
+    }
+
+    /// Reserves a name for a domain that may resume. No other domain can take it until then.
+    pub fn reserve_name(&mut self, name: Name, domain: DomainId) {
+        self.names.entry(name).or_insert(domain);
+    }
+
+    /// Releases a name that was reserved for a domain that will not resume.
+    pub fn release_name(&mut self, name: &Name, domain: DomainId) {
+        if self.names.get(name) == Some(&domain) && !self.domains.contains_key(&domain) {
+            self.names.remove(name);
+        }
+    }
+
+    /// The number of the domain of this name, or the number that the name means as in `d7`. The domain may not have resumed yet.
+    pub fn id_of(&self, name: &Name) -> Option<DomainId> {
+        name.as_number().or_else(|| self.names.get(name).copied())
     }
 
     /// Removes a domain. Also returns the domains that watched it.
@@ -185,8 +208,7 @@ impl Directory {
 
     /// The domain of this name, or of this number as in `d7`.
     pub fn find(&self, name: &Name) -> Option<&DomainEntry> {
-        let id = name.as_number().or_else(|| self.names.get(name).copied())?;
-        self.domains.get(&id)
+        self.domains.get(&self.id_of(name)?)
     }
 
     /// All domains, by number.

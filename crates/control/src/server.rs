@@ -353,7 +353,7 @@ impl Server {
 
     /// Waits for the processes of domains of the previous daemon to end, because such a domain does not resume.
     fn watch_resumable(&self) {
-        let resumable: Vec<_> = self.0.broker.borrow().resumable().copied().collect();
+        let resumable: Vec<_> = self.0.broker.borrow().resumable().cloned().collect();
         for resumable_domain in resumable {
             match resumable_domain.process {
                 Some(process) => drop(spawn_local(self.clone().wait_for_exit(resumable_domain.domain, process.pid))),

@@ -1,8 +1,10 @@
 //! The state that one daemon leaves to the next: a key, and the domain numbers used so far.
 //!
 //! A domain is given a ticket, a keyed BLAKE3 hash over its number, owner and name. Shown to a later daemon that has the same key, the
-//! ticket proves that the domain had this number. The file also lists the domains with their processes and their claims (see [`Tickets::claim`]). The later
-//! daemon reads there which domains may still resume, and keeps for them what they had claimed. The file lies in the runtime folder and is
+//! ticket proves that the domain had this number. The file also lists the domains with their names, owners, processes and claims (see
+//! [`Tickets::claim`]). The later daemon reads there which domains may still resume, and keeps for them their names and what they had
+//! claimed. If the file cannot be written, because its file system is full, the daemon keeps what it has read and tries again at each change.
+//! The file lies in the runtime folder and is
 //! readable by the daemon's user only. A daemon that ends while no domain is attached removes the file, so that nothing stays behind.
 
 use std::collections::BTreeMap;
@@ -17,8 +19,11 @@ use isthmus_layout::ids::DomainId;
 /// The number of domain numbers that are reserved in the file at once.
 const NUMBER_BATCH: u32 = 4096;
 
+/// The number of lines of a file that could not be written. The next change replaces the file.
+const INCOMPLETE: usize = usize::MAX;
+
 const FILE: &str = "resume";
-const FILE_HEADER: &str = "isthmus resume 1";
+const FILE_HEADER: &str = "isthmus resume 2";
 
 /// A process, identified so that a later process with the same PID is not mistaken for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,20 +45,19 @@ impl Process {
 }
 
 /// A domain that was attached to a previous daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumableDomain {
     /// Its number.
     pub domain: DomainId,
+    /// Its name.
+    pub name: Name,
+    /// Its owner.
+    pub owner: Owner,
     /// Its process, if the daemon could see it.
     pub process: Option<Process>,
 }
 
 impl ResumableDomain {
-    /// Returns a domain that belongs to this process now.
-    pub fn of_process(domain: DomainId, pid: Option<i32>) -> Self {
-        Self { domain, process: pid.and_then(Process::of_pid) }
-    }
-
     fn is_alive(&self) -> bool {
         self.process.is_none_or(|process| Process::of_pid(process.pid) == Some(process))
     }
@@ -73,12 +77,12 @@ pub struct Tickets {
     domains: BTreeMap<DomainId, ResumableDomain>,
     resumable: Vec<ResumableDomain>,
     claims: Claims,
-    /// The number of lines in the file that name a domain, including domains that have left.
+    /// The number of lines in the file that name a domain, including domains that have left. [`INCOMPLETE`] if the file lacks something.
     lines: usize,
 }
 
 impl Tickets {
-    /// Reads the file in `folder`, or creates one.
+    /// Reads the file in `folder`, or creates one. Fails only if a file is there and cannot be read.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let path = folder.join(FILE);
         let file = match std::fs::read_to_string(&path) {
@@ -100,12 +104,12 @@ impl Tickets {
             reserved: first.number().saturating_add(NUMBER_BATCH),
             first,
             path: Some(path),
-            domains: resumable.iter().map(|resumable_domain| (resumable_domain.domain, *resumable_domain)).collect(),
+            domains: resumable.iter().map(|resumable| (resumable.domain, resumable.clone())).collect(),
             resumable,
             claims,
             lines: 0,
         };
-        tickets.write()?;
+        tickets.write();
         Ok(tickets)
     }
 
@@ -128,35 +132,33 @@ impl Tickets {
 
     /// Records a domain for the next daemon. If the file cannot be written, the domain attaches anew after a restart.
     pub fn record(&mut self, domain: ResumableDomain) {
-        self.domains.insert(domain.domain, domain);
-        let written = if domain.domain.number() >= self.reserved {
-            self.reserved = domain.domain.number().saturating_add(NUMBER_BATCH);
-            self.write()
-        } else {
-            self.append(&domain_line(&domain))
-        };
-        if let Err(error) = written {
-            tracing::warn!(%error, "cannot write which domains are attached; after a restart they attach anew");
+        let (number, line) = (domain.domain, domain_line(&domain));
+        self.domains.insert(number, domain);
+        if !self.reserve(number) {
+            self.append(&line);
         }
     }
 
     /// Records that a number is used by a domain that cannot resume, so that no other domain gets the number.
     pub fn record_number(&mut self, domain: DomainId) {
-        if domain.number() >= self.reserved {
+        self.reserve(domain);
+    }
+
+    /// Reserves a batch of numbers that has this one, and writes the file anew. Returns false if the number is reserved already.
+    fn reserve(&mut self, domain: DomainId) -> bool {
+        let is_new = domain.number() >= self.reserved;
+        if is_new {
             self.reserved = domain.number().saturating_add(NUMBER_BATCH);
-            if let Err(error) = self.write() {
-                tracing::warn!(%error, "cannot write which numbers were used; after a restart one may come again");
-            }
+            self.write();
         }
+        is_new
     }
 
     /// Removes a domain that has left and will not resume.
     pub fn remove(&mut self, domain: DomainId) {
         self.claims.retain(|_, claimed| *claimed != domain);
-        if self.domains.remove(&domain).is_some()
-            && let Err(error) = self.append(&format!("{} -\n", domain.number()))
-        {
-            tracing::debug!(%error, "cannot write which domain has left; a later daemon finds out by its process");
+        if self.domains.remove(&domain).is_some() {
+            self.append(&format!("{} -\n", domain.number()));
         }
     }
 
@@ -164,20 +166,13 @@ impl Tickets {
     /// a text of one line.
     pub fn claim(&mut self, capability: Capability, item: &str, domain: DomainId) {
         self.claims.insert((capability, item.to_owned()), domain);
-        self.append_claim(capability, item, &domain.number().to_string());
+        self.append(&claim_line(capability, item, &domain.number().to_string()));
     }
 
     /// Records that an item is free.
     pub fn release_claim(&mut self, capability: Capability, item: &str) {
         self.claims.remove(&(capability, item.to_owned()));
-        self.append_claim(capability, item, "-");
-    }
-
-    fn append_claim(&mut self, capability: Capability, item: &str, holder: &str) {
-        if let Err(error) = self.append(&claim_line(capability, item, holder)) {
-            let capability = capability.name();
-            tracing::debug!(%error, capability, item, "cannot write a claim; after a restart another domain may get the item");
-        }
+        self.append(&claim_line(capability, item, "-"));
     }
 
     /// The claimed items of a capability with their domains. At the start these are resumable domains.
@@ -186,29 +181,54 @@ impl Tickets {
         of_capability.map(|((_, item), domain)| (item.as_str(), *domain))
     }
 
-    /// Appends a line. The caller has already updated the fields, so the whole file can be written anew once too many lines have piled up.
-    fn append(&mut self, line: &str) -> io::Result<()> {
+    /// Appends a line. The caller has already updated the fields, so the whole file can be written anew once too many lines have piled up,
+    /// or if the file is incomplete.
+    fn append(&mut self, line: &str) {
         if self.lines > 2 * (self.domains.len() + self.claims.len()) + 1024 {
             return self.write();
         }
-        let Some(path) = &self.path else { return Ok(()) };
-        self.lines += 1;
-        std::fs::File::options().append(true).open(path)?.write_all(line.as_bytes())
+        let Some(path) = &self.path else { return };
+        let appended =
+            std::fs::File::options().append(true).open(path).and_then(|mut file| file.write_all(line.as_bytes()));
+        match appended {
+            Ok(()) => self.lines += 1,
+            Err(error) => self.is_incomplete(&error), // Even if a part of the line was written.
+        }
     }
 
-    fn write(&mut self) -> io::Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
+    /// Replaces the file.
+    fn write(&mut self) {
+        let Some(path) = &self.path else { return };
+        let next = path.with_extension("new");
+        let written = self.write_file(&next).and_then(|()| std::fs::rename(&next, path));
+        if let Err(error) = written {
+            let _ = std::fs::remove_file(&next); // A part of a file takes room.
+            return self.is_incomplete(&error);
+        }
+        if self.lines == INCOMPLETE {
+            tracing::info!(file = %path.display(), "the file of resumable domains is written again");
+        }
+        self.lines = self.domains.len() + self.claims.len();
+    }
+
+    fn write_file(&self, path: &Path) -> io::Result<()> {
         let key: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
         let claims = self.claims.iter();
         let claims =
             claims.map(|((capability, item), domain)| claim_line(*capability, item, &domain.number().to_string()));
         let lines: String = self.domains.values().map(domain_line).chain(claims).collect();
-        let next = path.with_extension("new");
-        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-        file.write_all(format!("{FILE_HEADER}\n{key}\n{}\n{lines}", self.reserved).as_bytes())?;
-        std::fs::rename(&next, path)?;
-        self.lines = self.domains.len() + self.claims.len();
-        Ok(())
+        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(format!("{FILE_HEADER}\n{key}\n{}\n{lines}", self.reserved).as_bytes())
+    }
+
+    /// Records that the file lacks something. Only the first of several failures is logged.
+    fn is_incomplete(&mut self, error: &io::Error) {
+        if self.lines != INCOMPLETE {
+            let text = "cannot write which domains may resume; the next domain that attaches or leaves tries again, and until \
+                        then new domains attach anew after a restart: make room in `daemon.runtime_dir`";
+            tracing::warn!(%error, "{text}");
+        }
+        self.lines = INCOMPLETE;
     }
 
     /// Returns the ticket that proves that a domain had this number, owner and name.
@@ -233,7 +253,7 @@ impl Tickets {
 
     /// True if a later daemon will know the domains of this one.
     pub fn is_persistent(&self) -> bool {
-        self.path.is_some()
+        self.path.is_some() && self.lines != INCOMPLETE
     }
 
     /// Removes the file, because no domain will resume.
@@ -245,10 +265,12 @@ impl Tickets {
 }
 
 fn domain_line(domain: &ResumableDomain) -> String {
-    match domain.process {
-        Some(Process { pid, start }) => format!("{} {pid} {start}\n", domain.domain.number()),
-        None => format!("{}\n", domain.domain.number()),
-    }
+    let ResumableDomain { domain, name, owner: Owner(owner), process } = domain;
+    let process = match process {
+        Some(Process { pid, start }) => format!("{pid} {start}"),
+        None => "- -".to_owned(),
+    };
+    format!("{} {process} {owner} {name}\n", domain.number())
 }
 
 fn claim_line(capability: Capability, item: &str, holder: &str) -> String {
@@ -266,7 +288,8 @@ struct TicketFile {
 
 /// Parses a file. A line that a crash cut short is left out.
 fn parse(text: &str) -> Option<TicketFile> {
-    let mut lines = text.lines();
+    let (whole, _) = text.rsplit_once('\n')?;
+    let mut lines = whole.lines();
     if lines.next()? != FILE_HEADER {
         return None;
     }
@@ -279,9 +302,9 @@ fn parse(text: &str) -> Option<TicketFile> {
                 Some(domain) => claims.insert(item, domain),
                 None => claims.remove(&item),
             };
-        } else if let Some((domain, process)) = parse_line(line) {
-            match process {
-                Some(process) => domains.insert(domain, ResumableDomain { domain, process }),
+        } else if let Some((domain, resumable)) = parse_line(line) {
+            match resumable {
+                Some(resumable) => domains.insert(domain, resumable),
                 None => domains.remove(&domain),
             };
         }
@@ -298,16 +321,20 @@ fn parse_claim(line: &str) -> Option<((Capability, String), Option<DomainId>)> {
     Some(((capability, item.to_owned()), domain))
 }
 
-/// Parses a domain and its process, which is none if it could not be seen. In place of both, none means that the domain has left.
-fn parse_line(line: &str) -> Option<(DomainId, Option<Option<Process>>)> {
-    let mut words = line.split(' ');
-    let domain = DomainId::new(words.next()?.parse().ok()?)?;
-    let process = match words.next() {
-        Some("-") => return Some((domain, None)),
-        Some(pid) => Some(Process { pid: pid.parse().ok()?, start: words.next()?.parse().ok()? }),
-        None => None,
+/// Parses the number of a domain and the domain; none if the domain has left.
+fn parse_line(line: &str) -> Option<(DomainId, Option<ResumableDomain>)> {
+    let (number, rest) = line.split_once(' ')?;
+    let domain = DomainId::new(number.parse().ok()?)?;
+    if rest == "-" {
+        return Some((domain, None));
+    }
+    let mut words = rest.splitn(4, ' '); // The name comes last, because it may contain spaces.
+    let process = match (words.next()?, words.next()?) {
+        ("-", _) => None,
+        (pid, start) => Some(Process { pid: pid.parse().ok()?, start: start.parse().ok()? }),
     };
-    Some((domain, Some(process)))
+    let (owner, name) = (Owner(words.next()?.parse().ok()?), Name::new(words.next()?).ok()?);
+    Some((domain, Some(ResumableDomain { domain, name, owner, process })))
 }
 
 fn random_key() -> io::Result<[u8; 32]> {
@@ -325,6 +352,11 @@ mod tests {
 
     fn id(number: u32) -> DomainId {
         DomainId::new(number).unwrap()
+    }
+
+    fn unseen(number: u32) -> ResumableDomain {
+        let name = Name::new(&format!("domain number {number}")).unwrap();
+        ResumableDomain { domain: id(number), name, owner: Owner(1000 + number), process: None }
     }
 
     #[test]
@@ -348,7 +380,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut first = Tickets::open(folder.path()).unwrap();
         assert_eq!(first.first().number(), 1);
-        first.record(ResumableDomain { domain: id(4097), process: None });
+        first.record(unseen(4097));
         let mut second = Tickets::open(folder.path()).unwrap();
         assert_eq!(second.first().number(), 4097 + NUMBER_BATCH);
         second.record_number(id(4097 + 2 * NUMBER_BATCH));
@@ -360,17 +392,17 @@ mod tests {
     fn only_domains_with_a_live_process_are_resumable() {
         let folder = tempfile::tempdir().unwrap();
         let mut before = Tickets::open(folder.path()).unwrap();
-        let own = ResumableDomain::of_process(id(1), Some(std::process::id() as i32));
-        let other =
-            ResumableDomain { domain: id(2), process: own.process.map(|own| Process { start: own.start + 1, ..own }) };
-        let unseen = ResumableDomain { domain: id(3), process: None };
-        let left = ResumableDomain { domain: id(4), ..own };
-        for domain in [own, other, unseen, left] {
-            before.record(domain);
+        let process = Process::of_pid(std::process::id() as i32);
+        let own = ResumableDomain { process, ..unseen(1) };
+        let later = process.map(|own| Process { start: own.start + 1, ..own });
+        let other = ResumableDomain { process: later, ..unseen(2) };
+        let left = ResumableDomain { process, ..unseen(4) };
+        for domain in [&own, &other, &unseen(3), &left] {
+            before.record(domain.clone());
         }
         before.remove(left.domain);
-        assert_eq!(Tickets::open(folder.path()).unwrap().resumable(), [own, unseen]);
-        assert!(own.process.is_some());
+        assert_eq!(Tickets::open(folder.path()).unwrap().resumable(), [own, unseen(3)]);
+        assert!(process.is_some());
     }
 
     #[test]
@@ -378,9 +410,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut before = Tickets::open(folder.path()).unwrap();
         for domain in 1..=3 {
-            before.record(ResumableDomain { domain: id(domain), process: None });
+            before.record(unseen(domain));
         }
-        before.record(ResumableDomain { domain: id(4), process: Some(Process { pid: i32::MAX, start: 1 }) });
+        before.record(ResumableDomain { process: Some(Process { pid: i32::MAX, start: 1 }), ..unseen(4) });
         for (item, domain) in [("1 10", 1), ("1 11", 1), ("1 12", 2), ("1 13", 3), ("1 14", 4)] {
             before.claim(Capability::Mx, item, id(domain));
         }
@@ -399,7 +431,7 @@ mod tests {
     fn rewrites_the_file_when_old_lines_pile_up() {
         let folder = tempfile::tempdir().unwrap();
         let mut tickets = Tickets::open(folder.path()).unwrap();
-        tickets.record(ResumableDomain { domain: id(1), process: None });
+        tickets.record(unseen(1));
         for _ in 0..5000 {
             tickets.claim(Capability::Mx, "0 0", id(1));
             tickets.release_claim(Capability::Mx, "0 0");
@@ -421,5 +453,67 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(FILE), "something else\n").unwrap();
         assert_eq!(Tickets::open(folder.path()).unwrap().first().number(), 1);
+    }
+
+    /// Has no file be written in the folder until the guard is dropped, also by root: the next file is a folder.
+    struct Full(PathBuf);
+
+    impl Full {
+        fn new(folder: &Path) -> Self {
+            let next = folder.join(FILE).with_extension("new");
+            std::fs::create_dir(&next).unwrap();
+            Self(next)
+        }
+    }
+
+    impl Drop for Full {
+        fn drop(&mut self) {
+            std::fs::remove_dir(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn keeps_what_it_has_read_and_tries_again_when_the_folder_is_full() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut before = Tickets::open(folder.path()).unwrap();
+        let ticket = before.ticket(id(1), unseen(1).owner, &unseen(1).name);
+        before.record(unseen(1));
+        let full = Full::new(folder.path());
+        let mut tickets = Tickets::open(folder.path()).unwrap();
+        assert_eq!((tickets.resumable(), tickets.is_persistent()), (&[unseen(1)][..], false));
+        assert!(tickets.verify(&ticket, id(1), unseen(1).owner, &unseen(1).name));
+        tickets.record(unseen(2));
+        // What the previous daemon has left is still there for the next one.
+        assert_eq!(Tickets::open(folder.path()).unwrap().resumable(), [unseen(1)]);
+        drop(full);
+        tickets.remove(id(1));
+        assert!(tickets.is_persistent());
+        let next = Tickets::open(folder.path()).unwrap();
+        assert_eq!(next.resumable(), [unseen(2)]);
+        assert!(next.first() > tickets.first() && next.verify(&ticket, id(1), unseen(1).owner, &unseen(1).name));
+    }
+
+    #[test]
+    fn first_file_is_written_when_there_is_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let full = Full::new(folder.path());
+        let mut tickets = Tickets::open(folder.path()).unwrap();
+        assert!(!tickets.is_persistent());
+        drop(full);
+        tickets.record(unseen(1));
+        assert!(tickets.is_persistent());
+        assert_eq!(Tickets::open(folder.path()).unwrap().resumable(), [unseen(1)]);
+    }
+
+    #[test]
+    fn line_that_was_cut_short_is_left_out_and_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        let mut tickets = Tickets::open(folder.path()).unwrap();
+        tickets.record(unseen(1));
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{text}2 - - 5 we")).unwrap();
+        assert_eq!(Tickets::open(folder.path()).unwrap().resumable(), [unseen(1)]);
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 4);
     }
 }

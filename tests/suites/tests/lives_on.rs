@@ -112,3 +112,71 @@ fn sends_heartbeats_while_all_workers_answer() {
     daemon.proc().signal(Signal::TERM).unwrap();
     assert!(daemon.proc().wait(deadline()).unwrap().success());
 }
+
+/// Two programs on a channel, and the answers to the lookups of both.
+fn pair(daemon: &DaemonProcess) -> ([TestProgram; 2], [String; 2]) {
+    let mut pair = ["a", "b"].map(|name| TestProgram::launch_on_host(daemon, name));
+    let [a, b] = &mut pair;
+    eventually(deadline(), || {
+        exchange(a, b);
+        [&mut *a, &mut *b].map(|program| program.ask("channels")).iter().all(|path| path.contains(" channel "))
+    })
+    .unwrap();
+    let found = [a.ask("lookup a"), a.ask("lookup b")];
+    (pair, found)
+}
+
+#[track_caller]
+fn exchange(a: &mut TestProgram, b: &mut TestProgram) {
+    a.send_line("exchange 0 b.e0 1 20x8,2x50000 9 20x8");
+    b.send_line("exchange 0 a.e0 9 20x8 1 20x8,2x50000");
+    let answers = [a.answer(), b.answer()];
+    assert!(answers.iter().all(|answer| answer.starts_with("exchanged ")), "{answers:?}");
+}
+
+/// A program that does not use its daemon notices its end late, so it is asked for something.
+#[track_caller]
+fn resume(program: &mut TestProgram) {
+    program.ask("query status");
+    eventually(deadline(), || program.ask("connected 2000") == "connected true").unwrap();
+}
+
+#[test]
+fn domains_resume_when_the_runtime_folder_is_full() {
+    let scratch = Scratch::new().unwrap();
+    let mut daemon = plan(&scratch, "").start(deadline()).unwrap();
+    let ([mut a, mut b], before) = pair(&daemon);
+    // No file can be written in place of this folder, also by root.
+    let next = daemon.state_dir().join("resume.new");
+    std::fs::create_dir(&next).unwrap();
+    daemon.kill_and_restart(deadline()).unwrap();
+    assert!(daemon.proc().stderr().contains("cannot write which domains may resume"), "{}", daemon.proc().stderr());
+    [&mut a, &mut b].into_iter().for_each(resume);
+    assert_eq!([a.ask("lookup a"), a.ask("lookup b")], before, "they have their numbers");
+    exchange(&mut a, &mut b);
+    // With room again, the next daemon finds them too.
+    std::fs::remove_dir(&next).unwrap();
+    let _other = TestProgram::launch_on_host(&daemon, "other");
+    daemon.kill_and_restart(deadline()).unwrap();
+    [&mut a, &mut b].into_iter().for_each(resume);
+    assert_eq!([a.ask("lookup a"), a.ask("lookup b")], before);
+    exchange(&mut a, &mut b);
+}
+
+#[test]
+fn survivor_of_a_restart_keeps_its_name_and_is_found() {
+    let scratch = Scratch::new().unwrap();
+    let mut daemon = plan(&scratch, "").start(deadline()).unwrap();
+    let ([mut a, mut b], [_, found]) = pair(&daemon);
+    b.proc().freeze().unwrap();
+    daemon.kill_and_restart(deadline()).unwrap();
+    resume(&mut a);
+    let mut thief = TestProgram::start(daemon.launch_on_host(program()));
+    let refused = thief.ask("attach name=b");
+    assert!(refused.starts_with("refused "), "{refused}");
+    a.send_line("lookup b");
+    b.proc().thaw().unwrap();
+    resume(&mut b);
+    assert_eq!(a.answer(), found);
+    exchange(&mut a, &mut b);
+}

@@ -68,7 +68,7 @@ impl Broker {
     /// The deadline of the other end. Without limit if its process can be watched.
     fn other_half_deadline(&self, peer: DomainId) -> Result<u64, Refusal> {
         let soon = self.now.saturating_add(OTHER_HALF_TIMEOUT);
-        match self.resumable.get(&peer) {
+        match self.resumable.get(peer) {
             Some(resumable_domain) if resumable_domain.process.is_some() => Ok(u64::MAX),
             Some(_) => Ok(soon),
             None if self.directory.get(peer).is_some() => Ok(self.now.saturating_add(ADOPT_TIMEOUT)),

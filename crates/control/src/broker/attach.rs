@@ -26,7 +26,7 @@ use crate::capabilities::Capabilities;
 use crate::directory::AttachRequest;
 use crate::fd_reaper::ReceivedFd;
 use crate::policy::Identity;
-use crate::tickets::ResumableDomain;
+use crate::tickets::{Process, ResumableDomain};
 
 /// Nanoseconds that the other end of a channel from before a restart has to resume and show the channel, if its process cannot be watched.
 pub(super) const OTHER_HALF_TIMEOUT: u64 = 10_000_000_000;
@@ -71,6 +71,10 @@ impl Broker {
         let resumed =
             request.resume.map(|resume| self.verify_resume(id, owner, request.name.as_ref(), &resume)).transpose()?;
         self.end_dead_holders(request.name.as_ref(), resumed);
+        if resumed.is_none() {
+            let pid = self.sessions[&id].socket_peer.pid;
+            self.release_name_of_same_process(request.name.as_ref(), owner, pid);
+        }
         let attach_request = AttachRequest { name: request.name, fallback, owner, resumed };
         let domain = self.directory.attach(attach_request)?;
         let (domain, name) = (domain.id, domain.name.clone());
@@ -78,6 +82,7 @@ impl Broker {
             Ok(domain_resources) => domain_resources,
             Err(refusal) => {
                 self.directory.detach(domain);
+                self.reserve_names();
                 Capabilities::left(self, domain);
                 self.sessions[&id].socket_peer.allocator.release_vector(domain);
                 return Err(refusal);
@@ -85,7 +90,7 @@ impl Broker {
         };
         self.send_welcome(id, serial, Identity { name, owner }, domain, domain_resources);
         if resumed.is_some() {
-            self.resumable.remove(&domain);
+            self.resumed(domain);
             self.channels.set_peer_deadline(domain, self.now + ADOPT_TIMEOUT);
         }
         Ok(())
@@ -195,7 +200,10 @@ impl Broker {
         let DomainResources { attachment, ready_map, slot, resources } = domain_resources;
         let Identity { name, owner } = identity.clone();
         match attachment.allocator {
-            Allocator::Host => self.tickets.record(ResumableDomain::of_process(domain, attachment.pid)),
+            Allocator::Host => {
+                let process = attachment.pid.and_then(Process::of_pid);
+                self.tickets.record(ResumableDomain { domain, name: name.clone(), owner, process });
+            }
             Allocator::Guest(_) => self.tickets.record_number(domain),
         }
         let message = Welcome {

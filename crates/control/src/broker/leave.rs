@@ -38,6 +38,7 @@ impl Broker {
             self.end_channel(channel, Some(domain), reason);
         }
         self.drop_lingering(domain);
+        self.resumable.remove_lookups_by(domain);
         self.remove_regions_of(domain);
         self.change_identities(|identities| drop(identities.remove(&domain)));
         let Some((_, watchers)) = self.directory.detach(domain) else { return };
@@ -58,17 +59,6 @@ impl Broker {
         let Some((reason, watchers)) = self.leaving.remove(&domain) else { return };
         for watcher in watchers {
             self.notify(watcher, PeerGone { peer: domain, reason }.into());
-        }
-    }
-
-    /// Forgets a domain of the previous daemon that will not resume, because its process has ended or its time is over.
-    pub fn resumable_ended(&mut self, domain: DomainId) {
-        if self.resumable.remove(&domain).is_some() {
-            self.tickets.remove(domain);
-            Capabilities::left(self, domain);
-            for (channel, of) in self.channels.halves_involving(domain) {
-                self.half_timed_out(channel, of);
-            }
         }
     }
 

@@ -71,6 +71,11 @@ impl<T> PendingRequests<T> {
         Ok(number)
     }
 
+    /// The request that was added first.
+    pub(crate) fn oldest(&self) -> Option<&PendingRequest<T>> {
+        self.requests.values().next()
+    }
+
     /// Removes a request.
     pub(crate) fn remove(&mut self, number: u64) -> Option<PendingRequest<T>> {
         self.requests.remove(&number)

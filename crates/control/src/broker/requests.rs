@@ -1,7 +1,7 @@
 //! Dispatches packets to the handlers of their requests, by the stage of their connection.
 
 use isthmus_layout::Refusal;
-use isthmus_layout::control::{Done, EndpointOpened, Found, MalformedControl, Query, RequestSerial, ToDaemon, Version};
+use isthmus_layout::control::{Done, EndpointOpened, MalformedControl, Query, RequestSerial, ToDaemon, Version};
 use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
 
@@ -92,11 +92,7 @@ impl Broker {
                 self.directory.close_endpoint(domain, close.index)?;
                 Capabilities::endpoint_closed(self, EndpointAddress { domain, endpoint: close.index });
             }
-            ToDaemon::Lookup(lookup) => {
-                let found = self.lookup(domain, &lookup.name)?;
-                self.send(id, serial, found.into(), Vec::new());
-                return Ok(());
-            }
+            ToDaemon::Lookup(lookup) => return self.lookup(id, serial, domain, lookup.name),
             ToDaemon::RequestChannel(request) => {
                 self.request_channel(id, serial, domain, &request);
                 return Ok(());
@@ -126,15 +122,6 @@ impl Broker {
         }
         self.send(id, serial, Done {}.into(), Vec::new());
         Ok(())
-    }
-
-    /// Returns the domain of this name. Domains that the caller may not talk to are found too; the policy is applied to later requests.
-    fn lookup(&mut self, domain: DomainId, name: &isthmus_layout::control::Name) -> Result<Found, Refusal> {
-        let refused = || Refusal::new(Reason::NoSuchDomain, format!("no domain is called {name}"));
-        let found = self.directory.find(name).ok_or_else(refused)?;
-        let found = Found { domain: found.id, name: found.name.clone(), owner: found.owner };
-        self.directory.watch(domain, found.domain);
-        Ok(found)
     }
 
     fn query(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, query: &Query) -> Result<(), Refusal> {

@@ -49,6 +49,28 @@ fn a_domain_that_comes_back_keeps_its_number() {
 }
 
 #[test]
+fn reserved_name_is_for_its_domain_only() {
+    let mut directory = Directory::new(limits(), DomainId::new(100).unwrap());
+    let (web, seven) = (name("prog-17"), DomainId::new(7).unwrap());
+    directory.reserve_name(web.clone(), seven);
+    let other = AttachRequest { name: Some(web.clone()), ..applicant(6) };
+    assert_eq!(attach(&mut directory, other.clone()), Err(Reason::NameTaken));
+    let eight = AttachRequest { resumed: DomainId::new(8), ..other.clone() };
+    assert_eq!(attach(&mut directory, eight), Err(Reason::NameTaken));
+    assert_eq!(attach(&mut directory, applicant(6)), Ok((100, "prog-17-2".into())), "no fallback takes it");
+    assert!(directory.find(&web).is_none() && directory.id_of(&web) == Some(seven));
+    let back = AttachRequest { resumed: Some(seven), ..other.clone() };
+    assert_eq!(attach(&mut directory, back.clone()), Ok((7, "prog-17".into())));
+    assert_eq!(attach(&mut directory, back), Err(Reason::NameTaken), "once");
+    directory.release_name(&web, seven);
+    assert_eq!(attach(&mut directory, other.clone()), Err(Reason::NameTaken), "an attached domain keeps its name");
+    directory.detach(seven).unwrap();
+    directory.reserve_name(web.clone(), seven);
+    directory.release_name(&web, seven);
+    assert_eq!(attach(&mut directory, other), Ok((101, "prog-17".into())));
+}
+
+#[test]
 fn domains_are_found_by_name_and_by_number() {
     let mut directory = directory();
     attach(&mut directory, AttachRequest { name: Some(name("web")), ..applicant(5) }).unwrap();

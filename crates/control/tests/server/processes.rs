@@ -142,8 +142,13 @@ fn restarted_daemon_notices_dead_resumable_domains() {
     let memory = [std::os::fd::AsFd::as_fd(&fds[0])];
     // The process of the other end is alive, so the daemon waits for it, but only as long as it lives.
     a.request(adopt, &memory).unwrap();
+    let lookup = a.send(Lookup { name: crate::testbed::name("victim") }, &[]);
+    a.expect_no_message();
     victim.kill().unwrap();
     victim.wait().unwrap();
+    let answer = a.receive_matching(|heard| heard.serial == Some(lookup)).message;
+    assert!(matches!(&answer, ToClient::Refused(refused) if refused.reason == Reason::NoSuchDomain), "{answer:?}");
+    bed.attached("victim"); // Its name is free again.
     let reason = Reason::PeerConnectionLost;
     assert_eq!(a.receive_message().message, ChannelClosed { channel, reason }.into());
     assert_eq!(a.receive_message().message, PeerGone { peer, reason }.into());

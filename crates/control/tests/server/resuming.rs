@@ -126,3 +126,63 @@ fn ends_that_do_not_fit_are_no_channel() {
     let closed = a.receive_matching(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
     assert_eq!(closed.message, ChannelClosed { channel: at_a.channel, reason: Reason::RequestInvalid }.into());
 }
+
+#[test]
+fn name_of_a_domain_that_may_resume_is_refused_to_others() {
+    let users = "[policy]\nattach = \"any-user\"\n";
+    let mut bed = Testbed::with(users);
+    let (_a, ours) = bed.attached("web server");
+    bed.stop();
+    bed.start(users, VersionRange::CURRENT);
+    let Some(mut other) = bed.greeted_as(70001) else {
+        return eprintln!("skipped: only root can be other users");
+    };
+    assert_eq!(other.attach(Some("web server")).err(), Some(Reason::NameTaken));
+    let (mut back, again) = come_back(&bed, &ours);
+    assert_eq!(again.unwrap().id(), ours.id());
+    // From now on the name is the domain's as that of any other domain.
+    back.request(Detach {}, &[]).unwrap();
+    other.attach(Some("web server")).unwrap();
+}
+
+#[test]
+fn process_may_attach_under_the_name_that_it_had() {
+    let mut bed = Testbed::new();
+    let (_a, ours) = bed.attached("a");
+    restart(&mut bed);
+    let (_new, welcomed) = bed.attached("a");
+    assert_ne!(welcomed.id(), ours.id());
+    assert_eq!(come_back(&bed, &ours).1.err(), Some(Reason::NameTaken));
+}
+
+#[test]
+fn lookup_waits_for_a_domain_that_may_resume() {
+    let mut bed = Testbed::new();
+    let ((_a, ours), (_b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    restart(&mut bed);
+    let (mut a, again) = come_back(&bed, &ours);
+    again.unwrap();
+    let by_name = a.send(Lookup { name: name("b") }, &[]);
+    let by_number = a.send(Lookup { name: name(&theirs.id().to_string()) }, &[]);
+    a.expect_no_message();
+    let (_b, again) = come_back(&bed, &theirs);
+    again.unwrap();
+    let found = Found { domain: theirs.id(), name: name("b"), owner: theirs.message.owner };
+    for serial in [by_name, by_number] {
+        let heard = a.receive_matching(|heard| heard.serial == Some(serial));
+        assert_eq!(heard.message, found.clone().into());
+    }
+}
+
+#[test]
+fn lookup_of_a_domain_that_does_not_resume_is_refused_in_the_end() {
+    let mut bed = Testbed::new();
+    let ((_a, ours), (_b, _theirs)) = (bed.attached("a"), bed.attached("b"));
+    restart(&mut bed);
+    let (mut a, again) = come_back(&bed, &ours);
+    again.unwrap();
+    let begun = std::time::Instant::now();
+    // Its process lives, and does not resume.
+    assert_eq!(a.request(Lookup { name: name("b") }, &[]).err(), Some(Reason::NoSuchDomain));
+    assert!(begun.elapsed() > std::time::Duration::from_secs(1), "it has waited");
+}

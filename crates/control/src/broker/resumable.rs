@@ -1,0 +1,153 @@
+//! Domains of the previous daemon that may still resume. Their names stay reserved until they resume or their processes end, and lookups of
+//! them wait.
+//!
+//! A program that looks up a peer right after a restart would otherwise be told that the peer is gone, although the peer resumes a moment
+//! later. The wait is short, because the program waits for its reply meanwhile.
+
+use std::collections::BTreeMap;
+
+use isthmus_layout::Refusal;
+use isthmus_layout::control::{Found, Name, Owner, RequestSerial};
+use isthmus_layout::ids::DomainId;
+use isthmus_layout::reason::Reason;
+
+use super::{Broker, ControlSessionId, PendingRequest, PendingRequests};
+use crate::capabilities::Capabilities;
+use crate::tickets::{Process, ResumableDomain};
+
+/// Nanoseconds that a lookup waits for a domain. Less than the time that a library waits for a reply.
+const LOOKUP_TIMEOUT: u64 = 3_000_000_000;
+
+/// The domains that may resume, and the lookups that wait for them.
+#[derive(Debug, Default)]
+pub(super) struct ResumableDomains {
+    domains: BTreeMap<DomainId, ResumableDomain>,
+    lookups: PendingRequests<WaitingLookup>,
+}
+
+#[derive(Debug)]
+struct WaitingLookup {
+    name: Name,
+    resumable: DomainId,
+    until: u64,
+}
+
+impl ResumableDomains {
+    pub(super) fn new(domains: &[ResumableDomain]) -> Self {
+        let domains = domains.iter().map(|domain| (domain.domain, domain.clone())).collect();
+        Self { domains, lookups: PendingRequests::default() }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ResumableDomain> {
+        self.domains.values()
+    }
+
+    pub(super) fn get(&self, domain: DomainId) -> Option<&ResumableDomain> {
+        self.domains.get(&domain)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// The time at which the first lookup has waited for long enough. All wait equally long, so this is the oldest one.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        self.lookups.oldest().map(|lookup| lookup.details.until)
+    }
+
+    /// Forgets the lookups of a domain that has left.
+    pub(super) fn remove_lookups_by(&mut self, domain: DomainId) {
+        self.lookups.remove_if(|lookup| lookup.domain == domain);
+    }
+}
+
+impl Broker {
+    /// Domains of the previous daemon that have not resumed yet.
+    pub fn resumable(&self) -> impl Iterator<Item = &ResumableDomain> {
+        self.resumable.iter()
+    }
+
+    /// Reserves the names of the domains that may resume.
+    pub(super) fn reserve_names(&mut self) {
+        for ResumableDomain { domain, name, .. } in self.resumable.iter() {
+            self.directory.reserve_name(name.clone(), *domain);
+        }
+    }
+
+    /// Forgets the domain of this name if the same process and user attach under its name again, because it will not resume then.
+    pub(super) fn release_name_of_same_process(&mut self, name: Option<&Name>, owner: Owner, pid: Option<i32>) {
+        let holder = name.and_then(|name| self.directory.id_of(name)).and_then(|id| self.resumable.get(id));
+        let Some(holder) = holder.filter(|holder| holder.owner == owner && holder.process.is_some()) else { return };
+        if pid.and_then(Process::of_pid) == holder.process {
+            self.resumable_ended(holder.domain);
+        }
+    }
+
+    /// Records that a domain has resumed, and answers the lookups that wait for it.
+    pub(super) fn resumed(&mut self, domain: DomainId) {
+        self.resumable.domains.remove(&domain);
+        self.answer_lookups(|lookup| lookup.resumable == domain);
+    }
+
+    /// Forgets a domain of the previous daemon that will not resume, because its process has ended or its time is over.
+    pub fn resumable_ended(&mut self, domain: DomainId) {
+        let Some(ended) = self.resumable.domains.remove(&domain) else { return };
+        self.directory.release_name(&ended.name, domain);
+        self.tickets.remove(domain);
+        Capabilities::left(self, domain);
+        for (channel, of) in self.channels.halves_involving(domain) {
+            self.half_timed_out(channel, of);
+        }
+        self.answer_lookups(|lookup| lookup.resumable == domain);
+    }
+
+    /// Answers a lookup. Domains that the caller may not talk to are found too; the policy is applied to later requests.
+    pub(super) fn lookup(
+        &mut self,
+        session: ControlSessionId,
+        serial: Option<RequestSerial>,
+        domain: DomainId,
+        name: Name,
+    ) -> Result<(), Refusal> {
+        let expected = self.directory.id_of(&name).filter(|id| self.resumable.get(*id).is_some());
+        let (Some(resumable), Some(caller)) = (expected, self.directory.get(domain)) else {
+            let found = self.find(domain, &name)?;
+            self.send(session, serial, found.into(), Vec::new());
+            return Ok(());
+        };
+        let (owner, until) = (caller.owner, self.now.saturating_add(LOOKUP_TIMEOUT));
+        let details = WaitingLookup { name, resumable, until };
+        let waiting = self.resumable.lookups.insert(PendingRequest { domain, owner, session, serial, details });
+        let full = waiting.err().map(|full| format!("{} lookups{} wait for domains to resume", full.max, full.scope));
+        full.map_or(Ok(()), |text| Err(Refusal::new(Reason::TooManyRequests, text)))
+    }
+
+    /// Answers the lookups that have waited for long enough.
+    pub(super) fn answer_overdue_lookups(&mut self) {
+        let now = self.now;
+        if self.resumable.deadline().is_some_and(|deadline| deadline <= now) {
+            self.answer_lookups(|lookup| lookup.until <= now);
+        }
+    }
+
+    fn answer_lookups(&mut self, is_over: impl Fn(&WaitingLookup) -> bool) {
+        for lookup in self.resumable.lookups.remove_if(|lookup| is_over(&lookup.details)) {
+            match self.find(lookup.domain, &lookup.details.name) {
+                Ok(found) => self.send(lookup.session, lookup.serial, found.into(), Vec::new()),
+                Err(refusal) => self.refuse(lookup.session, lookup.serial, &refusal),
+            }
+        }
+    }
+
+    fn find(&mut self, domain: DomainId, name: &Name) -> Result<Found, Refusal> {
+        let resumable = self.directory.id_of(name).and_then(|id| self.resumable.get(id));
+        let text = match resumable {
+            Some(_) => format!("{name} has not resumed since the daemon was started again; look it up later"),
+            None => format!("no domain is called {name}"),
+        };
+        let found = self.directory.find(name).ok_or_else(|| Refusal::new(Reason::NoSuchDomain, text))?;
+        let found = Found { domain: found.id, name: found.name.clone(), owner: found.owner };
+        self.directory.watch(domain, found.domain);
+        Ok(found)
+    }
+}
