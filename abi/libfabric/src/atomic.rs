@@ -1,6 +1,6 @@
 //! The calls of atomic operations on remote memory.
 
-use crate::abi::consts::FI_REMOTE_CQ_DATA;
+use crate::abi::consts::{FI_ATOMIC, FI_READ, FI_REMOTE_CQ_DATA, FI_WRITE};
 use crate::abi::objects::FidEp;
 use crate::abi::requests::{IoVec, Ioc, MsgAtomic};
 use crate::abi::tables::AtomicOps;
@@ -110,6 +110,7 @@ unsafe fn operate(
         let object = unsafe { EpObject::of(ep) };
         let mut state = object.shared.lock();
         let (member, to) = state.route(object.slot, remote_addr.to)?;
+        member.caps.check_tx(FI_ATOMIC | if form == AtomicForm::Write { FI_WRITE } else { FI_READ })?;
         let OpFlags { context, flags, data } = op_flags;
         let flags = flags.unwrap_or(member.tx_flags);
         let rma_request = RmaRequest { to, offset: remote_addr.offset, key: remote_addr.key, context, flags, data };

@@ -1,14 +1,15 @@
 //! Endpoints as libfabric sees them: opened, bound, enabled, named.
 
 use crate::abi::consts::{
-    FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_DIRECTED_RECV, FI_ENABLE, FI_GETOPSFLAG,
-    FI_OPT_CM_DATA_SIZE, FI_OPT_MIN_MULTI_RECV, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
-    FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, FI_WRITE,
+    FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_ENABLE, FI_GETOPSFLAG, FI_OPT_CM_DATA_SIZE,
+    FI_OPT_MIN_MULTI_RECV, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND,
+    FI_SETOPSFLAG, FI_WRITE,
 };
 use crate::abi::info::Info;
 use crate::abi::objects::{Fid, FidDomain, FidEp};
 use crate::abi::tables::{CmOps, EpOps, Ops};
 use crate::address::{AvObject, put};
+use crate::caps::Caps;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::engine::endpoint::Endpoint;
@@ -89,12 +90,12 @@ pub(crate) unsafe extern "C" fn open(
         let (caps, tx_flags, rx_flags) = unsafe {
             let info = info.as_ref().ok_or(Errno::INVAL)?;
             let (tx, rx) = (info.tx_attr.as_ref(), info.rx_attr.as_ref());
-            (info.caps, tx.map_or(0, |tx| tx.op_flags), rx.map_or(0, |rx| rx.op_flags))
+            let caps = Caps::granted(info.caps, tx.map_or(0, |tx| tx.caps), rx.map_or(0, |rx| rx.caps));
+            (caps, tx.map_or(0, |tx| tx.op_flags), rx.map_or(0, |rx| rx.op_flags))
         };
         let endpoint = Endpoint::open(&shared.options, Arc::clone(&shared.regions))?;
         shared.wait_object.watch(endpoint.fd())?;
-        let member =
-            Member { endpoint, av: None, tx_flags, rx_flags, directed: caps & FI_DIRECTED_RECV != 0, enabled: false };
+        let member = Member { endpoint, av: None, caps, tx_flags, rx_flags, enabled: false };
         let slot = place(&mut shared.lock().members, member);
         let raw = FidEp {
             fid: Fid { class: FI_CLASS_EP, context, ops: &OPS },

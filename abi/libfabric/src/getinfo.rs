@@ -4,6 +4,7 @@
 
 use crate::abi::consts::*;
 use crate::abi::info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr};
+use crate::caps::{self, Caps};
 use crate::engine::iovecs::IOV_LIMIT;
 use crate::engine::name::NAME_BYTES;
 use crate::engine::send::INJECT_MAX;
@@ -19,21 +20,6 @@ const DAEMON: &str = "isthmusd";
 
 /// The name of the fabric and of the domain.
 const NAME: &CStr = crate::provider::NAME;
-
-const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
-const RX_CAPS: u64 = FI_MSG
-    | FI_TAGGED
-    | FI_RMA
-    | FI_ATOMIC
-    | FI_RECV
-    | FI_REMOTE_READ
-    | FI_REMOTE_WRITE
-    | FI_MULTI_RECV
-    | FI_DIRECTED_RECV
-    | FI_SOURCE
-    | FI_RMA_EVENT;
-const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
-const CAPS: u64 = TX_CAPS | RX_CAPS | DOMAIN_CAPS;
 
 const TX_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT
@@ -140,6 +126,7 @@ pub(crate) unsafe extern "C" fn getinfo(
 #[derive(Debug, Default)]
 struct RequestedAttrs {
     version: u32,
+    caps: Caps,
     threading: c_int,
     control_progress: c_int,
     data_progress: c_int,
@@ -175,7 +162,6 @@ impl RequestedAttrs {
     ///
     /// The hints are as libfabric has them: each part is null or complete.
     unsafe fn read(&mut self, hints: &Info) -> Result<(), Errno> {
-        check_subset(hints.caps, CAPS)?;
         check_one_of(hints.addr_format, &[FI_FORMAT_UNSPEC, ADDR_FORMAT])?;
         // SAFETY: as promised.
         let (tx, rx, ep, domain, fabric) = unsafe {
@@ -187,6 +173,7 @@ impl RequestedAttrs {
                 hints.fabric_attr.as_ref(),
             )
         };
+        self.caps = Caps::requested(hints.caps, tx.map_or(0, |tx| tx.caps), rx.map_or(0, |rx| rx.caps))?;
         tx.map_or(Ok(()), |tx| self.read_tx(tx))?;
         rx.map_or(Ok(()), |rx| self.read_rx(rx))?;
         ep.map_or(Ok(()), read_ep)?;
@@ -197,7 +184,6 @@ impl RequestedAttrs {
     }
 
     fn read_tx(&mut self, tx: &TxAttr) -> Result<(), Errno> {
-        check_subset(tx.caps, TX_CAPS | DOMAIN_CAPS)?;
         check_subset(tx.op_flags, TX_FLAGS)?;
         check_subset(tx.msg_order, ORDERS)?;
         check_subset(tx.comp_order, 0)?;
@@ -210,7 +196,6 @@ impl RequestedAttrs {
     }
 
     fn read_rx(&mut self, rx: &RxAttr) -> Result<(), Errno> {
-        check_subset(rx.caps, RX_CAPS | DOMAIN_CAPS)?;
         check_subset(rx.op_flags, RX_FLAGS)?;
         check_subset(rx.msg_order, ORDERS)?;
         check_subset(rx.comp_order, 0)?;
@@ -229,7 +214,7 @@ impl RequestedAttrs {
         // Nothing happens outside of calls.
         check_one_of(domain.data_progress, &[FI_PROGRESS_UNSPEC, FI_PROGRESS_MANUAL])?;
         check_one_of(domain.control_progress, &[FI_PROGRESS_UNSPEC, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL])?;
-        check_subset(domain.caps, DOMAIN_CAPS)?;
+        check_subset(domain.caps, caps::DOMAIN)?;
         if domain.mr_mode == FI_MR_BASIC {
             return Err(Errno::NODATA);
         }
@@ -296,7 +281,7 @@ fn answer(requested: &RequestedAttrs) -> Result<*mut Info, Errno> {
     };
     let info = Info {
         next: std::ptr::null_mut(),
-        caps: CAPS,
+        caps: requested.caps.endpoint,
         mode: 0,
         addr_format: ADDR_FORMAT,
         src_addrlen: NAME_BYTES,
@@ -316,7 +301,7 @@ fn answer(requested: &RequestedAttrs) -> Result<*mut Info, Errno> {
 
 fn tx_attr(requested: &RequestedAttrs) -> TxAttr {
     TxAttr {
-        caps: TX_CAPS | DOMAIN_CAPS,
+        caps: requested.caps.tx,
         mode: 0,
         op_flags: requested.tx_flags,
         msg_order: ORDERS,
@@ -331,7 +316,7 @@ fn tx_attr(requested: &RequestedAttrs) -> TxAttr {
 
 fn rx_attr(requested: &RequestedAttrs) -> RxAttr {
     RxAttr {
-        caps: RX_CAPS | DOMAIN_CAPS,
+        caps: requested.caps.rx,
         mode: 0,
         op_flags: requested.rx_flags,
         msg_order: ORDERS,
@@ -384,7 +369,7 @@ fn domain_attr(requested: &RequestedAttrs) -> Result<*mut DomainAttr, Errno> {
         max_ep_srx_ctx: 0,
         cntr_cnt: OBJECTS_MAX,
         mr_iov_limit: 1,
-        caps: DOMAIN_CAPS,
+        caps: caps::DOMAIN,
         mode: 0,
         auth_key: std::ptr::null_mut(),
         auth_key_size: 0,

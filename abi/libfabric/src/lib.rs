@@ -20,6 +20,7 @@
 mod abi;
 mod address;
 mod atomic;
+mod caps;
 mod cntr;
 mod cq;
 mod domain;

@@ -1,7 +1,8 @@
 //! The calls of tagged and plain messages.
 
 use crate::abi::consts::{
-    FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_INJECT, FI_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA,
+    FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_INJECT, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA,
+    FI_SEND,
 };
 use crate::abi::objects::FidEp;
 use crate::abi::requests::{IoVec, Msg, MsgTagged};
@@ -49,6 +50,7 @@ unsafe fn post_send(ep: *mut FidEp, to: u64, send_request: SendRequest, flags: F
         let object = unsafe { EpObject::of(ep) };
         let mut state = object.shared.lock();
         let (member, address) = state.route(object.slot, to)?;
+        member.caps.check_tx(send_request.space.flag() | FI_SEND)?;
         let flags = match flags {
             Flags::Own(flags) => flags,
             Flags::Default(more) => member.tx_flags | more,
@@ -258,6 +260,7 @@ unsafe fn post_receive(ep: *mut FidEp, mut request: ReceiveRequest) -> isize {
             request.filter.source = state.source(object.slot, request.filter.source)?;
         }
         let member = state.member(object.slot)?;
+        member.caps.check_rx(request.space.flag() | FI_RECV)?;
         let flags = request.flags.unwrap_or(member.rx_flags);
         let wants_completion = member.endpoint.dispatcher().events.wants(Side::Receive, flags & FI_COMPLETION != 0);
         let into = std::mem::replace(&mut request.into, IoVecs::one(std::ptr::null(), 0));
@@ -293,7 +296,7 @@ fn peek_or_claim(member: &mut Member, request: &ReceiveRequest, flags: u64, rece
     let event = match dispatcher.unexpected.find(request.space, &request.filter) {
         Some(unexpected) => unexpected.meta.event(context),
         None => {
-            let event = Event::of(context, crate::abi::consts::FI_RECV | request.space.flag());
+            let event = Event::of(context, FI_RECV | request.space.flag());
             Event { error: Errno::NOMSG.0, tag: request.filter.tag, ..event }
         }
     };

@@ -1,6 +1,6 @@
 //! The calls of remote memory: writes and reads.
 
-use crate::abi::consts::{FI_INJECT, FI_REMOTE_CQ_DATA};
+use crate::abi::consts::{FI_INJECT, FI_READ, FI_REMOTE_CQ_DATA, FI_RMA, FI_WRITE};
 use crate::abi::objects::FidEp;
 use crate::abi::requests::{IoVec, MsgRma, RmaIov};
 use crate::abi::tables::RmaOps;
@@ -57,6 +57,7 @@ unsafe fn request(
         let object = unsafe { EpObject::of(ep) };
         let mut state = object.shared.lock();
         let (member, to) = state.route(object.slot, remote_addr.to)?;
+        member.caps.check_tx(FI_RMA | if rma_op == RmaOp::Write { FI_WRITE } else { FI_READ })?;
         let OpFlags { context, flags, data } = op_flags;
         let flags = flags.unwrap_or(member.tx_flags);
         let rma_request = RmaRequest { to, offset: remote_addr.offset, key: remote_addr.key, context, flags, data };

@@ -8,8 +8,9 @@
 //! One lock covers all of a domain. With `FI_THREAD_DOMAIN` no thread ever waits for it; with `FI_THREAD_SAFE` the lock provides the thread
 //! safety. A thread sleeps without the lock. The next thread that releases the lock wakes it.
 
-use crate::abi::consts::FI_ADDR_UNSPEC;
+use crate::abi::consts::{FI_ADDR_UNSPEC, FI_DIRECTED_RECV};
 use crate::address::Av;
+use crate::caps::Caps;
 use crate::cq::Queue;
 use crate::engine::endpoint::Endpoint;
 use crate::engine::regions::Regions;
@@ -28,11 +29,11 @@ use std::time::Duration;
 pub(crate) struct Member {
     pub(crate) endpoint: Endpoint,
     pub(crate) av: Option<usize>,
+    /// What calls of the endpoint may do.
+    pub(crate) caps: Caps,
     /// Flags of calls that have none of their own.
     pub(crate) tx_flags: u64,
     pub(crate) rx_flags: u64,
-    /// Receives may name a sender; if false, the sender they name is ignored.
-    pub(crate) directed: bool,
     pub(crate) enabled: bool,
 }
 
@@ -81,14 +82,14 @@ impl State {
         }
     }
 
-    /// Returns the number that stands for the sender a receive is to take from. A peer of another host is known only after a look-up; a
-    /// peer that is not there sends nothing.
+    /// Returns the number that stands for the sender a receive is to take from. Without `FI_DIRECTED_RECV` that is any sender. A peer
+    /// of another host is known only after a look-up; a peer that is not there sends nothing.
     pub(crate) fn source(&mut self, at: usize, from: u64) -> Result<u64, Errno> {
-        let _ = self.route(at, from);
-        let member = self.members.get(at).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
-        if !member.directed {
+        if self.member(at)?.caps.check_rx(FI_DIRECTED_RECV).is_err() {
             return Ok(FI_ADDR_UNSPEC);
         }
+        let _ = self.route(at, from);
+        let member = self.members.get(at).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
         let av = member.av.and_then(|av| self.avs.get(av)?.as_ref()).ok_or(Errno::NOAV)?;
         Ok(av.first(usize::try_from(from).map_err(|_| Errno::INVAL)?) as u64)
     }

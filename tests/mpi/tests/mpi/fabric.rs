@@ -86,35 +86,42 @@ fn fi_pingpong_sends_plain_messages_of_every_size() {
     ping_pong(&["-m", "msg"]);
 }
 
-/// Cases of `c/fabric.c`, each a test.
+/// Cases of a program in `c`, each a test.
 macro_rules! cases {
-    ($($case:ident)*) => {
+    ($program:literal: $($case:ident)*) => {
         $(#[test]
         fn $case() {
-            run(stringify!($case));
+            $crate::fabric::run($program, stringify!($case));
         })*
 
         #[test]
         fn there_are_no_other_cases() {
-            if is_here("fi_info") {
-                let listed = Launch::new(plain_program("fabric")).arg("--list").spawn().unwrap();
-                let listed = listed.finish(timeout()).unwrap().expect_success();
-                assert_eq!(listed, [$(stringify!($case)),*]);
-            }
+            $crate::fabric::assert_listed($program, &[$(stringify!($case)),*]);
         }
     };
 }
+pub(crate) use cases;
 
-cases!(names tagged_and_plain cq_data peek_claim_discard multi_recv truncated cancelled selective inject_is_ours
+cases!("fabric": names tagged_and_plain cq_data peek_claim_discard multi_recv truncated cancelled selective inject_is_ours
        acknowledged writes reads counters atomics refused_requests waiting wait_descriptor gone_peer many_pieces
        stopped_peer writes_before_messages atomics_of_two closed_meanwhile);
 
+/// Checks that a program has these cases and no others.
 #[track_caller]
-fn run(case: &str) {
+pub(crate) fn assert_listed(program: &str, cases: &[&str]) {
+    if is_here("fi_info") {
+        let listed = Launch::new(plain_program(program)).arg("--list").spawn().unwrap();
+        assert_eq!(listed.finish(timeout()).unwrap().expect_success(), cases);
+    }
+}
+
+/// Runs a case of a program beside a daemon.
+#[track_caller]
+pub(crate) fn run(program: &str, case: &str) {
     if !is_here("fi_info") {
         return;
     }
-    let program = plain_program("fabric");
+    let program = plain_program(program);
     let (_scratch, daemon) = daemon();
     let launch = with_provider(daemon.launch_on_host(program)).env("FI_PROVIDER", "isthmus").arg(case);
     let lines = launch.spawn().unwrap().finish(timeout()).unwrap().expect_success();

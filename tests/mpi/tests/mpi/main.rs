@@ -3,6 +3,7 @@
 
 mod benchmarks;
 mod build;
+mod capabilities;
 mod cases;
 mod fabric;
 mod hosts;
