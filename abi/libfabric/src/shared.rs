@@ -29,7 +29,7 @@ use std::time::Duration;
 pub(crate) struct Member {
     pub(crate) endpoint: Endpoint,
     pub(crate) av: Option<usize>,
-    /// What calls of the endpoint may do.
+    /// The capabilities that calls of the endpoint need.
     pub(crate) caps: Caps,
     /// Flags of calls that have none of their own.
     pub(crate) tx_flags: u64,

@@ -1,4 +1,4 @@
-//! What hints request and get: the sentences of `fi_getinfo(3)` and `fi_endpoint(3)` about capabilities.
+//! Capabilities that hints request, and those that are granted: the sentences of `fi_getinfo(3)` and `fi_endpoint(3)` about capabilities.
 
 crate::fabric::cases!("capabilities": zero_means_everything_supported primaries_are_those_selected
     modifiers_default_to_all modifiers_limit modifiers_of_memory_require_memory secondaries_are_supported_or_refused
