@@ -284,3 +284,6 @@ impl Channel {
         &mut self.flight_recorder
     }
 }
+
+#[cfg(test)]
+mod tests;
