@@ -67,6 +67,7 @@ mod tests {
         let size = RegionSize(100);
         assert_eq!(size.span(Offset(0), Len(100)).map(Span::len), Ok(100));
         assert_eq!(size.span(Offset(100), Len(0)).map(Span::start), Ok(100));
+        assert_eq!([0, 1].map(|len| size.span(Offset(50), Len(len)).unwrap().is_empty()), [true, false]);
         assert!(size.span(Offset(1), Len(100)).is_err());
         assert!(size.span(Offset(101), Len(0)).is_err());
         assert!(size.span(Offset(u64::MAX), Len(2)).is_err());
