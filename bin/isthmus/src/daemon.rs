@@ -124,6 +124,7 @@ fn domains_text(answer: &Domains) -> String {
         ("user", Align::Right),
         ("pid", Align::Right),
         ("guest", Align::Left),
+        ("container", Align::Left),
         ("age", Align::Right),
         ("endpoints", Align::Right),
         ("channels", Align::Right),
@@ -139,6 +140,7 @@ fn domains_text(answer: &Domains) -> String {
             row.uid.to_string(),
             row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             row.guest.clone().unwrap_or_else(|| "-".to_owned()),
+            row.cgroup.as_deref().and_then(container).unwrap_or_else(|| "-".to_owned()),
             duration(row.age_s),
             row.endpoints.to_string(),
             row.channels.to_string(),
@@ -149,6 +151,21 @@ fn domains_text(answer: &Domains) -> String {
         ]);
     }
     table.text()
+}
+
+/// Returns the container of a cgroup, else its systemd unit, else its last part. Long identifiers are shortened.
+fn container(cgroup: &str) -> Option<String> {
+    const ID_CHARS: usize = 64;
+    let is_id = |word: &&str| word.len() == ID_CHARS && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let id = |part: &str| part.split(['-', '.']).find(is_id).map(str::to_owned);
+    let parts = || cgroup.split('/').filter(|part| !part.is_empty());
+    if let Some((part, id)) = parts().rev().find_map(|part| Some((part, id(part)?))) {
+        return Some(part.trim_end_matches(".scope").replace(&id, &id[..12]));
+    }
+    let is_container = |part: &&str| part.starts_with("lxc.payload.") || part.starts_with("systemd-nspawn@");
+    let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");
+    let part = parts().find(is_container).or_else(|| parts().rev().find(is_unit)).or_else(|| parts().next_back());
+    part.map(str::to_owned)
 }
 
 fn endpoints_text(answer: &Endpoints) -> String {

@@ -12,7 +12,7 @@ use super::kvm::KvmGuest;
 use super::mx::MxBoardList;
 use super::parse::ConfigReader;
 use super::paths::{Dir, LogFilter, MetricsListen, SocketPath};
-use super::policy::{AttachPolicy, Rules};
+use super::policy::{AttachPolicy, NameBindings, Rules};
 use super::setting::{
     Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Setting, Talk, WorkerWaitMode,
 };
@@ -62,10 +62,16 @@ table! {
         /// The pairs of users between which a region may stay mapped by its reader after its message. Such a reader
         /// sees what the owner writes into the buffer later. Between different users nothing ever stays granted.
         grants: Grants = "same-user", Reload;
-        /// Exceptions, by the names of domains. The first rule with a `from` that matches the sender's name and a `to`
-        /// that matches the receiver's decides: `allow` about messages, `channel` about channels. `policy.talk` and
-        /// `policy.channels` decide about what the rule leaves out. In names, `*` stands for any run of characters and
-        /// `?` for one; a missing `from` or `to` is `*`. A channel needs the permission both ways.
+        /// Names that only some domains may have. The first entry with a pattern that matches a name decides: the domain
+        /// needs all properties of the entry, or it is refused with `name-forbidden`. Every domain may have a name that
+        /// no entry matches. In patterns, `*` stands for any run of characters and `?` for one.
+        names: NameBindings = "[]", Reload;
+        /// Exceptions. The first rule with a `from` that matches the sender and a `to` that matches the receiver
+        /// decides: `allow` about messages, `channel` about channels. A channel needs the permission both ways. Programs
+        /// choose their names, so a rule that allows needs more: a user, group, cgroup or guest, or a name that
+        /// `policy.names` binds, on each side that is not left out. Other rules are refused, unless `policy.attach` is
+        /// `same-user`. A rule that forbids by a name holds only for programs that choose this name. If a rule or a
+        /// bound name has a `cgroup`, a program with an unknown cgroup may not attach.
         rules: Rules = "[]", Reload;
     }
     /// Limits. A request beyond a limit is refused with a reason which names it.

@@ -60,7 +60,10 @@ pub use mx::{
 pub use origin::{Excerpt, Origin};
 pub use parse::Entry;
 pub use paths::{DefaultPaths, Dir, FilePath, LogFilter, MetricsListen, Role, SocketPath};
-pub use policy::{AttachPolicy, Glob, PolicySubject, Rule, Rules, User, Verdict};
+pub use policy::{
+    AttachPolicy, CgroupPattern, Glob, Group, IdentityPattern, NameBinding, NameBindings, PolicySubject, Rule, Rules,
+    Selector, User, Verdict,
+};
 pub use problem::{ConfigError, PROBLEMS_MAX, Problem, ProblemKind};
 pub use setting::{
     Bytes, Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Talk, WorkerWaitMode,
@@ -85,7 +88,7 @@ pub struct Inputs {
     pub environment: Vec<(OsString, OsString)>,
     /// Each `--set key=value`, in order.
     pub sets: Vec<String>,
-    /// The users that `policy.attach` can name.
+    /// The users and groups that the policy can name.
     pub users: Users,
 }
 
@@ -195,5 +198,37 @@ fn check_together(config: &Config, reader: &mut ConfigReader<'_>) {
     }
     if config.metrics.listen == MetricsListen::Unix(config.daemon.socket.clone()) {
         reader.conflict("daemon.socket", "metrics.listen", "both are the same socket");
+    }
+    check_policy(config, reader);
+}
+
+/// Checks that rules do not allow by names that every user can choose, and that the guests of the policy exist.
+fn check_policy(config: &Config, reader: &mut ConfigReader<'_>) {
+    let of_kvm = config.kvm.guest.as_slice().iter().map(|guest| &guest.name);
+    let guests: Vec<_> = of_kvm.chain(config.xen.guest.as_slice().iter().map(|guest| &guest.name)).collect();
+    let check_guest = |identity: &IdentityPattern, place, reader: &mut ConfigReader<'_>| {
+        if let Some(guest) = identity.guest.as_ref().filter(|guest| !guests.contains(guest)) {
+            let conflict = format!("names the guest \"{}\", but no such guest is configured", guest.name());
+            reader.member_conflict(place, &conflict, "guests are configured in [[kvm.guest]] and [[xen.guest]]");
+        }
+    };
+    for (index, binding) in config.policy.names.as_slice().iter().enumerate() {
+        check_guest(&binding.identity, ("policy.names", index, "guest"), reader);
+    }
+    for (index, rule) in config.policy.rules.as_slice().iter().enumerate() {
+        for (side, selector) in [("from", &rule.from), ("to", &rule.to)] {
+            let place = ("policy.rules", index, side);
+            check_guest(&selector.identity, place, reader);
+            let unbound = selector.unbound_name(&config.policy.names);
+            if let Some(name) = unbound.filter(|_| config.policy.allows_across_users(rule)) {
+                let name = name.as_str();
+                let conflict = format!("allows domains by the name \"{name}\", which programs of all users can choose");
+                let help = format!(
+                    "add a user, group, cgroup or guest: {side} = {{ name = \"{name}\", user = \"www\" }}; \
+                     or bind the name in policy.names: {{ name = \"{name}\", user = \"www\" }}"
+                );
+                reader.member_conflict(place, &conflict, &help);
+            }
+        }
     }
 }

@@ -102,6 +102,27 @@ impl<'a> ConfigReader<'a> {
     }
 }
 
+impl ConfigReader<'_> {
+    /// Notes a problem with a field of a member of the list `key`. Reports nothing while the list is wrong on its own.
+    pub(super) fn member_conflict(
+        &mut self,
+        (key, index, field): (&'static str, usize, &str),
+        conflict: &str,
+        help: &str,
+    ) {
+        let Some((source, span)) = self.sources.get(key).filter(|_| !self.failed.contains(key)) else { return };
+        let is_it = |assignment: &&Assignment<'_>| {
+            assignment.key.path == key && (assignment.source_index, assignment.value.span()) == (*source, span.clone())
+        };
+        let list = self.assignments.iter().find(is_it).and_then(|assignment| assignment.value.get_ref().as_array());
+        let member = list.and_then(|list| list.get(index));
+        let value = member.and_then(|member| member.get_ref().as_table()?.get(field)).or(member);
+        let span = value.map_or_else(|| span.clone(), Spanned::span);
+        let wrong = ProblemKind::Conflict { key: format!("{key}[{index}].{field}"), conflict: conflict.to_owned() };
+        self.findings.push(Finding { source: *source, span: Some(span), wrong, help: Some(help.to_owned()) });
+    }
+}
+
 /// The assignments that name keys that exist.
 #[derive(Default)]
 pub(super) struct Assignments<'a> {

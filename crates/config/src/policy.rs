@@ -1,22 +1,33 @@
 //! The policy: the users that may attach, the domains that may exchange messages, and the paths that they may use.
 
+mod account;
+mod glob;
+mod identity;
+
 use std::collections::BTreeSet;
 
-use isthmus_layout::limits::NAME_BYTES_MAX;
+pub use account::{Group, User};
+pub use glob::Glob;
+pub use identity::{CgroupPattern, IdentityPattern, NameBinding, NameBindings, Selector};
 
-use super::fields::{Fields, listed, members};
+use super::fields::{Field, FieldTable, Fields, listed, members, names, table};
 use super::keys::PolicyConfig;
 use super::problem::{Finding, ProblemKind};
-use super::setting::{ConfigValue, Grants, Integer, Setting, Talk};
-use super::suggest;
+use super::setting::{ConfigValue, Grants, Setting, Talk};
 
-/// One of two domains: its name, and the user that the kernel reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A domain: its name, and what the kernel reports of its program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicySubject<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its user.
     pub uid: u32,
+    /// Its groups.
+    pub gids: &'a [u32],
+    /// The path of its cgroup, if it is known.
+    pub cgroup: Option<&'a str>,
+    /// The guest that it runs in.
+    pub guest: Option<&'a str>,
 }
 
 /// The permissions of one domain toward another.
@@ -44,7 +55,7 @@ impl PolicyConfig {
     /// Returns the permissions of `from` toward `to`. A channel carries both directions, so it needs this both ways.
     #[must_use]
     pub fn verdict(&self, from: PolicySubject<'_>, to: PolicySubject<'_>) -> Verdict {
-        let rule = self.rules.0.iter().position(|rule| rule.from.matches(from.name) && rule.to.matches(to.name));
+        let rule = self.rules.0.iter().position(|rule| rule.from.matches(from) && rule.to.matches(to));
         let said = rule.map(|index| &self.rules.0[index]);
         let talk = said.and_then(|rule| rule.allow).unwrap_or(match self.talk {
             Talk::SameUser => from.uid == to.uid,
@@ -52,6 +63,25 @@ impl PolicyConfig {
         });
         let channel = said.and_then(|rule| rule.channel).unwrap_or(self.channels);
         Verdict { talk, channel: talk && channel, rule }
+    }
+
+    /// Returns the entry of `policy.names` that keeps a domain from having its name.
+    #[must_use]
+    pub fn forbidding_name(&self, domain: PolicySubject<'_>) -> Option<&NameBinding> {
+        self.names.forbidding(domain)
+    }
+
+    /// Whether rules or bound names depend on cgroups.
+    #[must_use]
+    pub fn uses_cgroups(&self) -> bool {
+        let sides = self.rules.0.iter().flat_map(|rule| [&rule.from.identity, &rule.to.identity]);
+        sides.chain(self.names.as_slice().iter().map(|binding| &binding.identity)).any(|id| id.cgroup.is_some())
+    }
+
+    /// Whether a rule lets programs of different users exchange more than without it.
+    pub(super) fn allows_across_users(&self, rule: &Rule) -> bool {
+        let by_channel = rule.channel == Some(true) && rule.allow.is_none() && self.talk == Talk::All;
+        self.attach != AttachPolicy::SameUser && (rule.allow == Some(true) || by_channel)
     }
 
     /// Whether a region may stay granted between these users when its message is over.
@@ -75,15 +105,6 @@ pub enum AttachPolicy {
     Users(Vec<User>),
 }
 
-/// A user by number; the name is kept for readers of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
-    /// The number that the kernel knows.
-    pub uid: u32,
-    /// The name that was written, if it was one.
-    pub name: Option<String>,
-}
-
 impl AttachPolicy {
     const WORDS: &'static [&'static str] = &["same-user", "any-user"];
 }
@@ -101,7 +122,7 @@ impl Setting for AttachPolicy {
             Some("same-user") => return Some(Self::SameUser),
             Some("any-user") => return Some(Self::AnyUser),
             Some(word) => {
-                let help = match item.users.uid(word) {
+                let help = match item.users.users.number(word) {
                     Some(_) => Some(format!("users are written as a list: [\"{word}\"]")),
                     None => super::setting::did_you_mean(word, Self::WORDS),
                 };
@@ -133,47 +154,12 @@ impl Setting for AttachPolicy {
     }
 }
 
-impl Setting for User {
-    const TYPE: &'static str = "string";
-
-    fn expected() -> String {
-        "the name or number of a user".to_owned()
-    }
-
-    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
-        if item.value.get_ref().is_integer() {
-            // The last number means "no user" to the kernel.
-            let uid = Integer::<0, { u32::MAX - 1 }>::read(item, findings)?;
-            return Some(Self { uid: uid.get(), name: None });
-        }
-        let name = item.text::<Self>(findings)?;
-        if let Some(uid) = item.users.uid(name) {
-            return Some(Self { uid, name: Some(name.to_owned()) });
-        }
-        let help = match (name.parse::<u32>(), suggest::nearest(name, item.users.names())) {
-            (Ok(uid), _) => format!("numbers are written without quotes: {uid}"),
-            (_, Some(near)) => format!("did you mean \"{near}\"?"),
-            _ => "names are looked up in /etc/passwd; another user can be given as a number".to_owned(),
-        };
-        findings
-            .push(item.finding(ProblemKind::UnknownUser { key: item.key.clone(), found: item.found() }, Some(help)));
-        None
-    }
-
-    fn to_toml(&self) -> toml::Value {
-        match &self.name {
-            Some(name) => name.as_str().into(),
-            None => toml::Value::Integer(self.uid.into()),
-        }
-    }
-}
-
-/// The rules. The first rule that matches both names decides.
+/// The rules. The first rule that matches both domains decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
-    const LENGTH_MAX: usize = 1024;
+    pub(super) const LENGTH_MAX: usize = 1024;
 
     /// In order.
     #[must_use]
@@ -184,7 +170,9 @@ impl Rules {
 
 impl Setting for Rules {
     const TYPE: &'static str = "list of tables";
-    const EXAMPLE: &'static str = "rules are written as in [{ from = \"web-*\", to = \"db\", allow = true }]";
+    const EXAMPLE: &'static str =
+        "rules are written as in [{ from = { user = \"www\" }, to = { user = \"postgres\" }, allow = true }]";
+    const TABLES: &'static [FieldTable] = &[FieldTable { of: "A rule", fields: &RULE_FIELDS }];
 
     fn expected() -> String {
         format!("a list of at most {} tables {{ from, to, allow, channel }}", Self::LENGTH_MAX)
@@ -202,22 +190,47 @@ impl Setting for Rules {
     }
 }
 
-/// The permissions of domains of some names toward domains of others.
+/// The permissions of some domains toward others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The names of senders.
-    pub from: Glob,
-    /// The names of receivers.
-    pub to: Glob,
+    /// The senders.
+    pub from: Selector,
+    /// The receivers.
+    pub to: Selector,
     /// Whether they may exchange messages; none leaves it to `policy.talk`.
     pub allow: Option<bool>,
     /// Whether they may have a channel; none leaves it to `policy.channels`.
     pub channel: Option<bool>,
 }
 
-impl Rule {
-    const FIELDS: &'static [&'static str] = &["from", "to", "allow", "channel"];
-}
+const RULE_FIELDS: [Field; 4] = [
+    Field {
+        name: "from",
+        expected: Selector::expected,
+        default: "all domains",
+        text: "The senders: a table with the fields of a bound name, all of which have to match, or a string, which is short for a table with a `name`. Programs choose their names, unless `policy.names` binds them.",
+    },
+    Field {
+        name: "to",
+        expected: Selector::expected,
+        default: "all domains",
+        text: "The receivers, in the same form.",
+    },
+    Field {
+        name: "allow",
+        expected: bool::expected,
+        default: "`policy.talk` decides",
+        text: "Whether they may exchange messages.",
+    },
+    Field {
+        name: "channel",
+        expected: bool::expected,
+        default: "`policy.channels` decides",
+        text: "Whether they may have a channel.",
+    },
+];
+
+const RULE_NAMES: &[&str] = &names(&RULE_FIELDS);
 
 impl Setting for Rule {
     const TYPE: &'static str = "table";
@@ -228,11 +241,11 @@ impl Setting for Rule {
 
     fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
-        let help = |_: &str| format!("a rule has {}", listed(Self::FIELDS));
-        let fields = Fields::of::<Self>(item, Self::FIELDS, help, findings)?;
+        let help = |_: &str| format!("a rule has {}", listed(RULE_NAMES));
+        let fields = Fields::of::<Self>(item, RULE_NAMES, help, findings)?;
         let rule = Self {
-            from: fields.get("from", findings).unwrap_or_else(Glob::any),
-            to: fields.get("to", findings).unwrap_or_else(Glob::any),
+            from: fields.get("from", findings).unwrap_or_else(Selector::any),
+            to: fields.get("to", findings).unwrap_or_else(Selector::any),
             allow: fields.get("allow", findings),
             channel: fields.get("channel", findings),
         };
@@ -248,112 +261,11 @@ impl Setting for Rule {
     }
 
     fn to_toml(&self) -> toml::Value {
-        let mut table = toml::Table::new();
-        table.insert("from".to_owned(), self.from.to_toml());
-        table.insert("to".to_owned(), self.to.to_toml());
-        for (name, value) in [("allow", self.allow), ("channel", self.channel)] {
-            if let Some(value) = value {
-                table.insert(name.to_owned(), value.into());
-            }
-        }
-        table.into()
-    }
-}
-
-/// A pattern for names: `*` is any run of characters, `?` is one, all others are themselves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glob(String);
-
-impl Glob {
-    const BYTES_MAX: usize = NAME_BYTES_MAX;
-
-    fn any() -> Self {
-        Self("*".to_owned())
-    }
-
-    /// The pattern as it was written.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether `name` is one of those. Costs at most the product of both lengths, whatever the pattern.
-    #[must_use]
-    pub fn matches(&self, name: &str) -> bool {
-        let (pattern, name): (Vec<char>, Vec<char>) = (self.0.chars().collect(), name.chars().collect());
-        let (mut at, mut seen) = (0, 0);
-        // Behind the last star, and how much of the name was seen when it took one character more.
-        let mut star = None;
-        while seen < name.len() {
-            match (pattern.get(at), star) {
-                (Some('*'), _) => {
-                    at += 1;
-                    star = Some((at, seen));
-                }
-                (Some(&wanted), _) if wanted == '?' || wanted == name[seen] => (at, seen) = (at + 1, seen + 1),
-                (_, Some((behind, taken))) => {
-                    (at, seen) = (behind, taken + 1);
-                    star = Some((at, seen));
-                }
-                _ => return false,
-            }
-        }
-        pattern[at..].iter().all(|&rest| rest == '*')
-    }
-}
-
-impl Setting for Glob {
-    const TYPE: &'static str = "string";
-
-    fn expected() -> String {
-        format!("a name or pattern (* and ?) of 1 to {} bytes without spaces", Self::BYTES_MAX)
-    }
-
-    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
-        let text = item.text::<Self>(findings)?;
-        let fits = (1..=Self::BYTES_MAX).contains(&text.len())
-            && !text.contains(|c: char| c.is_whitespace() || c.is_control());
-        if !fits {
-            findings.push(item.wrong_text(&Self::expected(), None));
-        }
-        fits.then(|| Self(text.to_owned()))
-    }
-
-    fn to_toml(&self) -> toml::Value {
-        self.0.as_str().into()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn glob_matches_stars_and_question_marks() {
-        let cases = [
-            ("*", "", true),
-            ("*", "abc", true),
-            ("web-*", "web-1", true),
-            ("web-*", "web", false),
-            ("*-db", "a-db-db", true),
-            ("a*b*c", "aXbYbZc", true),
-            ("a*b*c", "aXbYbZ", false),
-            ("?", "ü", true),
-            ("?", "", false),
-            ("a?c", "abc", true),
-            ("**", "x", true),
-            ("abc", "abcd", false),
-            ("", "", true),
-        ];
-        for (pattern, name, expected) in cases {
-            assert_eq!(Glob(pattern.to_owned()).matches(name), expected, "{pattern} on {name}");
-        }
-    }
-
-    #[test]
-    fn glob_with_many_stars_takes_few_steps() {
-        let pattern = Glob("a*".repeat(32));
-        assert!(!pattern.matches(&format!("{}b", "a".repeat(31))));
-        assert!(!Glob(format!("{}b", "*a".repeat(30))).matches(&"a".repeat(4096)));
+        table([
+            ("from", Some(self.from.to_toml())),
+            ("to", Some(self.to.to_toml())),
+            ("allow", self.allow.map(Into::into)),
+            ("channel", self.channel.map(Into::into)),
+        ])
     }
 }

@@ -45,6 +45,8 @@ pub enum ProblemKind {
     WrongText { key: String, found: String, expected: String },
     #[error("{key} names the user {found}, but no such user is known here")]
     UnknownUser { key: String, found: String },
+    #[error("{key} names the group {found}, but no such group is known here")]
+    UnknownGroup { key: String, found: String },
     #[error("{key} has no {missing}")]
     Missing { key: String, missing: String },
     #[error("{key} repeats {found}")]
@@ -73,6 +75,7 @@ impl ProblemKind {
             Self::OutOfRange { .. } => "out-of-range",
             Self::WrongText { .. } => "wrong-text",
             Self::UnknownUser { .. } => "unknown-user",
+            Self::UnknownGroup { .. } => "unknown-group",
             Self::Missing { .. } => "missing",
             Self::Repeated { .. } => "repeated",
             Self::Conflict { .. } => "conflict",

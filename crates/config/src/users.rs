@@ -1,34 +1,53 @@
-//! Names of users, and the numbers the kernel knows them by.
+//! Names of users and groups, and the numbers the kernel knows them by.
 //!
-//! Only `/etc/passwd` is read: a daemon without libc has no NSS. Users of LDAP are written as numbers.
+//! Only `/etc/passwd` and `/etc/group` are read: a daemon without libc has no NSS. Users of LDAP are written as numbers.
 
-/// The users of this host.
+/// The users and groups of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Users(Vec<(String, u32)>);
+pub struct Users {
+    pub(super) users: Accounts,
+    pub(super) groups: Accounts,
+}
 
 impl Users {
-    /// Reads `/etc/passwd`; no user is known if that cannot be read.
+    /// Reads `/etc/passwd` and `/etc/group`; a file that cannot be read has no accounts.
     #[must_use]
     pub fn of_this_host() -> Self {
-        std::fs::read("/etc/passwd")
-            .map(|bytes| Self::from_passwd(&String::from_utf8_lossy(&bytes)))
-            .unwrap_or_default()
+        let text = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+        Self::from_passwd(&text("/etc/passwd")).with_groups(&text("/etc/group"))
     }
 
     /// Reads the text of a `passwd(5)` file; malformed lines are skipped, as other readers do.
     #[must_use]
     pub fn from_passwd(text: &str) -> Self {
-        let user = |line: &str| {
-            let mut fields = line.split(':');
-            let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with(['#', '+', '-']))?;
-            let uid = fields.nth(1)?.parse().ok()?;
-            Some((name.to_owned(), uid))
-        };
-        Self(text.lines().filter_map(user).collect())
+        Self { users: Accounts::parse(text), groups: Accounts::default() }
     }
 
-    pub(super) fn uid(&self, name: &str) -> Option<u32> {
-        self.0.iter().find(|(known, _)| known == name).map(|&(_, uid)| uid)
+    /// Adds the text of a `group(5)` file.
+    #[must_use]
+    pub fn with_groups(self, text: &str) -> Self {
+        Self { groups: Accounts::parse(text), ..self }
+    }
+}
+
+/// Names and their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Accounts(Vec<(String, u32)>);
+
+impl Accounts {
+    /// Reads lines that begin with a name, a password and a number.
+    fn parse(text: &str) -> Self {
+        let account = |line: &str| {
+            let mut fields = line.split(':');
+            let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with(['#', '+', '-']))?;
+            let number = fields.nth(1)?.parse().ok()?;
+            Some((name.to_owned(), number))
+        };
+        Self(text.lines().filter_map(account).collect())
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<u32> {
+        self.0.iter().find(|(known, _)| known == name).map(|&(_, number)| number)
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
@@ -44,10 +63,12 @@ mod tests {
     fn from_passwd_takes_the_first_of_a_name_and_skips_lines_without_a_user() {
         let users = Users::from_passwd(
             "root:x:0:0:root:/root:/bin/sh\n\n# c\n+nis\nbad:x:y:0\nann:x:1000:1000::/:/bin/sh\nann:x:7:7::/:\n",
-        );
-        assert_eq!(users.uid("root"), Some(0));
-        assert_eq!(users.uid("ann"), Some(1000));
-        assert_eq!(users.uid("bad"), None);
-        assert_eq!(users.names().count(), 3);
+        )
+        .with_groups("wheel:x:10:ann\n");
+        assert_eq!(users.users.number("root"), Some(0));
+        assert_eq!(users.users.number("ann"), Some(1000));
+        assert_eq!(users.users.number("bad"), None);
+        assert_eq!(users.users.names().count(), 3);
+        assert_eq!((users.groups.number("wheel"), users.groups.number("ann")), (Some(10), None));
     }
 }

@@ -19,7 +19,7 @@ const PASSWD: &str =
 fn inputs(file: &str) -> Inputs {
     Inputs {
         file: ConfigFile::Given { path: "isthmus.toml".into(), bytes: file.into() },
-        users: Users::from_passwd(PASSWD),
+        users: Users::from_passwd(PASSWD).with_groups("staff:x:50:\n"),
         ..Inputs::bare(Role::System)
     }
 }
@@ -53,11 +53,21 @@ attach = ["ann", 1001, 4294967294]
 talk = "all"
 channels = false
 grants = "never"
+[[policy.names]]
+name = "web-*"
+cgroup = "/system.slice/web-*.service"
+[[policy.names]]
+name = "db-?"
+guest = "db"
 [[policy.rules]]
 from = "web-*"
 to = "db-?"
 allow = true
 channel = false
+[[policy.rules]]
+from = { group = "staff" }
+to = { name = "log", user = "ann", group = 7 }
+allow = true
 [[policy.rules]]
 to = "vault"
 allow = false
@@ -203,7 +213,7 @@ fn variables_and_sets_accept_words_and_toml() {
     );
     assert!(!config("policy.channels", "false").policy.channels);
     assert_eq!(
-        config("policy.rules", "[{ from = 'a=b', allow = true }]").policy.rules.as_slice()[0].from.as_str(),
+        config("policy.rules", "[{ from = 'a=b', allow = true }]").policy.rules.as_slice()[0].from.name.as_str(),
         "a=b"
     );
     assert_eq!(config("metrics.listen", "").metrics.listen, MetricsListen::Off);
@@ -293,7 +303,8 @@ fn policy_decides_by_the_first_rule_that_matches() {
     "#;
     let policy = loaded(&inputs(file)).config.policy;
     let verdict = |from, from_uid, to, to_uid| {
-        policy.verdict(PolicySubject { name: from, uid: from_uid }, PolicySubject { name: to, uid: to_uid })
+        let subject = |name, uid| PolicySubject { name, uid, ..PolicySubject::default() };
+        policy.verdict(subject(from, from_uid), subject(to, to_uid))
     };
     let (talk, channel) = (true, true);
     assert_eq!(verdict("a", 1, "b", 1), Verdict { talk, channel, rule: None });
@@ -306,6 +317,97 @@ fn policy_decides_by_the_first_rule_that_matches() {
     assert!(policy.may_keep_grants(1, 1) && !policy.may_keep_grants(1, 2));
     let policy = loaded(&inputs("policy = { attach = ['ann'], grants = 'never' }")).config.policy;
     assert!(policy.may_attach(1000, 7) && !policy.may_attach(7, 7) && !policy.may_keep_grants(1, 1));
+}
+
+/// A policy with each kind of identity.
+const IDENTITIES: &str = r#"
+[policy]
+attach = "any-user"
+names = [{ name = "web-admin", guest = "vm" }, { name = "web-*", user = 5 }, { name = "grp-*", group = 50 }]
+rules = [
+    { from = { user = 5 }, to = { user = 6 }, allow = true },
+    { from = { group = 50 }, to = { user = 6 }, allow = true, channel = false },
+    { from = { cgroup = "/system.slice/web-*.service" }, to = { user = 6 }, allow = true },
+    { from = { guest = "vm" }, to = { user = 6 }, allow = true },
+    { from = { name = "web-*", group = 50 }, to = { user = 7 }, allow = true },
+    { from = "web-*", to = { user = 8 }, allow = true },
+]
+[[kvm.guest]]
+name = "vm"
+user = "ann"
+"#;
+
+#[test]
+fn rules_match_the_identity_of_a_domain() {
+    let policy = loaded(&inputs(IDENTITIES)).config.policy;
+    let plain = PolicySubject { name: "x", uid: 9, ..PolicySubject::default() };
+    let to = |uid| PolicySubject { name: "db", uid, ..PolicySubject::default() };
+    let rule_of = |from, uid| policy.verdict(from, to(uid)).rule;
+    let senders = [
+        (plain, None),
+        (PolicySubject { name: "web-1", ..plain }, None),
+        (PolicySubject { uid: 5, ..plain }, Some(0)),
+        (PolicySubject { gids: &[7, 50], ..plain }, Some(1)),
+        (PolicySubject { gids: &[5, 7], ..plain }, None),
+        (PolicySubject { cgroup: Some("/system.slice/web-1.service/worker"), ..plain }, Some(2)),
+        (PolicySubject { cgroup: Some("/user.slice/system.slice/web-1.service"), ..plain }, None),
+        (PolicySubject { guest: Some("vm"), ..plain }, Some(3)),
+        (PolicySubject { guest: Some("vm2"), ..plain }, None),
+        (PolicySubject { guest: Some("vm"), uid: 5, ..plain }, Some(0)),
+    ];
+    for (from, rule) in senders {
+        assert_eq!((rule_of(from, 6), policy.verdict(from, to(6)).talk), (rule, rule.is_some()), "{from:?}");
+    }
+    // All properties of a table have to match.
+    let both = PolicySubject { name: "web-1", gids: &[50], ..plain };
+    assert_eq!(rule_of(both, 7), Some(4));
+    assert_eq!(
+        [rule_of(PolicySubject { name: "x", ..both }, 7), rule_of(PolicySubject { gids: &[], ..both }, 7)],
+        [None; 2]
+    );
+    assert!(policy.uses_cgroups() && !loaded(&inputs("")).config.policy.uses_cgroups());
+}
+
+#[test]
+fn bound_name_is_for_domains_of_its_identity_only() {
+    let policy = loaded(&inputs(IDENTITIES)).config.policy;
+    let may = |domain| policy.forbidding_name(domain).is_none();
+    for (name, uid, gids, guest, expected) in [
+        ("web-1", 5, &[][..], None, true),
+        ("web-1", 6, &[50], Some("vm"), false),
+        ("web-admin", 5, &[], None, false),
+        ("web-admin", 6, &[], Some("vm"), true),
+        ("grp-a", 5, &[50], None, true),
+        ("grp-a", 5, &[51], None, false),
+        ("web", 6, &[], None, true),
+    ] {
+        let domain = PolicySubject { name, uid, gids, guest, ..PolicySubject::default() };
+        assert_eq!(may(domain), expected, "{domain:?}");
+    }
+}
+
+#[test]
+fn allow_rule_needs_an_identity_or_a_bound_name_on_both_sides() {
+    let accepts = |rest: &str| load(&inputs(&format!("[policy]\n{rest}"))).is_ok();
+    let any_user = "attach = \"any-user\"\nnames = [{ name = \"w-*\", user = 5 }]\n";
+    let cases = [
+        ("{ from = { user = 5 }, to = { user = 6 }, allow = true }", true),
+        ("{ from = { user = 5 }, allow = true }", true),
+        ("{ from = \"*\", to = { name = \"db\", group = 6 }, allow = true }", true),
+        ("{ from = \"w-*\", to = { user = 6 }, allow = true }", true),
+        ("{ from = \"w-1?\", to = { user = 6 }, allow = true }", true),
+        ("{ from = \"w*\", to = { user = 6 }, allow = true }", false),
+        ("{ from = { user = 5 }, to = \"db\", allow = true }", false),
+        ("{ from = { name = \"db\" }, allow = true }", false),
+        ("{ from = \"db\", allow = false }", true),
+        ("{ from = \"db\", channel = true }", true),
+    ];
+    for (rule, expected) in cases {
+        assert_eq!(accepts(&format!("{any_user}rules = [{rule}]")), expected, "{rule}");
+        assert!(accepts(&format!("rules = [{rule}]")), "one user only: {rule}");
+    }
+    // Where all may talk, such a rule gives programs of other users shared memory.
+    assert!(!accepts(&format!("{any_user}talk = \"all\"\nrules = [{{ from = \"db\", channel = true }}]")));
 }
 
 #[test]
@@ -399,6 +501,10 @@ const PIECES: &[&str] = &[
     "1979-05-27",
     "[daemon]\n",
     "[[policy.rules]]\n",
+    "[[policy.names]]\n",
+    "cgroup = \"/a/*\"\n",
+    "guest = \"web\"\n",
+    "from = { user = 5, group = 7 }\n",
     "[[mx.board]]\n",
     "name = \"é:0\"\n",
     "mac = \"02:00:00:00:00:0\"\n",

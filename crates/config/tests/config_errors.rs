@@ -119,7 +119,7 @@ fn rejects_wrong_types() {
     isthmus.toml:3:9: policy.rules is "x", but must be a list of at most 1024 tables { from, to, allow, channel }
         3 | rules = 'x'
           |         ^^^
-          = rules are written as in [{ from = "web-*", to = "db", allow = true }]
+          = rules are written as in [{ from = { user = "www" }, to = { user = "postgres" }, allow = true }]
     isthmus.toml:4:10: policy.attach is 1000, but must be "same-user", "any-user" or a list of users (names or numbers)
         4 | attach = 1000
           |          ^^^^
@@ -273,6 +273,72 @@ fn rejects_wrong_users() {
         2 | attach = "ann"
           |          ^^^^^
           = users are written as a list: ["ann"]
+    "#);
+}
+
+#[test]
+fn rejects_rules_that_allow_by_names_that_programs_choose() {
+    let file =
+        "[policy]\nattach = \"any-user\"\nrules = [{ from = \"web-*\", to = { name = \"db\" }, allow = true }]\n";
+    assert_snapshot!(refusal(file), @r#"
+    isthmus.toml:3:19: policy.rules[0].from allows domains by the name "web-*", which programs of all users can choose
+        3 | rules = [{ from = "web-*", to = { name = "db" }, allow = true }]
+          |                   ^^^^^^^
+          = add a user, group, cgroup or guest: from = { name = "web-*", user = "www" }; or bind the name in policy.names: { name = "web-*", user = "www" }
+    isthmus.toml:3:33: policy.rules[0].to allows domains by the name "db", which programs of all users can choose
+        3 | rules = [{ from = "web-*", to = { name = "db" }, allow = true }]
+          |                                 ^^^^^^^^^^^^^^^
+          = add a user, group, cgroup or guest: to = { name = "db", user = "www" }; or bind the name in policy.names: { name = "db", user = "www" }
+    "#);
+    assert_snapshot!(refusal("[[policy.rules]]\nfrom = { guest = \"vm\" }\nallow = false\n"), @r#"
+    isthmus.toml:2:8: policy.rules[0].from names the guest "vm", but no such guest is configured
+        2 | from = { guest = "vm" }
+          |        ^^^^^^^^^^^^^^^^
+          = guests are configured in [[kvm.guest]] and [[xen.guest]]
+    "#);
+}
+
+#[test]
+fn rejects_wrong_identities() {
+    let file = "[policy]\nnames = [{ name = \"a\" }, { user = 5 }, { name = \"b\", user = \"eve\", group = \"staf\" }]\n\
+        [[policy.rules]]\nto = { cgroup = \"web.service\", gest = \"a\" }\nallow = false\n\
+        [[policy.rules]]\nto = { cgroup = \"/a/../b\", group = 1.5 }\nfrom = 7\nallow = false\n";
+    assert_snapshot!(refusal(file), @r#"
+    isthmus.toml:2:10: policy.names[0] binds the name to no user, group, cgroup or guest
+        2 | names = [{ name = "a" }, { user = 5 }, { name = "b", user = "eve", group = "staf" }…
+          |          ^^^^^^^^^^^^^^
+          = add one of them, as in { name = "web-*", user = "www" }
+    isthmus.toml:2:26: policy.names[1] has no name
+        2 | names = [{ name = "a" }, { user = 5 }, { name = "b", user = "eve", group = "staf" }]
+          |                          ^^^^^^^^^^^^
+          = name is a name or pattern (* and ?) of 1 to 64 bytes without spaces
+    isthmus.toml:2:61: policy.names[2].user names the user "eve", but no such user is known here
+        2 | names = [{ name = "a" }, { user = 5 }, { name = "b", user = "eve", group = "staf" }]
+          |                                                             ^^^^^
+          = names are looked up in /etc/passwd; another user can be given as a number
+    isthmus.toml:2:76: policy.names[2].group names the group "staf", but no such group is known here
+        2 | … = "a" }, { user = 5 }, { name = "b", user = "eve", group = "staf" }]
+          |                                                              ^^^^^^
+          = names are looked up in /etc/group; another group can be given as a number
+    isthmus.toml:4:17: policy.rules[0].to.cgroup is "web.service", but must be a path or pattern (* and ?) of up to 1024 bytes, as in "/system.slice/web.service"
+        4 | to = { cgroup = "web.service", gest = "a" }
+          |                 ^^^^^^^^^^^^^
+          = isthmus domain list --json shows cgroups of programs
+    isthmus.toml:4:32: there is no key policy.rules[0].to.gest
+        4 | to = { cgroup = "web.service", gest = "a" }
+          |                                ^^^^
+          = did you mean "guest"?
+    isthmus.toml:7:17: policy.rules[1].to.cgroup is "/a/../b", but must be a path or pattern (* and ?) of up to 1024 bytes, as in "/system.slice/web.service"
+        7 | to = { cgroup = "/a/../b", group = 1.5 }
+          |                 ^^^^^^^^^
+          = isthmus domain list --json shows cgroups of programs
+    isthmus.toml:7:36: policy.rules[1].to.group is 1.5, but must be the name or number of a group
+        7 | to = { cgroup = "/a/../b", group = 1.5 }
+          |                                    ^^^
+          = strings are written in quotes: "1.5"
+    isthmus.toml:8:8: policy.rules[1].from is 7, but must be a name or pattern (* and ?) of 1 to 64 bytes without spaces, or a table { name, user, group, cgroup, guest }
+        8 | from = 7
+          |        ^
     "#);
 }
 

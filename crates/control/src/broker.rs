@@ -360,8 +360,9 @@ impl Broker {
     }
 
     pub(crate) fn identity(&self, domain: DomainId) -> Option<Identity> {
+        let credentials = Arc::clone(&self.attachments.get(&domain)?.credentials);
         let domain = self.directory.get(domain)?;
-        Some(Identity { name: domain.name.clone(), owner: domain.owner })
+        Some(Identity { name: domain.name.clone(), owner: domain.owner, credentials })
     }
 
     /// Passes the policy to the workers. They ask once for each pair, on their threads; the lock is held for as long as a map takes to look up

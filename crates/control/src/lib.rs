@@ -27,6 +27,7 @@ mod async_fd;
 pub mod broker;
 pub mod capabilities;
 mod capture;
+pub mod credentials;
 pub mod daemon;
 pub mod directory;
 mod fd_reaper;

@@ -1,8 +1,12 @@
 //! Decides about domains by the configured policy, and returns reasons. The decisions depend on nothing but the settings from [`config`].
 
+use std::sync::Arc;
+
+use isthmus_layout::Refusal;
 use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::reason::Reason;
 
+use crate::credentials::Credentials;
 use isthmus_config::{self as config, PolicySubject, Verdict};
 
 /// The properties of a domain that the policy depends on.
@@ -12,11 +16,20 @@ pub struct Identity {
     pub name: Name,
     /// Its owner.
     pub owner: Owner,
+    /// The groups, the cgroup and the guest of its program.
+    pub credentials: Arc<Credentials>,
 }
 
 impl Identity {
     fn as_subject(&self) -> PolicySubject<'_> {
-        PolicySubject { name: self.name.as_str(), uid: self.owner.0 }
+        let Credentials { gids, cgroup, guest } = &*self.credentials;
+        PolicySubject {
+            name: self.name.as_str(),
+            uid: self.owner.0,
+            gids,
+            cgroup: cgroup.as_deref(),
+            guest: guest.as_ref().map(Name::as_str),
+        }
     }
 }
 
@@ -41,6 +54,19 @@ impl Policy {
     /// Checks whether a user may attach.
     pub fn may_attach(&self, uid: u32) -> Result<(), Reason> {
         if self.settings.may_attach(uid, self.own_uid) { Ok(()) } else { Err(Reason::AttachForbidden) }
+    }
+
+    /// Checks whether a domain may have its name, and whether the policy can be applied to it.
+    pub fn may_be_domain(&self, identity: &Identity) -> Result<(), Refusal> {
+        let credentials = &identity.credentials;
+        if credentials.guest.is_none() && credentials.cgroup.is_none() && self.settings.uses_cgroups() {
+            let text = "the policy depends on cgroups, and that of this program is not known: that takes Linux 6.5, \
+                        cgroups of version 2, and the process that has connected, with one user and visible to the daemon";
+            return Err(Refusal::new(Reason::AttachForbidden, text));
+        }
+        let Some(binding) = self.settings.forbidding_name(identity.as_subject()) else { return Ok(()) };
+        let (name, pattern, summary) = (&identity.name, binding.name.as_str(), Reason::NameForbidden.summary());
+        Err(Refusal::new(Reason::NameForbidden, format!("{name} matches \"{pattern}\" in policy.names: {summary}")))
     }
 
     /// Checks whether a user may capture frames, which are those of all users.
@@ -91,7 +117,7 @@ mod tests {
     }
 
     fn identity(name: &str, uid: u32) -> Identity {
-        Identity { name: Name::new(name).unwrap(), owner: Owner(uid) }
+        Identity { name: Name::new(name).unwrap(), owner: Owner(uid), credentials: Arc::default() }
     }
 
     #[test]
@@ -118,6 +144,26 @@ mod tests {
             [policy.may_open_channel(&a, &b), policy.may_open_channel(&b, &a)],
             [Err(Reason::ChannelsForbidden); 2]
         );
+    }
+
+    #[test]
+    fn name_is_refused_to_domains_of_another_identity() {
+        let policy = policy("[policy]\nnames = [{ name = \"web-*\", user = 5 }]\n");
+        let may = |name, uid| policy.may_be_domain(&identity(name, uid)).map_err(|refusal| refusal.reason);
+        assert_eq!([may("web-1", 5), may("db", 6)], [Ok(()); 2]);
+        assert_eq!(may("web-1", 6), Err(Reason::NameForbidden));
+    }
+
+    #[test]
+    fn program_without_a_known_cgroup_is_refused_if_the_policy_depends_on_it() {
+        let policy = policy("[policy]\n[[policy.rules]]\nto = { cgroup = \"/a\" }\nallow = false\n");
+        let with = |credentials| {
+            let domain = Identity { credentials: Arc::new(credentials), ..identity("x", 5) };
+            policy.may_be_domain(&domain).map_err(|refusal| refusal.reason)
+        };
+        assert_eq!(with(Credentials::default()), Err(Reason::AttachForbidden));
+        assert_eq!(with(Credentials { cgroup: Some("/b".to_owned()), ..Credentials::default() }), Ok(()));
+        assert_eq!(with(Credentials { guest: Name::new("vm").ok(), ..Credentials::default() }), Ok(()));
     }
 
     #[test]

@@ -128,6 +128,7 @@ fn domains(broker: &Broker) -> Domains {
             uid: domain.owner.0,
             pid: attachment.pid,
             guest: attachment.allocator.guest().map(Name::to_string),
+            cgroup: attachment.credentials.cgroup.clone(),
             library: attachment.library.to_string(),
             protocol: attachment.version.to_string(),
             age_s: broker.now.saturating_sub(attachment.since) / NANOSECONDS,

@@ -18,6 +18,7 @@ pub mod event_channel;
 pub mod fd_bundle;
 pub mod local;
 pub mod oversubscription;
+pub mod peer_credentials;
 pub mod scheduling;
 pub mod seqpacket;
 

@@ -171,6 +171,8 @@ reports! {
         pid: Option<i32>,
         /// The guest that the domain runs in; none for this host.
         guest: Option<String>,
+        /// The cgroup in which the domain's process was when it attached, if the daemon knows it.
+        cgroup: Option<String>,
         /// Name that the domain's library reports.
         library: String,
         /// The control protocol spoken with the domain.

@@ -59,8 +59,27 @@ fn domains_are_printed_in_columns() {
             "daemon_path_sent_bytes": 64, "daemon_path_received": 0, "daemon_path_received_bytes": 0, "queued_bytes": 0, "bounces": 0, "backlog": 0,
         })
     };
-    let answer = json!({ "schema": 1, "domains": [row(3, "web", Some(4242)), row(17, "a-rather-long-name", None)] });
+    let mut in_unit = row(3, "web", Some(4242));
+    in_unit["cgroup"] = "/system.slice/web.service".into();
+    let answer = json!({ "schema": 1, "domains": [in_unit, row(17, "a-rather-long-name", None)] });
     insta::assert_snapshot!(domains_text(&read(&answer).expect("an answer")));
+}
+
+#[test]
+fn container_is_shown_by_the_part_of_the_cgroup_that_names_it() {
+    let id = "0123456789abcdef".repeat(4);
+    for (cgroup, shown) in [
+        (format!("/system.slice/docker-{id}.scope"), Some("docker-0123456789ab")),
+        (format!("/docker/{id}/init"), Some("0123456789ab")),
+        (format!("/user.slice/user-5.slice/libpod-{id}.scope/container"), Some("libpod-0123456789ab")),
+        (format!("/kubepods.slice/kubepods-pod7.slice/cri-containerd-{id}.scope"), Some("cri-containerd-0123456789ab")),
+        ("/lxc.payload.web/system.slice/x.service".to_owned(), Some("lxc.payload.web")),
+        ("/system.slice/web.service/worker".to_owned(), Some("web.service")),
+        ("/jobs/7".to_owned(), Some("7")),
+        ("/".to_owned(), None),
+    ] {
+        assert_eq!(container(&cgroup).as_deref(), shown, "{cgroup}");
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ use super::{Broker, ControlSessionId, Outgoing, SessionStage};
 use crate::allocator::{Allocator, Resource};
 use crate::broker::OrRefuse as _;
 use crate::capabilities::Capabilities;
+use crate::credentials::Credentials;
 use crate::directory::AttachRequest;
 use crate::fd_reaper::ReceivedFd;
 use crate::policy::Identity;
@@ -67,6 +68,7 @@ impl Broker {
         };
         self.may_attach(id)?;
         let owner = Owner(session.socket_peer.uid);
+        let credentials = Arc::new(Credentials::of_peer(&session.socket_peer, self.settings.overflow_uid.is_some()));
         let fallback = fallback_name(&session.socket_peer.program, session.socket_peer.pid);
         let resumed =
             request.resume.map(|resume| self.verify_resume(id, owner, request.name.as_ref(), &resume)).transpose()?;
@@ -78,7 +80,11 @@ impl Broker {
         let attach_request = AttachRequest { name: request.name, fallback, owner, resumed };
         let domain = self.directory.attach(attach_request)?;
         let (domain, name) = (domain.id, domain.name.clone());
-        let domain_resources = match self.allocate_resources(id, domain, owner, (version, library), fds) {
+        let identity = Identity { name, owner, credentials };
+        // A name that the daemon has chosen is checked as well.
+        let allowed = self.policy.may_be_domain(&identity);
+        let allocated = allowed.and_then(|()| self.allocate_resources(id, domain, &identity, (version, library), fds));
+        let domain_resources = match allocated {
             Ok(domain_resources) => domain_resources,
             Err(refusal) => {
                 self.directory.detach(domain);
@@ -88,7 +94,7 @@ impl Broker {
                 return Err(refusal);
             }
         };
-        self.send_welcome(id, serial, Identity { name, owner }, domain, domain_resources);
+        self.send_welcome(id, serial, identity, domain, domain_resources);
         if resumed.is_some() {
             self.resumed(domain);
             self.channels.set_peer_deadline(domain, self.now + ADOPT_TIMEOUT);
@@ -132,10 +138,11 @@ impl Broker {
         &mut self,
         id: ControlSessionId,
         domain: DomainId,
-        owner: Owner,
+        identity: &Identity,
         (version, library): (Version, Name),
         fds: Vec<ReceivedFd>,
     ) -> Result<DomainResources, Refusal> {
+        let owner = identity.owner;
         let allocator = self.sessions[&id].socket_peer.allocator.clone();
         let mut rings = allocator.allocate_rings(self.settings.ring_slab)?;
         if let Some(refusal) = rings.refused.take() {
@@ -173,6 +180,7 @@ impl Broker {
         let attachment = Attachment {
             session: id,
             pid: socket_peer.pid,
+            credentials: Arc::clone(&identity.credentials),
             library,
             version,
             since: self.now,
@@ -198,7 +206,7 @@ impl Broker {
         domain_resources: DomainResources,
     ) {
         let DomainResources { attachment, ready_map, slot, resources } = domain_resources;
-        let Identity { name, owner } = identity.clone();
+        let Identity { name, owner, .. } = identity.clone();
         match attachment.allocator {
             Allocator::Host => {
                 let process = attachment.pid.and_then(Process::of_pid);

@@ -15,6 +15,7 @@ use isthmus_service::{DomainCounters, WorkerIndex, WorkerReadyMapId};
 use super::ControlSessionId;
 use crate::allocator::{Allocator, PairWindow, Resource, descriptor};
 use crate::broker::OrRefuse as _;
+use crate::credentials::Credentials;
 
 /// A ready map of a domain in the form in which peers receive it: its memory and its doorbell.
 #[derive(Clone, Debug)]
@@ -98,6 +99,8 @@ pub struct Attachment {
     pub session: ControlSessionId,
     /// Its process.
     pub pid: Option<i32>,
+    /// The groups, the cgroup and the guest of its program.
+    pub credentials: Arc<Credentials>,
     /// The name that its library gives itself.
     pub library: Name,
     /// The protocol version in use with the domain.

@@ -79,14 +79,17 @@ impl Broker {
     /// Replaces the policy, and ends the domains and channels that it forbids.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = std::sync::Arc::new(policy);
-        let forbidden: Vec<ControlSessionId> = self
+        let forbidden: Vec<(ControlSessionId, Refusal)> = self
             .attachments
-            .values()
-            .map(|attachment| attachment.session)
-            .filter(|&id| self.may_attach(id).is_err())
+            .iter()
+            .filter_map(|(&domain, attachment)| {
+                let identity = self.identity(domain)?;
+                let allowed = self.may_attach(attachment.session).and_then(|()| self.policy.may_be_domain(&identity));
+                Some((attachment.session, allowed.err()?))
+            })
             .collect();
-        for id in forbidden {
-            self.end_session(id, &Reason::AttachForbidden.into());
+        for (id, refusal) in forbidden {
+            self.end_session(id, &refusal);
         }
         let ends: Vec<_> = self
             .channels

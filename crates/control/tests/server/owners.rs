@@ -101,3 +101,27 @@ fn one_user_cannot_take_all_domains() {
     while other.attach(None).is_err() {} // As soon as the daemon has seen the end of the one before.
     assert_eq!(bed.greeted_as(70003).unwrap().attach(None).err(), Some(Reason::DomainsFull));
 }
+
+/// Users 70001 may have names that begin with `web-`, and may talk with user 70002.
+const BOUND: &str = "names = [{ name = \"web-*\", user = 70001 }]\nrules = [\
+    { from = \"web-*\", to = { user = 70002 }, allow = true }, { from = { user = 70002 }, to = \"web-*\", allow = true }]\n";
+
+#[test]
+fn impostor_is_refused_a_bound_name_and_is_not_let_in_by_another() {
+    let bed = Testbed::with(&format!("{USERS}{BOUND}"));
+    let (Some(mut web), Some(mut db)) = (bed.greeted_as(70001), bed.greeted_as(70002)) else {
+        return eprintln!("skipped: only root can be other users");
+    };
+    let (_, theirs) = (web.attach(Some("web-1")).unwrap(), db.attach(Some("db")).unwrap());
+    channel(&mut web, &mut db, theirs.id());
+    let mut impostor = bed.greeted_as(70003).unwrap();
+    assert_eq!(impostor.attach(Some("web-evil")).err(), Some(Reason::NameForbidden));
+    impostor.attach(Some("evil")).unwrap();
+    impostor.send(RequestChannel { peer: theirs.id(), attempt: 1 }, &[]);
+    let refused = ChannelRefused { peer: theirs.id(), reason: Reason::TalkForbidden, permanent: true };
+    assert_eq!(impostor.receive_message().message, refused.into());
+    db.expect_no_message();
+    let rows: isthmus_report::Domains = web.report(Topic::Domains, &[]).unwrap();
+    let names: Vec<_> = rows.domains.iter().map(|row| (row.name.as_str(), row.uid)).collect();
+    assert_eq!(names, [("web-1", 70001), ("db", 70002), ("evil", 70003)]);
+}

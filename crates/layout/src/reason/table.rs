@@ -106,6 +106,10 @@ reasons! {
     "captures show frames of all users; only root and the daemon's user may capture";
     "Run `isthmus capture` as root, or as the user that `isthmusd` runs as.";
 
+    46 NameForbidden, "name-forbidden", Refusal:
+    "the policy binds this name to another user, group, cgroup or guest";
+    "Attach under another name, or add an entry for the program to `policy.names`.";
+
     /// Names and numbers
     60 NameTaken, "name-taken", Refusal:
     "another domain has this name";

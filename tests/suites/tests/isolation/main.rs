@@ -3,11 +3,13 @@
 //!
 //! ```text
 //!   channels ── one owner: by a channel, by mapped regions, whatever each side runs in
+//!   identity ── rules of the policy: by user, by cgroup, and by a name that is bound
 //!   owners ──── two owners: refused, or by a channel alone
 //!   seen ────── which memory and which doorbells two processes share, out of /proc
 //! ```
 
 mod channels;
+mod identity;
 mod owners;
 mod process_view;
 

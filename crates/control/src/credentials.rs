@@ -1,0 +1,77 @@
+//! The groups, the cgroup and the guest of a domain's program. They are read once, when the domain attaches.
+
+use isthmus_layout::control::Name;
+use isthmus_platform::peer_credentials;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::broker::SocketPeer;
+
+/// The GID that the kernel shows in place of groups without one in the daemon's user namespace (`kernel.overflowgid`).
+const OVERFLOW_GID: u32 = 65534;
+
+/// The groups, the cgroup and the guest of a domain's program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// Its groups. Programs of a guest have none.
+    pub gids: Vec<u32>,
+    /// The path of its cgroup (version 2), if that is known.
+    pub cgroup: Option<String>,
+    /// Its guest.
+    pub guest: Option<Name>,
+}
+
+impl Credentials {
+    /// Reads the credentials of the program at the other end of a connection.
+    pub(crate) fn of_peer(peer: &SocketPeer, has_overflow_ids: bool) -> Self {
+        if let Some(guest) = peer.allocator.guest() {
+            return Self { guest: Some(guest.clone()), ..Self::default() };
+        }
+        let mut gids = peer_credentials::groups(&peer.socket).unwrap_or_default();
+        gids.retain(|&gid| !has_overflow_ids || gid != OVERFLOW_GID);
+        Self { gids, cgroup: cgroup(peer), guest: None }
+    }
+}
+
+/// Returns the cgroup of the process that has made the connection. None if the process has ended, because another one may have its PID; and
+/// none if it has executed a program of another user meanwhile, because that program may be in a cgroup of that user.
+fn cgroup(peer: &SocketPeer) -> Option<String> {
+    let pid = peer.pid?;
+    let process = peer_credentials::process(&peer.socket).ok()?;
+    let read = |name| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
+    let (status, cgroups) = (read("status")?, read("cgroup")?);
+    let mut has_ended = [PollFd::new(&process, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let is_running = poll(&mut has_ended, Some(&now)) == Ok(0);
+    (is_running && is_of_user(&status, peer.uid)).then(|| unified(&cgroups).map(str::to_owned))?
+}
+
+/// Whether all user IDs in `/proc/<pid>/status` are this one.
+fn is_of_user(status: &str, uid: u32) -> bool {
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    let mut uids = uids.split_whitespace().map(str::parse).peekable();
+    uids.peek().is_some() && uids.all(|found| found == Ok(uid))
+}
+
+/// Returns the path in the hierarchy of version 2, given `/proc/<pid>/cgroup`.
+fn unified(cgroups: &str) -> Option<&str> {
+    cgroups.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup_is_that_of_the_unified_hierarchy() {
+        assert_eq!(unified("9:name=systemd:/a\n0::/system.slice/web.service\n"), Some("/system.slice/web.service"));
+        assert_eq!(unified("4:memory:/a\n"), None);
+    }
+
+    #[test]
+    fn process_with_several_users_is_of_none() {
+        let status = |uids| format!("Name:\tx\nUid:\t{uids}\nGid:\t5\t5\t5\t5\n");
+        assert!(is_of_user(&status("5\t5\t5\t5"), 5));
+        assert!(!is_of_user(&status("5\t0\t0\t0"), 5) && !is_of_user(&status("6\t6\t6\t6"), 5));
+        assert!(!is_of_user("Name:\tx\n", 5));
+    }
+}
