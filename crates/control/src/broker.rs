@@ -174,14 +174,14 @@ impl Broker {
         self.now = now;
     }
 
-    /// Adds a connection. If it is refused, it is sent a `Refused` and ends.
+    /// Adds a connection.
     pub fn connected(&mut self, id: ControlSessionId, socket_peer: SocketPeer) {
-        let owner = socket_peer.uid;
-        let of_owner = self.sessions.values().filter(|session| session.socket_peer.uid == owner).count();
         self.sessions.insert(id, Session { socket_peer, stage: SessionStage::Greeting, backlog: 0 });
-        if self.sessions.len() > self.settings.sessions_max || of_owner >= self.settings.sessions_per_owner_max {
-            self.end_session(id, &Reason::ConnectionsFull.into());
-        }
+    }
+
+    /// Records that a connection of a user was refused. It has never had a session.
+    pub fn connection_refused(&mut self, uid: u32, refusal: &Refusal) {
+        self.reason_log.record(self.now, Owner(uid), refusal.reason, &refusal.text());
     }
 
     /// Handles a packet.

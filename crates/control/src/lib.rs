@@ -5,6 +5,7 @@
 //!     socket ── the socket, one daemon at a time
 //!     server ── one thread: accepts, reads, sends, waits     metrics_server ── the counters over HTTP
 //!     session ─ one connection: bounded rate, bounded queue   fd_reaper ─ closes what clients send
+//!     users ─── what all connections of one user together may take
 //!       broker ─── requests, decisions, descriptors; carries no bytes itself
 //!         directory ─ domains, endpoints, ready maps, channels   policy ── permissions, as reasons
 //!         tickets ─── what a later daemon has to know        reason_log ─ counts and log lines
@@ -48,5 +49,6 @@ mod session;
 pub mod socket;
 pub mod sockets;
 pub mod tickets;
+mod users;
 pub mod verbs;
 pub mod xen;

@@ -25,6 +25,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_service::Event;
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFdReadyGuard;
+use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 use tokio::time::Instant;
@@ -32,8 +33,9 @@ use tokio::time::Instant;
 use crate::allocator::Allocator;
 use crate::async_fd::{self, register};
 use crate::broker::{Broker, ControlSessionId, Outgoing, SocketPeer};
-use crate::session::{Connection, ConnectionEvent, FlushResult, LINGER, QUEUE_MAX};
+use crate::session::{self, Connection, ConnectionEvent, FlushResult, LINGER, QUEUE_MAX};
 use crate::socket::Listener;
+use crate::users::{SessionLimits, Users};
 
 /// The pause after the process could not open another descriptor for a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -74,6 +76,7 @@ pub struct Server(Rc<Inner>);
 struct Inner {
     broker: RefCell<Broker>,
     connections: RefCell<BTreeMap<ControlSessionId, Rc<Connection>>>,
+    users: RefCell<Users>,
     next: Cell<u64>,
     started: Instant,
     handshake_timeout: Duration,
@@ -92,9 +95,12 @@ impl Server {
     /// Creates a server for a broker.
     pub fn new(broker: Broker, handshake_timeout: Duration, idle_exit: Option<Duration>) -> Self {
         let now = Instant::now();
+        let settings = &broker.settings;
+        let limits = SessionLimits { shared: settings.sessions_max, per_user: settings.sessions_per_owner_max };
         Self(Rc::new(Inner {
             broker: RefCell::new(broker),
             connections: RefCell::default(),
+            users: RefCell::new(Users::new(limits)),
             next: Cell::new(1),
             started: now,
             handshake_timeout,
@@ -177,6 +183,7 @@ impl Server {
             Err(error) => tracing::debug!(%error, "a connection was gone before it was accepted"),
         }
         self.reserve_fds();
+        tokio::task::yield_now().await; // A flood of connections must not delay the connections that there are.
     }
 
     async fn accept_later(&self) {
@@ -196,23 +203,38 @@ impl Server {
     }
 
     fn connect(&self, socket: OwnedFd) -> io::Result<()> {
-        let connection = Rc::new(Connection::new(self.number(), socket)?);
-        let program = program_name(connection.credentials().1);
-        self.add_connection(connection, program, Allocator::Host)
+        let stream = UnixStream::from_std(socket.into())?;
+        let peer_cred = stream.peer_cred()?;
+        let credentials = (peer_cred.uid(), peer_cred.pid().filter(|pid| *pid > 0));
+        self.add_connection(stream.into_std()?.into(), credentials, None, Allocator::Host)
     }
 
     /// Adds a connection of a guest's program. Its domains belong to the user `uid`. Frames of its control proxy go over `socket`.
     pub(crate) fn add_proxied(&self, socket: OwnedFd, uid: u32, program: Name, allocator: Allocator) -> io::Result<()> {
-        let id = self.number();
-        self.add_connection(Rc::new(Connection::proxied(id, socket, uid)?), program, allocator)
+        self.add_connection(socket, (uid, None), Some(program), allocator)
     }
 
-    fn number(&self) -> ControlSessionId {
-        ControlSessionId(self.0.next.replace(self.0.next.get() + 1))
-    }
-
-    fn add_connection(&self, connection: Rc<Connection>, program: Name, allocator: Allocator) -> io::Result<()> {
-        let (id, (uid, pid)) = (connection.id, connection.credentials());
+    /// Adds a connection, or refuses it if its user has no place for another one.
+    fn add_connection(
+        &self,
+        socket: OwnedFd,
+        (uid, pid): (u32, Option<i32>),
+        program: Option<Name>,
+        allocator: Allocator,
+    ) -> io::Result<()> {
+        let is_proxied = allocator.guest().is_some();
+        let admitted = self.0.users.borrow_mut().admit(uid, Instant::now());
+        let user = match admitted {
+            Ok(user) => user,
+            Err(refusal) => {
+                session::refuse(&socket, uid, is_proxied, &refusal);
+                self.with(|broker| broker.connection_refused(uid, &refusal));
+                return Ok(());
+            }
+        };
+        let id = ControlSessionId(self.0.next.replace(self.0.next.get() + 1));
+        let connection = Rc::new(Connection::new(id, socket, user, is_proxied)?);
+        let program = program.unwrap_or_else(|| program_name(pid));
         let peer = SocketPeer { uid, pid, program, socket: connection.try_clone_socket()?, allocator };
         self.0.connections.borrow_mut().insert(id, Rc::clone(&connection));
         self.with(|broker| broker.connected(id, peer));
@@ -223,13 +245,17 @@ impl Server {
     /// Serves a connection until it is closed.
     async fn serve(self, connection: Rc<Connection>) {
         let id = connection.id;
-        let deadline = Instant::now() + self.0.handshake_timeout;
+        let mut deadline = Instant::now() + self.0.handshake_timeout;
         let mut is_greeted = false;
         let mut scratch = vec![0; CONTROL_BYTES_MAX];
         loop {
             let next = tokio::select! {
                 next = connection.next(&mut scratch) => next,
                 () = tokio::time::sleep_until(deadline), if !is_greeted => {
+                    if connection.has_unreceived() {
+                        deadline = Instant::now() + self.0.handshake_timeout; // The packet has arrived: the server is late.
+                        continue;
+                    }
                     is_greeted = true; // Or the connection is being ended.
                     self.with(|broker| broker.timed_out(id));
                     continue;

@@ -11,8 +11,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::{
-    BoundedBytes, HEADER_BYTES, QUERY_REPLY_BYTES_MAX, QueryReply, RequestSerial, ToClient, Wakeup, serial_of,
+    BoundedBytes, HEADER_BYTES, QUERY_REPLY_BYTES_MAX, QueryReply, Refused, RequestSerial, ToClient, Wakeup, serial_of,
 };
 use isthmus_layout::limits::CONTROL_FDS_MAX;
 use isthmus_layout::proxy;
@@ -20,7 +21,6 @@ use isthmus_layout::ready_map::ReadyBit;
 use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
 use isthmus_shm::{PeerReadyBit, SharedMapping};
 use tokio::io::unix::AsyncFd;
-use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -28,16 +28,21 @@ use crate::allocator::Resource;
 use crate::async_fd;
 use crate::broker::ControlSessionId;
 use crate::fd_reaper::ReceivedFd;
+use crate::users::{TokenBucket, UserSession};
 
 /// The number of messages that may wait for one connection.
 pub(crate) const QUEUE_MAX: usize = 8192;
 
-/// The number of packets that a connection may send at once, and per second. A connection that exceeds them is read more slowly.
+/// The number of packets that a connection may send at once, and per second. A connection that exceeds them is read more slowly. This
+/// protects other programs of the same user. All users are protected by the rate of the [`User`](crate::users::User).
 const BURST_PACKETS: f64 = 4096.0;
 const PACKETS_PER_SECOND: f64 = 1024.0;
 
-/// The cost of a report in packets, because a report costs as much to make as this number of other requests.
+/// The least cost of a report in packets, because a report costs as much to make as this number of other requests.
 const REPORT_COST: f64 = 32.0;
+
+/// The number of bytes of a report that cost as much to make as another request.
+const REPORT_BYTES_PER_PACKET: f64 = 4096.0;
 
 /// The number of reports that may wait for one connection. Each may be large.
 const REPORTS_MAX: usize = 8;
@@ -91,8 +96,8 @@ pub(crate) enum FlushResult {
 /// A control connection.
 pub(crate) struct Connection {
     pub(crate) id: ControlSessionId,
-    /// The user and process at the other end.
-    credentials: (u32, Option<i32>),
+    /// The account of the user at the other end.
+    user: UserSession,
     /// A control proxy is in between, which replaces descriptors by references.
     is_proxied: bool,
     /// Registered for reading and not for writing. Workers wake the domain by sending on this socket. The room that appears when the domain
@@ -132,29 +137,12 @@ pub(crate) enum ConnectionEvent {
 }
 
 impl Connection {
-    /// Creates a connection with a process of this host.
-    pub(crate) fn new(id: ControlSessionId, socket: OwnedFd) -> io::Result<Self> {
-        let stream = UnixStream::from_std(socket.into())?;
-        let peer_cred = stream.peer_cred()?;
-        let credentials = (peer_cred.uid(), peer_cred.pid().filter(|pid| *pid > 0));
-        Self::with_credentials(id, stream.into_std()?.into(), credentials, false)
-    }
-
-    /// Creates a connection with a program of a guest, through its control proxy.
-    pub(crate) fn proxied(id: ControlSessionId, socket: OwnedFd, uid: u32) -> io::Result<Self> {
-        Self::with_credentials(id, socket, (uid, None), true)
-    }
-
-    fn with_credentials(
-        id: ControlSessionId,
-        socket: OwnedFd,
-        credentials: (u32, Option<i32>),
-        is_proxied: bool,
-    ) -> io::Result<Self> {
+    /// Creates a connection with a process of this host, or with a program of a guest through its control proxy.
+    pub(crate) fn new(id: ControlSessionId, socket: OwnedFd, user: UserSession, is_proxied: bool) -> io::Result<Self> {
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
         Ok(Self {
             id,
-            credentials,
+            user,
             is_proxied,
             socket: async_fd::register(socket)?,
             writable_fd: RefCell::default(),
@@ -165,14 +153,9 @@ impl Connection {
             retry: Cell::new(None),
             changed: Notify::new(),
             deadline: Cell::new(None),
-            rate_limit: RefCell::new(TokenBucket { tokens: BURST_PACKETS, at: Instant::now() }),
+            rate_limit: RefCell::new(TokenBucket::new(BURST_PACKETS, PACKETS_PER_SECOND, Instant::now())),
             throttled: Cell::new(false),
         })
-    }
-
-    /// The user and process at the other end.
-    pub(crate) fn credentials(&self) -> (u32, Option<i32>) {
-        self.credentials
     }
 
     pub(crate) fn try_clone_socket(&self) -> io::Result<OwnedFd> {
@@ -208,7 +191,10 @@ impl Connection {
 
     /// Queues a report. Returns false if too many reports wait.
     pub(crate) fn report(&self, serial: Option<RequestSerial>, json: Vec<u8>) -> bool {
-        self.rate_limit.borrow_mut().tokens -= REPORT_COST;
+        let cost = REPORT_COST + json.len() as f64 / REPORT_BYTES_PER_PACKET;
+        self.rate_limit.borrow_mut().take(REPORT_COST);
+        self.user.take_requests(cost);
+        self.user.end_turn();
         let mut reports = self.reports.borrow_mut();
         reports.push_back(Report { serial, json, sent: 0 });
         reports.len() <= REPORTS_MAX
@@ -303,10 +289,13 @@ impl Connection {
             let deadline = throttled.into_iter().chain(self.deadline.get()).chain(retry).min();
             tokio::select! {
                 ready = self.socket.readable(), if is_readable_wanted => match ready {
-                    Ok(mut ready) => match self.receive(scratch) {
-                        Some(next) => return next,
-                        None => ready.clear_ready(),
-                    },
+                    Ok(mut ready) => {
+                        self.user.turn().await;
+                        match self.receive(scratch) {
+                            Some(next) => return next,
+                            None => ready.clear_ready(),
+                        }
+                    }
                     Err(_) => return ConnectionEvent::Closed,
                 },
                 () = self.wait_writable(), if is_writable_wanted => return ConnectionEvent::Flush,
@@ -322,6 +311,11 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// True if a packet has arrived that was not received yet.
+    pub(crate) fn has_unreceived(&self) -> bool {
+        rustix::io::ioctl_fionread(&self.socket).is_ok_and(|bytes| bytes > 0)
     }
 
     async fn wait_writable(&self) {
@@ -341,9 +335,9 @@ impl Connection {
     /// Returns the time from which the connection is read again; none if it may be read now. Also ends throttling once the bucket is half
     /// full.
     fn throttled_until(&self) -> Option<Instant> {
-        let mut bucket = self.rate_limit.borrow_mut();
-        let pause = bucket.next_allowed();
-        if bucket.tokens >= BURST_PACKETS / 2.0 {
+        let (mut bucket, now) = (self.rate_limit.borrow_mut(), Instant::now());
+        let pause = bucket.next_allowed(now).max(self.user.requests_allowed_at(now));
+        if pause.is_none() && bucket.is_half_full() {
             self.throttled.set(false);
         }
         pause
@@ -352,8 +346,9 @@ impl Connection {
     fn receive(&self, scratch: &mut [u8]) -> Option<ConnectionEvent> {
         let mut fds = Vec::with_capacity(CONTROL_FDS_MAX);
         let received = seqpacket::receive(&self.socket, scratch, &mut fds, false);
-        self.rate_limit.borrow_mut().tokens -= 1.0;
-        let received_fds: Vec<ReceivedFd> = fds.into_iter().map(|fd| ReceivedFd::new(self.credentials.0, fd)).collect();
+        self.rate_limit.borrow_mut().take(1.0);
+        self.user.take_requests(1.0);
+        let received_fds: Vec<ReceivedFd> = fds.into_iter().map(|fd| ReceivedFd::new(self.user.uid, fd)).collect();
         match received {
             Err(ReceiveError::Empty) => None,
             Ok(bytes) => Some(ConnectionEvent::Packet(scratch[..bytes].to_vec(), received_fds)),
@@ -368,17 +363,32 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A worker may hold the socket a moment longer, but the other side should notice now.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        // Nothing more can arrive. Unread packets are taken out here, because otherwise their descriptors would be closed on the thread
-        // that closes the last copy of the socket.
-        let (mut packet, mut fds) = ([0; HEADER_BYTES], Vec::new());
-        loop {
-            let received = seqpacket::receive(&self.socket, &mut packet, &mut fds, false);
-            fds.drain(..).for_each(|fd| drop(ReceivedFd::new(self.credentials.0, fd)));
-            if !matches!(received, Ok(_) | Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. })) {
-                break;
-            }
+        hang_up(self.socket.get_ref(), self.user.uid);
+    }
+}
+
+/// Refuses a connection that was not admitted: sends the reason, and closes the connection at once. A new socket has room for the reason.
+pub(crate) fn refuse(socket: &OwnedFd, uid: u32, is_proxied: bool, refusal: &Refusal) {
+    let message = ToClient::from(Refused::from(refusal)).emit(None);
+    let packet = match is_proxied {
+        true => proxy::ControlPacket { resources: Vec::new(), message: &message }.emit(),
+        false => message,
+    };
+    let _ = seqpacket::send(socket, &packet, &[]);
+    hang_up(socket, uid);
+}
+
+/// Ends a connection. A worker may hold the socket a moment longer, but the other side should notice now.
+fn hang_up(socket: &OwnedFd, uid: u32) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+    // Nothing more can arrive. Unread packets are taken out here, because otherwise their descriptors would be closed on the thread that
+    // closes the last copy of the socket.
+    let (mut packet, mut fds) = ([0; HEADER_BYTES], Vec::new());
+    loop {
+        let received = seqpacket::receive(socket, &mut packet, &mut fds, false);
+        fds.drain(..).for_each(|fd| drop(ReceivedFd::new(uid, fd)));
+        if !matches!(received, Ok(_) | Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. })) {
+            break;
         }
     }
 }
@@ -387,21 +397,5 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-/// The number of packets that a connection may still send.
-struct TokenBucket {
-    tokens: f64,
-    at: Instant,
-}
-
-impl TokenBucket {
-    /// Returns none if a packet may be received now, else the time from which one may.
-    fn next_allowed(&mut self) -> Option<Instant> {
-        let now = Instant::now();
-        self.tokens = (self.tokens + (now - self.at).as_secs_f64() * PACKETS_PER_SECOND).min(BURST_PACKETS);
-        self.at = now;
-        (self.tokens < 1.0).then(|| now + Duration::from_secs_f64((1.0 - self.tokens) / PACKETS_PER_SECOND))
     }
 }

@@ -47,7 +47,7 @@ pub struct Settings {
     pub epoch: u64,
     /// The number of file descriptors that the process may have.
     pub fds_max: usize,
-    /// The number of connections at once.
+    /// The number of connections at once, without the places that are kept for users without a connection.
     pub sessions_max: usize,
     /// The number of connections of one user.
     pub sessions_per_owner_max: usize,

@@ -1,0 +1,315 @@
+//! The accounting of users: what all programs of one user together may take of the control plane.
+//!
+//! ```text
+//!   accept ── admit ──► UserSession ──► User: connections, rate of requests, turns
+//!                  └──► Refusal         (one for each UID; a guest's programs have the UID of their guest)
+//! ```
+//!
+//! A user may have many connections and processes, so limits of one connection do not protect other users. This module does no I/O. Time is
+//! an argument.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use isthmus_layout::Refusal;
+use isthmus_layout::reason::Reason;
+use tokio::sync::Semaphore;
+use tokio::task::{spawn_local, yield_now};
+use tokio::time::{Duration, Instant};
+
+/// The number of requests that a user may send at once, and per second. A job of many processes starts with many requests.
+const BURST_REQUESTS: f64 = 65_536.0;
+const REQUESTS_PER_SECOND: f64 = 8_192.0;
+
+/// The cost of a connection in requests. A user that connects too often is read more slowly, until it has no place for another connection.
+const CONNECT_COST: f64 = 32.0;
+
+/// The least time for which a user that exceeds its rate of requests is not read. All its connections continue at once afterwards, so this
+/// bounds how often they compete.
+const REQUESTS_PAUSE_MIN: Duration = Duration::from_millis(20);
+
+/// The number of packets of one user that are handled in one turn, before those of other users.
+const TURN_PACKETS: usize = 32;
+
+/// The number of users that are remembered without a connection.
+const IDLE_USERS_MAX: usize = 1024;
+
+/// The limits of connections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionLimits {
+    /// The number of connections at once, without the reserved places.
+    pub(crate) shared: usize,
+    /// The number of connections at once of one user.
+    pub(crate) per_user: usize,
+}
+
+impl SessionLimits {
+    /// The number of further places, which are kept for users without a connection.
+    fn reserved(self) -> usize {
+        (self.shared / 8).max(16)
+    }
+}
+
+/// The users of the control plane.
+#[derive(Debug)]
+pub(crate) struct Users {
+    limits: SessionLimits,
+    users: BTreeMap<u32, Rc<User>>,
+}
+
+/// The account of one user.
+#[derive(Debug)]
+pub(crate) struct User {
+    /// Its UID, as the daemon sees it.
+    pub(crate) uid: u32,
+    sessions: Cell<usize>,
+    requests: RefCell<TokenBucket>,
+    /// A permit for each packet that may still be handled in this turn.
+    turn: Semaphore,
+    /// The next turn was requested.
+    is_turn_over: Cell<bool>,
+}
+
+/// A connection in its user's account, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct UserSession(Rc<User>);
+
+impl Users {
+    pub(crate) fn new(limits: SessionLimits) -> Self {
+        Self { limits, users: BTreeMap::new() }
+    }
+
+    /// Admits another connection of a user, or says why not.
+    pub(crate) fn admit(&mut self, uid: u32, now: Instant) -> Result<UserSession, Refusal> {
+        let refused = |text: String| Err(Refusal::new(Reason::ConnectionsFull, text));
+        let (total, SessionLimits { per_user, .. }) = (self.sessions(), self.limits);
+        let user = self.user(uid, now);
+        if user.sessions.get() >= per_user {
+            return refused(format!("user {uid} has {per_user} connections, the limit for each user"));
+        }
+        let (shared, reserved) = (self.limits.shared, self.limits.reserved());
+        if total >= shared && user.sessions.get() > 0 {
+            return refused(format!("{shared} places are taken; {reserved} more are for users without a connection"));
+        }
+        if total >= shared + reserved {
+            return refused(format!("there are {total} connections, the limit for all users"));
+        }
+        user.sessions.set(user.sessions.get() + 1);
+        user.take_requests(CONNECT_COST);
+        Ok(UserSession(user))
+    }
+
+    /// The number of connections of all users.
+    fn sessions(&self) -> usize {
+        self.users.values().map(|user| user.sessions.get()).sum()
+    }
+
+    fn user(&mut self, uid: u32, now: Instant) -> Rc<User> {
+        if self.users.len() >= IDLE_USERS_MAX && !self.users.contains_key(&uid) {
+            self.users.retain(|_, user| user.sessions.get() > 0 || !user.requests.borrow_mut().is_full(now));
+        }
+        let new_user = || {
+            Rc::new(User {
+                uid,
+                sessions: Cell::new(0),
+                requests: RefCell::new(TokenBucket::new(BURST_REQUESTS, REQUESTS_PER_SECOND, now)),
+                turn: Semaphore::new(TURN_PACKETS),
+                is_turn_over: Cell::new(false),
+            })
+        };
+        Rc::clone(self.users.entry(uid).or_insert_with(new_user))
+    }
+}
+
+impl User {
+    /// Takes the cost of a request. That of a report is known afterwards.
+    pub(crate) fn take_requests(&self, cost: f64) {
+        self.requests.borrow_mut().take(cost);
+    }
+
+    /// Returns none if a request may be read now, else the time from which one may.
+    pub(crate) fn requests_allowed_at(&self, now: Instant) -> Option<Instant> {
+        Some(self.requests.borrow_mut().next_allowed(now)?.max(now + REQUESTS_PAUSE_MIN))
+    }
+}
+
+impl UserSession {
+    /// Waits until a packet of the user may be handled. All connections of a user share the packets of its turn, in the order in which they
+    /// have asked. The next turn begins after the sockets of all users were polled once.
+    pub(crate) async fn turn(&self) {
+        self.0.turn.acquire().await.expect("never closed").forget();
+        if self.0.turn.available_permits() == 0 {
+            self.end_turn();
+        }
+    }
+
+    /// Ends the turn. Called after a request that has taken as long as many others, too.
+    pub(crate) fn end_turn(&self) {
+        if self.0.is_turn_over.replace(true) {
+            return;
+        }
+        self.0.turn.forget_permits(TURN_PACKETS);
+        let user = Rc::clone(&self.0);
+        spawn_local(async move {
+            yield_now().await; // Until all other tasks were run and the sockets were polled.
+            user.is_turn_over.set(false);
+            user.turn.add_permits(TURN_PACKETS);
+        });
+    }
+}
+
+impl Deref for UserSession {
+    type Target = User;
+
+    fn deref(&self) -> &User {
+        &self.0
+    }
+}
+
+impl Drop for UserSession {
+    fn drop(&mut self) {
+        self.0.sessions.set(self.0.sessions.get() - 1);
+    }
+}
+
+/// A bounded rate of actions. The bucket may be overdrawn, because some actions show their cost afterwards.
+#[derive(Debug)]
+pub(crate) struct TokenBucket {
+    tokens: f64,
+    burst: f64,
+    per_second: f64,
+    at: Instant,
+}
+
+impl TokenBucket {
+    /// Returns a full bucket.
+    pub(crate) fn new(burst: f64, per_second: f64, now: Instant) -> Self {
+        Self { tokens: burst, burst, per_second, at: now }
+    }
+
+    /// Takes the cost of an action.
+    pub(crate) fn take(&mut self, cost: f64) {
+        self.tokens -= cost;
+    }
+
+    /// Returns none if an action is allowed now, else the time from which one is.
+    pub(crate) fn next_allowed(&mut self, now: Instant) -> Option<Instant> {
+        self.refill(now);
+        (self.tokens < 1.0).then(|| now + Duration::from_secs_f64((1.0 - self.tokens) / self.per_second))
+    }
+
+    /// True if at least half of the burst is allowed. Valid after [`next_allowed`](Self::next_allowed).
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.tokens >= self.burst / 2.0
+    }
+
+    fn is_full(&mut self, now: Instant) -> bool {
+        self.refill(now);
+        self.tokens >= self.burst
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let seconds = now.saturating_duration_since(self.at).as_secs_f64();
+        self.tokens = (self.tokens + seconds * self.per_second).min(self.burst);
+        self.at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: SessionLimits = SessionLimits { shared: 160, per_user: 100 };
+
+    #[track_caller]
+    fn refusal(outcome: Result<UserSession, Refusal>) -> String {
+        let refusal = outcome.err().expect("a refusal");
+        assert_eq!(refusal.reason, Reason::ConnectionsFull);
+        refusal.text().to_owned()
+    }
+
+    #[test]
+    fn keeps_the_last_places_for_users_without_a_connection() {
+        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        let mut held: Vec<_> = (0..100).map(|_| users.admit(1, now).unwrap()).collect();
+        assert!(refusal(users.admit(1, now)).contains("100 connections"));
+        held.extend((0..60).map(|_| users.admit(2, now).unwrap()));
+        assert!(refusal(users.admit(2, now)).contains("20 more are for users"));
+        held.extend((3..23).map(|uid| users.admit(uid, now).unwrap()));
+        assert!(refusal(users.admit(23, now)).contains("all users"));
+        assert_eq!(users.sessions(), 180);
+        drop(held);
+        assert_eq!(users.sessions(), 0);
+    }
+
+    #[test]
+    fn refused_connections_take_no_place() {
+        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        let held: Vec<_> = (0..100).map(|_| users.admit(1, now).unwrap()).collect();
+        for _ in 0..10_000 {
+            refusal(users.admit(1, now));
+        }
+        assert_eq!(users.sessions(), held.len());
+        drop(users.admit(2, now).unwrap());
+    }
+
+    #[test]
+    fn connections_cost_as_much_as_many_requests() {
+        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        let held = users.admit(1, now).unwrap();
+        let mut connects = 1;
+        while held.requests_allowed_at(now).is_none() {
+            drop(users.admit(1, now).unwrap());
+            connects += 1;
+        }
+        assert_eq!(f64::from(connects), BURST_REQUESTS / CONNECT_COST);
+        assert_eq!(users.admit(2, now).unwrap().requests_allowed_at(now), None);
+    }
+
+    #[test]
+    fn bounds_the_requests_of_each_user() {
+        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        let sessions = [1, 1, 2].map(|uid| users.admit(uid, now).unwrap());
+        sessions[0].take_requests(BURST_REQUESTS);
+        let allowed = sessions.each_ref().map(|session| session.requests_allowed_at(now));
+        assert_eq!(allowed, [Some(now + REQUESTS_PAUSE_MIN), Some(now + REQUESTS_PAUSE_MIN), None]);
+        assert_eq!(sessions[1].requests_allowed_at(now + REQUESTS_PAUSE_MIN), None);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn users_take_turns_however_many_connections_they_have() {
+        let handled = Rc::new(RefCell::new(Vec::new()));
+        let serve = |session: UserSession, packets: usize| {
+            let handled = Rc::clone(&handled);
+            async move {
+                for _ in 0..packets {
+                    session.turn().await;
+                    handled.borrow_mut().push(session.uid);
+                }
+            }
+        };
+        let local = tokio::task::LocalSet::new();
+        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        for _ in 0..50 {
+            local.spawn_local(serve(users.admit(1, now).unwrap(), 100));
+        }
+        local.spawn_local(serve(users.admit(2, now).unwrap(), 2 * TURN_PACKETS));
+        local.await;
+        let handled = handled.borrow();
+        assert_eq!(handled.len(), 50 * 100 + 2 * TURN_PACKETS);
+        let last = handled.iter().rposition(|uid| *uid == 2).unwrap();
+        // Each turn may have begun with permits of the one before.
+        assert!(last < 8 * TURN_PACKETS, "user 2 had to wait for {last} packets");
+    }
+
+    #[test]
+    fn forgets_idle_users() {
+        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        for uid in 0..3 * IDLE_USERS_MAX as u32 {
+            drop(users.admit(uid, now + Duration::from_millis(5) * uid).unwrap());
+        }
+        assert!(users.users.len() <= IDLE_USERS_MAX, "{}", users.users.len());
+    }
+}
