@@ -97,10 +97,11 @@ impl Server {
         let now = Instant::now();
         let settings = &broker.settings;
         let limits = SessionLimits { shared: settings.sessions_max, per_user: settings.sessions_per_owner_max };
+        let users = RefCell::new(Users::new(limits, settings.fds_max));
         Self(Rc::new(Inner {
             broker: RefCell::new(broker),
             connections: RefCell::default(),
-            users: RefCell::new(Users::new(limits)),
+            users,
             next: Cell::new(1),
             started: now,
             handshake_timeout,
@@ -235,7 +236,8 @@ impl Server {
         let id = ControlSessionId(self.0.next.replace(self.0.next.get() + 1));
         let connection = Rc::new(Connection::new(id, socket, user, is_proxied)?);
         let program = program.unwrap_or_else(|| program_name(pid));
-        let peer = SocketPeer { uid, pid, program, socket: connection.try_clone_socket()?, allocator };
+        let (socket, account) = (connection.try_clone_socket()?, connection.user().account());
+        let peer = SocketPeer { uid, pid, program, socket, allocator, account };
         self.0.connections.borrow_mut().insert(id, Rc::clone(&connection));
         self.with(|broker| broker.connected(id, peer));
         spawn_local(self.clone().serve(connection));
@@ -334,9 +336,23 @@ impl Server {
         broker.backlog_exceeded(connection.id);
     }
 
+    /// Checks which descriptors a user's programs have received, if it is time to.
+    fn check_received(&self, connection: &Connection) {
+        let user = connection.user();
+        if !user.is_check_due(Instant::now()) {
+            return;
+        }
+        user.forget_received();
+        let connections = self.0.connections.borrow();
+        connections.values().filter(|other| other.user().uid == user.uid).for_each(|other| other.check_received());
+    }
+
     /// Sends the queued messages of a connection, and drops the connection if too many remain.
     fn flush(&self, connection: &Connection) {
         let outcome = connection.flush();
+        if connection.is_retrying() {
+            self.check_received(connection); // The share of the user may be used up.
+        }
         let backlog = connection.backlog();
         let mut broker = self.0.broker.borrow_mut();
         broker.backlog(connection.id, backlog);

@@ -47,7 +47,7 @@ const REPORT_BYTES_PER_PACKET: f64 = 4096.0;
 /// The number of reports that may wait for one connection. Each may be large.
 const REPORTS_MAX: usize = 8;
 
-/// Bytes of packets in the kernel for one connection. This also bounds the number of descriptors in flight.
+/// Bytes of packets in the kernel for one connection.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// The time that an ending connection has to read what was sent before.
@@ -113,7 +113,9 @@ pub(crate) struct Connection {
     /// Notified when a change needs the attention of the connection's task.
     pub(crate) changed: Notify,
     deadline: Cell<Option<Instant>>,
-    /// The time at which to retry a send that the kernel refused for a temporary reason.
+    /// Descriptors of packets that were sent and were not received when this was last checked.
+    unread_fds: Cell<usize>,
+    /// The time at which to retry a send that was refused for a temporary reason.
     retry: Cell<Option<Instant>>,
     rate_limit: RefCell<TokenBucket>,
     /// The connection was reported as being read more slowly.
@@ -150,12 +152,18 @@ impl Connection {
             reports: RefCell::default(),
             peer_ready_bit: RefCell::default(),
             process: OnceCell::new(),
+            unread_fds: Cell::new(0),
             retry: Cell::new(None),
             changed: Notify::new(),
             deadline: Cell::new(None),
             rate_limit: RefCell::new(TokenBucket::new(BURST_PACKETS, PACKETS_PER_SECOND, Instant::now())),
             throttled: Cell::new(false),
         })
+    }
+
+    /// The account of the user at the other end.
+    pub(crate) fn user(&self) -> &UserSession {
+        &self.user
     }
 
     pub(crate) fn try_clone_socket(&self) -> io::Result<OwnedFd> {
@@ -173,6 +181,7 @@ impl Connection {
     }
 
     pub(crate) fn push(&self, bytes: Vec<u8>, resources: Vec<Resource>) {
+        self.user.queue_fds(resources.len());
         self.queue.borrow_mut().push_back(QueuedPacket { bytes, resources });
     }
 
@@ -202,7 +211,8 @@ impl Connection {
 
     /// Drops all queued messages and reports.
     pub(crate) fn clear(&self) {
-        self.queue.borrow_mut().clear();
+        let packets = std::mem::take(&mut *self.queue.borrow_mut());
+        packets.iter().for_each(|packet| self.user.unqueue_fds(packet.resources.len()));
         self.reports.borrow_mut().clear();
     }
 
@@ -210,6 +220,11 @@ impl Connection {
     pub(crate) fn close(&self) {
         self.deadline.set(Some(Instant::now() + LINGER));
         self.changed.notify_one();
+    }
+
+    /// True if the connection waits to retry a send.
+    pub(crate) fn is_retrying(&self) -> bool {
+        self.retry.get().is_some()
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -227,21 +242,28 @@ impl Connection {
         let outcome = loop {
             let front = self.queue.borrow_mut().pop_front();
             let Some(packet) = front.or_else(|| self.next_report_part()) else { break FlushResult::All };
-            match self.send(&packet.bytes, &packet.resources) {
+            let fds = packet.resources.len();
+            let outcome = match self.may_send_fds(fds) {
+                Ok(()) => self.send(&packet.bytes, &packet.resources),
+                refused => refused,
+            };
+            if let Err(error @ (SendError::FdsInFlight | SendError::Full)) = outcome {
+                self.queue.borrow_mut().push_front(packet);
+                match error {
+                    SendError::Full => self.wait_for_room(),
+                    _ => self.retry.set(Some(Instant::now() + RETRY_INTERVAL)),
+                }
+                self.changed.notify_one();
+                break FlushResult::Blocked;
+            }
+            self.user.unqueue_fds(fds);
+            match outcome {
                 Ok(()) => sent = true,
-                Err(SendError::FdsInFlight) => {
-                    self.queue.borrow_mut().push_front(packet);
-                    self.retry.set(Some(Instant::now() + RETRY_INTERVAL));
-                    self.changed.notify_one();
-                    break FlushResult::Blocked;
-                }
-                Err(SendError::Full) => {
-                    self.queue.borrow_mut().push_front(packet);
-                    self.wait_for_room();
-                    self.changed.notify_one();
-                    break FlushResult::Blocked;
-                }
-                Err(SendError::Closed | SendError::Refused(_)) => break FlushResult::Closed,
+                Err(_) => break FlushResult::Closed,
+            }
+            if !self.is_proxied {
+                self.unread_fds.set(self.unread_fds.get() + fds);
+                self.user.fds_sent(fds);
             }
         };
         if self.peer_ready_bit.borrow().as_ref().is_some_and(|ready_bit| sent && ready_bit.set()) {
@@ -255,8 +277,33 @@ impl Connection {
         outcome
     }
 
-    /// Registers the socket for writing, because it is full.
+    /// Checks whether a packet with this number of descriptors may be sent. Descriptors are sent only to a program that has received those
+    /// sent before, and to a user within its share of those in flight.
+    fn may_send_fds(&self, fds: usize) -> Result<(), SendError> {
+        if fds == 0 || self.is_proxied {
+            return Ok(());
+        }
+        self.check_received();
+        match self.unread_fds.get() {
+            0 if self.user.may_send_fds(fds) => Ok(()),
+            0 => Err(SendError::FdsInFlight),
+            _ => Err(SendError::Full),
+        }
+    }
+
+    /// Checks whether the program has received the descriptors that were sent to it.
+    pub(crate) fn check_received(&self) {
+        if self.unread_fds.get() > 0 && !seqpacket::has_unread(&self.socket).unwrap_or(false) {
+            self.user.fds_received(self.unread_fds.take());
+        }
+    }
+
+    /// Registers the socket for writing, because it is full or has unread descriptors. It is reported whenever the program has received
+    /// something.
     fn wait_for_room(&self) {
+        if self.writable_fd.borrow().is_some() {
+            return;
+        }
         match self.try_clone_socket().and_then(async_fd::register_writable) {
             Ok(room) => *self.writable_fd.borrow_mut() = Some(Rc::new(room)),
             // Without a descriptor for that, sending is retried after an interval.
@@ -320,8 +367,11 @@ impl Connection {
 
     async fn wait_writable(&self) {
         let room = self.writable_fd.borrow().clone();
-        if let Some(room) = room {
-            drop(room.writable().await); // If the socket is broken, sending will report that.
+        if let Some(room) = room
+            && let Ok(mut ready) = room.writable().await
+        // If the socket is broken, sending will report that.
+        {
+            ready.clear_ready();
         }
     }
 
@@ -363,6 +413,13 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.clear();
+        self.check_received();
+        if self.unread_fds.get() > 0
+            && let Ok(socket) = self.try_clone_socket()
+        {
+            self.user.keep_unread(socket, self.unread_fds.get());
+        }
         hang_up(self.socket.get_ref(), self.user.uid);
     }
 }

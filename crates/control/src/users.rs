@@ -1,20 +1,22 @@
 //! The accounting of users: what all programs of one user together may take of the control plane.
 //!
 //! ```text
-//!   accept ── admit ──► UserSession ──► User: connections, rate of requests, turns
+//!   accept ── admit ──► UserSession ──► User: connections, rate of requests, turns, descriptors
 //!                  └──► Refusal         (one for each UID; a guest's programs have the UID of their guest)
 //! ```
 //!
-//! A user may have many connections and processes, so limits of one connection do not protect other users. This module does no I/O. Time is
-//! an argument.
+//! A user may have many connections and processes, so limits of one connection do not protect other users. This module sends and receives
+//! nothing. Time is an argument.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use isthmus_layout::Refusal;
 use isthmus_layout::reason::Reason;
+use isthmus_platform::seqpacket;
 use tokio::sync::Semaphore;
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Duration, Instant};
@@ -32,6 +34,9 @@ const REQUESTS_PAUSE_MIN: Duration = Duration::from_millis(20);
 
 /// The number of packets of one user that are handled in one turn, before those of other users.
 const TURN_PACKETS: usize = 32;
+
+/// The pause between two checks of which packets with descriptors a user's programs have received.
+const UNREAD_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The number of users that are remembered without a connection.
 const IDLE_USERS_MAX: usize = 1024;
@@ -57,6 +62,15 @@ impl SessionLimits {
 pub(crate) struct Users {
     limits: SessionLimits,
     users: BTreeMap<u32, Rc<User>>,
+    unread_fds: Rc<UnreadFds>,
+}
+
+/// Descriptors that were sent and not received. The kernel allows the daemon's user as many as a process may have open.
+#[derive(Debug)]
+struct UnreadFds {
+    max: usize,
+    /// The descriptors of all users.
+    total: Cell<usize>,
 }
 
 /// The account of one user.
@@ -70,6 +84,14 @@ pub(crate) struct User {
     turn: Semaphore,
     /// The next turn was requested.
     is_turn_over: Cell<bool>,
+    /// Descriptors in packets that wait for a connection.
+    queued_fds: Cell<usize>,
+    /// Descriptors in packets that were sent and not received.
+    unread_fds: Cell<usize>,
+    /// Sockets of ended connections with descriptors that were not received. They stay in flight until the program closes its end.
+    ended: RefCell<Vec<(OwnedFd, usize)>>,
+    checked_at: Cell<Instant>,
+    all_unread_fds: Rc<UnreadFds>,
 }
 
 /// A connection in its user's account, until it is dropped.
@@ -77,8 +99,11 @@ pub(crate) struct User {
 pub(crate) struct UserSession(Rc<User>);
 
 impl Users {
-    pub(crate) fn new(limits: SessionLimits) -> Self {
-        Self { limits, users: BTreeMap::new() }
+    /// Returns an empty table for a process that may have `fds_max` descriptors.
+    pub(crate) fn new(limits: SessionLimits, fds_max: usize) -> Self {
+        // Other processes of the daemon's user may have descriptors in flight, too.
+        let unread_fds = Rc::new(UnreadFds { max: fds_max / 2, total: Cell::new(0) });
+        Self { limits, users: BTreeMap::new(), unread_fds }
     }
 
     /// Admits another connection of a user, or says why not.
@@ -108,7 +133,7 @@ impl Users {
 
     fn user(&mut self, uid: u32, now: Instant) -> Rc<User> {
         if self.users.len() >= IDLE_USERS_MAX && !self.users.contains_key(&uid) {
-            self.users.retain(|_, user| user.sessions.get() > 0 || !user.requests.borrow_mut().is_full(now));
+            self.users.retain(|_, user| !user.is_idle(now));
         }
         let new_user = || {
             Rc::new(User {
@@ -117,6 +142,11 @@ impl Users {
                 requests: RefCell::new(TokenBucket::new(BURST_REQUESTS, REQUESTS_PER_SECOND, now)),
                 turn: Semaphore::new(TURN_PACKETS),
                 is_turn_over: Cell::new(false),
+                queued_fds: Cell::new(0),
+                unread_fds: Cell::new(0),
+                ended: RefCell::default(),
+                checked_at: Cell::new(now),
+                all_unread_fds: Rc::clone(&self.unread_fds),
             })
         };
         Rc::clone(self.users.entry(uid).or_insert_with(new_user))
@@ -133,9 +163,76 @@ impl User {
     pub(crate) fn requests_allowed_at(&self, now: Instant) -> Option<Instant> {
         Some(self.requests.borrow_mut().next_allowed(now)?.max(now + REQUESTS_PAUSE_MIN))
     }
+
+    fn is_idle(&self, now: Instant) -> bool {
+        self.forget_received();
+        self.sessions.get() == 0 && self.unread_fds.get() == 0 && self.requests.borrow_mut().is_full(now)
+    }
+
+    /// Adds the descriptors of a packet that waits for a connection.
+    pub(crate) fn queue_fds(&self, fds: usize) {
+        self.queued_fds.set(self.queued_fds.get() + fds);
+    }
+
+    /// Removes the descriptors of a packet that does not wait any more.
+    pub(crate) fn unqueue_fds(&self, fds: usize) {
+        self.queued_fds.set(self.queued_fds.get() - fds);
+    }
+
+    /// True if packets for the user's connections hold as many descriptors as they may. The daemon has to keep the files open meanwhile.
+    pub(crate) fn is_queue_full(&self) -> bool {
+        self.queued_fds.get() >= self.all_unread_fds.max / 4
+    }
+
+    /// True if a packet with this number of descriptors may be sent to the user: with it, the user has at most half of what all other users
+    /// leave. So several users together cannot take all.
+    pub(crate) fn may_send_fds(&self, fds: usize) -> bool {
+        let (own, all) = (self.unread_fds.get(), &*self.all_unread_fds);
+        let others = all.total.get() - own;
+        own + fds <= all.max.saturating_sub(others) / 2
+    }
+
+    /// Notes that a packet with descriptors was sent.
+    pub(crate) fn fds_sent(&self, fds: usize) {
+        self.unread_fds.set(self.unread_fds.get() + fds);
+        self.all_unread_fds.total.set(self.all_unread_fds.total.get() + fds);
+    }
+
+    /// Notes that packets with these descriptors were received.
+    pub(crate) fn fds_received(&self, fds: usize) {
+        self.unread_fds.set(self.unread_fds.get() - fds);
+        self.all_unread_fds.total.set(self.all_unread_fds.total.get() - fds);
+    }
+
+    /// Keeps account of descriptors that were not received when their connection ended.
+    pub(crate) fn keep_unread(&self, socket: OwnedFd, fds: usize) {
+        self.ended.borrow_mut().push((socket, fds));
+    }
+
+    /// True if it is time to check which descriptors of the user were received, because its share is used up.
+    pub(crate) fn is_check_due(&self, now: Instant) -> bool {
+        let is_due = now >= self.checked_at.get() + UNREAD_CHECK_INTERVAL;
+        if is_due {
+            self.checked_at.set(now);
+        }
+        is_due
+    }
+
+    /// Removes the descriptors of ended connections that were received, or whose receiver is gone.
+    pub(crate) fn forget_received(&self) {
+        let mut ended = self.ended.borrow_mut();
+        for (_, fds) in ended.extract_if(.., |(socket, _)| !seqpacket::has_unread(socket).unwrap_or(false)) {
+            self.fds_received(fds);
+        }
+    }
 }
 
 impl UserSession {
+    /// Returns the account itself, without another connection in it.
+    pub(crate) fn account(&self) -> Rc<User> {
+        Rc::clone(&self.0)
+    }
+
     /// Waits until a packet of the user may be handled. All connections of a user share the packets of its turn, in the order in which they
     /// have asked. The next turn begins after the sockets of all users were polled once.
     pub(crate) async fn turn(&self) {
@@ -223,6 +320,10 @@ mod tests {
 
     const LIMITS: SessionLimits = SessionLimits { shared: 160, per_user: 100 };
 
+    fn users() -> Users {
+        Users::new(LIMITS, 1000)
+    }
+
     #[track_caller]
     fn refusal(outcome: Result<UserSession, Refusal>) -> String {
         let refusal = outcome.err().expect("a refusal");
@@ -232,7 +333,7 @@ mod tests {
 
     #[test]
     fn keeps_the_last_places_for_users_without_a_connection() {
-        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        let (mut users, now) = (users(), Instant::now());
         let mut held: Vec<_> = (0..100).map(|_| users.admit(1, now).unwrap()).collect();
         assert!(refusal(users.admit(1, now)).contains("100 connections"));
         held.extend((0..60).map(|_| users.admit(2, now).unwrap()));
@@ -246,7 +347,7 @@ mod tests {
 
     #[test]
     fn refused_connections_take_no_place() {
-        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        let (mut users, now) = (users(), Instant::now());
         let held: Vec<_> = (0..100).map(|_| users.admit(1, now).unwrap()).collect();
         for _ in 0..10_000 {
             refusal(users.admit(1, now));
@@ -257,7 +358,7 @@ mod tests {
 
     #[test]
     fn connections_cost_as_much_as_many_requests() {
-        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        let (mut users, now) = (users(), Instant::now());
         let held = users.admit(1, now).unwrap();
         let mut connects = 1;
         while held.requests_allowed_at(now).is_none() {
@@ -270,7 +371,7 @@ mod tests {
 
     #[test]
     fn bounds_the_requests_of_each_user() {
-        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        let (mut users, now) = (users(), Instant::now());
         let sessions = [1, 1, 2].map(|uid| users.admit(uid, now).unwrap());
         sessions[0].take_requests(BURST_REQUESTS);
         let allowed = sessions.each_ref().map(|session| session.requests_allowed_at(now));
@@ -291,7 +392,7 @@ mod tests {
             }
         };
         let local = tokio::task::LocalSet::new();
-        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        let (mut users, now) = (users(), Instant::now());
         for _ in 0..50 {
             local.spawn_local(serve(users.admit(1, now).unwrap(), 100));
         }
@@ -305,8 +406,38 @@ mod tests {
     }
 
     #[test]
+    fn users_share_descriptors_in_flight() {
+        let (mut users, now) = (users(), Instant::now());
+        let sessions: Vec<_> = (0..4).map(|uid| users.admit(uid, now).unwrap()).collect();
+        for session in &sessions {
+            while session.may_send_fds(5) {
+                session.fds_sent(5);
+            }
+        }
+        let shares: Vec<_> = sessions.iter().map(|session| session.unread_fds.get()).collect();
+        assert_eq!(shares, [250, 125, 60, 30]);
+        sessions[1].fds_received(125);
+        assert!(sessions[2].may_send_fds(5) && !sessions[0].may_send_fds(5));
+    }
+
+    #[test]
+    fn descriptors_of_ended_connections_count_until_they_are_received() {
+        let (mut users, now) = (users(), Instant::now());
+        let session = users.admit(1, now).unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        seqpacket::send(&ours, b"packet", &[]).unwrap();
+        session.fds_sent(5);
+        session.keep_unread(ours, 5);
+        session.forget_received();
+        assert_eq!((session.unread_fds.get(), users.unread_fds.total.get()), (5, 5));
+        drop(theirs);
+        session.forget_received();
+        assert_eq!((session.unread_fds.get(), users.unread_fds.total.get()), (0, 0));
+    }
+
+    #[test]
     fn forgets_idle_users() {
-        let (mut users, now) = (Users::new(LIMITS), Instant::now());
+        let (mut users, now) = (users(), Instant::now());
         for uid in 0..3 * IDLE_USERS_MAX as u32 {
             drop(users.admit(uid, now + Duration::from_millis(5) * uid).unwrap());
         }

@@ -2,6 +2,7 @@
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -14,6 +15,9 @@ pub const FDS_MAX: usize = isthmus_layout::limits::CONTROL_FDS_MAX;
 
 /// Maximum number of descriptors that the kernel allows in one packet (`SCM_MAX_FD`).
 const KERNEL_FDS_MAX: usize = 253;
+
+/// `SIOCOUTQ`, as in `linux/include/uapi/linux/sockios.h`.
+const SIOCOUTQ: Opcode = 0x5411;
 
 /// The reason that no packet was received.
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +138,14 @@ pub fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>, wait:
     if message.bytes == 0 { Err(ReceiveError::Closed) } else { Ok(message.bytes) }
 }
 
+/// True if the other side has not yet received all packets that were sent, whether or not the connection is still open. Descriptors in
+/// such packets are in flight.
+pub fn has_unread(socket: impl AsFd) -> Result<bool, Errno> {
+    // SAFETY: the request has the kernel write one `c_int`, and on any other file than a socket or a terminal it is refused.
+    let bytes = unsafe { ioctl(socket, Getter::<SIOCOUTQ, i32>::new()) }?;
+    Ok(bytes > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +171,21 @@ mod tests {
         drop(a);
         assert!(matches!(receive(&b, &mut bytes, &mut fds, false), Err(ReceiveError::Closed)));
         assert!(matches!(send(&b, b"x", &[]), Err(SendError::Closed)));
+    }
+
+    #[test]
+    fn unread_packets_are_seen_even_after_the_close() {
+        let (a, b) = pair().unwrap();
+        assert!(!has_unread(&a).unwrap());
+        send(&a, b"first", &[b.as_fd()]).unwrap();
+        send(&a, b"second", &[]).unwrap();
+        let (mut bytes, mut fds) = ([0; 100], Vec::new());
+        receive(&b, &mut bytes, &mut fds, false).unwrap();
+        rustix::net::shutdown(&a, rustix::net::Shutdown::Both).unwrap();
+        assert!(has_unread(&a).unwrap());
+        receive(&b, &mut bytes, &mut fds, false).unwrap();
+        assert!(!has_unread(&a).unwrap());
+        assert!(has_unread(std::fs::File::open("/dev/null").unwrap()).is_err());
     }
 
     #[test]

@@ -133,6 +133,8 @@ impl Broker {
         if self.backlog_of(listener) >= PEERS_BACKLOG_MAX {
             return Err(Reason::ChannelTimeout.into());
         }
+        self.may_queue_fds(connector)?;
+        self.may_queue_fds(listener)?;
         let most = self.slab_for(connector, listener, attempt);
         let (connector, listener) = self.prepare_both(connector, listener, &shared)?;
         let mut rings = match shared.allocate_rings(most) {
@@ -429,6 +431,19 @@ impl Broker {
             }
         }
         Some(ended)
+    }
+
+    /// Refuses an offer while messages to the domain's user hold as many descriptors as they may.
+    fn may_queue_fds(&self, domain: DomainId) -> Result<(), Refusal> {
+        let session = self.attachments.get(&domain).and_then(|attachment| self.sessions.get(&attachment.session));
+        match session.map(|session| &session.socket_peer) {
+            Some(peer) if peer.account.is_queue_full() => {
+                let text =
+                    format!("programs of user {} do not read their messages; let them call the library", peer.uid);
+                Err(Refusal::new(Reason::FdsInFlight, text))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn release_end(&mut self, end: &ChannelEnd) {

@@ -1,6 +1,7 @@
 //! The broker's inputs and outputs.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, RequestSerial, VersionRange};
@@ -8,6 +9,7 @@ use isthmus_shm::SharedMapping;
 
 use crate::allocator::{Allocator, Resource};
 use crate::capture::CaptureTask;
+use crate::users::User;
 
 /// Identifies a connection. A number is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +28,8 @@ pub struct SocketPeer {
     pub socket: OwnedFd,
     /// The allocator for the program's location.
     pub allocator: Allocator,
+    /// The account of its user.
+    pub(crate) account: Rc<User>,
 }
 
 /// The settings that a daemon is given when it starts.
