@@ -35,7 +35,7 @@ use crate::async_fd::{self, register};
 use crate::broker::{Broker, ControlSessionId, Outgoing, SocketPeer};
 use crate::session::{self, Connection, ConnectionEvent, FlushResult, LINGER, QUEUE_MAX};
 use crate::socket::Listener;
-use crate::users::{SessionLimits, Users};
+use crate::users::{ReportPermit, SessionLimits, Users};
 
 /// The pause after the process could not open another descriptor for a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -275,6 +275,10 @@ impl Server {
                     self.flush(&connection);
                     self.send_outgoing();
                 }
+                ConnectionEvent::ReportAllowed(permit) => self.make_report(&connection, permit),
+                ConnectionEvent::ReportUnread => {
+                    self.with(|broker| self.drop_slow_reader(&connection, broker));
+                }
                 ConnectionEvent::Closed => break,
             }
         }
@@ -318,8 +322,8 @@ impl Server {
         let Some(connection) = self.0.connections.borrow().get(&to).cloned() else { return to };
         match outgoing {
             Outgoing::Packet { packet, resources, .. } => connection.push(packet, resources),
-            Outgoing::Report { serial, json, .. } => {
-                if !connection.report(serial, json) {
+            Outgoing::Report { serial, query, .. } => {
+                if !connection.queue_query(serial, query) {
                     self.drop_slow_reader(&connection, &mut self.0.broker.borrow_mut());
                 }
             }
@@ -328,6 +332,16 @@ impl Server {
             Outgoing::Capture { .. } => {} // See above.
         }
         to
+    }
+
+    /// Makes the next report that was requested on a connection, and begins to send it.
+    fn make_report(&self, connection: &Connection, permit: ReportPermit) {
+        let Some((serial, query)) = connection.next_query() else { return };
+        if let Some(json) = self.with(|broker| broker.report(connection.id, serial, &query)) {
+            connection.start_report(serial, json, permit);
+            self.flush(connection);
+            self.send_outgoing();
+        }
     }
 
     /// Drops a connection because its program reads too little of what is sent to it.

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use isthmus_layout::Refusal;
 use isthmus_layout::control::{
-    BoundedBytes, HEADER_BYTES, QUERY_REPLY_BYTES_MAX, QueryReply, Refused, RequestSerial, ToClient, Wakeup, serial_of,
+    BoundedBytes, HEADER_BYTES, QUERY_REPLY_BYTES_MAX, Query, QueryReply, Refused, RequestSerial, ToClient, Wakeup,
+    serial_of,
 };
 use isthmus_layout::limits::CONTROL_FDS_MAX;
 use isthmus_layout::proxy;
@@ -28,7 +29,7 @@ use crate::allocator::Resource;
 use crate::async_fd;
 use crate::broker::ControlSessionId;
 use crate::fd_reaper::ReceivedFd;
-use crate::users::{TokenBucket, UserSession};
+use crate::users::{ReportPermit, TokenBucket, UserSession};
 
 /// The number of messages that may wait for one connection.
 pub(crate) const QUEUE_MAX: usize = 8192;
@@ -44,7 +45,7 @@ const REPORT_COST: f64 = 32.0;
 /// The number of bytes of a report that cost as much to make as another request.
 const REPORT_BYTES_PER_PACKET: f64 = 4096.0;
 
-/// The number of reports that may wait for one connection. Each may be large.
+/// The number of requests for reports that may wait for one connection.
 const REPORTS_MAX: usize = 8;
 
 /// Bytes of packets in the kernel for one connection.
@@ -52,6 +53,9 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// The time that an ending connection has to read what was sent before.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
+
+/// The time in which a program has to read the next part of a report. Other reports wait meanwhile.
+const REPORT_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pause before another attempt, after descriptors in flight of this user reached the kernel's limit.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -65,6 +69,9 @@ struct Report {
     serial: Option<RequestSerial>,
     json: Vec<u8>,
     sent: usize,
+    /// The time until which the next part has to be read.
+    until: Instant,
+    _permit: ReportPermit,
 }
 
 impl Report {
@@ -76,6 +83,7 @@ impl Report {
         }
         let part = &rest[..rest.len().min(QUERY_REPLY_BYTES_MAX)];
         self.sent += part.len();
+        self.until = Instant::now() + REPORT_READ_TIMEOUT;
         let json = BoundedBytes::new(part.to_vec()).expect("cut to the maximum above");
         let last = self.sent == self.json.len();
         Some(QueuedPacket { bytes: ToClient::from(QueryReply { last, json }).emit(self.serial), resources: Vec::new() })
@@ -106,7 +114,9 @@ pub(crate) struct Connection {
     /// A copy of the socket, registered for writing while messages wait for room.
     writable_fd: RefCell<Option<Rc<AsyncFd<OwnedFd>>>>,
     queue: RefCell<VecDeque<QueuedPacket>>,
-    reports: RefCell<VecDeque<Report>>,
+    /// Requests for reports that were not made yet.
+    queries: RefCell<VecDeque<(Option<RequestSerial>, Query)>>,
+    report: RefCell<Option<Report>>,
     peer_ready_bit: RefCell<Option<PeerReadyBit<SharedMapping>>>,
     /// The process at the other end, once it has attached as a domain.
     process: OnceCell<AsyncFd<OwnedFd>>,
@@ -136,6 +146,10 @@ pub(crate) enum ConnectionEvent {
     Throttled,
     /// The socket has room, or there are new messages to send.
     Flush,
+    /// The next report may be made.
+    ReportAllowed(ReportPermit),
+    /// The program does not read its report.
+    ReportUnread,
 }
 
 impl Connection {
@@ -149,7 +163,8 @@ impl Connection {
             socket: async_fd::register(socket)?,
             writable_fd: RefCell::default(),
             queue: RefCell::default(),
-            reports: RefCell::default(),
+            queries: RefCell::default(),
+            report: RefCell::default(),
             peer_ready_bit: RefCell::default(),
             process: OnceCell::new(),
             unread_fds: Cell::new(0),
@@ -198,22 +213,39 @@ impl Connection {
         seqpacket::send(&self.socket, bytes, &fds)
     }
 
-    /// Queues a report. Returns false if too many reports wait.
-    pub(crate) fn report(&self, serial: Option<RequestSerial>, json: Vec<u8>) -> bool {
-        let cost = REPORT_COST + json.len() as f64 / REPORT_BYTES_PER_PACKET;
+    /// Queues a request for a report. Returns false if too many wait.
+    pub(crate) fn queue_query(&self, serial: Option<RequestSerial>, query: Query) -> bool {
+        let mut queries = self.queries.borrow_mut();
+        queries.push_back((serial, query));
+        self.changed.notify_one();
+        queries.len() <= REPORTS_MAX
+    }
+
+    /// Returns the request for the next report.
+    pub(crate) fn next_query(&self) -> Option<(Option<RequestSerial>, Query)> {
+        self.queries.borrow_mut().pop_front()
+    }
+
+    /// Begins to send a report.
+    pub(crate) fn start_report(&self, serial: Option<RequestSerial>, json: Vec<u8>, permit: ReportPermit) {
         self.rate_limit.borrow_mut().take(REPORT_COST);
-        self.user.take_requests(cost);
+        self.user.take_requests(REPORT_COST + json.len() as f64 / REPORT_BYTES_PER_PACKET);
         self.user.end_turn();
-        let mut reports = self.reports.borrow_mut();
-        reports.push_back(Report { serial, json, sent: 0 });
-        reports.len() <= REPORTS_MAX
+        let until = Instant::now() + REPORT_READ_TIMEOUT;
+        *self.report.borrow_mut() = Some(Report { serial, json, sent: 0, until, _permit: permit });
+    }
+
+    /// True if a report was requested, and none is under way.
+    fn is_report_wanted(&self) -> bool {
+        self.report.borrow().is_none() && !self.queries.borrow().is_empty() && !self.is_closing()
     }
 
     /// Drops all queued messages and reports.
     pub(crate) fn clear(&self) {
         let packets = std::mem::take(&mut *self.queue.borrow_mut());
         packets.iter().for_each(|packet| self.user.unqueue_fds(packet.resources.len()));
-        self.reports.borrow_mut().clear();
+        self.queries.borrow_mut().clear();
+        self.report.take();
     }
 
     /// Begins to close the connection. Nothing more is queued after this.
@@ -233,7 +265,7 @@ impl Connection {
 
     /// The number of queued messages and reports.
     pub(crate) fn backlog(&self) -> usize {
-        self.queue.borrow().len() + self.reports.borrow().len()
+        self.queue.borrow().len() + self.queries.borrow().len() + usize::from(self.report.borrow().is_some())
     }
 
     /// Sends queued messages until the socket is full.
@@ -311,13 +343,14 @@ impl Connection {
         }
     }
 
+    /// Returns the next part of the report; none after the last. The end of a report lets another one begin.
     fn next_report_part(&self) -> Option<QueuedPacket> {
-        let mut reports = self.reports.borrow_mut();
-        let part = reports.front_mut()?.next();
+        let mut report = self.report.borrow_mut();
+        let part = report.as_mut()?.next();
         if part.is_none() {
-            reports.pop_front();
+            *report = None;
         }
-        part.or_else(|| reports.front_mut()?.next())
+        part
     }
 
     /// Waits for the next action. `scratch` has room for a packet.
@@ -329,11 +362,12 @@ impl Connection {
             }
             let is_readable_wanted = throttled.is_none() && self.deadline.get().is_none();
             let retry = self.retry.get();
-            let is_writable_wanted = self.backlog() > 0 && retry.is_none();
+            let is_writable_wanted = self.writable_fd.borrow().is_some() && retry.is_none();
+            let report_until = self.report.borrow().as_ref().map(|report| report.until);
             if !is_readable_wanted && !is_writable_wanted && self.deadline.get().is_some() && retry.is_none() {
                 return ConnectionEvent::Closed;
             }
-            let deadline = throttled.into_iter().chain(self.deadline.get()).chain(retry).min();
+            let deadline = throttled.into_iter().chain(self.deadline.get()).chain(retry).chain(report_until).min();
             tokio::select! {
                 ready = self.socket.readable(), if is_readable_wanted => match ready {
                     Ok(mut ready) => {
@@ -347,10 +381,14 @@ impl Connection {
                 },
                 () = self.wait_writable(), if is_writable_wanted => return ConnectionEvent::Flush,
                 () = self.process_ended(), if self.deadline.get().is_none() => return ConnectionEvent::Closed,
+                permit = self.user.report_permit(), if self.is_report_wanted() => return ConnectionEvent::ReportAllowed(permit),
                 () = self.changed.notified() => {}
                 () = sleep_until(deadline) => {
                     if self.deadline.get().is_some_and(|over| over <= Instant::now()) {
                         return ConnectionEvent::Closed;
+                    }
+                    if report_until.is_some_and(|until| until <= Instant::now()) {
+                        return ConnectionEvent::ReportUnread;
                     }
                     if self.retry.take().is_some() {
                         return ConnectionEvent::Flush;

@@ -1,7 +1,7 @@
 //! The accounting of users: what all programs of one user together may take of the control plane.
 //!
 //! ```text
-//!   accept ── admit ──► UserSession ──► User: connections, rate of requests, turns, descriptors
+//!   accept ── admit ──► UserSession ──► User: connections, rate of requests, turns, descriptors, reports
 //!                  └──► Refusal         (one for each UID; a guest's programs have the UID of their guest)
 //! ```
 //!
@@ -13,11 +13,12 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use isthmus_layout::Refusal;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Duration, Instant};
 
@@ -37,6 +38,9 @@ const TURN_PACKETS: usize = 32;
 
 /// The pause between two checks of which packets with descriptors a user's programs have received.
 const UNREAD_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The number of reports that are under way at once. A report is as long as the tables of the daemon.
+const REPORTS_MAX: usize = 16;
 
 /// The number of users that are remembered without a connection.
 const IDLE_USERS_MAX: usize = 1024;
@@ -63,6 +67,14 @@ pub(crate) struct Users {
     limits: SessionLimits,
     users: BTreeMap<u32, Rc<User>>,
     unread_fds: Rc<UnreadFds>,
+    reports: Arc<Semaphore>,
+}
+
+/// The permit for a report that is under way, until it is dropped: the only one of its user, and one of [`REPORTS_MAX`].
+#[derive(Debug)]
+pub(crate) struct ReportPermit {
+    _of_user: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
 }
 
 /// Descriptors that were sent and not received. The kernel allows the daemon's user as many as a process may have open.
@@ -92,6 +104,8 @@ pub(crate) struct User {
     ended: RefCell<Vec<(OwnedFd, usize)>>,
     checked_at: Cell<Instant>,
     all_unread_fds: Rc<UnreadFds>,
+    report: Arc<Semaphore>,
+    all_reports: Arc<Semaphore>,
 }
 
 /// A connection in its user's account, until it is dropped.
@@ -103,7 +117,7 @@ impl Users {
     pub(crate) fn new(limits: SessionLimits, fds_max: usize) -> Self {
         // Other processes of the daemon's user may have descriptors in flight, too.
         let unread_fds = Rc::new(UnreadFds { max: fds_max / 2, total: Cell::new(0) });
-        Self { limits, users: BTreeMap::new(), unread_fds }
+        Self { limits, users: BTreeMap::new(), unread_fds, reports: Arc::new(Semaphore::new(REPORTS_MAX)) }
     }
 
     /// Admits another connection of a user, or says why not.
@@ -147,6 +161,8 @@ impl Users {
                 ended: RefCell::default(),
                 checked_at: Cell::new(now),
                 all_unread_fds: Rc::clone(&self.unread_fds),
+                report: Arc::new(Semaphore::new(1)),
+                all_reports: Arc::clone(&self.reports),
             })
         };
         Rc::clone(self.users.entry(uid).or_insert_with(new_user))
@@ -162,6 +178,13 @@ impl User {
     /// Returns none if a request may be read now, else the time from which one may.
     pub(crate) fn requests_allowed_at(&self, now: Instant) -> Option<Instant> {
         Some(self.requests.borrow_mut().next_allowed(now)?.max(now + REQUESTS_PAUSE_MIN))
+    }
+
+    /// Waits until a report of the user may be made.
+    pub(crate) async fn report_permit(&self) -> ReportPermit {
+        let _of_user = Arc::clone(&self.report).acquire_owned().await.expect("never closed");
+        let _of_all = Arc::clone(&self.all_reports).acquire_owned().await.expect("never closed");
+        ReportPermit { _of_user, _of_all }
     }
 
     fn is_idle(&self, now: Instant) -> bool {
@@ -433,6 +456,27 @@ mod tests {
         drop(theirs);
         session.forget_received();
         assert_eq!((session.unread_fds.get(), users.unread_fds.total.get()), (0, 0));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn one_report_of_a_user_is_under_way() {
+        let (mut users, now) = (users(), Instant::now());
+        let sessions: Vec<_> = (0..20).map(|uid| users.admit(uid, now).unwrap()).collect();
+        let first = sessions[0].report_permit().await;
+        let mut second = std::pin::pin!(sessions[0].report_permit());
+        let is_ready = |polled: std::task::Poll<ReportPermit>| polled.map(Some).is_ready();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(!is_ready(second.as_mut().poll(&mut context)));
+        drop(first);
+        assert!(is_ready(second.as_mut().poll(&mut context)));
+        let mut held = Vec::new();
+        for session in &sessions[..REPORTS_MAX] {
+            held.push(session.report_permit().await);
+        }
+        let mut late = std::pin::pin!(sessions[REPORTS_MAX].report_permit());
+        assert!(!is_ready(late.as_mut().poll(&mut context)));
+        held.pop();
+        assert!(is_ready(late.as_mut().poll(&mut context)));
     }
 
     #[test]

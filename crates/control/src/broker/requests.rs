@@ -61,7 +61,7 @@ impl Broker {
         }
         match message {
             ToDaemon::Attach(attach) => self.attach(id, serial, attach, fds),
-            ToDaemon::Query(query) => self.query(id, serial, &query),
+            ToDaemon::Query(query) => self.query(id, serial, query),
             ToDaemon::Capture(capture) => {
                 let socket = fds.into_iter().next().expect("the codec has counted");
                 self.capture(id, serial, &capture, socket)
@@ -107,7 +107,7 @@ impl Broker {
             ToDaemon::AdoptChannel(adopt) => {
                 self.adopt_channel(domain, &adopt, fds.next().expect("the codec has counted"))?
             }
-            ToDaemon::Query(query) => return self.query(id, serial, &query),
+            ToDaemon::Query(query) => return self.query(id, serial, query),
             ToDaemon::Capture(capture) => {
                 return self.capture(id, serial, &capture, fds.next().expect("the codec has counted"));
             }
@@ -124,14 +124,18 @@ impl Broker {
         Ok(())
     }
 
-    fn query(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, query: &Query) -> Result<(), Refusal> {
+    fn query(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, query: Query) -> Result<(), Refusal> {
         self.may_attach(id)?;
         if self.sessions[&id].backlog >= REPORTS_MAX {
             let text = format!("{REPORTS_MAX} messages wait to be read; another report comes when they were");
             return Err(Refusal::new(Reason::TooManyRequests, text));
         }
-        let json = report::report(self, query.topic, &query.arguments)?;
-        self.outgoing.push_back(Outgoing::Report { to: id, serial, json });
+        self.outgoing.push_back(Outgoing::Report { to: id, serial, query });
         Ok(())
+    }
+
+    /// Makes a report, or refuses the request.
+    pub fn report(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, query: &Query) -> Option<Vec<u8>> {
+        report::report(self, query.topic, &query.arguments).map_err(|refusal| self.refuse(id, serial, &refusal)).ok()
     }
 }

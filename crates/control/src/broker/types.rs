@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use isthmus_layout::channel::SlabSize;
-use isthmus_layout::control::{Name, RequestSerial, VersionRange};
+use isthmus_layout::control::{Name, Query, RequestSerial, VersionRange};
 use isthmus_shm::SharedMapping;
 
 use crate::allocator::{Allocator, Resource};
@@ -84,14 +84,15 @@ pub enum Outgoing {
         /// The resources sent with the message.
         resources: Vec<Resource>,
     },
-    /// A report. It is sent in as many messages as it needs, as fast as the program reads them.
+    /// A report to make, once no other report of the user is under way. It is sent in as many messages as it needs, as fast as the program
+    /// reads them.
     Report {
         /// The connection.
         to: ControlSessionId,
         /// The serial number of the request.
         serial: Option<RequestSerial>,
-        /// The text of the report.
-        json: Vec<u8>,
+        /// The request.
+        query: Query,
     },
     /// The connection has become a domain with this ready map. Sending anything from now on sets a bit in it.
     ReadyMap {
