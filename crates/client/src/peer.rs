@@ -117,11 +117,13 @@ pub(crate) struct DaemonPathCredit {
     returned: u32,
     /// The cost of records that this domain has taken and not returned credit for yet.
     pub(crate) owed: u32,
+    /// True while the peer is in `peers_owed_credit`.
+    pub(crate) is_due: bool,
 }
 
 impl Default for DaemonPathCredit {
     fn default() -> Self {
-        Self { remaining: DAEMON_PATH_CREDIT_BYTES, in_flight: VecDeque::new(), returned: 0, owed: 0 }
+        Self { remaining: DAEMON_PATH_CREDIT_BYTES, in_flight: VecDeque::new(), returned: 0, owed: 0, is_due: false }
     }
 }
 

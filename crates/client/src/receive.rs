@@ -361,6 +361,9 @@ impl<M: Matcher> Core<M> {
         if receive_fragment(channel, incoming, fragment)? {
             let whole =
                 if eager { peer.started.take().map(|(_, incoming)| incoming) } else { peer.pulled.remove(&serial) };
+            if !eager && peer.id.is_remote() {
+                self.make_credit_due(at); // The send of a long message ends with this credit.
+            }
             self.message_complete(whole.expect("it was there a moment ago"));
         }
         Ok(())
@@ -501,11 +504,18 @@ impl<M: Matcher> Core<M> {
             Record::Credit { .. } => return,
         };
         let peer = &mut self.peers[at];
-        // The daemon need not wake for the credit of a remote peer: no send there waits for it.
+        // The daemon need not wake for the credit of a remote peer, unless a long message is complete: no other send waits for it.
         let least = if peer.id.is_remote() { REMOTE_CREDIT_BATCH_BYTES } else { 0 };
-        let before = peer.credit.owed;
         peer.credit.owed += DAEMON_PATH_RECORD_COST + bytes;
-        if before <= least && peer.credit.owed > least {
+        if peer.credit.owed > least {
+            self.make_credit_due(at);
+        }
+    }
+
+    /// Makes the credit of a peer due at the end of the iteration.
+    #[inline]
+    fn make_credit_due(&mut self, at: PeerIndex) {
+        if !std::mem::replace(&mut self.peers[at].credit.is_due, true) {
             self.peers_owed_credit.push(at);
         }
     }
@@ -522,7 +532,7 @@ impl<M: Matcher> Core<M> {
                 return;
             }
             channel.flush();
-            peer.credit.owed = 0;
+            (peer.credit.owed, peer.credit.is_due) = (0, false);
             self.peers_owed_credit.pop();
         }
     }

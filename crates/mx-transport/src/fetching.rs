@@ -1,6 +1,10 @@
-//! Long messages from other hosts, fetched as the domain takes them.
+//! Long messages from other hosts, fetched as the domain takes them. The sender is notified when the domain has returned the credit
+//! of the last byte, because only then the bytes are in the buffer of the program. Bytes in the ring of the domain are not enough:
+//! a message that comes by another ring could overtake them.
 
 use crate::receiving::{FRAGMENT_BYTES_MAX, Incoming, IncomingState, NO_FRAGMENT};
+#[cfg(doc)]
+use crate::remote_peers::RemotePeer;
 use crate::remote_peers::RemotePeerIndex;
 use crate::{LocalPeer, MxTransport};
 use isthmus_layout::record::{Record, Serial};
@@ -22,6 +26,8 @@ pub(crate) struct Fetching {
     total: u32,
     /// The number of bytes that the domain has received.
     delivered: u32,
+    /// [`RemotePeer::given`] behind the last of these bytes.
+    end: u64,
     /// The number of bytes beyond `delivered` that may arrive.
     pub(crate) ahead: u32,
     /// Bytes that have arrived and are not delivered yet, by their offset in the message.
@@ -48,7 +54,7 @@ impl MxTransport {
             return self.drop_incoming(message);
         }
         let ended = pulled.is_err().then_some(StatusCode::Aborted);
-        let fetching = Fetching { serial, total, delivered: 0, ahead: 0, undelivered: BTreeMap::new(), ended };
+        let fetching = Fetching { serial, total, delivered: 0, end: 0, ahead: 0, undelivered: BTreeMap::new(), ended };
         incoming.state = IncomingState::Fetching(fetching);
         self.remote_peers[peer].fetching.push_back(message);
         self.waiting_fetches.push_back(message);
@@ -101,6 +107,7 @@ impl MxTransport {
         let next = fetching.delivered == at && fetching.undelivered.is_empty() && remote_peer.urgent.is_empty();
         if next && data.len() <= FRAGMENT_BYTES_MAX && remote_peer.reserve_credit(data.len()) {
             fetching.delivered += data.len() as u32;
+            fetching.end = remote_peer.given;
             let serial = fetching.serial;
             let route = self.route(self.remote_peers[from].id);
             domain.deliver(route, &Record::NextFragment { serial, fragment: NO_FRAGMENT }, data);
@@ -137,6 +144,7 @@ impl MxTransport {
             let record = Record::NextFragment { serial: fetching.serial, fragment: NO_FRAGMENT };
             domain.deliver(route, &record, &bytes[..len]);
             fetching.delivered += len as u32;
+            fetching.end = remote_peer.given;
             self.fetched -= len;
             if len < bytes.len() {
                 fetching.undelivered.insert(fetching.delivered, bytes[len..].to_vec());
@@ -144,7 +152,11 @@ impl MxTransport {
         }
         let (given, serial) = (fetching.delivered, fetching.serial);
         let over = match fetching.ended {
-            Some(StatusCode::Success) => given == fetching.total,
+            Some(StatusCode::Success) if given == fetching.total => {
+                remote_peer.untaken.push_back((fetching.end, message));
+                true
+            }
+            Some(StatusCode::Success) => false,
             Some(code) if remote_peer.reserve_credit(0) => {
                 let reason = crate::reason_of(code).code();
                 domain.deliver(route, &Record::Abort { serial, reason }, &[]);

@@ -8,6 +8,7 @@
 //!   Announce ─────────────────────► │ pages of the domain, or asked for (Pull) ├► net::Endpoint ──► transmit
 //!   Pull, Completed ──────────────► receiving ─ in order, whole, by credit ◄───┘        ▲
 //!                deliver ◄──────────┘                                              receive ◄── frames
+//!   credit ───────────────────────► notify: the end of a long message, which its sender waits for
 //! ```
 //!
 //! It decides, and does no I/O: records go out through [`LocalPeer`], frames are made by the caller of [`MxTransport::transmit`], which finds
@@ -215,6 +216,9 @@ impl MxTransport {
     pub fn return_domain_credit(&mut self, now: Time, remote_peer: DomainId, bytes: u32, domain: &mut impl LocalPeer) {
         let Some(peer) = self.remote_peers.find(remote_peer) else { return };
         self.remote_peers[peer].add_credit(bytes);
+        while let Some(message) = self.remote_peers[peer].next_taken() {
+            self.net.notify(now, message);
+        }
         self.deliver_to_domain(now, peer, domain);
         self.process_net_events(now, None, domain);
     }

@@ -43,6 +43,10 @@ pub(crate) struct RemotePeer {
     /// The bytes that the domain is given before it returns credit, and the number of them that is left.
     pub(crate) credit: u32,
     pub(crate) left: u32,
+    /// The cost of all records that the domain was given.
+    pub(crate) given: u64,
+    /// Long messages that the domain has all records of, each with `given` behind its last record.
+    pub(crate) untaken: VecDeque<(u64, IncomingId)>,
 }
 
 impl RemotePeer {
@@ -62,6 +66,8 @@ impl RemotePeer {
             next_serial: 1,
             credit,
             left: credit,
+            given: 0,
+            untaken: VecDeque::new(),
         }
     }
 
@@ -71,6 +77,7 @@ impl RemotePeer {
         let affordable = cost <= self.left as usize;
         if affordable {
             self.left -= cost as u32;
+            self.given += cost as u64;
         }
         affordable
     }
@@ -83,6 +90,13 @@ impl RemotePeer {
     /// The cost of records that the domain was given and has not returned credit for.
     pub(crate) fn unread(&self) -> u64 {
         (self.credit - self.left).into()
+    }
+
+    /// Removes and returns a long message that the domain has taken: it has returned the credit of all records up to the last of
+    /// the message.
+    pub(crate) fn next_taken(&mut self) -> Option<IncomingId> {
+        let taken = self.given - self.unread();
+        self.untaken.pop_front_if(|(end, _)| *end <= taken).map(|(_, message)| message)
     }
 
     /// Returns a serial that no message has which the domain still knows.

@@ -36,6 +36,7 @@ impl NetworkConfig {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) number: usize,
+    pub(crate) session: SessionId,
     pub(crate) transport: MxTransport,
     pub(crate) library: ModelLibrary,
     /// Packets that were skipped because their bytes were released before the send.
@@ -66,7 +67,7 @@ impl Node {
         };
         let transport = MxTransport::new(setup, EndpointIndex::new(3).unwrap(), DAEMON_PATH_CREDIT_BYTES);
         let library = ModelLibrary::new(number as u8, config.behaviour, seed.wrapping_mul(31) ^ u64::from(session));
-        Self { number, transport, library, skipped: 0, requests: 0 }
+        Self { number, session: SessionId(session), transport, library, skipped: 0, requests: 0 }
     }
 
     pub(crate) fn connect(&mut self, now: Time, to: Address, key: u32) -> u64 {

@@ -1,12 +1,13 @@
 //! Hosts on a network, and what holds after every step.
 
-use crate::content::Fate;
+use crate::content::{Fate, Tag};
 use crate::model_peer::Memory;
 use crate::node::{KEY, NetworkConfig, Node, PER_HOST, address, nic};
 use crate::wire::{Frame, NetConditions, Wire};
 use isthmus_mx::net::{Time, nack_for};
-use isthmus_mx::wire::{self, EndpointNumber, Header, Nack, Packet, PeerIndex};
+use isthmus_mx::wire::{self, EndpointNumber, Header, Nack, Packet, PeerIndex, SessionId};
 use isthmus_mx_transport::TransportLevels;
+use std::collections::BTreeMap;
 
 /// A loss that is meant: a packet to a host gets there only if this says so.
 pub(crate) type DropFilter = Box<dyn FnMut(usize, &Packet<&[u8]>) -> bool>;
@@ -19,6 +20,8 @@ pub(crate) struct Simulation {
     pub(crate) wire: Wire,
     pub(crate) ids: u64,
     pub(crate) drop_filter: Option<DropFilter>,
+    /// Announced messages, by the session of the sender and the name of the region.
+    announced: BTreeMap<(SessionId, u8, u8), u64>,
     seed: u64,
     sessions: u32,
     room_at: Vec<Option<Time>>,
@@ -38,6 +41,7 @@ impl Simulation {
             wire: Wire::new(hosts, conditions, seed),
             ids: 0,
             drop_filter: None,
+            announced: BTreeMap::new(),
             seed,
             sessions: 1000,
             room_at: vec![None; hosts],
@@ -185,6 +189,8 @@ impl Simulation {
                         break Some(later);
                     }
                     let Some((to, bytes)) = node.transmit(self.now, dialect) else { break None };
+                    let (_, packet) = wire::parse(dialect, &bytes).unwrap();
+                    check_notify(&mut self.announced, node, &packet);
                     self.wire.send(self.now, Frame { from: host, to, bytes });
                 };
             }
@@ -263,5 +269,21 @@ impl Simulation {
                 .sum();
             assert_eq!(library.received.len(), sent, "nothing comes that was not sent");
         }
+    }
+}
+
+/// Checks that the program has all bytes of a message when its transport notifies the sender.
+fn check_notify(announced: &mut BTreeMap<(SessionId, u8, u8), u64>, node: &Node, packet: &Packet<&[u8]>) {
+    match packet {
+        Packet::Rndv(rndv) => {
+            let name = (node.session, rndv.pulled_rdma_id, rndv.pulled_rdma_seqnum);
+            announced.insert(name, Tag::parse(rndv.head.match_info).id);
+        }
+        Packet::Notify(notify) if notify.total_length > 0 => {
+            let name = (notify.session, notify.pulled_rdma_id, notify.pulled_rdma_seqnum);
+            let received = node.library.received.get(&announced[&name]).copied();
+            assert_eq!(received, Some(notify.total_length), "message {} is not over", announced[&name]);
+        }
+        _ => {}
     }
 }

@@ -5,6 +5,7 @@ use crate::node::NetworkConfig;
 use crate::random::Random;
 use crate::simulation::Simulation;
 use crate::wire::NetConditions;
+use isthmus_layout::limits::DAEMON_PATH_CREDIT_BYTES;
 use isthmus_mx::wire::{Dialect, Packet, Sizes};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -80,6 +81,46 @@ fn a_stream_is_not_over_before_the_peer_has_it() {
         open.set(true);
         simulation.run_until_quiet(10_000_000);
         assert!(notified.get() && simulation.node(0).library.over.contains_key(&id));
+    }
+}
+
+/// The transport has all bytes of the message, and the program has a part of them.
+#[test]
+fn a_long_send_is_not_over_while_its_bytes_wait_for_the_program() {
+    for memory in [Memory::None, Memory::Mapped] {
+        let mut simulation = Simulation::new(3, NetworkConfig::fine(), NetConditions::FINE, 9);
+        simulation.connect_all();
+        let id = simulation.send_whole(0, 2, 1 << 20, memory);
+        simulation.run_until_true(10_000_000, |simulation| simulation.levels(2).unread_bytes > 8192);
+        simulation.node(2).library.is_computing = true;
+        simulation.run_for(1_000_000);
+        let early = simulation.levels(2).held_bytes;
+        assert!(early + DAEMON_PATH_CREDIT_BYTES as usize >= 1 << 19, "{early} bytes wait for the program");
+        assert!(!simulation.node(0).library.over.contains_key(&id), "{early} bytes wait for the program");
+        simulation.wake(2);
+        simulation.run_until_quiet(60_000_000);
+        simulation.check_all_arrived();
+    }
+}
+
+/// The records of the message are in the ring of the domain, and nothing shows that the program has taken them.
+#[test]
+fn a_long_send_is_not_over_before_the_credit_of_its_last_byte_is_back() {
+    let mut config = NetworkConfig::fine();
+    config.behaviour.gives_per_million = 0;
+    let mut simulation = Simulation::new(3, config, NetConditions::FINE, 10);
+    simulation.connect_all();
+    simulation.node(0).library.behaviour.gives_per_million = 1_000_000;
+    for memory in [Memory::None, Memory::Mapped] {
+        let id = simulation.send_whole(0, 2, 40_000, memory);
+        simulation.run_until_true(10_000_000, |simulation| simulation.node(2).library.received.contains_key(&id));
+        simulation.run_for(1_000_000);
+        assert_eq!((simulation.levels(2).incoming, simulation.levels(2).held_bytes), (0, 0));
+        assert!(!simulation.node(0).library.over.contains_key(&id), "its sender cannot know that it is over");
+        simulation.node(2).library.behaviour.gives_per_million = 1_000_000;
+        simulation.run_until_quiet(60_000_000);
+        assert!(simulation.node(0).library.over.contains_key(&id));
+        simulation.node(2).library.behaviour.gives_per_million = 0;
     }
 }
 

@@ -74,6 +74,7 @@ impl Endpoint {
             }
             stays
         });
+        self.fetched.retain(|_, (announced, _)| announced.from != address);
         let gone = self.pulls.iter().filter(|(_, pull)| pull.announced.from == address);
         let gone: Vec<u32> = gone.map(|(handle, _)| *handle).collect();
         ended.extend(gone.into_iter().filter_map(|handle| Some(self.end_pull(handle)?.message)));

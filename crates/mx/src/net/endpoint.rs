@@ -92,6 +92,8 @@ pub struct Endpoint {
     /// Long messages that were announced and not requested yet.
     pub(crate) announced: BTreeMap<IncomingId, Announced>,
     pub(crate) pulls: BTreeMap<u32, Pull>,
+    /// Long messages that are complete, with their length. Their senders are not notified yet.
+    pub(crate) fetched: BTreeMap<IncomingId, (Announced, u32)>,
     /// Their messages.
     pub(crate) pulls_by_message: BTreeMap<IncomingId, u32>,
     /// Transfers that may have another block to request, in turn.
@@ -129,6 +131,7 @@ impl Endpoint {
             pull_window: PullWindow::new(),
             announced: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            fetched: BTreeMap::new(),
             pulls_by_message: BTreeMap::new(),
             pulls_ready: VecDeque::new(),
             fetch_bytes: 0,

@@ -163,8 +163,8 @@ impl Endpoint {
         let Some(partner) = self.partners.get_mut(&from) else { return Ok(()) };
         let before = partner.inbox.early_bytes();
         let elsewhere = self.early_bytes - before;
-        let full =
-            partner.announced >= ANNOUNCED_MIN && self.announced.len() + self.pulls.len() >= tuning.announced_max;
+        let long = self.announced.len() + self.pulls.len() + self.fetched.len();
+        let full = partner.announced >= ANNOUNCED_MIN && long >= tuning.announced_max;
         let room = match info.kind {
             NumberedKind::Finished { .. } => Ok(()),
             _ if !self.is_accepting => Err(Ignored::NotAccepting),

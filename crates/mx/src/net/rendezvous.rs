@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   sender    region opened ── RNDV ──►                    ◄── NOTIFY ── region closed; over when the RNDV is acknowledged, too
-//!   receiver               announced ── pull ── PULL ──► ◄── frames ── whole
+//!   receiver               announced ── pull ── PULL ──► ◄── frames ── whole ── notify
 //! ```
 
 #[cfg(doc)]
@@ -53,7 +53,7 @@ pub(crate) struct PullRequest {
 impl Endpoint {
     /// Fetches a large message: its first `length` bytes, or all if it has fewer. With 0 nothing is fetched, and the sender is notified
     /// of that. Requests only blocks that begin before `limit` until [more is allowed](Self::allow).
-    /// [`EndpointEvent::Received`] ends the fetch.
+    /// [`EndpointEvent::Received`] ends the fetch; if it is successful, [`notify`](Self::notify) ends the send.
     pub fn pull(&mut self, now: Time, message: IncomingId, length: u32, limit: u32) -> Result<(), UnknownMessage> {
         let announced = self.announced.remove(&message).ok_or(UnknownMessage)?;
         if let Some(partner) = self.partners.get_mut(&announced.from) {
@@ -61,7 +61,7 @@ impl Endpoint {
         }
         let length = length.min(announced.length);
         if length == 0 {
-            self.fetched(now, message, announced, StatusCode::Success, 0);
+            self.end_fetch(now, message, announced, StatusCode::Success);
             return Ok(());
         }
         let (sizes, tuning) = (&self.setup.sizes, &self.setup.tuning);
@@ -275,7 +275,9 @@ impl Endpoint {
                 self.update_pull(now, handle);
             }
         } else if let Some(pull) = self.end_pull(handle) {
-            self.fetched(now, message, pull.announced, StatusCode::Success, length);
+            self.fetched.insert(message, (pull.announced, length));
+            self.events.push_back(EndpointEvent::Received { message, code: StatusCode::Success, xfer_length: length });
+            self.request_next_pull(now);
         }
         Ok(())
     }
@@ -287,17 +289,25 @@ impl Endpoint {
         let pull = self.pulls.get(&handle).filter(|pull| mine && pull.announced.from.peer == from);
         let (message, announced) = pull.map(|pull| (pull.message, pull.announced)).ok_or(Ignored::NoSuchPull)?;
         self.end_pull(handle);
-        self.fetched(now, message, announced, nack.nack_type.status(), 0);
+        self.end_fetch(now, message, announced, nack.nack_type.status());
         Ok(())
     }
 
-    /// Ends a large message at its receiver, and notifies the sender.
-    fn fetched(&mut self, now: Time, message: IncomingId, announced: Announced, code: StatusCode, bytes: u32) {
-        self.events.push_back(EndpointEvent::Received { message, code, xfer_length: bytes });
-        if let Some(partner) = self.partners.get_mut(&announced.from) {
-            partner.outbox.push(OutboxEntry::Notify { total_length: bytes, region: announced.region });
-        }
+    /// Ends a large message of which nothing was taken at its receiver, and notifies the sender.
+    fn end_fetch(&mut self, now: Time, message: IncomingId, announced: Announced, code: StatusCode) {
+        self.events.push_back(EndpointEvent::Received { message, code, xfer_length: 0 });
+        self.fetched.insert(message, (announced, 0));
         self.request_next_pull(now);
+        self.notify(now, message);
+    }
+
+    /// Notifies the sender of a large message that was fetched. The sender's program then takes the bytes to be in the buffer of the
+    /// receiving program, so the caller waits until they are.
+    pub fn notify(&mut self, now: Time, message: IncomingId) {
+        let Some((announced, total_length)) = self.fetched.remove(&message) else { return };
+        if let Some(partner) = self.partners.get_mut(&announced.from) {
+            partner.outbox.push(OutboxEntry::Notify { total_length, region: announced.region });
+        }
         self.update(now, announced.from);
     }
 
@@ -333,7 +343,7 @@ impl Endpoint {
         // A partner that is there may take its time: its program has the bytes, and computes.
         if silent_us.min(gone_us) >= tuning.give_up_us() {
             self.end_pull(handle);
-            return self.fetched(now, message, announced, StatusCode::Timeout, 0);
+            return self.end_fetch(now, message, announced, StatusCode::Timeout);
         }
         let before = pull.transfer.in_flight();
         pull.transfer.expire(now);

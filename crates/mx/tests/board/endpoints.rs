@@ -118,6 +118,11 @@ fn a_long_message_passes_through_the_boards() {
                 hosts[1].endpoints[1].pull(now, message, LENGTH, u32::MAX).unwrap();
                 is_pulled = true;
             }
+            let whole = hosts[1].events.iter().find_map(|(_, event)| match event {
+                EndpointEvent::Received { message, code: StatusCode::Success, .. } => Some(*message),
+                _ => None,
+            });
+            whole.into_iter().for_each(|message| hosts[1].endpoints[1].notify(now, message));
         }
         assert!(hosts[0].events.contains(&sent));
         let is_whole = |event: &EndpointEvent| {

@@ -176,6 +176,9 @@ fn drain(host: &mut Host, packet: &Packet<&[u8]>, received: Result<(), Ignored>)
         if let EndpointEvent::Begun { message, length, large: true, .. } = event {
             let _ = host.endpoint.pull(Time::from_us(1), message, length, u32::MAX);
         }
+        if let EndpointEvent::Received { message, .. } = event {
+            host.endpoint.notify(Time::from_us(1), message);
+        }
     }
     assert!(events < 2000);
 }

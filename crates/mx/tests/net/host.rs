@@ -181,7 +181,10 @@ impl Host {
                     self.bytes(message, length, at, &data[..len as usize]);
                     self.endpoint.allow(now, message, at + len + 1);
                 }
-                EndpointEvent::Received { message, code, xfer_length } => self.received(message, code, xfer_length),
+                EndpointEvent::Received { message, code, xfer_length } => {
+                    self.received(message, code, xfer_length);
+                    self.endpoint.notify(now, message);
+                }
                 EndpointEvent::DataWanted { send, bytes, total } => {
                     let sending = self.sends.get_mut(&send.0).unwrap();
                     assert!(sending.here < bytes && bytes <= total && total <= sending.length);

@@ -11,7 +11,7 @@ use isthmus_mx::net::{
 };
 use isthmus_mx::wire::{
     ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, Liback, MessageHead, Nack, NackLib,
-    Notify, Packet, Pull, PullHandle, Rndv, SeqNum, SessionId, Sizes,
+    Notify, Packet, Pull, PullHandle, PullReply, Rndv, SeqNum, SessionId, Sizes,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -336,6 +336,36 @@ fn a_notify_is_sent_before_announcements_that_wait() {
     let Some(Packet::Notify(notify)) = next(&mut endpoint) else { panic!("no notify") };
     assert_eq!((notify.pulled_rdma_id, notify.pulled_rdma_seqnum), (pulled_rdma_id, pulled_rdma_seqnum));
     assert_eq!(notify.lib_seqnum, SeqNum::from_bits(129));
+}
+
+/// The sender of a long message takes NOTIFY for the arrival of all bytes.
+#[test]
+fn a_fetched_message_is_notified_when_the_caller_has_its_bytes() {
+    let (pulled_rdma_id, pulled_rdma_seqnum, data) = (7, 30, [9; 100]);
+    let theirs = Rndv { head: head(1, 1), msg_length: 100, pulled_rdma_id, pulled_rdma_seqnum, pulled_rdma_offset: 0 };
+    for is_gone in [false, true] {
+        let mut endpoint = connected(Dialect::OPEN_MX);
+        take(&mut endpoint, &Packet::Rndv(theirs)).unwrap();
+        let Some(EndpointEvent::Begun { message, .. }) = endpoint.event() else { panic!("no message") };
+        endpoint.pull(NOW, message, 100, u32::MAX).unwrap();
+        let Some(Packet::Pull(Pull { puller, .. })) = next(&mut endpoint) else { panic!("no request") };
+        take(&mut endpoint, &Packet::PullReply(PullReply { frame_seqnum: 0, msg_offset: 0, puller, data: &data[..] }))
+            .unwrap();
+        let received = EndpointEvent::Received { message, code: StatusCode::Success, xfer_length: 100 };
+        assert!(events(&mut endpoint).contains(&received));
+        assert_eq!(next(&mut endpoint), None, "the caller has not notified");
+        if is_gone {
+            endpoint.disconnect(address(1));
+            assert!(events(&mut endpoint).contains(&EndpointEvent::Disconnected { partner: address(1) }));
+        }
+        endpoint.notify(NOW, message);
+        let notified = core::iter::from_fn(|| next(&mut endpoint)).find_map(|packet| match packet {
+            Packet::Notify(notify) => Some((notify.pulled_rdma_id, notify.pulled_rdma_seqnum, notify.total_length)),
+            _ => None,
+        });
+        assert_eq!(notified, (!is_gone).then_some((pulled_rdma_id, pulled_rdma_seqnum, 100)));
+        assert_eq!(endpoint.has_unacknowledged(), !is_gone);
+    }
 }
 
 /// No message has been fetched. As many as Open-MX has at a time get a region each; any more are further uses of these regions.
