@@ -9,6 +9,9 @@
  *   disconnect SLOT                    disconnected
  *   run ...                            done MESSAGES BYTES | broken ...   see below
  *   cycle COUNT NAME NUMBER KEY STREAM cycled COUNT                 opens, connects, sends one message, closes, again and again
+ *   order COUNT SIZE SYNC SLOT MARK    ordered COUNT                sends long messages to SLOT, and a mark to MARK after each
+ *   relay COUNT SLOT                   relayed COUNT                receives marks, and sends each one on to SLOT
+ *   trust COUNT SIZE                   trusted COUNT EARLY          receives both; EARLY marks came before the long message was whole
  *   quiet                              quiet | unexpected MATCH     is there a message without a receive?
  *   close                              closed
  *
@@ -101,15 +104,24 @@ static void paint(unsigned char *bytes, size_t length, uint64_t stream, uint64_t
     }
 }
 
-static void check(const unsigned char *bytes, size_t length, uint64_t stream, uint64_t number)
+/* The first word of a message that is not as painted; the length if all are. */
+static size_t wrong_from(const unsigned char *bytes, size_t length, uint64_t stream, uint64_t number)
 {
     for (size_t at = 0; at < length; at += 8) {
         uint64_t word = word_of(stream, number, at);
-        if (memcmp(bytes + at, &word, length - at < 8 ? length - at : 8) != 0) {
-            fprintf(stderr, "stream %" PRIu64 " message %" PRIu64 " of %zu bytes: wrong from byte %zu on\n", stream,
-                    number, length, at);
-            exit(FAILED);
-        }
+        if (memcmp(bytes + at, &word, length - at < 8 ? length - at : 8) != 0)
+            return at;
+    }
+    return length;
+}
+
+static void check(const unsigned char *bytes, size_t length, uint64_t stream, uint64_t number)
+{
+    size_t wrong = wrong_from(bytes, length, stream, number);
+    if (wrong != length) {
+        fprintf(stderr, "stream %" PRIu64 " message %" PRIu64 " of %zu bytes: wrong from byte %zu on\n", stream, number,
+                length, wrong);
+        exit(FAILED);
     }
     for (size_t at = 0; at < GUARD; at++)
         if (bytes[length + at] != GUARD_BYTE)
@@ -378,6 +390,79 @@ static void cycle(const char *words)
     printf("cycled %u\n", count);
 }
 
+/* Long messages and their marks. A mark is sent when the long message of its number is over. */
+enum { LONG_STREAM = 1000, MARK_STREAM = 1001 };
+
+static void send_one(mx_endpoint_addr_t to, unsigned char *bytes, size_t length, uint64_t match, int sync)
+{
+    mx_segment_t segment = {bytes, (uint32_t)length};
+    mx_request_t request;
+    if (sync)
+        MX(mx_issend(endpoint, &segment, 1, to, match, NULL, &request));
+    else
+        MX(mx_isend(endpoint, &segment, 1, to, match, NULL, &request));
+    complete(endpoint, &request, 1);
+}
+
+static mx_request_t receive_one(unsigned char *bytes, size_t length, uint64_t match)
+{
+    mx_segment_t segment = {bytes, (uint32_t)length};
+    mx_request_t request;
+    MX(mx_irecv(endpoint, &segment, 1, match, ~UINT64_C(0), NULL, &request));
+    return request;
+}
+
+static void order(const char *words)
+{
+    unsigned count, size, sync, slot, mark;
+    unsigned char *bytes, marked[4] = {0};
+    if (sscanf(words, "%u %u %u %u %u", &count, &size, &sync, &slot, &mark) != 5 || slot >= SLOTS || mark >= SLOTS)
+        fail("order COUNT SIZE SYNC SLOT MARK");
+    bytes = malloc(size);
+    for (unsigned at = 0; at < count; at++) {
+        paint(bytes, size, LONG_STREAM, at);
+        send_one(slots[slot], bytes, size, match_of(LONG_STREAM, at), (int)sync);
+        send_one(slots[mark], marked, sizeof marked, match_of(MARK_STREAM, at), 0);
+    }
+    free(bytes);
+    printf("ordered %u\n", count);
+}
+
+static void relay(const char *words)
+{
+    unsigned count, slot;
+    unsigned char marked[4];
+    if (sscanf(words, "%u %u", &count, &slot) != 2 || slot >= SLOTS)
+        fail("relay COUNT SLOT");
+    for (unsigned at = 0; at < count; at++) {
+        mx_request_t request = receive_one(marked, sizeof marked, match_of(MARK_STREAM, at));
+        complete(endpoint, &request, 1);
+        send_one(slots[slot], marked, sizeof marked, match_of(MARK_STREAM, at), 0);
+    }
+    printf("relayed %u\n", count);
+}
+
+static void trust(const char *words)
+{
+    unsigned count, size, early = 0;
+    unsigned char *bytes, marked[4];
+    if (sscanf(words, "%u %u", &count, &size) != 2)
+        fail("trust COUNT SIZE");
+    bytes = malloc(size + GUARD);
+    for (unsigned at = 0; at < count; at++) {
+        mx_request_t whole, mark;
+        memset(bytes, GUARD_BYTE, size + GUARD);
+        whole = receive_one(bytes, size, match_of(LONG_STREAM, at));
+        mark = receive_one(marked, sizeof marked, match_of(MARK_STREAM, at));
+        complete(endpoint, &mark, 1);
+        early += wrong_from(bytes, size, LONG_STREAM, at) != size;
+        complete(endpoint, &whole, 1);
+        check(bytes, size, LONG_STREAM, at);
+    }
+    free(bytes);
+    printf("trusted %u %u\n", count, early);
+}
+
 static void quiet(void)
 {
     mx_status_t status;
@@ -407,6 +492,12 @@ static void obey(char *line)
         run(rest);
     else if (strncmp(line, "cycle ", 6) == 0)
         cycle(rest);
+    else if (strncmp(line, "order ", 6) == 0)
+        order(rest);
+    else if (strncmp(line, "relay ", 6) == 0)
+        relay(rest);
+    else if (strncmp(line, "trust ", 6) == 0)
+        trust(rest);
     else if (strcmp(line, "quiet") == 0)
         quiet();
     else if (strcmp(line, "close") == 0)

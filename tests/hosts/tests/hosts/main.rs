@@ -3,6 +3,7 @@
 
 mod attacks;
 mod cleanup;
+mod completion;
 mod dialects;
 mod discovery;
 mod examples;
