@@ -215,7 +215,7 @@ impl Server {
         self.add_connection(socket, (uid, None), Some(program), allocator)
     }
 
-    /// Adds a connection, or refuses it if its user has no place for another one.
+    /// Adds a connection, or refuses it if its user has too many.
     fn add_connection(
         &self,
         socket: OwnedFd,

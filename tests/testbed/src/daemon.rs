@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 use crate::binary::{BinaryError, binary};
 use crate::deadline::Deadline;
-use crate::launch::{Launch, LaunchError};
+use crate::launch::{Launch, LaunchError, Limit};
 use crate::notify::{NotifyError, NotifySocket};
 use crate::proc::{Exit, Proc, ProcError};
 use crate::sandbox::Sandbox;
@@ -38,6 +38,7 @@ pub struct DaemonPlan {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     owner: Option<u32>,
+    limits: Vec<Limit>,
     host: Option<Host>,
     has_fd_store: bool,
     stderr: Option<OwnedFd>,
@@ -97,6 +98,7 @@ impl DaemonPlan {
             args,
             env,
             owner: None,
+            limits: Vec::new(),
             host: None,
             has_fd_store: false,
             stderr: None,
@@ -124,6 +126,12 @@ impl DaemonPlan {
     /// Runs the daemon as another user, which gets its folders. Needs root and a [`Scratch::shared`].
     pub fn owner(mut self, uid: u32) -> Self {
         self.owner = Some(uid);
+        self
+    }
+
+    /// Sets a resource limit of the daemon, soft and hard.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push(limit);
         self
     }
 
@@ -204,6 +212,9 @@ impl DaemonPlan {
         }
         if let Some(owner) = self.owner {
             launch = launch.owner(owner);
+        }
+        for limit in &self.limits {
+            launch = launch.limit(*limit);
         }
         if let Some(host) = &self.host {
             launch = launch.host(host);

@@ -3,13 +3,16 @@
 use isthmus_client::{Options, QueryClient, Topic};
 use isthmus_report::{MetricsText, StatusReport};
 use isthmus_suites::{TIMEOUT_S, TestProgram, daemon, test_program};
-use isthmus_testbed::{DaemonProcess, Deadline, Proc, Scratch, View, binary, eventually};
+use isthmus_testbed::{DaemonProcess, Deadline, Limit, Proc, Scratch, View, binary, eventually};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 
 /// A uid that no user has, for hostile programs of another owner.
 pub(crate) const OTHER_UID: u32 = 61_401;
+
+/// A uid that no user has, for a daemon without privileges.
+const DAEMON_UID: u32 = 61_402;
 
 /// Everybody may attach and talk.
 pub(crate) const OPEN: &str = "policy.attach = \"any-user\"\npolicy.talk = \"all\"\n";
@@ -83,6 +86,23 @@ impl AttackBed {
     pub(crate) fn new(toml: &str) -> Self {
         let scratch = Scratch::shared().expect("a scratch directory");
         let daemon = daemon(&scratch, toml);
+        Self::around(scratch, daemon)
+    }
+
+    /// A daemon of a user without privileges, which may have this number of descriptors, where hostile programs can be another user.
+    pub(crate) fn with_users_and_fds(fds: u64) -> Option<Self> {
+        let root = rustix::process::geteuid().is_root();
+        if !root {
+            eprintln!("skipped: only root can start processes of other users");
+            return None;
+        }
+        let scratch = Scratch::shared().expect("a scratch directory");
+        let plan = test_program::plan(&scratch, OPEN).owner(DAEMON_UID).limit(Limit::OpenFiles(fds));
+        let daemon = plan.start(Deadline::secs(TIMEOUT_S)).unwrap_or_else(|error| panic!("{error}"));
+        Some(Self::around(scratch, daemon))
+    }
+
+    fn around(scratch: Scratch, daemon: DaemonProcess) -> Self {
         let honest_pair = HonestPair::start(&daemon);
         honest_pair.wait_for_progress();
         let view = daemon.view().expect("the daemon is there");

@@ -12,6 +12,7 @@
 mod control;
 mod descriptors;
 mod doorbells;
+mod load;
 mod memory;
 mod noise;
 mod raw;
@@ -72,6 +73,11 @@ fn main() -> ExitCode {
         Some("ready-map-flood") => memory::flood_ready_maps(&mut attack),
         Some("full-doorbells") => doorbells::fill(&mut attack),
         Some("descriptors-in-doorbells") => doorbells::pass_fds_in_doorbell(&mut attack),
+        Some("connect-loop") => load::connect_without_end(),
+        Some("request-flood") => load::flood_requests(),
+        Some("hold-descriptors") => load::hold_descriptors(),
+        Some("domain-crowd") => load::crowd(),
+        Some("hold-reports") => load::hold_reports(),
         Some("peek") => memory::peek(&mut attack, args.get(2)),
         _ => Err(anyhow::anyhow!("unknown attack")),
     };
