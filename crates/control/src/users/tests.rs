@@ -8,7 +8,7 @@ fn users() -> Users {
 
 #[track_caller]
 fn refusal(outcome: Result<UserSession, Refusal>) -> String {
-    let refusal = outcome.err().expect("a refusal");
+    let refusal = outcome.expect_err("a refusal");
     assert_eq!(refusal.reason, Reason::ConnectionsFull);
     refusal.text().to_owned()
 }
