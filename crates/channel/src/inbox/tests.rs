@@ -201,7 +201,7 @@ fn muted_channel_is_not_polled_whatever_bits_its_peer_sets() {
 }
 
 #[test]
-fn muting_a_channel_keeps_its_records_and_changes_no_allowance() {
+fn muting_a_channel_keeps_its_records_and_the_limit_of_strays() {
     let rounds_until_fault = |mutes: u32| {
         let mut fixture = InboxFixture::with_channels(2);
         for round in 0..mutes {
