@@ -287,6 +287,9 @@ impl Server {
             broker.remove_session(id);
         });
         self.0.connections.borrow_mut().remove(&id);
+        let account = connection.user().account();
+        drop(connection);
+        account.watch_ended().await;
     }
 
     fn send_outgoing(&self) {

@@ -39,6 +39,9 @@ const TURN_PACKETS: usize = 32;
 /// The pause between two checks of which packets with descriptors a user's programs have received.
 const UNREAD_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The pause between two checks of the sockets of ended connections.
+const ENDED_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
 /// The number of reports that are under way at once. A report is as long as the tables of the daemon.
 const REPORTS_MAX: usize = 16;
 
@@ -102,6 +105,8 @@ pub(crate) struct User {
     unread_fds: Cell<usize>,
     /// Sockets of ended connections with descriptors that were not received. They stay in flight until the program closes its end.
     ended: RefCell<Vec<(OwnedFd, usize)>>,
+    /// A task checks `ended` regularly.
+    is_watched: Cell<bool>,
     checked_at: Cell<Instant>,
     all_unread_fds: Rc<UnreadFds>,
     report: Arc<Semaphore>,
@@ -159,6 +164,7 @@ impl Users {
                 queued_fds: Cell::new(0),
                 unread_fds: Cell::new(0),
                 ended: RefCell::default(),
+                is_watched: Cell::new(false),
                 checked_at: Cell::new(now),
                 all_unread_fds: Rc::clone(&self.unread_fds),
                 report: Arc::new(Semaphore::new(1)),
@@ -230,6 +236,19 @@ impl User {
     /// Keeps account of descriptors that were not received when their connection ended.
     pub(crate) fn keep_unread(&self, socket: OwnedFd, fds: usize) {
         self.ended.borrow_mut().push((socket, fds));
+    }
+
+    /// Closes the sockets of ended connections once their descriptors were received. Returns at once if another task does this already.
+    pub(crate) async fn watch_ended(&self) {
+        self.forget_received();
+        if self.ended.borrow().is_empty() || self.is_watched.replace(true) {
+            return;
+        }
+        while !self.ended.borrow().is_empty() {
+            tokio::time::sleep(ENDED_CHECK_INTERVAL).await;
+            self.forget_received();
+        }
+        self.is_watched.set(false);
     }
 
     /// True if it is time to check which descriptors of the user were received, because its share is used up.
