@@ -4,7 +4,7 @@ use crate::attack_bed::{AttackBed, OTHER_UID};
 use isthmus_client::{Domain, Options, QueryClient, Topic, WaitMode};
 use isthmus_layout::control::{Hello, Magic, Name, ToClient, ToDaemon, VersionRange};
 use isthmus_platform::seqpacket;
-use isthmus_testbed::Deadline;
+use isthmus_testbed::{Deadline, eventually};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,7 @@ fn hello_that_arrives_in_time_is_not_refused_because_the_daemon_reads_it_late() 
     let mut attack_bed = AttackBed::new("");
     let path = attack_bed.daemon.socket();
     let sockets: Vec<_> = (0..32).map(|_| seqpacket::connect(&path).unwrap()).collect();
+    let silent = seqpacket::connect(&path).unwrap();
     attack_bed.status(); // Connections are accepted in their order.
     attack_bed.daemon.proc().freeze().unwrap();
     let library = Name::new("late").expect("a valid name");
@@ -86,7 +87,9 @@ fn hello_that_arrives_in_time_is_not_refused_because_the_daemon_reads_it_late() 
         let (_, reply) = ToClient::parse(&packet[..bytes], 0).unwrap();
         assert!(matches!(reply, ToClient::HelloReply(_)), "{reply:?}");
     }
-    drop(sockets);
+    let is_refused = || attack_bed.reason_count("handshake-timeout") == 1;
+    eventually(Deadline::secs(60), is_refused).expect("the silent connection is refused, and no other");
+    drop((sockets, silent));
     attack_bed.finish();
 }
 
@@ -108,5 +111,6 @@ fn unread_reports_of_a_user_are_bounded_over_all_connections() {
     let options = Options { socket: Some(attack_bed.daemon.socket()), ..Options::default() };
     let report = QueryClient::connect(&options).and_then(|mut client| client.query(Topic::Domains, &[])).unwrap();
     assert!(report.len() > 64 << 10, "a report has only {} bytes", report.len());
+    attack_bed.reset_baseline(); // An allocator keeps what the domains took.
     attack_bed.finish();
 }
