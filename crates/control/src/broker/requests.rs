@@ -11,8 +11,9 @@ use crate::fd_reaper::ReceivedFd;
 use crate::mx::Mx;
 use crate::report;
 
-/// The number of unread messages from which on a connection gets no more reports, because reports are long.
-const REPORTS_MAX: usize = 32;
+/// The number of messages that may wait for a program which requests another report. Messages also wait for room for descriptors in flight,
+/// so some of them say nothing about the program.
+const BACKLOG_MAX: usize = 4096;
 
 type Request = (Option<RequestSerial>, ToDaemon, Vec<ReceivedFd>);
 
@@ -126,8 +127,8 @@ impl Broker {
 
     fn query(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, query: Query) -> Result<(), Refusal> {
         self.may_attach(id)?;
-        if self.sessions[&id].backlog >= REPORTS_MAX {
-            let text = format!("{REPORTS_MAX} messages wait to be read; another report comes when they were");
+        if self.sessions[&id].backlog >= BACKLOG_MAX {
+            let text = format!("{BACKLOG_MAX} messages wait to be read; another report comes when they were");
             return Err(Refusal::new(Reason::TooManyRequests, text));
         }
         self.outgoing.push_back(Outgoing::Report { to: id, serial, query });
