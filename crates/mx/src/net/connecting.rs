@@ -109,7 +109,7 @@ impl Endpoint {
 
     /// Section 9.7, with a verification step. A negative answer does not say which session refused. A late or forged one would end
     /// messages that are in flight. So a refused message only makes us send a connect: a partner that is gone has another session, or
-    /// refuses the connect.
+    /// refuses the connect each time.
     pub(crate) fn receive_nack(&mut self, now: Time, from: Address, nack: &NackLib) -> Result<(), Ignored> {
         let code = nack.nack_type.status();
         let partner = self.partners.get_mut(&from).ok_or(Ignored::UnmatchedNack)?;
@@ -128,27 +128,26 @@ impl Endpoint {
         self.connect_refused(from, code)
     }
 
-    /// A connect, or whichever is the oldest, was refused.
+    /// Handles a refusal of the oldest connect. A refusal that arrives before that connect was sent refuses nothing.
     fn connect_refused(&mut self, from: Address, code: StatusCode) -> Result<(), Ignored> {
         let partner = self.partners.get_mut(&from).ok_or(Ignored::UnmatchedNack)?;
-        let oldest = partner.connects.front_mut().ok_or(Ignored::UnmatchedNack)?;
+        let oldest = partner.connects.front_mut().filter(|connect| connect.times > 0).ok_or(Ignored::UnmatchedNack)?;
         match oldest.id {
             Some(connect) => {
                 partner.connects.pop_front();
                 self.events.push_back(EndpointEvent::Connected { connect, partner: from, outcome: Err(code) });
             }
-            // Any host can send this, too. If the partner is there, its own reply arrives before the next retry.
-            None => oldest.refused = Some(code),
+            // Any host can send this, too. If the partner is there, its own reply arrives after one of the tries.
+            None => oldest.refuse(code),
         }
         Ok(())
     }
 
-    /// Handles the refusal of a connect that the endpoint itself began, once no other reply has come: the messages that waited for it
-    /// fail, too.
+    /// Ends a connect that the endpoint itself began once several tries were refused and none was answered. The messages that waited
+    /// for it fail, too.
     pub(crate) fn confirm_refusal(&mut self, now: Time, from: Address) {
         let Some(partner) = self.partners.get_mut(&from) else { return };
-        let refused = partner.connects.front().filter(|connect| connect.due <= now).and_then(|connect| connect.refused);
-        if let Some(code) = refused {
+        if let Some(code) = partner.connects.front().and_then(|connect| connect.final_refusal(now)) {
             partner.connects.pop_front();
             self.reset_partner(from, code);
         }

@@ -11,6 +11,10 @@ use alloc::collections::VecDeque;
 /// Limit of the replies that wait to be sent. A request without room for its reply is repeated by its sender.
 const REPLIES_MAX: usize = 4;
 
+/// The number of tries of one connect that have to be refused before the refusal holds. The partner may be late or its reply lost
+/// while another host sends refusals, so one try proves little.
+const REFUSED_TRIES: u32 = 3;
+
 /// A connect that has not been answered.
 #[derive(Debug)]
 pub(crate) struct Connect {
@@ -22,14 +26,40 @@ pub(crate) struct Connect {
     /// When it is to be sent, for the first time or again.
     pub(crate) due: Time,
     pub(crate) times: u32,
-    /// A refusal was received, which any host can have sent.
-    pub(crate) refused: Option<StatusCode>,
+    /// The refusal of the last try. Any host can have sent it.
+    refused: Option<StatusCode>,
+    /// The number of tries that were refused.
+    refused_tries: u32,
 }
 
 impl Connect {
     /// Returns true if the connect is to be sent.
     pub(crate) fn is_due(&self, now: Time) -> bool {
-        self.due <= now && self.refused.is_none()
+        self.due <= now && self.refusal().is_none()
+    }
+
+    /// Records that a try was sent, and when the next one is due.
+    pub(crate) fn record_try(&mut self, next: Time) {
+        self.due = next;
+        self.times += 1;
+        self.refused = None;
+    }
+
+    /// Records a refusal. More refusals of the same try count as one.
+    pub(crate) fn refuse(&mut self, code: StatusCode) {
+        if self.refused.replace(code).is_none() {
+            self.refused_tries += 1;
+        }
+    }
+
+    /// Returns the refusal if it holds unless a reply arrives before the next try would be due.
+    fn refusal(&self) -> Option<StatusCode> {
+        self.refused.filter(|_| self.refused_tries >= REFUSED_TRIES)
+    }
+
+    /// Returns the refusal if it holds now.
+    pub(crate) fn final_refusal(&self, now: Time) -> Option<StatusCode> {
+        self.refusal().filter(|_| self.due <= now)
     }
 }
 
@@ -115,7 +145,8 @@ impl Partner {
     pub(crate) fn connect(&mut self, now: Time, id: Option<ConnectId>, key: u32) {
         let seqnum = self.connect_seqnum;
         self.connect_seqnum = seqnum.wrapping_add(1);
-        self.connects.push_back(Connect { id, key, seqnum, started: now, due: now, times: 0, refused: None });
+        let (started, due) = (now, now);
+        self.connects.push_back(Connect { id, key, seqnum, started, due, times: 0, refused: None, refused_tries: 0 });
     }
 
     /// Queues a reply, unless it is queued already or the queue is full.

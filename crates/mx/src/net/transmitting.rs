@@ -108,8 +108,7 @@ impl Endpoint {
         let next = partner.inbox.next();
         if let Some(connect) = partner.connects.iter_mut().find(|connect| connect.is_due(now)) {
             let wait_us = tuning.resend_us_min.saturating_mul(1 << connect.times.min(20)).min(tuning.resend_us);
-            connect.due = now.after_us(wait_us.max(1));
-            connect.times += 1;
+            connect.record_try(now.after_us(wait_us.max(1)));
             partner.told.get_or_insert(next);
             return Some(Packet::ConnectRequest(ConnectRequest {
                 dst_endpoint: address.endpoint,

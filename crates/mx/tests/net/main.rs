@@ -5,6 +5,7 @@
 mod attacks;
 mod host;
 mod random;
+mod refusals;
 mod restarts;
 mod rules;
 mod schedules;

@@ -16,8 +16,8 @@ use isthmus_mx::wire::{
 use std::collections::{BTreeMap, BTreeSet};
 
 const OURS: SessionId = SessionId(0x5566_7788);
-const THEIRS: SessionId = SessionId(0x1122_3344);
-const NOW: Time = Time::from_us(1000);
+pub(crate) const THEIRS: SessionId = SessionId(0x1122_3344);
+pub(crate) const NOW: Time = Time::from_us(1000);
 
 fn endpoint(dialect: Dialect) -> Endpoint {
     let (number, session, tuning) = (address(0).endpoint, OURS, EndpointTuning::DEFAULT);
@@ -36,7 +36,12 @@ fn request(session: SessionId, key: u32, start: SeqNum) -> Packet<&'static [u8]>
     })
 }
 
-fn reply(to: &ConnectRequest, session: SessionId, start: SeqNum, status: ConnectStatus) -> Packet<&'static [u8]> {
+pub(crate) fn reply(
+    to: &ConnectRequest,
+    session: SessionId,
+    start: SeqNum,
+    status: ConnectStatus,
+) -> Packet<&'static [u8]> {
     Packet::ConnectReply(ConnectReply {
         dst_endpoint: address(0).endpoint,
         src_endpoint: address(1).endpoint,
@@ -49,7 +54,7 @@ fn reply(to: &ConnectRequest, session: SessionId, start: SeqNum, status: Connect
     })
 }
 
-fn tiny(seq: u16, ack: u16, data: &[u8]) -> Packet<&[u8]> {
+pub(crate) fn tiny(seq: u16, ack: u16, data: &[u8]) -> Packet<&[u8]> {
     Packet::Tiny(Eager { head: head(seq, ack), data })
 }
 
@@ -79,12 +84,12 @@ fn next_request(endpoint: &mut Endpoint) -> ConnectRequest {
     }
 }
 
-fn events(endpoint: &mut Endpoint) -> Vec<EndpointEvent> {
+pub(crate) fn events(endpoint: &mut Endpoint) -> Vec<EndpointEvent> {
     core::iter::from_fn(|| endpoint.event()).collect()
 }
 
 /// Connected from our side, to a peer that expects number 1.
-fn connected(dialect: Dialect) -> Endpoint {
+pub(crate) fn connected(dialect: Dialect) -> Endpoint {
     let mut endpoint = endpoint(dialect);
     endpoint.connect(NOW, address(1), 3, ConnectId(1)).unwrap();
     let asked = next_request(&mut endpoint);
@@ -453,27 +458,6 @@ fn connects_end_with_the_peers_status_or_a_timeout() {
     }
     assert!((900..1100).contains(&requests) && now.us() > 499_000_000, "{requests} {now:?}");
     assert_eq!(events(&mut endpoint)[..1], failed(3, StatusCode::Timeout));
-}
-
-/// A refusal is believed when the connect that follows it is refused, too.
-#[test]
-fn messages_to_a_closed_endpoint_fail() {
-    let mut endpoint = connected(Dialect::OPEN_MX);
-    endpoint.send(NOW, address(1), SendId(1), 5, 4, SendMode::Standard).unwrap();
-    endpoint.send(NOW, address(1), SendId(2), 5, 100_000, SendMode::Standard).unwrap();
-    while let Some(packet) = next(&mut endpoint) {
-        let Some(Packet::NackLib(nack)) = isthmus_mx::net::nack_for(&packet, Nack::EndpointClosed) else {
-            panic!("{packet:?}")
-        };
-        take(&mut endpoint, &Packet::NackLib(nack)).unwrap_or(());
-    }
-    // No other reply comes.
-    let later = endpoint.next_deadline().unwrap();
-    endpoint.tick(later);
-    let ended = events(&mut endpoint)
-        .into_iter()
-        .filter(|event| matches!(event, EndpointEvent::Sent { code: StatusCode::EndpointClosed, .. }));
-    assert_eq!(ended.count(), 2);
 }
 
 #[test]
