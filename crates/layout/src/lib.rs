@@ -11,6 +11,7 @@
 //!   proxy ──────── a guest's window, and the protocol between the guest daemon and the host daemon
 //!   control ────── messages between a library and its daemon
 //!   mx ─────────── the messages and limits of MX
+//!   sockets ────── the memory of streams, boards, and the page of listeners
 //!   environment ── the variables that the library reads
 //!   reason ─────── the reasons for refusals, slower paths, faults and ends; [`Refusal`] adds details
 //! ```
@@ -34,6 +35,7 @@ pub mod ready_map;
 pub mod reason;
 pub mod record;
 mod refusal;
+pub mod sockets;
 pub mod span;
 
 pub use capability::Capability;
