@@ -8,6 +8,7 @@
 //!   ring ────────── records, a line at a time
 //!   slab ────────── bytes too many for a record
 //!   ready_map ───── which of many peers is active, and when to sleep
+//!   stream ──────── bytes between two sockets, and the boards of their processes
 //!   biased_lock ─── a lock for what one thread uses, and others may
 //!   regcache ────── large buffers of the program moved onto pages that a peer may map
 //!     arena ─────── registered memory, moved onto pages that peers may write
@@ -48,6 +49,7 @@ pub mod regcache;
 pub mod ring;
 pub mod slab;
 pub mod step;
+pub mod stream;
 pub mod window_extent;
 pub mod words;
 
@@ -59,4 +61,5 @@ pub use mapping::{Access, MapError, Mapping, SharedMapping};
 pub use ready_map::{PeerReadyBit, ReadyMap};
 pub use ring::{Consumer, Producer, PushError, RecordBuffer, RingCounters};
 pub use slab::{SlabConsumer, SlabProducer};
+pub use stream::{Board, StreamMemory};
 pub use words::{Payload, Words};

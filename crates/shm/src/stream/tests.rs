@@ -1,0 +1,126 @@
+//! Both ends of a stream: bytes, switches, state and wishes.
+#![cfg(not(loom))]
+
+use super::*;
+use crate::{Mapping, SharedMapping};
+use isthmus_layout::ready_map::ReadyBit;
+use isthmus_layout::sockets::{BOARD_SIZE, STREAM_SIZE, StreamState, WaiterIndex};
+
+fn ends() -> [StreamMemory<SharedMapping>; 2] {
+    let memory = SharedMapping::new(Mapping::private(STREAM_SIZE));
+    StreamEndIndex::ALL.map(|end| StreamMemory::new(memory.clone(), end))
+}
+
+fn waiter(number: u8) -> WaiterIndex {
+    WaiterIndex::new(number).unwrap()
+}
+
+fn parked(interest: Interest) -> Want {
+    Want::Parked { interest, waiter: waiter(63), ready_bit: ReadyBit::new(4095).unwrap() }
+}
+
+#[test]
+fn bytes_cross_in_both_directions_and_wrap() {
+    let [one, two] = ends();
+    for (path, at) in [(StreamPath::Small, (7 << 32) - 3), (StreamPath::Large, (1 << 20) - 5), (StreamPath::Small, 0)] {
+        one.write(path, at, b"from one to the other");
+        two.write(path, at, b"and back");
+        one.publish_tail(at + 21);
+        let (mut there, mut back) = ([0; 21], [0; 8]);
+        assert_eq!(two.peer_tail(), (at + 21) as u32);
+        two.read(path, at, &mut there);
+        one.read(path, at, &mut back);
+        assert_eq!((&there, &back), (b"from one to the other", b"and back"));
+        two.publish_head(at + 21);
+        assert_eq!(one.peer_head(), (at + 21) as u32);
+    }
+}
+
+#[test]
+fn a_whole_ring_of_bytes_crosses() {
+    let [one, two] = ends();
+    for path in [StreamPath::Small, StreamPath::Large] {
+        let sent: Vec<u8> = (0..path.bytes()).map(|at| (at ^ at >> 8) as u8).collect();
+        let mut received = vec![0; sent.len()];
+        two.write(path, 12_345, &sent);
+        one.read(path, 12_345, &mut received);
+        assert!(sent == received, "{path:?}");
+        one.read(path, 0, &mut []);
+    }
+}
+
+#[test]
+#[should_panic(expected = "TCP has no ring")]
+fn tcp_has_no_ring() {
+    ends()[0].write(StreamPath::Tcp, 0, b"a");
+}
+
+#[test]
+fn a_switch_is_announced_and_taken() {
+    let [one, two] = ends();
+    assert_eq!((two.peer_progress(), one.peer_taken()), (PeerProgress { tail: 0, switches: 0 }, 0));
+    one.announce(1, (5 << 32) + 9, StreamPath::Large, (3 << 32) + 4);
+    one.publish_tail((5 << 32) + 10);
+    assert_eq!(two.peer_progress(), PeerProgress { tail: 10, switches: 1 });
+    assert_eq!(two.peer_switch(), (9, StreamPath::Large.word()));
+    two.publish_head((5 << 32) + 9);
+    two.take(1);
+    assert_eq!((one.peer_taken(), one.peer_head()), (1, 9));
+    let report = two.report();
+    assert_eq!(report, one.report());
+    let [one, two] = report.ends;
+    assert_eq!((one.tail, one.switches, one.path), ((5 << 32) + 10, 1, Some(StreamPath::Large)));
+    assert_eq!((one.tcp_bytes, two.head, two.taken), ((3 << 32) + 4, (5 << 32) + 9, 1));
+}
+
+#[test]
+fn state_bits_are_set_and_cleared() {
+    let [one, two] = ends();
+    one.add_state(StreamState::ATTACHED);
+    one.add_state(StreamState::TCP_PLEASE);
+    assert_eq!((two.peer_state(), one.peer_state()), (9, 0));
+    one.clear_state(StreamState::TCP_PLEASE);
+    assert_eq!((two.peer_state(), one.state()), (StreamState::ATTACHED, StreamState::ATTACHED));
+}
+
+#[test]
+fn a_wish_is_granted_once() {
+    let [one, two] = ends();
+    assert_eq!(one.peer_wants(Interest::BOTH), None);
+    two.set_want(parked(Interest::BOTH));
+    assert_eq!(one.peer_wants(Interest::OUT), Some(parked(Interest::BOTH)));
+    assert_eq!((one.peer_wants(Interest::OUT), two.want_raw()), (None, parked(Interest::IN).word()));
+    assert_eq!(one.peer_wants(Interest::BOTH), Some(parked(Interest::IN)));
+    assert_eq!((one.peer_wants(Interest::BOTH), two.want_raw()), (None, 0));
+    two.set_want(parked(Interest::IN));
+    two.clear_want();
+    assert_eq!((one.peer_wants(Interest::IN), two.peer_wants(Interest::BOTH)), (None, None));
+}
+
+#[test]
+fn a_hot_wish_stays() {
+    let [one, two] = ends();
+    two.set_want(Want::Hot(waiter(1)));
+    for _ in 0..2 {
+        assert_eq!(one.peer_wants(Interest::OUT), Some(Want::Hot(waiter(1))));
+    }
+    two.memory.store(two.own + WANT, 4 | 64 << 4, Relaxed);
+    assert_eq!(one.peer_wants(Interest::OUT), None, "a waiter beyond the board");
+}
+
+#[test]
+fn a_board_wakes_the_right_waiter() {
+    let memory = SharedMapping::new(Mapping::private(BOARD_SIZE));
+    let (own, peers) = (Board::new(memory.clone()), Board::new(memory));
+    let (last, other) = (own.ready_map(waiter(63)), own.ready_map(waiter(62)));
+    assert!(!peers.notify(Want::Hot(waiter(63))), "a waiter that is awake is rung");
+    assert!(last.begin_sleep() && other.begin_sleep());
+    assert!(peers.notify(Want::Hot(waiter(63))));
+    assert!(!peers.notify(Want::Hot(waiter(63))), "a waiter is rung twice");
+    assert!(last.begin_sleep() && peers.notify(parked(Interest::IN)));
+    let mut found = Vec::new();
+    last.drain(|bit| found.push(bit.number()));
+    assert_eq!(found, [4095]);
+    assert!(!other.is_any_set() && !last.is_any_set());
+    assert!(peers.wake_hot(waiter(62)), "the other waiter still sleeps");
+}
