@@ -190,7 +190,7 @@ impl<M: Words> StreamMemory<M> {
             }
         }
         let state = self.memory.load(at, Relaxed) & !bits;
-        // S9, with S10 in `peer_state` (modelled).
+        // S9, with S10 in `peer_state` (argued): the store does for the peer what the exchange above does.
         self.memory.store(at, state, Release);
     }
 

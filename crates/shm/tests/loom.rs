@@ -17,6 +17,12 @@
 //! | U, V | a writer is waited for, or sees that it is shut | both at once |
 //! | U, W | what was read was read while it was open | newer words are read |
 //! | X, Y | what was written before a writer was out is there | both at once |
+//! | S1, S2 | a byte of a stream is there when the tail is seen, and so is its switch | both at once; a byte of the wrong path |
+//! | S3, S4 | a byte of a stream is not written again before it was copied | both at once |
+//! | S5, S6 | a switch is whole when it is seen, and so is the old path | both at once |
+//! | S7, S8 | a switch is not written before the last one was taken | both at once; an old head |
+//! | S9, S10 | what was published before a change of state is there | an old tail |
+//! | S11, S12 | an end of a stream that waits is notified or sees the change | neither |
 //!
 //! Loom tries no order in which a load returns a store that comes later in time (load buffering). An ordering that
 //! forbids only that, as C, D, I and J do, shows on memory that must not race: see `loom_models/words.rs`.

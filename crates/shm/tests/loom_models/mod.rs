@@ -5,6 +5,7 @@ mod path;
 mod ready_map;
 mod ring;
 mod slab;
+mod stream;
 mod words;
 
 use std::ops::RangeInclusive;
@@ -44,6 +45,8 @@ const EARLY: &str = "set before it was written";
 const UNOPENED: &str = "counted before it is open";
 const LOST: &str = "a bit is left over";
 const DEADLOCK: &str = "deadlock";
+const WRONG_PATH: &str = "a byte of the wrong path";
+const UNPUBLISHED: &str = "the last byte is not published";
 
 impl Setting {
     fn atomic(self) -> Self {

@@ -84,6 +84,18 @@ impl Builder {
         self
     }
 
+    /// Words of region 0 that are only loaded and stored, on which nothing may race.
+    pub(super) fn plains(mut self, words: impl IntoIterator<Item = u32>) -> Self {
+        self.0.words.extend(words.into_iter().map(|at| (at, Word::Plain(UnsafeCell::new(0)))));
+        self
+    }
+
+    /// Words of region 0 that one side stores and the other one swaps.
+    pub(super) fn flags(mut self, words: impl IntoIterator<Item = u32>) -> Self {
+        self.0.words.extend(words.into_iter().map(|at| (at, Word::Flag(AtomicU32::new(0)))));
+        self
+    }
+
     /// A ready map, of which a model uses `bits`.
     pub(super) fn ready_map(mut self, region: u32, bits: &[ReadyBit]) -> Self {
         let first = region * REGION_WORDS;
