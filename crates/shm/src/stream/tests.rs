@@ -39,7 +39,8 @@ fn bytes_cross_in_both_directions_and_wrap() {
 #[test]
 fn a_whole_ring_of_bytes_crosses() {
     let [one, two] = ends();
-    for path in [StreamPath::Small, StreamPath::Large] {
+    let paths = [StreamPath::Small, StreamPath::Large];
+    for path in paths.into_iter().take(if cfg!(miri) { 1 } else { 2 }) {
         let sent: Vec<u8> = (0..path.bytes()).map(|at| (at ^ at >> 8) as u8).collect();
         let mut received = vec![0; sent.len()];
         two.write(path, 12_345, &sent);
