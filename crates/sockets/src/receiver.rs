@@ -1,0 +1,159 @@
+//! The receiving side of one direction.
+
+use isthmus_layout::sockets::StreamPath;
+
+use crate::Violation;
+
+/// The bytes that TCP may hold in flight, at most. A switch further ahead is a violation.
+const TCP_IN_FLIGHT_MAX: u32 = 1 << 30;
+
+/// Where the next bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receive {
+    /// In the kernel's connection: read at most `limit` bytes.
+    Tcp {
+        /// The bytes up to the next switch.
+        limit: u64,
+    },
+    /// In a ring.
+    Ring {
+        /// The ring.
+        path: StreamPath,
+        /// The position of the first byte.
+        at: u64,
+        /// The bytes that can be read now.
+        available: u32,
+    },
+}
+
+/// What one end has received, and where the next bytes are.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Receiver {
+    position: u64,
+    /// The sender's position, as far as this side knows it.
+    tail: u64,
+    /// The position and path of a switch that was announced and not taken.
+    next_at: u64,
+    next_path: StreamPath,
+    has_next: bool,
+    path: StreamPath,
+    taken: u32,
+    /// Calls of the kernel that read from TCP now. Their number of bytes is not known yet.
+    in_tcp: u32,
+}
+
+impl Receiver {
+    /// The number of bytes received since the connection began.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The path of the next byte.
+    pub fn path(&self) -> StreamPath {
+        self.path
+    }
+
+    /// The number of switches taken.
+    pub fn taken(&self) -> u32 {
+        self.taken
+    }
+
+    /// True while the kernel reads from TCP for this end.
+    pub fn is_in_tcp(&self) -> bool {
+        self.in_tcp > 0
+    }
+
+    /// The bytes in the ring that can be read, as far as this side knows.
+    pub fn available(&self) -> u32 {
+        match self.next() {
+            Receive::Tcp { .. } => 0,
+            Receive::Ring { available, .. } => available,
+        }
+    }
+
+    /// Returns where the next bytes are.
+    pub fn next(&self) -> Receive {
+        let until_switch = if self.has_next { self.next_at - self.position } else { u64::MAX };
+        match self.path {
+            StreamPath::Tcp => Receive::Tcp { limit: until_switch },
+            path => {
+                let available = (self.tail - self.position).min(until_switch) as u32;
+                Receive::Ring { path, at: self.position, available }
+            }
+        }
+    }
+
+    /// Notes the sender's words: its position, low 32 bits, and its number of switches. The caller fetches `tail` before `switches`, so a
+    /// position behind a switch never comes without that switch. `fetch` returns the position, low 32 bits, and the path of the last switch.
+    pub fn refresh(
+        &mut self,
+        tail: u32,
+        switches: u32,
+        fetch: impl FnOnce() -> (u32, u32),
+    ) -> Result<(), Violation> {
+        self.saw_switches(switches, fetch)?;
+        if self.path == StreamPath::Tcp {
+            return Ok(()); // The word is older than the next switch.
+        }
+        let ahead = u64::from(tail.wrapping_sub(self.position as u32));
+        let limit = match self.has_next {
+            true => self.next_at - self.position + u64::from(self.next_path.bytes()),
+            false => u64::from(self.path.bytes()),
+        };
+        if ahead < self.tail - self.position || ahead > limit {
+            return Err(Violation::TailOutside);
+        }
+        self.tail = self.position + ahead;
+        Ok(())
+    }
+
+    fn saw_switches(&mut self, count: u32, fetch: impl FnOnce() -> (u32, u32)) -> Result<(), Violation> {
+        let known = self.taken.wrapping_add(u32::from(self.has_next));
+        if count == known {
+            return Ok(());
+        }
+        if self.has_next || count != self.taken.wrapping_add(1) {
+            return Err(Violation::SwitchOutOfTurn);
+        }
+        let (at, path) = fetch();
+        let path = StreamPath::from_word(path).filter(|path| *path != self.path).ok_or(Violation::PathUnknown)?;
+        let ahead = at.wrapping_sub(self.position as u32);
+        let limit = if self.path == StreamPath::Tcp { TCP_IN_FLIGHT_MAX } else { self.path.bytes() };
+        if ahead > limit {
+            return Err(Violation::SwitchOutside);
+        }
+        (self.next_at, self.next_path, self.has_next) = (self.position + u64::from(ahead), path, true);
+        Ok(())
+    }
+
+    /// Takes the announced switch if everything before it was read. Returns the number of switches taken, which the caller publishes after
+    /// the position.
+    pub fn take(&mut self) -> Option<u32> {
+        if !self.has_next || self.position != self.next_at || self.in_tcp > 0 {
+            return None;
+        }
+        self.path = self.next_path;
+        self.has_next = false;
+        self.taken = self.taken.wrapping_add(1);
+        self.tail = self.tail.max(self.position);
+        Some(self.taken)
+    }
+
+    /// Starts a call of the kernel that reads from TCP.
+    pub fn begin_tcp(&mut self) {
+        self.in_tcp += 1;
+    }
+
+    /// Ends a call of the kernel that has read `bytes` from TCP.
+    pub fn end_tcp(&mut self, bytes: u64) {
+        self.in_tcp -= 1;
+        self.position += bytes;
+    }
+
+    /// Counts `bytes` that were read from the ring. They are at most [`Self::available`].
+    pub fn read(&mut self, bytes: u32) {
+        debug_assert!(bytes <= self.available());
+        self.position += u64::from(bytes);
+    }
+}

@@ -1,0 +1,183 @@
+//! The sending side of one direction.
+
+use isthmus_layout::sockets::StreamPath;
+
+use crate::Violation;
+
+/// Times that the small ring was full after which a stream counts as bulk and gets the large ring.
+const FULL_BEFORE_LARGE: u32 = 4;
+
+/// The words of the receiver that matter for a switch. The caller fetches `taken` before it fetches the receiver's position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderView {
+    /// The receiver watches the rings.
+    pub attached: bool,
+    /// The number of switches that the receiver has taken.
+    pub taken: u32,
+    /// The receiver asks for TCP.
+    pub tcp_please: bool,
+}
+
+/// A switch to publish: first the tail, if the path is a ring, then the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// The number of switches of this direction so far, with this one. It wraps.
+    pub count: u32,
+    /// The position from which on the path holds.
+    pub at: u64,
+    /// The path from there on.
+    pub path: StreamPath,
+    /// The bytes of this direction that went by TCP so far.
+    pub tcp_bytes: u64,
+}
+
+/// What one end has sent, and where the next bytes go.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Sender {
+    position: u64,
+    /// The receiver's position as far as this side knows it. It is never ahead of `position`.
+    head: u64,
+    /// The position of the last switch.
+    switched_at: u64,
+    tcp_bytes: u64,
+    switches: u32,
+    taken: u32,
+    path: StreamPath,
+    /// Calls of the kernel that send on TCP now. Their number of bytes is not known yet.
+    in_tcp: u32,
+    full: u32,
+    only_tcp: bool,
+    abandoned: bool,
+}
+
+impl Sender {
+    /// The number of bytes sent since the connection began.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The path of the next byte.
+    pub fn path(&self) -> StreamPath {
+        self.path
+    }
+
+    /// The bytes that fit into the ring, as far as this side knows. 0 on TCP.
+    pub fn room(&self) -> u32 {
+        match self.path {
+            StreamPath::Tcp => 0,
+            // While a switch is not taken, bytes before it lie elsewhere.
+            ring => ring.bytes() - (self.position - self.head.max(self.switched_at)) as u32,
+        }
+    }
+
+    /// The bytes in rings that the receiver has not read, as far as this side knows.
+    pub fn unread(&self) -> u64 {
+        match self.path {
+            StreamPath::Tcp => self.switched_at.saturating_sub(self.head),
+            _ => self.position - self.head,
+        }
+    }
+
+    /// True if sending was given up, because the peer does not read any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
+    /// True if the receiver has not taken the last switch.
+    pub fn is_switching(&self) -> bool {
+        self.taken != self.switches
+    }
+
+    /// Keeps this direction on TCP, or no longer.
+    pub fn keep_on_tcp(&mut self, keep: bool) {
+        self.only_tcp = keep;
+    }
+
+    /// Starts a call of the kernel that sends on TCP.
+    pub fn begin_tcp(&mut self) {
+        self.in_tcp += 1;
+    }
+
+    /// Ends a call of the kernel that has sent `bytes` on TCP.
+    pub fn end_tcp(&mut self, bytes: u64) {
+        self.in_tcp -= 1;
+        self.position += bytes;
+        self.tcp_bytes += bytes;
+    }
+
+    /// Counts `bytes` that were written into the ring. They are at most [`Self::room`].
+    pub fn wrote(&mut self, bytes: u32) {
+        debug_assert!(bytes <= self.room());
+        self.position += u64::from(bytes);
+    }
+
+    /// Counts a write that found the ring full.
+    pub fn was_full(&mut self) {
+        self.full = self.full.saturating_add(1);
+    }
+
+    /// Notes the receiver's position, low 32 bits. Until the receiver has taken a switch, its word does not lie behind that switch and
+    /// may be older than it.
+    pub fn saw_head(&mut self, head: u32) -> Result<(), Violation> {
+        let end = if self.path == StreamPath::Tcp || self.is_switching() { self.switched_at } else { self.position };
+        if self.abandoned || self.head >= end {
+            return Ok(());
+        }
+        let unread = u64::from((end as u32).wrapping_sub(head));
+        if unread > end - self.head {
+            return Err(Violation::HeadOutside);
+        }
+        self.head = end - unread;
+        Ok(())
+    }
+
+    /// Decides about a switch before the next bytes are sent.
+    pub fn consider(&mut self, seen: SenderView) -> Result<Option<Announcement>, Violation> {
+        if self.abandoned {
+            return Ok(None);
+        }
+        if seen.taken != self.taken {
+            if !self.is_switching() || seen.taken != self.switches {
+                return Err(Violation::TakenOutside);
+            }
+            self.taken = seen.taken;
+            // The receiver took the switch, so it has read everything before it.
+            self.head = self.head.max(self.switched_at);
+        }
+        let wanted = self.wanted(seen);
+        if wanted == self.path || self.is_switching() || self.in_tcp > 0 {
+            return Ok(None);
+        }
+        Ok(Some(self.switch(wanted)))
+    }
+
+    fn wanted(&self, seen: SenderView) -> StreamPath {
+        match self.path {
+            _ if self.only_tcp || seen.tcp_please => StreamPath::Tcp,
+            StreamPath::Tcp if seen.attached => StreamPath::Small,
+            StreamPath::Small if self.full >= FULL_BEFORE_LARGE => StreamPath::Large,
+            path => path,
+        }
+    }
+
+    fn switch(&mut self, path: StreamPath) -> Announcement {
+        if self.path == StreamPath::Tcp {
+            self.head = self.position; // The receiver has read all earlier rings: it took the switch to TCP.
+        }
+        self.switches = self.switches.wrapping_add(1);
+        self.switched_at = self.position;
+        self.path = path;
+        self.full = 0;
+        Announcement { count: self.switches, at: self.position, path, tcp_bytes: self.tcp_bytes }
+    }
+
+    /// Sends on TCP from now on, without an announcement, because the peer does not read any more.
+    pub fn abandon(&mut self) {
+        if self.path != StreamPath::Tcp {
+            self.switched_at = self.position;
+            self.path = StreamPath::Tcp;
+        }
+        self.abandoned = true;
+    }
+}
