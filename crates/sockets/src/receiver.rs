@@ -4,8 +4,9 @@ use isthmus_layout::sockets::StreamPath;
 
 use crate::Violation;
 
-/// The bytes that TCP may hold in flight, at most. A switch further ahead is a violation.
-const TCP_IN_FLIGHT_MAX: u32 = 1 << 30;
+/// The bytes that TCP may hold in flight, at most: 1 GiB in the receiver's window, and 2 GiB in the sender's buffer. A switch further
+/// ahead is a violation.
+const TCP_IN_FLIGHT_MAX: u32 = 3 << 30;
 
 /// Where the next bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,7 @@ impl Receiver {
 
     /// Returns where the next bytes are.
     pub fn next(&self) -> Receive {
-        let until_switch = if self.has_next { self.next_at - self.position } else { u64::MAX };
+        let until_switch = if self.has_next { self.next_at.saturating_sub(self.position) } else { u64::MAX };
         match self.path {
             StreamPath::Tcp => Receive::Tcp { limit: until_switch },
             path => {
@@ -86,15 +87,12 @@ impl Receiver {
 
     /// Notes the sender's words: its position, low 32 bits, and its number of switches. The caller fetches `tail` before `switches`, so a
     /// position behind a switch never comes without that switch. `fetch` returns the position, low 32 bits, and the path of the last switch.
-    pub fn refresh(
-        &mut self,
-        tail: u32,
-        switches: u32,
-        fetch: impl FnOnce() -> (u32, u32),
-    ) -> Result<(), Violation> {
+    pub fn refresh(&mut self, tail: u32, switches: u32, fetch: impl FnOnce() -> (u32, u32)) -> Result<(), Violation> {
         self.saw_switches(switches, fetch)?;
         if self.path == StreamPath::Tcp {
-            return Ok(()); // The word is older than the next switch.
+            // The tail says nothing here. A read that began before the switch was known may find bytes that a peer sent behind it.
+            let is_beyond = self.has_next && self.position > self.next_at;
+            return if is_beyond { Err(Violation::SwitchOutside) } else { Ok(()) };
         }
         let ahead = u64::from(tail.wrapping_sub(self.position as u32));
         let limit = match self.has_next {
@@ -142,6 +140,7 @@ impl Receiver {
 
     /// Starts a call of the kernel that reads from TCP.
     pub fn begin_tcp(&mut self) {
+        debug_assert!(self.path == StreamPath::Tcp);
         self.in_tcp += 1;
     }
 
@@ -157,3 +156,6 @@ impl Receiver {
         self.position += u64::from(bytes);
     }
 }
+
+#[cfg(test)]
+mod tests;

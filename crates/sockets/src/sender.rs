@@ -96,6 +96,7 @@ impl Sender {
 
     /// Starts a call of the kernel that sends on TCP.
     pub fn begin_tcp(&mut self) {
+        debug_assert!(self.path == StreamPath::Tcp);
         self.in_tcp += 1;
     }
 
@@ -117,36 +118,44 @@ impl Sender {
         self.full = self.full.saturating_add(1);
     }
 
-    /// Notes the receiver's position, low 32 bits. Until the receiver has taken a switch, its word does not lie behind that switch and
-    /// may be older than it.
+    /// Notes the number of switches that the receiver has taken.
+    pub fn saw_taken(&mut self, taken: u32) -> Result<(), Violation> {
+        if self.abandoned || taken == self.taken {
+            return Ok(());
+        }
+        if !self.is_switching() || taken != self.switches {
+            return Err(Violation::TakenOutside);
+        }
+        self.taken = taken;
+        // The receiver took the switch, so it has read everything before it.
+        self.head = self.head.max(self.switched_at);
+        Ok(())
+    }
+
+    /// Notes the receiver's position, low 32 bits. The caller has fetched and noted the number of switches taken before.
+    ///
+    /// While this side does not know that the last switch was taken, the word may be older than the switch, because the receiver does not
+    /// publish what it reads from TCP. The word may also be newer. Only a position before the switch counts then.
     pub fn saw_head(&mut self, head: u32) -> Result<(), Violation> {
-        let end = if self.path == StreamPath::Tcp || self.is_switching() { self.switched_at } else { self.position };
+        let is_loose = self.is_switching() || self.path == StreamPath::Tcp;
+        let end = if is_loose { self.switched_at } else { self.position };
         if self.abandoned || self.head >= end {
             return Ok(());
         }
         let unread = u64::from((end as u32).wrapping_sub(head));
-        if unread > end - self.head {
-            return Err(Violation::HeadOutside);
+        match unread <= end - self.head {
+            true => self.head = end - unread,
+            false if is_loose => (),
+            false => return Err(Violation::HeadOutside),
         }
-        self.head = end - unread;
         Ok(())
     }
 
     /// Decides about a switch before the next bytes are sent.
     pub fn consider(&mut self, seen: SenderView) -> Result<Option<Announcement>, Violation> {
-        if self.abandoned {
-            return Ok(None);
-        }
-        if seen.taken != self.taken {
-            if !self.is_switching() || seen.taken != self.switches {
-                return Err(Violation::TakenOutside);
-            }
-            self.taken = seen.taken;
-            // The receiver took the switch, so it has read everything before it.
-            self.head = self.head.max(self.switched_at);
-        }
+        self.saw_taken(seen.taken)?;
         let wanted = self.wanted(seen);
-        if wanted == self.path || self.is_switching() || self.in_tcp > 0 {
+        if self.abandoned || wanted == self.path || self.is_switching() || self.in_tcp > 0 {
             return Ok(None);
         }
         Ok(Some(self.switch(wanted)))
@@ -172,7 +181,8 @@ impl Sender {
         Announcement { count: self.switches, at: self.position, path, tcp_bytes: self.tcp_bytes }
     }
 
-    /// Sends on TCP from now on, without an announcement, because the peer does not read any more.
+    /// Sends on TCP from now on, without an announcement, because the peer does not read any more. The caller has noted the receiver's
+    /// words before; later ones are ignored.
     pub fn abandon(&mut self) {
         if self.path != StreamPath::Tcp {
             self.switched_at = self.position;
@@ -181,3 +191,6 @@ impl Sender {
         self.abandoned = true;
     }
 }
+
+#[cfg(test)]
+mod tests;

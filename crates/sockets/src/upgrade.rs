@@ -31,7 +31,7 @@ impl Upgrade {
     /// Counts `bytes` that were sent. Returns true if the connection is worth a stream.
     pub fn sent(&mut self, bytes: u64) -> bool {
         if self.last != Last::Sent {
-            self.sends += 1;
+            self.sends = self.sends.saturating_add(1);
         }
         self.last = Last::Sent;
         self.count(bytes)
@@ -40,7 +40,7 @@ impl Upgrade {
     /// Counts `bytes` that were received. Returns true if the connection is worth a stream.
     pub fn received(&mut self, bytes: u64) -> bool {
         if self.last != Last::Received {
-            self.receives += 1;
+            self.receives = self.receives.saturating_add(1);
         }
         self.last = Last::Received;
         self.count(bytes)

@@ -1,0 +1,263 @@
+//! Tests of the sending side.
+
+use super::*;
+
+const SMALL: u32 = StreamPath::Small.bytes();
+const LARGE: u32 = StreamPath::Large.bytes();
+
+fn view(taken: u32) -> SenderView {
+    SenderView { attached: true, taken, tcp_please: false }
+}
+
+/// A sender that has sent `at` bytes on TCP.
+fn after_tcp(at: u64) -> Sender {
+    let mut sender = Sender::default();
+    sender.begin_tcp();
+    sender.end_tcp(at);
+    sender
+}
+
+/// A sender on the small ring, from position `at` on. The switch is taken.
+fn on_small(at: u64) -> Sender {
+    let mut sender = after_tcp(at);
+    sender.consider(view(0)).unwrap().unwrap();
+    assert_eq!(sender.consider(view(1)), Ok(None));
+    sender
+}
+
+#[test]
+fn stays_on_tcp_while_the_receiver_is_not_attached() {
+    let mut sender = after_tcp(100);
+    assert_eq!(sender.consider(SenderView { attached: false, ..view(0) }), Ok(None));
+    assert_eq!((sender.path(), sender.room(), sender.unread(), sender.position()), (StreamPath::Tcp, 0, 0, 100));
+    assert!(!sender.is_switching());
+}
+
+#[test]
+fn announces_the_small_ring_at_its_position() {
+    let mut sender = after_tcp(100);
+    let announced = sender.consider(view(0)).unwrap();
+    assert_eq!(announced, Some(Announcement { count: 1, at: 100, path: StreamPath::Small, tcp_bytes: 100 }));
+    assert_eq!((sender.path(), sender.room(), sender.unread()), (StreamPath::Small, SMALL, 0));
+    assert!(sender.is_switching());
+    sender.wrote(10);
+    assert_eq!((sender.position(), sender.room(), sender.unread()), (110, SMALL - 10, 10));
+}
+
+#[test]
+fn does_not_switch_while_a_call_sends_on_tcp() {
+    let mut sender = Sender::default();
+    sender.begin_tcp();
+    sender.begin_tcp();
+    assert_eq!(sender.consider(view(0)), Ok(None));
+    sender.end_tcp(7);
+    assert_eq!(sender.consider(view(0)), Ok(None));
+    sender.end_tcp(5);
+    assert_eq!(sender.consider(view(0)).unwrap().map(|announced| announced.at), Some(12));
+}
+
+#[test]
+fn announces_nothing_before_the_last_switch_is_taken() {
+    let mut sender = after_tcp(100);
+    sender.consider(view(0)).unwrap().unwrap();
+    sender.wrote(10);
+    sender.keep_on_tcp(true);
+    assert_eq!(sender.consider(view(0)), Ok(None));
+    let back = sender.consider(view(1)).unwrap();
+    assert_eq!(back, Some(Announcement { count: 2, at: 110, path: StreamPath::Tcp, tcp_bytes: 100 }));
+    sender.keep_on_tcp(false);
+    assert_eq!(sender.consider(view(1)), Ok(None));
+    sender.begin_tcp();
+    sender.end_tcp(5);
+    let again = sender.consider(view(2)).unwrap();
+    assert_eq!(again, Some(Announcement { count: 3, at: 115, path: StreamPath::Small, tcp_bytes: 105 }));
+}
+
+#[test]
+fn goes_back_to_tcp_when_the_receiver_asks() {
+    let mut sender = on_small(100);
+    let back = sender.consider(SenderView { tcp_please: true, ..view(1) }).unwrap();
+    assert_eq!(back.map(|announced| announced.path), Some(StreamPath::Tcp));
+    assert_eq!(sender.consider(SenderView { tcp_please: true, ..view(2) }), Ok(None));
+    assert_eq!(sender.consider(view(2)).unwrap().map(|announced| announced.path), Some(StreamPath::Small));
+}
+
+#[test]
+fn gets_the_large_ring_after_the_small_one_was_full_four_times() {
+    let mut sender = on_small(0);
+    for _ in 0..3 {
+        sender.was_full();
+        assert_eq!(sender.consider(view(1)), Ok(None));
+    }
+    sender.was_full();
+    sender.wrote(SMALL);
+    assert_eq!(sender.room(), 0);
+    let announced = sender.consider(view(1)).unwrap();
+    let at = u64::from(SMALL);
+    assert_eq!(announced, Some(Announcement { count: 2, at, path: StreamPath::Large, tcp_bytes: 0 }));
+    assert_eq!((sender.room(), sender.unread()), (LARGE, at), "bytes in the small ring take no room of the large one");
+    sender.wrote(LARGE);
+    assert_eq!((sender.room(), sender.unread()), (0, at + u64::from(LARGE)));
+    for _ in 0..9 {
+        sender.was_full();
+    }
+    assert_eq!(sender.consider(view(2)), Ok(None), "there is no larger ring");
+    assert_eq!((sender.room(), sender.unread()), (0, u64::from(LARGE)));
+}
+
+#[test]
+fn counts_how_often_the_ring_was_full_from_each_switch_on() {
+    let mut sender = on_small(0);
+    (0..3).for_each(|_| sender.was_full());
+    sender.keep_on_tcp(true);
+    sender.consider(view(1)).unwrap().unwrap();
+    sender.keep_on_tcp(false);
+    assert_eq!(sender.consider(view(2)).unwrap().map(|announced| announced.path), Some(StreamPath::Small));
+    sender.was_full();
+    assert_eq!(sender.consider(view(3)), Ok(None));
+    sender.full = u32::MAX;
+    sender.was_full();
+    assert_eq!(sender.full, u32::MAX);
+}
+
+#[test]
+fn frees_the_room_that_the_receiver_has_read() {
+    let mut sender = on_small(100);
+    sender.wrote(SMALL);
+    sender.saw_head(100).unwrap();
+    assert_eq!(sender.room(), 0);
+    sender.saw_head(101).unwrap();
+    assert_eq!((sender.room(), sender.unread()), (1, u64::from(SMALL) - 1));
+    sender.saw_head(100 + SMALL).unwrap();
+    assert_eq!((sender.room(), sender.unread()), (SMALL, 0));
+}
+
+#[test]
+fn positions_wrap_at_4_gib() {
+    let start = (1 << 32) - 10;
+    let mut sender = on_small(start);
+    sender.wrote(30);
+    sender.saw_head((start + 4) as u32).unwrap();
+    assert_eq!(sender.unread(), 26);
+    sender.saw_head(15).unwrap();
+    assert_eq!((sender.unread(), sender.room()), (5, SMALL - 5));
+    assert_eq!(sender.saw_head(14), Err(Violation::HeadOutside));
+    assert_eq!(sender.saw_head(21), Err(Violation::HeadOutside));
+    sender.keep_on_tcp(true);
+    assert_eq!(sender.consider(view(1)).unwrap().map(|announced| announced.at), Some((1 << 32) + 20));
+}
+
+#[test]
+fn refuses_a_head_outside_of_what_was_sent() {
+    let mut sender = on_small(100);
+    sender.wrote(10);
+    assert_eq!(sender.saw_head(111), Err(Violation::HeadOutside));
+    assert_eq!(sender.saw_head(99), Err(Violation::HeadOutside));
+    sender.saw_head(105).unwrap();
+    assert_eq!(sender.saw_head(104), Err(Violation::HeadOutside), "the receiver does not give bytes back");
+    assert_eq!(sender.unread(), 5);
+}
+
+#[test]
+fn refuses_switches_taken_that_were_not_announced() {
+    let mut sender = after_tcp(100);
+    assert_eq!(sender.saw_taken(1), Err(Violation::TakenOutside));
+    sender.consider(view(0)).unwrap().unwrap();
+    assert_eq!(sender.consider(view(2)), Err(Violation::TakenOutside));
+    assert_eq!(sender.consider(view(u32::MAX)), Err(Violation::TakenOutside));
+    sender.consider(view(1)).unwrap();
+    assert_eq!(sender.consider(view(0)), Err(Violation::TakenOutside));
+    assert_eq!(sender.consider(view(2)), Err(Violation::TakenOutside));
+}
+
+#[test]
+fn the_count_of_switches_wraps() {
+    let mut sender = after_tcp(100);
+    (sender.switches, sender.taken) = (u32::MAX, u32::MAX);
+    assert_eq!(sender.consider(view(u32::MAX)).unwrap().map(|announced| announced.count), Some(0));
+    assert!(sender.is_switching());
+    assert_eq!(sender.consider(view(0)), Ok(None));
+    assert!(!sender.is_switching());
+}
+
+#[test]
+fn ignores_a_head_that_is_older_than_a_switch_from_tcp() {
+    let mut sender = after_tcp(100);
+    sender.saw_head(7).unwrap();
+    sender.consider(view(0)).unwrap().unwrap();
+    sender.wrote(10);
+    for head in [0, 99, 100, 105, 110, 111, u32::MAX] {
+        sender.saw_head(head).unwrap();
+        assert_eq!((sender.unread(), sender.room()), (10, SMALL - 10), "head {head}");
+    }
+    sender.saw_taken(1).unwrap();
+    sender.saw_head(105).unwrap();
+    assert_eq!(sender.unread(), 5);
+}
+
+#[test]
+fn accepts_a_head_that_is_newer_than_the_known_number_of_switches_taken() {
+    let mut sender = on_small(0);
+    (0..4).for_each(|_| sender.was_full());
+    sender.wrote(20);
+    sender.consider(view(1)).unwrap().unwrap();
+    sender.wrote(30);
+    sender.saw_head(15).unwrap();
+    assert_eq!((sender.unread(), sender.room()), (35, LARGE - 30), "bytes of the small ring");
+    sender.saw_head(40).unwrap();
+    assert_eq!((sender.unread(), sender.room()), (35, LARGE - 30), "the switch is taken, and not noted yet");
+    sender.saw_head(20).unwrap();
+    assert_eq!(sender.unread(), 30);
+    sender.saw_taken(2).unwrap();
+    sender.saw_head(40).unwrap();
+    assert_eq!((sender.unread(), sender.room()), (10, LARGE - 10));
+    assert_eq!(sender.saw_head(51), Err(Violation::HeadOutside));
+}
+
+#[test]
+fn a_taken_switch_says_that_everything_before_it_was_read() {
+    let mut sender = on_small(0);
+    sender.wrote(20);
+    sender.keep_on_tcp(true);
+    sender.consider(view(1)).unwrap().unwrap();
+    assert_eq!((sender.unread(), sender.room()), (20, 0));
+    sender.begin_tcp();
+    sender.end_tcp(1000);
+    assert_eq!(sender.unread(), 20, "bytes on TCP are the kernel's");
+    sender.saw_head(12).unwrap();
+    assert_eq!(sender.unread(), 8);
+    sender.saw_head(900).unwrap();
+    assert_eq!(sender.unread(), 8, "read from TCP");
+    sender.saw_taken(2).unwrap();
+    assert_eq!(sender.unread(), 0);
+    sender.saw_head(3).unwrap();
+    assert_eq!(sender.unread(), 0);
+}
+
+#[test]
+fn an_abandoned_sender_stays_on_tcp_and_ignores_the_peer() {
+    let mut sender = on_small(100);
+    sender.wrote(10);
+    sender.saw_head(104).unwrap();
+    assert!(!sender.is_abandoned());
+    sender.abandon();
+    assert!(sender.is_abandoned());
+    assert_eq!((sender.path(), sender.room(), sender.unread()), (StreamPath::Tcp, 0, 6));
+    assert_eq!((sender.consider(view(77)), sender.saw_head(0xdead), sender.saw_taken(9)), (Ok(None), Ok(()), Ok(())));
+    sender.saw_head(110).unwrap();
+    sender.begin_tcp();
+    sender.end_tcp(50);
+    assert_eq!((sender.unread(), sender.position(), sender.path()), (6, 160, StreamPath::Tcp));
+}
+
+#[test]
+fn abandoning_keeps_the_unread_bytes_of_a_switch_to_tcp() {
+    let mut sender = on_small(0);
+    sender.wrote(10);
+    sender.keep_on_tcp(true);
+    sender.consider(view(1)).unwrap().unwrap();
+    sender.begin_tcp();
+    sender.end_tcp(50);
+    sender.abandon();
+    assert_eq!(sender.unread(), 10);
+}
