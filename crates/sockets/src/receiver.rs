@@ -138,7 +138,7 @@ impl Receiver {
         Some(self.taken)
     }
 
-    /// Starts a call of the kernel that reads from TCP.
+    /// Starts a call of the kernel that reads from TCP, which is the path.
     pub fn begin_tcp(&mut self) {
         debug_assert!(self.path == StreamPath::Tcp);
         self.in_tcp += 1;

@@ -94,7 +94,7 @@ impl Sender {
         self.only_tcp = keep;
     }
 
-    /// Starts a call of the kernel that sends on TCP.
+    /// Starts a call of the kernel that sends on TCP, which is the path.
     pub fn begin_tcp(&mut self) {
         debug_assert!(self.path == StreamPath::Tcp);
         self.in_tcp += 1;

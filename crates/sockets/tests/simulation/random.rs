@@ -1,0 +1,43 @@
+//! Numbers that look random and are the same every time.
+
+/// Prints its text when a test fails.
+pub(crate) struct Note<T: std::fmt::Debug>(pub(crate) T);
+
+impl<T: std::fmt::Debug> Drop for Note<T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{:?}", self.0);
+        }
+    }
+}
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let number = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        number ^ (number >> 31)
+    }
+
+    /// Below `end`, which is not 0.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub(crate) fn choose<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+
+    /// Returns true in `per_million` of a million cases.
+    pub(crate) fn chance(&mut self, per_million: u64) -> bool {
+        per_million > 0 && self.below(1_000_000) < per_million
+    }
+}
