@@ -1,6 +1,6 @@
 //! The end of the peer's bytes. The kernel's TCP connection below the stream reports it.
 
-/// What a FIN of the kernel's connection means for the program, once the ring is drained.
+/// The meaning of the kernel's FIN for the program, once the ring is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtFin {
     /// The peer sends nothing more and still reads.

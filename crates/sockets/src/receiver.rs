@@ -27,7 +27,7 @@ pub enum Receive {
     },
 }
 
-/// What one end has received, and where the next bytes are.
+/// The receiving side of one direction: its position, and where the next bytes are.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Receiver {

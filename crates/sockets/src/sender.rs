@@ -31,7 +31,7 @@ pub struct Announcement {
     pub tcp_bytes: u64,
 }
 
-/// What one end has sent, and where the next bytes go.
+/// The sending side of one direction: its position, and where the next bytes go.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Sender {

@@ -1,4 +1,4 @@
-//! What a peer may not write into the memory of a stream.
+//! Words of a peer that break the specification.
 
 use core::fmt;
 

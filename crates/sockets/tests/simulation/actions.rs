@@ -1,4 +1,4 @@
-//! What the ends do in random order.
+//! Actions of the ends in random order.
 
 use isthmus_sockets::Receive;
 

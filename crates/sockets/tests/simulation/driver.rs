@@ -23,7 +23,7 @@ pub(crate) struct Killed;
 
 pub(crate) type Step<T> = Result<T, Killed>;
 
-/// What a program's non-blocking read returns.
+/// The result of a program's non-blocking read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
     Bytes(u64),
@@ -32,7 +32,7 @@ pub(crate) enum Read {
     Reset,
 }
 
-/// What a program's non-blocking write returns.
+/// The result of a program's non-blocking write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     Bytes(u64),

@@ -16,22 +16,23 @@ use random::{Note, Random};
 use scripts::Action::{self, *};
 use simulation::{Counts, Pauses, Simulation};
 
-/// Runs of [`any_order_is_like_tcp`].
+/// The schedules of [`any_order_is_like_tcp`].
 const SEEDS: u64 = 20_000;
+const SEEDS_LONG: u64 = 1_000_000;
 
-#[test]
-fn any_order_is_like_tcp() {
-    let counts = run_seeds(0..SEEDS);
-    println!("{counts:?}");
-    let all = [counts.to_small, counts.to_large, counts.to_tcp, counts.eofs, counts.resets];
-    assert!(all.into_iter().all(|count| count > SEEDS / 100), "{counts:?}");
-    assert!(counts.deaths_in_calls > 0 && counts.actions_in_pauses > SEEDS, "{counts:?}");
+/// Returns `short`, or `long` in the long form of tests.
+fn short_or_long<T>(short: T, long: T) -> T {
+    if std::env::var_os("ISTHMUS_TEST_LONG").is_some() { long } else { short }
 }
 
 #[test]
-#[ignore = "minutes"]
-fn any_order_is_like_tcp_long() {
-    println!("{:?}", run_seeds(SEEDS..50 * SEEDS));
+fn any_order_is_like_tcp() {
+    let seeds = short_or_long(SEEDS, SEEDS_LONG);
+    let counts = run_seeds(0..seeds);
+    println!("{counts:?}");
+    let all = [counts.to_small, counts.to_large, counts.to_tcp, counts.eofs, counts.resets, counts.deaths_in_calls];
+    assert!(all.into_iter().all(|count| count > seeds / 20), "{counts:?}");
+    assert!(counts.actions_in_pauses > seeds, "{counts:?}");
 }
 
 /// The ways back to TCP, and the ways to end a connection.
@@ -40,23 +41,21 @@ const ENDINGS: [Action; 4] = [Shutdown(0), Close(0), Abort(0), Die(0)];
 
 #[test]
 fn all_orders_of_short_scripts_are_like_tcp() {
-    let scripts = run_scripts(3, |back, ending| vec![Attach(0), Attach(1), back, ending]);
+    let transfers = short_or_long(3, 5);
+    let scripts = run_scripts(transfers, |back, ending| vec![Attach(0), Attach(1), back, ending]);
     // 35 places of 3 transfers among 7 actions, 64 transfers, 24 orders of events.
-    assert_eq!(scripts, 8 * 35 * 64 * 24);
+    assert!(scripts >= 8 * 35 * 64 * 24, "{scripts}");
 }
 
 #[test]
 fn all_orders_with_a_half_closed_end_are_like_tcp() {
-    run_scripts(2, |back, ending| vec![Attach(0), Attach(1), back, Shutdown(1), ending]);
-    run_scripts(1, |back, ending| vec![Attach(0), Attach(1), back, Release(0), Shutdown(0), ending]);
+    run_scripts(short_or_long(2, 3), |back, ending| vec![Attach(0), Attach(1), back, Shutdown(1), ending]);
 }
 
 #[test]
-#[ignore = "minutes"]
-fn all_orders_of_scripts_are_like_tcp_long() {
-    run_scripts(5, |back, ending| vec![Attach(0), Attach(1), back, ending]);
-    run_scripts(3, |back, ending| vec![Attach(0), Attach(1), back, Shutdown(1), ending]);
-    run_scripts(3, |back, ending| vec![Attach(0), Attach(1), back, Release(0), ending]);
+fn all_orders_with_a_second_upgrade_are_like_tcp() {
+    run_scripts(short_or_long(2, 3), |back, ending| vec![Attach(0), Attach(1), back, Release(0), ending]);
+    run_scripts(1, |back, ending| vec![Attach(0), Attach(1), back, Release(0), Shutdown(0), ending]);
 }
 
 fn run_scripts(transfers: usize, events: impl Fn(Action, Action) -> Vec<Action>) -> u64 {
