@@ -27,8 +27,10 @@
 //! * An end attaches while no call of the kernel reads for it. Its later reads of TCP do not block. If it sends no more, it says so before.
 //! * A FIN or an error of the kernel counts when no call reads TCP, and when the words that were loaded after it show an empty ring and no
 //!   switch to take. recv() tells an EOF from a reset, not `SO_ERROR`: an RST behind a FIN is still EOF.
-//! * After a FIN of a peer that only ended its sending, an end keeps its own sending on TCP. If the peer has closed, died or left the
-//!   daemon, the end notes the receiver's words and abandons the ring. A sender that finds no room checks the kernel's connection for both.
+//! * After a FIN of a peer that only ended its sending, an end keeps its own sending on TCP. If the peer has closed or died, the end notes
+//!   the receiver's words and abandons the ring. A sender that finds no room checks the kernel's connection for both.
+//! * The kernel does not tell of a death while its FIN lies behind bytes that the program does not read, or after the peer ended its sending.
+//!   An end therefore abandons the ring as well when the daemon reports that the peer's process left.
 //!
 //! ```
 //! use isthmus_layout::sockets::StreamPath;

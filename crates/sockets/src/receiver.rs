@@ -111,7 +111,7 @@ impl Receiver {
         if count == known {
             return Ok(());
         }
-        if self.has_next || count != self.taken.wrapping_add(1) {
+        if count != self.taken.wrapping_add(1) {
             return Err(Violation::SwitchOutOfTurn);
         }
         let (at, path) = fetch();

@@ -123,7 +123,7 @@ impl Sender {
         if self.abandoned || taken == self.taken {
             return Ok(());
         }
-        if !self.is_switching() || taken != self.switches {
+        if taken != self.switches {
             return Err(Violation::TakenOutside);
         }
         self.taken = taken;
@@ -139,7 +139,7 @@ impl Sender {
     pub fn saw_head(&mut self, head: u32) -> Result<(), Violation> {
         let is_loose = self.is_switching() || self.path == StreamPath::Tcp;
         let end = if is_loose { self.switched_at } else { self.position };
-        if self.abandoned || self.head >= end {
+        if self.abandoned {
             return Ok(());
         }
         let unread = u64::from((end as u32).wrapping_sub(head));

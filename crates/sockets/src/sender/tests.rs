@@ -150,6 +150,8 @@ fn positions_wrap_at_4_gib() {
 #[test]
 fn refuses_a_head_outside_of_what_was_sent() {
     let mut sender = on_small(100);
+    assert_eq!(sender.saw_head(101), Err(Violation::HeadOutside), "nothing was sent");
+    sender.saw_head(100).unwrap();
     sender.wrote(10);
     assert_eq!(sender.saw_head(111), Err(Violation::HeadOutside));
     assert_eq!(sender.saw_head(99), Err(Violation::HeadOutside));

@@ -3,7 +3,7 @@
 use isthmus_sockets::Receive;
 
 use crate::driver::Step;
-use crate::kernel::Sent;
+use crate::kernel::{Received, Sent};
 use crate::simulation::{Call, Simulation};
 
 /// Lets an end do something, unless it is gone.
@@ -39,7 +39,7 @@ pub(crate) fn act(simulation: &mut Simulation, end: usize) {
         980..990 if simulation.ends[1 - end].has_died && simulation.ends[end].is_attached => {
             simulation.run(end, Simulation::abandon);
         }
-        990..1000 if simulation.random.chance(200_000) => leave(simulation, end),
+        990..1000 if simulation.random.chance(simulation.pauses.leave) => leave(simulation, end),
         _ => (),
     }
 }
@@ -71,7 +71,8 @@ fn start_call(simulation: &mut Simulation, end: usize) -> Step<()> {
         }
     } else if let Receive::Tcp { limit: limit @ 1.. } = simulation.ends[end].receiver.next() {
         simulation.ends[end].receiver.begin_tcp();
-        simulation.ends[end].calls.push(Call::Recv { len: len.min(limit) });
+        let blocks = !simulation.ends[end].is_attached;
+        simulation.ends[end].calls.push(Call::Recv { len: len.min(limit), blocks });
     }
     Ok(())
 }
@@ -86,7 +87,8 @@ pub(crate) fn advance(simulation: &mut Simulation, end: usize, call: usize) {
             Sent::Bytes(bytes) => Call::Sent { bytes },
             _ => Call::Sent { bytes: 0 },
         },
-        Call::Recv { len } => Call::Received { bytes: simulation.recv(end, len).0 },
+        Call::Recv { blocks: true, .. } if simulation.kernel.peek(end) == Received::WouldBlock => return,
+        Call::Recv { len, .. } => Call::Received { bytes: simulation.recv(end, len).0 },
         Call::Sent { bytes } => {
             simulation.ends[end].sender.end_tcp(bytes);
             simulation.ends[end].calls.remove(call);

@@ -11,6 +11,7 @@
 //! * An end attaches while no call reads TCP, and its later reads of TCP do not block in the kernel. If it sends no more, it says so first.
 //! * A sender that finds no room checks whether the kernel's connection has hung up. An end that has seen a FIN keeps sending on TCP, and an end
 //!   that has lost its peer abandons its ring, so that the kernel answers the next write.
+//!   The daemon reports deaths that the kernel does not tell of.
 
 use isthmus_layout::sockets::StreamPath;
 use isthmus_sockets::{AtFin, Receive, SenderView, at_fin};

@@ -81,7 +81,9 @@ fn run_seed(simulation: &mut Simulation, seed: u64) {
         wrap.saturating_sub(random.choose(&[0, 3, 10_000, 300_000]))
     };
     let starts = [start(&mut random), start(&mut random)];
-    let pauses = Pauses { action: random.choose(&[0, 50_000, 300_000]), death: random.choose(&[0, 0, 2000]) };
+    let death = random.choose(&[0, 0, 2000]);
+    let leave = random.choose(&[50_000, 200_000, 900_000]);
+    let pauses = Pauses { action: random.choose(&[0, 50_000, 300_000]), death, leave };
     simulation.restart(random.next(), queue_bytes, starts, pauses);
     let bias = random.choose(&[200_000, 500_000, 800_000]);
     for _ in 0..random.choose(&[20, 100, 400]) {
