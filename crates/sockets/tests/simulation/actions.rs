@@ -44,7 +44,15 @@ pub(crate) fn act(simulation: &mut Simulation, end: usize) {
     }
 }
 
+/// Ends something, often at once behind a write.
 fn leave(simulation: &mut Simulation, end: usize) {
+    if simulation.random.chance(500_000) {
+        let len = any_len(simulation);
+        simulation.run(end, |simulation, end| simulation.write(end, len));
+        if simulation.ends[end].is_gone {
+            return;
+        }
+    }
     match simulation.random.below(5) {
         0 | 1 => simulation.run(end, Simulation::shutdown),
         2 => simulation.run(end, |simulation, end| simulation.close(end, false)),

@@ -50,6 +50,7 @@ fn all_orders_of_short_scripts_are_like_tcp() {
 #[test]
 fn all_orders_with_a_half_closed_end_are_like_tcp() {
     run_scripts(short_or_long(2, 3), |back, ending| vec![Attach(0), Attach(1), back, Shutdown(1), ending]);
+    run_scripts(short_or_long(3, 4), |_, ending| vec![Attach(0), Attach(1), Shutdown(0), ending]);
 }
 
 #[test]
