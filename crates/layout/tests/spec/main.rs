@@ -14,6 +14,7 @@ use isthmus_layout::proxy::{self, ProxyFrameKind, ResourceRef, grants};
 use isthmus_layout::ready_map::{self, ReadyBit};
 
 mod records;
+mod streams;
 
 /// Replaces what stands between `<!-- table name -->` and `<!-- end -->` in a page, or compares it.
 fn holds(page: &str, tables: &[(&str, String)]) {
