@@ -168,7 +168,7 @@ impl StreamState {
     pub const TCP_PLEASE: u32 = 8;
 }
 
-/// What an end waits for: data, room, or both.
+/// The changes that an end waits for: data, room, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Interest(u32);
 

@@ -23,7 +23,7 @@ impl<M: Words> Board<M> {
         ReadyMap::new(WaiterPage::new(&self.memory, waiter))
     }
 
-    /// Fulfils the wish of the peer whose board this is. Returns true if the caller must ring the doorbell of the waiter.
+    /// Grants a wish of the peer that this board belongs to. Returns true if the caller must ring the doorbell of the waiter.
     #[inline]
     pub fn notify(&self, want: Want) -> bool {
         match want {

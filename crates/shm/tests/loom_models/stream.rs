@@ -196,7 +196,7 @@ fn the_head_of_a_switch_is_unknown_without_s7_or_s8() {
     sends(Weaken::Load(only(receiver(TAKEN)))).fails(TORN, a_switch_follows_another);
 }
 
-/// The same without the head, whose own ordering would otherwise cover the words of the switch.
+/// Two switches without the head, because its own ordering would cover the words of the switch.
 fn the_words_of_a_switch_are_written_again(setting: &Setting) {
     let [sends, receives] = ends(&memory(), setting);
     sends.announce(1, 1, LARGE, 0);

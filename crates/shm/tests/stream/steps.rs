@@ -1,4 +1,4 @@
-//! The life of a stream whose words the peer overwrites as it likes, as bytes. The fuzz target and the tests run the same lives.
+//! The life of a stream, as bytes. The peer overwrites any word at any time. The fuzz target and the tests run the same lives.
 //!
 //! [`Guarded`] is the memory: it fails on an access that a view must not make, whatever the words say.
 
@@ -35,7 +35,7 @@ impl Guarded {
         at
     }
 
-    /// The same for a word that is written: this end writes its own block, and `WANT` of the other.
+    /// Checks a word that is written: this end writes its own block, and `WANT` of the other.
     fn own(&self, at: u32) -> u32 {
         let first = self.end.block();
         let is_own = (first..first + BLOCK_WORDS).contains(&at);
