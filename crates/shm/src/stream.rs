@@ -8,8 +8,9 @@
 //! fetches the tail first and the number of switches second ([`StreamMemory::peer_progress`]): a byte behind a switch is never seen without
 //! that switch.
 //!
-//! Waiting follows one rule, for data and for room. The end that waits sets its wish, fences, and checks again. The other end publishes, fences, and
-//! checks the wish.
+//! Waiting follows one rule, for data and for room. The end that waits sets its wish, fences, and checks again. The other end publishes, fences,
+//! and checks the wish. An end has two wishes, one for data and one for room ([`Interest`]), so two threads may wait at once. Each wish names one
+//! waiter: a second thread that waits for the same shares the waiter of the first, or waits for it.
 //!
 //! The orderings. Each letter stands in two places.
 //!
@@ -20,13 +21,13 @@
 //! | S5, S6 | the number of switches announced (S5) | the same (S6) | modelled |
 //! | S7, S8 | the number of switches taken (S7) | the same (S8) | modelled, on words that must not race |
 //! | S9, S10 | the state (S9) | the same (S10) | modelled |
-//! | S11, S12 | the wish and its fence (S11), what is published and its fence (S12) | each the other's | modelled |
+//! | S11, S12 | a wish and its fence (S11), what is published and its fence (S12) | each the other's | modelled, for both wishes |
 
 use crate::words::{Payload, Words};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use isthmus_layout::sockets::{
     HEAD, HEAD_HIGH, Interest, SLEEPS, STATE, SWITCH_AT, SWITCH_PATH, SWITCHES, StreamEndIndex, StreamPath, TAIL,
-    TAIL_HIGH, TAKEN, TCP_BYTES, WANT, Want,
+    TAIL_HIGH, TAKEN, TCP_BYTES, Want,
 };
 
 mod board;
@@ -35,8 +36,8 @@ mod report;
 pub use board::{Board, WaiterPage};
 pub use report::{EndReport, StreamReport};
 
-/// Times that a wish is read and cleared before the peer is notified without clearing it. Threads of this end change the word at most
-/// twice for each wish. Only a peer that changes it all the time makes more tries fail.
+/// Times that a wish is read and cleared before the peer is notified without clearing it. Other threads of this end clear a wish once.
+/// Only a peer that changes the word all the time makes more tries fail.
 const WANT_TRIES: u32 = 8;
 
 /// Times that a state is changed by compare and exchange before it is stored. Only a peer that changes it all the time makes them fail.
@@ -80,7 +81,7 @@ impl<M: Words> StreamMemory<M> {
 
     // The sender of this end's direction.
 
-    /// Publishes the bytes before `position`. [`Self::peer_wants`] must follow, after this or after the last of several.
+    /// Publishes the bytes before `position`. [`Self::peer_wants`] of data must follow, after this or after the last of several.
     #[inline(always)]
     pub fn publish_tail(&self, position: u64) {
         self.memory.store(self.own + TAIL_HIGH, (position >> 32) as u32, Relaxed);
@@ -103,7 +104,7 @@ impl<M: Words> StreamMemory<M> {
     }
 
     /// Announces a switch, the `count`-th of this direction: bytes from position `at` on go by `path`. All earlier bytes of the old path are
-    /// published, and the receiver has taken all earlier switches. [`Self::peer_wants`] must follow.
+    /// published, and the receiver has taken all earlier switches. [`Self::peer_wants`] of data must follow.
     pub fn announce(&self, count: u32, at: u64, path: StreamPath, tcp_bytes: u64) {
         self.memory.store(self.own + SWITCH_AT, at as u32, Relaxed);
         self.memory.store(self.own + SWITCH_PATH, path.word(), Relaxed);
@@ -143,8 +144,8 @@ impl<M: Words> StreamMemory<M> {
         (at, self.memory.load(self.peer + SWITCH_PATH, Relaxed))
     }
 
-    /// Publishes the receiver's position: the sender may overwrite what lies before it. [`Self::peer_wants`] must follow, after this or after
-    /// the last of several, if the sender may wait for room.
+    /// Publishes the receiver's position: the sender may overwrite what lies before it. [`Self::peer_wants`] of room must follow, after this
+    /// or after the last of several, if the sender may wait for room.
     #[inline(always)]
     pub fn publish_head(&self, position: u64) {
         self.memory.store(self.own + HEAD_HIGH, (position >> 32) as u32, Relaxed);
@@ -152,8 +153,8 @@ impl<M: Words> StreamMemory<M> {
         self.memory.store(self.own + HEAD, position as u32, Release);
     }
 
-    /// Takes the `count`-th switch: everything before it was read, and the head was published. [`Self::peer_wants`] must follow, because the
-    /// sender may wait for this.
+    /// Takes the `count`-th switch: everything before it was read, and the head was published. [`Self::peer_wants`] of room must follow,
+    /// because the sender may wait for this.
     pub fn take(&self, count: u32) {
         // S7, with S8 in `peer_taken` (modelled): we have read the words of the switch, and published the head that belongs to it.
         self.memory.store(self.own + TAKEN, count, Release);
@@ -173,7 +174,7 @@ impl<M: Words> StreamMemory<M> {
         self.memory.load(self.own + STATE, Relaxed)
     }
 
-    /// Sets bits of this end's state. [`Self::peer_wants`] must follow.
+    /// Sets bits of this end's state. [`Self::peer_wants`] of data and of room must follow.
     pub fn add_state(&self, bits: u32) {
         // S9, with S10 in `peer_state` (modelled): the peer that sees the bits sees what we published before.
         self.memory.or(self.own + STATE, bits, Release);
@@ -194,49 +195,44 @@ impl<M: Words> StreamMemory<M> {
         self.memory.store(at, state, Release);
     }
 
-    /// Asks the peer to notify this end. The caller then checks again what it waits for, and sleeps only if nothing has changed.
+    /// Asks the peer to notify this end of data, or of room. The wish replaces the last one for the same, not the other. The caller then
+    /// checks again what it waits for, and sleeps only if nothing has changed.
     #[inline]
-    pub fn set_want(&self, want: Want) {
-        self.memory.store(self.own + WANT, want.word(), Relaxed);
+    pub fn set_want(&self, of: Interest, want: Want) {
+        self.memory.store(self.own + of.want_word(), want.word(), Relaxed);
         // S11, with S12 in `peer_wants` (modelled): either the peer sees the wish, or we see what it published.
         self.memory.fence();
     }
 
-    /// Withdraws the wish. A notification may still come.
+    /// Withdraws the wish for data, or for room. A notification may still come.
     #[inline]
-    pub fn clear_want(&self) {
-        self.memory.store(self.own + WANT, 0, Relaxed);
+    pub fn clear_want(&self, of: Interest) {
+        self.memory.store(self.own + of.want_word(), 0, Relaxed);
     }
 
-    /// Returns the word of this end's wish: what the peer has left of it.
+    /// Returns the word of this end's wish for data, or for room. It is 0 when the peer has granted it.
     #[inline]
-    pub fn want_raw(&self) -> u32 {
-        self.memory.load(self.own + WANT, Relaxed)
+    pub fn want_raw(&self, of: Interest) -> u32 {
+        self.memory.load(self.own + of.want_word(), Relaxed)
     }
 
-    /// Returns the wish of the peer if it wants a change of `interest`. Called after publishing. A wish for a ready bit is cleared, so that
-    /// it is returned once; the caller then notifies the waiter ([`Board::notify`]).
+    /// Returns the wish of the peer for data, or for room. Called after publishing. A wish for a ready bit is cleared, so that it is
+    /// returned once. The caller then notifies the waiter ([`Board::notify`]).
     #[inline(always)]
-    pub fn peer_wants(&self, interest: Interest) -> Option<Want> {
+    pub fn peer_wants(&self, of: Interest) -> Option<Want> {
         // S12, with S11 in `set_want` (modelled): either we see the wish, or the peer sees what we published.
         self.memory.fence();
-        let word = self.memory.load(self.peer + WANT, Relaxed);
-        if Want::may_concern(word, interest) { self.accept_want(word, interest) } else { None }
+        let word = self.memory.load(self.peer + of.want_word(), Relaxed);
+        if word == 0 { None } else { self.accept_want(word, of) }
     }
 
     #[inline(never)]
-    fn accept_want(&self, mut word: u32, interest: Interest) -> Option<Want> {
-        let at = self.peer + WANT;
+    fn accept_want(&self, mut word: u32, of: Interest) -> Option<Want> {
+        let at = self.peer + of.want_word();
         let mut last = None;
         for _ in 0..WANT_TRIES {
             let want = Want::from_word(word)?;
-            let left = match want {
-                Want::Hot(_) => return Some(want),
-                Want::Parked { interest: wanted, .. } if !wanted.overlaps(interest) => return None,
-                Want::Parked { interest: wanted, .. } if wanted.bits() & !interest.bits() == 0 => 0,
-                Want::Parked { .. } => word & !interest.bits(),
-            };
-            if self.memory.compare_exchange(at, word, left, Relaxed) {
+            if matches!(want, Want::Hot(_)) || self.memory.compare_exchange(at, word, 0, Relaxed) {
                 return Some(want);
             }
             last = Some(want);

@@ -22,7 +22,7 @@
 //! | S5, S6 | a switch is whole when it is seen, and so is the old path | both at once |
 //! | S7, S8 | a switch is not written before the last one was taken | both at once; an old head |
 //! | S9, S10 | what was published before a change of state is there | an old tail |
-//! | S11, S12 | an end of a stream that waits is notified or sees the change | neither |
+//! | S11, S12 | an end of a stream that waits, for data or for room, is notified or sees the change | neither |
 //!
 //! Loom tries no order in which a load returns a store that comes later in time (load buffering). An ordering that
 //! forbids only that, as C, D, I and J do, shows on memory that must not race: see `loom_models/words.rs`.

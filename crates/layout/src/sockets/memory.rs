@@ -53,12 +53,14 @@ pub const HEAD_HIGH: u32 = 65;
 pub const TAKEN: u32 = 96;
 /// Word of a block: bits of [`StreamState`].
 pub const STATE: u32 = 128;
-/// Word of a block: the [`Want`] of this end, or 0. The other end clears its bits.
-pub const WANT: u32 = 160;
+/// Word of a block: the [`Want`] of this end for data, or 0. The other end clears it.
+pub const WANT_DATA: u32 = 160;
 /// Word of a block: the number of times that this end slept, free-running, for display only.
 pub const SLEEPS: u32 = 161;
-/// The first words of the lines of a block. Each line is written by one end only, but that of [`WANT`].
-pub const LINES: [u32; 6] = [TAIL, SWITCHES, HEAD, TAKEN, STATE, WANT];
+/// Word of a block: the [`Want`] of this end for room, or 0. The other end clears it.
+pub const WANT_ROOM: u32 = 162;
+/// The first words of the lines of a block. Each line is written by one end only, but that of [`WANT_DATA`] and [`WANT_ROOM`].
+pub const LINES: [u32; 6] = [TAIL, SWITCHES, HEAD, TAKEN, STATE, WANT_DATA];
 
 /// One of the two ends of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,26 +170,25 @@ impl StreamState {
     pub const TCP_PLEASE: u32 = 8;
 }
 
-/// The changes that an end waits for: data, room, or both.
+/// The change that an end waits for. Each has a word of its own, because one thread may wait for data while another waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Interest(u32);
+pub enum Interest {
+    /// Data, the end of the data, a switch, or a state.
+    Data,
+    /// Room in the ring, a switch that was taken, or a state.
+    Room,
+}
 
 impl Interest {
-    /// Data, the end of the data, or a switch.
-    pub const IN: Self = Self(1);
-    /// Room in the ring, or a switch that was taken.
-    pub const OUT: Self = Self(2);
-    /// Any change.
-    pub const BOTH: Self = Self(3);
+    /// Both, in order.
+    pub const ALL: [Self; 2] = [Self::Data, Self::Room];
 
-    /// The bits of [`WANT`].
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// Returns true if the two have a bit in common.
-    pub const fn overlaps(self, other: Self) -> bool {
-        self.0 & other.0 != 0
+    /// The word of a block that holds the wish: [`WANT_DATA`] or [`WANT_ROOM`].
+    pub const fn want_word(self) -> u32 {
+        match self {
+            Self::Data => WANT_DATA,
+            Self::Room => WANT_ROOM,
+        }
     }
 }
 
@@ -212,15 +213,13 @@ impl WaiterIndex {
     }
 }
 
-/// The wish of an end to be notified, as the word [`WANT`] holds it. Without a wish the word is 0.
+/// The wish of an end to be notified, as [`WANT_DATA`] or [`WANT_ROOM`] holds it. Without a wish the word is 0. Each word names one waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// The waiter checks the stream before it sleeps. It needs a doorbell while it sleeps, and no ready bit.
     Hot(WaiterIndex),
     /// The waiter does not check the stream. It needs its ready bit, once.
     Parked {
-        /// The changes that matter.
-        interest: Interest,
         /// The waiter.
         waiter: WaiterIndex,
         /// The stream's bit in the page of the waiter.
@@ -228,6 +227,7 @@ pub enum Want {
     },
 }
 
+const WANT_PARKED: u32 = 1;
 const WANT_HOT: u32 = 4;
 const WANT_WAITER_SHIFT: u32 = 4;
 const WANT_READY_BIT_SHIFT: u32 = 16;
@@ -241,25 +241,19 @@ impl Want {
             return Some(Self::Hot(waiter));
         }
         let number = (word >> WANT_READY_BIT_SHIFT) % READY_MAP_BITS;
-        match (ReadyBit::new(number as u16), Interest(word & Interest::BOTH.0)) {
-            (None, _) | (_, Interest(0)) => None,
-            (Some(ready_bit), interest) => Some(Self::Parked { interest, waiter, ready_bit }),
+        match ReadyBit::new(number as u16) {
+            Some(ready_bit) if word & WANT_PARKED != 0 => Some(Self::Parked { waiter, ready_bit }),
+            _ => None,
         }
-    }
-
-    /// Returns true if the word may hold a wish for one of the changes of `interest`. One test, for the side that publishes.
-    #[inline(always)]
-    pub const fn may_concern(word: u32, interest: Interest) -> bool {
-        word & (interest.0 | WANT_HOT) != 0
     }
 
     /// The word.
     pub const fn word(self) -> u32 {
         match self {
             Self::Hot(waiter) => WANT_HOT | (waiter.0 as u32) << WANT_WAITER_SHIFT,
-            Self::Parked { interest, waiter, ready_bit } => {
+            Self::Parked { waiter, ready_bit } => {
                 let ready_bit = (ready_bit.number() as u32) << WANT_READY_BIT_SHIFT;
-                interest.0 | (waiter.0 as u32) << WANT_WAITER_SHIFT | ready_bit
+                WANT_PARKED | (waiter.0 as u32) << WANT_WAITER_SHIFT | ready_bit
             }
         }
     }
@@ -272,7 +266,7 @@ impl Want {
     }
 }
 
-const _: () = assert!(READY_MAP_BITS == 1 << 12); // The ready bit has 12 bits in `WANT`.
+const _: () = assert!(READY_MAP_BITS == 1 << 12); // The ready bit has 12 bits in a `Want`.
 const _: () = assert!(2 * 4 * BLOCK_WORDS <= PAGE_BYTES);
 const _: () = {
     let mut line = 0;
@@ -281,6 +275,7 @@ const _: () = {
         line += 1;
     }
 };
+const _: () = assert!(WANT_ROOM / 32 == WANT_DATA / 32); // The line that both ends write.
 
 #[cfg(test)]
 mod tests {
@@ -315,14 +310,11 @@ mod tests {
     #[test]
     fn want_round_trips() {
         let waiter = WaiterIndex::new(63).unwrap();
-        let ready_bit = ReadyBit::new(4095).unwrap();
-        for interest in [Interest::IN, Interest::OUT, Interest::BOTH] {
-            let want = Want::Parked { interest, waiter, ready_bit };
-            assert_eq!(want.word(), interest.bits() | 63 << 4 | 4095 << 16);
-            assert_eq!(Want::from_word(want.word()), Some(want));
-        }
+        let want = Want::Parked { waiter, ready_bit: ReadyBit::new(4095).unwrap() };
+        assert_eq!((want.word(), Want::from_word(want.word())), (1 | 63 << 4 | 4095 << 16, Some(want)));
         assert_eq!(Want::Hot(waiter).word(), 4 | 63 << 4);
         assert_eq!(Want::from_word(Want::Hot(waiter).word() | 3), Some(Want::Hot(waiter)));
+        assert_eq!((want.waiter(), Want::Hot(waiter).waiter()), (waiter, waiter));
     }
 
     #[test]
@@ -330,7 +322,7 @@ mod tests {
         assert_eq!(WaiterIndex::new(64), None);
         assert_eq!((Want::from_word(0), Want::from_word(3 << 4)), (None, None));
         assert_eq!((Want::from_word(4 | 64 << 4), Want::from_word(u32::MAX)), (None, None));
-        let unused = 1 << 3 | 0xf << 12 | 0xf << 28;
+        let unused = 1 << 1 | 1 << 3 | 0xf << 12 | 0xf << 28;
         assert_eq!(Want::from_word(unused), None);
         assert_eq!(Want::from_word(unused | 1).map(Want::waiter), WaiterIndex::new(0));
     }

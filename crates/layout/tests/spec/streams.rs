@@ -55,8 +55,9 @@ fn block() -> String {
         (sockets::HEAD_HIGH, 4, "its high half"),
         (sockets::TAKEN, 4, "`TAKEN`: switches taken, free-running"),
         (sockets::STATE, 4, "`STATE`: bits, see below"),
-        (sockets::WANT, 4, "`WANT`: the wish of this end to be notified, see below"),
+        (Interest::Data.want_word(), 4, "`WANT_DATA`: the wish of this end for data, see below"),
         (sockets::SLEEPS, 4, "`SLEEPS`: times that this end slept, free-running"),
+        (Interest::Room.want_word(), 4, "`WANT_ROOM`: the wish of this end for room, see below"),
     ];
     rows("offset | bytes | meaning", &words.map(|(word, bytes, what)| (u64::from(4 * word), bytes, what)))
 }
@@ -83,18 +84,15 @@ fn state() -> String {
     table
 }
 
-/// The bits of `WANT`: each field is looked for where the table says.
+/// The bits of a wish: each field is looked for where the table says.
 fn want() -> String {
     let waiter = |number| WaiterIndex::new(number).unwrap();
-    let parked = |interest, number, bit| {
-        Want::Parked { interest, waiter: waiter(number), ready_bit: ReadyBit::new(bit).unwrap() }.word()
-    };
-    assert_eq!((parked(Interest::IN, 0, 0), parked(Interest::OUT, 0, 0), Want::Hot(waiter(0)).word()), (1, 2, 4));
-    assert_eq!((parked(Interest::IN, 63, 0), parked(Interest::IN, 0, 4095)), (1 | 63 << 4, 1 | 4095 << 16));
-    let mut table = String::from("| bits of `WANT` | meaning |\n| --- | --- |\n");
+    let parked = |number, bit| Want::Parked { waiter: waiter(number), ready_bit: ReadyBit::new(bit).unwrap() }.word();
+    assert_eq!((parked(0, 0), Want::Hot(waiter(0)).word()), (1, 4));
+    assert_eq!((parked(63, 0), parked(0, 4095)), (1 | 63 << 4, 1 | 4095 << 16));
+    let mut table = String::from("| bits of a wish | meaning |\n| --- | --- |\n");
     for (bits, what) in [
-        ("0", "*in*: the waiter wants its ready bit for bytes"),
-        ("1", "*out*: the waiter wants its ready bit for room"),
+        ("0", "*parked*: the waiter wants its ready bit, once"),
         ("2", "*hot*: the waiter checks this stream before it sleeps"),
         ("4 to 11", "the waiter, 0 to 63"),
         ("16 to 27", "the ready bit"),

@@ -28,7 +28,7 @@ impl<M: Words> Board<M> {
     pub fn notify(&self, want: Want) -> bool {
         match want {
             Want::Hot(waiter) => self.wake_hot(waiter),
-            Want::Parked { waiter, ready_bit, .. } => {
+            Want::Parked { waiter, ready_bit } => {
                 PeerReadyBit::new(WaiterPage::new(&self.memory, waiter), ready_bit).set()
             }
         }

@@ -4,7 +4,7 @@ use crate::words::Words;
 use core::sync::atomic::Ordering::Relaxed;
 use isthmus_layout::sockets::{
     HEAD, HEAD_HIGH, SLEEPS, STATE, SWITCH_PATH, SWITCHES, StreamEndIndex, StreamPath, TAIL, TAIL_HIGH, TAKEN,
-    TCP_BYTES, WANT,
+    TCP_BYTES, WANT_DATA, WANT_ROOM,
 };
 
 /// The counters of both ends. The ends may write anything, so this is for display only.
@@ -31,8 +31,10 @@ pub struct EndReport {
     pub taken: u32,
     /// Bits of [`StreamState`](isthmus_layout::sockets::StreamState).
     pub state: u32,
-    /// The word of its wish to be notified; 0 for none.
-    pub want: u32,
+    /// The word of its wish to be notified of data; 0 for none.
+    pub want_data: u32,
+    /// The word of its wish to be notified of room; 0 for none.
+    pub want_room: u32,
     /// The number of times that the end slept.
     pub sleeps: u32,
 }
@@ -61,7 +63,8 @@ impl EndReport {
             tcp_bytes: counter(TCP_BYTES, TCP_BYTES + 1),
             taken: word(TAKEN),
             state: word(STATE),
-            want: word(WANT),
+            want_data: word(WANT_DATA),
+            want_room: word(WANT_ROOM),
             sleeps: word(SLEEPS),
         }
     }

@@ -15,8 +15,8 @@ fn waiter(number: u8) -> WaiterIndex {
     WaiterIndex::new(number).unwrap()
 }
 
-fn parked(interest: Interest) -> Want {
-    Want::Parked { interest, waiter: waiter(63), ready_bit: ReadyBit::new(4095).unwrap() }
+fn parked(number: u8) -> Want {
+    Want::Parked { waiter: waiter(number), ready_bit: ReadyBit::new(4095).unwrap() }
 }
 
 #[test]
@@ -86,27 +86,41 @@ fn state_bits_are_set_and_cleared() {
 
 #[test]
 fn a_wish_is_granted_once() {
+    for (wanted, other) in [(Interest::Data, Interest::Room), (Interest::Room, Interest::Data)] {
+        let [one, two] = ends();
+        assert_eq!(one.peer_wants(wanted), None);
+        two.set_want(wanted, parked(63));
+        assert_eq!((one.peer_wants(other), two.want_raw(wanted)), (None, parked(63).word()));
+        assert_eq!((one.peer_wants(wanted), two.want_raw(wanted)), (Some(parked(63)), 0));
+        assert_eq!(one.peer_wants(wanted), None);
+        two.set_want(wanted, parked(63));
+        two.clear_want(wanted);
+        assert_eq!((one.peer_wants(wanted), two.peer_wants(wanted)), (None, None));
+    }
+}
+
+#[test]
+fn two_waiters_want_data_and_room_of_one_end() {
     let [one, two] = ends();
-    assert_eq!(one.peer_wants(Interest::BOTH), None);
-    two.set_want(parked(Interest::BOTH));
-    assert_eq!(one.peer_wants(Interest::OUT), Some(parked(Interest::BOTH)));
-    assert_eq!((one.peer_wants(Interest::OUT), two.want_raw()), (None, parked(Interest::IN).word()));
-    assert_eq!(one.peer_wants(Interest::BOTH), Some(parked(Interest::IN)));
-    assert_eq!((one.peer_wants(Interest::BOTH), two.want_raw()), (None, 0));
-    two.set_want(parked(Interest::IN));
-    two.clear_want();
-    assert_eq!((one.peer_wants(Interest::IN), two.peer_wants(Interest::BOTH)), (None, None));
+    two.set_want(Interest::Data, parked(1));
+    two.set_want(Interest::Room, parked(2));
+    let end = one.report().ends[1];
+    assert_eq!((end.want_data, end.want_room), (parked(1).word(), parked(2).word()));
+    assert_eq!((one.peer_wants(Interest::Room), two.want_raw(Interest::Data)), (Some(parked(2)), parked(1).word()));
+    two.set_want(Interest::Room, Want::Hot(waiter(3)));
+    two.clear_want(Interest::Data);
+    assert_eq!((one.peer_wants(Interest::Data), one.peer_wants(Interest::Room)), (None, Some(Want::Hot(waiter(3)))));
 }
 
 #[test]
 fn a_hot_wish_stays() {
     let [one, two] = ends();
-    two.set_want(Want::Hot(waiter(1)));
+    two.set_want(Interest::Room, Want::Hot(waiter(1)));
     for _ in 0..2 {
-        assert_eq!(one.peer_wants(Interest::OUT), Some(Want::Hot(waiter(1))));
+        assert_eq!(one.peer_wants(Interest::Room), Some(Want::Hot(waiter(1))));
     }
-    two.memory.store(two.own + WANT, 4 | 64 << 4, Relaxed);
-    assert_eq!(one.peer_wants(Interest::OUT), None, "a waiter beyond the board");
+    two.memory.store(two.own + Interest::Room.want_word(), 4 | 64 << 4, Relaxed);
+    assert_eq!(one.peer_wants(Interest::Room), None, "a waiter beyond the board");
 }
 
 #[test]
@@ -118,7 +132,7 @@ fn a_board_wakes_the_right_waiter() {
     assert!(last.begin_sleep() && other.begin_sleep());
     assert!(peers.notify(Want::Hot(waiter(63))));
     assert!(!peers.notify(Want::Hot(waiter(63))), "a waiter is rung twice");
-    assert!(last.begin_sleep() && peers.notify(parked(Interest::IN)));
+    assert!(last.begin_sleep() && peers.notify(parked(63)));
     let mut found = Vec::new();
     last.drain(|bit| found.push(bit.number()));
     assert_eq!(found, [4095]);

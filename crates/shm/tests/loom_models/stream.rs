@@ -5,7 +5,7 @@ use super::{DEADLOCK, FORGOTTEN, RACE, Setting, TORN, UNPUBLISHED, WHOLE, WRONG_
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::{
     HEAD, HEAD_HIGH, Interest, STATE, SWITCH_AT, SWITCH_PATH, SWITCHES, StreamEndIndex, StreamPath, StreamState, TAIL,
-    TAIL_HIGH, TAKEN, TCP_BYTES, WANT, WaiterIndex, Want,
+    TAIL_HIGH, TAKEN, TCP_BYTES, WANT_DATA, WANT_ROOM, WaiterIndex, Want,
 };
 use isthmus_shm::stream::PeerProgress;
 use isthmus_shm::{Board, StreamMemory};
@@ -37,12 +37,12 @@ fn receiver(word: u32) -> u32 {
 /// The memory of a stream, without the rings but for a byte at position 0 of both. The words of a switch must not race.
 fn memory() -> Handle {
     let plain = [SWITCH_AT, SWITCH_PATH].map(sender);
-    let sent = [TAIL, TAIL_HIGH, SWITCHES, TCP_BYTES, TCP_BYTES + 1, STATE].map(sender);
+    let sent = [TAIL, TAIL_HIGH, SWITCHES, TCP_BYTES, TCP_BYTES + 1, STATE, HEAD, HEAD_HIGH].map(sender);
     let received = [HEAD, HEAD_HIGH, TAKEN, STATE].map(receiver);
     Builder::default()
         .atomics(sent.into_iter().chain(received))
         .plains(plain)
-        .flags([sender(WANT), receiver(WANT)])
+        .flags([WANT_DATA, WANT_ROOM].into_iter().flat_map(|wish| [sender(wish), receiver(wish)]))
         .bytes([SMALL, LARGE].map(|path| path.ring_start(SENDER).unwrap()))
         .ready_map(BOARD, &[READY_BIT])
         .build()
@@ -268,17 +268,25 @@ fn waiter() -> WaiterIndex {
     WaiterIndex::new(0).unwrap()
 }
 
-fn parked(interest: Interest) -> Want {
-    Want::Parked { interest, waiter: waiter(), ready_bit: READY_BIT }
+fn other_waiter() -> WaiterIndex {
+    WaiterIndex::new(1).unwrap()
+}
+
+fn parked() -> Want {
+    parked_on(waiter())
+}
+
+fn parked_on(waiter: WaiterIndex) -> Want {
+    Want::Parked { waiter, ready_bit: READY_BIT }
 }
 
 fn a_receiver_waits_for_data(setting: &Setting) {
     let [sends, receives] = ends(&memory(), setting);
     let sender = thread::spawn(move || {
         sends.publish_tail(1);
-        sends.peer_wants(Interest::IN).is_some()
+        sends.peer_wants(Interest::Data).is_some()
     });
-    receives.set_want(parked(Interest::IN));
+    receives.set_want(Interest::Data, parked());
     let asleep = receives.peer_tail() == 0;
     let woken = sender.join().unwrap();
     assert!(woken || !asleep, "asleep, and nothing will say that there is a byte");
@@ -287,11 +295,11 @@ fn a_receiver_waits_for_data(setting: &Setting) {
 fn a_sender_waits_for_room(setting: &Setting) {
     let [sends, receives] = ends(&memory(), setting);
     let sender = thread::spawn(move || {
-        sends.set_want(parked(Interest::OUT));
+        sends.set_want(Interest::Room, parked());
         sends.peer_head() == 0
     });
     receives.publish_head(1);
-    let woken = receives.peer_wants(Interest::OUT).is_some();
+    let woken = receives.peer_wants(Interest::Room).is_some();
     let asleep = sender.join().unwrap();
     assert!(woken || !asleep, "asleep, and nothing will say that there is room");
 }
@@ -299,25 +307,86 @@ fn a_sender_waits_for_room(setting: &Setting) {
 fn a_sender_waits_for_its_switch(setting: &Setting) {
     let [sends, receives] = ends(&memory(), setting);
     let sender = thread::spawn(move || {
-        sends.set_want(parked(Interest::OUT));
+        sends.set_want(Interest::Room, parked());
         sends.peer_taken() == 0
     });
     receives.take(1);
-    let woken = receives.peer_wants(Interest::OUT).is_some();
+    let woken = receives.peer_wants(Interest::Room).is_some();
     let asleep = sender.join().unwrap();
     assert!(woken || !asleep, "asleep, and nothing will say that the switch was taken");
 }
 
-/// Two threads of one end publish, each for another wish of the peer.
-fn both_wishes_are_granted(_: &Setting) {
-    let memory = memory();
-    let [sends, receives] = ends(&memory, &WHOLE);
-    receives.set_want(parked(Interest::BOTH));
+/// Two threads of one end grant the same wish of the peer.
+fn two_threads_grant_a_wish(setting: &Setting) {
+    let [sends, receives] = ends(&memory(), setting);
+    receives.set_want(Interest::Data, parked());
     let other = sends.clone();
-    let sender = thread::spawn(move || sends.peer_wants(Interest::IN).is_some());
-    let room = other.peer_wants(Interest::OUT).is_some();
-    assert!(room && sender.join().unwrap(), "asleep, and nothing will say one of two");
-    assert_eq!(receives.want_raw(), 0);
+    let sender = thread::spawn(move || sends.peer_wants(Interest::Data));
+    let granted = [other.peer_wants(Interest::Data), sender.join().unwrap()];
+    assert!(granted == [Some(parked()), None] || granted == [None, Some(parked())], "{granted:?}");
+    assert_eq!(receives.want_raw(Interest::Data), 0);
+}
+
+/// Two threads of one end wait for what `publish` of the peer publishes: one as `first` says, the other as `second` says.
+fn two_waiters_under(
+    setting: &Setting,
+    publish: fn(&End) -> [Option<Want>; 2],
+    [first, second]: [(Interest, fn(&End) -> bool); 2],
+) {
+    let [sends, receives] = ends(&memory(), setting);
+    let wait = |(of, is_there): (Interest, fn(&End) -> bool), waiter| {
+        let end = receives.clone();
+        thread::spawn(move || {
+            end.set_want(of, parked_on(waiter));
+            !is_there(&end)
+        })
+    };
+    let waiters = [(wait(first, waiter()), waiter()), (wait(second, other_waiter()), other_waiter())];
+    let granted = publish(&sends);
+    for (thread, waiter) in waiters {
+        let asleep = thread.join().unwrap();
+        let woken = granted.contains(&Some(parked_on(waiter)));
+        assert!(woken || !asleep, "asleep, and nothing will say that there is data or room");
+    }
+}
+
+/// The peer publishes data and then room.
+fn publish_data_and_room(end: &End) -> [Option<Want>; 2] {
+    end.publish_tail(1);
+    let data = end.peer_wants(Interest::Data);
+    end.publish_head(1);
+    [data, end.peer_wants(Interest::Room)]
+}
+
+/// The peer closes, which concerns both wishes.
+fn close(end: &End) -> [Option<Want>; 2] {
+    end.add_state(StreamState::CLOSED);
+    Interest::ALL.map(|of| end.peer_wants(of))
+}
+
+fn has_data(end: &End) -> bool {
+    end.peer_tail() == 1
+}
+
+fn has_room(end: &End) -> bool {
+    end.peer_head() == 1
+}
+
+fn is_closed(end: &End) -> bool {
+    end.peer_state() == StreamState::CLOSED
+}
+
+fn two_waiters_wait_for_data_and_for_room(setting: &Setting) {
+    two_waiters_under(setting, publish_data_and_room, [(Interest::Data, has_data), (Interest::Room, has_room)]);
+}
+
+fn two_waiters_wait_while_the_peer_closes(setting: &Setting) {
+    two_waiters_under(setting, close, Interest::ALL.map(|of| (of, is_closed as fn(&End) -> bool)));
+}
+
+/// The violation of the rule that a wish names one waiter.
+fn two_waiters_share_a_wish(setting: &Setting) {
+    two_waiters_under(setting, publish_data_and_room, [(Interest::Data, has_data); 2]);
 }
 
 #[test]
@@ -325,7 +394,18 @@ fn an_end_that_waits_is_notified() {
     WHOLE.passes(a_receiver_waits_for_data);
     WHOLE.passes(a_sender_waits_for_room);
     WHOLE.passes(a_sender_waits_for_its_switch);
-    WHOLE.passes(both_wishes_are_granted);
+    WHOLE.passes(two_threads_grant_a_wish);
+}
+
+#[test]
+fn two_waiters_of_an_end_are_notified() {
+    WHOLE.passes(two_waiters_wait_for_data_and_for_room);
+    WHOLE.passes(two_waiters_wait_while_the_peer_closes);
+}
+
+#[test]
+fn one_of_two_waiters_is_forgotten_if_both_use_one_wish() {
+    WHOLE.fails(FORGOTTEN, two_waiters_share_a_wish);
 }
 
 #[test]
@@ -333,7 +413,9 @@ fn an_end_that_waits_is_forgotten_without_s11_or_s12() {
     for weak in [receives(Weaken::Fence), sends(Weaken::Fence)] {
         weak.clone().fails(FORGOTTEN, a_receiver_waits_for_data);
         weak.clone().fails(FORGOTTEN, a_sender_waits_for_room);
-        weak.fails(FORGOTTEN, a_sender_waits_for_its_switch);
+        weak.clone().fails(FORGOTTEN, a_sender_waits_for_its_switch);
+        weak.clone().fails(FORGOTTEN, two_waiters_wait_for_data_and_for_room);
+        weak.fails(FORGOTTEN, two_waiters_wait_while_the_peer_closes);
     }
 }
 
@@ -343,10 +425,10 @@ fn a_hot_waiter_sleeps(setting: &Setting) {
     let [sends, receives] = ends(&memory, setting);
     let [theirs, own] = [setting.sends.clone(), setting.receives.clone()]
         .map(|weak| Board::new(memory.in_region(BOARD).weakened(weak)));
-    receives.set_want(Want::Hot(waiter()));
+    receives.set_want(Interest::Data, Want::Hot(waiter()));
     let sender = thread::spawn(move || {
         sends.publish_tail(1);
-        sends.peer_wants(Interest::IN).is_some_and(|want| theirs.notify(want))
+        sends.peer_wants(Interest::Data).is_some_and(|want| theirs.notify(want))
     });
     let asleep = own.ready_map(waiter()).begin_sleep() && receives.peer_tail() == 0;
     let rung = sender.join().unwrap();
@@ -374,21 +456,21 @@ fn bytes_wake_their_receiver(setting: &Setting) {
     let sender = thread::spawn(move || {
         for position in 1..=2 {
             sends.publish_tail(position);
-            if sends.peer_wants(Interest::IN).is_some_and(|want| theirs.notify(want)) {
+            if sends.peer_wants(Interest::Data).is_some_and(|want| theirs.notify(want)) {
                 bell.notify();
             }
         }
     });
     let ready_map = own.ready_map(waiter());
-    for (position, want) in [(1, Want::Hot(waiter())), (2, parked(Interest::IN))] {
+    for (position, want) in [(1, Want::Hot(waiter())), (2, parked())] {
         // A wish for a ready bit is granted once, so it is set again before each sleep.
         let is_there = || {
-            receives.set_want(want);
+            receives.set_want(Interest::Data, want);
             receives.peer_tail() >= position
         };
         while !is_there() {
             // What is hot is checked again behind `begin_sleep`.
-            if ready_map.begin_sleep() && (want == parked(Interest::IN) || receives.peer_tail() < position) {
+            if ready_map.begin_sleep() && (want == parked() || receives.peer_tail() < position) {
                 doorbell.wait();
             }
             ready_map.end_sleep();

@@ -52,7 +52,7 @@ proptest! {
                 3 => memory.read(StreamPath::Small, u64::from(word) << 20, &mut [0; 100]),
                 4 => memory.write(StreamPath::Large, u64::from(word) << 10, &[0; 100]),
                 5 => memory.announce(word, seed, StreamPath::Tcp, seed),
-                _ => if let Some(want) = memory.peer_wants(Interest::BOTH) {
+                _ => if let Some(want) = memory.peer_wants(Interest::ALL[usize::from(step % 2)]) {
                     prop_assert!(want.waiter().number() < 64);
                     prop_assert_eq!(Want::from_word(want.word()), Some(want));
                     Board::new(Liar::new(vec![word], seed)).notify(want);
@@ -74,7 +74,7 @@ fn step(operation: u8, end: u8, low: u32, high: u32) -> Vec<u8> {
 /// Lives that reach each operation, by name. `UPDATE=1 cargo test -p isthmus-shm --test stream` writes them.
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let poke = |end: u8, at: u32, value: u32| step(0, end, value, u32::from(end) * 256 + at);
-    let wish = 7 << 16 | 3 << 4 | 3;
+    let wish = 7 << 16 | 3 << 4 | 1;
     vec![
         ("copies", [step(1, 0, 65_530, 0xff00_0000), step(1, 1, u32::MAX, 0x800c_ffff)].concat()),
         (
@@ -93,22 +93,27 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         (
             "parked",
             [
-                step(10, 1, 7 << 16 | 3 << 4 | 2, 0),
-                step(12, 0, 0, 0),
-                step(13, 0, 0, 1),
-                step(14, 0, 0, 2),
-                step(11, 1, 0, 0),
+                step(10, 1, wish, 0),
+                step(10, 1, 8 << 16 | 5 << 4 | 1, 1),
+                step(12, 0, 0, 1),
+                step(13, 0, 0, 0),
+                step(14, 0, 0, 0),
+                step(10, 1, wish, 1),
+                step(11, 1, 0, 1),
+                step(12, 0, 0, 1),
             ]
             .concat(),
         ),
-        ("hot", [step(10, 1, 3 << 4 | 4, 0), step(12, 0, 0, 0), step(12, 0, 0, 0)].concat()),
+        ("hot", [step(10, 1, 3 << 4 | 4, 0), step(12, 0, 0, 0), step(12, 0, 0, 1)].concat()),
         (
             "hostile",
             [
                 poke(1, 160, wish),
                 step(12, 0, 0, 0),
+                poke(1, 162, wish),
                 poke(1, 160, u32::MAX),
-                step(12, 0, 0, 2),
+                step(12, 0, 0, 0),
+                step(12, 0, 0, 1),
                 poke(1, 34, 3),
                 step(15, 0, 0, 0),
             ]

@@ -5,7 +5,7 @@
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::{
     BLOCK_WORDS, BOARD_SIZE, Interest, LARGE_RING_BYTES, STREAM_SIZE, StreamEndIndex, StreamPath, WAITER_WORDS,
-    WAITERS_MAX, WANT, WaiterIndex, Want,
+    WAITERS_MAX, WaiterIndex, Want,
 };
 use isthmus_shm::{Board, Mapping, Payload, SharedMapping, StreamMemory, Words};
 use std::cell::Cell;
@@ -35,11 +35,12 @@ impl Guarded {
         at
     }
 
-    /// Checks a word that is written: this end writes its own block, and `WANT` of the other.
+    /// Checks a word that is written: this end writes its own block, and the wishes of the other.
     fn own(&self, at: u32) -> u32 {
         let first = self.end.block();
         let is_own = (first..first + BLOCK_WORDS).contains(&at);
-        assert!(is_own || at == self.end.peer().block() + WANT, "word {at} belongs to the peer");
+        let is_wish = Interest::ALL.into_iter().any(|of| at == self.end.peer().block() + of.want_word());
+        assert!(is_own || is_wish, "word {at} belongs to the peer");
         self.any(at)
     }
 
@@ -146,23 +147,23 @@ impl Stage {
         let memory = StreamMemory::new(Guarded::new(self.stream.clone(), end), end);
         let value = u32::from_le_bytes([a, b, c, d]);
         let position = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let interest = [Interest::IN, Interest::OUT, Interest::BOTH][usize::from(e % 3)];
+        let of = Interest::ALL[usize::from(e % 2)];
         match operation % 16 {
             0 => self.stream.store(u32::from(u16::from_le_bytes([e, f])) % (2 * BLOCK_WORDS), value, Relaxed),
             1 => self.copy(&memory, position, usize::from(h) << (g % 13)),
             2 => memory.publish_tail(position),
             3 => memory.publish_head(position),
             4 => drop((memory.peer_progress(), memory.peer_switch())),
-            5 => drop((memory.peer_head(), memory.peer_taken(), memory.peer_state(), memory.want_raw())),
+            5 => drop((memory.peer_head(), memory.peer_taken(), memory.peer_state(), memory.want_raw(of))),
             6 => {
                 memory.announce(value, position, StreamPath::from_word(u32::from(h % 3)).unwrap_or_default(), position)
             }
             7 => memory.take(value),
             8 => memory.add_state(value),
             9 => clear_state(&memory, value),
-            10 => set_want(&memory, value),
-            11 => memory.clear_want(),
-            12..15 => self.notify(&memory, interest),
+            10 => set_want(&memory, of, value),
+            11 => memory.clear_want(of),
+            12..15 => self.notify(&memory, of),
             _ => drop((memory.report(), memory.state())),
         }
     }
@@ -180,19 +181,24 @@ impl Stage {
         }
     }
 
-    /// Notifies the peer as its wish says. The wish names a waiter of the board, and is granted once.
-    fn notify(&self, memory: &StreamMemory<Guarded>, interest: Interest) {
-        let at = memory.end().peer().block() + WANT;
-        let before = self.stream.load(at, Relaxed);
-        let wanted = memory.peer_wants(interest);
-        let after = self.stream.load(at, Relaxed);
-        assert_eq!(wanted, Want::from_word(before).filter(|_| Want::may_concern(before, interest)));
+    /// Notifies the peer as its wish for data or for room says. The wish names a waiter of the board, and is granted once. The other wish
+    /// stays.
+    fn notify(&self, memory: &StreamMemory<Guarded>, of: Interest) {
+        let words = || Interest::ALL.map(|of| self.stream.load(memory.end().peer().block() + of.want_word(), Relaxed));
+        let before = words();
+        let wanted = memory.peer_wants(of);
+        let after = words();
+        assert_eq!(wanted, Want::from_word(before[of as usize]));
         if let Some(want) = wanted {
             assert!(want.waiter().number() < WAITERS_MAX);
             Board::new(GuardedBoard(self.board.clone())).notify(want);
         }
         match wanted {
-            Some(Want::Parked { .. }) => assert!(!Want::may_concern(after, interest), "a wish is granted twice"),
+            Some(Want::Parked { .. }) => {
+                let mut granted = before;
+                granted[of as usize] = 0;
+                assert_eq!(after, granted, "one wish is granted, once");
+            }
             Some(Want::Hot(_)) | None => assert_eq!(after, before),
         }
     }
@@ -203,13 +209,11 @@ fn clear_state(memory: &StreamMemory<Guarded>, bits: u32) {
     assert_eq!(memory.state() & bits, 0);
 }
 
-fn set_want(memory: &StreamMemory<Guarded>, word: u32) {
+fn set_want(memory: &StreamMemory<Guarded>, of: Interest, word: u32) {
     let waiter = WaiterIndex::new((word >> 4) as u8 % WAITERS_MAX);
     let ready_bit = ReadyBit::new((word >> 16) as u16 % 4096);
     let (Some(waiter), Some(ready_bit)) = (waiter, ready_bit) else { unreachable!("both are in range") };
-    let interest = [Interest::IN, Interest::OUT, Interest::BOTH][(word % 3) as usize];
-    let parked = Want::Parked { interest, waiter, ready_bit };
-    let want = if word & 4 == 0 { parked } else { Want::Hot(waiter) };
-    memory.set_want(want);
-    assert_eq!(Want::from_word(memory.want_raw()), Some(want));
+    let want = if word & 4 == 0 { Want::Parked { waiter, ready_bit } } else { Want::Hot(waiter) };
+    memory.set_want(of, want);
+    assert_eq!(Want::from_word(memory.want_raw(of)), Some(want));
 }
