@@ -1,0 +1,9 @@
+//! Programs that use TCP, on the kernel and with the library.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod containers;
+mod exchanges;
+mod kills;
+mod redis;
+mod transcripts;
+mod transfers;

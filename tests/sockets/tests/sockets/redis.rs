@@ -1,0 +1,77 @@
+//! Redis in one container, redis-benchmark in another: as they are packaged, started by `isthmus run`.
+
+use std::path::Path;
+
+use isthmus_sockets_tests::{End, Stage, TwoPrograms, timeout};
+use isthmus_testbed::{Finished, Proc, eventually_some};
+
+const SERVER: &str = "/usr/bin/redis-server";
+const BENCHMARK: &str = "/usr/bin/redis-benchmark";
+
+/// Starts a server without files, and waits until it is ready.
+fn start_server(programs: &TwoPrograms) -> Proc {
+    let address = programs.address();
+    let words = ["--bind", &address, "--save", "", "--appendonly", "no", "--protected-mode", "no"];
+    let launch = programs.container(End::Server).isthmus_run(Path::new(SERVER), &words);
+    let mut server = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
+    let ready =
+        server.find_line(timeout(), "a server that is ready", |line| line.contains("Ready to accept connections"));
+    ready.unwrap_or_else(|error| panic!("{error}"));
+    server
+}
+
+fn start_benchmark(programs: &TwoPrograms, words: &[&str]) -> Proc {
+    let address = programs.address();
+    let all = [&["-h", &address, "-t", "get,set", "-c", "50"], words].concat();
+    let launch = programs.container(End::Client).isthmus_run(Path::new(BENCHMARK), &all);
+    launch.spawn().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Runs a benchmark to its end, and checks that it has a rate for each command.
+fn benchmark(programs: &TwoPrograms) {
+    let benchmark = start_benchmark(programs, &["-n", "20000", "--csv"]);
+    let lines = benchmark.finish(timeout()).map(Finished::expect_success).unwrap_or_else(|error| panic!("{error}"));
+    for command in ["SET", "GET"] {
+        let rate = lines
+            .iter()
+            .find_map(|line| line.strip_prefix(&format!("\"{command}\",\""))?.split('"').next()?.parse().ok());
+        assert!(rate.is_some_and(|rate: f64| rate > 0.0), "{command}: {lines:?}");
+    }
+}
+
+/// Waits until connections of a benchmark without end carry bytes by shared memory.
+fn expect_shared_memory(programs: &TwoPrograms) {
+    let benchmark = start_benchmark(programs, &["-n", "1000000", "-l"]);
+    let shared = |stream: &serde_json::Value| stream["shared_bytes"].as_u64().is_some_and(|bytes| bytes > 0);
+    let found = eventually_some(timeout(), || programs.stage.streams().into_iter().find(shared));
+    assert!(found.is_ok(), "{:#?}", programs.stage.streams());
+    programs.kill(&benchmark);
+}
+
+fn redis_in_two_containers(stage: Stage) {
+    if !Path::new(SERVER).exists() || !Path::new(BENCHMARK).exists() {
+        return eprintln!(
+            "skipped: redis-server or redis-benchmark is not installed (packages redis-server, redis-tools)"
+        );
+    }
+    let Some(programs) = TwoPrograms::two_containers(stage) else { return };
+    let server = start_server(&programs);
+    benchmark(&programs);
+    if programs.stage.has_library() {
+        expect_shared_memory(&programs);
+        benchmark(&programs);
+    }
+    programs.kill(&server);
+}
+
+#[test]
+fn kernel_serves_redis_in_two_containers() {
+    redis_in_two_containers(Stage::Kernel);
+}
+
+#[test]
+fn library_serves_redis_in_two_containers() {
+    if let Some(stage) = Stage::library() {
+        redis_in_two_containers(stage);
+    }
+}

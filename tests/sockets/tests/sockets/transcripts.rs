@@ -1,0 +1,57 @@
+//! Every case of `c/endings.c` and `c/calls.c`: the kernel repeats its transcript, and the library has the same.
+
+use isthmus_sockets_tests::{Stage, cases, run_case};
+
+/// Compares the transcripts of a stage with those of the kernel.
+#[track_caller]
+fn compare(stage: &Stage, program: &str, case: &str) {
+    for swapped in [false, true] {
+        let expected = run_case(&Stage::Kernel, program, case, swapped);
+        let got = run_case(stage, program, case, swapped);
+        assert_eq!(got, expected, "{program} {case}, swapped: {swapped}; right: the kernel's transcript");
+    }
+}
+
+fn kernel(program: &str, case: &str) {
+    compare(&Stage::Kernel, program, case);
+}
+
+fn library(program: &str, case: &str) {
+    if let Some(stage) = Stage::library() {
+        compare(&stage, program, case);
+    }
+}
+
+/// Modules of tests for a program: both stages of each case, and a test that finds none missing.
+macro_rules! transcripts {
+    ($program:ident: $($case:ident)*) => {
+        mod $program {
+            mod kernel_repeats {
+                $(#[test]
+                fn $case() {
+                    super::super::kernel(stringify!($program), stringify!($case));
+                })*
+            }
+
+            mod library_equals_kernel {
+                $(#[test]
+                fn $case() {
+                    super::super::library(stringify!($program), stringify!($case));
+                })*
+            }
+
+            #[test]
+            fn program_has_no_unlisted_cases() {
+                assert_eq!(super::cases(stringify!($program)), [$(stringify!($case)),*]);
+            }
+        }
+    };
+}
+
+transcripts!(endings: closed closed_after_data closed_with_unread closed_with_unread_after_data half_closed read_after_fin
+             reading_shut_down both_shut_down reset reset_with_data error_of_the_socket sigpipe events_of_input
+             events_with_rdhup events_of_output killed killed_with_unread killed_after_data exited became_another_program
+             killed_before_a_reader closed_before_a_reader killed_before_a_set killed_before_a_select
+             killed_before_a_writer own_wait_ended);
+transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_messages nothing timeouts timeout_within_all
+             copies interrupted forked handed_to_child inherited_by_a_shell stdio files sets select);
