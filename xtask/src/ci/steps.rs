@@ -46,7 +46,7 @@ const fn step(name: &'static str, what: &'static str, quick: bool, kind: StepKin
     Step { name, what, quick, kind }
 }
 
-pub(super) const STEPS: [Step; 18] = [
+pub(super) const STEPS: [Step; 19] = [
     step("fmt", "formats are rustfmt's", true, StepKind::First(fmt)),
     step("tidy", "rules the compiler does not know", true, StepKind::First(tidy_step)),
     step("build", "programs, and the test programs that start them", true, StepKind::First(build)),
@@ -56,6 +56,7 @@ pub(super) const STEPS: [Step; 18] = [
     step("test", "tests of every crate", true, StepKind::Tests(&[("doc", test_docs), ("xdp", test_features)])),
     step("suites", "tests of the built programs, in namespaces", true, StepKind::Tests(&[])),
     step("mx", "MX between hosts made of namespaces", true, StepKind::Tests(&[])),
+    step("sockets", "programs that use TCP, on one host and in containers", true, StepKind::Tests(&[])),
     step("fabric", "stock MPIs on the libfabric provider", false, StepKind::Tests(&[])),
     step("walk", "docs/design/walk.md is the way of a message", false, StepKind::Tests(&[])),
     step("loom", "every interleaving of the shared-memory code", false, StepKind::Beside(Cost::Builds, loom)),

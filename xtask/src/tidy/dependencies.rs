@@ -40,7 +40,7 @@ const XEN: &str = "isthmus-platform-xen";
 pub(super) const ENGINES: [&str; 4] = [MX, VERBS, OVERLAY, SOCKETS];
 
 /// Each package and what it may depend on; `abi` stands for every crate below abi/.
-const ALLOWED: [(&str, &[&str]); 28] = [
+const ALLOWED: [(&str, &[&str]); 29] = [
     (LAYOUT, &[]),
     (SHM, &[LAYOUT]),
     (PLATFORM, &[LAYOUT, SHM]),
@@ -69,6 +69,7 @@ const ALLOWED: [(&str, &[&str]); 28] = [
     ("isthmus-xen-test-agent", &[LAYOUT, SHM, PLATFORM, XEN]),
     ("isthmus-mx-tests", &[CLIENT]),
     ("isthmus-mpi-tests", &["isthmus-hosts", LAYOUT, NETNS]),
+    ("isthmus-sockets-tests", &["isthmus-testbed", NETNS]),
 ];
 
 /// The crates that any crate may use in its own tests, beside those it may use anyway.
