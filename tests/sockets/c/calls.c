@@ -80,20 +80,24 @@ static void never_waits(int fd)
     step();
 }
 
-/* Sends until no more is taken, and again when the other has read. */
+/* Sends until no more is taken, and again when the other has read. The kernel finds room after the first refusals, while it moves
+ * bytes to the receiver. */
 static void fills(int fd)
 {
     uint64_t total = 0;
     set_nonblocking(fd, true);
-    for (;;) {
+    for (int refusals = 0; refusals < 20;) {
         size_t part = 1 + total % 100000;
         fill(4, total, (uint8_t *)buffer, part);
         ssize_t sent = write(fd, buffer, part);
-        if (sent < 0)
-            break;
-        total += (uint64_t)sent;
+        if (sent >= 0) {
+            total += (uint64_t)sent, refusals = 0;
+            continue;
+        }
+        CHECK(errno == EAGAIN);
+        refusals++;
+        pause_between_looks();
     }
-    printf("full: %s\n", strerrorname_np(errno));
     SAY(send(fd, "x", 1, MSG_DONTWAIT));
     print_poll(fd);
     set_nonblocking(fd, false);

@@ -2,7 +2,7 @@
  *
  *   PROGRAM --list                                  the cases
  *   PROGRAM acceptor CASE [swapped]                 prints `port N` first
- *   PROGRAM connector CASE PORT [swapped]
+ *   PROGRAM connector CASE PORT [swapped]           begins the case when it reads a line
  *
  * The connector runs the first part of the case, the acceptor the second; `swapped` exchanges the parts. Descriptor 3 is a Unix
  * socket between both, by which they wait for each other. Transcripts have no addresses, times or numbers of descriptors.
@@ -12,15 +12,12 @@
 
 #include "sockets.h"
 
-enum { CONTROL = 3, WARM_BYTES = 8192, WARM_ROUNDS = 16 };
+enum { CONTROL = 3, WARM_BYTES = 8192, WARM_ROUNDS = 20, LAST_ROUNDS = 4 };
 
 struct test_case {
     const char *name;
     void (*first)(int fd), (*second)(int fd);
 };
-
-/* Tells the paths of a connection, if a library is there that knows: bit 0 for sending, bit 1 for receiving by shared memory. */
-extern int isthmus_sockets_test_paths(int fd) __attribute__((weak));
 
 /* Prints a call and its result. */
 #define SAY(call) say(#call, (errno = 0, (long)(call)))
@@ -154,29 +151,31 @@ static inline void receive_stream(int fd, uint64_t salt, size_t length)
     free(bytes);
 }
 
-/* Exchanges more than a library needs to see before it acts, and goes on until it has acted, if it tells. No message is under way
- * when it returns. */
+/* True once there is a line at standard input. */
+static inline bool is_told_to_go_on(void)
+{
+    struct pollfd polled = {STDIN_FILENO, POLLIN, 0};
+    CHECK(poll(&polled, 1, 0) >= 0);
+    return polled.revents != 0;
+}
+
+/* Exchanges more than a library needs to see before it acts, and goes on until the connector has a line at standard input; then some
+ * more, so that both ends have seen what the other did. No message is under way when it returns. */
 static inline void warm_up(int fd, bool is_connector)
 {
     static char bytes[WARM_BYTES];
-    bool last = false, peer = false;
-    unsigned round = 0;
-    for (; !last; round++) {
-        bool own = !isthmus_sockets_test_paths || isthmus_sockets_test_paths(fd) == 3;
+    for (int left = WARM_ROUNDS; left > 0;) {
         if (is_connector) {
-            last = round >= WARM_ROUNDS && own && peer;
-            bytes[1] = (char)last;
+            left -= left > LAST_ROUNDS || is_told_to_go_on();
+            bytes[0] = (char)left;
             write_all(fd, bytes, sizeof bytes);
             CHECK(read_all(fd, bytes, sizeof bytes));
-            peer = bytes[0];
         } else {
             CHECK(read_all(fd, bytes, sizeof bytes));
-            last = bytes[1], bytes[0] = (char)own;
+            left = bytes[0];
             write_all(fd, bytes, sizeof bytes);
         }
     }
-    if (isthmus_sockets_test_paths)
-        fprintf(stderr, "shared memory after %u rounds\n", round);
 }
 
 static inline int run_cases(const struct test_case *cases, size_t count, int words_count, char **words)

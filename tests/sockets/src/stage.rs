@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use isthmus_testbed::{DaemonProcess, Launch, Scratch, binary};
+use isthmus_testbed::{DaemonProcess, Deadline, Launch, Scratch, binary, eventually};
 use serde_json::Value;
 
 use crate::{build, timeout};
@@ -55,14 +55,40 @@ impl Stage {
         }
     }
 
-    /// Returns the streams that `isthmus stream list` shows: none on the kernel.
-    pub fn streams(&self) -> Vec<Value> {
-        let Self::Library(daemon, _) = self else { return Vec::new() };
+    /// Waits until both directions of the connection with a server at this port go through shared memory. On the kernel alone,
+    /// returns at once.
+    pub fn wait_for_stream(&self, port: &str) {
+        if !self.has_library() {
+            return;
+        }
+        let port = format!(":{port}");
+        let is_shared = |end: &Value| end["state"] == "attached" && (end["path"] == "small" || end["path"] == "large");
+        let fits = |stream: &Value| {
+            stream["acceptor"]["address"].as_str().is_some_and(|address| address.ends_with(&port))
+                && ["connector", "acceptor"].iter().all(|end| is_shared(&stream[end]))
+        };
+        self.wait_for_streams("stream that uses shared memory in both directions", |streams| streams.iter().any(fits));
+    }
+
+    /// Asserts that the daemon has made a stream of some connection. On the kernel alone, there is nothing to assert.
+    pub fn expect_paired(&self) {
+        let report = self.streams();
+        assert!(!self.has_library() || report["paired"].as_u64().is_some_and(|count| count > 0), "{report:#}");
+    }
+
+    /// Waits until the streams of the daemon are as a test wants them.
+    pub fn wait_for_streams(&self, awaited: &str, mut fit: impl FnMut(&[Value]) -> bool) {
+        let found = eventually(Deadline::secs(6), || self.streams()["streams"].as_array().is_some_and(|all| fit(all)));
+        assert!(found.is_ok(), "no {awaited}: {:#}", self.streams());
+    }
+
+    /// Returns the report of `isthmus stream list`; null on the kernel alone.
+    pub fn streams(&self) -> Value {
+        let Self::Library(daemon, _) = self else { return Value::Null };
         let isthmus = binary("isthmus", "isthmus").unwrap_or_else(|error| panic!("{error}"));
         let listed = daemon.launch_on_host(isthmus).args(["stream", "list", "--json"]).spawn();
         let listed = listed.unwrap_or_else(|error| panic!("{error}")).finish(timeout());
         let text = listed.unwrap_or_else(|error| panic!("{error}")).expect_success().join("\n");
-        let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        report["streams"].as_array().cloned().unwrap_or_default()
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
 }

@@ -3,20 +3,27 @@
 use isthmus_sockets_tests::{Stage, TwoPrograms, timeout};
 use isthmus_testbed::{Finished, short_or_long};
 
+/// Exchanges messages in one mode, `rounds` on each connection.
+#[track_caller]
+pub(crate) fn exchange(programs: &TwoPrograms, mode: &str, connections: u64, rounds: u64) {
+    println!("{mode}");
+    let (connections_word, rounds_word) = (connections.to_string(), rounds.to_string());
+    let words = ["--connections", &connections_word, "--rounds", &rounds_word, "--mode", mode];
+    let (server, client) = programs.start_both("exchange", &words);
+    let expected = format!("connections {connections} rounds {}", connections * rounds);
+    for proc in [client, server] {
+        let lines = proc.finish(timeout()).map(Finished::expect_success).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(lines, [expected.as_str()], "{mode}");
+    }
+}
+
 /// Exchanges messages in every mode.
 #[track_caller]
 pub(crate) fn exchange_in_each_mode(programs: &TwoPrograms, connections: u64, rounds: u64) {
     for mode in ["blocking", "poll", "level", "edge"] {
-        println!("{mode}");
-        let (connections_word, rounds_word) = (connections.to_string(), rounds.to_string());
-        let words = ["--connections", &connections_word, "--rounds", &rounds_word, "--mode", mode];
-        let (server, client) = programs.start_both("exchange", &words);
-        let expected = format!("connections {connections} rounds {}", connections * rounds);
-        for proc in [client, server] {
-            let lines = proc.finish(timeout()).map(Finished::expect_success).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(lines, [expected.as_str()], "{mode}");
-        }
+        exchange(programs, mode, connections, rounds);
     }
+    programs.stage.expect_paired();
 }
 
 fn rounds() -> u64 {

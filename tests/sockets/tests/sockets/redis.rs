@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use isthmus_sockets_tests::{End, Stage, TwoPrograms, timeout};
-use isthmus_testbed::{Finished, Proc, eventually_some};
+use isthmus_testbed::{Finished, Proc};
+use serde_json::Value;
 
 const SERVER: &str = "/usr/bin/redis-server";
 const BENCHMARK: &str = "/usr/bin/redis-benchmark";
@@ -42,9 +43,9 @@ fn benchmark(programs: &TwoPrograms) {
 /// Waits until connections of a benchmark without end carry bytes by shared memory.
 fn expect_shared_memory(programs: &TwoPrograms) {
     let benchmark = start_benchmark(programs, &["-n", "1000000", "-l"]);
-    let shared = |stream: &serde_json::Value| stream["shared_bytes"].as_u64().is_some_and(|bytes| bytes > 0);
-    let found = eventually_some(timeout(), || programs.stage.streams().into_iter().find(shared));
-    assert!(found.is_ok(), "{:#?}", programs.stage.streams());
+    let is_shared = |end: &Value| end["shared_bytes"].as_u64().is_some_and(|bytes| bytes > 0);
+    let is_used = |stream: &Value| is_shared(&stream["connector"]) && is_shared(&stream["acceptor"]);
+    programs.stage.wait_for_streams("stream of the benchmark", |streams| streams.iter().any(is_used));
     programs.kill(&benchmark);
 }
 
