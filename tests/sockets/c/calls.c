@@ -89,7 +89,7 @@ static void fills(int fd)
     for (int refusals = 0; refusals < 20;) {
         size_t part = 1 + total % 100000;
         fill(4, total, (uint8_t *)buffer, part);
-        ssize_t sent = write(fd, buffer, part);
+        ssize_t sent = refusals % 2 ? send(fd, buffer, part, MSG_DONTWAIT) : write(fd, buffer, part);
         if (sent >= 0) {
             total += (uint64_t)sent, refusals = 0;
             continue;
@@ -98,7 +98,6 @@ static void fills(int fd)
         refusals++;
         pause_between_looks();
     }
-    SAY(send(fd, "x", 1, MSG_DONTWAIT));
     print_poll(fd);
     set_nonblocking(fd, false);
     step();
