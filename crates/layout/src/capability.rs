@@ -78,12 +78,15 @@ impl Capability {
 
 #[cfg(test)]
 mod tests {
+    use super::Capability::{Mx, Sockets};
     use super::*;
     use crate::control::{ToClient, ToDaemon, Topic};
     use crate::mx::{MxToClient, MxToDaemon};
     use crate::reason::Reason;
-    use alloc::collections::{BTreeMap, BTreeSet};
+    use crate::sockets::{SocketsToClient, SocketsToDaemon};
+    use alloc::collections::BTreeMap;
     use alloc::format;
+    use alloc::vec;
     use alloc::vec::Vec;
 
     /// The number blocks of one table.
@@ -107,22 +110,31 @@ mod tests {
         owners
     }
 
-    /// Checks that exactly `of_mx` of the numbers in use lie in a block, and that this block is MX's.
-    fn check_numbers_in_use(table: Table, in_use: impl IntoIterator<Item = u16>, of_mx: impl IntoIterator<Item = u16>) {
+    /// Checks that the numbers in use that lie in a block are exactly those of the capabilities.
+    fn check_numbers_in_use(
+        table: Table,
+        in_use: impl IntoIterator<Item = u16>,
+        of_capabilities: [(Capability, Vec<u16>); 2],
+    ) {
         let owners = owners(table);
         let in_blocks: BTreeMap<u16, Capability> =
             in_use.into_iter().filter_map(|number| Some((number, *owners.get(&number)?))).collect();
-        assert!(in_blocks.values().all(|capability| *capability == Capability::Mx), "{in_blocks:?}");
-        let of_mx: BTreeSet<u16> = of_mx.into_iter().collect();
-        assert!(!of_mx.is_empty());
-        assert_eq!(in_blocks.into_keys().collect::<BTreeSet<u16>>(), of_mx);
+        let mut expected = BTreeMap::new();
+        for (capability, numbers) in of_capabilities {
+            assert!(!numbers.is_empty());
+            expected.extend(numbers.into_iter().map(|number| (number, capability)));
+        }
+        assert_eq!(in_blocks, expected);
     }
 
     #[test]
     fn messages_lie_in_the_blocks_of_their_capabilities() {
-        let kinds = |table: &'static [crate::control::MessageInfo]| table.iter().map(|info| info.kind);
-        check_numbers_in_use(TO_DAEMON, kinds(ToDaemon::TABLE), kinds(MxToDaemon::TABLE));
-        check_numbers_in_use(TO_CLIENT, kinds(ToClient::TABLE), kinds(MxToClient::TABLE));
+        let kinds =
+            |table: &'static [crate::control::MessageInfo]| table.iter().map(|info| info.kind).collect::<Vec<_>>();
+        let of_capabilities = [(Mx, kinds(MxToDaemon::TABLE)), (Sockets, kinds(SocketsToDaemon::TABLE))];
+        check_numbers_in_use(TO_DAEMON, kinds(ToDaemon::TABLE), of_capabilities);
+        let of_capabilities = [(Mx, kinds(MxToClient::TABLE)), (Sockets, kinds(SocketsToClient::TABLE))];
+        check_numbers_in_use(TO_CLIENT, kinds(ToClient::TABLE), of_capabilities);
         assert!(
             owners(TO_DAEMON).into_keys().all(|kind| kind < 128)
                 && owners(TO_CLIENT).into_keys().all(|kind| kind > 128)
@@ -131,16 +143,17 @@ mod tests {
 
     #[test]
     fn reasons_lie_in_the_blocks_of_their_capabilities() {
-        let of_mx = Reason::ALL.iter().filter(|reason| format!("{reason:?}").starts_with("Mx"));
-        check_numbers_in_use(
-            REASONS,
-            Reason::ALL.iter().map(|reason| reason.code()),
-            of_mx.map(|reason| reason.code()),
-        );
+        let of = |prefix: &str| {
+            let reasons = Reason::ALL.iter().filter(|reason| format!("{reason:?}").starts_with(prefix));
+            reasons.map(|reason| reason.code()).collect()
+        };
+        let in_use = Reason::ALL.iter().map(|reason| reason.code());
+        check_numbers_in_use(REASONS, in_use, [(Mx, of("Mx")), (Sockets, of("Stream"))]);
     }
 
     #[test]
     fn topics_lie_in_the_blocks_of_their_capabilities() {
-        check_numbers_in_use(TOPICS, Topic::ALL.map(|topic| topic.code().into()), [Topic::Mx.code().into()]);
+        let of_capabilities = [(Mx, vec![Topic::Mx.code().into()]), (Sockets, vec![Topic::Streams.code().into()])];
+        check_numbers_in_use(TOPICS, Topic::ALL.map(|topic| topic.code().into()), of_capabilities);
     }
 }

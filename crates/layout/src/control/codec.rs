@@ -46,7 +46,7 @@ pub trait Field: Sized {
 }
 
 /// A field that tells whether optional descriptors are present.
-pub(super) trait Flag {
+pub(crate) trait Flag {
     /// Returns true if they are present.
     fn is_set(&self) -> bool;
 }
@@ -108,6 +108,9 @@ pub enum MalformedControl {
         /// The oldest minor version that the library claims to support.
         oldest: u16,
     },
+    /// An end of a stream other than 0 and 1.
+    #[error("{0} is no end of a stream")]
+    StreamEnd(u8),
     /// A truth value other than 0 and 1.
     #[error("{0} is no truth value")]
     Bool(u8),

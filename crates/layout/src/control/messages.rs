@@ -15,6 +15,7 @@ use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
 use crate::mx::{MxToClient, MxToDaemon};
 use crate::ready_map::ReadyBit;
 use crate::reason::Reason;
+use crate::sockets::{SocketsToClient, SocketsToDaemon};
 
 /// The maximum number of bytes of JSON in one [`QueryReply`].
 pub const QUERY_REPLY_BYTES_MAX: usize = 12 << 10;
@@ -41,7 +42,7 @@ record! {
 
 messages! {
     /// A message from a library to its daemon.
-    ToDaemon, capability Mx: MxToDaemon;
+    ToDaemon, capability Mx: MxToDaemon, capability Sockets: SocketsToDaemon;
 
     /// The first message of a connection. Its bytes never change.
     1 Hello since 0, reply "`HelloReply`", descriptors [] {
@@ -197,7 +198,7 @@ messages! {
 
 messages! {
     /// A message from a daemon to a library.
-    ToClient, capability Mx: MxToClient;
+    ToClient, capability Mx: MxToClient, capability Sockets: SocketsToClient;
 
     /// The handshake succeeded. The bytes of this message never change.
     129 HelloReply since 0, reply "", descriptors [] {

@@ -10,6 +10,7 @@ use crate::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
 use crate::limits::READY_MAPS_MAX;
 use crate::ready_map::ReadyBit;
 use crate::reason::Reason;
+use crate::sockets::StreamEndIndex;
 
 /// The four letters with which a handshake begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,11 +83,13 @@ pub enum Topic {
     Metrics = 8,
     /// The MX boards with the endpoint numbers that are taken, and those that can be reached.
     Mx = 9,
+    /// The streams, and the sockets that wait for their peers.
+    Streams = 32,
 }
 
 impl Topic {
     /// All topics.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Status,
         Self::Domains,
         Self::Channels,
@@ -96,6 +99,7 @@ impl Topic {
         Self::Config,
         Self::Metrics,
         Self::Mx,
+        Self::Streams,
     ];
 
     /// Returns the code, as in control messages.
@@ -107,6 +111,7 @@ impl Topic {
     pub const fn since(self) -> u16 {
         match self {
             Self::Mx => 2,
+            Self::Streams => 4,
             _ => 0,
         }
     }
@@ -149,7 +154,9 @@ number_field! {
     Direction, u8, "0 or 1",
         |direction| match direction { Direction::Zero => 0, Direction::One => 1 },
         |n| match n { 0 => Ok(Direction::Zero), 1 => Ok(Direction::One), other => Err(MalformedControl::Direction(other)) };
-    Topic, u8, "1 status, 2 domains, 3 channels, 4 endpoints, 5 why, 6 doctor, 7 config, 8 metrics, 9 mx (since minor version 2)",
+    StreamEndIndex, u8, "0 connector, 1 acceptor", |end| end.number(),
+        |n| StreamEndIndex::new(n).ok_or(MalformedControl::StreamEnd(n));
+    Topic, u8, "1 status, 2 domains, 3 channels, 4 endpoints, 5 why, 6 doctor, 7 config, 8 metrics, 9 mx (since minor version 2), 32 streams (since minor version 4)",
         |topic| topic.code(),
         |n| Topic::ALL.into_iter().find(|topic| topic.code() == n).ok_or(MalformedControl::Topic(n));
 }

@@ -514,4 +514,49 @@ reasons! {
     247 PairWindowClosed, "pair-window-closed", Ended:
     "the pair window was closed";
     "Send again: messages use the daemon path until the next pair window is set up.";
+
+    /// Streams between sockets
+    300 StreamsDisabled, "streams-disabled", Refusal:
+    "streams are disabled by the configuration of the daemon";
+    "Set `sockets.enabled = true` and restart the daemon.";
+
+    301 StreamNotTcp, "stream-not-tcp", Fallback:
+    "the descriptor is not a TCP socket over IPv4 or IPv6";
+    "None needed: other sockets are left to the kernel.";
+
+    302 StreamWrongState, "stream-wrong-state", Fallback:
+    "the TCP socket is not connected, or for a listener, is not listening";
+    "None needed: the connection had ended before the daemon saw it.";
+
+    303 StreamSocketTwice, "stream-socket-twice", Fallback:
+    "the socket was shown before, by this program or by another one that shares it";
+    "None needed: a socket that several processes use stays TCP.";
+
+    304 StreamUnidentified, "stream-unidentified", Fallback:
+    "the two sockets are in different network namespaces, and the kernel has no proof that they are one connection";
+    "Start the server with `isthmus run`, so that its listener keeps the SYN, and leave `net.ipv4.tcp_timestamps` at 1; a proxy or address translation between the two also has this effect.";
+
+    305 StreamOwnerDiffers, "stream-owner-differs", Fallback:
+    "the programs at both ends belong to different users";
+    "Run both programs as the same user of the host.";
+
+    306 StreamAmbiguous, "stream-ambiguous", Fallback:
+    "two sockets in other network namespaces could be the other end";
+    "Give the network namespaces different addresses.";
+
+    307 StreamPeerMissing, "stream-peer-missing", Fallback:
+    "the socket at the other end was not shown within 60 seconds";
+    "Start the other program with `isthmus run` as well; none needed if it is on another host, or if few bytes were sent.";
+
+    308 StreamDenied, "stream-denied", Fallback:
+    "an address of the connection is in `sockets.deny`";
+    "Remove the entry from `sockets.deny` in the daemon's configuration.";
+
+    309 StreamsFull, "streams-full", Fallback:
+    "the limit of streams, of shown or listening sockets, or of waiters is reached";
+    "Raise `sockets.streams_max`, or close connections; `isthmus stream list` shows them.";
+
+    310 StreamViolation, "stream-violation", Fault:
+    "the program at the other end of a stream violated the protocol";
+    "Update or remove the program at the other end: its library is broken or hostile.";
 }

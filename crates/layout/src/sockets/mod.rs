@@ -1,7 +1,9 @@
-//! Streams between sockets of one host: memory, boards, and the page of listeners.
+//! Streams between sockets of one host: messages, memory, boards, and the page of listeners.
 
 mod listed;
 mod memory;
+mod messages;
 
 pub use listed::*;
 pub use memory::*;
+pub use messages::*;

@@ -6,6 +6,7 @@ use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
 use isthmus_layout::mx::*;
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::reason::Reason;
+use isthmus_layout::sockets::*;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -45,6 +46,7 @@ samples! {
     Ticket: any::<[u8; 32]>().prop_map(Ticket);
     SlabSize: (16..23_u32).prop_map(|n| SlabSize::new(1 << n).unwrap());
     Direction: select(&[Direction::Zero, Direction::One][..]);
+    StreamEndIndex: select(&StreamEndIndex::ALL[..]);
     Reason: select(Reason::ALL);
     Topic: select(&Topic::ALL[..]);
     Resume: (DomainId::sample(), Ticket::sample()).prop_map(|(domain, ticket)| Resume { domain, ticket });
@@ -100,7 +102,27 @@ any_message! { mx_to_client, MxToClient:
     MxResolved { nic, endpoint }
 }
 
-any_message! { to_daemon, ToDaemon, Mx by mx_to_daemon:
+any_message! { sockets_to_daemon, SocketsToDaemon:
+    StreamAttach {}
+    StreamWaiter { waiter }
+    StreamListen { token }
+    StreamUnlisten { token }
+    StreamShow { token, connector, since_ms, until_ms }
+    StreamEnded { stream, violation }
+    StreamGone { token }
+}
+
+any_message! { sockets_to_client, SocketsToClient:
+    StreamAttached { session }
+    StreamListening { token }
+    StreamWaiting { token }
+    StreamPaired { token, stream, end, peer, new_peer }
+    StreamRefused { token, reason }
+    PeerWaiter { peer, waiter }
+    PeerLeft { peer }
+}
+
+any_message! { to_daemon, ToDaemon, Mx by mx_to_daemon, Sockets by sockets_to_daemon:
     Hello { magic, versions, library }
     Attach { name, resume }
     AdoptReadyMap { ready_map, owner }
@@ -120,7 +142,7 @@ any_message! { to_daemon, ToDaemon, Mx by mx_to_daemon:
     CreateRegion { peer, region, bytes }
 }
 
-any_message! { to_client, ToClient, Mx by mx_to_client:
+any_message! { to_client, ToClient, Mx by mx_to_client, Sockets by sockets_to_client:
     HelloReply { magic, major, minor, daemon }
     Refused { reason, text }
     Done {}
