@@ -21,6 +21,7 @@ pub mod oversubscription;
 pub mod peer_credentials;
 pub mod scheduling;
 pub mod seqpacket;
+pub mod tcp_socket;
 
 pub use local::{Doorbell, Local};
 

@@ -23,6 +23,15 @@ pub fn memory(size: RegionSize) -> Result<OwnedFd, PlatformError> {
     memory_file(size, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
+/// Creates a memory file of `size` zero bytes for others to read, and this process's mapping of it. No other mapping can write to it.
+pub fn published_memory(size: RegionSize) -> Result<(OwnedFd, Mapping), PlatformError> {
+    let file = memory_file(size, SealFlags::SHRINK | SealFlags::GROW)?;
+    let mapping = Mapping::new(&file, size, Access::ReadWrite)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+        .map_err(|source| PlatformError::Refused { operation: "sealing a memory file", source })?;
+    Ok((file, mapping))
+}
+
 fn memory_file(size: RegionSize, seals: SealFlags) -> Result<OwnedFd, PlatformError> {
     let refused = |operation| move |source| PlatformError::Refused { operation, source };
     // Beyond RLIMIT_FSIZE the kernel also raises a signal that ends the process.
@@ -251,6 +260,18 @@ mod tests {
     #[test]
     fn a_ring_on_a_socket_is_the_control_message() {
         assert_eq!(ToClient::from(Wakeup {}).emit(None), WAKEUP_PACKET);
+    }
+
+    #[test]
+    fn published_memory_is_written_by_this_mapping_only() {
+        use isthmus_shm::Words as _;
+        use std::sync::atomic::Ordering::Relaxed;
+        let (file, mapping) = published_memory(RegionSize(4096)).unwrap();
+        assert!(Mapping::new(&file, RegionSize(4096), Access::ReadWrite).is_err());
+        assert!(rustix::io::pwrite(&file, &[1], 0).is_err());
+        let reader = Mapping::new(&file, RegionSize(4096), Access::Read).unwrap();
+        mapping.store(3, 7, Relaxed);
+        assert_eq!(reader.load(3, Relaxed), 7);
     }
 
     #[test]
