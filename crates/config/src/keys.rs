@@ -16,6 +16,7 @@ use super::policy::{AttachPolicy, NameBindings, Rules};
 use super::setting::{
     Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Setting, Talk, WorkerWaitMode,
 };
+use super::sockets::AddressPatterns;
 use super::xen::XenGuest;
 
 // table: Type { key: Type = "default, as a variable would give it", when a change counts; }
@@ -103,6 +104,16 @@ table! {
         /// boards cannot have one address. All boards of a network need the same `dialect` and the same
         /// `frame_bytes_max`. In a variable: `ISTHMUS_DAEMON_MX_BOARD='[{ links = [{ interface = "eth0" }] }]'`.
         board: MxBoardList = "[{}]", Restart;
+    }
+    /// Streams: TCP connections between programs of this host, the bytes of which go through shared memory.
+    sockets: SocketsConfig {
+        /// Whether programs that were started for it (`isthmus run`) get streams. Without streams, connections stay TCP.
+        enabled: bool = "true", Restart;
+        /// The largest number of streams of one user. Further connections stay TCP.
+        streams_max: Integer<0, 262144> = "16384", Restart;
+        /// Addresses whose connections stay TCP. A connection stays TCP if the address of either end matches an entry:
+        /// `ADDRESS[/PREFIX][:PORT]`, with an IPv6 address before a port in brackets.
+        deny: AddressPatterns = "[]", Restart;
     }
     /// Guests under QEMU, with or without KVM.
     kvm: KvmConfig {

@@ -38,6 +38,7 @@ mod policy;
 mod problem;
 mod setting;
 mod show;
+mod sockets;
 mod sources;
 mod suggest;
 mod users;
@@ -49,8 +50,8 @@ use std::path::PathBuf;
 pub use document::document;
 pub use guests::{GuestName, Guests};
 pub use keys::{
-    Config, DaemonConfig, Effect, KEYS, Key, KvmConfig, LimitsConfig, MetricsConfig, MxConfig, PolicyConfig, TABLES,
-    Table, WaitConfig, XenConfig, key,
+    Config, DaemonConfig, Effect, KEYS, Key, KvmConfig, LimitsConfig, MetricsConfig, MxConfig, PolicyConfig,
+    SocketsConfig, TABLES, Table, WaitConfig, XenConfig, key,
 };
 pub use kvm::KvmGuest;
 pub use mx::{
@@ -69,6 +70,7 @@ pub use setting::{
     Bytes, Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Talk, WorkerWaitMode,
 };
 pub use show::{VariableRow, variables, variables_text};
+pub use sockets::AddressPatterns;
 pub use users::Users;
 pub use xen::XenGuest;
 

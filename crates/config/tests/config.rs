@@ -87,6 +87,10 @@ endpoints_max = 255
 [[mx.board]]
 dialect = "mx"
 links = [{ interface = "eth0", kind = "xdp" }]
+[sockets]
+enabled = false
+streams_max = 5
+deny = ["10.0.0.0/8", "[fd00::1]:443"]
 [kvm]
 pair_window_mib = 16
 pair_window_idle_s = 5
