@@ -20,7 +20,9 @@ macro_rules! reports {
 }
 
 mod mx;
+mod sockets;
 pub use mx::{MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport};
+pub use sockets::{StreamEndRow, StreamRow, StreamsReport};
 
 reports! {
     /// An entry of the reason table.

@@ -1,0 +1,65 @@
+//! The report about streams.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ReasonCount;
+
+reports! {
+    /// The report of `isthmus stream list`.
+    StreamsReport {
+        /// Schema number, see [`SCHEMA`](crate::SCHEMA).
+        schema: u32,
+        /// True if the configuration enables streams.
+        enabled: bool,
+        /// Number of programs that are attached to streams.
+        programs: u32,
+        /// Number of shown sockets that wait for the socket at the other end.
+        waiting: u32,
+        /// Number of listening sockets.
+        listening: u32,
+        /// Number of streams since the daemon started.
+        paired: u64,
+        /// Number of shown and listening sockets that got no stream, and of violations, by reason.
+        refused: Vec<ReasonCount>,
+        /// The streams, ordered by number.
+        streams: Vec<StreamRow>,
+    }
+
+    /// A stream: a TCP connection with shared memory.
+    StreamRow {
+        /// Number of the stream.
+        id: String,
+        /// Seconds since the stream was made.
+        age_s: u64,
+        /// The end that has connected.
+        connector: StreamEndRow,
+        /// The end that has accepted.
+        acceptor: StreamEndRow,
+    }
+
+    /// One end of a stream. The counters are those of its memory, which both programs can write.
+    StreamEndRow {
+        /// The program's process ID, if the daemon can see it.
+        pid: Option<i32>,
+        /// The user ID of the program.
+        uid: u32,
+        /// Name of the program.
+        program: String,
+        /// Address of the socket.
+        address: String,
+        /// `waiting` until the program uses the memory, `attached`, `half-closed`, `closed`, or `ended`; none if the daemon has no counters.
+        state: Option<String>,
+        /// Path of the bytes that this end sends: `tcp`, `small` or `large` (rings of shared memory), `unknown`; none without counters.
+        path: Option<String>,
+        /// Number of bytes that this end has sent through shared memory; none without counters.
+        shared_bytes: Option<u64>,
+        /// Number of bytes that this end had sent by TCP when it changed its path last; none without counters.
+        tcp_bytes: Option<u64>,
+        /// Number of bytes that the other end has read of them, on any path; none without counters.
+        read_bytes: Option<u64>,
+        /// Number of changes of the path; none without counters.
+        switches: Option<u32>,
+        /// Number of times that the program slept; none without counters.
+        sleeps: Option<u32>,
+    }
+}
