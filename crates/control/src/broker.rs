@@ -57,7 +57,7 @@ pub(crate) use guests::{GuestState, GuestView};
 pub(crate) use pairs::{PairRequest, PairState};
 pub(crate) use pending_requests::{PendingRequest, PendingRequests};
 pub(crate) use refusal::OrRefuse;
-pub use types::{ControlSessionId, Outgoing, ReportFacts, Settings, SocketPeer};
+pub use types::{AwaitedWork, ControlSessionId, Outgoing, ReportFacts, Settings, SocketPeer};
 pub use workers::DataPlane;
 pub(crate) use workers::WorkerReadyMaps;
 
@@ -270,18 +270,30 @@ impl Broker {
 
     /// The time at which [`Broker::tick`] has something to do.
     pub fn deadline(&self) -> Option<u64> {
-        self.channels.deadline().into_iter().chain(self.resumable.deadline()).min()
+        let deadlines = [self.channels.deadline(), self.resumable.deadline(), self.capabilities.deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Handles all deadlines that have passed.
     pub fn tick(&mut self) {
         self.answer_overdue_lookups();
+        Capabilities::tick(self);
         while let Some(due) = self.channels.overdue(self.now) {
             match due {
                 Overdue::Offer(channel) => self.offer_timed_out(channel),
                 Overdue::Half(channel, domain) => self.half_timed_out(channel, domain),
             }
         }
+    }
+
+    /// Lets work of another thread be waited for.
+    pub(crate) fn await_work(&mut self, to: ControlSessionId, work: AwaitedWork) {
+        self.outgoing.push_back(Outgoing::Await { to, work });
+    }
+
+    /// The program at the other end of a connection.
+    pub(crate) fn socket_peer(&self, id: ControlSessionId) -> Option<&SocketPeer> {
+        Some(&self.sessions.get(&id)?.socket_peer)
     }
 
     /// Queues a message to a connection, unless the connection is being ended.
@@ -328,10 +340,11 @@ impl Broker {
         {
             session.stage = SessionStage::Closed;
             self.outgoing.push_back(Outgoing::End { to: id });
+            Capabilities::session_closed(self, id);
         }
     }
 
-    fn log_reason(&mut self, id: ControlSessionId, reason: Reason, text: &str) {
+    pub(crate) fn log_reason(&mut self, id: ControlSessionId, reason: Reason, text: &str) {
         if let Some(session) = self.sessions.get(&id) {
             let SocketPeer { uid, pid, program, .. } = &session.socket_peer;
             let about = format_args!("{program} (pid {}): {text}", pid.unwrap_or(0));

@@ -6,7 +6,7 @@ use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_service::Command;
 use prometheus_client::registry::Registry;
 
-use crate::broker::Broker;
+use crate::broker::{Broker, ControlSessionId};
 use crate::mx::Mx;
 use crate::overlay::Overlay;
 use crate::sockets::Sockets;
@@ -29,7 +29,7 @@ pub struct Capabilities {
 impl Capabilities {
     /// Opens everything that needs a privilege, and restores the claims of domains that may resume. An error names the setting and the cause.
     pub(crate) fn open(config: &Config, tickets: &Tickets) -> Result<Self, String> {
-        Ok(Self { mx: Mx::open(config, tickets)?, ..Self::default() })
+        Ok(Self { mx: Mx::open(config, tickets)?, sockets: Sockets::open(config), ..Self::default() })
     }
 
     /// True if an AF_XDP link is open. Such a link needs privileges again later.
@@ -45,6 +45,31 @@ impl Capabilities {
     /// Returns the commands that the workers carry out first.
     pub(crate) fn first_commands(&mut self) -> impl Iterator<Item = Command> {
         self.mx.first_commands()
+    }
+
+    /// True if programs use the daemon without a domain.
+    pub(crate) fn is_used(&self) -> bool {
+        self.sockets.is_used()
+    }
+
+    /// The number of descriptors that are open for programs without a domain.
+    pub(crate) fn fds(&self) -> usize {
+        self.sockets.fds()
+    }
+
+    /// The time at which [`Capabilities::tick`] has something to do.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        self.sockets.deadline()
+    }
+
+    /// Handles all deadlines that have passed.
+    pub(crate) fn tick(broker: &mut Broker) {
+        Sockets::tick(broker);
+    }
+
+    /// Releases the state of a connection that has ended.
+    pub(crate) fn session_closed(broker: &mut Broker, id: ControlSessionId) {
+        Sockets::session_closed(broker, id);
     }
 
     /// Releases the state of a domain that has left, or that will not resume.

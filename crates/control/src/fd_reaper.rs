@@ -34,7 +34,8 @@ impl ReceivedFd {
         Self { fd: Some(fd), owner }
     }
 
-    /// Returns the plain descriptor, once it is known to be of memory or an event. Closing those takes no time.
+    /// Returns the plain descriptor, once it is known to be of memory or an event, because closing those takes no time. Also for a thread
+    /// that nothing waits for.
     pub(crate) fn into_fd(mut self) -> OwnedFd {
         self.fd.take().expect("kept or dropped, and only once")
     }

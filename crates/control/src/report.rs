@@ -14,6 +14,7 @@ use crate::broker::{Attachment, Broker};
 use crate::directory::DomainEntry;
 use crate::metrics;
 use crate::mx::Mx;
+use crate::sockets::Sockets;
 use isthmus_report::{
     Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, GuestRow, MetricsText, ReasonCount, SCHEMA,
     StatusReport, WorkerRow,
@@ -38,6 +39,7 @@ pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Resul
         Topic::Config => json(&broker.settings.report_facts.config),
         Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker) }),
         Topic::Mx => json(&Mx::report(broker)),
+        Topic::Streams => json(&Sockets::report(broker)),
     }
 }
 

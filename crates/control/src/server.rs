@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 use crate::allocator::Allocator;
 use crate::async_fd::{self, register};
-use crate::broker::{Broker, ControlSessionId, Outgoing, SocketPeer};
+use crate::broker::{AwaitedWork, Broker, ControlSessionId, Outgoing, SocketPeer};
 use crate::session::{self, Connection, ConnectionEvent, FlushResult, LINGER, QUEUE_MAX};
 use crate::socket::Listener;
 use crate::users::{ReportPermit, SessionLimits, Users};
@@ -317,11 +317,19 @@ impl Server {
         | Outgoing::Report { to, .. }
         | Outgoing::ReadyMap { to, .. }
         | Outgoing::Capture { to, .. }
+        | Outgoing::Await { to, .. }
         | Outgoing::End { to }) = outgoing;
-        if let Outgoing::Capture { capturing, .. } = outgoing {
-            drop(spawn_local(capturing.serve(self.clone())));
-            return to;
-        }
+        let outgoing = match outgoing {
+            Outgoing::Capture { capturing, .. } => {
+                drop(spawn_local(capturing.serve(self.clone())));
+                return to;
+            }
+            Outgoing::Await { work, .. } => {
+                drop(spawn_local(self.clone().await_work(work)));
+                return to;
+            }
+            other => other,
+        };
         let Some(connection) = self.0.connections.borrow().get(&to).cloned() else { return to };
         match outgoing {
             Outgoing::Packet { packet, resources, .. } => connection.push(packet, resources),
@@ -332,9 +340,14 @@ impl Server {
             }
             Outgoing::ReadyMap { ready_map, pid, .. } => connection.set_attached(ready_map, pid),
             Outgoing::End { .. } => connection.close(),
-            Outgoing::Capture { .. } => {} // See above.
+            Outgoing::Capture { .. } | Outgoing::Await { .. } => {} // See above.
         }
         to
+    }
+
+    async fn await_work(self, work: AwaitedWork) {
+        let finish = work.0.await;
+        self.with(finish);
     }
 
     /// Makes the next report that was requested on a connection, and begins to send it.
@@ -387,7 +400,7 @@ impl Server {
     fn update_idle_since(&self) {
         let busy = {
             let broker = self.0.broker.borrow();
-            !broker.directory().is_empty() || broker.resumable().next().is_some()
+            !broker.directory().is_empty() || broker.resumable().next().is_some() || broker.capabilities.is_used()
         };
         match (busy, self.0.idle_since.get()) {
             (true, _) => self.0.idle_since.set(None),

@@ -55,6 +55,17 @@ impl Broker {
         self.policy.may_attach(uid).map_err(|reason| Refusal::new(reason, format!("user {uid}: {}", reason.summary())))
     }
 
+    /// Returns the identity of a program that is not attached as a domain, if the policy allows it to attach. Its name is the one that its
+    /// domain would get.
+    pub(crate) fn identity_of_session(&self, id: ControlSessionId) -> Result<Identity, Refusal> {
+        self.may_attach(id)?;
+        let peer = &self.sessions[&id].socket_peer;
+        let credentials = Arc::new(Credentials::of_peer(peer, self.settings.overflow_uid.is_some()));
+        let identity = Identity { name: fallback_name(&peer.program, peer.pid), owner: Owner(peer.uid), credentials };
+        self.policy.may_be_domain(&identity)?;
+        Ok(identity)
+    }
+
     pub(super) fn attach(
         &mut self,
         id: ControlSessionId,

@@ -214,7 +214,7 @@ impl Broker {
         }
         let ReservedBit { ready_map, ready_bit, new_ready_map } = entry.ready_maps.reserve(owner, shared.window())?;
         let (end, own) = (ChannelEnd { domain, ready_map, ready_bit }, entry.owner == owner);
-        let room = self.has_room_for_ready_map();
+        let room = self.has_room_for_fds();
         let attachment = self.attachments.get_mut(&domain).expect("every domain has an attachment");
         match attachment.ready_maps.get(&ready_map).filter(|_| !new_ready_map) {
             Some(known) => Ok(PreparedEnd { end, ready_map: known.clone(), listener: None }),
@@ -243,10 +243,11 @@ impl Broker {
         self.channels.kept_memories() < self.settings.fds_max / 2
     }
 
-    /// True if another ready map may be created. A quarter of the process's descriptors is reserved for connections.
-    fn has_room_for_ready_map(&self) -> bool {
+    /// True if another descriptor may be kept for programs. A quarter of the process's descriptors is reserved for connections.
+    pub(crate) fn has_room_for_fds(&self) -> bool {
         let fds_of = |attachment: &Attachment| 4 + 2 * attachment.ready_maps.len();
         let used = self.channels.kept_memories() + self.attachments.values().map(fds_of).sum::<usize>();
+        let used = used + self.capabilities.fds();
         used < self.settings.fds_max / 4 * 3
     }
 
@@ -435,8 +436,12 @@ impl Broker {
 
     /// Refuses an offer while messages to the domain's user hold as many descriptors as they may.
     fn may_queue_fds(&self, domain: DomainId) -> Result<(), Refusal> {
-        let session = self.attachments.get(&domain).and_then(|attachment| self.sessions.get(&attachment.session));
-        match session.map(|session| &session.socket_peer) {
+        self.attachments.get(&domain).map_or(Ok(()), |attachment| self.check_fds_queue(attachment.session))
+    }
+
+    /// Refuses more descriptors for a user while messages to it hold as many as they may.
+    pub(crate) fn check_fds_queue(&self, id: ControlSessionId) -> Result<(), Refusal> {
+        match self.socket_peer(id) {
             Some(peer) if peer.account.is_queue_full() => {
                 let text =
                     format!("programs of user {} do not read their messages; let them call the library", peer.uid);

@@ -10,6 +10,7 @@ use crate::capabilities::Capabilities;
 use crate::fd_reaper::ReceivedFd;
 use crate::mx::Mx;
 use crate::report;
+use crate::sockets::Sockets;
 
 /// The number of messages that may wait for a program which requests another report. Messages also wait for room for descriptors in flight,
 /// so some of them say nothing about the program.
@@ -67,6 +68,7 @@ impl Broker {
                 let socket = fds.into_iter().next().expect("the codec has counted");
                 self.capture(id, serial, &capture, socket)
             }
+            ToDaemon::Sockets(request) => Sockets::request(self, id, serial, request, fds),
             ToDaemon::Detach(_) => {
                 self.send(id, serial, Done {}.into(), Vec::new());
                 self.close_session(id);
@@ -119,7 +121,9 @@ impl Broker {
                 self.close_session(id);
                 return Ok(());
             }
-            ToDaemon::Hello(_) | ToDaemon::Attach(_) => return Err(Reason::UnexpectedMessageType.into()),
+            ToDaemon::Hello(_) | ToDaemon::Attach(_) | ToDaemon::Sockets(_) => {
+                return Err(Reason::UnexpectedMessageType.into());
+            }
         }
         self.send(id, serial, Done {}.into(), Vec::new());
         Ok(())

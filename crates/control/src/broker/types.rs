@@ -1,12 +1,15 @@
 //! The broker's inputs and outputs.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, Query, RequestSerial, VersionRange};
 use isthmus_shm::SharedMapping;
 
+use super::Broker;
 use crate::allocator::{Allocator, Resource};
 use crate::capture::CaptureTask;
 use crate::users::User;
@@ -72,6 +75,25 @@ pub struct ReportFacts {
     pub config: serde_json::Value,
 }
 
+/// Work that another thread does, and that the broker goes on with.
+pub struct AwaitedWork(pub(crate) Pin<Box<dyn Future<Output = Finish>>>);
+
+/// The part of [`AwaitedWork`] that the broker does.
+type Finish = Box<dyn FnOnce(&mut Broker)>;
+
+impl AwaitedWork {
+    /// Waits for `work`, and then calls its result.
+    pub(crate) fn new<F: FnOnce(&mut Broker) + 'static>(work: impl Future<Output = F> + 'static) -> Self {
+        Self(Box::pin(async { Box::new(work.await) as Finish }))
+    }
+}
+
+impl fmt::Debug for AwaitedWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AwaitedWork")
+    }
+}
+
 /// An action for the server to take.
 #[derive(Debug)]
 pub enum Outgoing {
@@ -110,6 +132,13 @@ pub enum Outgoing {
         to: ControlSessionId,
         /// The frames and their destination.
         capturing: Box<CaptureTask>,
+    },
+    /// Waits for work, even if the connection ends.
+    Await {
+        /// The connection.
+        to: ControlSessionId,
+        /// The work.
+        work: AwaitedWork,
     },
     /// Ends the connection once everything that was queued before has been sent.
     End {

@@ -17,6 +17,7 @@ mod processes;
 mod regions;
 mod reports;
 mod resuming;
+mod streams;
 mod testbed;
 mod xen;
 mod xen_backends;

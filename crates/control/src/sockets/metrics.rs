@@ -1,0 +1,40 @@
+//! The metrics of streams.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::Sockets;
+use crate::broker::Broker;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+impl Sockets {
+    /// Adds the metrics of streams.
+    pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
+        let sockets = &broker.capabilities.sockets;
+        let gauges = [
+            ("streams", "TCP connections with shared memory", sockets.streams.iter().len()),
+            ("stream_programs", "Programs that are attached to streams", sockets.sessions.len()),
+            ("stream_waiting", "Shown sockets that wait for the socket at the other end", sockets.shown.len()),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = Gauge::<i64>::default();
+            gauge.set(value as i64);
+            registry.register(name, help, gauge);
+        }
+        let paired = Counter::<u64>::default();
+        paired.inc_by(sockets.counts.paired);
+        registry.register("stream_pairs", "Pairs of shown sockets that became streams", paired);
+        let refused = Family::<ReasonLabels, Counter>::default();
+        for (reason, count) in &sockets.counts.refused {
+            refused.get_or_create(&ReasonLabels { reason: reason.name() }).inc_by(*count);
+        }
+        registry.register("stream_refused", "Sockets that got no stream, by reason", refused);
+    }
+}

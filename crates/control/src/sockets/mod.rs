@@ -1,0 +1,138 @@
+//! Sockets in the control plane: TCP connections between programs of this host that become streams.
+//!
+//! ```text
+//!   Broker ── request, session_closed, tick ──► Sockets
+//!                                                ├── StreamSession   a program: its board, its waiters, its sockets
+//!                                                ├── ListedPage      the addresses of listeners, which programs read
+//!                                                ├── evidence        reads a shown socket, on a thread
+//!                                                ├── ShownSockets    connected sockets without their peer
+//!                                                ├── pairing         the decision which two are one connection
+//!                                                └── Streams         pairs of sockets, with their memory
+//! ```
+//!
+//! A program shows a connected socket. The daemon reads what the kernel records about the socket and closes its copy. Once both ends of a
+//! connection were shown, each program gets memory that only these two share. The daemon never touches the bytes of a connection, and a
+//! program may leave a connection to TCP at any time.
+
+mod evidence;
+mod listed;
+mod metrics;
+mod pairing;
+mod report;
+mod requests;
+mod session;
+mod shown;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use isthmus_config::{AddressPatterns, Config};
+use isthmus_layout::Refusal;
+use isthmus_layout::control::Owner;
+use isthmus_layout::ids::{DomainId, EndpointAddress};
+use isthmus_layout::reason::Reason;
+use isthmus_layout::sockets::{SocketsToClient, StreamRefused};
+
+use crate::broker::{Broker, ControlSessionId};
+use evidence::ThreadCount;
+use listed::ListedPage;
+use session::StreamSession;
+use shown::ShownSockets;
+use streams::Streams;
+
+/// The state of sockets.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    settings: StreamSettings,
+    sessions: BTreeMap<ControlSessionId, StreamSession>,
+    /// The sessions by their number, which programs know.
+    by_number: BTreeMap<u32, ControlSessionId>,
+    last_number: u32,
+    /// The listed page, from the first session on.
+    listed: Option<ListedPage>,
+    shown: ShownSockets,
+    streams: Streams,
+    /// The threads that read sockets, by user.
+    threads: BTreeMap<Owner, ThreadCount>,
+    last_job: u64,
+    /// The number of descriptors that are open for programs, by user.
+    fds: BTreeMap<Owner, usize>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct StreamSettings {
+    is_enabled: bool,
+    streams_max: usize,
+    deny: AddressPatterns,
+}
+
+/// What has happened to shown sockets.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Streams that were created.
+    paired: u64,
+    /// Sockets that got no stream, by reason.
+    refused: BTreeMap<Reason, u64>,
+}
+
+impl Sockets {
+    /// Takes the settings.
+    pub(crate) fn open(config: &Config) -> Self {
+        let sockets = &config.sockets;
+        let settings = StreamSettings {
+            is_enabled: sockets.enabled,
+            streams_max: sockets.streams_max.get() as usize,
+            deny: sockets.deny.clone(),
+        };
+        Self { settings, ..Self::default() }
+    }
+
+    /// True if programs are attached to streams.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.sessions.is_empty()
+    }
+
+    /// The number of descriptors that are open for programs.
+    pub(crate) fn fds(&self) -> usize {
+        self.fds.values().sum()
+    }
+
+    /// The time at which [`Sockets::tick`] has something to do.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        self.shown.deadline()
+    }
+
+    /// Refuses the shown sockets that have waited for too long.
+    pub(crate) fn tick(broker: &mut Broker) {
+        while let Some((shown, reason)) = broker.capabilities.sockets.shown.remove_overdue(broker.now) {
+            Self::refuse_socket(broker, shown.session, shown.token, reason);
+        }
+    }
+
+    /// Releases the state of a domain that has left, or that will not resume. Programs with streams are no domains.
+    pub(crate) fn left(_broker: &mut Broker, _domain: DomainId) {}
+
+    /// Releases the state of an endpoint that was closed.
+    pub(crate) fn endpoint_closed(_broker: &mut Broker, _at: EndpointAddress) {}
+
+    /// Refuses a shown or listening socket, and forgets it.
+    fn refuse_socket(broker: &mut Broker, id: ControlSessionId, token: u32, reason: Reason) {
+        let sockets = &mut broker.capabilities.sockets;
+        *sockets.counts.refused.entry(reason).or_default() += 1;
+        if let Some(session) = sockets.sessions.get_mut(&id) {
+            session.sockets.remove(&token);
+        }
+        broker.send(id, None, SocketsToClient::from(StreamRefused { token, reason }).into(), Vec::new());
+    }
+
+    fn session(broker: &Broker, id: ControlSessionId) -> Result<&StreamSession, Refusal> {
+        broker.capabilities.sockets.sessions.get(&id).ok_or_else(not_attached)
+    }
+}
+
+fn not_attached() -> Refusal {
+    Refusal::new(Reason::UnexpectedMessageType, "the program has not attached to streams")
+}

@@ -1,0 +1,157 @@
+//! Requests of programs that are attached to streams.
+
+use isthmus_layout::Refusal;
+use isthmus_layout::control::RequestSerial;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::sockets::{SocketsToClient, SocketsToDaemon, StreamListening, StreamShow};
+
+use super::evidence::{Found, ReadResult, SocketRole};
+use super::session::SocketState;
+use super::{Sockets, not_attached};
+use crate::broker::{AwaitedWork, Broker, ControlSessionId};
+use crate::fd_reaper::ReceivedFd;
+
+/// The number of sockets of one session that wait for their peers, or to be read.
+const SHOWN_MAX: usize = 4096;
+
+/// The number of listening sockets of one session.
+const LISTENERS_MAX: usize = 1024;
+
+impl Sockets {
+    /// Handles a request.
+    pub(crate) fn request(
+        broker: &mut Broker,
+        id: ControlSessionId,
+        serial: Option<RequestSerial>,
+        request: SocketsToDaemon,
+        fds: Vec<ReceivedFd>,
+    ) -> Result<(), Refusal> {
+        let mut fds = fds.into_iter();
+        let mut fd = || fds.next().expect("the codec has counted");
+        match request {
+            SocketsToDaemon::StreamAttach(_) => Self::attach(broker, id, serial),
+            SocketsToDaemon::StreamWaiter(request) => Self::add_waiter(broker, id, serial, request.waiter, fd()),
+            SocketsToDaemon::StreamListen(request) => {
+                Self::read_socket(broker, id, request.token, fd(), SocketRole::Listener)
+            }
+            SocketsToDaemon::StreamShow(request) => {
+                let StreamShow { token, connector, since_ms, until_ms } = request;
+                let role = if connector { SocketRole::Connector { since_ms, until_ms } } else { SocketRole::Acceptor };
+                Self::read_socket(broker, id, token, fd(), role)
+            }
+            SocketsToDaemon::StreamUnlisten(request) => Self::forget_socket(broker, id, request.token, true),
+            SocketsToDaemon::StreamGone(request) => Self::forget_socket(broker, id, request.token, false),
+            SocketsToDaemon::StreamEnded(request) => Self::end_stream(broker, id, request.stream, request.violation),
+        }
+    }
+
+    /// Begins to read a socket. [`Self::socket_read`] handles the result.
+    fn read_socket(
+        broker: &mut Broker,
+        id: ControlSessionId,
+        token: u32,
+        socket: ReceivedFd,
+        role: SocketRole,
+    ) -> Result<(), Refusal> {
+        let session = Self::session(broker, id)?;
+        let owner = session.identity.owner;
+        let is_listener = matches!(role, SocketRole::Listener);
+        let count = session.sockets.values().filter(|socket| socket.is_listener() == is_listener).count();
+        let max = if is_listener { LISTENERS_MAX } else { SHOWN_MAX };
+        let allowed = match session.sockets.contains_key(&token) {
+            true => {
+                return Err(Refusal::new(Reason::RequestInvalid, format!("there is a socket with the token {token}")));
+            }
+            false if count >= max => Err(Reason::StreamsFull),
+            false => {
+                let share = broker.capabilities.sockets.check_share(owner, broker.settings.fds_max);
+                share.map_err(|refusal| refusal.reason)
+            }
+        };
+        let read = session.reader.read(owner, socket, role); // The thread closes a socket that is refused, too.
+        let result = match allowed.and(read) {
+            Ok(result) => result,
+            Err(reason) => {
+                Self::refuse_socket(broker, id, token, reason);
+                return Ok(());
+            }
+        };
+        let sockets = &mut broker.capabilities.sockets;
+        sockets.last_job += 1;
+        sockets.add_fds(owner, 1);
+        let job = sockets.last_job;
+        if let Some(session) = sockets.sessions.get_mut(&id) {
+            session.sockets.insert(token, SocketState::Read { job, role });
+        }
+        broker.await_work(
+            id,
+            AwaitedWork::new(async move {
+                let result = result.await.unwrap_or(Err(Reason::KernelRefused)); // The thread has panicked.
+                move |broker: &mut Broker| {
+                    broker.capabilities.sockets.remove_fds(owner, 1);
+                    Self::socket_read(broker, id, token, job, result);
+                }
+            }),
+        );
+        Ok(())
+    }
+
+    /// Handles what was found about a socket, unless the program has withdrawn it meanwhile.
+    fn socket_read(broker: &mut Broker, id: ControlSessionId, token: u32, job: u64, result: ReadResult) {
+        let session = broker.capabilities.sockets.sessions.get(&id);
+        let state = session.and_then(|session| session.sockets.get(&token));
+        if !matches!(state, Some(SocketState::Read { job: read, .. }) if *read == job) {
+            return;
+        }
+        let deny = &broker.capabilities.sockets.settings.deny;
+        match result {
+            Ok(Found::Listener(address)) if deny.matches(address) => {
+                Self::refuse_socket(broker, id, token, Reason::StreamDenied);
+            }
+            Ok(Found::Connected(evidence)) if deny.matches(evidence.local) || deny.matches(evidence.peer) => {
+                Self::refuse_socket(broker, id, token, Reason::StreamDenied);
+            }
+            Ok(Found::Listener(address)) => {
+                let sockets = &mut broker.capabilities.sockets;
+                if let (Some(listed), Some(session)) = (&mut sockets.listed, sockets.sessions.get_mut(&id)) {
+                    session.sockets.insert(token, SocketState::Listed(listed.add(address)));
+                }
+                broker.send(id, None, SocketsToClient::from(StreamListening { token }).into(), Vec::new());
+            }
+            Ok(Found::Connected(evidence)) => Self::show(broker, id, token, evidence),
+            Err(reason) => Self::refuse_socket(broker, id, token, reason),
+        }
+    }
+
+    /// Forgets a listening socket (`is_listener`) or a shown one. The daemon may have refused or paired it meanwhile.
+    fn forget_socket(broker: &mut Broker, id: ControlSessionId, token: u32, is_listener: bool) -> Result<(), Refusal> {
+        let sockets = &mut broker.capabilities.sockets;
+        let session = sockets.sessions.get_mut(&id).ok_or_else(not_attached)?;
+        if session.sockets.get(&token).is_some_and(|state| state.is_listener() == is_listener) {
+            match session.sockets.remove(&token) {
+                Some(SocketState::Listed(bit)) => sockets.unlist(bit),
+                Some(SocketState::Shown) => drop(sockets.shown.remove(id, token)),
+                Some(SocketState::Read { .. }) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a program's side of a stream.
+    fn end_stream(broker: &mut Broker, id: ControlSessionId, stream: u64, is_violation: bool) -> Result<(), Refusal> {
+        let sockets = &mut broker.capabilities.sockets;
+        let session = sockets.sessions.get_mut(&id).ok_or_else(not_attached)?;
+        if !session.streams.contains(&stream) {
+            return Err(Refusal::new(Reason::RequestInvalid, format!("the program has no stream {stream:#x}")));
+        }
+        // A program that connects to itself has both ends, and ends one after the other.
+        if !sockets.streams.end(stream, id) {
+            session.streams.remove(&stream);
+        }
+        if is_violation {
+            *sockets.counts.refused.entry(Reason::StreamViolation).or_default() += 1;
+            broker.log_reason(id, Reason::StreamViolation, "says that the program at the other end broke the protocol");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Shown sockets that wait for the socket at the other end of their connection.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use isthmus_layout::control::Owner;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::sockets::{SocketsToClient, StreamWaiting};
+
+use super::Sockets;
+use super::pairing::{Candidate, Decision, Evidence, decide};
+use super::session::SocketState;
+use crate::broker::{Broker, ControlSessionId};
+
+/// Nanoseconds for which a shown socket waits for its peer.
+pub(super) const WAIT_NS: u64 = 60_000_000_000;
+
+/// A shown socket: the session and the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ShownId {
+    pub(super) session: ControlSessionId,
+    pub(super) token: u32,
+}
+
+/// A shown socket that waits.
+#[derive(Clone, Debug)]
+pub(super) struct ShownSocket {
+    pub(super) evidence: Evidence,
+    pub(super) owner: Owner,
+    /// The time until which it waits.
+    until: u64,
+    /// The reason if no peer comes.
+    reason: Reason,
+}
+
+/// All shown sockets that wait.
+#[derive(Debug, Default)]
+pub(super) struct ShownSockets {
+    sockets: BTreeMap<ShownId, ShownSocket>,
+    by_addresses: BTreeMap<(SocketAddr, SocketAddr), Vec<ShownId>>,
+    /// By the number of the socket in the kernel.
+    by_socket: BTreeMap<u64, ShownId>,
+    by_deadline: BTreeSet<(u64, ShownId)>,
+}
+
+impl ShownSockets {
+    /// The number of sockets.
+    pub(super) fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// The time at which the first of them has waited for too long.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        self.by_deadline.first().map(|(until, _)| *until)
+    }
+
+    /// Removes a socket that has waited for too long. Returns it with the reason.
+    pub(super) fn remove_overdue(&mut self, now: u64) -> Option<(ShownId, Reason)> {
+        let (_, id) = *self.by_deadline.first().filter(|(until, _)| *until <= now)?;
+        let socket = self.remove(id.session, id.token)?;
+        Some((id, socket.reason))
+    }
+
+    /// Removes a socket.
+    pub(super) fn remove(&mut self, session: ControlSessionId, token: u32) -> Option<ShownSocket> {
+        let id = ShownId { session, token };
+        let socket = self.sockets.remove(&id)?;
+        self.by_deadline.remove(&(socket.until, id));
+        self.by_socket.remove(&socket.evidence.socket);
+        if let Some(ids) = self.by_addresses.get_mut(&socket.evidence.addresses()) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_addresses.remove(&socket.evidence.addresses());
+            }
+        }
+        Some(socket)
+    }
+
+    fn insert(&mut self, id: ShownId, socket: ShownSocket) {
+        self.by_deadline.insert((socket.until, id));
+        self.by_socket.insert(socket.evidence.socket, id);
+        self.by_addresses.entry(socket.evidence.addresses()).or_default().push(id);
+        self.sockets.insert(id, socket);
+    }
+
+    /// Decides about a socket. The numbers of the decision are those of the returned sockets.
+    fn decide(&self, shown: Candidate<'_>) -> (Decision, Vec<ShownId>) {
+        let ids = self.by_addresses.get(&shown.evidence.mirrored()).cloned().unwrap_or_default();
+        let sockets = ids.iter().filter_map(|id| self.sockets.get(id));
+        let candidates = sockets.map(|socket| Candidate { evidence: &socket.evidence, owner: socket.owner });
+        (decide(shown, &candidates.collect::<Vec<_>>()), ids)
+    }
+
+    /// Sets the reason that holds if no peer comes.
+    fn set_reason(&mut self, id: ShownId, reason: Reason) {
+        if let Some(socket) = self.sockets.get_mut(&id) {
+            socket.reason = reason;
+        }
+    }
+}
+
+impl Sockets {
+    /// Pairs a socket, or lets it wait.
+    pub(super) fn show(broker: &mut Broker, session: ControlSessionId, token: u32, evidence: Evidence) {
+        let sockets = &mut broker.capabilities.sockets;
+        let Some(owner) = sockets.sessions.get(&session).map(|session| session.identity.owner) else { return };
+        let id = ShownId { session, token };
+        if let Some(other) = sockets.shown.by_socket.get(&evidence.socket).copied() {
+            Self::refuse_all(broker, [id, other], Reason::StreamSocketTwice);
+            return;
+        }
+        if sockets.streams.has_socket(evidence.socket) {
+            return Self::refuse_socket(broker, session, token, Reason::StreamSocketTwice);
+        }
+        let (decision, others) = sockets.shown.decide(Candidate { evidence: &evidence, owner });
+        match decision {
+            Decision::Pair(other) => {
+                let other = others[other];
+                if let Err(reason) = Self::pair(broker, (id, evidence), other) {
+                    Self::refuse_all(broker, [id, other], reason);
+                }
+            }
+            Decision::Refuse(reason, which) => {
+                let all: Vec<_> = which.into_iter().map(|number| others[number]).chain([id]).collect();
+                Self::refuse_all(broker, all, reason);
+            }
+            Decision::Wait(hint) => {
+                let mut reason = Reason::StreamPeerMissing;
+                if let Some((hinted, which)) = hint {
+                    reason = hinted;
+                    which.into_iter().for_each(|number| sockets.shown.set_reason(others[number], hinted));
+                }
+                let until = broker.now.saturating_add(WAIT_NS);
+                sockets.shown.insert(id, ShownSocket { evidence, owner, until, reason });
+                if let Some(session) = sockets.sessions.get_mut(&session) {
+                    session.sockets.insert(token, SocketState::Shown);
+                }
+                broker.send(session, None, SocketsToClient::from(StreamWaiting { token }).into(), Vec::new());
+            }
+        }
+    }
+
+    fn refuse_all(broker: &mut Broker, all: impl IntoIterator<Item = ShownId>, reason: Reason) {
+        for ShownId { session, token } in all {
+            broker.capabilities.sockets.shown.remove(session, token);
+            Self::refuse_socket(broker, session, token, reason);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! State of streams without sockets.

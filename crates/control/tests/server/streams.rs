@@ -1,0 +1,405 @@
+//! Streams: programs attach, list their listeners, show connected sockets, and get pairs.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+
+use isthmus_layout::control::*;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::sockets::*;
+use isthmus_platform::tcp_socket;
+use isthmus_report::{MetricsText, StreamsReport};
+use isthmus_shm::{Access, Mapping, SharedMapping, Words as _};
+use isthmus_testbed::{Deadline, eventually};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::testbed::{Client, ReceivedMessage, Testbed};
+
+const ALL_USERS: &str = "[policy]\nattach = \"any-user\"\n";
+
+/// A program that is attached to streams.
+struct Program {
+    client: Client,
+    session: u32,
+    board: OwnedFd,
+    listed: SharedMapping,
+    next_token: u32,
+}
+
+/// A stream as a program receives it.
+#[derive(Debug)]
+struct Paired {
+    message: StreamPaired,
+    fds: Vec<OwnedFd>,
+}
+
+/// A connection of the loopback interface, with the time of its connect.
+struct Connection {
+    client: TcpStream,
+    server: TcpStream,
+    connected_ms: (u64, u64),
+}
+
+fn now_ms() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+fn listener() -> TcpListener {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    tcp_socket::save_syns(&listener).unwrap();
+    listener
+}
+
+fn connection(listener: &TcpListener) -> Connection {
+    let since = now_ms();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let connected_ms = (since, now_ms());
+    Connection { client, server: listener.accept().unwrap().0, connected_ms }
+}
+
+fn inode(fd: &OwnedFd) -> u64 {
+    rustix::fs::fstat(fd).unwrap().st_ino
+}
+
+fn sockets(message: &ToClient) -> Option<&SocketsToClient> {
+    match message {
+        ToClient::Sockets(message) => Some(message),
+        _ => None,
+    }
+}
+
+impl Program {
+    fn new(bed: &Testbed) -> Self {
+        Self::of(bed.greeted())
+    }
+
+    fn of(mut client: Client) -> Self {
+        let mut heard = client.request(StreamAttach {}, &[]).unwrap();
+        let Some(SocketsToClient::StreamAttached(attached)) = sockets(&heard.message).cloned() else {
+            panic!("{heard:?}")
+        };
+        let listed = Mapping::new(&heard.fds[1], LISTED_SIZE, Access::Read).unwrap();
+        let board = heard.fds.remove(0);
+        Self { client, session: attached.session, board, listed: SharedMapping::new(listed), next_token: 1 }
+    }
+
+    fn token(&mut self) -> u32 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    fn listen(&mut self, listener: &TcpListener) -> Result<u32, Reason> {
+        let token = self.token();
+        self.client.send(StreamListen { token }, &[listener.as_fd()]);
+        match self.receive_about(token) {
+            SocketsToClient::StreamListening(_) => Ok(token),
+            SocketsToClient::StreamRefused(refused) => Err(refused.reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_listed(&self, address: SocketAddr) -> bool {
+        let key = std::array::from_fn(|word| self.listed.load(LISTED_KEY + word as u32, Relaxed));
+        let bit = listed_bit(key, address.ip(), address.port());
+        self.listed.load(listed_word(bit), Relaxed) & listed_mask(bit) != 0
+    }
+
+    fn show_client(&mut self, connection: &Connection) -> u32 {
+        let (token, (since_ms, until_ms)) = (self.token(), connection.connected_ms);
+        let message = StreamShow { token, connector: true, since_ms, until_ms };
+        self.client.send(message, &[connection.client.as_fd()]);
+        token
+    }
+
+    fn show_server(&mut self, socket: impl AsFd) -> u32 {
+        let token = self.token();
+        let message = StreamShow { token, connector: false, since_ms: 0, until_ms: 0 };
+        self.client.send(message, &[socket.as_fd()]);
+        token
+    }
+
+    /// Receives the next message about a socket, but that it waits.
+    fn receive_about(&mut self, token: u32) -> SocketsToClient {
+        sockets(&self.receive_packet_about(token).message).unwrap().clone()
+    }
+
+    fn receive_packet_about(&mut self, token: u32) -> ReceivedMessage {
+        self.client.receive_matching(|heard| match sockets(&heard.message) {
+            Some(SocketsToClient::StreamListening(message)) => message.token == token,
+            Some(SocketsToClient::StreamPaired(message)) => message.token == token,
+            Some(SocketsToClient::StreamRefused(message)) => message.token == token,
+            _ => false,
+        })
+    }
+
+    fn paired(&mut self, token: u32) -> Paired {
+        let heard = self.receive_packet_about(token);
+        match sockets(&heard.message) {
+            Some(SocketsToClient::StreamPaired(message)) => Paired { message: message.clone(), fds: heard.fds },
+            _ => panic!("{heard:?}"),
+        }
+    }
+
+    fn refused(&mut self, token: u32) -> Reason {
+        match self.receive_about(token) {
+            SocketsToClient::StreamRefused(message) => message.reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until a socket was read and waits for its peer.
+    fn wait_until_waiting(&mut self, token: u32) {
+        self.client.receive_matching(|heard| {
+            matches!(sockets(&heard.message), Some(SocketsToClient::StreamWaiting(message)) if message.token == token)
+        });
+    }
+
+    fn add_waiter(&mut self, waiter: u8) -> Result<(), Reason> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        self.client.request(StreamWaiter { waiter }, &[bell.as_fd()]).map(drop)
+    }
+
+    /// Receives the next waiter of a peer.
+    fn peer_waiter(&mut self) -> (u32, u8) {
+        let heard = self
+            .client
+            .receive_matching(|heard| matches!(sockets(&heard.message), Some(SocketsToClient::PeerWaiter(_))));
+        match sockets(&heard.message) {
+            Some(SocketsToClient::PeerWaiter(message)) => (message.peer, message.waiter),
+            _ => unreachable!(),
+        }
+    }
+
+    fn report(&mut self) -> StreamsReport {
+        self.client.report(Topic::Streams, &[]).unwrap()
+    }
+}
+
+/// Two programs with a stream between them.
+fn pair(a: &mut Program, b: &mut Program) -> (Connection, Paired, Paired) {
+    let connection = connection(&listener());
+    let client = a.show_client(&connection);
+    let server = b.show_server(&connection.server);
+    let (client, server) = (a.paired(client), b.paired(server));
+    (connection, client, server)
+}
+
+#[test]
+fn both_ends_get_one_memory_and_the_other_s_board() {
+    let bed = Testbed::new();
+    let (mut a, mut b) = (Program::new(&bed), Program::new(&bed));
+    b.add_waiter(3).unwrap();
+    let (_tcp, client, server) = pair(&mut a, &mut b);
+    assert_eq!((client.message.end, server.message.end), (StreamEndIndex::Connector, StreamEndIndex::Acceptor));
+    assert_eq!((client.message.peer, server.message.peer), (b.session, a.session));
+    assert_eq!(client.message.stream, server.message.stream);
+    assert!(client.message.new_peer && server.message.new_peer);
+    assert_eq!(inode(&client.fds[0]), inode(&server.fds[0]));
+    assert_eq!((inode(&client.fds[1]), inode(&server.fds[1])), (inode(&b.board), inode(&a.board)));
+    assert_eq!(a.peer_waiter(), (b.session, 3));
+    let [ours, theirs] = [&client, &server]
+        .map(|paired| SharedMapping::new(Mapping::new(&paired.fds[0], STREAM_SIZE, Access::ReadWrite).unwrap()));
+    ours.store(7, 9, Relaxed);
+    assert_eq!(theirs.load(7, Relaxed), 9);
+    // Later waiters come before the reply to their request, and the board comes once.
+    a.add_waiter(0).unwrap();
+    assert_eq!(b.peer_waiter(), (a.session, 0));
+    let (_tcp, client, server) = pair(&mut a, &mut b);
+    assert!(!client.message.new_peer && !server.message.new_peer && client.fds.len() == 1);
+}
+
+#[test]
+fn a_program_may_connect_to_itself() {
+    let bed = Testbed::new();
+    let mut a = Program::new(&bed);
+    let tcp = connection(&listener());
+    let (client, server) = (a.show_client(&tcp), a.show_server(&tcp.server));
+    let (client, server) = (a.paired(client).message, a.paired(server).message);
+    assert_eq!((client.peer, server.peer, client.stream), (a.session, a.session, server.stream));
+    for _ in 0..2 {
+        assert_eq!(a.report().streams.len(), 1);
+        a.client.send(StreamEnded { stream: client.stream, violation: false }, &[]);
+    }
+    assert_eq!(a.report().streams.len(), 0);
+}
+
+#[test]
+fn listeners_are_listed_while_they_listen() {
+    let bed = Testbed::new();
+    let (mut a, b) = (Program::new(&bed), Program::new(&bed));
+    let (one, other) = (listener(), TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap());
+    let (address, any_address) = (one.local_addr().unwrap(), other.local_addr().unwrap());
+    let token = a.listen(&one).unwrap();
+    a.listen(&other).unwrap();
+    assert!(b.is_listed(address) && b.is_listed((Ipv4Addr::UNSPECIFIED, any_address.port()).into()));
+    a.client.send(StreamUnlisten { token }, &[]);
+    assert_eq!(a.report().listening, 1);
+    assert!(!b.is_listed(address));
+    drop(a);
+    eventually(Deadline::secs(20), || !b.is_listed((Ipv4Addr::UNSPECIFIED, any_address.port()).into())).unwrap();
+}
+
+#[test]
+fn sockets_of_the_wrong_kind_are_refused_with_the_reason() {
+    let bed = Testbed::new();
+    let mut a = Program::new(&bed);
+    let tcp = connection(&listener());
+    let client = TcpListener::from(OwnedFd::from(tcp.client.try_clone().unwrap()));
+    assert_eq!(a.listen(&client), Err(Reason::StreamWrongState));
+    let token = a.show_server(rustix::pipe::pipe().unwrap().0);
+    assert_eq!(a.refused(token), Reason::StreamNotTcp);
+    let twice = [a.show_server(&tcp.server), a.show_server(&tcp.server)];
+    assert_eq!(twice.map(|token| a.refused(token)), [Reason::StreamSocketTwice; 2]);
+    let report = a.report();
+    let counts: Vec<_> = report.refused.iter().map(|count| (&*count.reason, count.count)).collect();
+    assert_eq!(counts, [("stream-not-tcp", 1), ("stream-wrong-state", 1), ("stream-socket-twice", 2)]);
+    let text = a.client.report::<MetricsText>(Topic::Metrics, &[]).unwrap().text;
+    assert!(text.contains("isthmus_stream_refused_total{reason=\"stream-socket-twice\"} 2"), "{text}");
+}
+
+#[test]
+fn a_shown_socket_is_still_the_program_s_own() {
+    let bed = Testbed::new();
+    let mut a = Program::new(&bed);
+    let tcp = connection(&listener());
+    rustix::net::sockopt::set_socket_linger(&tcp.server, Some(std::time::Duration::from_secs(7))).unwrap();
+    let token = a.show_server(&tcp.server);
+    a.wait_until_waiting(token);
+    let linger = rustix::net::sockopt::socket_linger(&tcp.server).unwrap();
+    assert_eq!(linger, Some(std::time::Duration::from_secs(7)), "the daemon changes nothing");
+    // The daemon has closed its copy: the other end sees the close of the program.
+    rustix::net::sockopt::set_socket_linger(&tcp.server, None).unwrap();
+    let Connection { client, server, .. } = tcp;
+    drop(server);
+    assert_eq!(std::io::Read::read(&mut &client, &mut [0; 1]).unwrap(), 0);
+    a.client.send(StreamGone { token }, &[]);
+    assert_eq!(a.report().waiting, 0);
+}
+
+#[test]
+fn denied_addresses_and_limits_keep_connections_on_tcp() {
+    let bed = Testbed::with("[sockets]\ndeny = [\"127.0.0.2\"]\nstreams_max = 1\n");
+    let (mut a, mut b) = (Program::new(&bed), Program::new(&bed));
+    let denied = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).unwrap();
+    assert_eq!(a.listen(&denied), Err(Reason::StreamDenied));
+    let tcp = connection(&denied);
+    let token = a.show_client(&tcp);
+    assert_eq!(a.refused(token), Reason::StreamDenied);
+    let (_tcp, client, _) = pair(&mut a, &mut b);
+    let tcp = connection(&listener());
+    let tokens = (a.show_client(&tcp), b.show_server(&tcp.server));
+    assert_eq!((a.refused(tokens.0), b.refused(tokens.1)), (Reason::StreamsFull, Reason::StreamsFull));
+    // The place is free once both ends have ended.
+    for program in [&mut a, &mut b] {
+        program.client.send(StreamEnded { stream: client.message.stream, violation: false }, &[]);
+    }
+    assert_eq!((a.report().streams.len(), b.report().streams.len()), (0, 0));
+    pair(&mut a, &mut b);
+}
+
+#[test]
+fn streams_can_be_disabled() {
+    let bed = Testbed::with("[sockets]\nenabled = false\n");
+    assert_eq!(bed.greeted().request(StreamAttach {}, &[]).unwrap_err(), Reason::StreamsDisabled);
+}
+
+#[test]
+fn requests_in_the_wrong_order_are_refused() {
+    let bed = Testbed::new();
+    let mut other = bed.greeted();
+    let listener = listener();
+    let unattached = other.request(StreamListen { token: 1 }, &[listener.as_fd()]);
+    assert_eq!(unattached.unwrap_err(), Reason::UnexpectedMessageType);
+    let mut a = Program::new(&bed);
+    assert_eq!(a.client.request(StreamAttach {}, &[]).unwrap_err(), Reason::UnexpectedMessageType);
+    let token = a.listen(&listener).unwrap();
+    let twice = a.client.request(StreamListen { token }, &[listener.as_fd()]);
+    assert_eq!(twice.unwrap_err(), Reason::RequestInvalid);
+    assert_eq!(
+        (a.add_waiter(64), a.add_waiter(5), a.add_waiter(5)),
+        (Err(Reason::RequestInvalid), Ok(()), Err(Reason::RequestInvalid))
+    );
+    let no_eventfd = a.client.request(StreamWaiter { waiter: 1 }, &[listener.as_fd()]);
+    assert_eq!(no_eventfd.unwrap_err(), Reason::DoorbellInvalid);
+    let unknown = a.client.request(StreamEnded { stream: 5, violation: false }, &[]);
+    assert_eq!(unknown.unwrap_err(), Reason::RequestInvalid);
+    let (mut domain, _) = bed.attached("domain");
+    assert_eq!(domain.request(StreamAttach {}, &[]).unwrap_err(), Reason::UnexpectedMessageType);
+}
+
+#[test]
+fn peers_are_notified_of_the_end_of_a_program() {
+    let bed = Testbed::new();
+    let (mut a, mut b) = (Program::new(&bed), Program::new(&bed));
+    let (_tcp, client, _) = pair(&mut a, &mut b);
+    let session = a.session;
+    drop(a);
+    b.client.receive_matching(
+        |heard| matches!(sockets(&heard.message), Some(SocketsToClient::PeerLeft(left)) if left.peer == session),
+    );
+    let row = b.report().streams.remove(0);
+    assert_eq!((row.connector.state.as_deref(), row.acceptor.state.as_deref()), (Some("ended"), Some("waiting")));
+    b.client.send(StreamEnded { stream: client.message.stream, violation: true }, &[]);
+    let report = b.report();
+    assert!(report.streams.is_empty());
+    assert_eq!(report.refused[0].reason, Reason::StreamViolation.name());
+}
+
+#[test]
+fn reports_show_what_the_programs_count() {
+    let bed = Testbed::new();
+    let (mut a, mut b) = (Program::new(&bed), Program::new(&bed));
+    let (tcp, client, _) = pair(&mut a, &mut b);
+    let memory = SharedMapping::new(Mapping::new(&client.fds[0], STREAM_SIZE, Access::ReadWrite).unwrap());
+    for (word, value) in [(TAIL, 5000), (TAIL_HIGH, 1), (TCP_BYTES, 1000), (SWITCH_PATH, 2), (SWITCHES, 1)] {
+        memory.store(word, value, Relaxed);
+    }
+    memory.store(BLOCK_WORDS + HEAD, 4000, Relaxed);
+    let report = a.report();
+    assert_eq!((report.programs, report.waiting, report.paired), (2, 0, 1));
+    let row = &report.streams[0];
+    assert_eq!(row.connector.address, tcp.client.local_addr().unwrap().to_string());
+    assert_eq!(row.acceptor.address, tcp.server.local_addr().unwrap().to_string());
+    assert_eq!((row.connector.path.as_deref(), row.acceptor.path.as_deref()), (Some("large"), Some("tcp")));
+    assert_eq!((row.connector.shared_bytes, row.connector.tcp_bytes), (Some((1 << 32) + 4000), Some(1000)));
+    assert_eq!((row.connector.read_bytes, row.connector.switches), (Some(4000), Some(1)));
+    assert_eq!(row.connector.pid, Some(std::process::id() as i32));
+}
+
+#[test]
+fn programs_of_different_users_get_no_stream() {
+    let bed = Testbed::with(ALL_USERS);
+    let (Some(one), Some(other)) = (bed.greeted_as(1001), bed.greeted_as(1002)) else {
+        return eprintln!("skipped: needs root");
+    };
+    let (mut a, mut b) = (Program::of(one), Program::of(other));
+    let tcp = connection(&listener());
+    let tokens = (a.show_client(&tcp), b.show_server(&tcp.server));
+    assert_eq!((a.refused(tokens.0), b.refused(tokens.1)), (Reason::StreamOwnerDiffers, Reason::StreamOwnerDiffers));
+}
+
+#[test]
+fn policy_decides_about_streams_as_about_channels() {
+    let bed = Testbed::with("[policy]\nchannels = false\n");
+    let (mut a, mut b) = (Program::new(&bed), Program::new(&bed));
+    let tcp = connection(&listener());
+    let tokens = (a.show_client(&tcp), b.show_server(&tcp.server));
+    assert_eq!((a.refused(tokens.0), b.refused(tokens.1)), (Reason::ChannelsForbidden, Reason::ChannelsForbidden));
+}
+
+#[test]
+fn a_withdrawn_socket_is_not_paired() {
+    let bed = Testbed::new();
+    let (mut a, mut b) = (Program::new(&bed), Program::new(&bed));
+    let tcp = connection(&listener());
+    let token = a.show_client(&tcp);
+    a.client.send(StreamGone { token }, &[]);
+    assert_eq!(a.report().waiting, 0);
+    let token = b.show_server(&tcp.server);
+    b.wait_until_waiting(token);
+    // The same socket may be shown again.
+    let token = a.show_client(&tcp);
+    a.paired(token);
+}
