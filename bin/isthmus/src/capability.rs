@@ -12,6 +12,7 @@ use crate::fabric::{self, FabricCommand};
 use crate::mx::{self, MxCommand};
 use crate::output::{Outcome, Output};
 use crate::run::ProgramCapability;
+use crate::sockets::{self, SocketsCommand};
 
 /// The commands of all capabilities.
 #[derive(Subcommand)]
@@ -20,6 +21,8 @@ pub(crate) enum CapabilityCommand {
     Mx(MxCommand),
     #[command(flatten)]
     Fabric(FabricCommand),
+    #[command(flatten)]
+    Sockets(SocketsCommand),
 }
 
 impl CapabilityCommand {
@@ -27,12 +30,13 @@ impl CapabilityCommand {
         match self {
             Self::Mx(command) => command.run(output, socket),
             Self::Fabric(command) => command.run(output, socket),
+            Self::Sockets(command) => command.run(output, socket),
         }
     }
 }
 
 /// The table of `isthmus run`.
-pub(crate) const PROGRAM_CAPABILITIES: [ProgramCapability; 2] = [mx::PROGRAMS, fabric::PROGRAMS];
+pub(crate) const PROGRAM_CAPABILITIES: [ProgramCapability; 3] = [mx::PROGRAMS, fabric::PROGRAMS, sockets::PROGRAMS];
 
 /// A column of `isthmus endpoint list`.
 #[derive(Clone, Copy)]

@@ -30,6 +30,7 @@ mod mx;
 mod output;
 mod reason;
 mod run;
+mod sockets;
 
 use std::process::ExitCode;
 

@@ -28,7 +28,7 @@ impl Installation {
 
     fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
         let mut command = Command::new(Path::new(&self.path("bin/isthmus")));
-        for name in ["LD_LIBRARY_PATH", "FI_PROVIDER", "FI_PROVIDER_PATH", "ISTHMUS_SOCKET"] {
+        for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "FI_PROVIDER", "FI_PROVIDER_PATH", "ISTHMUS_SOCKET"] {
             command.env_remove(name);
         }
         command.args(arguments).envs(variables.iter().copied()).output().expect("the program starts")
@@ -86,6 +86,14 @@ fn dry_run_prints_what_would_be_set_and_starts_nothing() {
     let json = installed.run(&["--json", "run", "--dry-run", "--", "false"], &[]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("one JSON object");
     assert_eq!((&json["kind"], &json["on"][0]["capability"]), (&"run".into(), &"mx".into()));
+}
+
+#[test]
+fn library_of_sockets_is_loaded_before_those_that_are_set() {
+    let installed = Installation::with(&["lib/libisthmus-sockets.so"]);
+    let output = installed.run(&["run", "--dry-run", "--", "true"], &[("LD_PRELOAD", "")]);
+    let (printed, library) = (text(&output.stdout), installed.path("lib/libisthmus-sockets.so"));
+    assert!(printed.starts_with(&format!("export LD_PRELOAD={library} # ")), "{printed}");
 }
 
 #[test]

@@ -1,0 +1,54 @@
+//! Sockets: the streams of TCP programs, and the library that gives them to unmodified programs.
+//!
+//! ```text
+//! streams ─▶ isthmus stream list    the daemon's report about streams
+//! PROGRAMS ▶ isthmus run            libisthmus-sockets.so
+//! ```
+
+mod streams;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::output::{Outcome, Output};
+use crate::run::{ProgramCapability, Setting};
+
+/// The library that programs load.
+const LIBRARY: &str = "libisthmus-sockets.so";
+
+/// The commands of sockets.
+#[derive(Subcommand)]
+pub(crate) enum SocketsCommand {
+    /// TCP connections between programs of this host that use shared memory.
+    #[command(subcommand)]
+    Stream(StreamVerb),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum StreamVerb {
+    /// Lists the streams: both programs, the path of each direction, and the bytes that they sent.
+    List,
+}
+
+impl SocketsCommand {
+    pub(crate) fn run(self, output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
+        match self {
+            Self::Stream(StreamVerb::List) => streams::list(output, socket),
+        }
+    }
+}
+
+/// The row of `isthmus run`.
+pub(crate) const PROGRAMS: ProgramCapability =
+    ProgramCapability { name: "sockets", users: "Programs that use TCP", library: LIBRARY, settings };
+
+fn settings(folder: &Path) -> Vec<Setting> {
+    vec![Setting {
+        name: "LD_PRELOAD",
+        value: folder.join(LIBRARY).to_string_lossy().into_owned(),
+        effect: "the library that gives shared memory to TCP connections",
+        is_list: true,
+    }]
+}
