@@ -152,7 +152,18 @@ enum isth_reason {
     ISTH_REASON_MONITOR_MISSING            = 244, /* the two domains are in different guests, and the monitors of both are not configured */
     ISTH_REASON_PAIR_WINDOW_PENDING        = 245, /* the pair window is being plugged into both guests */
     ISTH_REASON_PAIR_WINDOW_REFUSED        = 246, /* the pair window could not be plugged, or a guest did not map it in time */
-    ISTH_REASON_PAIR_WINDOW_CLOSED         = 247  /* the pair window was closed */
+    ISTH_REASON_PAIR_WINDOW_CLOSED         = 247, /* the pair window was closed */
+    ISTH_REASON_STREAMS_DISABLED           = 300, /* streams are disabled by the configuration of the daemon */
+    ISTH_REASON_STREAM_NOT_TCP             = 301, /* the descriptor is not a TCP socket over IPv4 or IPv6 */
+    ISTH_REASON_STREAM_WRONG_STATE         = 302, /* the TCP socket is not connected, or for a listener, is not listening */
+    ISTH_REASON_STREAM_SOCKET_TWICE        = 303, /* the socket was shown before, by this program or by another one that shares it */
+    ISTH_REASON_STREAM_UNIDENTIFIED        = 304, /* the two sockets are in different network namespaces, and the kernel has no proof that they are one connection */
+    ISTH_REASON_STREAM_OWNER_DIFFERS       = 305, /* the programs at both ends belong to different users */
+    ISTH_REASON_STREAM_AMBIGUOUS           = 306, /* two sockets in other network namespaces could be the other end */
+    ISTH_REASON_STREAM_PEER_MISSING        = 307, /* the socket at the other end was not shown within 60 seconds */
+    ISTH_REASON_STREAM_DENIED              = 308, /* an address of the connection is in `sockets.deny` */
+    ISTH_REASON_STREAMS_FULL               = 309, /* the limit of streams, of shown or listening sockets, or of waiters is reached */
+    ISTH_REASON_STREAM_VIOLATION           = 310  /* the program at the other end of a stream violated the protocol */
 };
 
 /**

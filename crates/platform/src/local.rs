@@ -264,12 +264,13 @@ mod tests {
 
     #[test]
     fn published_memory_is_written_by_this_mapping_only() {
-        use isthmus_shm::Words as _;
+        use isthmus_shm::{SharedMapping, Words as _};
         use std::sync::atomic::Ordering::Relaxed;
         let (file, mapping) = published_memory(RegionSize(4096)).unwrap();
         assert!(Mapping::new(&file, RegionSize(4096), Access::ReadWrite).is_err());
         assert!(rustix::io::pwrite(&file, &[1], 0).is_err());
-        let reader = Mapping::new(&file, RegionSize(4096), Access::Read).unwrap();
+        let reader = SharedMapping::new(Mapping::new(&file, RegionSize(4096), Access::Read).unwrap());
+        let mapping = SharedMapping::new(mapping);
         mapping.store(3, 7, Relaxed);
         assert_eq!(reader.load(3, Relaxed), 7);
     }

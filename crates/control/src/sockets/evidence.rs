@@ -1,4 +1,4 @@
-//! Reads what the kernel records about a socket that a program has shown, and closes the socket.
+//! Reads the kernel's records about a socket that a program has shown, and closes the socket.
 //!
 //! ```text
 //!   request ── ReceivedFd ──► SocketReader ──► thread of the session ── Found, or a reason ──► Broker
@@ -33,7 +33,7 @@ const THREADS_MAX: usize = 256;
 /// Bytes of the stack of a thread.
 const STACK_BYTES: usize = 64 << 10;
 
-/// What is expected of a socket.
+/// The state that a request expects of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SocketRole {
     /// The socket listens.
@@ -44,7 +44,7 @@ pub(super) enum SocketRole {
     Acceptor,
 }
 
-/// What was found about a socket.
+/// The facts about a socket.
 #[derive(Debug)]
 pub(super) enum Found {
     /// The address at which the socket listens.

@@ -69,7 +69,7 @@ struct StreamSettings {
     deny: AddressPatterns,
 }
 
-/// What has happened to shown sockets.
+/// The counts of shown sockets.
 #[derive(Debug, Default)]
 struct Counts {
     /// Streams that were created.

@@ -18,7 +18,7 @@ use isthmus_layout::reason::Reason;
 /// The number of milliseconds by which the time of a SYN may be outside the time of its connect.
 const SLACK_MS: u64 = 2;
 
-/// What the kernel and the program say about a shown socket.
+/// The statements of the kernel and of the program about a shown socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Evidence {
     /// The address of the socket.
@@ -70,7 +70,7 @@ pub(super) struct Candidate<'a> {
     pub(super) owner: Owner,
 }
 
-/// What to do with a socket that was just shown. Numbers are those of candidates.
+/// The decision about a socket that was just shown. Numbers are those of candidates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     /// The socket waits. If no peer comes, the reason explains it better than that. It also holds for these candidates.

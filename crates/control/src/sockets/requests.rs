@@ -96,7 +96,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Handles what was found about a socket, unless the program has withdrawn it meanwhile.
+    /// Handles the facts about a socket, unless the program has withdrawn it meanwhile.
     fn socket_read(broker: &mut Broker, id: ControlSessionId, token: u32, job: u64, result: ReadResult) {
         let session = broker.capabilities.sockets.sessions.get(&id);
         let state = session.and_then(|session| session.sockets.get(&token));

@@ -20,7 +20,7 @@ use crate::policy::Identity;
 pub(super) struct StreamSession {
     /// The number by which other programs know it.
     pub(super) number: u32,
-    /// What the policy depends on.
+    /// The identity that the policy is applied to.
     pub(super) identity: Identity,
     /// The process, if the daemon can see it.
     pub(super) pid: Option<i32>,
@@ -47,7 +47,7 @@ pub(super) enum SocketState {
     Read {
         /// A number that is used once.
         job: u64,
-        /// What is expected of the socket.
+        /// The state that the request expects.
         role: SocketRole,
     },
     /// The address is listed by this bit.

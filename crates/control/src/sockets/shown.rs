@@ -76,16 +76,24 @@ impl ShownSockets {
         Some(socket)
     }
 
-    fn insert(&mut self, id: ShownId, socket: ShownSocket) {
+    /// Lets a socket wait from now on. `reason` holds if no peer comes.
+    pub(super) fn add(&mut self, id: ShownId, evidence: Evidence, owner: Owner, now: u64, reason: Reason) {
+        let socket = ShownSocket { evidence, owner, until: now.saturating_add(WAIT_NS), reason };
         self.by_deadline.insert((socket.until, id));
         self.by_socket.insert(socket.evidence.socket, id);
         self.by_addresses.entry(socket.evidence.addresses()).or_default().push(id);
         self.sockets.insert(id, socket);
     }
 
+    /// Returns the waiting socket with this number in the kernel.
+    pub(super) fn with_socket(&self, socket: u64) -> Option<ShownId> {
+        self.by_socket.get(&socket).copied()
+    }
+
     /// Decides about a socket. The numbers of the decision are those of the returned sockets.
-    fn decide(&self, shown: Candidate<'_>) -> (Decision, Vec<ShownId>) {
-        let ids = self.by_addresses.get(&shown.evidence.mirrored()).cloned().unwrap_or_default();
+    pub(super) fn decide(&self, evidence: &Evidence, owner: Owner) -> (Decision, Vec<ShownId>) {
+        let shown = Candidate { evidence, owner };
+        let ids = self.by_addresses.get(&evidence.mirrored()).cloned().unwrap_or_default();
         let sockets = ids.iter().filter_map(|id| self.sockets.get(id));
         let candidates = sockets.map(|socket| Candidate { evidence: &socket.evidence, owner: socket.owner });
         (decide(shown, &candidates.collect::<Vec<_>>()), ids)
@@ -105,14 +113,14 @@ impl Sockets {
         let sockets = &mut broker.capabilities.sockets;
         let Some(owner) = sockets.sessions.get(&session).map(|session| session.identity.owner) else { return };
         let id = ShownId { session, token };
-        if let Some(other) = sockets.shown.by_socket.get(&evidence.socket).copied() {
+        if let Some(other) = sockets.shown.with_socket(evidence.socket) {
             Self::refuse_all(broker, [id, other], Reason::StreamSocketTwice);
             return;
         }
         if sockets.streams.has_socket(evidence.socket) {
             return Self::refuse_socket(broker, session, token, Reason::StreamSocketTwice);
         }
-        let (decision, others) = sockets.shown.decide(Candidate { evidence: &evidence, owner });
+        let (decision, others) = sockets.shown.decide(&evidence, owner);
         match decision {
             Decision::Pair(other) => {
                 let other = others[other];
@@ -130,8 +138,7 @@ impl Sockets {
                     reason = hinted;
                     which.into_iter().for_each(|number| sockets.shown.set_reason(others[number], hinted));
                 }
-                let until = broker.now.saturating_add(WAIT_NS);
-                sockets.shown.insert(id, ShownSocket { evidence, owner, until, reason });
+                sockets.shown.add(id, evidence, owner, broker.now, reason);
                 if let Some(session) = sockets.sessions.get_mut(&session) {
                     session.sockets.insert(token, SocketState::Shown);
                 }

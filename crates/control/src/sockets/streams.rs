@@ -123,7 +123,7 @@ impl Sockets {
         let (id, evidence) = shown;
         Self::may_pair(broker, id.session, other.session)?;
         let memory = Allocator::Host.allocate(STREAM_SIZE).map_err(|refusal| {
-            broker.log_reason(id.session, refusal.reason, &refusal.text());
+            broker.log_reason(id.session, refusal.reason, refusal.text());
             refusal.reason
         })?;
         let now = broker.now;

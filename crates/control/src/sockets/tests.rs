@@ -1,1 +1,79 @@
-//! State of streams without sockets.
+//! The state of sockets, without a broker.
+
+use isthmus_layout::control::Owner;
+use isthmus_layout::reason::Reason;
+
+use super::Sockets;
+use super::evidence::{SocketReader, SocketRole, ThreadCount};
+use super::pairing::{Decision, EndEvidence, Evidence};
+use super::shown::{ShownId, ShownSockets, WAIT_NS};
+use crate::broker::ControlSessionId;
+use crate::fd_reaper::ReceivedFd;
+
+const OWNER: Owner = Owner(1000);
+
+fn shown(token: u32) -> ShownId {
+    ShownId { session: ControlSessionId(1), token }
+}
+
+fn acceptor(socket: u64) -> Evidence {
+    let end = EndEvidence::Acceptor { syn: None };
+    Evidence { local: ([10, 0, 0, 1], 80).into(), peer: ([10, 0, 0, 2], 9).into(), socket, netns: 1, end }
+}
+
+#[test]
+fn shown_socket_waits_for_a_minute() {
+    let mut sockets = ShownSockets::default();
+    sockets.add(shown(1), acceptor(5), OWNER, 100, Reason::StreamPeerMissing);
+    sockets.add(shown(2), acceptor(6), OWNER, 200, Reason::StreamUnidentified);
+    assert_eq!(sockets.deadline(), Some(100 + WAIT_NS));
+    assert_eq!(sockets.remove_overdue(99 + WAIT_NS), None);
+    assert_eq!(sockets.remove_overdue(100 + WAIT_NS), Some((shown(1), Reason::StreamPeerMissing)));
+    assert_eq!(sockets.remove_overdue(100 + WAIT_NS), None);
+    assert_eq!(sockets.remove_overdue(200 + WAIT_NS), Some((shown(2), Reason::StreamUnidentified)));
+    assert_eq!((sockets.deadline(), sockets.len()), (None, 0));
+}
+
+#[test]
+fn removed_socket_is_no_candidate() {
+    let mut sockets = ShownSockets::default();
+    sockets.add(shown(1), acceptor(5), OWNER, 0, Reason::StreamPeerMissing);
+    let (mut connector, end) = (acceptor(6), EndEvidence::Connector { since_ms: 0, until_ms: 1, clock: None });
+    (connector.local, connector.peer, connector.end) = (connector.peer, connector.local, end);
+    assert_eq!(sockets.decide(&connector, OWNER), (Decision::Pair(0), vec![shown(1)]));
+    assert!(sockets.with_socket(5).is_some() && sockets.remove(ControlSessionId(1), 1).is_some());
+    assert_eq!(sockets.decide(&connector, OWNER), (Decision::Wait(None), vec![]));
+    assert!(sockets.with_socket(5).is_none() && sockets.remove(ControlSessionId(1), 1).is_none());
+}
+
+#[test]
+fn users_share_descriptors() {
+    let mut sockets = Sockets::default();
+    let other = Owner(1001);
+    let mut take = |owner| {
+        let mut count = 0;
+        while sockets.check_share(owner, 400).is_ok() {
+            sockets.add_fds(owner, 1);
+            count += 1;
+        }
+        count
+    };
+    assert_eq!((take(OWNER), take(other), take(OWNER)), (50, 25, 0));
+    sockets.remove_fds(OWNER, 50);
+    assert_eq!((sockets.fds(), sockets.check_share(OWNER, 400)), (25, Ok(())));
+}
+
+#[test]
+fn thread_ends_with_the_last_socket() {
+    let threads = ThreadCount::default();
+    let reader = SocketReader::new(threads.clone());
+    for _ in 0..3 {
+        let (pipe, _) = rustix::pipe::pipe().unwrap();
+        let result = reader.read(OWNER, ReceivedFd::new(OWNER.0, pipe), SocketRole::Acceptor).unwrap();
+        assert!(matches!(result.blocking_recv(), Ok(Err(Reason::StreamNotTcp))));
+    }
+    drop(reader);
+    while !threads.is_unused() {
+        std::thread::yield_now();
+    }
+}

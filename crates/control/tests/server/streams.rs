@@ -295,7 +295,8 @@ fn denied_addresses_and_limits_keep_connections_on_tcp() {
     for program in [&mut a, &mut b] {
         program.client.send(StreamEnded { stream: client.message.stream, violation: false }, &[]);
     }
-    assert_eq!((a.report().streams.len(), b.report().streams.len()), (0, 0));
+    a.report(); // The daemon has read what this program has sent before.
+    assert_eq!(b.report().streams.len(), 0);
     pair(&mut a, &mut b);
 }
 
