@@ -111,7 +111,7 @@ table! {
         enabled: bool = "true", Restart;
         /// The largest number of streams of one user. Further connections stay TCP.
         streams_max: Integer<0, 262144> = "16384", Restart;
-        /// Addresses whose connections stay TCP. A connection stays TCP if the address of either end matches an entry:
+        /// Addresses of connections that stay TCP. A connection stays TCP if the address of either end matches an entry:
         /// `ADDRESS[/PREFIX][:PORT]`, with an IPv6 address before a port in brackets.
         deny: AddressPatterns = "[]", Restart;
     }

@@ -1,4 +1,4 @@
-//! Streams between sockets: the addresses whose connections stay TCP.
+//! Streams between sockets: the addresses of connections that stay TCP.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -129,7 +129,7 @@ impl Sockets {
         let session = sockets.sessions.get_mut(&id).ok_or_else(not_attached)?;
         if session.sockets.get(&token).is_some_and(|state| state.is_listener() == is_listener) {
             match session.sockets.remove(&token) {
-                Some(SocketState::Listed(bit)) => sockets.unlist(bit),
+                Some(SocketState::Listed(bit)) => sockets.remove_listed(bit),
                 Some(SocketState::Shown) => drop(sockets.shown.remove(id, token)),
                 Some(SocketState::Read { .. }) | None => {}
             }

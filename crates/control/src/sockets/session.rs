@@ -204,7 +204,7 @@ impl Sockets {
         sockets.by_number.remove(&session.number);
         for (token, state) in &session.sockets {
             match state {
-                SocketState::Listed(bit) => sockets.unlist(*bit),
+                SocketState::Listed(bit) => sockets.remove_listed(*bit),
                 SocketState::Shown => drop(sockets.shown.remove(id, *token)),
                 SocketState::Read { .. } => {}
             }
@@ -225,7 +225,7 @@ impl Sockets {
     }
 
     /// Removes a listed address.
-    pub(super) fn unlist(&mut self, bit: u16) {
+    pub(super) fn remove_listed(&mut self, bit: u16) {
         if let Some(listed) = &mut self.listed {
             listed.remove(bit);
         }

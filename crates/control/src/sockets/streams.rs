@@ -1,4 +1,4 @@
-//! Streams: pairs of sockets whose programs share memory.
+//! Streams: pairs of sockets with memory that their programs share.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::broker::{Broker, ControlSessionId};
 /// The number of streams of one session.
 const SESSION_STREAMS_MAX: usize = 16_384;
 
-/// The number of streams whose words the daemon maps for reports. The kernel allows a process 65,530 mappings by default.
+/// The number of streams with words that the daemon maps for reports. The kernel allows a process 65,530 mappings by default.
 const MAPPED_MAX: usize = 16_384;
 
 /// A stream.

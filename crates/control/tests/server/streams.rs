@@ -391,7 +391,7 @@ fn policy_decides_about_streams_as_about_channels() {
 }
 
 #[test]
-fn a_withdrawn_socket_is_not_paired() {
+fn a_socket_that_is_gone_is_not_paired() {
     let bed = Testbed::new();
     let (mut a, mut b) = (Program::new(&bed), Program::new(&bed));
     let tcp = connection(&listener());
