@@ -42,6 +42,7 @@ mod rendezvous;
 mod resume;
 mod send;
 mod sleep;
+pub mod sockets;
 mod status;
 
 pub use blocking::Received;

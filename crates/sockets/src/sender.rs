@@ -94,6 +94,11 @@ impl Sender {
         self.only_tcp = keep;
     }
 
+    /// True while the kernel sends on TCP for this end.
+    pub fn is_in_tcp(&self) -> bool {
+        self.in_tcp > 0
+    }
+
     /// Starts a call of the kernel that sends on TCP, which is the path.
     pub fn begin_tcp(&mut self) {
         debug_assert!(self.path == StreamPath::Tcp);

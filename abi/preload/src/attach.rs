@@ -1,0 +1,89 @@
+//! The step from a paired connection to one that uses its stream.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use isthmus_layout::sockets::{Interest, StreamState};
+
+use crate::connection::{Connection, Stage, Stream};
+use crate::table::InUse;
+use crate::{kernel, session};
+
+/// How an attempt ended.
+enum Attempt {
+    Done,
+    /// A thread is in the kernel for this connection. The next call tries again.
+    Busy,
+    /// Bytes went past the library, or the connection has ended.
+    Never,
+}
+
+impl Connection {
+    /// Moves the upgrade on, if it is under way. Called at the beginning of calls of the program.
+    #[inline]
+    pub(crate) fn progress(this: &InUse<Self>, fd: c_int) {
+        match this.stage() {
+            Stage::Shown => session::look(),
+            Stage::Paired => {}
+            _ => return,
+        }
+        if this.stage() == Stage::Paired {
+            Self::try_attach(this, fd);
+        }
+    }
+
+    #[cold]
+    fn try_attach(this: &InUse<Self>, fd: c_int) {
+        let Some(stream) = this.paired() else { return };
+        match this.attempt(fd, stream) {
+            Attempt::Busy => {}
+            Attempt::Done => {
+                stream.notify(Interest::Data);
+                stream.notify(Interest::Room);
+            }
+            Attempt::Never => this.set_stage(Stage::Off), // The daemon learns it when the connection is closed.
+        }
+    }
+
+    fn attempt(&self, fd: c_int, stream: &Stream) -> Attempt {
+        if self.polling.load(Ordering::Acquire) > 0 {
+            return Attempt::Busy;
+        }
+        match self.counts_all_bytes(fd) {
+            None => return Attempt::Busy,
+            Some(false) => return Attempt::Never,
+            Some(true) => {}
+        }
+        let links = self.sets.lock().map(|links| links.clone()).unwrap_or_default();
+        let enlisted = match links.as_slice() {
+            [] => true,
+            [(set, at)] => set.enlist(*at, stream),
+            _ => false, // One wish serves one set.
+        };
+        if !enlisted {
+            return Attempt::Never;
+        }
+        self.set_stage(Stage::Attached);
+        stream.memory.add_state(StreamState::ATTACHED);
+        Attempt::Done
+    }
+
+    /// Returns whether the library has counted every byte that the kernel carried. None while a thread reads or writes.
+    fn counts_all_bytes(&self, fd: c_int) -> Option<bool> {
+        let shared = self.shared();
+        let count = || {
+            let received = shared.receive.with(|receiver| (!receiver.is_in_tcp()).then(|| receiver.position()))?;
+            let sent = shared.send.with(|sender| (!sender.is_in_tcp()).then(|| sender.position()))?;
+            Some((sent, received))
+        };
+        // Bytes that arrive between the kernel's two answers make the sum differ, so a difference is checked again.
+        for _ in 0..4 {
+            let before = count()?;
+            let Some(carried) = kernel::carried(fd, self.is_connector()) else { return Some(false) };
+            if before == (carried.sent, carried.received) {
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+}

@@ -1,0 +1,34 @@
+//! Calls that concern the whole process.
+
+use core::ffi::{c_int, c_uint};
+
+use crate::connection::Connection;
+use crate::epoll_set::EpollSet;
+use crate::table::Tracked;
+
+/// # Safety
+///
+/// As the C library's `close_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let only_later = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+    if !only_later {
+        let is_in = |fd: c_int| u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
+        let mut fds = Vec::new();
+        Connection::table().for_each(|fd, _| fds.push(fd));
+        for fd in fds.into_iter().filter(|fd| is_in(*fd)) {
+            if let Some(tracked) = Connection::table().remove(fd) {
+                tracked.closing(fd);
+            }
+        }
+        let mut fds = Vec::new();
+        EpollSet::table().for_each(|fd, _| fds.push(fd));
+        for fd in fds.into_iter().filter(|fd| is_in(*fd)) {
+            if let Some(tracked) = EpollSet::table().remove(fd) {
+                EpollSet::closing(&tracked);
+            }
+        }
+    }
+    // SAFETY: the caller's contract is the C library's.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
+}

@@ -1,0 +1,243 @@
+//! Calls that send.
+
+use core::ffi::{c_int, c_void};
+
+use isthmus_layout::sockets::Interest;
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+
+use super::receive::parts;
+use super::to_c;
+use crate::connection::{Connection, Stage};
+use crate::stream_io::Parts;
+use crate::table::{InUse, connection};
+use crate::wait::deadline;
+use crate::{errno, real};
+
+/// Bytes that `sendfile` copies at a time.
+const FILE_PIECE: usize = 64 << 10;
+
+/// Sends on a tracked connection. `kernel` makes the program's own call.
+fn send_parts(
+    connection: &InUse<Connection>,
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    kernel: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    if connection.stage() == Stage::Off || connection.stage() == Stage::Listener {
+        return kernel();
+    }
+    Connection::progress(connection, fd);
+    let Some(stream) = connection.stream() else { return plain(connection, fd, kernel) };
+    let mut left = Parts::new(parts);
+    let (total, mut done, mut until) = (left.len(), 0, None);
+    if total == 0 || flags & libc::MSG_OOB != 0 {
+        return kernel();
+    }
+    let blocks = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(core::sync::atomic::Ordering::Relaxed);
+    let result = loop {
+        match connection.try_send(fd, stream, left, flags) {
+            Ok(count) => {
+                done += count;
+                if done == total {
+                    break Ok(done);
+                }
+                left.skip(count);
+            }
+            Err(libc::EAGAIN) if blocks && connection.writes_ring() => {
+                let until = *until.get_or_insert_with(|| deadline(fd, Interest::Room));
+                if let Err(code) = connection.wait(fd, stream, Interest::Room, until) {
+                    break if done > 0 { Ok(done) } else { Err(code) };
+                }
+            }
+            Err(code) => break if done > 0 { Ok(done) } else { Err(code) },
+        }
+    };
+    to_c(result)
+}
+
+/// Sends on TCP, and counts.
+fn plain(connection: &InUse<Connection>, fd: c_int, kernel: impl FnOnce() -> ssize_t) -> ssize_t {
+    let shared = connection.shared();
+    shared.send.with(|sender| sender.begin_tcp());
+    let result = kernel();
+    let errno = errno::get();
+    shared.send.with(|sender| sender.end_tcp(result.max(0) as u64));
+    if result > 0 {
+        Connection::count(connection, fd, true, result as u64);
+    }
+    errno::set(errno);
+    result
+}
+
+fn one(from: *const c_void, len: size_t) -> [iovec; 1] {
+    [iovec { iov_base: from.cast_mut(), iov_len: len }]
+}
+
+macro_rules! hook {
+    ($fd:ident, $parts:expr, $flags:expr, $kernel:expr) => {
+        match (connection($fd), $parts) {
+            (Some(connection), Some(parts)) => send_parts(&connection, $fd, parts.as_ref(), $flags, || $kernel),
+            _ => $kernel,
+        }
+    };
+}
+
+/// # Safety
+///
+/// As the C library's `write`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: the caller's contract is the C library's.
+    hook!(fd, Some(one(from, len)), 0, unsafe { real::write(fd, from, len) })
+}
+
+/// # Safety
+///
+/// As the C library's `writev`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's contract is the C library's.
+    hook!(fd, usize::try_from(count).ok().and_then(|count| unsafe { parts(vector, count) }), 0, unsafe {
+        real::writev(fd, vector, count)
+    })
+}
+
+/// # Safety
+///
+/// As the C library's `send`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract is the C library's.
+    hook!(fd, Some(one(from, len)), flags, unsafe { real::send(fd, from, len, flags) })
+}
+
+/// # Safety
+///
+/// As the C library's `sendto`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
+    // SAFETY: the caller's contract is the C library's.
+    hook!(fd, Some(one(from, len)), flags, unsafe { real::sendto(fd, from, len, flags, to, to_len) })
+}
+
+/// # Safety
+///
+/// As the C library's `sendmsg`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    let found = if message.is_null() { None } else { connection(fd) };
+    // SAFETY: the caller's contract is the C library's.
+    let vector = found.as_ref().and_then(|_| unsafe { parts((*message).msg_iov, (*message).msg_iovlen) });
+    match (found, vector) {
+        (Some(connection), Some(vector)) => {
+            // SAFETY: as above.
+            send_parts(&connection, fd, vector, flags, || unsafe { real::sendmsg(fd, message, flags) })
+        }
+        // SAFETY: as above.
+        _ => unsafe { real::sendmsg(fd, message, flags) },
+    }
+}
+
+/// # Safety
+///
+/// As the C library's `sendmmsg`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
+    if connection(fd).is_none() || messages.is_null() {
+        // SAFETY: the caller's contract is the C library's.
+        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+    }
+    for done in 0..count {
+        // SAFETY: the caller has `count` messages.
+        let result = unsafe { sendmsg(fd, &raw const (*messages.add(done as usize)).msg_hdr, flags) };
+        if result < 0 {
+            return if done > 0 { done as c_int } else { -1 };
+        }
+        // SAFETY: as above.
+        unsafe { (*messages.add(done as usize)).msg_len = result as u32 };
+    }
+    count as c_int
+}
+
+/// # Safety
+///
+/// As the C library's `sendfile`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
+    let Some(connection) = connection(to) else {
+        // SAFETY: the caller's contract is the C library's.
+        return unsafe { real::sendfile(to, from, at, count) };
+    };
+    if matches!(connection.stage(), Stage::Off | Stage::Listener) {
+        // SAFETY: as above.
+        return unsafe { real::sendfile(to, from, at, count) };
+    }
+    Connection::progress(&connection, to);
+    if connection.stream().is_none() {
+        // SAFETY: as above.
+        return plain(&connection, to, || unsafe { real::sendfile(to, from, at, count) });
+    }
+    // SAFETY: as above.
+    unsafe { copy_file(to, from, at, count) }
+}
+
+/// # Safety
+///
+/// As the C library's `sendfile64`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile64(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: the caller's contract is the C library's. Both have offsets of 64 bits here.
+    unsafe { sendfile(to, from, at, count) }
+}
+
+/// Copies from a file to a stream.
+///
+/// # Safety
+///
+/// `at` is null or an offset.
+unsafe fn copy_file(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
+    let mut piece = vec![0u8; FILE_PIECE.min(count.max(1))];
+    let mut done = 0usize;
+    while done < count {
+        let len = piece.len().min(count - done);
+        // SAFETY: the caller's contract, and a buffer of ours.
+        let read = unsafe {
+            if at.is_null() {
+                // What a short write leaves must stay in the file, so it is read at its position and skipped later.
+                let position = libc::lseek(from, 0, libc::SEEK_CUR);
+                libc::pread(from, piece.as_mut_ptr().cast(), len, position)
+            } else {
+                libc::pread(from, piece.as_mut_ptr().cast(), len, *at)
+            }
+        };
+        if read <= 0 {
+            return if done > 0 { done as ssize_t } else { read };
+        }
+        // SAFETY: as above.
+        let sent = unsafe { write(to, piece.as_ptr().cast(), read as usize) };
+        if sent < 0 {
+            return if done > 0 { done as ssize_t } else { sent };
+        }
+        // SAFETY: as above.
+        unsafe {
+            if at.is_null() {
+                libc::lseek(from, sent as off_t, libc::SEEK_CUR);
+            } else {
+                *at += sent as off_t;
+            }
+        }
+        done += sent as usize;
+        if sent < read {
+            break;
+        }
+    }
+    done as ssize_t
+}

@@ -1,0 +1,133 @@
+//! One entry of an epoll set: what the program wants to know about a connection, and what it was told.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use isthmus_layout::sockets::StreamState;
+use libc::epoll_event;
+
+use crate::connection::{Connection, Stream};
+use crate::epoll_set::{EpollSet, masks};
+use crate::table::InUse;
+
+/// An entry.
+pub(crate) struct Entry {
+    pub(crate) fd: c_int,
+    pub(crate) connection: InUse<Connection>,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+    /// The events that the kernel has for it.
+    pub(crate) in_kernel: u32,
+    pub(crate) is_stream: bool,
+    pub(crate) is_hot: bool,
+    /// Calls since it was ready.
+    pub(crate) quiet: u32,
+    /// The place of its event in the program's array, during a call.
+    pub(crate) listed_at: Option<usize>,
+    /// Edge-triggered: the mark of the bytes that were reported.
+    reported: Option<u32>,
+    /// The mark of the bytes when data was last looked for.
+    seen: u32,
+    /// Edge-triggered: room was reported since a write found none.
+    room_reported: bool,
+}
+
+impl Entry {
+    pub(crate) fn new(fd: c_int, connection: InUse<Connection>, event: epoll_event) -> Self {
+        Self {
+            fd,
+            connection,
+            events: event.events,
+            data: event.u64,
+            in_kernel: event.events,
+            is_stream: false,
+            is_hot: false,
+            quiet: 0,
+            listed_at: None,
+            reported: None,
+            seen: 0,
+            room_reported: false,
+        }
+    }
+
+    /// Takes the program's new wishes. An edge is reported again.
+    pub(crate) fn change(&mut self, event: epoll_event) {
+        (self.events, self.data) = (event.events, event.u64);
+        (self.reported, self.room_reported) = (None, false);
+        self.in_kernel = self.kernel_events();
+    }
+
+    /// The events that the kernel must watch: all, without room in the socket while bytes go into a ring.
+    pub(crate) fn kernel_events(&self) -> u32 {
+        let (_, write, ..) = masks();
+        let is_ring = self.events & write != 0 && self.connection.stream().is_some() && self.connection.writes_ring();
+        if is_ring { self.events & !write } else { self.events }
+    }
+
+    /// Returns the events of the ring that the program wants and was not told.
+    pub(crate) fn ready(&mut self, stream: &Stream) -> u32 {
+        let (read, write, _, edge) = masks();
+        let is_edge = self.events & edge != 0;
+        let mut ready = 0;
+        if self.events & read != 0 {
+            // The mark is older than the look, so bytes that arrive after it are reported later.
+            self.seen = self.connection.data_mark(stream);
+            if self.connection.has_data(stream) && !(is_edge && self.reported == Some(self.seen)) {
+                ready |= self.events & read;
+            }
+        }
+        if self.events & write != 0 && self.connection.writes_ring() {
+            if self.connection.was_full.swap(false, Ordering::Relaxed) {
+                self.room_reported = false;
+            }
+            if !(is_edge && self.room_reported) && self.connection.has_room(stream) {
+                ready |= self.events & write;
+            }
+        }
+        ready
+    }
+
+    /// Notes that these events were reported.
+    pub(crate) fn reported(&mut self, events: u32) {
+        let (read, write, ..) = masks();
+        if events & read != 0 {
+            self.reported = Some(self.seen);
+        }
+        if events & write != 0 {
+            self.room_reported = true;
+        }
+        self.after_report();
+    }
+
+    /// A one-shot entry reports nothing more until the program changes it.
+    pub(crate) fn after_report(&mut self) {
+        let (.., one_shot, _) = masks();
+        if self.events & one_shot != 0 {
+            self.events = one_shot;
+        }
+    }
+}
+
+impl Connection {
+    /// Removes the links to a set.
+    pub(crate) fn unlink(&self, set: &InUse<EpollSet>) {
+        if let Ok(mut links) = self.sets.lock() {
+            links.retain(|(linked, _)| linked != set);
+        }
+    }
+
+    /// Removes the link to one entry of a set.
+    pub(crate) fn unlink_entry(&self, set: &InUse<EpollSet>, at: u32) {
+        if let Ok(mut links) = self.sets.lock() {
+            links.retain(|(linked, linked_at)| linked != set || *linked_at != at);
+        }
+    }
+
+    /// Moves both directions back to TCP, where the kernel wakes every set and every process.
+    pub(crate) fn leave_rings(&self) {
+        if let Some(stream) = self.stream() {
+            self.shared().send.with(|sender| sender.keep_on_tcp(true));
+            stream.memory.add_state(StreamState::TCP_PLEASE);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Questions to the kernel about a TCP connection.
+
+use core::ffi::{c_int, c_void};
+use core::mem::{MaybeUninit, size_of};
+
+/// The bytes that the kernel has carried for a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KernelCounts {
+    /// Bytes that the program has sent.
+    pub(crate) sent: u64,
+    /// Bytes that the program has received.
+    pub(crate) received: u64,
+}
+
+/// Offsets in `struct tcp_info` (linux/tcp.h).
+const BYTES_ACKED: usize = 120;
+const BYTES_RECEIVED: usize = 128;
+const TCP_INFO_BYTES: usize = 232;
+const ESTABLISHED: u8 = 1;
+
+/// Returns what the kernel has carried, if the connection is established in both directions. `connector`: this end sent the SYN, which
+/// the kernel counts as an acknowledged byte.
+pub(crate) fn carried(fd: c_int, connector: bool) -> Option<KernelCounts> {
+    let mut info = [0u8; TCP_INFO_BYTES];
+    let mut len = TCP_INFO_BYTES as libc::socklen_t;
+    // SAFETY: the buffer has `len` bytes.
+    let done =
+        unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len) };
+    if done != 0 || (len as usize) < BYTES_RECEIVED + 8 || info[0] != ESTABLISHED {
+        return None;
+    }
+    let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|byte| info[at + byte]));
+    let unsent_and_unacked = int_ioctl(fd, libc::TIOCOUTQ)?;
+    let unread = int_ioctl(fd, libc::FIONREAD)?;
+    let acked = word(BYTES_ACKED).checked_sub(u64::from(connector))?;
+    Some(KernelCounts { sent: acked + unsent_and_unacked, received: word(BYTES_RECEIVED).checked_sub(unread)? })
+}
+
+fn int_ioctl(fd: c_int, request: libc::c_ulong) -> Option<u64> {
+    let mut value: c_int = 0;
+    // SAFETY: both requests write one int.
+    let done = unsafe { crate::real::ioctl(fd, request, (&raw mut value) as usize) };
+    (done == 0).then_some(value as u64)
+}
+
+/// Returns the events of a socket now, of those in `events`, without waiting.
+pub(crate) fn events_now(fd: c_int, events: i16) -> i16 {
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one entry.
+    unsafe { crate::real::poll(&raw mut poll, 1, 0) };
+    poll.revents
+}
+
+/// Returns true for a TCP socket of IPv4 or IPv6.
+pub(crate) fn is_tcp(fd: c_int) -> bool {
+    let option = |name| socket_option::<c_int>(fd, libc::SOL_SOCKET, name);
+    option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
+        && option(libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+        && matches!(option(libc::SO_DOMAIN), Some(libc::AF_INET | libc::AF_INET6))
+}
+
+/// Reads a socket option.
+pub(crate) fn socket_option<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the buffer has `len` bytes.
+    let done = unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    // SAFETY: the callers' types are integers and structs of integers, of which zeroes are values.
+    (done == 0).then(|| unsafe { value.assume_init() })
+}
+
+/// Sets a socket option.
+pub(crate) fn set_socket_option<T: Copy>(fd: c_int, level: c_int, name: c_int, value: T) -> bool {
+    let from: *const c_void = (&raw const value).cast();
+    // SAFETY: the buffer has as many bytes as we say.
+    unsafe { libc::setsockopt(fd, level, name, from, size_of::<T>() as libc::socklen_t) == 0 }
+}
+
+/// Returns true if calls on the descriptor do not block.
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: the command has no argument.
+    let flags = unsafe { crate::real::fcntl(fd, libc::F_GETFL, 0) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// Milliseconds of `CLOCK_MONOTONIC`.
+pub(crate) fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}

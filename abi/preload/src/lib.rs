@@ -1,0 +1,41 @@
+//! `libisthmus-sockets.so`: TCP programs over shared memory, without a change to them.
+//!
+//! The library is preloaded. It defines calls of the C library, and each calls the C library's own definition for every descriptor that it
+//! does not track.
+//!
+//! ```text
+//!  program ─► hooks ─► table: descriptor ─► Connection ── Sender, Receiver (engine), stream memory
+//!               │                              ▲   │
+//!               │ epoll, poll                  │   └► Peer: the peer's board and doorbells
+//!               ▼                              │
+//!           interest, waiter ── board ◄────────┘            Session ◄─► daemon: show, pair
+//! ```
+//!
+//! The library decides nothing: `isthmus-sockets` says where bytes go, and the daemon says which connections are pairs. It has no thread
+//! and no signal handler. Whatever fails leaves the program on TCP.
+
+mod attach;
+mod connection;
+mod epoll_set;
+mod errno;
+mod fork;
+pub mod hooks;
+mod interest;
+mod kernel;
+mod lock;
+mod pool;
+mod real;
+mod session;
+mod settings;
+mod stream_io;
+mod table;
+mod test_switch;
+mod wait;
+mod waiter;
+
+/// Returns the version of the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn isthmus_sockets_version() -> *const core::ffi::c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}

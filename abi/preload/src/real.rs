@@ -1,0 +1,93 @@
+//! The C library's own definitions of the calls that this library defines.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t};
+use libc::{ssize_t, timespec, timeval};
+
+/// A definition behind this library's, found when it is first used.
+struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    #[inline]
+    fn get(&self) -> *mut c_void {
+        let found = self.found.load(Ordering::Relaxed);
+        if found.is_null() { self.find() } else { found }
+    }
+
+    #[cold]
+    fn find(&self) -> *mut c_void {
+        // SAFETY: the name is a C string. The handle asks for the definition after this library's.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if found.is_null() {
+            // The program itself was linked against this name, so only a broken C library lacks it.
+            std::process::abort();
+        }
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+macro_rules! real {
+    ($($name:ident as $symbol:literal ( $($argument:ident : $type:ty),* ) -> $result:ty;)*) => {$(
+        #[doc = concat!("The C library's `", $symbol, "`.")]
+        ///
+        /// # Safety
+        ///
+        /// As the C library's definition.
+        #[inline]
+        pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
+            static NEXT: Next = Next::new(
+                // The literal has no NUL inside.
+                match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name with a NUL"),
+                },
+            );
+            // SAFETY: the symbol has this type in every C library; its value is never null.
+            let function: unsafe extern "C" fn($($type),*) -> $result = unsafe { core::mem::transmute(NEXT.get()) };
+            // SAFETY: the caller keeps the contract of the C library's call.
+            unsafe { function($($argument),*) }
+        }
+    )*};
+}
+
+real! {
+    read as "read" (fd: c_int, into: *mut c_void, len: size_t) -> ssize_t;
+    write as "write" (fd: c_int, from: *const c_void, len: size_t) -> ssize_t;
+    readv as "readv" (fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
+    writev as "writev" (fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
+    recv as "recv" (fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    send as "send" (fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    recvfrom as "recvfrom" (fd: c_int, into: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t;
+    sendto as "sendto" (fd: c_int, from: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t) -> ssize_t;
+    recvmsg as "recvmsg" (fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    sendmsg as "sendmsg" (fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    recvmmsg as "recvmmsg" (fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int;
+    sendmmsg as "sendmmsg" (fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int;
+    sendfile as "sendfile" (to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t;
+    connect as "connect" (fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int;
+    listen as "listen" (fd: c_int, backlog: c_int) -> c_int;
+    accept as "accept" (fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    accept4 as "accept4" (fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
+    shutdown as "shutdown" (fd: c_int, how: c_int) -> c_int;
+    close as "close" (fd: c_int) -> c_int;
+    dup as "dup" (fd: c_int) -> c_int;
+    dup2 as "dup2" (fd: c_int, to: c_int) -> c_int;
+    dup3 as "dup3" (fd: c_int, to: c_int, flags: c_int) -> c_int;
+    fcntl as "fcntl" (fd: c_int, command: c_int, argument: usize) -> c_int;
+    ioctl as "ioctl" (fd: c_int, request: libc::c_ulong, argument: usize) -> c_int;
+    epoll_ctl as "epoll_ctl" (set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    epoll_pwait as "epoll_pwait" (set: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    poll as "poll" (fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    ppoll as "ppoll" (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    select as "select" (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    pselect as "pselect" (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+}

@@ -1,0 +1,32 @@
+//! The settings of the library, from the environment.
+
+use std::sync::OnceLock;
+
+use isthmus_channel::WaitMode;
+use isthmus_client::Options;
+
+/// The settings.
+pub(crate) struct Settings {
+    /// False if `ISTHMUS_SOCKETS=off`, or if a variable cannot be read.
+    pub(crate) enabled: bool,
+    pub(crate) wait: WaitMode,
+    pub(crate) options: Options,
+    /// Forced switches a second in each direction, for tests.
+    pub(crate) test_switches: u32,
+}
+
+/// Returns the settings, read once.
+pub(crate) fn get() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let options = Options::from_environment();
+        let off = std::env::var_os("ISTHMUS_SOCKETS").is_some_and(|value| value == "off" || value == "0");
+        let switches = std::env::var("ISTHMUS_SOCKETS_TEST_SWITCH").ok().and_then(|text| text.parse().ok());
+        Settings {
+            enabled: !off && options.is_ok(),
+            wait: options.as_ref().map_or(WaitMode::Sleep, |options| options.wait),
+            options: options.unwrap_or_default(),
+            test_switches: switches.unwrap_or(0),
+        }
+    })
+}

@@ -1,0 +1,415 @@
+//! Bytes of an attached connection: from and to the rings, or TCP, as the engine says.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
+
+use isthmus_layout::sockets::{Interest, StreamPath, StreamState};
+use isthmus_sockets::{AtFin, Receive, Receiver, Sender, SenderView, Violation, at_fin};
+use libc::iovec;
+
+use crate::connection::{Connection, Stream, flags};
+use crate::{errno, kernel, real, test_switch};
+
+/// Reads that find nothing before the kernel is asked whether the peer has gone.
+const EMPTY_READS: u32 = 64;
+
+/// Buffers of the program, from some byte on.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts<'a> {
+    parts: &'a [iovec],
+    /// Bytes of the first part that are done.
+    skipped: usize,
+}
+
+impl<'a> Parts<'a> {
+    pub(crate) fn new(parts: &'a [iovec]) -> Self {
+        Self { parts, skipped: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len)) - self.skipped
+    }
+
+    /// Skips `count` bytes, which are there.
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.skipped += count;
+        while let Some(first) = self.parts.first()
+            && self.skipped >= first.iov_len
+        {
+            self.skipped -= first.iov_len;
+            self.parts = &self.parts[1..];
+        }
+    }
+
+    /// Calls `f` with the address and length of each piece, up to `limit` bytes in all.
+    fn pieces(&self, limit: usize, mut f: impl FnMut(*mut u8, usize)) {
+        let (mut left, mut skipped) = (limit, self.skipped);
+        for part in self.parts {
+            if left == 0 {
+                return;
+            }
+            let len = (part.iov_len - skipped).min(left);
+            f(part.iov_base.cast::<u8>().wrapping_add(skipped), len);
+            (left, skipped) = (left - len, 0);
+        }
+    }
+
+    /// The pieces as the kernel takes them: at most `limit` bytes, and at most the number of parts that it takes.
+    fn to_kernel(self, limit: usize, into: &mut [iovec; 64]) -> usize {
+        let mut count = 0;
+        self.pieces(limit, |at, len| {
+            if count < into.len() {
+                into[count] = iovec { iov_base: at.cast(), iov_len: len };
+                count += 1;
+            }
+        });
+        count
+    }
+}
+
+/// The result of a step of receiving.
+enum Step {
+    Bytes(usize),
+    Tcp(u64),
+    Empty,
+}
+
+/// The result of a step of sending.
+enum SendStep {
+    Bytes(usize),
+    Tcp,
+    Full,
+}
+
+impl Connection {
+    /// Receives what is there. `EAGAIN` if nothing is.
+    pub(crate) fn try_receive(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, peek: bool) -> Result<usize, c_int> {
+        // What the kernel said about the end of the connection. It counts when the words that are loaded after it show an empty ring.
+        let mut ended = None;
+        loop {
+            match self.receive_step(stream, parts, peek) {
+                Err(_violation) => {
+                    self.broke(fd, stream);
+                    self.take_flag(flags::RESET_DUE);
+                    return Err(libc::ECONNRESET);
+                }
+                Ok(Step::Bytes(count)) => return Ok(count),
+                Ok(Step::Empty) => match ended {
+                    Some(kernel) => return self.peer_ended(stream, kernel),
+                    None => ended = Some(self.ask_kernel(fd, parts, peek)?),
+                },
+                Ok(Step::Tcp(limit)) => {
+                    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+                    let result = self.receive_from_kernel(fd, parts, limit, peek);
+                    let counted = if peek { 0 } else { result.unwrap_or(0) as u64 };
+                    let is_read = self.shared().receive.with(|receiver| {
+                        receiver.end_tcp(counted);
+                        receiver.is_in_tcp()
+                    });
+                    match (result, ended) {
+                        (Ok(1..) | Err(libc::EAGAIN | libc::EINTR), _) => return result,
+                        // Bytes that another thread has read are not counted yet, and a switch may lie behind them.
+                        _ if is_read => return Err(libc::EAGAIN),
+                        (_, Some(kernel)) => return self.peer_ended(stream, kernel),
+                        (result, None) => ended = Some(result),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the kernel whether the connection has ended, and how, when the ring is empty. `EAGAIN` if it has not.
+    fn ask_kernel(&self, fd: c_int, parts: Parts<'_>, peek: bool) -> Result<Result<usize, c_int>, c_int> {
+        if self.take_flag(flags::RESET_DUE) {
+            return Err(libc::ECONNRESET);
+        }
+        let is_shut = self.has_flag(flags::SHUT_READ);
+        let empty = self.empty_reads.fetch_add(1, Ordering::Relaxed);
+        if !is_shut && !self.kernel_event.swap(false, Ordering::Relaxed) && !empty.is_multiple_of(EMPTY_READS) {
+            return Err(libc::EAGAIN);
+        }
+        let events = kernel::events_now(fd, libc::POLLIN | libc::POLLRDHUP);
+        let is_over = events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        if !is_over || self.shared().receive.with(|receiver| receiver.is_in_tcp()) {
+            return Err(libc::EAGAIN);
+        }
+        self.kernel_event.store(true, Ordering::Relaxed); // It stays so.
+        // Nothing lies on TCP: the peer would have announced it before its FIN. So this reads nothing but the end.
+        if self.shared().receive.with(|receiver| receiver.path() == StreamPath::Tcp) {
+            return Ok(Ok(0));
+        }
+        Ok(self.receive_from_kernel(fd, parts, 0, peek))
+    }
+
+    fn receive_from_kernel(&self, fd: c_int, parts: Parts<'_>, limit: usize, peek: bool) -> Result<usize, c_int> {
+        let mut pieces = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 64];
+        // SAFETY: a message of zeroes is an empty one.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iovlen = parts.to_kernel(limit, &mut pieces) as _;
+        message.msg_iov = pieces.as_mut_ptr();
+        let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
+        // SAFETY: the pieces lie in the program's buffers.
+        let count = unsafe { real::recvmsg(fd, &raw mut message, flags) };
+        usize::try_from(count).map_err(|_| errno::get())
+    }
+
+    fn receive_step(&self, stream: &Stream, mut parts: Parts<'_>, peek: bool) -> Result<Step, Violation> {
+        let (mut took, mut total) = (false, 0);
+        let step = self.shared().receive.with(|receiver| {
+            loop {
+                if let Receive::Ring { path, at, available } = receiver.next()
+                    && available > 0
+                {
+                    let count = parts.len().min(available as usize);
+                    let mut at = at;
+                    parts.pieces(count, |into, len| {
+                        // SAFETY: the program's buffer has these bytes, which it lets the call write.
+                        stream.memory.read(path, at, unsafe { core::slice::from_raw_parts_mut(into, len) });
+                        at += len as u64;
+                    });
+                    if peek {
+                        return Ok(Step::Bytes(count));
+                    }
+                    receiver.read(count as u32);
+                    stream.memory.publish_head(receiver.position());
+                    total += count;
+                    parts.skip(count);
+                    if parts.len() == 0 {
+                        return Ok(Step::Bytes(total));
+                    }
+                }
+                let took_now = advance(stream, receiver)?;
+                took |= took_now;
+                match receiver.next() {
+                    Receive::Ring { available, .. } if available > 0 => {}
+                    _ if total > 0 => return Ok(Step::Bytes(total)),
+                    Receive::Ring { .. } => return Ok(Step::Empty),
+                    Receive::Tcp { limit: 0 } => return Ok(Step::Empty), // Another thread still reads up to the switch.
+                    Receive::Tcp { limit } => {
+                        receiver.begin_tcp();
+                        return Ok(Step::Tcp(limit));
+                    }
+                }
+            }
+        });
+        if took || total > 0 {
+            stream.notify(Interest::Room);
+        }
+        step
+    }
+
+    /// Returns true if the program can read bytes from the ring.
+    pub(crate) fn has_data(&self, stream: &Stream) -> bool {
+        let (took, has) = self.shared().receive.with(|receiver| {
+            if receiver.available() > 0 {
+                return (false, true);
+            }
+            match advance(stream, receiver) {
+                Ok(took) => (took, receiver.available() > 0),
+                Err(_) => (false, true), // The next read reports it.
+            }
+        });
+        if took {
+            stream.notify(Interest::Room);
+        }
+        has
+    }
+
+    /// Returns the bytes in the ring that the program can read.
+    pub(crate) fn data_len(&self, stream: &Stream) -> u32 {
+        self.has_data(stream);
+        self.shared().receive.with(|receiver| receiver.available())
+    }
+
+    /// True if the next bytes to read are in a ring.
+    pub(crate) fn reads_ring(&self) -> bool {
+        self.shared().receive.with(|receiver| receiver.path() != StreamPath::Tcp)
+    }
+
+    /// True if the next bytes to write go into a ring.
+    pub(crate) fn writes_ring(&self) -> bool {
+        self.shared().send.with(|sender| sender.path() != StreamPath::Tcp)
+    }
+
+    /// A number that changes when bytes arrive in the ring.
+    pub(crate) fn data_mark(&self, stream: &Stream) -> u32 {
+        stream.memory.peer_tail()
+    }
+
+    /// Sends what fits. `EAGAIN` if nothing does. `flags` are those of `sendmsg`.
+    pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
+        loop {
+            if self.has_flag(flags::SHUT_WRITE) || self.has_flag(flags::BROKEN) {
+                return send_to_kernel(fd, parts, flags);
+            }
+            match self.send_step(stream, parts) {
+                Ok(SendStep::Bytes(count)) => return Ok(count),
+                Ok(SendStep::Tcp) => {
+                    let result = send_to_kernel(fd, parts, flags);
+                    self.shared().send.with(|sender| sender.end_tcp(result.unwrap_or(0) as u64));
+                    return result;
+                }
+                Ok(SendStep::Full) => {
+                    let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+                    if self.has_flag(flags::FIN) || kernel::events_now(fd, libc::POLLRDHUP) & gone == 0 {
+                        self.was_full.store(true, Ordering::Relaxed);
+                        return Err(libc::EAGAIN);
+                    }
+                    if self.note_end(stream) == AtFin::Reset {
+                        self.set_flag(flags::RESET_DUE); // The next read reports it.
+                    }
+                }
+                Err(_violation) => {
+                    self.broke(fd, stream);
+                    return Err(libc::ECONNRESET);
+                }
+            }
+        }
+    }
+
+    fn send_step(&self, stream: &Stream, parts: Parts<'_>) -> Result<SendStep, Violation> {
+        let (mut switched, mut wrote) = (false, false);
+        let step = self.shared().send.with(|sender| {
+            switched = self.consider(stream, sender)?;
+            let path = sender.path();
+            if path == StreamPath::Tcp {
+                sender.begin_tcp();
+                return Ok(SendStep::Tcp);
+            }
+            let wanted = parts.len();
+            if (sender.room() as usize) < wanted {
+                sender.saw_head(stream.memory.peer_head())?;
+            }
+            let count = wanted.min(sender.room() as usize);
+            if count < wanted {
+                sender.was_full();
+            }
+            if count == 0 {
+                return Ok(SendStep::Full);
+            }
+            let mut at = sender.position();
+            parts.pieces(count, |from, len| {
+                // SAFETY: the program's buffer has these bytes, and it keeps them unchanged during the call.
+                stream.memory.write(path, at, unsafe { core::slice::from_raw_parts(from, len) });
+                at += len as u64;
+            });
+            sender.wrote(count as u32);
+            stream.memory.publish_tail(sender.position());
+            wrote = true;
+            Ok(SendStep::Bytes(count))
+        });
+        if wrote || switched {
+            stream.notify(Interest::Data);
+        }
+        if switched {
+            self.path_changed();
+        }
+        step
+    }
+
+    /// Returns true if a write would not block for want of room in the ring. It announces no switch, because the next write does.
+    pub(crate) fn has_room(&self, stream: &Stream) -> bool {
+        let is_closed = stream.memory.peer_state() & StreamState::CLOSED != 0;
+        self.shared().send.with(|sender| {
+            if sender.room() == 0 {
+                note_receiver(stream, sender);
+            }
+            is_closed || sender.path() == StreamPath::Tcp || sender.room() > 0
+        })
+    }
+
+    /// Interprets the end of the peer's bytes. `kernel` is what the kernel's call has returned.
+    fn peer_ended(&self, stream: &Stream, kernel: Result<usize, c_int>) -> Result<usize, c_int> {
+        if self.has_flag(flags::SHUT_READ) && kernel == Ok(0) {
+            return kernel;
+        }
+        match self.note_end(stream) {
+            AtFin::Reset => Err(libc::ECONNRESET),
+            AtFin::HalfClosed | AtFin::Closed => kernel,
+        }
+    }
+
+    /// Takes the bytes of this end back to TCP, because the peer's FIN or reset has arrived. Only the first call returns a reset.
+    fn note_end(&self, stream: &Stream) -> AtFin {
+        if self.shared().flags.fetch_or(flags::FIN, Ordering::Relaxed) & flags::FIN != 0 {
+            return AtFin::HalfClosed;
+        }
+        let half_closed = stream.memory.peer_state() & StreamState::HALF_CLOSED != 0;
+        let end = self.shared().send.with(|sender| {
+            sender.keep_on_tcp(true);
+            note_receiver(stream, sender);
+            let end = at_fin(half_closed, sender.unread());
+            if end != AtFin::HalfClosed {
+                sender.abandon();
+            }
+            end
+        });
+        self.path_changed();
+        end
+    }
+
+    /// Tells the epoll sets that writes take another path.
+    fn path_changed(&self) {
+        let links = self.sets.lock().map(|links| links.clone()).unwrap_or_default();
+        for (set, at) in links {
+            set.sync_kernel(at);
+        }
+    }
+}
+
+/// Notes what the sender has published, and takes a switch that is due. Returns true if one was taken.
+fn advance(stream: &Stream, receiver: &mut Receiver) -> Result<bool, Violation> {
+    let seen = stream.memory.peer_progress();
+    receiver.refresh(seen.tail, seen.switches, || stream.memory.peer_switch())?;
+    let Some(count) = receiver.take() else { return Ok(false) };
+    stream.memory.publish_head(receiver.position());
+    stream.memory.take(count);
+    // The ring of the new path may have bytes.
+    let seen = stream.memory.peer_progress();
+    receiver.refresh(seen.tail, seen.switches, || stream.memory.peer_switch())?;
+    Ok(true)
+}
+
+/// Notes what the receiver has taken and read. A violation is found by the next call.
+fn note_receiver(stream: &Stream, sender: &mut Sender) {
+    let taken = stream.memory.peer_taken();
+    if sender.saw_taken(taken).is_ok() {
+        let _ = sender.saw_head(stream.memory.peer_head());
+    }
+}
+
+impl Connection {
+    /// Lets the engine decide about a switch, and announces it. Returns true if there was one.
+    fn consider(&self, stream: &Stream, sender: &mut Sender) -> Result<bool, Violation> {
+        let state = stream.memory.peer_state();
+        if state & StreamState::CLOSED != 0 && !sender.is_abandoned() {
+            note_receiver(stream, sender);
+            sender.abandon();
+        }
+        if !self.has_flag(flags::FIN) {
+            test_switch::apply(sender);
+        }
+        let seen = SenderView {
+            attached: state & StreamState::ATTACHED != 0,
+            taken: stream.memory.peer_taken(),
+            tcp_please: state & StreamState::TCP_PLEASE != 0,
+        };
+        let Some(switch) = sender.consider(seen)? else { return Ok(false) };
+        if switch.path != StreamPath::Tcp {
+            stream.memory.publish_tail(switch.at);
+        }
+        stream.memory.announce(switch.count, switch.at, switch.path, switch.tcp_bytes);
+        Ok(true)
+    }
+}
+
+fn send_to_kernel(fd: c_int, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
+    let mut pieces = [iovec { iov_base: core::ptr::null_mut::<c_void>(), iov_len: 0 }; 64];
+    // SAFETY: a message of zeroes is an empty one.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iovlen = parts.to_kernel(usize::MAX, &mut pieces) as _;
+    message.msg_iov = pieces.as_mut_ptr();
+    // SAFETY: the pieces lie in the program's buffers.
+    let count = unsafe { real::sendmsg(fd, &raw const message, flags) };
+    usize::try_from(count).map_err(|_| errno::get())
+}

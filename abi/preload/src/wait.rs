@@ -1,0 +1,156 @@
+//! Waiting of one thread for one connection.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use isthmus_layout::ready_map::ReadyBit;
+use isthmus_layout::sockets::Interest;
+
+use crate::connection::{Connection, Stream, flags};
+use crate::waiter::{self, Waiter};
+use crate::{errno, kernel, real};
+
+/// The first and the longest time between two looks of a thread without a waiter of its own.
+const CROWDED_MS: (c_int, c_int) = (1, 16);
+
+/// Returns the milliseconds until a deadline, rounded up. -1 without one.
+pub(crate) fn timeout_ms(deadline: Option<Instant>) -> c_int {
+    let Some(deadline) = deadline else { return -1 };
+    let left = deadline.saturating_duration_since(Instant::now());
+    c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+}
+
+/// Reads the time limit that the program has set for calls in one direction.
+pub(crate) fn deadline(fd: c_int, what: Interest) -> Option<Instant> {
+    let name = match what {
+        Interest::Data => libc::SO_RCVTIMEO,
+        Interest::Room => libc::SO_SNDTIMEO,
+    };
+    let limit: libc::timeval = kernel::socket_option(fd, libc::SOL_SOCKET, name)?;
+    let limit = Duration::from_secs(limit.tv_sec as u64) + Duration::from_micros(limit.tv_usec as u64);
+    (!limit.is_zero()).then(|| Instant::now() + limit)
+}
+
+/// Marks that a thread uses the wish of a connection.
+struct Claim<'a>(&'a AtomicBool);
+
+impl<'a> Claim<'a> {
+    fn new(flag: &'a AtomicBool) -> Option<Self> {
+        (!flag.swap(true, Ordering::Acquire)).then_some(Self(flag))
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Connection {
+    /// Waits until a read or write may succeed. `EAGAIN` at the deadline, `EINTR` after a signal.
+    pub(crate) fn wait(
+        &self,
+        fd: c_int,
+        stream: &Stream,
+        what: Interest,
+        deadline: Option<Instant>,
+    ) -> Result<(), c_int> {
+        let waited = waiter::with_thread(&stream.board, |thread| {
+            let ready = || self.is_ready(stream, what);
+            let on_ring = match what {
+                Interest::Data => self.reads_ring(),
+                Interest::Room => true,
+            };
+            if on_ring && thread.spin.spin(ready) {
+                return Ok(());
+            }
+            let flag = match what {
+                Interest::Data => &self.waits_for_data,
+                Interest::Room => &self.waits_for_room,
+            };
+            match (&thread.waiter, Claim::new(flag)) {
+                (Some(waiter), Some(claim)) => {
+                    let result = self.sleep(fd, stream, what, waiter, deadline);
+                    drop(claim);
+                    self.restore_want(stream, what);
+                    result
+                }
+                _ => self.wait_crowded(fd, stream, what, deadline),
+            }
+        });
+        waited.unwrap_or_else(|| self.wait_crowded(fd, stream, what, deadline))
+    }
+
+    fn is_ready(&self, stream: &Stream, what: Interest) -> bool {
+        match what {
+            Interest::Data => self.has_data(stream),
+            Interest::Room => self.has_room(stream),
+        }
+    }
+
+    fn sleep(
+        &self,
+        fd: c_int,
+        stream: &Stream,
+        what: Interest,
+        waiter: &Waiter,
+        deadline: Option<Instant>,
+    ) -> Result<(), c_int> {
+        let page = waiter.board.board.ready_map(waiter.index);
+        page.drain(|_| {});
+        stream.memory.set_want(what, waiter.parked(ReadyBit::CONTROL));
+        if self.is_ready(stream, what) || !waiter.begin_sleep() {
+            return Ok(());
+        }
+        let result = self.poll(fd, Some(waiter), timeout_ms(deadline));
+        waiter.end_sleep();
+        result
+    }
+
+    /// Polls the TCP connection, and the doorbell.
+    fn poll(&self, fd: c_int, waiter: Option<&Waiter>, timeout: c_int) -> Result<(), c_int> {
+        let events = if self.has_flag(flags::FIN) { 0 } else { libc::POLLIN | libc::POLLRDHUP };
+        let bell = waiter.map_or(-1, Waiter::fd);
+        let mut fds =
+            [libc::pollfd { fd, events, revents: 0 }, libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
+        // SAFETY: two entries; one with a negative descriptor is ignored.
+        let count = unsafe { real::poll(fds.as_mut_ptr(), 2, timeout) };
+        match (count, waiter) {
+            (0, _) => return Err(libc::EAGAIN),
+            (..0, _) => return Err(errno::get()),
+            (_, Some(waiter)) if fds[1].revents != 0 => waiter.doorbell.clear(),
+            _ => {}
+        }
+        if fds[0].revents != 0 {
+            self.kernel_event.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Waits without a doorbell, by looking again and again.
+    fn wait_crowded(&self, fd: c_int, stream: &Stream, what: Interest, deadline: Option<Instant>) -> Result<(), c_int> {
+        let mut pause = CROWDED_MS.0;
+        while !self.is_ready(stream, what) {
+            let left = timeout_ms(deadline);
+            if left == 0 {
+                return Err(libc::EAGAIN);
+            }
+            let timeout = if left < 0 { pause } else { pause.min(left) };
+            match self.poll(fd, None, timeout) {
+                Err(libc::EAGAIN) => pause = (pause * 2).min(CROWDED_MS.1),
+                result => return result,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the wish back to the epoll set of the connection, and wakes the set, which may have missed a change.
+    pub(crate) fn restore_want(&self, stream: &Stream, what: Interest) {
+        stream.memory.clear_want(what);
+        let links = self.sets.lock().map(|links| links.clone()).unwrap_or_default();
+        for (set, at) in links {
+            set.restore_want(at);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A program's session for streams: it lists listening sockets, shows connections, and learns of their pairs.
+//!
+//! The session is no domain: it has one descriptor, and no ring. Answers arrive in any order; tokens match them to their sockets.
+
+use crate::connect;
+use crate::control::{Control, Notification};
+use crate::error::Refusal;
+use crate::options::Options;
+use isthmus_layout::control::ToClient;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::sockets::{
+    SocketsToClient, StreamAttach, StreamEndIndex, StreamEnded, StreamGone, StreamListen, StreamShow, StreamUnlisten,
+    StreamWaiter, WaiterIndex,
+};
+use isthmus_platform::Doorbell;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// A connection to the daemon for streams.
+#[derive(Debug)]
+pub struct StreamSession {
+    control: Control,
+}
+
+/// The memory that comes with a session.
+#[derive(Debug)]
+pub struct StreamAttachment {
+    /// The session.
+    pub session: StreamSession,
+    /// The program's board.
+    pub board: OwnedFd,
+    /// The page of listed addresses.
+    pub listed: OwnedFd,
+}
+
+/// When a connector sent its SYN, in milliseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SynTime {
+    /// The earliest time.
+    pub since_ms: u64,
+    /// The latest time.
+    pub until_ms: u64,
+}
+
+/// A message of the daemon about streams.
+#[derive(Debug)]
+pub enum StreamEvent {
+    /// A shown socket has its pair.
+    Paired {
+        /// The token of the socket.
+        token: u32,
+        /// The number of the stream.
+        stream: u64,
+        /// The end that the program has.
+        end: StreamEndIndex,
+        /// The session of the peer.
+        peer: u32,
+        /// The memory of the stream.
+        memory: OwnedFd,
+        /// The board of the peer, with its first stream.
+        board: Option<OwnedFd>,
+    },
+    /// A socket gets no stream, or is not listed.
+    Refused {
+        /// The token of the socket.
+        token: u32,
+        /// The reason.
+        reason: Reason,
+    },
+    /// A waiter of a peer. It arrives before the first stream that needs it.
+    Waiter {
+        /// The session of the peer.
+        peer: u32,
+        /// The waiter.
+        waiter: u8,
+        /// Its doorbell.
+        doorbell: Doorbell,
+    },
+    /// The session of a peer has ended.
+    PeerLeft {
+        /// The session.
+        peer: u32,
+    },
+    /// A message that changes nothing here.
+    Other,
+}
+
+impl StreamSession {
+    /// Connects to the daemon that the options name, and never starts one.
+    pub fn attach(options: &Options) -> Result<StreamAttachment, Refusal> {
+        let options = Options { no_autostart: true, ..options.clone() };
+        let (socket, _) = connect::connect(&options)?;
+        let mut control = Control::open(socket)?;
+        let mut reply = control.request(StreamAttach {}.into(), &[])?;
+        match reply.message {
+            ToClient::Sockets(SocketsToClient::StreamAttached(_)) => {
+                let (board, listed) = (reply.fd(), reply.fd());
+                Ok(StreamAttachment { session: Self { control }, board, listed })
+            }
+            _ => Err(Reason::NotIsthmus.into()),
+        }
+    }
+
+    /// Lists the address of a listening socket.
+    pub fn listen(&mut self, token: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
+        self.control.send_request(StreamListen { token }.into(), &[socket]).map(drop)
+    }
+
+    /// Removes a listed address.
+    pub fn unlisten(&mut self, token: u32) -> Result<(), Refusal> {
+        self.control.send_request(StreamUnlisten { token }.into(), &[]).map(drop)
+    }
+
+    /// Shows a connected socket. `syn` is the time of the SYN if the program has connected the socket.
+    pub fn show(&mut self, token: u32, socket: BorrowedFd<'_>, syn: Option<SynTime>) -> Result<(), Refusal> {
+        let SynTime { since_ms, until_ms } = syn.unwrap_or_default();
+        let message = StreamShow { token, connector: syn.is_some(), since_ms, until_ms };
+        self.control.send_request(message.into(), &[socket]).map(drop)
+    }
+
+    /// Withdraws a shown socket.
+    pub fn gone(&mut self, token: u32) -> Result<(), Refusal> {
+        self.control.send_request(StreamGone { token }.into(), &[]).map(drop)
+    }
+
+    /// Ends this side of a stream.
+    pub fn ended(&mut self, stream: u64, violation: bool) -> Result<(), Refusal> {
+        self.control.send_request(StreamEnded { stream, violation }.into(), &[]).map(drop)
+    }
+
+    /// Adds a waiter, and returns when the daemon has told all peers.
+    pub fn add_waiter(&mut self, waiter: WaiterIndex, doorbell: BorrowedFd<'_>) -> Result<(), Refusal> {
+        self.control.request(StreamWaiter { waiter: waiter.number() }.into(), &[doorbell]).map(drop)
+    }
+
+    /// Waits until a message can be taken, or until `limit` is over. Returns true if there may be one.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Timespec::try_from(limit).ok().as_ref()).is_ok_and(|count| count > 0)
+    }
+
+    /// The next message, if one has arrived.
+    pub fn next_event(&mut self) -> Result<Option<StreamEvent>, Refusal> {
+        let notification = self.control.notification()?;
+        Ok(notification.map(event))
+    }
+}
+
+fn event(mut notification: Notification) -> StreamEvent {
+    let ToClient::Sockets(message) = &notification.message else { return StreamEvent::Other };
+    if notification.descriptors_lost {
+        // A stream without its memory: the peer never sees this end attached, and both stay on TCP.
+        return StreamEvent::Other;
+    }
+    match *message {
+        SocketsToClient::StreamPaired(ref paired) => {
+            let (token, stream, end, peer) = (paired.token, paired.stream, paired.end, paired.peer);
+            let new_peer = paired.new_peer;
+            let memory = notification.fd();
+            let board = new_peer.then(|| notification.fd());
+            StreamEvent::Paired { token, stream, end, peer, memory, board }
+        }
+        SocketsToClient::StreamRefused(ref refused) => {
+            StreamEvent::Refused { token: refused.token, reason: refused.reason }
+        }
+        SocketsToClient::PeerWaiter(ref added) => {
+            let (peer, waiter) = (added.peer, added.waiter);
+            StreamEvent::Waiter { peer, waiter, doorbell: notification.doorbell() }
+        }
+        SocketsToClient::PeerLeft(ref left) => StreamEvent::PeerLeft { peer: left.peer },
+        _ => StreamEvent::Other,
+    }
+}
+
+impl AsFd for StreamSession {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+}
