@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use isthmus_channel::WaitMode;
 use isthmus_client::Options;
+use isthmus_layout::sockets::{SOCKETS, TEST_SWITCH};
 
 /// The settings.
 pub(crate) struct Settings {
@@ -20,8 +21,8 @@ pub(crate) fn get() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
         let options = Options::from_environment();
-        let off = std::env::var_os("ISTHMUS_SOCKETS").is_some_and(|value| value == "off" || value == "0");
-        let switches = std::env::var("ISTHMUS_SOCKETS_TEST_SWITCH").ok().and_then(|text| text.parse().ok());
+        let off = std::env::var_os(SOCKETS.name).is_some_and(|value| value == "off" || value == "0");
+        let switches = std::env::var(TEST_SWITCH.name).ok().and_then(|text| text.parse().ok());
         Settings {
             enabled: !off && options.is_ok(),
             wait: options.as_ref().map_or(WaitMode::Sleep, |options| options.wait),

@@ -3,6 +3,8 @@
 //! This module reads no variable. The code that does takes the name from here, so that `isthmus environment list` can show every variable.
 //! The variables of the daemon (`ISTHMUS_DAEMON_…`, one for each key of its file) are in `isthmus_config`.
 
+use crate::sockets::{SOCKETS, TEST_SWITCH};
+
 /// A variable of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variable {
@@ -64,4 +66,4 @@ pub const CHANNELS: Variable = Variable {
 };
 
 /// All variables.
-pub const VARIABLES: &[Variable] = &[SOCKET, AUTOSTART, DOMAIN, WAIT, SPIN_US, RCACHE, CHANNELS];
+pub const VARIABLES: &[Variable] = &[SOCKET, AUTOSTART, DOMAIN, WAIT, SPIN_US, RCACHE, CHANNELS, SOCKETS, TEST_SWITCH];

@@ -3,7 +3,9 @@
 mod listed;
 mod memory;
 mod messages;
+mod variables;
 
 pub use listed::*;
 pub use memory::*;
 pub use messages::*;
+pub use variables::*;
