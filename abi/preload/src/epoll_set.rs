@@ -23,7 +23,7 @@ use crate::interest::Entry;
 use crate::table::{InUse, Tracked};
 use crate::wait::timeout_ms;
 use crate::waiter::Waiter;
-use crate::{errno, real, settings};
+use crate::{errno, real, session, settings};
 
 /// The upper half of the library's tokens. No address has it.
 const MARK: u64 = 0x1574_a05e << 32;
@@ -62,6 +62,8 @@ struct Inner {
     calls: u32,
     /// Entries with a place in the program's array, during a call.
     listed: Vec<u32>,
+    /// Streams with events of the kernel, during a call.
+    events_of_streams: Vec<(c_int, InUse<Connection>)>,
 }
 
 impl EpollSet {
@@ -313,7 +315,7 @@ impl EpollSet {
             let quiet = waiter.begin_sleep();
             quiet && !inner.is_any_ready()
         });
-        let result = self.ask_kernel(events, if may_sleep { timeout } else { 0 }, wait);
+        let result = self.ask_kernel(events, if may_sleep { session::sleep_ms(timeout) } else { 0 }, wait);
         self.with(|inner| inner.waiter.as_ref().map(Waiter::end_sleep));
         result
     }
@@ -337,6 +339,11 @@ impl EpollSet {
                 kept += 1;
             }
         }
+        for (fd, connection) in self.with(|inner| core::mem::take(&mut inner.events_of_streams)) {
+            if let Some(stream) = connection.stream() {
+                connection.saw_event(fd, stream);
+            }
+        }
         (kept as c_int, was_rung)
     }
 
@@ -349,8 +356,10 @@ impl EpollSet {
             inner.listed.push(event.u64 as u32);
             let entry = inner.entry(event.u64 as u32)?;
             if entry.connection.stage() == Stage::Attached {
-                entry.connection.kernel_event.store(true, Ordering::Relaxed);
+                let seen = (entry.fd, entry.connection.clone());
+                inner.events_of_streams.push(seen);
             }
+            let entry = inner.entry(event.u64 as u32)?;
             entry.listed_at = Some(index);
             entry.after_report();
             Some(epoll_event { events: event.events, u64: entry.data })

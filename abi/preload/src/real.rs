@@ -79,6 +79,8 @@ real! {
     accept4 as "accept4" (fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
     shutdown as "shutdown" (fd: c_int, how: c_int) -> c_int;
     close as "close" (fd: c_int) -> c_int;
+    fclose as "fclose" (file: *mut libc::FILE) -> c_int;
+    closefrom as "closefrom" (first: c_int) -> ();
     dup as "dup" (fd: c_int) -> c_int;
     dup2 as "dup2" (fd: c_int, to: c_int) -> c_int;
     dup3 as "dup3" (fd: c_int, to: c_int, flags: c_int) -> c_int;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,8 @@ use crate::waiter::LocalBoard;
 /// Time between two tries to reach a daemon that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The time within which the daemon delivers the doorbell of a waiter.
-const LATE: Duration = Duration::from_secs(2);
+/// The time after which a thread looks for doorbells again, while some are missing.
+const MISSED_MS: c_int = 5;
 
 /// Calls after which a waiting answer is looked for only on one of [`RARE`] calls.
 const EAGER_CALLS: u32 = 64;
@@ -36,8 +36,8 @@ const RARE: u32 = 16;
 pub(crate) struct Peer {
     pub(crate) board: Board<SharedMapping>,
     doorbells: Mutex<Vec<Option<Doorbell>>>,
-    /// The time that this process still waits for doorbells of the peer.
-    patience: Mutex<Duration>,
+    /// Waiters that must be woken when their doorbells come: a bit for each.
+    missed: AtomicU64,
 }
 
 impl Peer {
@@ -48,26 +48,28 @@ impl Peer {
         }
     }
 
-    /// Waits for the doorbell of a new waiter, and rings it. The daemon sent it before the peer could use the waiter, but it sends no
-    /// descriptor while this process has not received the one before. A peer that names waiters without a doorbell delays this process
-    /// for [`LATE`] in all.
+    /// Looks for the doorbell of a new waiter. The daemon sent it before the peer could use the waiter, but it sends no descriptor while
+    /// this process has not received the one before. So the doorbell may come later, and is rung then.
     #[cold]
     fn ring_late(&self, waiter: WaiterIndex) {
-        let Ok(mut patience) = self.patience.lock() else { return };
-        let began = Instant::now();
-        loop {
-            if let Ok(state) = SESSION.lock() {
-                take_messages(state);
-            }
-            let left = patience.saturating_sub(began.elapsed());
-            if self.try_ring(waiter) {
-                return;
-            }
-            let has_more = with_present(|session| !left.is_zero() && session.daemon.wait(left));
-            if has_more != Some(true) {
-                *patience = left.min(*patience / 2);
-                return;
-            }
+        let bit = 1 << waiter.number();
+        if self.missed.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            MISSED.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Ok(state) = SESSION.lock() {
+            take_messages(state);
+        }
+        self.ring_missed(waiter);
+    }
+
+    /// Rings a doorbell that was missing before, if it has come.
+    fn ring_missed(&self, waiter: WaiterIndex) {
+        let bit = 1 << waiter.number();
+        if self.missed.load(Ordering::Acquire) & bit != 0
+            && self.try_ring(waiter)
+            && self.missed.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+        {
+            MISSED.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -97,6 +99,8 @@ static LISTED: RwLock<Option<SharedMapping>> = RwLock::new(None);
 static TOKENS: AtomicU32 = AtomicU32::new(1);
 /// Sockets that were shown and not answered.
 static WAITING: AtomicU32 = AtomicU32::new(0);
+/// Doorbells that are missing.
+static MISSED: AtomicU32 = AtomicU32::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
 /// Calls `f` with the session, which is made if a daemon answers.
@@ -236,6 +240,16 @@ pub(crate) fn look() {
     }
 }
 
+/// Returns how long a thread may sleep that wants to sleep for `timeout` milliseconds. While doorbells are missing, that is a short time,
+/// because a peer may not answer before this process has rung.
+pub(crate) fn sleep_ms(timeout: c_int) -> c_int {
+    if MISSED.load(Ordering::Relaxed) == 0 {
+        return timeout;
+    }
+    pump();
+    if timeout < 0 { MISSED_MS } else { timeout.min(MISSED_MS) }
+}
+
 /// Takes all messages of the daemon, unless another thread uses the session.
 fn pump() {
     if let Ok(state) = SESSION.try_lock() {
@@ -322,6 +336,9 @@ impl Session {
         {
             *place = Some(doorbell);
         }
+        if let Some(waiter) = WaiterIndex::new(waiter) {
+            known.ring_missed(waiter);
+        }
     }
 
     fn stream(
@@ -336,7 +353,7 @@ impl Session {
         if let Some(board) = board {
             let board = Board::new(map(&board, BOARD_SIZE)?);
             let doorbells = Mutex::new(vec![None; usize::from(WAITERS_MAX)]);
-            self.peers.insert(peer, Arc::new(Peer { board, doorbells, patience: Mutex::new(LATE) }));
+            self.peers.insert(peer, Arc::new(Peer { board, doorbells, missed: AtomicU64::new(0) }));
             for (waiter, doorbell) in self.early.remove(&peer).unwrap_or_default() {
                 self.add_doorbell(peer, waiter, doorbell);
             }

@@ -49,7 +49,9 @@ impl<'a> Parts<'a> {
                 return;
             }
             let len = (part.iov_len - skipped).min(left);
-            f(part.iov_base.cast::<u8>().wrapping_add(skipped), len);
+            if len > 0 {
+                f(part.iov_base.cast::<u8>().wrapping_add(skipped), len); // An empty part may have no address.
+            }
             (left, skipped) = (left - len, 0);
         }
     }
@@ -239,6 +241,9 @@ impl Connection {
     /// Sends what fits. `EAGAIN` if nothing does. `flags` are those of `sendmsg`.
     pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
         loop {
+            if self.take_flag(flags::RESET_DUE) {
+                return Err(libc::ECONNRESET);
+            }
             if self.has_flag(flags::SHUT_WRITE) || self.has_flag(flags::BROKEN) {
                 return send_to_kernel(fd, parts, flags);
             }
@@ -256,7 +261,8 @@ impl Connection {
                         return Err(libc::EAGAIN);
                     }
                     if self.note_end(stream) == AtFin::Reset {
-                        self.set_flag(flags::RESET_DUE); // The next read reports it.
+                        self.set_flag(flags::RESET_DUE);
+                        provoke_reset(fd);
                     }
                 }
                 Err(_violation) => {
@@ -270,33 +276,37 @@ impl Connection {
     fn send_step(&self, stream: &Stream, parts: Parts<'_>) -> Result<SendStep, Violation> {
         let (mut switched, mut wrote) = (false, false);
         let step = self.shared().send.with(|sender| {
-            switched = self.consider(stream, sender)?;
-            let path = sender.path();
-            if path == StreamPath::Tcp {
-                sender.begin_tcp();
-                return Ok(SendStep::Tcp);
+            loop {
+                switched |= self.consider(stream, sender)?;
+                let path = sender.path();
+                if path == StreamPath::Tcp {
+                    sender.begin_tcp();
+                    return Ok(SendStep::Tcp);
+                }
+                let wanted = parts.len();
+                if (sender.room() as usize) < wanted {
+                    sender.saw_head(stream.memory.peer_head())?;
+                }
+                let count = wanted.min(sender.room() as usize);
+                if count == 0 {
+                    sender.was_full();
+                    if self.consider(stream, sender)? {
+                        switched = true;
+                        continue; // The ring is a larger one now.
+                    }
+                    return Ok(SendStep::Full);
+                }
+                let mut at = sender.position();
+                parts.pieces(count, |from, len| {
+                    // SAFETY: the program's buffer has these bytes, and it keeps them unchanged during the call.
+                    stream.memory.write(path, at, unsafe { core::slice::from_raw_parts(from, len) });
+                    at += len as u64;
+                });
+                sender.wrote(count as u32);
+                stream.memory.publish_tail(sender.position());
+                wrote = true;
+                return Ok(SendStep::Bytes(count));
             }
-            let wanted = parts.len();
-            if (sender.room() as usize) < wanted {
-                sender.saw_head(stream.memory.peer_head())?;
-            }
-            let count = wanted.min(sender.room() as usize);
-            if count < wanted {
-                sender.was_full();
-            }
-            if count == 0 {
-                return Ok(SendStep::Full);
-            }
-            let mut at = sender.position();
-            parts.pieces(count, |from, len| {
-                // SAFETY: the program's buffer has these bytes, and it keeps them unchanged during the call.
-                stream.memory.write(path, at, unsafe { core::slice::from_raw_parts(from, len) });
-                at += len as u64;
-            });
-            sender.wrote(count as u32);
-            stream.memory.publish_tail(sender.position());
-            wrote = true;
-            Ok(SendStep::Bytes(count))
         });
         if wrote || switched {
             stream.notify(Interest::Data);
@@ -326,6 +336,20 @@ impl Connection {
         match self.note_end(stream) {
             AtFin::Reset => Err(libc::ECONNRESET),
             AtFin::HalfClosed | AtFin::Closed => kernel,
+        }
+    }
+
+    /// Handles an event of the kernel's connection that may be its end. A peer that died with bytes unread in the ring has sent a FIN, where
+    /// TCP would have reset the connection.
+    pub(crate) fn saw_event(&self, fd: c_int, stream: &Stream) {
+        self.kernel_event.store(true, Ordering::Relaxed);
+        let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        if !self.has_flag(flags::FIN)
+            && kernel::events_now(fd, libc::POLLRDHUP) & gone != 0
+            && self.note_end(stream) == AtFin::Reset
+        {
+            self.set_flag(flags::RESET_DUE);
+            provoke_reset(fd);
         }
     }
 
@@ -368,6 +392,14 @@ fn advance(stream: &Stream, receiver: &mut Receiver) -> Result<bool, Violation> 
     let seen = stream.memory.peer_progress();
     receiver.refresh(seen.tail, seen.switches, || stream.memory.peer_switch())?;
     Ok(true)
+}
+
+/// Sends a byte to a peer that is gone, so that the kernel resets the connection, and takes the error, which the caller reports.
+fn provoke_reset(fd: c_int) {
+    let byte = 0u8;
+    // SAFETY: one byte.
+    unsafe { real::send(fd, (&raw const byte).cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    kernel::socket_option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
 }
 
 /// Notes what the receiver has taken and read. A violation is found by the next call.

@@ -9,7 +9,7 @@ use isthmus_layout::sockets::Interest;
 
 use crate::connection::{Connection, Stream, flags};
 use crate::waiter::{self, Waiter};
-use crate::{errno, kernel, real};
+use crate::{errno, kernel, real, session};
 
 /// The first and the longest time between two looks of a thread without a waiter of its own.
 const CROWDED_MS: (c_int, c_int) = (1, 16);
@@ -30,6 +30,19 @@ pub(crate) fn deadline(fd: c_int, what: Interest) -> Option<Instant> {
     let limit: libc::timeval = kernel::socket_option(fd, libc::SOL_SOCKET, name)?;
     let limit = Duration::from_secs(limit.tv_sec as u64) + Duration::from_micros(limit.tv_usec as u64);
     (!limit.is_zero()).then(|| Instant::now() + limit)
+}
+
+/// Returns true if every handler that the program has set restarts calls. The kernel does not tell which handler has run.
+pub(crate) fn restarts_calls() -> bool {
+    (1..=libc::SIGRTMAX()).all(|signal| {
+        // SAFETY: an action of zeroes is a value, and the call only writes it.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            let is_known = libc::sigaction(signal, core::ptr::null(), &raw mut action) == 0;
+            let is_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+            !is_known || !is_handler || action.sa_flags & libc::SA_RESTART != 0
+        }
+    })
 }
 
 /// Marks that a thread uses the wish of a connection.
@@ -58,6 +71,9 @@ impl Connection {
     ) -> Result<(), c_int> {
         let waited = waiter::with_thread(&stream.board, |thread| {
             let ready = || self.is_ready(stream, what);
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(libc::EAGAIN);
+            }
             let on_ring = match what {
                 Interest::Data => self.reads_ring(),
                 Interest::Room => true,
@@ -115,21 +131,23 @@ impl Connection {
         let mut fds =
             [libc::pollfd { fd, events, revents: 0 }, libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
         // SAFETY: two entries; one with a negative descriptor is ignored.
-        let count = unsafe { real::poll(fds.as_mut_ptr(), 2, timeout) };
+        let count = unsafe { real::poll(fds.as_mut_ptr(), 2, session::sleep_ms(timeout)) };
         match (count, waiter) {
+            (0, Some(_)) if timeout != 0 => return Ok(()), // The caller looks at its deadline.
             (0, _) => return Err(libc::EAGAIN),
             (..0, _) => return Err(errno::get()),
             (_, Some(waiter)) if fds[1].revents != 0 => waiter.doorbell.clear(),
             _ => {}
         }
         if fds[0].revents != 0 {
-            self.kernel_event.store(true, Ordering::Relaxed);
+            self.kernel_event.store(true, Ordering::Relaxed); // The next try asks what it is.
         }
         Ok(())
     }
 
     /// Waits without a doorbell, by looking again and again.
     fn wait_crowded(&self, fd: c_int, stream: &Stream, what: Interest, deadline: Option<Instant>) -> Result<(), c_int> {
+        self.leave_rings(); // What is in the ring already is found by looking.
         let mut pause = CROWDED_MS.0;
         while !self.is_ready(stream, what) {
             let left = timeout_ms(deadline);

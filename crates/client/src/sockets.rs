@@ -13,9 +13,7 @@ use isthmus_layout::sockets::{
     StreamWaiter, WaiterIndex,
 };
 use isthmus_platform::Doorbell;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 /// A connection to the daemon for streams.
 #[derive(Debug)]
@@ -132,12 +130,6 @@ impl StreamSession {
     /// Adds a waiter, and returns when the daemon has told all peers.
     pub fn add_waiter(&mut self, waiter: WaiterIndex, doorbell: BorrowedFd<'_>) -> Result<(), Refusal> {
         self.control.request(StreamWaiter { waiter: waiter.number() }.into(), &[doorbell]).map(drop)
-    }
-
-    /// Waits until a message can be taken, or until `limit` is over. Returns true if there may be one.
-    pub fn wait(&self, limit: Duration) -> bool {
-        let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
-        rustix::event::poll(&mut fds, Timespec::try_from(limit).ok().as_ref()).is_ok_and(|count| count > 0)
     }
 
     /// The next message, if one has arrived.

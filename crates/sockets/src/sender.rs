@@ -4,9 +4,6 @@ use isthmus_layout::sockets::StreamPath;
 
 use crate::Violation;
 
-/// Times that the small ring was full after which a stream counts as bulk and gets the large ring.
-const FULL_BEFORE_LARGE: u32 = 4;
-
 /// The words of the receiver that matter for a switch. The caller fetches `taken` before it fetches the receiver's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderView {
@@ -46,7 +43,8 @@ pub struct Sender {
     path: StreamPath,
     /// Calls of the kernel that send on TCP now. Their number of bytes is not known yet.
     in_tcp: u32,
-    full: u32,
+    /// A write found the small ring full. Programs rely on TCP to take more than that, so the large ring follows.
+    was_full: bool,
     only_tcp: bool,
     abandoned: bool,
 }
@@ -120,7 +118,7 @@ impl Sender {
 
     /// Counts a write that found the ring full.
     pub fn was_full(&mut self) {
-        self.full = self.full.saturating_add(1);
+        self.was_full = true;
     }
 
     /// Notes the number of switches that the receiver has taken.
@@ -170,7 +168,7 @@ impl Sender {
         match self.path {
             _ if self.only_tcp || seen.tcp_please => StreamPath::Tcp,
             StreamPath::Tcp if seen.attached => StreamPath::Small,
-            StreamPath::Small if self.full >= FULL_BEFORE_LARGE => StreamPath::Large,
+            StreamPath::Small if self.was_full => StreamPath::Large,
             path => path,
         }
     }
@@ -182,7 +180,7 @@ impl Sender {
         self.switches = self.switches.wrapping_add(1);
         self.switched_at = self.position;
         self.path = path;
-        self.full = 0;
+        self.was_full = false;
         Announcement { count: self.switches, at: self.position, path, tcp_bytes: self.tcp_bytes }
     }
 

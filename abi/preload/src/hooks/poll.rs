@@ -13,7 +13,7 @@ use crate::connection::{Connection, Stage, flags};
 use crate::table::{InUse, connection};
 use crate::wait::timeout_ms;
 use crate::waiter::{self, LocalBoard, Waiter};
-use crate::{errno, real};
+use crate::{errno, real, session};
 
 const READ: i16 = POLLIN | POLLRDNORM;
 const WRITE: i16 = POLLOUT | POLLWRNORM;
@@ -114,7 +114,8 @@ fn sleep(
         return ask_kernel(fds, tracked, None, pause, kernel);
     };
     let may_sleep = waiter.begin_sleep() && !is_ready(fds);
-    let count = ask_kernel(fds, tracked, Some(waiter), if may_sleep { timeout } else { 0 }, kernel);
+    let timeout = if may_sleep { session::sleep_ms(timeout) } else { 0 };
+    let count = ask_kernel(fds, tracked, Some(waiter), timeout, kernel);
     let errno = errno::get();
     waiter.end_sleep();
     for (polled, what) in claimed {
@@ -195,8 +196,8 @@ fn ask_kernel(
     }
     for polled in tracked {
         let entry = &mut fds[polled.index];
-        if entry.revents != 0 && polled.connection.stream().is_some() {
-            polled.connection.kernel_event.store(true, Ordering::Relaxed);
+        if let (Some(stream), true) = (polled.connection.stream(), entry.revents != 0) {
+            polled.connection.saw_event(entry.fd, stream);
         }
         // The FIN shows as data that can be read, unless the program asks for it by name.
         let hidden = POLLRDHUP & !entry.events;
@@ -288,6 +289,24 @@ pub unsafe extern "C" fn ppoll(
     }
     // SAFETY: the caller's contract is the C library's.
     unsafe { real::ppoll(fds, count, timeout, mask) }
+}
+
+/// # Safety
+///
+/// As the C library's `__ppoll_chk`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    size: libc::size_t,
+) -> c_int {
+    if count as usize > size / size_of::<pollfd>() {
+        std::process::abort();
+    }
+    // SAFETY: the caller's contract is the C library's.
+    unsafe { ppoll(fds, count, timeout, mask) }
 }
 
 /// The sets of a `select`, as entries of `poll`.

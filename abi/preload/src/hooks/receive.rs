@@ -9,7 +9,7 @@ use super::to_c;
 use crate::connection::{Connection, Stage};
 use crate::stream_io::Parts;
 use crate::table::{InUse, connection};
-use crate::wait::deadline;
+use crate::wait::{deadline, restarts_calls};
 use crate::{errno, real};
 
 /// Receives on a tracked connection. `kernel` makes the program's own call.
@@ -32,7 +32,9 @@ fn receive(
     let mut left = Parts::new(parts);
     let (total, mut done, mut until) = (left.len(), 0, None);
     if total == 0 {
-        return 0;
+        // The kernel answers as long as it would not wait for bytes that come by the ring.
+        let waits = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
+        return if waits || connection.has_data(stream) { 0 } else { kernel() };
     }
     let peek = flags & libc::MSG_PEEK != 0;
     let blocks = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
@@ -50,6 +52,9 @@ fn receive(
             Err(libc::EAGAIN) if blocks => {
                 let until = *until.get_or_insert_with(|| deadline(fd, Interest::Data));
                 if let Err(code) = connection.wait(fd, stream, Interest::Data, until) {
+                    if code == libc::EINTR && done == 0 && until.is_none() && restarts_calls() {
+                        continue;
+                    }
                     break if done > 0 { Ok(done) } else { Err(code) };
                 }
             }

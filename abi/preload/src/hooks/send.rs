@@ -7,10 +7,10 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::receive::parts;
 use super::to_c;
-use crate::connection::{Connection, Stage};
+use crate::connection::{Connection, Stage, flags};
 use crate::stream_io::Parts;
 use crate::table::{InUse, connection};
-use crate::wait::deadline;
+use crate::wait::{deadline, restarts_calls};
 use crate::{errno, real};
 
 /// Bytes that `sendfile` copies at a time.
@@ -47,10 +47,18 @@ fn send_parts(
             Err(libc::EAGAIN) if blocks && connection.writes_ring() => {
                 let until = *until.get_or_insert_with(|| deadline(fd, Interest::Room));
                 if let Err(code) = connection.wait(fd, stream, Interest::Room, until) {
+                    if code == libc::EINTR && done == 0 && until.is_none() && restarts_calls() {
+                        continue;
+                    }
                     break if done > 0 { Ok(done) } else { Err(code) };
                 }
             }
-            Err(code) => break if done > 0 { Ok(done) } else { Err(code) },
+            Err(code) => {
+                if done > 0 && code == libc::ECONNRESET {
+                    connection.set_flag(flags::RESET_DUE); // The next call reports it.
+                }
+                break if done > 0 { Ok(done) } else { Err(code) };
+            }
         }
     };
     to_c(result)

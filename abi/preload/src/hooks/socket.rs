@@ -94,6 +94,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 fn accepted(listener: c_int, fd: c_int) -> c_int {
     if fd >= 0 && connection(listener).is_some_and(|listener| listener.stage() == Stage::Listener) {
         let errno = errno::get();
+        forget(fd); // A descriptor that was closed without this library.
         if let Some(tracked) = Connection::table().insert(fd)
             && !tracked.start(fd, None)
         {
@@ -139,6 +140,9 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 
 /// Ends the tracking of a descriptor that is about to be closed.
 fn forget(fd: c_int) {
+    if fork::is_borrowed() {
+        return;
+    }
     if let Some(tracked) = Connection::table().remove(fd) {
         tracked.closing(fd);
     }
@@ -157,9 +161,22 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     unsafe { real::close(fd) }
 }
 
+/// # Safety
+///
+/// As the C library's `fclose`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fclose(file: *mut libc::FILE) -> c_int {
+    if !file.is_null() {
+        // SAFETY: the caller's contract is the C library's: an open file. The C library closes its descriptor by a call of its own.
+        forget(unsafe { libc::fileno(file) });
+    }
+    // SAFETY: as above.
+    unsafe { real::fclose(file) }
+}
+
 /// Makes a copy of a descriptor refer to the same object.
 fn copied(from: c_int, to: c_int) -> c_int {
-    if to >= 0 && from != to {
+    if to >= 0 && from != to && !fork::is_borrowed() {
         if let Some(tracked) = connection(from) {
             tracked.add_fd();
             Connection::table().share(to, tracked);
