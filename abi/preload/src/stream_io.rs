@@ -122,7 +122,7 @@ impl Connection {
 
     /// Asks the kernel whether the connection has ended, and how, when the ring is empty. `EAGAIN` if it has not.
     fn ask_kernel(&self, fd: c_int, parts: Parts<'_>, peek: bool) -> Result<Result<usize, c_int>, c_int> {
-        if self.take_flag(flags::RESET_DUE) {
+        if self.take_reset(fd) {
             return Err(libc::ECONNRESET);
         }
         let is_shut = self.has_flag(flags::SHUT_READ);
@@ -217,10 +217,16 @@ impl Connection {
         has
     }
 
-    /// Returns the bytes in the ring that the program can read.
+    /// Returns the number of bytes in the ring that the program can read.
     pub(crate) fn data_len(&self, stream: &Stream) -> u32 {
-        self.has_data(stream);
-        self.shared().receive.with(|receiver| receiver.available())
+        let (took, len) = self.shared().receive.with(|receiver| {
+            let took = advance(stream, receiver).unwrap_or(false); // The next read reports a violation.
+            (took, receiver.unread())
+        });
+        if took {
+            stream.notify(Interest::Room);
+        }
+        len
     }
 
     /// True if the next bytes to read are in a ring.
@@ -241,7 +247,7 @@ impl Connection {
     /// Sends what fits. `EAGAIN` if nothing does. `flags` are those of `sendmsg`.
     pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
         loop {
-            if self.take_flag(flags::RESET_DUE) {
+            if self.take_reset(fd) {
                 return Err(libc::ECONNRESET);
             }
             if self.has_flag(flags::SHUT_WRITE) || self.has_flag(flags::BROKEN) {
@@ -353,6 +359,15 @@ impl Connection {
         }
     }
 
+    /// Takes a reset that is due, with the kernel's error of the same cause. Returns true if one was due.
+    fn take_reset(&self, fd: c_int) -> bool {
+        let is_due = self.take_flag(flags::RESET_DUE);
+        if is_due {
+            kernel::socket_option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+        }
+        is_due
+    }
+
     /// Takes the bytes of this end back to TCP, because the peer's FIN or reset has arrived. Only the first call returns a reset.
     fn note_end(&self, stream: &Stream) -> AtFin {
         if self.shared().flags.fetch_or(flags::FIN, Ordering::Relaxed) & flags::FIN != 0 {
@@ -394,12 +409,11 @@ fn advance(stream: &Stream, receiver: &mut Receiver) -> Result<bool, Violation> 
     Ok(true)
 }
 
-/// Sends a byte to a peer that is gone, so that the kernel resets the connection, and takes the error, which the caller reports.
+/// Sends a byte to a peer that is gone, so that the kernel resets the connection.
 fn provoke_reset(fd: c_int) {
     let byte = 0u8;
     // SAFETY: one byte.
     unsafe { real::send(fd, (&raw const byte).cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-    kernel::socket_option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
 }
 
 /// Notes what the receiver has taken and read. A violation is found by the next call.

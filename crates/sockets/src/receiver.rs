@@ -73,6 +73,14 @@ impl Receiver {
         }
     }
 
+    /// The bytes in rings that were not read, as far as this side knows, also behind a switch. 0 on TCP.
+    pub fn unread(&self) -> u32 {
+        match self.path {
+            StreamPath::Tcp => 0,
+            _ => (self.tail - self.position) as u32,
+        }
+    }
+
     /// Returns where the next bytes are.
     pub fn next(&self) -> Receive {
         let until_switch = if self.has_next { self.next_at.saturating_sub(self.position) } else { u64::MAX };

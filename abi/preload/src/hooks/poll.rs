@@ -47,7 +47,8 @@ impl Polled {
             return events;
         }
         let room = if self.connection.writes_ring() { events & !WRITE } else { events };
-        if events & READ != 0 && !self.connection.has_flag(flags::FIN) { room | POLLRDHUP } else { room }
+        // A FIN may mean more than the kernel says, so this library looks at the first one.
+        if self.connection.has_flag(flags::FIN) { room } else { room | POLLRDHUP }
     }
 }
 

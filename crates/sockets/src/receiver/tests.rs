@@ -89,11 +89,11 @@ fn ignores_the_tail_on_tcp() {
 fn reads_the_small_ring_up_to_the_switch_to_the_large_one() {
     let mut receiver = on_small(0);
     receiver.refresh(20 + LARGE, 2, switch(20, StreamPath::Large)).unwrap();
-    assert_eq!(receiver.next(), ring(StreamPath::Small, 0, 20));
+    assert_eq!((receiver.next(), receiver.unread()), (ring(StreamPath::Small, 0, 20), 20 + LARGE));
     assert_eq!(receiver.take(), None);
     receiver.read(20);
     assert_eq!((receiver.available(), receiver.take()), (0, Some(2)));
-    assert_eq!(receiver.next(), ring(StreamPath::Large, 20, LARGE));
+    assert_eq!((receiver.next(), receiver.unread()), (ring(StreamPath::Large, 20, LARGE), LARGE));
     assert_eq!(receiver.refresh(21 + LARGE, 2, unused), Err(Violation::TailOutside));
 }
 
@@ -105,6 +105,7 @@ fn goes_back_to_tcp_at_the_switch() {
     assert_eq!((receiver.take(), receiver.next()), (Some(2), Receive::Tcp { limit: u64::MAX }));
     receiver.begin_tcp();
     receiver.end_tcp(1000);
+    assert_eq!(receiver.unread(), 0, "the kernel counts those on TCP");
     receiver.refresh(20, 3, switch(1020, StreamPath::Small)).unwrap();
     assert_eq!((receiver.take(), receiver.next()), (Some(3), ring(StreamPath::Small, 1020, 0)));
     receiver.refresh(1021, 3, unused).unwrap();

