@@ -13,6 +13,9 @@ use crate::{errno, kernel, real, test_switch};
 /// Reads that find nothing before the kernel is asked whether the peer has gone.
 const EMPTY_READS: u32 = 64;
 
+/// Events of a connection that has ended, or of which the peer sends no more.
+const GONE: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+
 /// Buffers of the program, from some byte on.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts<'a> {
@@ -97,7 +100,7 @@ impl Connection {
                 }
                 Ok(Step::Bytes(count)) => return Ok(count),
                 Ok(Step::Empty) => match ended {
-                    Some(kernel) => return self.peer_ended(stream, kernel),
+                    Some(kernel) => return self.peer_ended(fd, stream, kernel),
                     None => ended = Some(self.ask_kernel(fd, parts, peek)?),
                 },
                 Ok(Step::Tcp(limit)) => {
@@ -112,7 +115,7 @@ impl Connection {
                         (Ok(1..) | Err(libc::EAGAIN | libc::EINTR), _) => return result,
                         // Bytes that another thread has read are not counted yet, and a switch may lie behind them.
                         _ if is_read => return Err(libc::EAGAIN),
-                        (_, Some(kernel)) => return self.peer_ended(stream, kernel),
+                        (_, Some(kernel)) => return self.peer_ended(fd, stream, kernel),
                         (result, None) => ended = Some(result),
                     }
                 }
@@ -131,7 +134,7 @@ impl Connection {
             return Err(libc::EAGAIN);
         }
         let events = kernel::events_now(fd, libc::POLLIN | libc::POLLRDHUP);
-        let is_over = events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        let is_over = events & GONE != 0;
         if !is_over || self.shared().receive.with(|receiver| receiver.is_in_tcp()) {
             return Err(libc::EAGAIN);
         }
@@ -261,15 +264,12 @@ impl Connection {
                     return result;
                 }
                 Ok(SendStep::Full) => {
-                    let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-                    if self.has_flag(flags::FIN) || kernel::events_now(fd, libc::POLLRDHUP) & gone == 0 {
+                    let events = kernel::events_now(fd, libc::POLLRDHUP);
+                    if !self.tells_of_fin() || events & GONE == 0 {
                         self.was_full.store(true, Ordering::Relaxed);
                         return Err(libc::EAGAIN);
                     }
-                    if self.note_end(stream) == AtFin::Reset {
-                        self.set_flag(flags::RESET_DUE);
-                        provoke_reset(fd);
-                    }
+                    self.peer_gone(fd, stream, events);
                 }
                 Err(_violation) => {
                     self.broke(fd, stream);
@@ -334,14 +334,20 @@ impl Connection {
         })
     }
 
-    /// Interprets the end of the peer's bytes. `kernel` is what the kernel's call has returned.
-    fn peer_ended(&self, stream: &Stream, kernel: Result<usize, c_int>) -> Result<usize, c_int> {
-        if self.has_flag(flags::SHUT_READ) && kernel == Ok(0) {
-            return kernel;
+    /// Interprets the end of the peer's bytes. `told` is the result of the kernel's call.
+    fn peer_ended(&self, fd: c_int, stream: &Stream, told: Result<usize, c_int>) -> Result<usize, c_int> {
+        if self.has_flag(flags::SHUT_READ) && told == Ok(0) {
+            return told;
         }
         match self.note_end(stream) {
-            AtFin::Reset => Err(libc::ECONNRESET),
-            AtFin::HalfClosed | AtFin::Closed => kernel,
+            AtFin::Reset => {
+                if told == Ok(0) {
+                    provoke_reset(fd);
+                    kernel::socket_option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR); // This call reports it.
+                }
+                Err(libc::ECONNRESET)
+            }
+            AtFin::HalfClosed | AtFin::Closed => told,
         }
     }
 
@@ -349,11 +355,23 @@ impl Connection {
     /// TCP would have reset the connection.
     pub(crate) fn saw_event(&self, fd: c_int, stream: &Stream) {
         self.kernel_event.store(true, Ordering::Relaxed);
-        let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-        if !self.has_flag(flags::FIN)
-            && kernel::events_now(fd, libc::POLLRDHUP) & gone != 0
-            && self.note_end(stream) == AtFin::Reset
-        {
+        if self.tells_of_fin() {
+            let events = kernel::events_now(fd, libc::POLLRDHUP);
+            if events & GONE != 0 {
+                self.peer_gone(fd, stream, events);
+            }
+        }
+    }
+
+    /// Returns true if `POLLRDHUP` would tell of the peer's FIN. The program's own end of receiving raises it, too.
+    pub(crate) fn tells_of_fin(&self) -> bool {
+        !self.has_flag(flags::FIN) && !self.has_flag(flags::SHUT_READ)
+    }
+
+    /// Handles the end of the peer, of which the kernel has told by `events`.
+    fn peer_gone(&self, fd: c_int, stream: &Stream, events: i16) {
+        let is_reset = events & (libc::POLLHUP | libc::POLLERR) != 0;
+        if self.note_end(stream) == AtFin::Reset && !is_reset {
             self.set_flag(flags::RESET_DUE);
             provoke_reset(fd);
         }

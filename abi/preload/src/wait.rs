@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
 
-use crate::connection::{Connection, Stream, flags};
+use crate::connection::{Connection, Stream};
 use crate::waiter::{self, Waiter};
 use crate::{errno, kernel, real, session};
 
@@ -126,7 +126,7 @@ impl Connection {
 
     /// Polls the TCP connection, and the doorbell.
     fn poll(&self, fd: c_int, waiter: Option<&Waiter>, timeout: c_int) -> Result<(), c_int> {
-        let events = if self.has_flag(flags::FIN) { 0 } else { libc::POLLIN | libc::POLLRDHUP };
+        let events = if self.tells_of_fin() { libc::POLLIN | libc::POLLRDHUP } else { 0 };
         let bell = waiter.map_or(-1, Waiter::fd);
         let mut fds =
             [libc::pollfd { fd, events, revents: 0 }, libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];

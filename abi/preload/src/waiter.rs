@@ -44,8 +44,9 @@ impl LocalBoard {
             Some(free) => free,
             None => {
                 let index = WaiterIndex::new(waiters.made).filter(|_| waiters.made < WAITERS_MAX)?;
-                let doorbell = session::new_doorbell(self, index)?;
+                // Also when the daemon does not answer in time: it may have given the doorbell of this index to peers.
                 waiters.made += 1;
+                let doorbell = session::new_doorbell(self, index)?;
                 (index, doorbell)
             }
         };

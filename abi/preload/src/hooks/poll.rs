@@ -9,11 +9,11 @@ use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
 use libc::{POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use crate::connection::{Connection, Stage, flags};
+use crate::connection::{Connection, Stage};
 use crate::table::{InUse, connection};
 use crate::wait::timeout_ms;
 use crate::waiter::{self, LocalBoard, Waiter};
-use crate::{errno, real, session};
+use crate::{errno, kernel, real, session};
 
 const READ: i16 = POLLIN | POLLRDNORM;
 const WRITE: i16 = POLLOUT | POLLWRNORM;
@@ -48,7 +48,7 @@ impl Polled {
         }
         let room = if self.connection.writes_ring() { events & !WRITE } else { events };
         // A FIN may mean more than the kernel says, so this library looks at the first one.
-        if self.connection.has_flag(flags::FIN) { room } else { room | POLLRDHUP }
+        if self.connection.tells_of_fin() { room | POLLRDHUP } else { room }
     }
 }
 
@@ -199,6 +199,9 @@ fn ask_kernel(
         let entry = &mut fds[polled.index];
         if let (Some(stream), true) = (polled.connection.stream(), entry.revents != 0) {
             polled.connection.saw_event(entry.fd, stream);
+            if asked[polled.index].events & WRITE != entry.events & WRITE && !polled.connection.writes_ring() {
+                entry.revents |= kernel::events_now(entry.fd, entry.events & WRITE); // Writes take TCP since this look.
+            }
         }
         // The FIN shows as data that can be read, unless the program asks for it by name.
         let hidden = POLLRDHUP & !entry.events;
