@@ -9,7 +9,7 @@ const NOT_COVERED: [(&str, &str); 7] = [
     ("forked", "a child that goes on with a stream of its parent is not dependable"),
     ("handed_to_child", "as forked"),
     ("inherited_by_a_shell", "a stream does not survive exec"),
-    ("sets", "a socket in two epoll sets: a set whose socket has room reports data of TCP later"),
+    ("sets", "a socket in two epoll sets: a set with room to write reports data of TCP later"),
     ("events_of_output", "as sets"),
 ];
 
