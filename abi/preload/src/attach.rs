@@ -7,7 +7,7 @@ use isthmus_layout::sockets::{Interest, StreamState};
 
 use crate::connection::{Connection, Stage, Stream};
 use crate::table::InUse;
-use crate::{kernel, session};
+use crate::{kernel, session, waiter};
 
 /// How an attempt ended.
 enum Attempt {
@@ -55,12 +55,13 @@ impl Connection {
             Some(true) => {}
         }
         let links = self.sets.lock().map(|links| links.clone()).unwrap_or_default();
-        let enlisted = match links.as_slice() {
-            [] => true,
+        let is_watched = match links.as_slice() {
+            // Without an epoll set, threads wait for the stream. One without a waiter would have to look again and again.
+            [] => waiter::with_thread(&stream.board, |thread| thread.waiter.is_some()) == Some(true),
             [(set, at)] => set.enlist(*at, stream),
             _ => false, // One wish serves one set.
         };
-        if !enlisted {
+        if !is_watched {
             return Attempt::Never;
         }
         self.set_stage(Stage::Attached);
@@ -68,22 +69,25 @@ impl Connection {
         Attempt::Done
     }
 
-    /// Returns whether the library has counted every byte that the kernel carried. None while a thread reads or writes.
+    /// Returns whether the library has counted every byte that the kernel carried. None while a thread reads or writes, or bytes move.
     fn counts_all_bytes(&self, fd: c_int) -> Option<bool> {
-        let shared = self.shared();
-        let count = || {
-            let received = shared.receive.with(|receiver| (!receiver.is_in_tcp()).then(|| receiver.position()))?;
-            let sent = shared.send.with(|sender| (!sender.is_in_tcp()).then(|| sender.position()))?;
-            Some((sent, received))
-        };
-        // Bytes that arrive between the kernel's two answers make the sum differ, so a difference is checked again.
+        let before = self.counts()?;
         for _ in 0..4 {
-            let before = count()?;
-            let Some(carried) = kernel::carried(fd, self.is_connector()) else { return Some(false) };
-            if before == (carried.sent, carried.received) {
-                return Some(true);
+            let told = kernel::carried(fd, self.is_connector());
+            if told != kernel::carried(fd, self.is_connector()) {
+                continue; // The kernel answers in two calls, between which bytes may move.
             }
+            let counted = told.map(|told| (told.sent, told.received));
+            return (before == self.counts()?).then_some(counted == Some(before));
         }
-        Some(false)
+        None
+    }
+
+    /// The bytes that the library has counted: sent and received. None while a call of the kernel is under way.
+    fn counts(&self) -> Option<(u64, u64)> {
+        let shared = self.shared();
+        let received = shared.receive.with(|receiver| (!receiver.is_in_tcp()).then(|| receiver.position()))?;
+        let sent = shared.send.with(|sender| (!sender.is_in_tcp()).then(|| sender.position()))?;
+        Some((sent, received))
     }
 }
