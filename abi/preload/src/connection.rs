@@ -112,8 +112,8 @@ pub(crate) struct Connection {
     /// Threads that wait in the kernel for this connection without a doorbell.
     pub(crate) polling: AtomicU32,
     /// A thread waits for data; for room.
-    pub(crate) waits_for_data: AtomicBool,
-    pub(crate) waits_for_room: AtomicBool,
+    waits_for_data: AtomicBool,
+    waits_for_room: AtomicBool,
     pub(crate) sets: Mutex<Vec<SetEntry>>,
     /// The process that made the shared state.
     owner: AtomicI32,
@@ -155,6 +155,14 @@ impl Connection {
         }
         self.empty_reads.store(0, Ordering::Relaxed);
         self.set_stage(stage);
+    }
+
+    /// The mark that a thread uses the wish for data, or for room.
+    pub(crate) fn wish_in_use(&self, what: Interest) -> &AtomicBool {
+        match what {
+            Interest::Data => &self.waits_for_data,
+            Interest::Room => &self.waits_for_room,
+        }
     }
 
     pub(crate) fn stage(&self) -> Stage {

@@ -16,10 +16,10 @@ use isthmus_channel::wait::AdaptiveSpin;
 use isthmus_layout::limits::READY_MAP_BITS;
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
-use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, epoll_event};
+use libc::{EPOLLET, EPOLLIN, epoll_event};
 
 use crate::connection::{Connection, Stage, Stream};
-use crate::interest::Entry;
+use crate::interest::{Entry, WRITE};
 use crate::table::{InUse, Tracked};
 use crate::wait::timeout_ms;
 use crate::waiter::Waiter;
@@ -36,10 +36,6 @@ const HOT_MAX: usize = 64;
 const PARK_AFTER: u32 = 256;
 /// Calls that found streams ready between two questions to the kernel.
 const KERNEL_EVERY: u32 = 16;
-
-/// The events of the program that a ring can cause.
-const READ_EVENTS: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
-const WRITE_EVENTS: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
 
 /// A set.
 #[derive(Default)]
@@ -388,9 +384,8 @@ impl Inner {
         let Some(entry) = self.entry(at) else { return };
         entry.quiet = 0;
         let (connection, was_hot) = (entry.connection.clone(), core::mem::replace(&mut entry.is_hot, true));
-        for (what, flag) in [(Interest::Data, &connection.waits_for_data), (Interest::Room, &connection.waits_for_room)]
-        {
-            if !flag.load(Ordering::Relaxed) {
+        for what in Interest::ALL {
+            if !connection.wish_in_use(what).load(Ordering::Relaxed) {
                 stream.memory.set_want(what, hot);
             }
         }
@@ -420,7 +415,7 @@ impl Inner {
         let connection = entry.connection.clone();
         let Some(stream) = connection.stream() else { return };
         stream.memory.set_want(Interest::Data, want);
-        if entry.events & WRITE_EVENTS != 0 {
+        if entry.events & WRITE != 0 {
             stream.memory.set_want(Interest::Room, want);
         } else {
             stream.memory.clear_want(Interest::Room);
@@ -515,9 +510,4 @@ pub(crate) fn track(fd: c_int) -> Option<InUse<EpollSet>> {
         set.start(fd);
         Some(set)
     })
-}
-
-/// The events of reading, of writing, and the one-shot flag.
-pub(crate) const fn masks() -> (u32, u32, u32, u32) {
-    (READ_EVENTS, WRITE_EVENTS, EPOLLONESHOT as u32, EPOLLET as u32)
 }

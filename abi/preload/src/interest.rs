@@ -4,11 +4,17 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use isthmus_layout::sockets::StreamState;
-use libc::epoll_event;
+use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, epoll_event};
 
 use crate::connection::{Connection, Stream};
-use crate::epoll_set::{EpollSet, masks};
+use crate::epoll_set::EpollSet;
 use crate::table::InUse;
+
+/// The events of the program that bytes in a ring cause, and those that room in a ring causes.
+const READ: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
+pub(crate) const WRITE: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
+const EDGE: u32 = EPOLLET as u32;
+const ONE_SHOT: u32 = EPOLLONESHOT as u32;
 
 /// An entry.
 pub(crate) struct Entry {
@@ -59,29 +65,27 @@ impl Entry {
 
     /// The events that the kernel must watch: all, without room in the socket while bytes go into a ring.
     pub(crate) fn kernel_events(&self) -> u32 {
-        let (_, write, ..) = masks();
-        let is_ring = self.events & write != 0 && self.connection.stream().is_some() && self.connection.writes_ring();
-        if is_ring { self.events & !write } else { self.events }
+        let is_ring = self.events & WRITE != 0 && self.connection.stream().is_some() && self.connection.writes_ring();
+        if is_ring { self.events & !WRITE } else { self.events }
     }
 
     /// Returns the events of the ring that the program wants and was not told.
     pub(crate) fn ready(&mut self, stream: &Stream) -> u32 {
-        let (read, write, _, edge) = masks();
-        let is_edge = self.events & edge != 0;
+        let is_edge = self.events & EDGE != 0;
         let mut ready = 0;
-        if self.events & read != 0 {
+        if self.events & READ != 0 {
             // The mark is older than the look, so bytes that arrive after it are reported later.
             self.seen = self.connection.data_mark(stream);
             if self.connection.has_data(stream) && !(is_edge && self.reported == Some(self.seen)) {
-                ready |= self.events & read;
+                ready |= self.events & READ;
             }
         }
-        if self.events & write != 0 && self.connection.writes_ring() {
+        if self.events & WRITE != 0 && self.connection.writes_ring() {
             if self.connection.was_full.swap(false, Ordering::Relaxed) {
                 self.room_reported = false;
             }
             if !(is_edge && self.room_reported) && self.connection.has_room(stream) {
-                ready |= self.events & write;
+                ready |= self.events & WRITE;
             }
         }
         ready
@@ -89,11 +93,10 @@ impl Entry {
 
     /// Notes that these events were reported.
     pub(crate) fn reported(&mut self, events: u32) {
-        let (read, write, ..) = masks();
-        if events & read != 0 {
+        if events & READ != 0 {
             self.reported = Some(self.seen);
         }
-        if events & write != 0 {
+        if events & WRITE != 0 {
             self.room_reported = true;
         }
         self.after_report();
@@ -101,9 +104,8 @@ impl Entry {
 
     /// A one-shot entry reports nothing more until the program changes it.
     pub(crate) fn after_report(&mut self) {
-        let (.., one_shot, _) = masks();
-        if self.events & one_shot != 0 {
-            self.events = one_shot;
+        if self.events & ONE_SHOT != 0 {
+            self.events = ONE_SHOT;
         }
     }
 }

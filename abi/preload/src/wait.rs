@@ -81,11 +81,7 @@ impl Connection {
             if on_ring && thread.spin.spin(ready) {
                 return Ok(());
             }
-            let flag = match what {
-                Interest::Data => &self.waits_for_data,
-                Interest::Room => &self.waits_for_room,
-            };
-            match (&thread.waiter, Claim::new(flag)) {
+            match (&thread.waiter, Claim::new(self.wish_in_use(what))) {
                 (Some(waiter), Some(claim)) => {
                     let result = self.sleep(fd, stream, what, waiter, deadline);
                     drop(claim);

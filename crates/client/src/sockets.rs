@@ -13,7 +13,7 @@ use isthmus_layout::sockets::{
     StreamWaiter, WaiterIndex,
 };
 use isthmus_platform::Doorbell;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 
 /// A connection to the daemon for streams.
 #[derive(Debug)]
@@ -162,11 +162,5 @@ fn event(mut notification: Notification) -> StreamEvent {
         }
         SocketsToClient::PeerLeft(ref left) => StreamEvent::PeerLeft { peer: left.peer },
         _ => StreamEvent::Other,
-    }
-}
-
-impl AsFd for StreamSession {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.control.as_fd()
     }
 }

@@ -4,6 +4,7 @@ use core::ffi::c_int;
 
 use libc::{epoll_event, sigset_t, timespec};
 
+use super::poll::ms_of;
 use crate::epoll_set::{EpollSet, track};
 use crate::real;
 use crate::table::{connection, set};
@@ -70,10 +71,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: null or a time.
-    let timeout = unsafe { timeout.as_ref() }.map_or(-1, |time| {
-        let ms = time.tv_sec.saturating_mul(1000).saturating_add((time.tv_nsec + 999_999) / 1_000_000);
-        c_int::try_from(ms).unwrap_or(c_int::MAX)
-    });
+    let timeout = unsafe { timeout.as_ref() }.map_or(-1, ms_of);
     // SAFETY: the caller's contract is the C library's.
     unsafe { epoll_pwait(epoll, events, max, timeout, mask) }
 }

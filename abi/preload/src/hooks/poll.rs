@@ -12,7 +12,7 @@ use libc::{POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, fd_set, nfds_t, p
 use crate::connection::{Connection, Stage};
 use crate::table::{InUse, connection};
 use crate::wait::timeout_ms;
-use crate::waiter::{self, LocalBoard, Waiter};
+use crate::waiter::{self, Waiter};
 use crate::{errno, kernel, real, session};
 
 const READ: i16 = POLLIN | POLLRDNORM;
@@ -67,12 +67,11 @@ fn poll_tracked(
     };
     let deadline = u64::try_from(timeout).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
     loop {
-        let is_ready = |fds: &[pollfd]| tracked.iter().any(|polled| polled.ready(fds[polled.index].events) != 0);
-        if timeout == 0 || is_ready(fds) {
+        if timeout == 0 || is_any_ready(fds, tracked) {
             return ask_kernel(fds, tracked, None, 0, kernel);
         }
         let count = waiter::with_thread(&board, |thread| {
-            if thread.spin.spin(|| is_ready(fds)) {
+            if thread.spin.spin(|| is_any_ready(fds, tracked)) {
                 return 0;
             }
             sleep(fds, tracked, thread.waiter.as_ref(), timeout_ms(deadline), kernel)
@@ -109,31 +108,33 @@ fn sleep(
     timeout: c_int,
     kernel: &impl Fn(&mut [pollfd], c_int) -> c_int,
 ) -> c_int {
-    let is_ready = |fds: &[pollfd]| tracked.iter().any(|polled| polled.ready(fds[polled.index].events) != 0);
     let Some((waiter, claimed)) = waiter.and_then(|waiter| Some((waiter, claim(fds, tracked, waiter)?))) else {
         let pause = if timeout < 0 { CROWDED_MS } else { timeout.min(CROWDED_MS) };
         return ask_kernel(fds, tracked, None, pause, kernel);
     };
-    let may_sleep = waiter.begin_sleep() && !is_ready(fds);
+    let may_sleep = waiter.begin_sleep() && !is_any_ready(fds, tracked);
     let timeout = if may_sleep { session::sleep_ms(timeout) } else { 0 };
     let count = ask_kernel(fds, tracked, Some(waiter), timeout, kernel);
     let errno = errno::get();
     waiter.end_sleep();
-    for (polled, what) in claimed {
-        claim_flag(polled, what).store(false, Ordering::Release);
-        if let Some(stream) = polled.connection.stream() {
-            polled.connection.restore_want(stream, what);
-        }
-    }
+    release(claimed);
     errno::set(errno);
     count
 }
 
-fn claim_flag(polled: &Polled, what: Interest) -> &core::sync::atomic::AtomicBool {
-    match what {
-        Interest::Data => &polled.connection.waits_for_data,
-        Interest::Room => &polled.connection.waits_for_room,
+/// Gives the wishes back that were claimed.
+fn release(claimed: Vec<(&Polled, Interest)>) {
+    for (polled, what) in claimed {
+        polled.connection.wish_in_use(what).store(false, Ordering::Release);
+        if let Some(stream) = polled.connection.stream() {
+            polled.connection.restore_want(stream, what);
+        }
     }
+}
+
+/// Returns true if a ring has an event that the program waits for.
+fn is_any_ready(fds: &[pollfd], tracked: &[Polled]) -> bool {
+    tracked.iter().any(|polled| polled.ready(fds[polled.index].events) != 0)
 }
 
 /// Claims the wishes of all streams for this thread. None if another thread has one, or a stream knows another board.
@@ -146,7 +147,9 @@ fn claim<'a>(fds: &[pollfd], tracked: &'a [Polled], waiter: &Waiter) -> Option<V
             if fds[polled.index].events & mask == 0 {
                 continue;
             }
-            if !knows(&stream.board, waiter) || claim_flag(polled, what).swap(true, Ordering::Acquire) {
+            if !Arc::ptr_eq(&stream.board, &waiter.board)
+                || polled.connection.wish_in_use(what).swap(true, Ordering::Acquire)
+            {
                 is_complete = false;
                 continue;
             }
@@ -157,17 +160,8 @@ fn claim<'a>(fds: &[pollfd], tracked: &'a [Polled], waiter: &Waiter) -> Option<V
     if is_complete {
         return Some(claimed);
     }
-    for (polled, what) in claimed {
-        claim_flag(polled, what).store(false, Ordering::Release);
-        if let Some(stream) = polled.connection.stream() {
-            polled.connection.restore_want(stream, what);
-        }
-    }
+    release(claimed);
     None
-}
-
-fn knows(board: &Arc<LocalBoard>, waiter: &Waiter) -> bool {
-    Arc::ptr_eq(board, &waiter.board)
 }
 
 /// Asks the kernel, and adds what the rings have. Returns the number of descriptors with events.
@@ -213,6 +207,21 @@ fn ask_kernel(
     total
 }
 
+/// The entries of a call and those with tracked connections. None if the C library's own call serves.
+///
+/// # Safety
+///
+/// `fds` has `count` entries, which the call may write, or the count is one that the kernel refuses.
+unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> Option<(&'a mut [pollfd], Vec<Polled>)> {
+    if count == 0 || count > 1 << 16 || fds.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's contract.
+    let entries = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    let tracked = tracked(entries);
+    (!tracked.is_empty()).then_some((entries, tracked))
+}
+
 fn tracked(fds: &[pollfd]) -> Vec<Polled> {
     let polled = |(index, entry): (usize, &pollfd)| {
         let connection = connection(entry.fd)?;
@@ -227,16 +236,12 @@ fn tracked(fds: &[pollfd]) -> Vec<Polled> {
 /// As the C library's `poll`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    if count > 0 && count <= 1 << 16 && !fds.is_null() {
-        // SAFETY: the caller has `count` entries, and lets the call write them.
-        let entries = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-        let tracked = tracked(entries);
-        if !tracked.is_empty() {
-            return poll_tracked(entries, &tracked, timeout, &|fds, timeout| {
-                // SAFETY: a slice of entries.
-                unsafe { real::poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) }
-            });
-        }
+    // SAFETY: the caller's contract is the C library's.
+    if let Some((entries, tracked)) = unsafe { entries(fds, count) } {
+        return poll_tracked(entries, &tracked, timeout, &|fds, timeout| {
+            // SAFETY: a slice of entries.
+            unsafe { real::poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) }
+        });
     }
     // SAFETY: the caller's contract is the C library's.
     unsafe { real::poll(fds, count, timeout) }
@@ -254,7 +259,8 @@ pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_
     unsafe { poll(fds, count, timeout) }
 }
 
-fn ms_of(time: &timespec) -> c_int {
+/// Returns the milliseconds of a time, rounded up.
+pub(super) fn ms_of(time: &timespec) -> c_int {
     let ms = time.tv_sec.saturating_mul(1000).saturating_add((time.tv_nsec + 999_999) / 1_000_000);
     c_int::try_from(ms).unwrap_or(c_int::MAX)
 }
@@ -281,15 +287,11 @@ pub unsafe extern "C" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    if count > 0 && count <= 1 << 16 && !fds.is_null() {
-        // SAFETY: as in `poll`.
-        let entries = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-        let tracked = tracked(entries);
-        if !tracked.is_empty() {
-            // SAFETY: null or a time.
-            let timeout = unsafe { timeout.as_ref() }.map_or(-1, ms_of);
-            return poll_tracked(entries, &tracked, timeout, &|fds, timeout| ppoll_ms(fds, timeout, mask));
-        }
+    // SAFETY: the caller's contract is the C library's.
+    if let Some((entries, tracked)) = unsafe { entries(fds, count) } {
+        // SAFETY: null or a time.
+        let timeout = unsafe { timeout.as_ref() }.map_or(-1, ms_of);
+        return poll_tracked(entries, &tracked, timeout, &|fds, timeout| ppoll_ms(fds, timeout, mask));
     }
     // SAFETY: the caller's contract is the C library's.
     unsafe { real::ppoll(fds, count, timeout, mask) }

@@ -3,16 +3,15 @@
 use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
+use std::os::fd::BorrowedFd;
 
+use isthmus_platform::tcp_socket;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
 use crate::connection::{Connection, Stage};
 use crate::epoll_set::EpollSet;
 use crate::table::{Tracked, connection, set};
 use crate::{errno, fork, kernel, real, session, settings};
-
-/// The kernel's option that keeps the SYN of accepted connections. The daemon reads the SYN's timestamp from it.
-const TCP_SAVE_SYN: c_int = 27;
 
 /// Reads an address of IPv4 or IPv6. An IPv4 address in IPv6 form is IPv4.
 ///
@@ -79,7 +78,10 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let done = unsafe { real::listen(fd, backlog) };
     if done == 0 && settings::get().enabled && connection(fd).is_none() && kernel::is_tcp(fd) {
         let errno = errno::get();
-        kernel::set_socket_option::<c_int>(fd, libc::IPPROTO_TCP, TCP_SAVE_SYN, 1);
+        // SAFETY: the program's descriptor, in a call of the program about it.
+        let listener = unsafe { BorrowedFd::borrow_raw(fd) };
+        // The daemon reads the SYN's timestamp. Without it, connections from other namespaces stay on TCP.
+        let _ = tcp_socket::save_syns(listener);
         if let Some(token) = session::listen(fd) {
             fork::register();
             if let Some(tracked) = Connection::table().insert(fd) {
