@@ -184,6 +184,24 @@ impl Control {
         }
     }
 
+    /// Waits for the notification that fits, with a time limit. The others keep their order.
+    pub(crate) fn awaited(
+        &mut self,
+        limit: Duration,
+        fits: impl Fn(&ToClient) -> bool,
+    ) -> Result<Notification, Refusal> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let silence = || Refusal::new(Reason::DaemonConnectionLost, format!("no answer within {limit:?}"));
+            let notification = self.receive(Some(deadline))?.ok_or_else(silence)?;
+            match notification.message {
+                ToClient::Refused(ref refused) if notification.serial.is_none() => return Err(Refusal::from(refused)),
+                ref message if fits(message) => return Ok(notification),
+                _ => self.pending_notifications.push_back(notification),
+            }
+        }
+    }
+
     /// Takes the grants of `peer` out of the pending notifications. The others keep their order.
     pub(crate) fn take_grants_of(&mut self, peer: DomainId) -> Vec<(Granted, OwnedFd)> {
         // A lost connection is reported again by the next call that asks for notifications.
@@ -264,7 +282,9 @@ impl AsFd for Control {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sockets::StreamSession;
     use isthmus_layout::control::HelloReply;
+    use isthmus_layout::sockets::{PeerLeft, SocketsToClient, StreamListening, StreamRefused};
 
     /// A connection with a minor version that is `less` below the current one, and the daemon's end of it.
     fn opened(less: u16) -> (Control, OwnedFd) {
@@ -275,6 +295,36 @@ mod tests {
         // The reply is in the socket before the client asks for it.
         seqpacket::send(daemon.as_fd(), &ToClient::from(back).emit(RequestSerial::new(1)), &[]).expect("room");
         (Control::open(ours).expect("one minor version apart"), daemon)
+    }
+
+    #[test]
+    fn awaited_notification_overtakes_others() {
+        let (mut control, daemon) = opened(0);
+        let [first, second] = [1, 2].map(|peer| ToClient::from(SocketsToClient::from(PeerLeft { peer })));
+        for message in [&first, &second] {
+            seqpacket::send(daemon.as_fd(), &message.emit(None), &[]).expect("room");
+        }
+        let found = control.awaited(Duration::from_secs(60), |message| *message == second).expect("it is there");
+        assert_eq!(found.message, second);
+        let left = control.notification().expect("open").expect("it was kept");
+        assert_eq!(left.message, first);
+        let silence = control.awaited(Duration::ZERO, |_| true).expect_err("nothing is there");
+        assert_eq!(silence.reason, Reason::DaemonConnectionLost);
+    }
+
+    #[test]
+    fn listen_returns_when_the_address_is_listed() {
+        let (control, daemon) = opened(0);
+        let mut session = StreamSession::over(control);
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let listening = SocketsToClient::from(StreamListening { token: 7 });
+        let refused = SocketsToClient::from(StreamRefused { token: 8, reason: Reason::StreamDenied });
+        for message in [listening, refused] {
+            seqpacket::send(daemon.as_fd(), &ToClient::from(message).emit(None), &[]).expect("room");
+        }
+        assert_eq!(session.listen(7, socket.as_fd()), Ok(()));
+        assert_eq!(session.listen(8, socket.as_fd()).map_err(|refusal| refusal.reason), Err(Reason::StreamDenied));
+        assert!(session.next_event().expect("open").is_none(), "both answers were taken");
     }
 
     #[test]

@@ -14,6 +14,10 @@ use isthmus_layout::sockets::{
 };
 use isthmus_platform::Doorbell;
 use rustix::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// The time that a program waits in `listen` for its address to be listed. The daemon needs less than a millisecond.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection to the daemon for streams.
 #[derive(Debug)]
@@ -100,9 +104,23 @@ impl StreamSession {
         }
     }
 
-    /// Lists the address of a listening socket.
+    #[cfg(test)]
+    pub(crate) fn over(control: Control) -> Self {
+        Self { control }
+    }
+
+    /// Lists the address of a listening socket. Returns when programs that connect can find it.
     pub fn listen(&mut self, token: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
-        self.control.send_request(StreamListen { token }.into(), &[socket]).map(drop)
+        self.control.send_request(StreamListen { token }.into(), &[socket])?;
+        let answer = self.control.awaited(LISTEN_TIMEOUT, |message| match message {
+            ToClient::Sockets(SocketsToClient::StreamListening(listening)) => listening.token == token,
+            ToClient::Sockets(SocketsToClient::StreamRefused(refused)) => refused.token == token,
+            _ => false,
+        })?;
+        match answer.message {
+            ToClient::Sockets(SocketsToClient::StreamRefused(refused)) => Err(refused.reason.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Removes a listed address.
