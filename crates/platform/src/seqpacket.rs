@@ -143,7 +143,9 @@ pub fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>, wait:
 pub fn has_unread(socket: impl AsFd) -> Result<bool, Errno> {
     // SAFETY: the request has the kernel write one `c_int`, and on any other file than a socket or a terminal it is refused.
     let bytes = unsafe { ioctl(socket, Getter::<SIOCOUTQ, i32>::new()) }?;
-    Ok(bytes > 0)
+    // When the other side receives a packet, the kernel first takes all of its bytes but one from the account, then reports that there is
+    // room, and then takes the last one. So the byte alone is a packet that was received, and no other report follows.
+    Ok(bytes > 1)
 }
 
 #[cfg(test)]
@@ -151,6 +153,7 @@ mod tests {
     use super::*;
     use crate::local;
     use isthmus_layout::RegionSize;
+    use rustix::event::epoll;
 
     #[test]
     fn packets_keep_their_boundaries_and_descriptors() {
@@ -186,6 +189,29 @@ mod tests {
         receive(&b, &mut bytes, &mut fds, false).unwrap();
         assert!(!has_unread(&a).unwrap());
         assert!(has_unread(std::fs::File::open("/dev/null").unwrap()).is_err());
+    }
+
+    #[test]
+    fn received_packet_is_seen_when_the_socket_reports_room() {
+        let (a, b) = pair().unwrap();
+        let room = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let edge = epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        epoll::add(&room, &a, epoll::EventData::new_u64(0), edge).unwrap();
+        let receiver = std::thread::spawn(move || {
+            let (mut bytes, mut fds) = ([0; 100], Vec::new());
+            while !matches!(receive(&b, &mut bytes, &mut fds, false), Err(ReceiveError::Closed)) {}
+        });
+        for _ in 0..20_000 {
+            send(&a, b"packet", &[]).unwrap();
+            while has_unread(&a).unwrap() {
+                let mut events = [epoll::Event { flags: edge, data: epoll::EventData::new_u64(0) }];
+                let limit = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+                let count = epoll::wait(&room, &mut events, Some(&limit)).unwrap();
+                assert_eq!(count, 1, "no edge follows the reception of the only packet");
+            }
+        }
+        drop(a);
+        receiver.join().unwrap();
     }
 
     #[test]
