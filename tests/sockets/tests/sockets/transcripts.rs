@@ -3,11 +3,9 @@
 use isthmus_sockets_tests::{Stage, cases, run_case};
 
 /// Cases that the library does not cover yet, and the cause. `docs/reference/sockets.md` lists them for users.
-const NOT_COVERED: [(&str, &str); 7] = [
+const NOT_COVERED: [(&str, &str); 5] = [
     ("files", "splice moves bytes of a socket past the library"),
     ("stdio", "the C library's streams call the kernel past the library"),
-    ("forked", "a child that goes on with a stream of its parent is not dependable"),
-    ("handed_to_child", "as forked"),
     ("inherited_by_a_shell", "a stream does not survive exec"),
     ("sets", "a socket in two epoll sets: a set with room to write reports data of TCP later"),
     ("events_of_output", "as sets"),
