@@ -25,6 +25,7 @@ impl Connection {
         match this.stage() {
             Stage::Shown => session::look(),
             Stage::Paired => {}
+            Stage::Attached => return this.stream().map_or((), |stream| this.heed(fd, stream)),
             _ => return,
         }
         if this.stage() == Stage::Paired {

@@ -115,6 +115,8 @@ pub(crate) struct Connection {
     waits_for_data: AtomicBool,
     waits_for_room: AtomicBool,
     pub(crate) sets: Mutex<Vec<SetEntry>>,
+    /// Both directions go back to TCP and stay there.
+    pub(crate) has_left: AtomicBool,
     /// The process that made the shared state.
     owner: AtomicI32,
 }
@@ -150,7 +152,7 @@ impl Connection {
 
     fn start_as(&self, stage: Stage) {
         self.fds.store(1, Ordering::Relaxed);
-        for flag in [&self.kernel_event, &self.was_full, &self.waits_for_data, &self.waits_for_room] {
+        for flag in [&self.kernel_event, &self.was_full, &self.waits_for_data, &self.waits_for_room, &self.has_left] {
             flag.store(false, Ordering::Relaxed);
         }
         self.empty_reads.store(0, Ordering::Relaxed);
@@ -203,6 +205,11 @@ impl Connection {
         // SAFETY: the daemon answers a token once, so one thread comes here; no thread reads the value before the stage is `Paired`.
         unsafe { *self.stream.get() = Some(stream) };
         self.set_stage(Stage::Paired);
+    }
+
+    /// True if this process began to track the connection, and not its parent.
+    pub(crate) fn is_owned_by(&self, process: i32) -> bool {
+        self.owner.load(Ordering::Relaxed) == process
     }
 
     /// True if this end sent the SYN.
@@ -283,6 +290,7 @@ impl Connection {
 
     fn last_close(&self, fd: c_int) {
         let Some(stream) = self.stream() else { return };
+        self.heed(fd, stream);
         if self.shared().processes.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
@@ -331,7 +339,7 @@ impl Connection {
             session::ended(stream.number, false);
         }
         let shared = self.shared.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        let is_owner = self.owner.load(Ordering::Relaxed) == std::process::id() as i32;
+        let is_owner = self.is_owned_by(std::process::id() as i32);
         // SAFETY: states stay mapped. The pointer is null for a listening socket.
         if let Some(shared) = unsafe { shared.as_ref() }
             && is_owner

@@ -58,6 +58,8 @@ struct Inner {
     calls: u32,
     /// Entries with a place in the program's array, during a call.
     listed: Vec<u32>,
+    /// Streams that must go back to TCP.
+    asked: Vec<(c_int, InUse<Connection>)>,
     /// Streams with events of the kernel, during a call.
     events_of_streams: Vec<(c_int, InUse<Connection>)>,
 }
@@ -273,7 +275,7 @@ impl EpollSet {
                 inner.calls.is_multiple_of(KERNEL_EVERY)
             });
             let from_kernel = if asks_kernel { self.ask_kernel(events, 0, &wait).0.max(0) } else { 0 };
-            let ready = self.with(|inner| inner.collect(events, from_kernel as usize));
+            let ready = self.collect(events, from_kernel);
             if ready > 0 {
                 return ready as c_int;
             }
@@ -284,11 +286,25 @@ impl EpollSet {
             if count < 0 {
                 return count;
             }
-            let total = self.with(|inner| inner.collect(events, count as usize));
+            let total = self.collect(events, count);
             if total > 0 || timeout == 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return total as c_int;
             }
         }
+    }
+
+    /// Adds the events of streams to the first `count` of `events`, and moves streams back to TCP that must go there.
+    fn collect(&self, events: &mut [epoll_event], count: c_int) -> usize {
+        let (total, asked) = self.with(|inner| {
+            let total = inner.collect(events, count.max(0) as usize);
+            (total, core::mem::take(&mut inner.asked))
+        });
+        for (fd, connection) in asked {
+            if let Some(stream) = connection.stream() {
+                connection.heed(fd, stream);
+            }
+        }
+        total
     }
 
     fn spin(&self) -> bool {
@@ -446,9 +462,13 @@ impl Inner {
         self.take_ready_bits();
         let (entries, hot) = (&mut self.entries, &self.hot);
         hot.iter().any(|at| {
-            entries[*at as usize]
-                .as_mut()
-                .is_some_and(|entry| entry.connection.clone().stream().is_some_and(|stream| entry.ready(stream) != 0))
+            entries[*at as usize].as_mut().is_some_and(|entry| {
+                entry
+                    .connection
+                    .clone()
+                    .stream()
+                    .is_some_and(|stream| entry.ready(stream) != 0 || entry.connection.is_asked(stream))
+            })
         })
     }
 
@@ -462,7 +482,12 @@ impl Inner {
             let at = self.hot[index];
             let Some(entry) = self.entries[at as usize].as_mut() else { continue };
             let connection = entry.connection.clone();
-            let ready = connection.stream().map_or(0, |stream| entry.ready(stream));
+            let ready = connection.stream().map_or(0, |stream| {
+                if connection.is_asked(stream) {
+                    self.asked.push((entry.fd, connection.clone()));
+                }
+                entry.ready(stream)
+            });
             if ready == 0 {
                 entry.quiet = entry.quiet.saturating_add(1);
                 silent = silent.or((entry.quiet > PARK_AFTER && hot_len > 1).then_some(at));

@@ -73,7 +73,7 @@ pub(crate) fn socket_option<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Op
 pub(crate) fn set_socket_option<T: Copy>(fd: c_int, level: c_int, name: c_int, value: T) -> bool {
     let from: *const c_void = (&raw const value).cast();
     // SAFETY: the buffer has as many bytes as we say.
-    unsafe { libc::setsockopt(fd, level, name, from, size_of::<T>() as libc::socklen_t) == 0 }
+    unsafe { crate::real::setsockopt(fd, level, name, from, size_of::<T>() as libc::socklen_t) == 0 }
 }
 
 /// Returns true if calls on the descriptor do not block.
@@ -87,4 +87,16 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
 pub(crate) fn now_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// Returns the number of a socket in the kernel.
+pub(crate) fn cookie(fd: c_int) -> Option<u64> {
+    socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
+}
+
+/// Returns true if the descriptor is closed by exec.
+pub(crate) fn closes_on_exec(fd: c_int) -> bool {
+    // SAFETY: the command has no argument.
+    let flags = unsafe { crate::real::fcntl(fd, libc::F_GETFD, 0) };
+    flags < 0 || flags & libc::FD_CLOEXEC != 0
 }

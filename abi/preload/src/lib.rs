@@ -22,6 +22,7 @@ mod fork;
 pub mod hooks;
 mod interest;
 mod kernel;
+mod leave;
 mod lock;
 mod pool;
 mod real;

@@ -1,12 +1,12 @@
 //! The C library's own definitions of the calls that this library defines.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t};
-use libc::{ssize_t, timespec, timeval};
+use libc::{loff_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, ssize_t, timespec, timeval};
 
 /// A definition behind this library's, found when it is first used.
-struct Next {
+pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
 }
@@ -17,7 +17,7 @@ impl Next {
     }
 
     #[inline]
-    fn get(&self) -> *mut c_void {
+    pub(crate) fn get(&self) -> *mut c_void {
         let found = self.found.load(Ordering::Relaxed);
         if found.is_null() { self.find() } else { found }
     }
@@ -33,6 +33,23 @@ impl Next {
         self.found.store(found, Ordering::Relaxed);
         found
     }
+}
+
+/// Calls with any number of arguments, of which this library knows the address only.
+macro_rules! addresses {
+    ($($name:ident as $symbol:literal;)*) => {$(
+        #[doc = concat!("The C library's `", stringify!($name), "`.")]
+        #[expect(non_upper_case_globals, reason = "the name of the call")]
+        pub(crate) static $name: Next = Next::new($symbol);
+    )*};
+}
+
+addresses! {
+    execl as c"execl";
+    execlp as c"execlp";
+    execle as c"execle";
+    dprintf as c"dprintf";
+    __dprintf_chk as c"__dprintf_chk";
 }
 
 macro_rules! real {
@@ -91,5 +108,20 @@ real! {
     poll as "poll" (fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
     ppoll as "ppoll" (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     select as "select" (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    execve as "execve" (path: *const c_char, words: *const *const c_char, variables: *const *const c_char) -> c_int;
+    execv as "execv" (path: *const c_char, words: *const *const c_char) -> c_int;
+    execvp as "execvp" (file: *const c_char, words: *const *const c_char) -> c_int;
+    execvpe as "execvpe" (file: *const c_char, words: *const *const c_char, variables: *const *const c_char) -> c_int;
+    fexecve as "fexecve" (fd: c_int, words: *const *const c_char, variables: *const *const c_char) -> c_int;
+    posix_spawn as "posix_spawn" (pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, words: *const *mut c_char, variables: *const *mut c_char) -> c_int;
+    posix_spawnp as "posix_spawnp" (pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, words: *const *mut c_char, variables: *const *mut c_char) -> c_int;
+    posix_spawn_file_actions_adddup2 as "posix_spawn_file_actions_adddup2" (actions: *mut posix_spawn_file_actions_t, fd: c_int, to: c_int) -> c_int;
+    fdopen as "fdopen" (fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+    splice as "splice" (from: c_int, from_at: *mut loff_t, to: c_int, to_at: *mut loff_t, len: size_t, flags: u32) -> ssize_t;
+    preadv2 as "preadv2" (fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    pwritev2 as "pwritev2" (fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    preadv64v2 as "preadv64v2" (fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    pwritev64v2 as "pwritev64v2" (fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    setsockopt as "setsockopt" (fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
     pselect as "pselect" (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
 }

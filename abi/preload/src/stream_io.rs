@@ -257,7 +257,10 @@ impl Connection {
                 return send_to_kernel(fd, parts, flags);
             }
             match self.send_step(stream, parts) {
-                Ok(SendStep::Bytes(count)) => return Ok(count),
+                Ok(SendStep::Bytes(count)) => {
+                    self.heed(fd, stream); // The peer may have left while these bytes were written.
+                    return Ok(count);
+                }
                 Ok(SendStep::Tcp) => {
                     let result = send_to_kernel(fd, parts, flags);
                     self.shared().send.with(|sender| sender.end_tcp(result.unwrap_or(0) as u64));
@@ -406,7 +409,7 @@ impl Connection {
     }
 
     /// Tells the epoll sets that writes take another path.
-    fn path_changed(&self) {
+    pub(crate) fn path_changed(&self) {
         let links = self.sets.lock().map(|links| links.clone()).unwrap_or_default();
         for (set, at) in links {
             set.sync_kernel(at);
@@ -415,7 +418,7 @@ impl Connection {
 }
 
 /// Notes what the sender has published, and takes a switch that is due. Returns true if one was taken.
-fn advance(stream: &Stream, receiver: &mut Receiver) -> Result<bool, Violation> {
+pub(crate) fn advance(stream: &Stream, receiver: &mut Receiver) -> Result<bool, Violation> {
     let seen = stream.memory.peer_progress();
     receiver.refresh(seen.tail, seen.switches, || stream.memory.peer_switch())?;
     let Some(count) = receiver.take() else { return Ok(false) };
@@ -444,13 +447,13 @@ fn note_receiver(stream: &Stream, sender: &mut Sender) {
 
 impl Connection {
     /// Lets the engine decide about a switch, and announces it. Returns true if there was one.
-    fn consider(&self, stream: &Stream, sender: &mut Sender) -> Result<bool, Violation> {
+    pub(crate) fn consider(&self, stream: &Stream, sender: &mut Sender) -> Result<bool, Violation> {
         let state = stream.memory.peer_state();
         if state & StreamState::CLOSED != 0 && !sender.is_abandoned() {
             note_receiver(stream, sender);
             sender.abandon();
         }
-        if !self.has_flag(flags::FIN) {
+        if !self.has_flag(flags::FIN) && !self.has_left.load(Ordering::Relaxed) {
             test_switch::apply(sender);
         }
         let seen = SenderView {

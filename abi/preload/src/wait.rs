@@ -69,8 +69,9 @@ impl Connection {
         what: Interest,
         deadline: Option<Instant>,
     ) -> Result<(), c_int> {
+        self.heed(fd, stream);
         let waited = waiter::with_thread(&stream.board, |thread| {
-            let ready = || self.is_ready(stream, what);
+            let ready = || self.is_ready(stream, what) || self.is_asked(stream);
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(libc::EAGAIN);
             }
@@ -112,7 +113,7 @@ impl Connection {
         let page = waiter.board.board.ready_map(waiter.index);
         page.drain(|_| {});
         stream.memory.set_want(what, waiter.parked(ReadyBit::CONTROL));
-        if self.is_ready(stream, what) || !waiter.begin_sleep() {
+        if self.is_ready(stream, what) || self.is_asked(stream) || !waiter.begin_sleep() {
             return Ok(());
         }
         let result = self.poll(fd, Some(waiter), timeout_ms(deadline));
@@ -146,6 +147,7 @@ impl Connection {
         self.leave_rings(); // What is in the ring already is found by looking.
         let mut pause = CROWDED_MS.0;
         while !self.is_ready(stream, what) {
+            self.heed(fd, stream);
             let left = timeout_ms(deadline);
             if left == 0 {
                 return Err(libc::EAGAIN);

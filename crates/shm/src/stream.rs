@@ -265,10 +265,20 @@ impl<M: Words + Payload> StreamMemory<M> {
         }
     }
 
+    /// Copies out of the ring of this end's direction what it has written there, from position `at` on. `path` is a ring.
+    pub fn read_own(&self, path: StreamPath, at: u64, into: &mut [u8]) {
+        self.read_of(self.end, path, at, into);
+    }
+
     /// Copies out of the ring of the peer's direction, from position `at` on. The bytes are no more than the ring has. `path` is a ring.
     #[inline]
     pub fn read(&self, path: StreamPath, at: u64, into: &mut [u8]) {
-        let span = RingSpan::new(path, self.end.peer(), at, into.len());
+        self.read_of(self.end.peer(), path, at, into);
+    }
+
+    #[inline(always)]
+    fn read_of(&self, sender: StreamEndIndex, path: StreamPath, at: u64, into: &mut [u8]) {
+        let span = RingSpan::new(path, sender, at, into.len());
         let (first, rest) = into.split_at_mut(span.first_len);
         self.memory.copy_out(span.first, first);
         if !rest.is_empty() {

@@ -61,6 +61,6 @@ mod violation;
 
 pub use fin::{AtFin, at_fin};
 pub use receiver::{Receive, Receiver};
-pub use sender::{Announcement, Sender, SenderView};
+pub use sender::{Announcement, RingBytes, Sender, SenderView};
 pub use upgrade::Upgrade;
 pub use violation::Violation;

@@ -42,6 +42,8 @@ pub struct Receiver {
     taken: u32,
     /// Calls of the kernel that read from TCP now. Their number of bytes is not known yet.
     in_tcp: u32,
+    /// This end reads TCP only, and the sender sends what it had not read there.
+    left: bool,
 }
 
 impl Receiver {
@@ -96,6 +98,9 @@ impl Receiver {
     /// Notes the sender's words: its position, low 32 bits, and its number of switches. The caller fetches `tail` before `switches`, so a
     /// position behind a switch never comes without that switch. `fetch` returns the position, low 32 bits, and the path of the last switch.
     pub fn refresh(&mut self, tail: u32, switches: u32, fetch: impl FnOnce() -> (u32, u32)) -> Result<(), Violation> {
+        if self.left {
+            return Ok(());
+        }
         self.saw_switches(switches, fetch)?;
         if self.path == StreamPath::Tcp {
             // The tail says nothing here. A read that began before the switch was known may find bytes that a peer sent behind it.
@@ -144,6 +149,16 @@ impl Receiver {
         self.taken = self.taken.wrapping_add(1);
         self.tail = self.tail.max(self.position);
         Some(self.taken)
+    }
+
+    /// Leaves the rings: the next byte and all others come by TCP. Returns false, and changes nothing, if bytes are unread before a switch to
+    /// TCP, because the sender cannot send them again.
+    pub fn leave(&mut self) -> bool {
+        if self.has_next && self.next_path == StreamPath::Tcp && self.position != self.next_at {
+            return false;
+        }
+        (self.path, self.has_next, self.left) = (StreamPath::Tcp, false, true);
+        true
     }
 
     /// Starts a call of the kernel that reads from TCP, which is the path.

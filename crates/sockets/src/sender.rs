@@ -28,6 +28,17 @@ pub struct Announcement {
     pub tcp_bytes: u64,
 }
 
+/// Bytes in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingBytes {
+    /// The ring.
+    pub path: StreamPath,
+    /// The position of the first byte.
+    pub at: u64,
+    /// The number of bytes.
+    pub len: u32,
+}
+
 /// The sending side of one direction: its position, and where the next bytes go.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -182,6 +193,30 @@ impl Sender {
         self.path = path;
         self.was_full = false;
         Announcement { count: self.switches, at: self.position, path, tcp_bytes: self.tcp_bytes }
+    }
+
+    /// Sends on TCP from now on, because the receiver has left the rings. The words are its last ones. Returns the bytes that it has not
+    /// read, in order. They go by TCP before all others. None if some lie before a switch to TCP, so that they cannot be sent again.
+    pub fn take_back(&mut self, taken: u32, head: u32) -> Result<Option<[RingBytes; 2]>, Violation> {
+        self.saw_taken(taken)?;
+        self.saw_head(head)?;
+        let bytes = |path, from: u64, to: u64| RingBytes { path, at: from, len: (to - from) as u32 };
+        let (nothing, at) = (bytes(StreamPath::Small, self.position, self.position), self.position);
+        let unread = match (self.path, self.is_switching()) {
+            _ if self.abandoned => [nothing; 2],
+            (StreamPath::Tcp, _) if self.unread() > 0 => return Ok(None),
+            (StreamPath::Tcp, _) => [nothing; 2],
+            // The large ring follows the small one.
+            (StreamPath::Large, true) => {
+                [bytes(StreamPath::Small, self.head, self.switched_at), bytes(StreamPath::Large, self.switched_at, at)]
+            }
+            (path, true) => [bytes(path, self.switched_at, at), nothing],
+            (path, false) => [bytes(path, self.head, at), nothing],
+        };
+        self.abandon();
+        self.position -= unread.iter().map(|bytes| u64::from(bytes.len)).sum::<u64>();
+        (self.switched_at, self.head) = (self.position, self.position);
+        Ok(Some(unread))
     }
 
     /// Sends on TCP from now on, without an announcement, because the peer does not read any more. The caller has noted the receiver's

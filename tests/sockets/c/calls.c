@@ -1,5 +1,6 @@
 /* Calls on a connection in which nothing ends: flags, vectors, timeouts, events, copies of the descriptor, other processes. */
 #include "cases.h"
+#include <spawn.h>
 #include <linux/sockios.h>
 #include <sys/mman.h>
 #include <sys/select.h>
@@ -436,6 +437,131 @@ static void talks_to_a_shell(int fd)
     SAY(read(fd, buffer, 100));
 }
 
+/* The shell speaks first, so nothing is unread when it starts. */
+static void asks_by_a_shell(int fd)
+{
+    send_stream(fd, 1, 10000);
+    receive_stream(fd, 2, 10000);
+    CHECK(dup2(fd, 1) == 1);
+    execlp("sh", "sh", "-c", "echo ready; read line <&1; echo \"got $line\"", NULL);
+    FAIL("exec");
+}
+
+static void answers_a_shell(int fd)
+{
+    receive_stream(fd, 1, 10000);
+    send_stream(fd, 2, 10000);
+    SAY(recv(fd, buffer, 6, MSG_WAITALL));
+    printf("%.6s", buffer);
+    SAY(write(fd, "a line\n", 7));
+    SAY(recv(fd, buffer, 11, MSG_WAITALL));
+    printf("%.11s", buffer);
+    SAY(read(fd, buffer, 100));
+}
+
+/* A command of the C library's `posix_spawn` gets the connection as its output. */
+static void spawns(int fd)
+{
+    char *words[] = {"echo", "from a command", NULL};
+    posix_spawn_file_actions_t actions;
+    pid_t child;
+    int status = -1;
+    send_stream(fd, 1, 10000);
+    receive_stream(fd, 2, 10000);
+    CHECK(posix_spawn_file_actions_init(&actions) == 0);
+    SAY(posix_spawn_file_actions_adddup2(&actions, fd, 1));
+    SAY(posix_spawnp(&child, "echo", &actions, NULL, words, environ));
+    CHECK(waitpid(child, &status, 0) == child);
+    printf("command: %d\n", status);
+    send_stream(fd, 3, 10000);
+    SAY(read(fd, buffer, 100));
+}
+
+static void reads_of_a_command(int fd)
+{
+    receive_stream(fd, 1, 10000);
+    send_stream(fd, 2, 10000);
+    SAY(recv(fd, buffer, 15, MSG_WAITALL));
+    printf("%.15s", buffer);
+    receive_stream(fd, 3, 10000);
+}
+
+/* Sends a descriptor over a Unix socket. */
+static void pass(int to, int fd)
+{
+    union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof fd)]; } control = {0};
+    struct iovec part = {.iov_base = "d", .iov_len = 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+    SAY(sendmsg(to, &message, 0));
+}
+
+static int passed(int from)
+{
+    union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int))]; } control;
+    char byte;
+    int fd;
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    CHECK(recvmsg(from, &message, 0) == 1 && CMSG_FIRSTHDR(&message));
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
+/* A process that was there before gets the connection. */
+static void passes(int fd)
+{
+    int ends[2], status = -1;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(fd);
+        int got = passed(ends[1]);
+        send_stream(got, 3, 100000);
+        receive_stream(got, 4, 100000);
+        _exit(0);
+    }
+    send_stream(fd, 1, 10000);
+    receive_stream(fd, 2, 10000);
+    pass(ends[0], fd);
+    SAY(close(fd));
+    CHECK(waitpid(child, &status, 0) == child);
+    printf("child: %d\n", status);
+}
+
+static void talks_to_the_next(int fd)
+{
+    receive_stream(fd, 1, 10000);
+    send_stream(fd, 2, 10000);
+    receive_stream(fd, 3, 100000);
+    send_stream(fd, 4, 100000);
+    SAY(read(fd, buffer, 100));
+}
+
+/* Urgent data goes by TCP, and so does what follows it. */
+static void sends_urgent_data(int fd)
+{
+    send_stream(fd, 1, 10000);
+    step();
+    SAY(send(fd, "!", 1, MSG_OOB));
+    SAY(write(fd, "after", 5));
+    step();
+    SAY(read(fd, buffer, 100));
+}
+
+static void receives_urgent_data(int fd)
+{
+    receive_stream(fd, 1, 10000);
+    step();
+    step();
+    await_poll(fd, POLLPRI);
+    SAY(recv(fd, buffer, 1, MSG_OOB));
+    SAY(recv(fd, buffer + 1, 5, MSG_WAITALL));
+    printf("%.6s\n", buffer);
+    SAY(close(fd));
+}
+
 static void uses_stdio(int fd)
 {
     FILE *file = fdopen(fd, "r+");
@@ -568,6 +694,10 @@ static const struct test_case cases[] = {
     {"forked", forks, talks_to_both},
     {"handed_to_child", hands_to_child, talks_to_child},
     {"inherited_by_a_shell", runs_a_shell, talks_to_a_shell},
+    {"asked_by_a_shell", asks_by_a_shell, answers_a_shell},
+    {"spawned", spawns, reads_of_a_command},
+    {"passed", passes, talks_to_the_next},
+    {"urgent", sends_urgent_data, receives_urgent_data},
     {"stdio", uses_stdio, answers_lines},
     {"files", sends_a_file, receives_a_file},
     {"sets", sends_twice, sees_each_event},

@@ -3,6 +3,7 @@
 //! Each looks up the descriptor. Without an object in the table it makes the C library's own call, and nothing else.
 
 pub mod epoll;
+pub mod leave;
 pub mod poll;
 pub mod process;
 pub mod receive;

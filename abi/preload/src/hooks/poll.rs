@@ -9,7 +9,7 @@ use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
 use libc::{POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use crate::connection::{Connection, Stage};
+use crate::connection::{Connection, Stage, Stream};
 use crate::table::{InUse, connection};
 use crate::wait::timeout_ms;
 use crate::waiter::{self, Waiter};
@@ -67,6 +67,7 @@ fn poll_tracked(
     };
     let deadline = u64::try_from(timeout).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
     loop {
+        for_each_stream(fds, tracked, |fd, connection, stream| connection.heed(fd, stream));
         if timeout == 0 || is_any_ready(fds, tracked) {
             return ask_kernel(fds, tracked, None, 0, kernel);
         }
@@ -112,7 +113,8 @@ fn sleep(
         let pause = if timeout < 0 { CROWDED_MS } else { timeout.min(CROWDED_MS) };
         return ask_kernel(fds, tracked, None, pause, kernel);
     };
-    let may_sleep = waiter.begin_sleep() && !is_any_ready(fds, tracked);
+    let mut may_sleep = waiter.begin_sleep() && !is_any_ready(fds, tracked);
+    for_each_stream(fds, tracked, |_, connection, stream| may_sleep &= !connection.is_asked(stream));
     let timeout = if may_sleep { session::sleep_ms(timeout) } else { 0 };
     let count = ask_kernel(fds, tracked, Some(waiter), timeout, kernel);
     let errno = errno::get();
@@ -120,6 +122,15 @@ fn sleep(
     release(claimed);
     errno::set(errno);
     count
+}
+
+/// Calls `f` for each stream among the descriptors.
+fn for_each_stream(fds: &[pollfd], tracked: &[Polled], mut f: impl FnMut(c_int, &Connection, &Stream)) {
+    for polled in tracked {
+        if let Some(stream) = polled.connection.stream() {
+            f(fds[polled.index].fd, &polled.connection, stream);
+        }
+    }
 }
 
 /// Gives the wishes back that were claimed.

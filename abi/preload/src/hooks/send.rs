@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_void};
 use isthmus_layout::sockets::Interest;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
+use super::leave::before_passing;
 use super::receive::parts;
 use super::to_c;
 use crate::connection::{Connection, Stage, flags};
@@ -31,7 +32,11 @@ fn send_parts(
     let Some(stream) = connection.stream() else { return plain(connection, fd, kernel) };
     let mut left = Parts::new(parts);
     let (total, mut done, mut until) = (left.len(), 0, None);
-    if total == 0 || flags & libc::MSG_OOB != 0 {
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+        Connection::leave(connection, fd);
+        return kernel();
+    }
+    if total == 0 {
         return kernel();
     }
     let blocks = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(core::sync::atomic::Ordering::Relaxed);
@@ -150,7 +155,10 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
             send_parts(&connection, fd, vector, flags, || unsafe { real::sendmsg(fd, message, flags) })
         }
         // SAFETY: as above.
-        _ => unsafe { real::sendmsg(fd, message, flags) },
+        _ => unsafe {
+            before_passing(message);
+            real::sendmsg(fd, message, flags)
+        },
     }
 }
 
@@ -160,8 +168,13 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
     if connection(fd).is_none() || messages.is_null() {
-        // SAFETY: the caller's contract is the C library's.
-        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+        // SAFETY: the caller's contract is the C library's: null or `count` messages.
+        unsafe {
+            if !messages.is_null() {
+                (0..count as usize).for_each(|index| before_passing(&raw const (*messages.add(index)).msg_hdr));
+            }
+            return real::sendmmsg(fd, messages, count, flags);
+        }
     }
     for done in 0..count {
         // SAFETY: the caller has `count` messages.

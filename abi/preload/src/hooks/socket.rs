@@ -10,8 +10,13 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
 use crate::connection::{Connection, Stage};
 use crate::epoll_set::EpollSet;
+use crate::leave::leave_fd;
 use crate::table::{Tracked, connection, set};
 use crate::{errno, fork, kernel, real, session, settings};
+
+/// Requests of `ioctl` that set the receiver of signals (asm-generic/sockios.h).
+const FIOSETOWN: libc::c_ulong = 0x8901;
+const SIOCSPGRP: libc::c_ulong = 0x8902;
 
 /// Reads an address of IPv4 or IPv6. An IPv4 address in IPv6 form is IPv4.
 ///
@@ -229,6 +234,9 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 /// As the C library's `fcntl`. The argument is an integer or a pointer, and travels in the same register.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if command == libc::F_SETOWN || command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
+        leave_fd(fd); // The kernel signals bytes of TCP only.
+    }
     // SAFETY: the caller's contract is the C library's.
     let result = unsafe { real::fcntl(fd, command, argument) };
     match command {
@@ -257,6 +265,9 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
 /// As the C library's `ioctl`. The argument is an integer or a pointer, and travels in the same register.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int {
+    if matches!(request, libc::FIOASYNC | SIOCSPGRP | FIOSETOWN) {
+        leave_fd(fd); // As above.
+    }
     // SAFETY: the caller's contract is the C library's.
     let result = unsafe { real::ioctl(fd, request, argument) };
     let Some(tracked) = connection(fd).filter(|_| result == 0) else { return result };

@@ -168,6 +168,10 @@ impl StreamState {
     pub const CLOSED: u32 = 4;
     /// The end asks the sender of the other end to go back to TCP.
     pub const TCP_PLEASE: u32 = 8;
+    /// The end has stopped reading rings, at the position that it published last. It reads TCP from there on.
+    pub const LEFT: u32 = 16;
+    /// After `LEFT` of the peer: this end has sent the bytes by TCP that the peer had not read.
+    pub const RETURNED: u32 = 32;
 }
 
 /// The change that an end waits for. Each has a word of its own, because one thread may wait for data while another waits for room.

@@ -78,6 +78,8 @@ fn state() -> String {
         (StreamState::HALF_CLOSED, "HALF_CLOSED", "this end sends no more; set before `shutdown(SHUT_WR)`"),
         (StreamState::CLOSED, "CLOSED", "this end is gone; set before the last `close`"),
         (StreamState::TCP_PLEASE, "TCP_PLEASE", "this end asks for bytes by TCP"),
+        (StreamState::LEFT, "LEFT", "this end reads no ring any more; `HEAD` is final"),
+        (StreamState::RETURNED, "RETURNED", "this end has sent by TCP what the peer had not read when it left"),
     ] {
         writeln!(table, "| {bit} | `{name}` | {what} |").unwrap();
     }

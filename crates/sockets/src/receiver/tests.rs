@@ -208,3 +208,30 @@ fn refuses_bytes_on_tcp_behind_a_switch() {
     let mut receiver = after_tcp(101);
     assert_eq!(receiver.refresh(0, 1, switch(100, StreamPath::Small)), Err(Violation::SwitchOutside));
 }
+
+#[test]
+fn leaves_a_ring_with_unread_bytes() {
+    let mut receiver = on_small(100);
+    receiver.refresh(150, 1, unused).unwrap();
+    assert!(receiver.leave());
+    assert_eq!((receiver.next(), receiver.position()), (Receive::Tcp { limit: u64::MAX }, 100));
+    receiver.refresh(500, 9, unused).unwrap();
+    assert_eq!((receiver.take(), receiver.available()), (None, 0), "words of the sender count no more");
+}
+
+#[test]
+fn leaves_before_a_ring_that_it_has_not_begun() {
+    let mut receiver = after_tcp(100);
+    receiver.refresh(250, 1, switch(200, StreamPath::Small)).unwrap();
+    assert!(receiver.leave());
+    assert_eq!(receiver.next(), Receive::Tcp { limit: u64::MAX });
+}
+
+#[test]
+fn does_not_leave_bytes_before_a_switch_to_tcp() {
+    let mut receiver = on_small(100);
+    receiver.refresh(150, 2, switch(150, StreamPath::Tcp)).unwrap();
+    assert!(!receiver.leave());
+    receiver.read(50);
+    assert!(receiver.leave());
+}

@@ -256,3 +256,61 @@ fn abandoning_keeps_the_unread_bytes_of_a_switch_to_tcp() {
     sender.abandon();
     assert_eq!(sender.unread(), 10);
 }
+
+fn bytes(path: StreamPath, at: u64, len: u32) -> RingBytes {
+    RingBytes { path, at, len }
+}
+
+#[test]
+fn takes_back_what_the_receiver_has_not_read() {
+    let mut sender = on_small(100);
+    sender.wrote(50);
+    let unread = sender.take_back(1, 120).unwrap().unwrap();
+    assert_eq!(unread, [bytes(StreamPath::Small, 120, 30), bytes(StreamPath::Small, 150, 0)]);
+    assert_eq!((sender.path(), sender.position(), sender.unread()), (StreamPath::Tcp, 120, 0));
+    assert!(sender.is_abandoned());
+    assert_eq!(sender.consider(view(1)), Ok(None));
+    let again = sender.take_back(1, 120).unwrap().unwrap();
+    assert_eq!(again.map(|bytes| bytes.len), [0, 0]);
+}
+
+#[test]
+fn takes_back_a_ring_that_the_receiver_has_not_begun() {
+    let mut sender = after_tcp(100);
+    sender.consider(view(0)).unwrap().unwrap();
+    sender.wrote(50);
+    let unread = sender.take_back(0, 0).unwrap().unwrap();
+    assert_eq!(unread[0], bytes(StreamPath::Small, 100, 50), "bytes of TCP stay there");
+    assert_eq!(sender.position(), 100);
+}
+
+#[test]
+fn takes_back_both_rings_in_order() {
+    let mut sender = on_small(100);
+    sender.wrote(SMALL);
+    sender.was_full();
+    assert!(sender.consider(view(1)).unwrap().is_some_and(|announced| announced.path == StreamPath::Large));
+    sender.wrote(10);
+    let end = 100 + u64::from(SMALL);
+    let unread = sender.take_back(1, end as u32 - 7).unwrap().unwrap();
+    assert_eq!(unread, [bytes(StreamPath::Small, end - 7, 7), bytes(StreamPath::Large, end, 10)]);
+    assert_eq!(sender.position(), end - 7);
+}
+
+#[test]
+fn takes_back_nothing_from_tcp() {
+    let mut sender = after_tcp(100);
+    let unread = sender.take_back(0, 0).unwrap().unwrap();
+    assert_eq!((unread.map(|bytes| bytes.len), sender.position()), ([0, 0], 100));
+}
+
+#[test]
+fn does_not_take_back_what_lies_before_a_switch_to_tcp() {
+    let mut sender = on_small(100);
+    sender.wrote(50);
+    let leaves = SenderView { tcp_please: true, ..view(1) };
+    assert!(sender.consider(leaves).unwrap().is_some());
+    assert_eq!(sender.clone().take_back(1, 149), Ok(None));
+    assert!(sender.take_back(1, 150).unwrap().is_some());
+    assert_eq!(on_small(100).take_back(1, 99), Err(Violation::HeadOutside));
+}

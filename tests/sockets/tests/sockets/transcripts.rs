@@ -3,10 +3,7 @@
 use isthmus_sockets_tests::{Stage, cases, run_case};
 
 /// Cases that the library does not cover yet, and the cause. `docs/reference/sockets.md` lists them for users.
-const NOT_COVERED: [(&str, &str); 5] = [
-    ("files", "splice moves bytes of a socket past the library"),
-    ("stdio", "the C library's streams call the kernel past the library"),
-    ("inherited_by_a_shell", "a stream does not survive exec"),
+const NOT_COVERED: [(&str, &str); 2] = [
     ("sets", "a socket in two epoll sets: a set with room to write reports data of TCP later"),
     ("events_of_output", "as sets"),
 ];
@@ -65,4 +62,5 @@ transcripts!(endings: closed closed_after_data closed_with_unread closed_with_un
              killed_before_a_reader closed_before_a_reader killed_before_a_set killed_before_a_select
              killed_before_a_writer own_wait_ended);
 transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_messages nothing timeouts timeout_within_all
-             copies interrupted forked handed_to_child inherited_by_a_shell stdio files sets select);
+             copies interrupted forked handed_to_child inherited_by_a_shell asked_by_a_shell
+             spawned passed urgent stdio files sets select);

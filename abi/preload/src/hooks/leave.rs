@@ -1,0 +1,229 @@
+//! Calls that use a descriptor past the library. Connections of such descriptors go back to TCP first.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{
+    FILE, iovec, loff_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, size_t, socklen_t, ssize_t,
+};
+
+use crate::leave::{before_exec, leave_fd};
+use crate::real;
+
+macro_rules! exec {
+    ($($name:ident ( $($argument:ident : $type:ty),* );)*) => {$(
+        /// # Safety
+        ///
+        #[doc = concat!("As the C library's `", stringify!($name), "`.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            before_exec();
+            // SAFETY: the caller's contract is the C library's.
+            unsafe { real::$name($($argument),*) }
+        }
+    )*};
+}
+
+exec! {
+    execve(path: *const c_char, words: *const *const c_char, variables: *const *const c_char);
+    execv(path: *const c_char, words: *const *const c_char);
+    execvp(file: *const c_char, words: *const *const c_char);
+    execvpe(file: *const c_char, words: *const *const c_char, variables: *const *const c_char);
+    fexecve(fd: c_int, words: *const *const c_char, variables: *const *const c_char);
+}
+
+macro_rules! spawn {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        ///
+        #[doc = concat!("As the C library's `", stringify!($name), "`.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut pid_t,
+            path: *const c_char,
+            actions: *const posix_spawn_file_actions_t,
+            attributes: *const posix_spawnattr_t,
+            words: *const *mut c_char,
+            variables: *const *mut c_char,
+        ) -> c_int {
+            (0..=2).for_each(leave_fd);
+            // SAFETY: the caller's contract is the C library's.
+            unsafe { real::$name(pid, path, actions, attributes, words, variables) }
+        }
+    )*};
+}
+
+spawn! { posix_spawn posix_spawnp }
+
+/// # Safety
+///
+/// As the C library's `posix_spawn_file_actions_adddup2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut posix_spawn_file_actions_t,
+    fd: c_int,
+    to: c_int,
+) -> c_int {
+    leave_fd(fd);
+    // SAFETY: the caller's contract is the C library's.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
+}
+
+/// # Safety
+///
+/// As the C library's `fdopen`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    leave_fd(fd);
+    // SAFETY: the caller's contract is the C library's.
+    unsafe { real::fdopen(fd, mode) }
+}
+
+/// # Safety
+///
+/// As the C library's `splice`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn splice(
+    from: c_int,
+    from_at: *mut loff_t,
+    to: c_int,
+    to_at: *mut loff_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    leave_fd(from);
+    leave_fd(to);
+    // SAFETY: the caller's contract is the C library's.
+    unsafe { real::splice(from, from_at, to, to_at, len, flags) }
+}
+
+macro_rules! vectors_at {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        ///
+        #[doc = concat!("As the C library's `", stringify!($name), "`.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+            leave_fd(fd);
+            // SAFETY: the caller's contract is the C library's.
+            unsafe { real::$name(fd, parts, count, at, flags) }
+        }
+    )*};
+}
+
+vectors_at! { preadv2 pwritev2 preadv64v2 pwritev64v2 }
+
+/// # Safety
+///
+/// As the C library's `setsockopt`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if matches!((level, name), (libc::SOL_SOCKET, libc::SO_ZEROCOPY) | (libc::IPPROTO_TCP, libc::TCP_ULP)) {
+        leave_fd(fd);
+    }
+    // SAFETY: the caller's contract is the C library's.
+    unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// Moves the connections back to TCP that a message passes to another process.
+///
+/// # Safety
+///
+/// `message` is null, or a message with its control bytes.
+pub(super) unsafe fn before_passing(message: *const libc::msghdr) {
+    // SAFETY: the caller's contract. The macros stay inside the control bytes.
+    unsafe {
+        if message.is_null() || (*message).msg_control.is_null() {
+            return;
+        }
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = header.as_ref() {
+            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+                let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds: *const c_int = libc::CMSG_DATA(header).cast();
+                (0..bytes / size_of::<c_int>()).for_each(|index| leave_fd(fds.add(index).read_unaligned()));
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}
+
+/// The calls with any number of arguments. Their definitions keep all registers with arguments, ask this function, and go on there.
+extern "C" fn before_variadic(call: c_uint, first: usize) -> *mut c_void {
+    match call {
+        0..=2 => before_exec(),
+        _ => leave_fd(first as c_int),
+    }
+    match call {
+        0 => real::execl.get(),
+        1 => real::execlp.get(),
+        2 => real::execle.get(),
+        3 => real::dprintf.get(),
+        _ => real::__dprintf_chk.get(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".macro isthmus_variadic name, call",
+    ".globl \\name",
+    ".type \\name, @function",
+    "\\name:",
+    "mov r11d, \\call",
+    "jmp isthmus_variadic_call",
+    ".size \\name, . - \\name",
+    ".endm",
+    "isthmus_variadic execl, 0",
+    "isthmus_variadic execlp, 1",
+    "isthmus_variadic execle, 2",
+    "isthmus_variadic dprintf, 3",
+    "isthmus_variadic __dprintf_chk, 4",
+    ".type isthmus_variadic_call, @function",
+    "isthmus_variadic_call:",
+    "push rbp",
+    "mov rbp, rsp",
+    "sub rsp, 192",
+    "mov [rsp], rdi",
+    "mov [rsp + 8], rsi",
+    "mov [rsp + 16], rdx",
+    "mov [rsp + 24], rcx",
+    "mov [rsp + 32], r8",
+    "mov [rsp + 40], r9",
+    "mov [rsp + 48], rax",
+    "movaps [rsp + 64], xmm0",
+    "movaps [rsp + 80], xmm1",
+    "movaps [rsp + 96], xmm2",
+    "movaps [rsp + 112], xmm3",
+    "movaps [rsp + 128], xmm4",
+    "movaps [rsp + 144], xmm5",
+    "movaps [rsp + 160], xmm6",
+    "movaps [rsp + 176], xmm7",
+    "mov rsi, rdi",
+    "mov edi, r11d",
+    "call {before}",
+    "mov r11, rax",
+    "mov rdi, [rsp]",
+    "mov rsi, [rsp + 8]",
+    "mov rdx, [rsp + 16]",
+    "mov rcx, [rsp + 24]",
+    "mov r8, [rsp + 32]",
+    "mov r9, [rsp + 40]",
+    "mov rax, [rsp + 48]",
+    "movaps xmm0, [rsp + 64]",
+    "movaps xmm1, [rsp + 80]",
+    "movaps xmm2, [rsp + 96]",
+    "movaps xmm3, [rsp + 112]",
+    "movaps xmm4, [rsp + 128]",
+    "movaps xmm5, [rsp + 144]",
+    "movaps xmm6, [rsp + 160]",
+    "movaps xmm7, [rsp + 176]",
+    "leave",
+    "jmp r11",
+    ".size isthmus_variadic_call, . - isthmus_variadic_call",
+    before = sym before_variadic,
+);

@@ -1,0 +1,188 @@
+//! The way back to TCP before a descriptor is used past the library: by another program, or by a call that the library does not
+//! define. `docs/spec/stream.md`, section Leaving, has the rules.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use isthmus_layout::sockets::{Interest, StreamPath, StreamState};
+use isthmus_sockets::Violation;
+
+use crate::connection::{Connection, Stage, Stream, flags};
+use crate::stream_io::advance;
+use crate::table::{InUse, Tracked};
+use crate::wait::timeout_ms;
+use crate::{errno, kernel, real, session};
+
+/// The time that a call waits for the peer. A peer answers at once if it waits in the library, and else with its next call.
+const LIMIT: Duration = Duration::from_secs(2);
+
+impl Connection {
+    /// Moves both directions of a connection back to TCP, where they stay. The program may use the descriptor past the library then.
+    ///
+    /// The connection is reset if bytes would be lost: the program has not read them, and the peer does not send them again in time.
+    #[cold]
+    pub(crate) fn leave(this: &InUse<Self>, fd: c_int) {
+        let errno = errno::get();
+        if this.stage() == Stage::Shown {
+            session::look();
+        }
+        match this.stage() {
+            Stage::Plain | Stage::Shown | Stage::Paired => this.set_stage(Stage::Off),
+            Stage::Attached => this.leave_stream(fd),
+            Stage::Off | Stage::Listener => {}
+        }
+        errno::set(errno);
+    }
+
+    fn leave_stream(&self, fd: c_int) {
+        let Some(stream) = self.stream() else { return };
+        if self.has_left.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // Another program will have the connection, so no close of this one is the last.
+        self.shared().processes.fetch_add(1, Ordering::Relaxed);
+        self.shared().send.with(|sender| sender.keep_on_tcp(true));
+        let Some(may_be_unread) = self.leave_rings_unread(stream) else { return disconnect(fd) };
+        let until = Instant::now() + LIMIT;
+        loop {
+            self.heed(fd, stream);
+            if !self.writes_ring() && (!may_be_unread || stream.memory.peer_state() & StreamState::RETURNED != 0) {
+                return;
+            }
+            if Instant::now() >= until || self.has_flag(flags::FIN) {
+                return disconnect(fd);
+            }
+            Interest::ALL.into_iter().for_each(|what| stream.notify(what));
+            // SAFETY: no entries.
+            unsafe { real::poll(core::ptr::null_mut(), 0, 1) };
+        }
+    }
+
+    /// Reads no ring any more. Returns whether bytes may be unread there, and None if they cannot be sent again.
+    fn leave_rings_unread(&self, stream: &Stream) -> Option<bool> {
+        self.shared().receive.with(|receiver| {
+            advance(stream, receiver).ok()?;
+            let was_in_ring = receiver.path() != StreamPath::Tcp;
+            if !receiver.leave() {
+                return None;
+            }
+            stream.memory.publish_head(receiver.position());
+            stream.memory.add_state(StreamState::LEFT);
+            stream.notify(Interest::Data); // With a fence: either the peer sees the state, or we see what it wrote.
+            stream.notify(Interest::Room);
+            let seen = stream.memory.peer_progress();
+            Some(seen.switches != receiver.taken() || was_in_ring && seen.tail != receiver.position() as u32)
+        })
+    }
+
+    /// Goes back to TCP if either end wants that.
+    pub(crate) fn heed(&self, fd: c_int, stream: &Stream) {
+        if !self.is_asked(stream) {
+            return;
+        }
+        if stream.memory.peer_state() & StreamState::LEFT != 0 {
+            match self.take_back(fd, stream) {
+                Ok(true) => stream.memory.add_state(StreamState::RETURNED),
+                Ok(false) => disconnect(fd),
+                Err(_violation) => self.broke(fd, stream),
+            }
+        } else if !self.shared().send.with(|sender| self.consider(stream, sender).unwrap_or(false)) {
+            return; // The next write reports a violation.
+        }
+        Interest::ALL.into_iter().for_each(|what| stream.notify(what));
+        self.path_changed();
+    }
+
+    /// Returns true if either end wants this one to go back to TCP, and it can.
+    #[inline]
+    pub(crate) fn is_asked(&self, stream: &Stream) -> bool {
+        let state = stream.memory.peer_state();
+        let leaves = StreamState::TCP_PLEASE | StreamState::LEFT;
+        (state & leaves != 0 || self.has_left.load(Ordering::Relaxed)) && self.can_go_back(stream, state)
+    }
+
+    #[cold]
+    fn can_go_back(&self, stream: &Stream, state: u32) -> bool {
+        self.shared().send.with(|sender| {
+            if sender.is_abandoned() || sender.is_in_tcp() {
+                return false;
+            }
+            let _ = sender.saw_taken(stream.memory.peer_taken()); // The next write reports a violation.
+            state & StreamState::LEFT != 0 || sender.path() != StreamPath::Tcp && !sender.is_switching()
+        })
+    }
+
+    /// Sends by TCP what the peer has not read and does not read any more. Returns false if that failed.
+    fn take_back(&self, fd: c_int, stream: &Stream) -> Result<bool, Violation> {
+        // Under the lock, so that no other byte overtakes these.
+        self.shared().send.with(|sender| {
+            let Some(unread) = sender.take_back(stream.memory.peer_taken(), stream.memory.peer_head())? else {
+                return Ok(false);
+            };
+            let mut is_sent = true;
+            for ring in unread {
+                let mut bytes = vec![0; ring.len as usize];
+                stream.memory.read_own(ring.path, ring.at, &mut bytes);
+                sender.begin_tcp();
+                is_sent = is_sent && send_all(fd, &bytes);
+                sender.end_tcp(u64::from(ring.len));
+            }
+            Ok(is_sent)
+        })
+    }
+}
+
+/// Sends all bytes by TCP. Returns false if the kernel does not take them in time.
+fn send_all(fd: c_int, mut bytes: &[u8]) -> bool {
+    let until = Instant::now() + LIMIT;
+    while !bytes.is_empty() {
+        // SAFETY: a slice of bytes.
+        let sent =
+            unsafe { real::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        match usize::try_from(sent) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(_) if errno::get() == libc::EAGAIN && Instant::now() < until => {
+                let mut room = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one entry.
+                unsafe { real::poll(&raw mut room, 1, timeout_ms(Some(until))) };
+            }
+            Err(_) if errno::get() == libc::EINTR => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Resets a connection, as TCP does when bytes are lost.
+fn disconnect(fd: c_int) {
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // SAFETY: an address of that length. Without a family, it ends the connection of the socket.
+    unsafe { real::connect(fd, &raw const nowhere, size_of::<libc::sockaddr>() as libc::socklen_t) };
+}
+
+/// Moves the connections back to TCP that a new program gets: those of this process that stay open over exec, and any of the standard
+/// descriptors. A forked child has all descriptors of its parent. Usually its program uses none of them, so the parent keeps its streams.
+pub(crate) fn before_exec() {
+    let own = std::process::id() as i32;
+    let mut leaving = Vec::new();
+    let standard: Vec<u64> = (0..=2).filter(|fd| kernel::is_tcp(*fd)).filter_map(kernel::cookie).collect();
+    Connection::table().for_each(|fd, connection| {
+        let is_kept = connection.is_owned_by(own) && !kernel::closes_on_exec(fd);
+        let is_standard =
+            || !standard.is_empty() && kernel::cookie(fd).is_some_and(|cookie| standard.contains(&cookie));
+        if connection.stage() == Stage::Attached && (is_kept || is_standard()) {
+            leaving.push((fd, connection));
+        }
+    });
+    for (fd, connection) in leaving {
+        Connection::leave(&connection, fd);
+    }
+}
+
+/// Moves the connection of a descriptor back to TCP, if the library tracks it.
+pub(crate) fn leave_fd(fd: c_int) {
+    if let Some(connection) = crate::table::connection(fd) {
+        Connection::leave(&connection, fd);
+    }
+}
