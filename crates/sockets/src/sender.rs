@@ -204,7 +204,10 @@ impl Sender {
         let (nothing, at) = (bytes(StreamPath::Small, self.position, self.position), self.position);
         let unread = match (self.path, self.is_switching()) {
             _ if self.abandoned => [nothing; 2],
-            (StreamPath::Tcp, _) if self.unread() > 0 => return Ok(None),
+            (StreamPath::Tcp, _) if self.unread() > 0 => {
+                self.abandon();
+                return Ok(None);
+            }
             (StreamPath::Tcp, _) => [nothing; 2],
             // The large ring follows the small one.
             (StreamPath::Large, true) => {
