@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use isthmus_layout::sockets::{Interest, StreamState};
+use isthmus_layout::sockets::StreamState;
 
 use crate::connection::{Connection, Stage, Stream};
 use crate::table::InUse;
@@ -38,10 +38,7 @@ impl Connection {
         let Some(stream) = this.paired() else { return };
         match this.attempt(fd, stream) {
             Attempt::Busy => {}
-            Attempt::Done => {
-                stream.notify(Interest::Data);
-                stream.notify(Interest::Room);
-            }
+            Attempt::Done => stream.notify_all(),
             Attempt::Never => this.set_stage(Stage::Off), // The daemon learns it when the connection is closed.
         }
     }

@@ -73,6 +73,11 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// Notifies the peer if it waits for anything.
+    pub(crate) fn notify_all(&self) {
+        Interest::ALL.into_iter().for_each(|what| self.notify(what));
+    }
+
     /// Notifies the peer if it waits for `what`.
     #[inline]
     pub(crate) fn notify(&self, what: Interest) {

@@ -296,7 +296,7 @@ impl EpollSet {
     /// Adds the events of streams to the first `count` of `events`, and moves streams back to TCP that must go there.
     fn collect(&self, events: &mut [epoll_event], count: c_int) -> usize {
         let (total, asked) = self.with(|inner| {
-            let total = inner.collect(events, count.max(0) as usize);
+            let total = inner.collect(events, count as usize);
             (total, core::mem::take(&mut inner.asked))
         });
         for (fd, connection) in asked {

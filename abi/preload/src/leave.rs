@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use isthmus_layout::sockets::{Interest, StreamPath, StreamState};
+use isthmus_layout::sockets::{StreamPath, StreamState};
 use isthmus_sockets::Violation;
 
 use crate::connection::{Connection, Stage, Stream, flags};
@@ -53,7 +53,7 @@ impl Connection {
             if Instant::now() >= until || self.has_flag(flags::FIN) {
                 return disconnect(fd);
             }
-            Interest::ALL.into_iter().for_each(|what| stream.notify(what));
+            stream.notify_all();
             // SAFETY: no entries.
             unsafe { real::poll(core::ptr::null_mut(), 0, 1) };
         }
@@ -69,8 +69,7 @@ impl Connection {
             }
             stream.memory.publish_head(receiver.position());
             stream.memory.add_state(StreamState::LEFT);
-            stream.notify(Interest::Data); // With a fence: either the peer sees the state, or we see what it wrote.
-            stream.notify(Interest::Room);
+            stream.notify_all(); // With a fence: either the peer sees the state, or this end sees what the peer wrote.
             let seen = stream.memory.peer_progress();
             Some(seen.switches != receiver.taken() || was_in_ring && seen.tail != receiver.position() as u32)
         })
@@ -90,7 +89,7 @@ impl Connection {
         } else if !self.shared().send.with(|sender| self.consider(stream, sender).unwrap_or(false)) {
             return; // The next write reports a violation.
         }
-        Interest::ALL.into_iter().for_each(|what| stream.notify(what));
+        stream.notify_all();
         self.path_changed();
     }
 
@@ -105,7 +104,7 @@ impl Connection {
     #[cold]
     fn can_go_back(&self, stream: &Stream, state: u32) -> bool {
         self.shared().send.with(|sender| {
-            if sender.is_abandoned() || sender.is_in_tcp() {
+            if sender.is_abandoned() || sender.is_in_tcp() || self.has_flag(flags::BROKEN) {
                 return false;
             }
             let _ = sender.saw_taken(stream.memory.peer_taken()); // The next write reports a violation.

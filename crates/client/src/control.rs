@@ -142,11 +142,21 @@ impl Control {
         deadline: Instant,
         silence: Refusal,
     ) -> Result<Notification, Refusal> {
+        self.fitting_until(deadline, silence, |notification| notification.serial == serial)
+    }
+
+    /// Waits for the notification that fits. The others keep their order. `silence` is the refusal at the deadline.
+    fn fitting_until(
+        &mut self,
+        deadline: Instant,
+        silence: Refusal,
+        fits: impl Fn(&Notification) -> bool,
+    ) -> Result<Notification, Refusal> {
         loop {
             let Some(notification) = self.receive(Some(deadline))? else { return Err(silence) };
             // A refusal without a serial refuses the connection, and not one request.
             let ends = notification.serial.is_none() && matches!(notification.message, ToClient::Refused(_));
-            if notification.serial != serial && !ends {
+            if !fits(&notification) && !ends {
                 self.pending_notifications.push_back(notification);
                 continue;
             }
@@ -190,16 +200,8 @@ impl Control {
         limit: Duration,
         fits: impl Fn(&ToClient) -> bool,
     ) -> Result<Notification, Refusal> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let silence = || Refusal::new(Reason::DaemonConnectionLost, format!("no answer within {limit:?}"));
-            let notification = self.receive(Some(deadline))?.ok_or_else(silence)?;
-            match notification.message {
-                ToClient::Refused(ref refused) if notification.serial.is_none() => return Err(Refusal::from(refused)),
-                ref message if fits(message) => return Ok(notification),
-                _ => self.pending_notifications.push_back(notification),
-            }
-        }
+        let silence = Refusal::new(Reason::DaemonConnectionLost, format!("no answer within {limit:?}"));
+        self.fitting_until(Instant::now() + limit, silence, |notification| fits(&notification.message))
     }
 
     /// Takes the grants of `peer` out of the pending notifications. The others keep their order.

@@ -1,7 +1,7 @@
 /* Calls on a connection in which nothing ends: flags, vectors, timeouts, events, copies of the descriptor, other processes. */
 #include "cases.h"
-#include <spawn.h>
 #include <linux/sockios.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
@@ -428,13 +428,19 @@ static void runs_a_shell(int fd)
     FAIL("exec");
 }
 
-static void talks_to_a_shell(int fd)
+/* Sends the line that the shell waits for, and reads its answer and its end. */
+static void sends_a_line(int fd)
 {
-    receive_stream(fd, 1, 10000);
     SAY(write(fd, "a line\n", 7));
     SAY(recv(fd, buffer, 11, MSG_WAITALL));
     printf("%.11s", buffer);
     SAY(read(fd, buffer, 100));
+}
+
+static void talks_to_a_shell(int fd)
+{
+    receive_stream(fd, 1, 10000);
+    sends_a_line(fd);
 }
 
 /* The shell speaks first, so nothing is unread when it starts. */
@@ -453,10 +459,7 @@ static void answers_a_shell(int fd)
     send_stream(fd, 2, 10000);
     SAY(recv(fd, buffer, 6, MSG_WAITALL));
     printf("%.6s", buffer);
-    SAY(write(fd, "a line\n", 7));
-    SAY(recv(fd, buffer, 11, MSG_WAITALL));
-    printf("%.11s", buffer);
-    SAY(read(fd, buffer, 100));
+    sends_a_line(fd);
 }
 
 /* A command of the C library's `posix_spawn` gets the connection as its output. */

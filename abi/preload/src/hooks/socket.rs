@@ -266,7 +266,7 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int {
     if matches!(request, libc::FIOASYNC | SIOCSPGRP | FIOSETOWN) {
-        leave_fd(fd); // As above.
+        leave_fd(fd); // As in `fcntl`.
     }
     // SAFETY: the caller's contract is the C library's.
     let result = unsafe { real::ioctl(fd, request, argument) };
