@@ -52,7 +52,7 @@ impl Connection {
             Some(false) => return Attempt::Never,
             Some(true) => {}
         }
-        let links = self.sets.lock().map(|links| links.clone()).unwrap_or_default();
+        let links = self.links();
         let is_watched = match links.as_slice() {
             // Without an epoll set, threads wait for the stream. One without a waiter would have to look again and again.
             [] => waiter::with_thread(&stream.board, |thread| thread.waiter.is_some()) == Some(true),

@@ -307,6 +307,28 @@ impl Connection {
         stream.memory.add_state(StreamState::CLOSED);
     }
 
+    /// Notes that a child is about to have the stream, too.
+    pub(crate) fn forks(&self) {
+        let Some(stream) = self.stream() else { return };
+        // A connection with two descriptors counts twice. Then no process counts as its last, and the kernel alone reports its end.
+        self.shared().processes.fetch_add(1, Ordering::Relaxed);
+        stream.memory.add_state(StreamState::FORKED);
+        stream.notify_all(); // A peer that sleeps already learns the state, while this process can still ring.
+        for (set, _) in self.links() {
+            set.sleep_shortly();
+        }
+    }
+
+    /// Returns true if several processes have this end, or the other one.
+    pub(crate) fn has_forked(&self, stream: &Stream) -> bool {
+        stream.memory.peer_state() & StreamState::FORKED != 0 || self.shared().processes.load(Ordering::Relaxed) > 1
+    }
+
+    /// The entries of epoll sets that have the connection.
+    pub(crate) fn links(&self) -> Vec<SetEntry> {
+        self.sets.lock().map(|links| links.clone()).unwrap_or_default()
+    }
+
     /// Ends the program's sending, receiving, or both.
     pub(crate) fn shut(&self, fd: c_int, how: c_int) -> c_int {
         if let (Some(stream), true) = (self.stream(), how != libc::SHUT_RD) {

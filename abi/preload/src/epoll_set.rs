@@ -56,6 +56,8 @@ struct Inner {
     waiter: Option<Waiter>,
     spin: Option<AdaptiveSpin>,
     calls: u32,
+    /// An end of a stream belongs to several processes. It stays true until the set ends.
+    has_forked: bool,
     /// Entries with a place in the program's array, during a call.
     listed: Vec<u32>,
     /// Streams that must go back to TCP.
@@ -228,6 +230,11 @@ impl EpollSet {
         is_enlisted.is_some()
     }
 
+    /// Sleeps for short times only from now on.
+    pub(crate) fn sleep_shortly(&self) {
+        self.with(|inner| inner.has_forked = true);
+    }
+
     /// Forgets an entry.
     pub(crate) fn forget(&self, at: u32) {
         let entry = self.with(|inner| {
@@ -322,12 +329,13 @@ impl EpollSet {
         timeout: c_int,
         wait: &impl Fn(&mut [epoll_event], c_int) -> c_int,
     ) -> (c_int, bool) {
-        let may_sleep = self.with(|inner| {
-            let Some(waiter) = &inner.waiter else { return true };
-            let quiet = waiter.begin_sleep();
-            quiet && !inner.is_any_ready()
+        let (may_sleep, has_forked) = self.with(|inner| {
+            let Some(waiter) = &inner.waiter else { return (true, false) };
+            let is_quiet = waiter.begin_sleep() && !inner.is_any_ready();
+            (is_quiet, inner.has_forked)
         });
-        let result = self.ask_kernel(events, if may_sleep { session::sleep_ms(timeout) } else { 0 }, wait);
+        let timeout = if may_sleep { session::sleep_ms(timeout, has_forked) } else { 0 };
+        let result = self.ask_kernel(events, timeout, wait);
         self.with(|inner| inner.waiter.as_ref().map(Waiter::end_sleep));
         result
     }
@@ -400,6 +408,7 @@ impl Inner {
         let Some(entry) = self.entry(at) else { return };
         entry.quiet = 0;
         let (connection, was_hot) = (entry.connection.clone(), core::mem::replace(&mut entry.is_hot, true));
+        self.has_forked |= connection.has_forked(stream);
         for what in Interest::ALL {
             if !connection.wish_in_use(what).load(Ordering::Relaxed) {
                 stream.memory.set_want(what, hot);

@@ -2,10 +2,14 @@
 
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::sync::Once;
+use std::time::Duration;
 
 use crate::connection::{Connection, Stage};
 use crate::table::Tracked;
 use crate::{pool, session};
+
+/// The longest time that `fork` waits for doorbells of peers, which only this process can receive.
+const DOORBELLS_TIME: Duration = Duration::from_millis(100);
 
 /// The process that the tables belong to.
 static OWNER: AtomicI32 = AtomicI32::new(0);
@@ -33,13 +37,14 @@ pub(crate) fn register() {
 }
 
 extern "C" fn before() {
-    // The child will have each stream, too.
-    Connection::table().for_each(|_, connection| {
-        if connection.stage() == Stage::Attached {
-            // A connection with two descriptors counts twice. Then no process counts as its last, and the kernel alone reports its end.
-            connection.shared().processes.fetch_add(1, Ordering::Relaxed);
-        }
+    Connection::table().for_each(|fd, connection| match connection.stage() {
+        // The child will have the stream, too.
+        Stage::Attached => connection.forks(),
+        // The child may use the connection before this process attaches. Then both would count bytes that the other one misses.
+        Stage::Shown | Stage::Paired => Connection::leave(&connection, fd),
+        Stage::Plain | Stage::Off | Stage::Listener => {}
     });
+    session::await_missed(DOORBELLS_TIME);
 }
 
 extern "C" fn in_child() {

@@ -18,15 +18,18 @@ use isthmus_shm::{Access, Mapping, SharedMapping, Words};
 use rustix::fd::{AsFd, OwnedFd};
 
 use crate::connection::{Connection, Stage, Stream};
-use crate::settings;
 use crate::table::InUse;
 use crate::waiter::LocalBoard;
+use crate::{real, settings};
 
 /// Time between two tries to reach a daemon that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The time after which a thread looks for doorbells again, while some are missing.
 const MISSED_MS: c_int = 5;
+
+/// The time after which a thread looks again for what a peer may not have been able to announce.
+const FORKED_MS: c_int = 20;
 
 /// Calls after which a waiting answer is looked for only on one of [`RARE`] calls.
 const EAGER_CALLS: u32 = 64;
@@ -52,13 +55,16 @@ impl Peer {
     /// this process has not received the one before. So the doorbell may come later, and is rung then.
     #[cold]
     fn ring_late(&self, waiter: WaiterIndex) {
+        let Ok(state) = SESSION.lock() else { return };
+        let is_mine = |session: &Session| session.peers.values().any(|peer| core::ptr::eq(&raw const **peer, self));
+        if !matches!(&*state, Some(State::With(session)) if is_mine(session)) {
+            return; // The doorbell never comes: the session has ended, or it is that of a parent. Then the peer looks again without a doorbell.
+        }
         let bit = 1 << waiter.number();
         if self.missed.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
             MISSED.fetch_add(1, Ordering::Relaxed);
         }
-        if let Ok(state) = SESSION.lock() {
-            take_messages(state);
-        }
+        take_messages(state);
         self.ring_missed(waiter);
     }
 
@@ -241,13 +247,28 @@ pub(crate) fn look() {
 }
 
 /// Returns how long a thread may sleep that wants to sleep for `timeout` milliseconds. While doorbells are missing, that is a short time,
-/// because a peer may not answer before this process has rung.
-pub(crate) fn sleep_ms(timeout: c_int) -> c_int {
-    if MISSED.load(Ordering::Relaxed) == 0 {
+/// because a peer may not answer before this process has rung. `has_forked`: a peer that the thread waits for may not be able to ring.
+pub(crate) fn sleep_ms(timeout: c_int, has_forked: bool) -> c_int {
+    let most = if MISSED.load(Ordering::Relaxed) != 0 {
+        pump();
+        MISSED_MS
+    } else if has_forked {
+        FORKED_MS
+    } else {
         return timeout;
-    }
+    };
+    if timeout < 0 { most } else { timeout.min(most) }
+}
+
+/// Takes the messages of the daemon, and waits until no doorbell is missing, for at most `time`.
+pub(crate) fn await_missed(time: Duration) {
+    let until = Instant::now() + time;
     pump();
-    if timeout < 0 { MISSED_MS } else { timeout.min(MISSED_MS) }
+    while MISSED.load(Ordering::Relaxed) != 0 && Instant::now() < until {
+        // SAFETY: no entries.
+        unsafe { real::poll(core::ptr::null_mut(), 0, 1) };
+        pump();
+    }
 }
 
 /// Takes all messages of the daemon, unless another thread uses the session.

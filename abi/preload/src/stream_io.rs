@@ -410,7 +410,7 @@ impl Connection {
 
     /// Tells the epoll sets that writes take another path.
     pub(crate) fn path_changed(&self) {
-        let links = self.sets.lock().map(|links| links.clone()).unwrap_or_default();
+        let links = self.links();
         for (set, at) in links {
             set.sync_kernel(at);
         }

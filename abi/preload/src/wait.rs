@@ -116,19 +116,19 @@ impl Connection {
         if self.is_ready(stream, what) || self.is_asked(stream) || !waiter.begin_sleep() {
             return Ok(());
         }
-        let result = self.poll(fd, Some(waiter), timeout_ms(deadline));
+        let result = self.poll(fd, Some(waiter), timeout_ms(deadline), self.has_forked(stream));
         waiter.end_sleep();
         result
     }
 
     /// Polls the TCP connection, and the doorbell.
-    fn poll(&self, fd: c_int, waiter: Option<&Waiter>, timeout: c_int) -> Result<(), c_int> {
+    fn poll(&self, fd: c_int, waiter: Option<&Waiter>, timeout: c_int, has_forked: bool) -> Result<(), c_int> {
         let events = if self.tells_of_fin() { libc::POLLIN | libc::POLLRDHUP } else { 0 };
         let bell = waiter.map_or(-1, Waiter::fd);
         let mut fds =
             [libc::pollfd { fd, events, revents: 0 }, libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
         // SAFETY: two entries; one with a negative descriptor is ignored.
-        let count = unsafe { real::poll(fds.as_mut_ptr(), 2, session::sleep_ms(timeout)) };
+        let count = unsafe { real::poll(fds.as_mut_ptr(), 2, session::sleep_ms(timeout, has_forked)) };
         match (count, waiter) {
             (0, Some(_)) if timeout != 0 => return Ok(()), // The caller looks at its deadline.
             (0, _) => return Err(libc::EAGAIN),
@@ -153,7 +153,7 @@ impl Connection {
                 return Err(libc::EAGAIN);
             }
             let timeout = if left < 0 { pause } else { pause.min(left) };
-            match self.poll(fd, None, timeout) {
+            match self.poll(fd, None, timeout, false) {
                 Err(libc::EAGAIN) => pause = (pause * 2).min(CROWDED_MS.1),
                 result => return result,
             }
@@ -164,7 +164,7 @@ impl Connection {
     /// Gives the wish back to the epoll set of the connection, and wakes the set, which may have missed a change.
     pub(crate) fn restore_want(&self, stream: &Stream, what: Interest) {
         stream.memory.clear_want(what);
-        let links = self.sets.lock().map(|links| links.clone()).unwrap_or_default();
+        let links = self.links();
         for (set, at) in links {
             set.restore_want(at);
         }

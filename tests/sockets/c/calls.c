@@ -419,6 +419,46 @@ static void talks_to_child(int fd)
     talks_to_both(fd);
 }
 
+enum { TURNS = 100 };
+
+/* A child that sends to a thread, which began after the fork. */
+static void hands_turns_to_child(int fd)
+{
+    send_stream(fd, 1, 10000);
+    pid_t child = fork();
+    if (child == 0) {
+        step();
+        for (int turn = 0; turn < TURNS; turn++) {
+            send_stream(fd, turn, 1);
+            receive_stream(fd, turn + 1, 1);
+        }
+        _exit(0);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    printf("child: %d\n", status);
+    step();
+}
+
+static void *takes_turns(void *fd)
+{
+    for (int turn = 0; turn < TURNS; turn++) {
+        receive_stream((int)(intptr_t)fd, turn, 1);
+        send_stream((int)(intptr_t)fd, turn + 1, 1);
+    }
+    return NULL;
+}
+
+static void takes_turns_in_a_thread(int fd)
+{
+    receive_stream(fd, 1, 10000);
+    step();
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, takes_turns, (void *)(intptr_t)fd) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    step();
+}
+
 /* The shell writes to the descriptor that it inherits. */
 static void runs_a_shell(int fd)
 {
@@ -696,6 +736,7 @@ static const struct test_case cases[] = {
     {"interrupted", sends_late, is_interrupted},
     {"forked", forks, talks_to_both},
     {"handed_to_child", hands_to_child, talks_to_child},
+    {"handed_to_child_of_threads", hands_turns_to_child, takes_turns_in_a_thread},
     {"inherited_by_a_shell", runs_a_shell, talks_to_a_shell},
     {"asked_by_a_shell", asks_by_a_shell, answers_a_shell},
     {"spawned", spawns, reads_of_a_command},

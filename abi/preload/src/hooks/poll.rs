@@ -114,8 +114,12 @@ fn sleep(
         return ask_kernel(fds, tracked, None, pause, kernel);
     };
     let mut may_sleep = waiter.begin_sleep() && !is_any_ready(fds, tracked);
-    for_each_stream(fds, tracked, |_, connection, stream| may_sleep &= !connection.is_asked(stream));
-    let timeout = if may_sleep { session::sleep_ms(timeout) } else { 0 };
+    let mut has_forked = false;
+    for_each_stream(fds, tracked, |_, connection, stream| {
+        may_sleep &= !connection.is_asked(stream);
+        has_forked |= connection.has_forked(stream);
+    });
+    let timeout = if may_sleep { session::sleep_ms(timeout, has_forked) } else { 0 };
     let count = ask_kernel(fds, tracked, Some(waiter), timeout, kernel);
     let errno = errno::get();
     waiter.end_sleep();

@@ -172,6 +172,9 @@ impl StreamState {
     pub const LEFT: u32 = 16;
     /// After `LEFT` of the peer: this end has sent the bytes by TCP that the peer had not read.
     pub const RETURNED: u32 = 32;
+    /// The end belongs to several processes since `fork`. Some of them may lack doorbells of the other end, and all use the same waiters,
+    /// so a thread of either end sleeps for a short time only.
+    pub const FORKED: u32 = 64;
 }
 
 /// The change that an end waits for. Each has a word of its own, because one thread may wait for data while another waits for room.

@@ -80,6 +80,7 @@ fn state() -> String {
         (StreamState::TCP_PLEASE, "TCP_PLEASE", "this end asks for bytes by TCP"),
         (StreamState::LEFT, "LEFT", "this end reads no ring any more; `HEAD` is final"),
         (StreamState::RETURNED, "RETURNED", "this end has sent by TCP what the peer had not read when it left"),
+        (StreamState::FORKED, "FORKED", "several processes have this end since `fork`"),
     ] {
         writeln!(table, "| {bit} | `{name}` | {what} |").unwrap();
     }

@@ -62,5 +62,5 @@ transcripts!(endings: closed closed_after_data closed_with_unread closed_with_un
              killed_before_a_reader closed_before_a_reader killed_before_a_set killed_before_a_select
              killed_before_a_writer own_wait_ended);
 transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_messages nothing timeouts timeout_within_all
-             copies interrupted forked handed_to_child inherited_by_a_shell asked_by_a_shell
+             copies interrupted forked handed_to_child handed_to_child_of_threads inherited_by_a_shell asked_by_a_shell
              spawned passed urgent stdio files sets select);
