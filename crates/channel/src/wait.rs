@@ -17,7 +17,8 @@ pub enum WaitMode {
     /// Spin for at most this long, then sleep on the doorbell. The receiver spins only while spinning has recently paid off and no
     /// other thread needs the CPU. It yields the CPU while it spins.
     Adaptive(Duration),
-    /// Sleep on the doorbell without spinning.
+    /// Sleep on the doorbell. Before that, the receiver stays awake for about as long as a sleep and wake-up takes, while that has
+    /// recently paid off.
     Sleep,
 }
 
@@ -37,6 +38,15 @@ const PROBE_EVERY: u32 = 32;
 /// A yield that took longer let another thread run. Without another thread, it is a system call without effect.
 const YIELD_TAKEN_AFTER: Duration = Duration::from_micros(2);
 
+/// The time that a receiver stays awake instead of sleeping at once: about the cost of a sleep and wake-up.
+const AWAKE: Duration = Duration::from_micros(5);
+
+/// Looks between two readings of the clock while a receiver stays awake.
+const AWAKE_LOOKS: u32 = 8;
+
+/// The highest score of staying awake. Each time that it paid off adds one to the score, and each other time takes one.
+const AWAKE_SCORE_MAX: u32 = 8;
+
 /// Number of taken yields in a row after which a receiver considers its CPU shared. The thread that ran may be the one it waits for.
 const SHARED_AFTER_YIELDS: u32 = 2;
 
@@ -52,6 +62,8 @@ pub struct AdaptiveSpin {
     /// Numbers of yields in a row that let another thread run, and that did not.
     yields_taken: u32,
     yields_untaken: u32,
+    /// Whether staying awake has paid off recently. At 0, the receiver sleeps at once, but for one of [`PROBE_EVERY`] waits.
+    awake_score: u32,
 }
 
 /// Spins for a bounded number of polls, because the caller has deadlines to check.
@@ -76,7 +88,7 @@ impl AdaptiveSpin {
             WaitMode::Adaptive(longest) => longest,
             WaitMode::Spin | WaitMode::Sleep => Duration::ZERO,
         };
-        Self { wait, budget, waits: 0, yields_taken: 0, yields_untaken: 0 }
+        Self { wait, budget, waits: 0, yields_taken: 0, yields_untaken: 0, awake_score: AWAKE_SCORE_MAX / 2 }
     }
 
     /// The wait mode.
@@ -97,12 +109,15 @@ impl AdaptiveSpin {
     ) -> bool {
         match self.wait {
             WaitMode::Spin => spin_always(ready),
-            WaitMode::Sleep => false,
+            WaitMode::Sleep => {
+                self.waits = self.waits.wrapping_add(1);
+                self.stay_awake(ready)
+            }
             WaitMode::Adaptive(longest) => {
                 let (budget, start) = (self.next_budget(), Instant::now());
                 // The thread that we wait for may need our CPU.
                 if budget.is_zero() || oversubscribed(start) {
-                    return false;
+                    return self.stay_awake(ready);
                 }
                 let spun = self.spin_for(start, budget, offer, &mut ready);
                 if spun != SpinResult::Shared {
@@ -111,6 +126,27 @@ impl AdaptiveSpin {
                 spun == SpinResult::Ready
             }
         }
+    }
+
+    /// Looks for about as long as a sleep and wake-up takes, if that has paid off recently. Returns true if it became ready.
+    fn stay_awake(&mut self, mut ready: impl FnMut() -> bool) -> bool {
+        if self.awake_score == 0 && !self.waits.is_multiple_of(PROBE_EVERY) {
+            return false;
+        }
+        let start = Instant::now();
+        let found = loop {
+            if (0..AWAKE_LOOKS).any(|_| ready()) {
+                break true;
+            }
+            if start.elapsed() >= AWAKE {
+                break false;
+            }
+        };
+        self.awake_score = match found {
+            true => (self.awake_score + 1).min(AWAKE_SCORE_MAX),
+            false => self.awake_score.saturating_sub(1),
+        };
+        found
     }
 
     /// Returns how long to spin this time.
@@ -246,7 +282,7 @@ mod tests {
             assert!(!spin.spin_with(|_| false, refused, look));
             spun += u32::from(looked);
         }
-        assert!((10..=13).contains(&spun), "{spun} of {} waits spun", 10 * PROBE_EVERY);
+        assert!((10..=17).contains(&spun), "{spun} of {} waits looked", 10 * PROBE_EVERY);
         spin.budget = SPIN_BUDGET_MIN;
         assert!(spin.spin_with(|_| false, refused, || true));
         assert_eq!(spin.budget, 2 * SPIN_BUDGET_MIN);
@@ -256,13 +292,36 @@ mod tests {
     fn oversubscribed_receiver_does_not_spin_or_adapt() {
         let mut spin = AdaptiveSpin::new(WaitMode::default());
         let before = spin.budget;
-        assert!(!spin.spin_with(|_| true, refused, || unreachable!("it sleeps at once")));
+        assert!(!spin.spin_with(|_| true, || unreachable!("it does not yield"), || false));
         assert_eq!(spin.budget, before);
     }
 
     #[test]
-    fn sleep_mode_never_polls_and_spin_mode_always_does() {
-        assert!(!AdaptiveSpin::new(WaitMode::Sleep).spin(|| unreachable!("sleep does not look")));
+    fn sleeping_receiver_stays_awake_while_that_pays() {
+        let mut spin = AdaptiveSpin::new(WaitMode::Sleep);
+        let looks = |spin: &mut AdaptiveSpin, found| {
+            let mut looked = 0;
+            (0..10 * PROBE_EVERY).for_each(|_| {
+                let mut is_first = true;
+                let result = spin.spin(|| {
+                    looked += u32::from(core::mem::take(&mut is_first));
+                    found
+                });
+                assert_eq!(result, found && !is_first);
+            });
+            looked
+        };
+        let silent = looks(&mut spin, false);
+        assert!((10..=14).contains(&silent), "{silent} of {} waits looked", 10 * PROBE_EVERY);
+        let busy = looks(&mut spin, true);
+        assert!(busy > 9 * PROBE_EVERY, "{busy} of {} waits looked", 10 * PROBE_EVERY);
+        assert_eq!(spin.awake_score, AWAKE_SCORE_MAX);
+        let silent = looks(&mut spin, false);
+        assert!((10..=18).contains(&silent), "{silent} of {} waits looked", 10 * PROBE_EVERY);
+    }
+
+    #[test]
+    fn spin_mode_always_polls() {
         let mut looks = 0;
         assert!(AdaptiveSpin::new(WaitMode::Spin).spin(|| {
             looks += 1;
