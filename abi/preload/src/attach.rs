@@ -84,8 +84,8 @@ impl Connection {
     /// The bytes that the library has counted: sent and received. None while a call of the kernel is under way.
     fn counts(&self) -> Option<(u64, u64)> {
         let shared = self.shared();
-        let received = shared.receive.with(|receiver| (!receiver.is_in_tcp()).then(|| receiver.position()))?;
-        let sent = shared.send.with(|sender| (!sender.is_in_tcp()).then(|| sender.position()))?;
+        let received = shared.with_receiver(|receiver| (!receiver.is_in_tcp()).then(|| receiver.position()))?;
+        let sent = shared.with_sender(|sender| (!sender.is_in_tcp()).then(|| sender.position()))?;
         Some((sent, received))
     }
 }

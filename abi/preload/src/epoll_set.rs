@@ -50,6 +50,8 @@ pub(crate) struct EpollSet {
 #[derive(Default)]
 struct Inner {
     entries: Vec<Option<Entry>>,
+    /// Places of `entries` without an entry.
+    free: Vec<u32>,
     by_fd: HashMap<c_int, u32>,
     hot: Vec<u32>,
     next_hot: usize,
@@ -64,6 +66,8 @@ struct Inner {
     asked: Vec<(c_int, InUse<Connection>)>,
     /// Streams with events of the kernel, during a call.
     events_of_streams: Vec<(c_int, InUse<Connection>)>,
+    /// Entries of which the kernel has reported events that the program does not want.
+    unwanted: Vec<u32>,
 }
 
 impl EpollSet {
@@ -86,6 +90,7 @@ impl EpollSet {
         let entries = this.with(|inner| {
             inner.by_fd.clear();
             inner.hot.clear();
+            inner.free.clear();
             core::mem::take(&mut inner.entries)
         });
         for entry in entries.into_iter().flatten() {
@@ -119,26 +124,74 @@ impl EpollSet {
         match (operation, event) {
             (libc::EPOLL_CTL_ADD, Some(event)) => Self::add(this, fd, connection, event),
             (libc::EPOLL_CTL_MOD, Some(event)) => this.modify(fd, event),
-            (libc::EPOLL_CTL_DEL, _) => {
-                let done = this.kernel_control(libc::EPOLL_CTL_DEL, fd, None);
-                if let Some(at) = this.with(|inner| inner.by_fd.get(&fd).copied()) {
-                    this.forget(at);
-                    connection.unlink_entry(this, at);
-                }
-                done
-            }
+            (libc::EPOLL_CTL_DEL, _) => this.remove(fd),
             _ => this.kernel_control(operation, fd, event),
         }
     }
 
+    fn remove(&self, fd: c_int) -> c_int {
+        let (at, is_left) = self.with(|inner| {
+            let at = inner.by_fd.get(&fd).copied();
+            let entry = at.and_then(|at| inner.entry(at));
+            (at, entry.is_some_and(|entry| !entry.is_removed && entry.remove_lazily()))
+        });
+        if is_left {
+            return 0;
+        }
+        if at.is_some_and(|at| self.purge(at)) {
+            errno::set(libc::ENOENT);
+            return -1;
+        }
+        let done = self.kernel_control(libc::EPOLL_CTL_DEL, fd, None);
+        if let Some(at) = at {
+            let errno = errno::get();
+            self.drop_entry(at);
+            errno::set(errno);
+        }
+        done
+    }
+
+    /// Removes an entry from the kernel that the program has removed before. Returns false if it has not.
+    fn purge(&self, at: u32) -> bool {
+        let Some(fd) = self.with(|inner| inner.entry(at).filter(|entry| entry.is_removed).map(|entry| entry.fd)) else {
+            return false;
+        };
+        self.kernel_control(libc::EPOLL_CTL_DEL, fd, None);
+        self.drop_entry(at);
+        true
+    }
+
+    /// Forgets an entry, and its connection's link to it.
+    fn drop_entry(&self, at: u32) {
+        if let Some(entry) = self.forget(at) {
+            entry.connection.unlink_entry(self, at);
+        }
+    }
+
     fn add(this: &InUse<Self>, fd: c_int, connection: &InUse<Connection>, event: epoll_event) -> c_int {
+        // The same connection, which the program removed before.
+        let left = this.with(|inner| {
+            let at = inner.by_fd.get(&fd).copied()?;
+            let entry = inner.entry(at).filter(|entry| entry.is_removed)?;
+            let is_same = entry.connection == *connection;
+            entry.is_removed = !is_same;
+            Some((at, is_same))
+        });
+        match left {
+            Some((_, true)) => return this.modify(fd, event),
+            Some((at, false)) => _ = this.purge(at),
+            None => {}
+        }
+        for (set, at) in connection.links() {
+            set.purge(at);
+        }
         let at = this.with(|inner| {
-            let at = inner.entries.iter().position(Option::is_none).unwrap_or(inner.entries.len());
-            if at == inner.entries.len() {
+            let at = inner.free.pop().unwrap_or_else(|| {
                 inner.entries.push(None);
-            }
-            inner.entries[at] = Some(Entry::new(fd, connection.clone(), event));
-            at as u32
+                inner.entries.len() as u32 - 1
+            });
+            inner.entries[at as usize] = Some(Entry::new(fd, connection.clone(), event));
+            at
         });
         let kernel = this.with(|inner| inner.entry(at).map(|entry| entry.kernel_events())).unwrap_or(event.events);
         let done = this.kernel_control(
@@ -148,7 +201,7 @@ impl EpollSet {
         );
         if done != 0 {
             let errno = errno::get();
-            this.with(|inner| inner.entries[at as usize] = None);
+            this.forget(at);
             errno::set(errno);
             return done;
         }
@@ -165,18 +218,28 @@ impl EpollSet {
     }
 
     fn modify(&self, fd: c_int, event: epoll_event) -> c_int {
-        let kernel = self.with(|inner| {
+        let changed = self.with(|inner| {
             let at = inner.by_fd.get(&fd).copied()?;
-            let entry = inner.entry(at)?;
-            entry.change(event);
-            let kernel = entry.kernel_events();
-            if entry.is_stream {
+            let entry = inner.entry(at).filter(|entry| !entry.is_removed)?;
+            let must_tell = entry.change(event);
+            let (kernel, is_parked) = (entry.in_kernel, entry.is_stream && !entry.is_hot);
+            if is_parked {
                 inner.heat(at);
             }
-            Some((at, kernel))
+            Some((at, kernel, must_tell))
         });
-        let Some((at, events)) = kernel else { return self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event)) };
-        self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(epoll_event { events, u64: MARK | u64::from(at) }))
+        match changed {
+            None => {
+                if let Some(at) = self.with(|inner| inner.by_fd.get(&fd).copied()) {
+                    self.purge(at);
+                }
+                self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event))
+            }
+            Some((_, _, false)) => 0,
+            Some((at, events, true)) => {
+                self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(epoll_event { events, u64: MARK | u64::from(at) }))
+            }
+        }
     }
 
     fn kernel_control(&self, operation: c_int, fd: c_int, event: Option<epoll_event>) -> c_int {
@@ -236,9 +299,10 @@ impl EpollSet {
     }
 
     /// Forgets an entry.
-    pub(crate) fn forget(&self, at: u32) {
+    pub(crate) fn forget(&self, at: u32) -> Option<Entry> {
         let entry = self.with(|inner| {
             let entry = inner.entries.get_mut(at as usize)?.take()?;
+            inner.free.push(at);
             inner.hot.retain(|hot| *hot != at);
             if inner.by_fd.get(&entry.fd) == Some(&at) {
                 inner.by_fd.remove(&entry.fd);
@@ -248,7 +312,7 @@ impl EpollSet {
         if entry.as_ref().is_some_and(|entry| entry.is_stream) {
             self.streams.fetch_sub(1, Ordering::Relaxed);
         }
-        drop(entry); // Outside the lock, because it may be the connection's last use.
+        entry // It is dropped outside the lock, because it may be the connection's last use.
     }
 
     /// Sets the wish of a stream again, after a thread has used it, and lets the set look.
@@ -279,7 +343,7 @@ impl EpollSet {
         loop {
             let asks_kernel = self.with(|inner| {
                 inner.calls = inner.calls.wrapping_add(1);
-                inner.calls.is_multiple_of(KERNEL_EVERY)
+                inner.calls.is_multiple_of(KERNEL_EVERY) || inner.needs_kernel()
             });
             let from_kernel = if asks_kernel { self.ask_kernel(events, 0, &wait).0.max(0) } else { 0 };
             let ready = self.collect(events, from_kernel);
@@ -364,6 +428,11 @@ impl EpollSet {
                 connection.saw_event(fd, stream);
             }
         }
+        for at in self.with(|inner| core::mem::take(&mut inner.unwanted)) {
+            if !self.purge(at) {
+                self.sync_kernel(at);
+            }
+        }
         (kept as c_int, was_rung)
     }
 
@@ -380,9 +449,15 @@ impl EpollSet {
                 inner.events_of_streams.push(seen);
             }
             let entry = inner.entry(event.u64 as u32)?;
-            entry.listed_at = Some(index);
-            entry.after_report();
-            Some(epoll_event { events: event.events, u64: entry.data })
+            let (wanted, data) = (entry.wanted_of(event.events), entry.data);
+            if wanted != 0 {
+                entry.listed_at = Some(index);
+                entry.after_report();
+            }
+            if wanted != event.events {
+                inner.unwanted.push(event.u64 as u32);
+            }
+            (wanted != 0).then_some(epoll_event { events: wanted, u64: data })
         })
     }
 }
@@ -390,6 +465,11 @@ impl EpollSet {
 impl Inner {
     fn entry(&mut self, at: u32) -> Option<&mut Entry> {
         self.entries.get_mut(at as usize)?.as_mut()
+    }
+
+    /// Returns true if the kernel is likely to have an event of a hot stream.
+    fn needs_kernel(&self) -> bool {
+        self.hot.iter().any(|at| self.entries[*at as usize].as_ref().is_some_and(Entry::needs_kernel))
     }
 
     /// Makes a stream hot.
@@ -445,7 +525,7 @@ impl Inner {
         } else {
             stream.memory.clear_want(Interest::Room);
         }
-        if entry.ready(stream) != 0 {
+        if entry.ready() != 0 {
             waiter.board.board.notify(want);
         }
     }
@@ -470,15 +550,7 @@ impl Inner {
     fn is_any_ready(&mut self) -> bool {
         self.take_ready_bits();
         let (entries, hot) = (&mut self.entries, &self.hot);
-        hot.iter().any(|at| {
-            entries[*at as usize].as_mut().is_some_and(|entry| {
-                entry
-                    .connection
-                    .clone()
-                    .stream()
-                    .is_some_and(|stream| entry.ready(stream) != 0 || entry.connection.is_asked(stream))
-            })
-        })
+        hot.iter().any(|at| entries[*at as usize].as_mut().is_some_and(|entry| entry.ready() != 0 || entry.is_asked()))
     }
 
     /// Adds the events of streams to the first `count` of `events`, which the kernel has. Returns the number of all.
@@ -486,17 +558,13 @@ impl Inner {
         self.take_ready_bits();
         let (mut total, mut silent) = (count, None);
         let hot_len = self.hot.len();
-        for step in 0..hot_len {
-            let index = (self.next_hot + step) % hot_len;
+        for index in (self.next_hot.min(hot_len)..hot_len).chain(0..self.next_hot.min(hot_len)) {
             let at = self.hot[index];
             let Some(entry) = self.entries[at as usize].as_mut() else { continue };
-            let connection = entry.connection.clone();
-            let ready = connection.stream().map_or(0, |stream| {
-                if connection.is_asked(stream) {
-                    self.asked.push((entry.fd, connection.clone()));
-                }
-                entry.ready(stream)
-            });
+            if entry.is_asked() {
+                self.asked.push((entry.fd, entry.connection.clone()));
+            }
+            let ready = entry.ready();
             if ready == 0 {
                 entry.quiet = entry.quiet.saturating_add(1);
                 silent = silent.or((entry.quiet > PARK_AFTER && hot_len > 1).then_some(at));

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use isthmus_layout::sockets::StreamState;
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, epoll_event};
 
-use crate::connection::{Connection, Stream};
+use crate::connection::Connection;
 use crate::epoll_set::EpollSet;
 use crate::table::InUse;
 
@@ -15,6 +15,10 @@ const READ: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 pub(crate) const WRITE: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
 const EDGE: u32 = EPOLLET as u32;
 const ONE_SHOT: u32 = EPOLLONESHOT as u32;
+/// The events of an entry that is neither edge-triggered nor special in other ways.
+const LEVEL: u32 = READ | WRITE | (libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// The events that the kernel reports without a wish.
+const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// An entry.
 pub(crate) struct Entry {
@@ -22,8 +26,10 @@ pub(crate) struct Entry {
     pub(crate) connection: InUse<Connection>,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// The events that the kernel has for it.
+    /// The events that the kernel has for it. They may be more than the program wants.
     pub(crate) in_kernel: u32,
+    /// The program has removed it, and the kernel still has it.
+    pub(crate) is_removed: bool,
     pub(crate) is_stream: bool,
     pub(crate) is_hot: bool,
     /// Calls since it was ready.
@@ -46,6 +52,7 @@ impl Entry {
             events: event.events,
             data: event.u64,
             in_kernel: event.events,
+            is_removed: false,
             is_stream: false,
             is_hot: false,
             quiet: 0,
@@ -56,11 +63,35 @@ impl Entry {
         }
     }
 
-    /// Takes the program's new wishes. An edge is reported again.
-    pub(crate) fn change(&mut self, event: epoll_event) {
+    /// Takes the program's new wishes. An edge is reported again. Returns false if the kernel has all that it must watch.
+    pub(crate) fn change(&mut self, event: epoll_event) -> bool {
+        let was_lazy = self.is_lazy();
         (self.events, self.data) = (event.events, event.u64);
         (self.reported, self.room_reported) = (None, false);
-        self.in_kernel = self.kernel_events();
+        let wanted = self.kernel_events();
+        if was_lazy && self.is_lazy() && wanted & !self.in_kernel == 0 {
+            return false;
+        }
+        self.in_kernel = wanted;
+        true
+    }
+
+    /// Returns true if the kernel may have more events than the program wants. The kernel reports nothing of a stream that uses its rings
+    /// but its end, so most changes need no call of the kernel. Events that the program does not want are corrected when they come.
+    pub(crate) fn is_lazy(&self) -> bool {
+        self.is_stream
+            && self.events & !LEVEL == 0
+            && self.connection.stream().is_some()
+            && self.connection.reads_ring()
+    }
+
+    /// Removes the entry for the program, and leaves it to the kernel. Returns false if the kernel must remove it.
+    pub(crate) fn remove_lazily(&mut self) -> bool {
+        let is_lazy = self.is_lazy();
+        if is_lazy {
+            (self.events, self.is_removed) = (0, true);
+        }
+        is_lazy
     }
 
     /// The events that the kernel must watch: all, without room in the socket while bytes go into a ring.
@@ -70,7 +101,8 @@ impl Entry {
     }
 
     /// Returns the events of the ring that the program wants and was not told.
-    pub(crate) fn ready(&mut self, stream: &Stream) -> u32 {
+    pub(crate) fn ready(&mut self) -> u32 {
+        let Some(stream) = self.connection.stream() else { return 0 };
         let is_edge = self.events & EDGE != 0;
         let mut ready = 0;
         if self.events & READ != 0 {
@@ -89,6 +121,24 @@ impl Entry {
             }
         }
         ready
+    }
+
+    /// Returns true if either end wants to go back to TCP.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.connection.stream().is_some_and(|stream| self.connection.is_asked(stream))
+    }
+
+    /// Returns true if the kernel is likely to have an event: the next bytes come by TCP, or the peer has closed or is about to.
+    pub(crate) fn needs_kernel(&self) -> bool {
+        self.connection.stream().is_some_and(|stream| {
+            let ends = StreamState::HALF_CLOSED | StreamState::CLOSED;
+            stream.memory.peer_state() & ends != 0 || !self.connection.reads_ring()
+        })
+    }
+
+    /// Returns the events of the kernel that the program wants.
+    pub(crate) fn wanted_of(&self, events: u32) -> u32 {
+        if self.is_removed { 0 } else { events & (self.events | UNASKED) }
     }
 
     /// Notes that these events were reported.
@@ -119,16 +169,16 @@ impl Connection {
     }
 
     /// Removes the link to one entry of a set.
-    pub(crate) fn unlink_entry(&self, set: &InUse<EpollSet>, at: u32) {
+    pub(crate) fn unlink_entry(&self, set: &EpollSet, at: u32) {
         if let Ok(mut links) = self.sets.lock() {
-            links.retain(|(linked, linked_at)| linked != set || *linked_at != at);
+            links.retain(|(linked, linked_at)| !core::ptr::eq::<EpollSet>(&**linked, set) || *linked_at != at);
         }
     }
 
     /// Moves both directions back to TCP, where the kernel wakes every set and every process.
     pub(crate) fn leave_rings(&self) {
         if let Some(stream) = self.stream() {
-            self.shared().send.with(|sender| sender.keep_on_tcp(true));
+            self.shared().with_sender(|sender| sender.keep_on_tcp(true));
             stream.memory.add_state(StreamState::TCP_PLEASE);
         }
     }

@@ -42,7 +42,7 @@ impl Connection {
         }
         // Another program will have the connection, so no close of this one is the last.
         self.shared().processes.fetch_add(1, Ordering::Relaxed);
-        self.shared().send.with(|sender| sender.keep_on_tcp(true));
+        self.shared().with_sender(|sender| sender.keep_on_tcp(true));
         let Some(may_be_unread) = self.leave_rings_unread(stream) else { return disconnect(fd) };
         let until = Instant::now() + LIMIT;
         loop {
@@ -61,7 +61,7 @@ impl Connection {
 
     /// Reads no ring any more. Returns whether bytes may be unread there, and None if they cannot be sent again.
     fn leave_rings_unread(&self, stream: &Stream) -> Option<bool> {
-        self.shared().receive.with(|receiver| {
+        self.shared().with_receiver(|receiver| {
             advance(stream, receiver).ok()?;
             let was_in_ring = receiver.path() != StreamPath::Tcp;
             if !receiver.leave() {
@@ -86,7 +86,7 @@ impl Connection {
                 Ok(false) => disconnect(fd),
                 Err(_violation) => self.broke(fd, stream),
             }
-        } else if !self.shared().send.with(|sender| self.consider(stream, sender).unwrap_or(false)) {
+        } else if !self.shared().with_sender(|sender| self.consider(stream, sender).unwrap_or(false)) {
             return; // The next write reports a violation.
         }
         stream.notify_all();
@@ -103,7 +103,7 @@ impl Connection {
 
     #[cold]
     fn can_go_back(&self, stream: &Stream, state: u32) -> bool {
-        self.shared().send.with(|sender| {
+        self.shared().with_sender(|sender| {
             if sender.is_abandoned() || sender.is_in_tcp() || self.has_flag(flags::BROKEN) {
                 return false;
             }
@@ -115,7 +115,7 @@ impl Connection {
     /// Sends by TCP what the peer has not read and does not read any more. Returns false if that failed.
     fn take_back(&self, fd: c_int, stream: &Stream) -> Result<bool, Violation> {
         // Under the lock, so that no other byte overtakes these.
-        self.shared().send.with(|sender| {
+        self.shared().with_sender(|sender| {
             let Some(unread) = sender.take_back(stream.memory.peer_taken(), stream.memory.peer_head())? else {
                 return Ok(false);
             };

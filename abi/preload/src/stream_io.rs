@@ -107,7 +107,7 @@ impl Connection {
                     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
                     let result = self.receive_from_kernel(fd, parts, limit, peek);
                     let counted = if peek { 0 } else { result.unwrap_or(0) as u64 };
-                    let is_read = self.shared().receive.with(|receiver| {
+                    let is_read = self.shared().with_receiver(|receiver| {
                         receiver.end_tcp(counted);
                         receiver.is_in_tcp()
                     });
@@ -135,12 +135,12 @@ impl Connection {
         }
         let events = kernel::events_now(fd, libc::POLLIN | libc::POLLRDHUP);
         let is_over = events & GONE != 0;
-        if !is_over || self.shared().receive.with(|receiver| receiver.is_in_tcp()) {
+        if !is_over || self.shared().with_receiver(|receiver| receiver.is_in_tcp()) {
             return Err(libc::EAGAIN);
         }
         self.kernel_event.store(true, Ordering::Relaxed); // It stays so.
         // Nothing lies on TCP: the peer would have announced it before its FIN. So this reads nothing but the end.
-        if self.shared().receive.with(|receiver| receiver.path() == StreamPath::Tcp) {
+        if self.shared().with_receiver(|receiver| receiver.path() == StreamPath::Tcp) {
             return Ok(Ok(0));
         }
         Ok(self.receive_from_kernel(fd, parts, 0, peek))
@@ -160,7 +160,7 @@ impl Connection {
 
     fn receive_step(&self, stream: &Stream, mut parts: Parts<'_>, peek: bool) -> Result<Step, Violation> {
         let (mut took, mut total) = (false, 0);
-        let step = self.shared().receive.with(|receiver| {
+        let step = self.shared().with_receiver(|receiver| {
             loop {
                 if let Receive::Ring { path, at, available } = receiver.next()
                     && available > 0
@@ -204,8 +204,13 @@ impl Connection {
     }
 
     /// Returns true if the program can read bytes from the ring.
+    #[inline]
     pub(crate) fn has_data(&self, stream: &Stream) -> bool {
-        let (took, has) = self.shared().receive.with(|receiver| {
+        self.shared().has_data(|| stream.memory.peer_progress()).unwrap_or_else(|| self.looks_for_data(stream))
+    }
+
+    fn looks_for_data(&self, stream: &Stream) -> bool {
+        let (took, has) = self.shared().with_receiver(|receiver| {
             if receiver.available() > 0 {
                 return (false, true);
             }
@@ -222,7 +227,7 @@ impl Connection {
 
     /// Returns the number of bytes in the ring that the program can read.
     pub(crate) fn data_len(&self, stream: &Stream) -> u32 {
-        let (took, len) = self.shared().receive.with(|receiver| {
+        let (took, len) = self.shared().with_receiver(|receiver| {
             let took = advance(stream, receiver).unwrap_or(false); // The next read reports a violation.
             (took, receiver.unread())
         });
@@ -234,12 +239,12 @@ impl Connection {
 
     /// True if the next bytes to read are in a ring.
     pub(crate) fn reads_ring(&self) -> bool {
-        self.shared().receive.with(|receiver| receiver.path() != StreamPath::Tcp)
+        self.shared().reads_ring()
     }
 
     /// True if the next bytes to write go into a ring.
     pub(crate) fn writes_ring(&self) -> bool {
-        self.shared().send.with(|sender| sender.path() != StreamPath::Tcp)
+        self.shared().writes_ring()
     }
 
     /// A number that changes when bytes arrive in the ring.
@@ -263,7 +268,7 @@ impl Connection {
                 }
                 Ok(SendStep::Tcp) => {
                     let result = send_to_kernel(fd, parts, flags);
-                    self.shared().send.with(|sender| sender.end_tcp(result.unwrap_or(0) as u64));
+                    self.shared().with_sender(|sender| sender.end_tcp(result.unwrap_or(0) as u64));
                     return result;
                 }
                 Ok(SendStep::Full) => {
@@ -284,7 +289,7 @@ impl Connection {
 
     fn send_step(&self, stream: &Stream, parts: Parts<'_>) -> Result<SendStep, Violation> {
         let (mut switched, mut wrote) = (false, false);
-        let step = self.shared().send.with(|sender| {
+        let step = self.shared().with_sender(|sender| {
             loop {
                 switched |= self.consider(stream, sender)?;
                 let path = sender.path();
@@ -328,8 +333,11 @@ impl Connection {
 
     /// Returns true if a write would not block for want of room in the ring. It announces no switch, because the next write does.
     pub(crate) fn has_room(&self, stream: &Stream) -> bool {
+        if self.shared().has_room() {
+            return true;
+        }
         let is_closed = stream.memory.peer_state() & StreamState::CLOSED != 0;
-        self.shared().send.with(|sender| {
+        self.shared().with_sender(|sender| {
             if sender.room() == 0 {
                 note_receiver(stream, sender);
             }
@@ -395,7 +403,7 @@ impl Connection {
             return AtFin::HalfClosed;
         }
         let half_closed = stream.memory.peer_state() & StreamState::HALF_CLOSED != 0;
-        let end = self.shared().send.with(|sender| {
+        let end = self.shared().with_sender(|sender| {
             sender.keep_on_tcp(true);
             note_receiver(stream, sender);
             let end = at_fin(half_closed, sender.unread());

@@ -116,14 +116,27 @@ impl Connection {
         if self.is_ready(stream, what) || self.is_asked(stream) || !waiter.begin_sleep() {
             return Ok(());
         }
-        let result = self.poll(fd, Some(waiter), timeout_ms(deadline), self.has_forked(stream));
+        let result =
+            self.poll(fd, self.kernel_events(what), Some(waiter), timeout_ms(deadline), self.has_forked(stream));
         waiter.end_sleep();
         result
     }
 
-    /// Polls the TCP connection, and the doorbell.
-    fn poll(&self, fd: c_int, waiter: Option<&Waiter>, timeout: c_int, has_forked: bool) -> Result<(), c_int> {
-        let events = if self.tells_of_fin() { libc::POLLIN | libc::POLLRDHUP } else { 0 };
+    /// The events of the kernel that end a wait. If the program shuts its receiving meanwhile, a reader must see that. A writer must not,
+    /// because the event stays.
+    fn kernel_events(&self, what: Interest) -> i16 {
+        if what == Interest::Data || self.tells_of_fin() { libc::POLLIN | libc::POLLRDHUP } else { 0 }
+    }
+
+    /// Polls the TCP connection for `events`, and the doorbell.
+    fn poll(
+        &self,
+        fd: c_int,
+        events: i16,
+        waiter: Option<&Waiter>,
+        timeout: c_int,
+        has_forked: bool,
+    ) -> Result<(), c_int> {
         let bell = waiter.map_or(-1, Waiter::fd);
         let mut fds =
             [libc::pollfd { fd, events, revents: 0 }, libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
@@ -153,7 +166,7 @@ impl Connection {
                 return Err(libc::EAGAIN);
             }
             let timeout = if left < 0 { pause } else { pause.min(left) };
-            match self.poll(fd, None, timeout, false) {
+            match self.poll(fd, self.kernel_events(what), None, timeout, false) {
                 Err(libc::EAGAIN) => pause = (pause * 2).min(CROWDED_MS.1),
                 result => return result,
             }

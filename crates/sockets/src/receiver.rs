@@ -62,6 +62,12 @@ impl Receiver {
         self.taken
     }
 
+    /// The number of switches and the position, if the sender's words alone say whether the program can read: it can once a tail is
+    /// another position. None on TCP, and before a switch that is known.
+    pub fn awaited(&self) -> Option<(u32, u32)> {
+        (self.path != StreamPath::Tcp && !self.has_next).then_some((self.taken, self.position as u32))
+    }
+
     /// True while the kernel reads from TCP for this end.
     pub fn is_in_tcp(&self) -> bool {
         self.in_tcp > 0

@@ -692,6 +692,70 @@ static void sends_twice(int fd)
     step();
 }
 
+static int change(int set, int operation, int fd, uint32_t wanted)
+{
+    struct epoll_event event = {.events = wanted, .data.u64 = 77};
+    return epoll_ctl(set, operation, fd, &event);
+}
+
+static void sends_and_ends(int fd)
+{
+    sends_at_each_step(fd, 100, 2);
+    step();
+    SAY(shutdown(fd, SHUT_WR));
+    step();
+}
+
+/* The program changes its mind about the connection again and again. */
+static void changes_a_set(int fd)
+{
+    int set = epoll_set_of(fd, EPOLLIN);
+    print_epoll("idle", set, 0);
+    step();
+    step();
+    print_epoll("data", set, -1);
+    SAY(change(set, EPOLL_CTL_MOD, fd, EPOLLOUT));
+    print_epoll("room", set, 0);
+    SAY(change(set, EPOLL_CTL_MOD, fd, 0));
+    print_epoll("no events", set, 0);
+    SAY(change(set, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT));
+    print_epoll("both", set, 0);
+    SAY(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+    print_epoll("removed", set, 0);
+    SAY(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+    SAY(change(set, EPOLL_CTL_MOD, fd, EPOLLIN));
+    SAY(change(set, EPOLL_CTL_ADD, fd, EPOLLIN));
+    SAY(change(set, EPOLL_CTL_ADD, fd, EPOLLIN));
+    print_epoll("added", set, 0);
+    SAY(change(set, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT));
+    print_epoll("once", set, 0);
+    print_epoll("once, again", set, 0);
+    SAY(change(set, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT));
+    print_epoll("once, armed", set, 0);
+    SAY(read(fd, buffer, 100));
+    step();
+    step();
+    await_unread(fd, 100);
+    print_epoll("once, not armed", set, 0);
+    SAY(change(set, EPOLL_CTL_MOD, fd, EPOLLIN));
+    SAY(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+    int other = epoll_set_of(fd, EPOLLIN);
+    print_epoll("other set", other, -1);
+    SAY(epoll_ctl(other, EPOLL_CTL_DEL, fd, NULL));
+    SAY(change(set, EPOLL_CTL_ADD, fd, EPOLLIN));
+    print_epoll("first set", set, -1);
+    SAY(read(fd, buffer, 100));
+    SAY(change(set, EPOLL_CTL_MOD, fd, EPOLLOUT));
+    step();
+    await_poll(fd, POLLRDHUP);
+    print_epoll("end, room", set, 0);
+    SAY(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+    print_epoll("end, removed", set, 0);
+    SAY(change(set, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP));
+    print_epoll("end", set, -1);
+    step();
+}
+
 /* The connection beside a pipe that stays silent. */
 static void selects(int fd)
 {
@@ -745,6 +809,7 @@ static const struct test_case cases[] = {
     {"stdio", uses_stdio, answers_lines},
     {"files", sends_a_file, receives_a_file},
     {"sets", sends_twice, sees_each_event},
+    {"changing_set", sends_and_ends, changes_a_set},
     {"select", sends_hundred, selects},
 };
 

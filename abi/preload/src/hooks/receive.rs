@@ -67,11 +67,11 @@ fn receive(
 /// Receives on TCP, and counts.
 fn plain(connection: &InUse<Connection>, fd: c_int, flags: c_int, kernel: impl FnOnce() -> ssize_t) -> ssize_t {
     let shared = connection.shared();
-    shared.receive.with(|receiver| receiver.begin_tcp());
+    shared.with_receiver(|receiver| receiver.begin_tcp());
     let result = kernel();
     let errno = errno::get();
     let counted = if flags & (libc::MSG_PEEK | libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 { 0 } else { result.max(0) };
-    shared.receive.with(|receiver| receiver.end_tcp(counted as u64));
+    shared.with_receiver(|receiver| receiver.end_tcp(counted as u64));
     if counted > 0 {
         Connection::count(connection, fd, false, counted as u64);
     }

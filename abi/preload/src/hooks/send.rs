@@ -72,10 +72,10 @@ fn send_parts(
 /// Sends on TCP, and counts.
 fn plain(connection: &InUse<Connection>, fd: c_int, kernel: impl FnOnce() -> ssize_t) -> ssize_t {
     let shared = connection.shared();
-    shared.send.with(|sender| sender.begin_tcp());
+    shared.with_sender(|sender| sender.begin_tcp());
     let result = kernel();
     let errno = errno::get();
-    shared.send.with(|sender| sender.end_tcp(result.max(0) as u64));
+    shared.with_sender(|sender| sender.end_tcp(result.max(0) as u64));
     if result > 0 {
         Connection::count(connection, fd, true, result as u64);
     }

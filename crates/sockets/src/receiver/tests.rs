@@ -41,6 +41,21 @@ fn reads_tcp_without_limit_while_no_switch_is_known() {
 }
 
 #[test]
+fn awaits_a_tail_only_on_a_ring_without_a_known_switch() {
+    assert_eq!(after_tcp(100).awaited(), None);
+    let mut receiver = on_small(100);
+    assert_eq!(receiver.awaited(), Some((1, 100)));
+    receiver.refresh(107, 1, unused).unwrap();
+    receiver.read(5);
+    assert_eq!(receiver.awaited(), Some((1, 105)));
+    receiver.refresh(107, 2, switch(107, StreamPath::Large)).unwrap();
+    assert_eq!(receiver.awaited(), None);
+    receiver.read(2);
+    assert_eq!((receiver.take(), receiver.awaited()), (Some(2), Some((2, 107))));
+    assert_eq!((receiver.leave(), receiver.awaited()), (true, None));
+}
+
+#[test]
 fn takes_a_switch_when_everything_before_it_was_read() {
     let mut receiver = after_tcp(60);
     assert_eq!(receiver.take(), None);

@@ -2,12 +2,6 @@
 
 use isthmus_sockets_tests::{Stage, cases, run_case};
 
-/// Cases that the library does not cover yet, and the cause. `docs/reference/sockets.md` lists them for users.
-const NOT_COVERED: [(&str, &str); 2] = [
-    ("sets", "a socket in two epoll sets: a set with room to write reports data of TCP later"),
-    ("events_of_output", "as sets"),
-];
-
 /// Compares the transcripts of a stage with those of the kernel.
 #[track_caller]
 fn compare(stage: &Stage, program: &str, case: &str) {
@@ -23,9 +17,7 @@ fn kernel(program: &str, case: &str) {
 }
 
 fn library(program: &str, case: &str) {
-    if let Some((_, why)) = NOT_COVERED.iter().find(|(name, _)| *name == case) {
-        eprintln!("skipped: {why}");
-    } else if let Some(stage) = Stage::library() {
+    if let Some(stage) = Stage::library() {
         compare(&stage, program, case);
     }
 }
@@ -63,4 +55,4 @@ transcripts!(endings: closed closed_after_data closed_with_unread closed_with_un
              killed_before_a_writer own_wait_ended);
 transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_messages nothing timeouts timeout_within_all
              copies interrupted forked handed_to_child handed_to_child_of_threads inherited_by_a_shell asked_by_a_shell
-             spawned passed urgent stdio files sets select);
+             spawned passed urgent stdio files sets changing_set select);
