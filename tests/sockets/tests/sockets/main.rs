@@ -4,6 +4,7 @@
 mod containers;
 mod exchanges;
 mod kills;
+mod programs;
 mod redis;
 mod transcripts;
 mod transfers;
