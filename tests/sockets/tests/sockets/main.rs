@@ -5,6 +5,7 @@ mod containers;
 mod exchanges;
 mod kills;
 mod programs;
+mod python;
 mod redis;
 mod transcripts;
 mod transfers;
