@@ -15,7 +15,7 @@ const SUITE: &str = "/usr/lib/python3.11/test/test_socket.py";
 const MODULES: &[&str] = &["test_selectors", "test_socket"];
 const ALL_MODULES: &[&str] = &["test_selectors", "test_socket", "test_ssl", "test_asyncio"];
 
-/// Tests whose results may differ, and the cause.
+/// Tests with results that may differ, and the cause.
 const MAY_DIFFER: [(&str, &str); 0] = [];
 
 /// More tests than this do not fail by chance.
@@ -41,7 +41,7 @@ struct Run {
 }
 
 impl Run {
-    /// Starts the tests of a module whose names contain `only`.
+    /// Starts the tests of a module with a name that fits the pattern `only`.
     fn start(stage: &Stage, module: &str, only: &str) -> Self {
         let folder = Scratch::new().unwrap();
         let report = folder.join("report.xml").into_os_string().into_string().unwrap();
@@ -66,7 +66,7 @@ impl Run {
     }
 }
 
-/// Returns the tests whose results differ.
+/// Returns the tests with results that differ.
 fn differences(kernel: &Results, library: &Results) -> Vec<String> {
     let names = kernel.keys().chain(library.keys().filter(|name| !kernel.contains_key(*name)));
     names.filter(|name| kernel.get(*name) != library.get(*name)).cloned().collect()
