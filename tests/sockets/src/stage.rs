@@ -58,6 +58,17 @@ impl Stage {
     /// Waits until both directions of the connection with a server at this port go through shared memory. On the kernel alone,
     /// returns at once.
     pub fn wait_for_stream(&self, port: &str) {
+        self.wait_for_senders(port, &["connector", "acceptor"]);
+    }
+
+    /// Waits until the bytes that a server at this port sends on a connection go through shared memory. On the kernel alone, returns
+    /// at once.
+    pub fn wait_for_download(&self, port: &str) {
+        self.wait_for_senders(port, &["acceptor"]);
+    }
+
+    /// Waits until these ends of a connection with a server at this port send through shared memory.
+    fn wait_for_senders(&self, port: &str, senders: &[&str]) {
         if !self.has_library() {
             return;
         }
@@ -65,9 +76,10 @@ impl Stage {
         let is_shared = |end: &Value| end["state"] == "attached" && (end["path"] == "small" || end["path"] == "large");
         let fits = |stream: &Value| {
             stream["acceptor"]["address"].as_str().is_some_and(|address| address.ends_with(&port))
-                && ["connector", "acceptor"].iter().all(|end| is_shared(&stream[end]))
+                && senders.iter().all(|end| is_shared(&stream[end]))
         };
-        self.wait_for_streams("stream that uses shared memory in both directions", |streams| streams.iter().any(fits));
+        let awaited = format!("stream with shared memory from {}", senders.join(" and "));
+        self.wait_for_streams(&awaited, |streams| streams.iter().any(fits));
     }
 
     /// Asserts that the daemon has made a stream of some connection. On the kernel alone, there is nothing to assert.

@@ -101,7 +101,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// `program` (a path) on the host.
+    /// `program` (a path) on the host, which sees this path as its name even if it is a symbolic link: some programs decide by it.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         let (args, env, limits, fds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (piped_stdin, stderr, owner, sandbox, host) = (false, None, None, None, None);
@@ -185,10 +185,11 @@ impl Launch {
 
     /// Starts it.
     pub fn spawn(&self) -> Result<Proc, LaunchError> {
-        let program = std::fs::canonicalize(&self.program)
+        let file = std::fs::canonicalize(&self.program)
             .map_err(|source| LaunchError::NoProgram { path: self.program.clone(), source })?;
         let failed = |source| LaunchError::System { program: self.program.clone(), source };
-        let enclosure = self.sandbox.as_ref().map(|sandbox| sandbox.command_for(&program)).transpose()?;
+        let enclosure = self.sandbox.as_ref().map(|sandbox| sandbox.command_for(&file)).transpose()?;
+        let program = std::path::absolute(&self.program).map_err(failed)?;
         let stderr = tempfile::tempfile().map_err(failed)?; // A file never fills up, even if no process reads it.
         let mut command = self.command(&program, enclosure.as_ref())?;
         command.stdin(if self.piped_stdin { Stdio::piped() } else { Stdio::null() });

@@ -68,11 +68,12 @@ impl Sockets {
                 share.map_err(|refusal| refusal.reason)
             }
         };
-        let read = session.reader.read(owner, socket, role); // The thread closes a socket that is refused, too.
-        let result = match allowed.and(read) {
+        // The thread closes a socket that is not allowed, too. It is refused after that, because a program may close its own
+        // descriptor of it then, and expects that the kernel refuses connections.
+        let result = match session.reader.read(owner, socket, role) {
             Ok(result) => result,
             Err(reason) => {
-                Self::refuse_socket(broker, id, token, reason);
+                Self::refuse_socket(broker, id, token, allowed.err().unwrap_or(reason));
                 return Ok(());
             }
         };
@@ -89,7 +90,7 @@ impl Sockets {
                 let result = result.await.unwrap_or(Err(Reason::KernelRefused)); // The thread has panicked.
                 move |broker: &mut Broker| {
                     broker.capabilities.sockets.remove_fds(owner, 1);
-                    Self::socket_read(broker, id, token, job, result);
+                    Self::socket_read(broker, id, token, job, allowed.and(result));
                 }
             }),
         );

@@ -241,6 +241,29 @@ fn listeners_are_listed_while_they_listen() {
     eventually(Deadline::secs(20), || !b.is_listed((Ipv4Addr::UNSPECIFIED, any_address.port()).into())).unwrap();
 }
 
+/// A program that closes its listening socket expects that connections are refused at once, as by TCP alone.
+#[test]
+fn a_listener_that_is_answered_is_not_open_in_the_daemon() {
+    const LISTENERS_MAX: usize = 1024;
+    let bed = Testbed::new();
+    let mut a = Program::new(&bed);
+    let one = listener();
+    let closed = |listener: TcpListener| {
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let refused = TcpStream::connect(address).map_err(|error| error.kind());
+        assert_eq!(refused.err(), Some(std::io::ErrorKind::ConnectionRefused));
+    };
+    for number in 0..LISTENERS_MAX {
+        assert!(a.listen(&one).is_ok(), "{number}");
+    }
+    for _ in 0..500 {
+        let another = listener();
+        assert_eq!(a.listen(&another), Err(Reason::StreamsFull));
+        closed(another);
+    }
+}
+
 #[test]
 fn sockets_of_the_wrong_kind_are_refused_with_the_reason() {
     let bed = Testbed::new();

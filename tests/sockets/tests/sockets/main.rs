@@ -4,6 +4,8 @@
 mod containers;
 mod exchanges;
 mod kills;
+mod programs;
+mod python;
 mod redis;
 mod transcripts;
 mod transfers;
