@@ -13,6 +13,7 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::output::{Outcome, Output};
+use crate::program_file::{Linking, ProgramFile};
 use crate::run::{ProgramCapability, Setting};
 
 /// The library that programs load.
@@ -42,7 +43,20 @@ impl SocketsCommand {
 
 /// The row of `isthmus run`.
 pub(crate) const PROGRAMS: ProgramCapability =
-    ProgramCapability { name: "sockets", users: "Programs that use TCP", library: LIBRARY, settings };
+    ProgramCapability { name: "sockets", users: "Programs that use TCP", library: LIBRARY, settings, unfit };
+
+/// The library needs glibc. A program that another dynamic linker loads would not start with it. A static program starts, and its
+/// children may use the library.
+fn unfit(program: &ProgramFile) -> Option<String> {
+    let path = program.path.display();
+    match &program.linking {
+        Linking::Dynamic(linker) if !program.linking.is_glibc() => {
+            Some(format!("{path} is loaded by {}, and {LIBRARY} needs glibc", linker.display()))
+        }
+        Linking::OtherMachine => Some(format!("{path} is no 64-bit program, and {LIBRARY} is one")),
+        Linking::Static | Linking::Dynamic(_) => None,
+    }
+}
 
 fn settings(folder: &Path) -> Vec<Setting> {
     vec![Setting {
