@@ -7,3 +7,4 @@ mod kills;
 mod redis;
 mod transcripts;
 mod transfers;
+mod uring;
