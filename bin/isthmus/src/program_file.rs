@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::{Access, access};
 
@@ -143,7 +143,8 @@ fn script_interpreter(file: &File) -> Option<OsString> {
 /// Finds a program as execvp does: a name without a slash is searched for in the folders of PATH.
 fn in_path(program: &OsStr, path: Option<OsString>) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
-        return Some(program.into());
+        // A pipe would wait for its writer.
+        return Some(program.into()).filter(|file: &PathBuf| file.is_file());
     }
     let path = path.unwrap_or_else(|| "/bin:/usr/bin".into());
     let is_program = |file: &PathBuf| file.is_file() && access(file, Access::EXEC_OK).is_ok();

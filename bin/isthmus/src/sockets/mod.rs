@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! streams ─▶ isthmus stream list    the daemon's report about streams
+//! why ─────▶ isthmus why PID:FD     a TCP connection of any program
 //! PROGRAMS ▶ isthmus run            libisthmus-sockets.so
 //! ```
 
 mod streams;
+mod why;
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +17,8 @@ use clap::Subcommand;
 use crate::output::{Outcome, Output};
 use crate::program_file::{Linking, ProgramFile};
 use crate::run::{ProgramCapability, Setting};
+
+pub(crate) use why::why;
 
 /// The library that programs load.
 const LIBRARY: &str = "libisthmus-sockets.so";

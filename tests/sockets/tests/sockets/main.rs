@@ -8,3 +8,4 @@ mod redis;
 mod transcripts;
 mod transfers;
 mod uring;
+mod why;
