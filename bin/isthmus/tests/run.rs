@@ -198,7 +198,7 @@ int main(void)
     let Some(program) = compiled(installed.0.path(), "cc", &[], source) else { return };
     let run = || installed.run(&["run", "--quiet", "--", &program], &[]);
     assert_eq!(text(&run().stdout), "secure 0 loaded 1\n");
-    // The file of another user, who is not the one who starts it.
+    // The file belongs to another user than the one of this test.
     let owner = if rustix::process::geteuid().is_root() { 65534 } else { return };
     std::os::unix::fs::chown(&program, Some(owner), None).expect("root may");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("root may");

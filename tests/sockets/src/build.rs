@@ -50,7 +50,7 @@ pub fn program(name: &str) -> PathBuf {
     compiled(name, name, &[])
 }
 
-/// The same as a static executable.
+/// The program of `c/NAME.c` as a static executable.
 pub fn static_program(name: &str) -> PathBuf {
     compiled(name, &format!("{name}-static"), &["-static"])
 }

@@ -52,7 +52,7 @@ impl Obstacle {
     }
 }
 
-/// What /proc says about a process.
+/// The files of a process in /proc, read once.
 #[derive(Debug)]
 struct Facts {
     is_mapped: bool,
@@ -148,7 +148,7 @@ impl Facts {
         if self.is_secure {
             return Obstacle::new(
                 "it has the rights of its file (setuid, setgid or capabilities), so LD_PRELOAD has no effect",
-                "Start it as the user whose rights it needs, from a file without these bits.",
+                "Remove these bits and capabilities from the file, and start the program as the user that it needs.",
             );
         }
         let preload = self.variable("LD_PRELOAD").unwrap_or_default();
