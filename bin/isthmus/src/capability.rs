@@ -35,6 +35,11 @@ impl CapabilityCommand {
     }
 }
 
+/// Explains the path of a descriptor of a process.
+pub(crate) fn why_descriptor(output: Output, socket: Option<PathBuf>, pid: u32, fd: u32) -> Result<Outcome> {
+    sockets::why(output, socket, pid, fd)
+}
+
 /// The table of `isthmus run`.
 pub(crate) const PROGRAM_CAPABILITIES: [ProgramCapability; 3] = [mx::PROGRAMS, fabric::PROGRAMS, sockets::PROGRAMS];
 

@@ -28,6 +28,7 @@ mod fabric;
 mod guest;
 mod mx;
 mod output;
+mod program_file;
 mod reason;
 mod run;
 mod sockets;

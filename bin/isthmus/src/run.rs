@@ -10,6 +10,7 @@
 //! as a search path, gets the capability's value in front.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +22,7 @@ use serde::Serialize;
 
 use crate::capability::PROGRAM_CAPABILITIES;
 use crate::output::{Outcome, Output, note};
+use crate::program_file::ProgramFile;
 
 /// The exit statuses for a program that could not be started, as in a shell and in `env`.
 const NOT_FOUND: u8 = 127;
@@ -37,6 +39,8 @@ pub(crate) struct ProgramCapability {
     pub(crate) library: &'static str,
     /// Returns the variables that a program needs, given the folder with the library.
     pub(crate) settings: fn(&Path) -> Vec<Setting>,
+    /// Returns why a program would not start with these variables.
+    pub(crate) unfit: fn(&ProgramFile) -> Option<String>,
 }
 
 /// A variable, and its effect.
@@ -134,27 +138,65 @@ pub(crate) fn shell_quoted(value: &str) -> String {
     }
 }
 
-/// Returns the capabilities that are installed and wanted, and for each other one why it is off.
-fn switches(without: &[String]) -> (Vec<Switch>, Vec<String>) {
-    let (mut on, mut off) = (Vec::new(), Vec::new());
-    for capability in PROGRAM_CAPABILITIES {
-        if without.iter().any(|name| name == capability.name) {
-            off.push(format!("{} (--without)", capability.name));
-            continue;
-        }
-        match capability.switch() {
-            Ok(switch) => on.push(switch),
-            Err(error) => off.push(format!("{} (not installed: {error})", capability.name)),
-        }
-    }
-    (on, off)
+/// The capabilities of one start.
+#[derive(Debug, Default)]
+struct Switches {
+    /// Those that are installed and wanted.
+    on: Vec<Switch>,
+    /// The others, each with why it is off.
+    off: Vec<String>,
+    /// Variables that keep the program from its start: the library of a capability that is off is not in their values.
+    corrected: Vec<(&'static str, OsString)>,
+    /// A capability is off because of the program, which runs all the same.
+    is_program_unfit: bool,
 }
 
-fn summary(on: &[Switch], off: &[String]) -> String {
-    let names: Vec<String> =
-        on.iter().map(|switch| format!("{} ({})", switch.capability, switch.folder.display())).collect();
-    let off = if off.is_empty() { String::new() } else { format!("; off: {}", off.join(", ")) };
-    format!("on: {}{off}", names.join(", "))
+impl Switches {
+    fn new(without: &[String], program: Option<&ProgramFile>) -> Self {
+        let mut switches = Self::default();
+        for capability in PROGRAM_CAPABILITIES {
+            let name = capability.name;
+            if let Some(why) = program.and_then(capability.unfit) {
+                switches.off.push(format!("{name} ({why})"));
+                switches.is_program_unfit = true;
+                switches.correct(&capability);
+            } else if without.iter().any(|unwanted| unwanted == name) {
+                switches.off.push(format!("{name} (--without)"));
+            } else {
+                match capability.switch() {
+                    Ok(switch) => switches.on.push(switch),
+                    Err(error) => switches.off.push(format!("{name} (not installed: {error})")),
+                }
+            }
+        }
+        switches
+    }
+
+    /// Takes the library of a capability out of the lists that are set already, as by a shell that `isthmus run` has started.
+    fn correct(&mut self, capability: &ProgramCapability) {
+        for list in (capability.settings)(Path::new("")).iter().filter(|set| set.is_list) {
+            let present = std::env::var_os(list.name).unwrap_or_default();
+            if let Some(value) = without_library(&present, capability.library) {
+                self.corrected.push((list.name, value));
+            }
+        }
+    }
+
+    fn summary(&self) -> String {
+        let names: Vec<String> =
+            self.on.iter().map(|switch| format!("{} ({})", switch.capability, switch.folder.display())).collect();
+        let on = if names.is_empty() { String::new() } else { format!("on: {}", names.join(", ")) };
+        let off = if self.off.is_empty() { String::new() } else { format!("off: {}", self.off.join(", ")) };
+        [on, off].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Returns a list of files without those of this name. None if there are none.
+fn without_library(list: &OsStr, library: &str) -> Option<OsString> {
+    let files = || list.as_bytes().split(|byte| b": ".contains(byte)).filter(|file| !file.is_empty());
+    let is_library = |file: &&[u8]| file.rsplit(|&byte| byte == b'/').next() == Some(library.as_bytes());
+    let kept: Vec<&[u8]> = files().filter(|file| !is_library(file)).collect();
+    (kept.len() < files().count()).then(|| OsString::from_vec(kept.join(&b':')))
 }
 
 /// Formats the text of `--dry-run`: a line for each variable, then the command.
@@ -170,8 +212,14 @@ fn dry_run_text(variables: &[Setting], command: &[OsString]) -> String {
 }
 
 pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &RunArgs) -> Result<Outcome> {
-    let (on, off) = switches(&args.without);
-    ensure!(!on.is_empty(), "nothing to switch on: {}; `make install` installs the libraries", off.join(", "));
+    let [program, arguments @ ..] = args.command.as_slice() else { bail!("no program is named") };
+    let switches = Switches::new(&args.without, ProgramFile::find(program).as_ref());
+    let Switches { on, off, .. } = &switches;
+    ensure!(
+        !on.is_empty() || switches.is_program_unfit,
+        "nothing to switch on: {}; `make install` installs the libraries",
+        off.join(", ")
+    );
     let variables: Vec<Setting> = on.iter().flat_map(|switch| switch.variables.iter().cloned()).collect();
     if args.dry_run {
         let command: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
@@ -180,10 +228,9 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &RunArgs) -> Re
         return Ok(Outcome::Done);
     }
     if !args.quiet {
-        note(&summary(&on, &off));
+        note(&switches.summary());
     }
-    let [program, arguments @ ..] = args.command.as_slice() else { bail!("no program is named") };
-    exec(program, arguments, socket, &variables)
+    exec(program, arguments, socket, &variables, &switches.corrected)
 }
 
 /// Becomes the program. Returns only if it cannot be started.
@@ -192,8 +239,10 @@ pub(crate) fn exec(
     arguments: &[OsString],
     socket: Option<PathBuf>,
     variables: &[Setting],
+    corrected: &[(&'static str, OsString)],
 ) -> Result<Outcome> {
     let mut command = Command::new(program);
+    command.envs(corrected.iter().map(|(name, value)| (name, value)));
     if let Some(socket) = socket {
         command.env(isthmus_layout::environment::SOCKET.name, std::path::absolute(socket)?);
     }
@@ -225,6 +274,14 @@ mod tests {
         assert_eq!(value(false, None).as_deref(), Some("/opt/lib"));
         assert_eq!(value(false, Some("")), None, "an empty value was set on purpose");
         assert_eq!(value(false, Some("mine")), None);
+    }
+
+    #[test]
+    fn library_is_taken_out_of_a_list() {
+        let kept = |list: &str| without_library(OsStr::new(list), "ours.so").map(|list| list.into_string().unwrap());
+        assert_eq!(kept("/opt/ours.so:/usr/lib/a.so b.so").as_deref(), Some("/usr/lib/a.so:b.so"));
+        assert_eq!(kept("ours.so").as_deref(), Some(""));
+        assert_eq!((kept(""), kept("/ours.so/a.so:not-ours.so")), (None, None));
     }
 
     #[test]

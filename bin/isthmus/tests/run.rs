@@ -105,3 +105,105 @@ fn program_that_cannot_be_started_has_the_exit_status_of_a_shell() {
     let folder = installed.path("lib");
     assert_eq!(installed.run(&["run", "--", &folder], &[]).status.code(), Some(126));
 }
+
+/// Compiles a C program into a folder. Returns none, with the reason on standard error, if there is no such compiler.
+fn compiled(folder: &Path, compiler: &str, options: &[&str], source: &str) -> Option<String> {
+    let (file, program) = (folder.join("program.c"), folder.join(format!("{compiler}{}", options.concat())));
+    fs::write(&file, source).expect("the folder is ours");
+    let output = match Command::new(compiler).args(options).arg("-o").arg(&program).arg(&file).output() {
+        Ok(output) => output,
+        Err(error) => {
+            eprintln!("skipped: {compiler}: {error}");
+            return None;
+        }
+    };
+    assert!(output.status.success(), "{compiler}: {}", text(&output.stderr));
+    Some(program.display().to_string())
+}
+
+/// Prints LD_PRELOAD, and fails to start with a library that another C library was linked with.
+const SHOW_PRELOAD: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+int main(void)
+{
+    const char *set = getenv("LD_PRELOAD");
+    return puts(set ? set : "none") < 0;
+}
+"#;
+
+/// An installation with a library that needs glibc.
+fn with_library_of_glibc() -> Option<Installation> {
+    let installed = Installation::with(&["lib/placeholder"]);
+    let source = "#include <string.h>\nconst char *name(int n) { return strerrorname_np(n); }\n";
+    let folder = installed.0.path().join("lib");
+    // musl has no function of this name, so its linker refuses the library.
+    let library = compiled(&folder, "cc", &["-D_GNU_SOURCE", "-shared", "-fPIC"], source)?;
+    fs::rename(library, folder.join("libisthmus-sockets.so")).expect("the folder is ours");
+    Some(installed)
+}
+
+#[test]
+fn program_of_musl_starts_without_the_library_of_sockets() {
+    let Some(installed) = with_library_of_glibc() else { return };
+    let Some(program) = compiled(installed.0.path(), "musl-gcc", &[], SHOW_PRELOAD) else { return };
+    let library = installed.path("lib/libisthmus-sockets.so");
+    let plain = Command::new(&program).env("LD_PRELOAD", &library).output().expect("the program starts");
+    assert!(!plain.status.success(), "this library keeps the program from its start: {}", text(&plain.stdout));
+
+    let script = installed.path("script");
+    fs::write(&script, format!("#!{program}\n")).expect("the folder is ours");
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("the file is ours");
+    for started in [&program, &script] {
+        let output = installed.run(&["run", "--", started], &[]);
+        let said = text(&output.stderr);
+        assert!(output.status.success() && text(&output.stdout) == "none\n", "{output:?}");
+        assert!(said.contains("sockets (") && said.contains("is loaded by /lib/ld-musl-"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let quiet = installed.run(&["run", "--quiet", "--", &program], &[]);
+    assert_eq!((quiet.status.code(), text(&quiet.stderr)), (Some(0), String::new()));
+    let inherited = installed.run(&["run", "--", &program], &[("LD_PRELOAD", &format!("{library}:"))]);
+    assert_eq!((inherited.status.code(), text(&inherited.stdout)), (Some(0), "\n".to_owned()), "{inherited:?}");
+}
+
+#[test]
+fn static_program_starts_and_its_children_get_the_library() {
+    let Some(installed) = with_library_of_glibc() else { return };
+    let Some(program) = compiled(installed.0.path(), "cc", &["-static"], SHOW_PRELOAD) else { return };
+    let output = installed.run(&["run", "--", &program], &[]);
+    let library = installed.path("lib/libisthmus-sockets.so");
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), format!("{library}\n")), "{output:?}");
+}
+
+#[test]
+fn setuid_program_starts_without_the_library() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(installed) = with_library_of_glibc() else { return };
+    let source = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+int main(void)
+{
+    char line[512];
+    int loaded = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps))
+        loaded |= strstr(line, "libisthmus-sockets") != NULL;
+    return printf("secure %lu loaded %d\n", getauxval(AT_SECURE), loaded) < 0;
+}
+"#;
+    let Some(program) = compiled(installed.0.path(), "cc", &[], source) else { return };
+    let run = || installed.run(&["run", "--quiet", "--", &program], &[]);
+    assert_eq!(text(&run().stdout), "secure 0 loaded 1\n");
+    // The file belongs to another user than the one of this test.
+    let owner = if rustix::process::geteuid().is_root() { 65534 } else { return };
+    std::os::unix::fs::chown(&program, Some(owner), None).expect("root may");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("root may");
+    for folder in [installed.0.path().to_owned(), installed.0.path().join("lib")] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("the folder is ours");
+    }
+    assert_eq!(text(&run().stdout), "secure 1 loaded 0\n");
+}

@@ -47,6 +47,16 @@ pub fn library() -> Result<&'static Path, String> {
 
 /// The program of `c/NAME.c`.
 pub fn program(name: &str) -> PathBuf {
+    compiled(name, name, &[])
+}
+
+/// The program of `c/NAME.c` as a static executable.
+pub fn static_program(name: &str) -> PathBuf {
+    compiled(name, &format!("{name}-static"), &["-static"])
+}
+
+/// Compiles `c/SOURCE.c`, once for each name.
+fn compiled(source: &str, name: &str, options: &[&str]) -> PathBuf {
     static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner); // Held while compiling: others wait.
     if let Some(program) = compiled.get(name) {
@@ -58,8 +68,8 @@ pub fn program(name: &str) -> PathBuf {
     let (program, new) = (folder.join(name), folder.join(format!("{name}.{}", std::process::id())));
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread"]);
-    cc.arg("-D_FORTIFY_SOURCE=2"); // Calls such as read have other names then.
-    cc.arg("-o").arg(&new).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c")));
+    cc.arg("-D_FORTIFY_SOURCE=2").args(options); // Calls such as read have other names then.
+    cc.arg("-o").arg(&new).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{source}.c")));
     succeed(&mut cc);
     std::fs::rename(&new, &program).expect("both are in one folder");
     compiled.insert(name.to_owned(), program.clone());

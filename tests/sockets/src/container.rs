@@ -110,15 +110,19 @@ impl Container {
         launch.arg("--").args(settings).arg(program).args(words)
     }
 
-    /// Kills the program that a launch of this container has started: the first process of its pid namespace.
+    /// Kills the program that a launch of this container has started.
     pub(crate) fn kill(proc: &Proc) {
+        let child = Pid::from_raw(Self::pid(proc)).expect("a child has a number");
+        let killed = pidfd_open(child, PidfdFlags::empty()).and_then(|life| pidfd_send_signal(life, Signal::KILL));
+        killed.unwrap_or_else(|errno| panic!("the program cannot be killed: {errno}"));
+    }
+
+    /// Returns the number of the program that a launch of a container has started: the first process of its pid namespace.
+    pub fn pid(proc: &Proc) -> i32 {
         let unshare = proc.pid().unwrap_or_else(|error| panic!("{error}"));
         let children = format!("/proc/{unshare}/task/{unshare}/children");
         let child = || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok();
-        let child = eventually_some(timeout(), child).unwrap_or_else(|late| panic!("the program: {late}"));
-        let child = Pid::from_raw(child).expect("a child has a number");
-        let killed = pidfd_open(child, PidfdFlags::empty()).and_then(|life| pidfd_send_signal(life, Signal::KILL));
-        killed.unwrap_or_else(|errno| panic!("the program cannot be killed: {errno}"));
+        eventually_some(timeout(), child).unwrap_or_else(|late| panic!("the program: {late}"))
     }
 }
 

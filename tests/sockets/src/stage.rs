@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use isthmus_testbed::{DaemonProcess, Deadline, Launch, Scratch, binary, eventually};
+use isthmus_testbed::{DaemonProcess, Deadline, Finished, Launch, Scratch, binary, eventually};
 use serde_json::Value;
 
 use crate::{build, timeout};
@@ -96,11 +96,21 @@ impl Stage {
 
     /// Returns the report of `isthmus stream list`; null on the kernel alone.
     pub fn streams(&self) -> Value {
-        let Self::Library(daemon, _) = self else { return Value::Null };
-        let isthmus = binary("isthmus", "isthmus").unwrap_or_else(|error| panic!("{error}"));
-        let listed = daemon.launch_on_host(isthmus).args(["stream", "list", "--json"]).spawn();
-        let listed = listed.unwrap_or_else(|error| panic!("{error}")).finish(timeout());
-        let text = listed.unwrap_or_else(|error| panic!("{error}")).expect_success().join("\n");
+        if !self.has_library() {
+            return Value::Null;
+        }
+        let text = self.isthmus(&["stream", "list", "--json"]).expect_success().join("\n");
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    }
+
+    /// Runs `isthmus` to its end. On the kernel alone, no daemon answers it.
+    pub fn isthmus(&self, words: &[&str]) -> Finished {
+        let isthmus = binary("isthmus", "isthmus").unwrap_or_else(|error| panic!("{error}"));
+        let launch = match self {
+            Self::Kernel => Launch::new(isthmus).env("ISTHMUS_SOCKET", "/nowhere/isthmus.sock"),
+            Self::Library(daemon, _) => daemon.launch_on_host(isthmus),
+        };
+        let proc = launch.args(words).spawn().unwrap_or_else(|error| panic!("{error}"));
+        proc.finish(timeout()).unwrap_or_else(|error| panic!("{error}"))
     }
 }

@@ -1,4 +1,5 @@
-//! `isthmus why TARGET`: the path between two domains, why it is not a faster one, and what would change that.
+//! `isthmus why TARGET`: the path between two domains, why it is not a faster one, and what would change that. The folder of a capability
+//! explains descriptors.
 
 mod target;
 
@@ -10,13 +11,18 @@ use isthmus_client::Topic;
 use isthmus_report::{ChannelRow, DirectionRow, DomainName, PathEnd, ReasonRow, Why};
 
 use super::{ask, named, show};
+use crate::capability::why_descriptor;
 use crate::output::{Outcome, Output, bytes, counted, duration};
 
 pub(crate) use target::WhyTarget;
 
 pub(crate) fn why(output: Output, socket: Option<PathBuf>, target: &WhyTarget) -> Result<Outcome> {
-    let WhyTarget::Pair(from, to) = target;
-    show(output, "why", &ask(socket, Topic::Why, &[from.as_str(), to.as_str()])?, text)
+    match target {
+        WhyTarget::Pair(from, to) => {
+            show(output, "why", &ask(socket, Topic::Why, &[from.as_str(), to.as_str()])?, text)
+        }
+        WhyTarget::Descriptor { pid, fd } => why_descriptor(output, socket, *pid, *fd),
+    }
 }
 
 pub(super) fn text(why: &Why) -> String {

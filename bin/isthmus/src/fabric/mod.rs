@@ -46,4 +46,5 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     users: "MPIs, and other programs that use libfabric",
     library: mpi::PROVIDER,
     settings: mpi::all_settings,
+    unfit: |_| None,
 };

@@ -146,7 +146,7 @@ pub(super) fn env(output: Output, args: MpiEnvArgs) -> Result<Outcome> {
 /// Becomes the launcher, with the variables of all MPIs. Variables that are set already keep their values.
 pub(super) fn run(socket: Option<PathBuf>, args: &MpiRunArgs) -> Result<Outcome> {
     let settings = all_settings(&folder(args.provider.clone())?);
-    run::exec(&args.launcher, &args.arguments, socket, &settings)
+    run::exec(&args.launcher, &args.arguments, socket, &settings, &[])
 }
 
 #[cfg(test)]

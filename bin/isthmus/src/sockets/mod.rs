@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! streams ─▶ isthmus stream list    the daemon's report about streams
+//! why ─────▶ isthmus why PID:FD     a TCP connection of any program
 //! PROGRAMS ▶ isthmus run            libisthmus-sockets.so
 //! ```
 
 mod streams;
+mod why;
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +15,10 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::output::{Outcome, Output};
+use crate::program_file::{Linking, ProgramFile};
 use crate::run::{ProgramCapability, Setting};
+
+pub(crate) use why::why;
 
 /// The library that programs load.
 const LIBRARY: &str = "libisthmus-sockets.so";
@@ -42,7 +47,20 @@ impl SocketsCommand {
 
 /// The row of `isthmus run`.
 pub(crate) const PROGRAMS: ProgramCapability =
-    ProgramCapability { name: "sockets", users: "Programs that use TCP", library: LIBRARY, settings };
+    ProgramCapability { name: "sockets", users: "Programs that use TCP", library: LIBRARY, settings, unfit };
+
+/// The library needs glibc. A program that another dynamic linker loads would not start with it. A static program starts, and its
+/// children may use the library.
+fn unfit(program: &ProgramFile) -> Option<String> {
+    let path = program.path.display();
+    match &program.linking {
+        Linking::Dynamic(linker) if !program.linking.is_glibc() => {
+            Some(format!("{path} is loaded by {}, and {LIBRARY} needs glibc", linker.display()))
+        }
+        Linking::OtherMachine => Some(format!("{path} is no 64-bit program, and {LIBRARY} is one")),
+        Linking::Static | Linking::Dynamic(_) => None,
+    }
+}
 
 fn settings(folder: &Path) -> Vec<Setting> {
     vec![Setting {

@@ -9,3 +9,5 @@ mod python;
 mod redis;
 mod transcripts;
 mod transfers;
+mod uring;
+mod why;

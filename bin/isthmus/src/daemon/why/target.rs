@@ -3,7 +3,7 @@
 //! | form | target | accepted |
 //! | --- | --- | --- |
 //! | two domains, as in `web d7` | the pair of the two | yes |
-//! | `PID:FD`, as in `4711:5` | a descriptor of a process | no |
+//! | `PID:FD`, as in `4711:5` | a descriptor of a process | yes |
 //! | `qp:N`, as in `qp:17` | a queue pair | no |
 //!
 //! This is the only parser of targets. An error names the form that was given, and lists the accepted ones.
@@ -13,13 +13,16 @@ use isthmus_layout::control::Name;
 use crate::output::UsageError;
 
 /// The list of accepted forms, as errors show it.
-const ACCEPTED: &str = "`isthmus why` accepts two domains, each by name or by number, as in `isthmus why web d7`";
+const ACCEPTED: &str = "`isthmus why` accepts two domains, each by name or by number, as in `isthmus why web d7`, or a descriptor of a process, \
+                        as in `isthmus why 4711:5`";
 
-/// A target that the daemon can explain.
+/// A target that can be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WhyTarget {
     /// The path between two domains.
     Pair(Name, Name),
+    /// A descriptor of a process.
+    Descriptor { pid: u32, fd: u32 },
 }
 
 impl WhyTarget {
@@ -27,7 +30,7 @@ impl WhyTarget {
     pub(crate) fn parse(words: &[String]) -> Result<Self, UsageError> {
         match words {
             [from, to] => Ok(Self::Pair(domain(from)?, domain(to)?)),
-            [word] => Err(UsageError(format!("{}; {ACCEPTED}", incomplete(word)))),
+            [word] => descriptor(word).ok_or_else(|| UsageError(format!("{}; {ACCEPTED}", incomplete(word)))),
             _ => Err(UsageError(ACCEPTED.to_owned())),
         }
     }
@@ -38,13 +41,23 @@ fn domain(word: &str) -> Result<Name, UsageError> {
     Name::new(word).map_err(|error| UsageError(format!("{word:?} is not a domain: {error}; {ACCEPTED}")))
 }
 
+/// Parses `PID:FD`.
+fn descriptor(word: &str) -> Option<WhyTarget> {
+    let number = |word: &str| is_number(word).then(|| word.parse().ok())?;
+    let (pid, fd) = word.split_once(':')?;
+    Some(WhyTarget::Descriptor { pid: number(pid)?, fd: number(fd)? })
+}
+
+fn is_number(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Describes the form of a single word, which is not a target.
 fn incomplete(word: &str) -> String {
-    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     match word.split_once(':') {
         Some(("qp", number)) if is_number(number) => format!("{word} is a queue pair"),
-        Some((process, descriptor)) if is_number(process) && is_number(descriptor) => {
-            format!("{word} is descriptor {descriptor} of process {process}")
+        Some((process, number)) if is_number(process) && is_number(number) => {
+            format!("{word} has a number that no process or descriptor can have")
         }
         _ => format!("{word:?} is one domain of a pair"),
     }
@@ -72,9 +85,15 @@ mod tests {
     }
 
     #[test]
+    fn process_and_number_are_a_descriptor() {
+        assert_eq!(parse(&["4711:5"]), Ok(WhyTarget::Descriptor { pid: 4711, fd: 5 }));
+        assert_eq!(parse(&["1:0"]), Ok(WhyTarget::Descriptor { pid: 1, fd: 0 }));
+    }
+
+    #[test]
     fn error_names_the_form_and_lists_the_accepted_ones() {
         for (words, beginning) in [
-            (&["4711:5"][..], "4711:5 is descriptor 5 of process 4711; "),
+            (&["4711:99999999999"][..], "4711:99999999999 has a number that no process or descriptor can have; "),
             (&["qp:17"], "qp:17 is a queue pair; "),
             (&["qp:"], "\"qp:\" is one domain of a pair; "),
             (&["4711:"], "\"4711:\" is one domain of a pair; "),

@@ -1,0 +1,235 @@
+//! The file of a program, as far as it decides whether a preloaded library can be loaded.
+//!
+//! ```text
+//! name ─ PATH ─▶ file ─ #! ─▶ interpreter's file ─▶ ELF: PT_INTERP ─▶ Linking
+//! ```
+//!
+//! The dynamic linker that PT_INTERP names loads the libraries in `LD_PRELOAD`. A static program has none. The linker of another C library
+//! than glibc cannot load a library that needs glibc: the program then fails to start.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use rustix::fs::{Access, access};
+
+/// The way by which a program gets its libraries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Linking {
+    /// No dynamic linker.
+    Static,
+    /// This dynamic linker.
+    Dynamic(PathBuf),
+    /// A program of another word size or byte order than this one.
+    OtherMachine,
+}
+
+/// A program that exec would start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProgramFile {
+    /// The file with the machine code; for a script, that of its interpreter.
+    pub(crate) path: PathBuf,
+    pub(crate) linking: Linking,
+}
+
+/// Scripts may have scripts as interpreters; the kernel follows as many.
+const SCRIPTS_MAX: usize = 5;
+
+/// The bytes of a script's first line that count, as in the kernel.
+const SCRIPT_LINE_MAX: usize = 256;
+
+/// More than a path may have, with its final zero.
+const INTERPRETER_MAX: u64 = 4096;
+
+impl ProgramFile {
+    /// Finds the program that exec would start. Returns none if there is no such file, or if it cannot be read.
+    pub(crate) fn find(program: &OsStr) -> Option<Self> {
+        let mut program = program.to_owned();
+        for _ in 0..=SCRIPTS_MAX {
+            let path = in_path(&program, std::env::var_os("PATH"))?;
+            let file = File::open(&path).ok()?;
+            match script_interpreter(&file) {
+                Some(interpreter) => program = interpreter,
+                None => return Some(Self { path, linking: Linking::read(&file).ok()?? }),
+            }
+        }
+        None
+    }
+}
+
+impl Linking {
+    /// Reads the linking of a file. None if the file has no machine code.
+    pub(crate) fn read(file: &File) -> io::Result<Option<Self>> {
+        let mut head = [0u8; 64];
+        let length = read_at(file, &mut head, 0)?;
+        if length < head.len() || !head.starts_with(b"\x7fELF") {
+            return Ok(None);
+        }
+        // ELFCLASS64 and ELFDATA2LSB, which every machine that Isthmus runs on has.
+        if head[4..6] != [2, 1] {
+            return Ok(Some(Self::OtherMachine));
+        }
+        let (table, entry, count) = (word(&head[32..40]), half(&head[54..56]), half(&head[56..58]));
+        for at in 0..u64::from(count) {
+            let mut header = [0u8; 40];
+            let place = at.checked_mul(u64::from(entry)).and_then(|offset| offset.checked_add(table));
+            if read_at(file, &mut header, place.ok_or(io::ErrorKind::InvalidData)?)? < header.len() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            const PT_INTERP: [u8; 4] = 3u32.to_le_bytes();
+            if header[..4] == PT_INTERP {
+                return interpreter(file, word(&header[8..16]), word(&header[32..40])).map(Some);
+            }
+        }
+        Ok(Some(Self::Static))
+    }
+
+    /// True if glibc's dynamic linker of this machine loads the program.
+    pub(crate) fn is_glibc(&self) -> bool {
+        matches!(self, Self::Dynamic(linker) if linker.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux")))
+    }
+}
+
+fn interpreter(file: &File, at: u64, length: u64) -> io::Result<Linking> {
+    if length > INTERPRETER_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut path = vec![0; length as usize];
+    let length = read_at(file, &mut path, at)?;
+    path.truncate(length);
+    if let Some(end) = path.iter().position(|&byte| byte == 0) {
+        path.truncate(end);
+    }
+    Ok(Linking::Dynamic(OsString::from_vec(path).into()))
+}
+
+/// Reads until the buffer is full or the file ends.
+fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read_at(&mut buffer[done..], at.saturating_add(done as u64)) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("the caller takes 8 bytes"))
+}
+
+fn half(bytes: &[u8]) -> u16 {
+    u16::from_le_bytes(bytes.try_into().expect("the caller takes 2 bytes"))
+}
+
+/// Returns the interpreter of a script. For `#!/usr/bin/env NAME`, that is NAME: env replaces itself by it.
+fn script_interpreter(file: &File) -> Option<OsString> {
+    let mut line = [0u8; SCRIPT_LINE_MAX];
+    let length = read_at(file, &mut line, 0).ok()?;
+    let line = line[..length].strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let mut words = line.split(|byte| b" \t\r".contains(byte)).filter(|word| !word.is_empty());
+    let interpreter = words.next()?;
+    let is_env = interpreter.rsplit(|&byte| byte == b'/').next() == Some(b"env");
+    let named = words.find(|word| is_env && !word.starts_with(b"-") && !word.contains(&b'='));
+    Some(OsStr::from_bytes(named.unwrap_or(interpreter)).to_owned())
+}
+
+/// Finds a program as execvp does: a name without a slash is searched for in the folders of PATH.
+fn in_path(program: &OsStr, path: Option<OsString>) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        // A pipe would wait for its writer.
+        return Some(program.into()).filter(|file: &PathBuf| file.is_file());
+    }
+    let path = path.unwrap_or_else(|| "/bin:/usr/bin".into());
+    let is_program = |file: &PathBuf| file.is_file() && access(file, Access::EXEC_OK).is_ok();
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(is_program)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    /// An ELF file with one program header.
+    fn elf(kind: u32, interpreter: &[u8]) -> Vec<u8> {
+        let mut file = vec![0; 64 + 56];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[32] = 64; // The table of program headers is behind the header.
+        file[54] = 56;
+        file[56] = 1;
+        file[64..68].copy_from_slice(&kind.to_le_bytes());
+        file[72] = 120; // The interpreter is behind the table.
+        file[96] = interpreter.len() as u8;
+        file.extend(interpreter);
+        file
+    }
+
+    fn linking(contents: &[u8]) -> io::Result<Option<Linking>> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("program");
+        fs::write(&path, contents).expect("the folder is ours");
+        Linking::read(&File::open(path).expect("it was written"))
+    }
+
+    #[test]
+    fn program_header_names_the_dynamic_linker() {
+        let linker = |path: &str| linking(&elf(3, format!("{path}\0").as_bytes())).expect("read").expect("a program");
+        let glibc = linker("/lib64/ld-linux-x86-64.so.2");
+        assert_eq!(glibc, Linking::Dynamic("/lib64/ld-linux-x86-64.so.2".into()));
+        assert!(glibc.is_glibc() && linker("/nix/store/x-glibc/lib/ld-linux-x86-64.so.2").is_glibc());
+        assert!(!linker("/lib/ld-musl-x86_64.so.1").is_glibc() && !linker("/system/bin/linker64").is_glibc());
+        assert_eq!(linking(&elf(1, b"")).expect("read"), Some(Linking::Static));
+    }
+
+    #[test]
+    fn files_that_are_no_programs_have_no_linking() {
+        assert_eq!(linking(b"").expect("read"), None);
+        assert_eq!(
+            linking(b"echo no program header in this file of more than sixty-four bytes, but text").expect("read"),
+            None
+        );
+        let mut other = elf(1, b"");
+        other[4] = 1; // ELFCLASS32
+        assert_eq!(linking(&other).expect("read"), Some(Linking::OtherMachine));
+        let mut beyond = elf(1, b"");
+        beyond[39] = 0xFF; // The table is beyond the end.
+        assert!(linking(&beyond).is_err());
+        let mut long = elf(3, b"");
+        long[100] = 1; // 4 GiB of a path
+        assert!(linking(&long).is_err());
+    }
+
+    #[test]
+    fn scripts_links_and_names_lead_to_the_program() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let write = |name: &str, contents: &[u8]| {
+            let path = folder.path().join(name);
+            fs::write(&path, contents).expect("the folder is ours");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+            path
+        };
+        let program = write("program", &elf(3, b"/lib/ld-musl-x86_64.so.1\0"));
+        symlink(&program, folder.path().join("link")).expect("the folder is ours");
+        let script = write("script", format!("#! {}/link -x\necho\n", folder.path().display()).as_bytes());
+        let nested = write("nested", format!("#!{}\n", script.display()).as_bytes());
+        let by_env = write("by-env", format!("#!/usr/bin/env -S X=1 {} -u\n", program.display()).as_bytes());
+        for path in [&program, &script, &nested, &by_env] {
+            let found = ProgramFile::find(path.as_os_str()).expect("a program");
+            assert_eq!(found.linking, Linking::Dynamic("/lib/ld-musl-x86_64.so.1".into()), "{}", path.display());
+        }
+        let endless = write("endless", format!("#!{}/endless\n", folder.path().display()).as_bytes());
+        assert_eq!(ProgramFile::find(endless.as_os_str()), None);
+        let path = |folders: String| in_path(OsStr::new("program"), Some(folders.into()));
+        assert_eq!(path(format!("/nowhere:{}", folder.path().display())), Some(program.clone()));
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).expect("the file is ours");
+        assert_eq!(path("/nowhere".to_owned()), None);
+    }
+}

@@ -1,0 +1,312 @@
+//! `isthmus why PID:FD`: the path of the bytes of a TCP connection, why it is not a stream, and what would change that.
+//!
+//! ```text
+//! tcp       the descriptor's socket, and the socket at the other end     /proc/PID/fd, /proc/PID/net
+//! process   the processes of both ends, and what keeps each from the library
+//! daemon    whether the connection is a stream, and the path of each direction
+//! ```
+//!
+//! Needs no daemon for a connection of programs without the library.
+
+mod process;
+mod tcp;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use isthmus_client::{Reason, Refusal, Topic};
+use isthmus_report::{ReasonCount, ReasonRow, StreamEndRow, StreamRow, StreamsReport};
+use serde::Serialize;
+
+use super::LIBRARY;
+use crate::daemon::{ask, read};
+use crate::output::{Outcome, Output, bytes, duration};
+use process::{Library, Process};
+use tcp::{OtherEnd, Socket, holders};
+
+/// The answer.
+#[derive(Debug, Serialize)]
+struct Answer {
+    pid: u32,
+    fd: u32,
+    local: SocketAddr,
+    remote: SocketAddr,
+    state: &'static str,
+    path: Path,
+    /// Why the path is not a stream.
+    causes: Vec<Cause>,
+    process: Process,
+    /// The place of the other end.
+    peer: Place,
+    peer_process: Option<Process>,
+    stream: Option<OwnStream>,
+    /// The daemon's counts of sockets that got no stream, if nothing else says why this one got none.
+    refused: Vec<ReasonCount>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Path {
+    /// The socket is not connected.
+    None,
+    Tcp,
+    Stream,
+}
+
+/// The place of the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Place {
+    None,
+    ThisHost,
+    /// Another host or guest, or one behind address translation.
+    Elsewhere,
+    /// Sockets of several network namespaces fit.
+    Ambiguous,
+    /// The program has closed its socket.
+    Closed,
+    /// A process that this user cannot see.
+    Hidden,
+}
+
+/// Why a connection is not a stream.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Cause {
+    text: String,
+    reason: Option<String>,
+    remedy: Option<String>,
+}
+
+impl Cause {
+    fn of_reason(reason: Reason, detail: &str) -> Self {
+        let ReasonRow { reason, summary, remedy, .. } = reason.into();
+        let text = if detail.is_empty() { summary } else { format!("{summary} ({detail})") };
+        Self { text, reason: Some(reason), remedy: Some(remedy) }
+    }
+
+    fn of_process(process: &Process) -> Option<Self> {
+        let obstacle = process.obstacle.as_ref()?;
+        let text = format!("{}: {}", process.name(), obstacle.cause);
+        Some(Self { text, reason: None, remedy: Some(obstacle.remedy.clone()) })
+    }
+}
+
+/// A stream, with the end that is the descriptor's.
+#[derive(Debug, Serialize)]
+struct OwnStream {
+    id: String,
+    age_s: u64,
+    own: StreamEndRow,
+    peer: StreamEndRow,
+}
+
+impl OwnStream {
+    /// Returns a stream, if it is that of this socket: it has its addresses, and a process with the socket.
+    fn matching(stream: &StreamRow, socket: &Socket, pids: &[u32]) -> Option<Self> {
+        let is_at = |end: &StreamEndRow, wanted: SocketAddr| canonical(&end.address) == Some(wanted);
+        let is_visible =
+            |end: &StreamEndRow| end.pid.is_none_or(|pid| pids.iter().any(|&own| i64::from(own) == i64::from(pid)));
+        let ends = [(&stream.connector, &stream.acceptor), (&stream.acceptor, &stream.connector)];
+        let fits = |(own, peer): &(&StreamEndRow, &StreamEndRow)| {
+            is_at(own, socket.local) && is_at(peer, socket.remote) && is_visible(own)
+        };
+        let (own, peer) = ends.into_iter().find(fits)?;
+        Some(Self { id: stream.id.clone(), age_s: stream.age_s, own: own.clone(), peer: peer.clone() })
+    }
+}
+
+impl OwnStream {
+    /// True unless both ends send by TCP.
+    fn is_used(&self) -> bool {
+        [&self.own, &self.peer].iter().any(|end| end.path.as_deref() != Some("tcp"))
+    }
+}
+
+fn canonical(address: &str) -> Option<SocketAddr> {
+    let address: SocketAddr = address.parse().ok()?;
+    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+pub(crate) fn why(output: Output, socket: Option<PathBuf>, pid: u32, fd: u32) -> Result<Outcome> {
+    let answer = explain(socket, pid, fd)?;
+    output.result("why connection", &answer, || text(&answer))?;
+    Ok(Outcome::Done)
+}
+
+fn explain(daemon: Option<PathBuf>, pid: u32, fd: u32) -> Result<Answer> {
+    let socket = Socket::of_descriptor(pid, fd)?;
+    let mut answer = Answer {
+        pid,
+        fd,
+        local: socket.local,
+        remote: socket.remote,
+        state: socket.state,
+        path: Path::None,
+        causes: Vec::new(),
+        process: Process::examine(pid),
+        peer: Place::None,
+        peer_process: None,
+        stream: None,
+        refused: Vec::new(),
+    };
+    if !socket.is_connected() {
+        return Ok(answer);
+    }
+    let report = ask(daemon, Topic::Streams, &[]).and_then(|report| read::<StreamsReport>(&report));
+    let streams = report.iter().flat_map(|report| &report.streams);
+    let pids = holders(socket.inode);
+    answer.stream = streams.filter_map(|stream| OwnStream::matching(stream, &socket, &pids)).next();
+    answer.find_peer(&socket);
+    answer.path = match &answer.stream {
+        Some(stream) if stream.is_used() => Path::Stream,
+        _ => Path::Tcp,
+    };
+    if answer.stream.is_none() {
+        answer.find_causes(&report)?;
+    }
+    Ok(answer)
+}
+
+impl Answer {
+    /// Finds the process of the other end: the one that the daemon names, otherwise one with the socket.
+    fn find_peer(&mut self, socket: &Socket) {
+        let reported = self.stream.as_ref().and_then(|stream| u32::try_from(stream.peer.pid?).ok());
+        let (place, pid) = match socket.other_end(self.pid) {
+            _ if reported.is_some() => (Place::ThisHost, reported),
+            OtherEnd::Held(pids) => (Place::ThisHost, pids.first().copied()),
+            _ if self.stream.is_some() => (Place::ThisHost, None),
+            OtherEnd::NotHere => (Place::Elsewhere, None),
+            OtherEnd::Ambiguous => (Place::Ambiguous, None),
+            OtherEnd::Closed => (Place::Closed, None),
+            OtherEnd::Hidden => (Place::Hidden, None),
+        };
+        (self.peer, self.peer_process) = (place, pid.map(Process::examine));
+    }
+
+    /// Collects everything that keeps the connection on TCP.
+    fn find_causes(&mut self, report: &Result<StreamsReport>) -> Result<()> {
+        let processes = [Some(&self.process), self.peer_process.as_ref()].into_iter().flatten();
+        // One process may have both ends.
+        let both = self.peer_process.as_ref().is_some_and(|peer| peer.pid == self.pid);
+        let mut causes: Vec<Cause> = processes.take(if both { 1 } else { 2 }).filter_map(Cause::of_process).collect();
+        match self.peer {
+            Place::Elsewhere => causes.push(Cause {
+                text: "no socket of this host is the other end: it is on another host or in a guest, or an address is translated"
+                    .to_owned(),
+                reason: Some(Reason::StreamPeerMissing.name().to_owned()),
+                remedy: Some("None: streams connect programs of one host, without address translation.".to_owned()),
+            }),
+            Place::Ambiguous => causes.push(Cause::of_reason(Reason::StreamAmbiguous, "")),
+            Place::Closed => causes.push(Cause::of_reason(Reason::StreamWrongState, "the other end is closed")),
+            Place::None | Place::ThisHost | Place::Hidden => {}
+        }
+        match report {
+            Ok(report) if !report.enabled => causes.push(Cause::of_reason(Reason::StreamsDisabled, "")),
+            Ok(_) => {}
+            Err(error) => match error.downcast_ref::<Refusal>() {
+                Some(refusal) => causes.push(Cause::of_reason(refusal.reason, &refusal.detail)),
+                None => anyhow::bail!("{error:#}"),
+            },
+        }
+        let peer_uid = self.peer_process.as_ref().and_then(|peer| peer.uid);
+        if let (Some(own), Some(peer)) = (self.process.uid, peer_uid)
+            && own != peer
+        {
+            causes.push(Cause::of_reason(Reason::StreamOwnerDiffers, &format!("{own} and {peer}")));
+        }
+        if causes.is_empty() {
+            self.refused = report.iter().flat_map(|report| report.refused.clone()).collect();
+            causes.push(self.undecided());
+        }
+        self.causes = causes;
+        Ok(())
+    }
+
+    /// The daemon counts refusals, and does not keep them by connection.
+    fn undecided(&self) -> Cause {
+        let text = if self.peer_process.is_some() {
+            "the connection is not worth a stream yet, or the daemon refused one"
+        } else {
+            "the program of the other end is not visible to this user"
+        };
+        let remedy = if self.peer_process.is_some() {
+            "Let it carry a second exchange, or 32 KiB; `isthmus stream list` counts refused sockets by reason."
+        } else {
+            "Run `isthmus why` as root."
+        };
+        Cause { text: text.to_owned(), reason: None, remedy: Some(remedy.to_owned()) }
+    }
+}
+
+fn text(answer: &Answer) -> String {
+    let Answer { pid, fd, local, remote, state, process, .. } = answer;
+    let own = format!("{} ({pid}:{fd})", process.program);
+    let title = match answer.path {
+        Path::None if *state == tcp::LISTENING => format!("{own}: {local}, listening: carries no bytes"),
+        Path::None => format!("{own}: a TCP socket that is not connected: carries no bytes"),
+        path => {
+            let peer = answer.peer_process.as_ref().map_or_else(|| remote.to_string(), Process::name);
+            let path = if path == Path::Stream { "by a stream (shared memory)" } else { "by TCP" };
+            format!("{own} and {peer}: {path}\n  TCP: {local} to {remote}, {state}")
+        }
+    };
+    let mut text = format!("{title}\n");
+    for Cause { text: cause, reason, remedy } in &answer.causes {
+        let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" [{reason}]"));
+        text += &format!("  why not faster: {cause}{reason}\n");
+        text += &remedy.as_ref().map_or_else(String::new, |remedy| format!("    remedy: {remedy}\n"));
+    }
+    if !answer.refused.is_empty() {
+        let counts: Vec<String> = answer.refused.iter().map(|row| format!("{} {}", row.reason, row.count)).collect();
+        text += &format!("  refused sockets of all programs: {}\n", counts.join(", "));
+    }
+    if let Some(stream) = &answer.stream {
+        text += &format!("  stream {}: {} old\n", stream.id, duration(stream.age_s));
+        for end in [&stream.own, &stream.peer] {
+            text += &format!("    {}\n", direction(end));
+        }
+    }
+    text += &side(&own, process);
+    match &answer.peer_process {
+        Some(peer) if answer.path != Path::None => text + &side(&peer.name(), peer),
+        _ => text,
+    }
+}
+
+fn side(name: &str, process: &Process) -> String {
+    let library = match process.library {
+        Library::Loaded => "is loaded",
+        Library::SwitchedOff => "is loaded, and switched off",
+        Library::NotLoaded => "is not loaded",
+        Library::Unknown => "may be loaded or not",
+    };
+    let user = process.uid.map_or_else(String::new, |uid| format!("user {uid}; "));
+    format!("from {name}:\n  {user}{LIBRARY} {library}\n")
+}
+
+/// Describes the path of what an end sends, and why that is TCP.
+fn direction(end: &StreamEndRow) -> String {
+    let name = end.pid.map_or_else(|| end.program.clone(), |pid| format!("{} ({pid})", end.program));
+    let (state, path) = (end.state.as_deref(), end.path.as_deref());
+    let how = match (state, path) {
+        (_, None) => "sends by an unknown path: the daemon has no counters of this stream".to_owned(),
+        (_, Some(ring @ ("small" | "large"))) => format!("sends by shared memory ({ring} ring)"),
+        (Some("waiting"), _) => {
+            "sends by TCP: it attaches with its next call, unless bytes went past the library".to_owned()
+        }
+        (Some("attached"), _) => {
+            "sends by TCP: it sent nothing since it attached, or the program uses the socket past the library"
+                .to_owned()
+        }
+        (Some(state), _) => format!("sends by TCP: the stream is {state} at this end"),
+        (None, Some(path)) => format!("sends by {path}"),
+    };
+    let counts = end.shared_bytes.zip(end.tcp_bytes).map_or_else(String::new, |(shared, tcp)| {
+        format!("; {} by TCP, then {} by shared memory", bytes(tcp), bytes(shared))
+    });
+    format!("{name} {how}{counts}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+use isthmus_client::Reason;
+
+use super::*;
+
+fn process(pid: u32, program: &str, library: Library) -> Process {
+    Process { pid, program: program.to_owned(), uid: Some(1000), library, obstacle: None }
+}
+
+fn end(pid: Option<i32>, address: &str, state: &str, path: &str) -> StreamEndRow {
+    StreamEndRow {
+        pid,
+        uid: 1000,
+        program: "nginx".to_owned(),
+        address: address.to_owned(),
+        state: Some(state.to_owned()),
+        path: Some(path.to_owned()),
+        shared_bytes: Some(900),
+        tcp_bytes: Some(32_768),
+        read_bytes: Some(900),
+        switches: Some(1),
+        sleeps: Some(7),
+    }
+}
+
+fn answer() -> Answer {
+    Answer {
+        pid: 7,
+        fd: 5,
+        local: "10.0.0.1:40000".parse().expect("an address"),
+        remote: "10.0.0.2:80".parse().expect("an address"),
+        state: "established",
+        path: Path::Tcp,
+        causes: Vec::new(),
+        process: process(7, "curl", Library::Loaded),
+        peer: Place::ThisHost,
+        peer_process: Some(process(81, "nginx", Library::Loaded)),
+        stream: None,
+        refused: Vec::new(),
+    }
+}
+
+fn report(enabled: bool) -> StreamsReport {
+    let refused = vec![ReasonCount::new(Reason::StreamDenied, 2)];
+    StreamsReport { schema: 1, enabled, programs: 2, waiting: 0, listening: 1, paired: 0, refused, streams: Vec::new() }
+}
+
+#[test]
+fn stream_is_shown_with_the_path_of_each_direction() {
+    let stream = OwnStream {
+        id: "0x100000001".to_owned(),
+        age_s: 61,
+        own: end(Some(7), "10.0.0.1:40000", "attached", "large"),
+        peer: end(None, "10.0.0.2:80", "waiting", "tcp"),
+    };
+    insta::assert_snapshot!(text(&Answer { path: Path::Stream, stream: Some(stream), ..answer() }));
+}
+
+#[test]
+fn connection_without_a_stream_is_shown_with_every_cause() {
+    let mut shown = answer();
+    let obstacle = Some(process::Obstacle { cause: "it is static".to_owned(), remedy: "Link it.".to_owned() });
+    shown.peer_process = Some(Process { uid: Some(7), obstacle, ..process(81, "nginx", Library::NotLoaded) });
+    shown.find_causes(&Ok(report(false))).expect("causes");
+    insta::assert_snapshot!(text(&shown));
+    let reasons: Vec<_> = shown.causes.iter().map(|cause| cause.reason.as_deref()).collect();
+    assert_eq!(reasons, [None, Some("streams-disabled"), Some("stream-owner-differs")]);
+    assert_eq!(shown.refused, []);
+}
+
+#[test]
+fn counts_of_the_daemon_are_shown_if_nothing_else_is_a_cause() {
+    let mut shown = answer();
+    shown.find_causes(&Ok(report(true))).expect("causes");
+    assert_eq!((shown.causes.len(), shown.refused.len()), (1, 1));
+    assert!(text(&shown).contains("  refused sockets of all programs: stream-denied 2\n"), "{}", text(&shown));
+}
+
+#[test]
+fn place_of_the_other_end_is_a_cause() {
+    for (place, reason) in [
+        (Place::Elsewhere, Some("stream-peer-missing")),
+        (Place::Ambiguous, Some("stream-ambiguous")),
+        (Place::Closed, Some("stream-wrong-state")),
+        (Place::Hidden, None),
+    ] {
+        let mut shown = Answer { peer: place, peer_process: None, ..answer() };
+        shown.find_causes(&Ok(report(true))).expect("causes");
+        assert_eq!(shown.causes.iter().map(|cause| cause.reason.as_deref()).collect::<Vec<_>>(), [reason], "{place:?}");
+        assert!(text(&shown).starts_with("curl (7:5) and 10.0.0.2:80: by TCP\n"), "{}", text(&shown));
+    }
+}
+
+#[test]
+fn missing_daemon_is_a_cause_and_other_errors_are_errors() {
+    let mut shown = answer();
+    shown.find_causes(&Err(Refusal::new(Reason::DaemonUnreachable, "/run/x").into())).expect("causes");
+    assert_eq!(shown.causes[0].reason.as_deref(), Some("daemon-unreachable"));
+    assert!(shown.find_causes(&Err(anyhow::anyhow!("not JSON"))).is_err());
+}
+
+#[test]
+fn stream_is_matched_by_addresses_and_process() {
+    let socket = Socket {
+        local: "10.0.0.2:80".parse().expect("an address"),
+        remote: "10.0.0.1:40000".parse().expect("an address"),
+        state: "established",
+        inode: 9,
+    };
+    let stream = |pid: Option<i32>, port: u16| StreamRow {
+        id: "0x1".to_owned(),
+        age_s: 0,
+        connector: end(None, &format!("10.0.0.1:{port}"), "attached", "small"),
+        acceptor: end(pid, "[::ffff:10.0.0.2]:80", "attached", "small"),
+    };
+    let is_found = |pid, port| OwnStream::matching(&stream(pid, port), &socket, &[7, 81]).is_some();
+    assert!(is_found(Some(81), 40000) && is_found(Some(7), 40000) && is_found(None, 40000));
+    assert!(!is_found(Some(82), 40000), "the same addresses in another network namespace");
+    assert!(!is_found(Some(81), 40001));
+}
