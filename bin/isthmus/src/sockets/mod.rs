@@ -16,7 +16,7 @@ use crate::output::{Outcome, Output};
 use crate::run::{ProgramCapability, Setting};
 
 /// The library that programs load.
-const LIBRARY: &str = "libisthmus-sockets.so";
+pub(crate) const LIBRARY: &str = "libisthmus-sockets.so";
 
 /// The commands of sockets.
 #[derive(Subcommand)]
