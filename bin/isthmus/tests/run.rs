@@ -97,6 +97,28 @@ fn library_of_sockets_is_loaded_before_those_that_are_set() {
 }
 
 #[test]
+fn doctor_starts_a_program_with_the_library_of_sockets() {
+    let finding = |installed: &Installation| {
+        let output = installed.run(&["--json", "--socket", "/nonexistent/isthmus.sock", "doctor"], &[]);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        let findings = report["findings"].as_array().expect("a list");
+        findings.iter().find(|finding| finding["id"] == "sockets.library").expect("the finding").clone()
+    };
+    let missing = finding(&Installation::with(&[]));
+    assert_eq!(missing["severity"], "warning", "{missing}");
+    // An empty file is no library.
+    let installed = Installation::with(&["lib/libisthmus-sockets.so"]);
+    let broken = finding(&installed);
+    assert_eq!(broken["severity"], "problem", "{broken}");
+    assert!(broken["result"].as_str().is_some_and(|said| said.contains("cannot be preloaded")), "{broken}");
+    let maps = fs::read_to_string("/proc/self/maps").expect("a process has mappings");
+    let library = maps.lines().filter_map(|line| line.split_whitespace().last()).find(|file| file.contains("libc.so"));
+    fs::copy(library.expect("tests are linked with the C library"), installed.path("lib/libisthmus-sockets.so"))
+        .expect("copied");
+    assert_eq!(finding(&installed)["severity"], "ok");
+}
+
+#[test]
 fn program_that_cannot_be_started_has_the_exit_status_of_a_shell() {
     let installed = Installation::with(&BOTH[..1]);
     let missing = installed.run(&["run", "--", "no-such-program-anywhere"], &[]);
