@@ -301,6 +301,29 @@ fn denied_addresses_and_limits_keep_connections_on_tcp() {
 }
 
 #[test]
+fn only_allowed_addresses_become_streams_unless_they_are_denied() {
+    let allowed = listener();
+    let port = allowed.local_addr().unwrap().port();
+    let bed =
+        Testbed::with(&format!("[sockets]\nallow = [\"127.0.0.1:{port}\", \"127.0.0.2\"]\ndeny = [\"127.0.0.2\"]\n"));
+    let mut a = Program::new(&bed);
+    let shown = |a: &mut Program, listener: &TcpListener| {
+        let tcp = connection(listener);
+        let token = a.show_client(&tcp);
+        a.refused(token)
+    };
+    let other = listener();
+    assert!(a.listen(&other).is_ok(), "its connections decide");
+    assert_eq!(shown(&mut a, &other), Reason::StreamDenied);
+    assert_eq!(shown(&mut a, &TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).unwrap()), Reason::StreamDenied);
+    let mut b = Program::new(&bed);
+    let tcp = connection(&allowed);
+    let tokens = (a.show_client(&tcp), b.show_server(&tcp.server));
+    a.paired(tokens.0);
+    b.paired(tokens.1);
+}
+
+#[test]
 fn streams_can_be_disabled() {
     let bed = Testbed::with("[sockets]\nenabled = false\n");
     assert_eq!(bed.greeted().request(StreamAttach {}, &[]).unwrap_err(), Reason::StreamsDisabled);
