@@ -24,6 +24,13 @@ struct Tree {
     folder: TempDir,
 }
 
+/// Copies a program with another one: a child of another test would hold a file open that this process writes, and it could not
+/// be started.
+fn copy(program: &Path, to: &Path) {
+    let copied = Command::new("cp").args([program, to]).status();
+    assert!(copied.expect("cp is installed").success(), "{}", program.display());
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -36,8 +43,9 @@ impl Tree {
             let link = tree.file(source);
             symlink(root().join(source), &link).expect("the folder is new");
         }
-        fs::copy(root().join("packaging/install"), tree.file("packaging/install")).expect("the script is there");
-        fs::copy(env!("CARGO_BIN_EXE_isthmus"), tree.file("target/release/isthmus")).expect("the program was built");
+        copy(&root().join("packaging/install"), &tree.file("packaging/install"));
+        let isthmus = Path::new(env!("CARGO_BIN_EXE_isthmus"));
+        copy(isthmus, &tree.file("target/release/isthmus"));
         for program in ["isthmusd", "isthmus-bench"] {
             fs::copy("/bin/true", tree.file(&format!("target/release/{program}"))).expect("a program");
         }
