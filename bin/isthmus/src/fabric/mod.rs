@@ -45,5 +45,6 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     name: "fabric",
     users: "MPIs, and other programs that use libfabric",
     library: mpi::PROVIDER,
+    other_names: &[],
     settings: mpi::all_settings,
 };

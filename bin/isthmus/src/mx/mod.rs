@@ -62,8 +62,13 @@ impl MxCommand {
 }
 
 /// The row of `isthmus run`.
-pub(crate) const PROGRAMS: ProgramCapability =
-    ProgramCapability { name: "mx", users: "Programs of Myrinet's MX", library: "libmyriexpress.so", settings };
+pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
+    name: "mx",
+    users: "Programs of Myrinet's MX",
+    library: "libmyriexpress.so",
+    other_names: &["libmyriexpress.so.0", "libopen-mx.so", "libopen-mx.so.0"],
+    settings,
+};
 
 fn settings(folder: &Path) -> Vec<Setting> {
     vec![Setting {

@@ -42,7 +42,7 @@ impl SocketsCommand {
 
 /// The row of `isthmus run`.
 pub(crate) const PROGRAMS: ProgramCapability =
-    ProgramCapability { name: "sockets", users: "Programs that use TCP", library: LIBRARY, settings };
+    ProgramCapability { name: "sockets", users: "Programs that use TCP", library: LIBRARY, other_names: &[], settings };
 
 fn settings(folder: &Path) -> Vec<Setting> {
     vec![Setting {
