@@ -160,7 +160,7 @@ fn add_daemon(edits: &mut ContainerEdits, socket: &Path) -> Result<()> {
     let within = Path::new(SOCKET_FOLDER);
     edits.mounts.push(Mount::new(folder, within)?);
     edits.env.push(format!("{}={}", environment::SOCKET.name, within.join(name).display()));
-    // Without this variable, a container whose daemon is stopped would start one of its own.
+    // Without this variable, a container would start a daemon of its own while the host's is stopped.
     edits.env.push(format!("{}=0", environment::AUTOSTART.name));
     Ok(())
 }
