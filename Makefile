@@ -15,8 +15,9 @@ PROGRAMS := isthmus isthmusd isthmus-bench
 RELEASE := target/release
 # The profile of `make run`: optimised, but without the long link-time optimisation of `make build`.
 TRIAL := $(or $(CARGO_TARGET_DIR),target)/trial
+SOCKETS := --map abi/preload/libisthmus-sockets.map
 
-.PHONY: help setup setup-run tools build run test test-long test-guests bench bench-guests guest install uninstall clean
+.PHONY: help setup setup-build tools build run test test-long test-guests bench bench-guests guest install uninstall clean
 
 help: ## Lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -24,27 +25,29 @@ help: ## Lists the targets
 setup: ## Installs what is missing to build and test (Debian 12, as root)
 	@scripts/setup
 
-setup-run:
-	@scripts/setup run
+setup-build:
+	@scripts/setup build
 
-tools: setup-run ## Installs cargo-deny, which `make test` uses if it is there (a few minutes, once)
+tools: setup-build ## Installs cargo-deny, which `make test` uses if it is there (a few minutes, once)
 	@cargo deny --version 2>/dev/null || cargo install --locked cargo-deny
 
-build: setup-run ## Builds the programs, the MX library and its C programs, and the libfabric provider in target/release
+build: setup-build ## Builds the programs, the libraries of capabilities and the C programs of MX in target/release
 	@cargo build --release $(addprefix --package ,$(PROGRAMS))
 	@cargo xtask mx-programs --release >/dev/null
 	@cargo xtask link-abi isthmus-libfabric --release --map abi/libfabric/libisthmus-fi.map --out $(RELEASE)/libisthmus-fi.so >/dev/null
+	@cargo xtask link-abi isthmus-preload --release $(SOCKETS) --out $(RELEASE)/libisthmus-sockets.so >/dev/null
 
 run: ## Builds and measures Isthmus beside TCP: tables on the screen, JSON and a plot in out/ (half a minute once built)
-	@echo "[1/4] Checking for a compiler and a linker" >&2
+	@echo "[1/4] Checking for a compiler, a linker and redis-benchmark" >&2
 	@scripts/setup run
 	@echo "[2/4] Building Isthmus (a few minutes the first time)" >&2
 	@cargo build --profile trial --package isthmus --package isthmusd --package isthmus-myriexpress
-	@echo "[3/4] Building the C programs of MX" >&2
+	@echo "[3/4] Building the C programs of MX and the library of sockets" >&2
 	@for program in mx_measure mx_match; do \
 		cc -std=gnu11 -O2 -I abi/myriexpress/include -o "$(TRIAL)/$$program" examples/mx/$$program.c \
 			"$(TRIAL)/libisthmus_myriexpress.a" -Wl,--gc-sections -pthread -ldl -lm; \
 	done
+	@cargo xtask link-abi isthmus-preload --profile trial $(SOCKETS) --out $(TRIAL)/libisthmus-sockets.so >/dev/null
 	@echo "[4/4] Measuring" >&2
 	@mkdir -p $(OUT)
 	@$(TRIAL)/isthmus try --out $(OUT)

@@ -47,13 +47,16 @@ pub(crate) struct Args {
     #[arg(long)]
     soname: Option<String>,
     /// Builds with optimisations
-    #[arg(long)]
+    #[arg(long, conflicts_with = "profile")]
     release: bool,
+    /// Builds with this profile of the workspace
+    #[arg(long)]
+    profile: Option<String>,
 }
 
 impl Args {
     pub(crate) fn new(package: &str, map: PathBuf, out: PathBuf, release: bool) -> Self {
-        Self { package: package.to_owned(), map, out, soname: None, release }
+        Self { package: package.to_owned(), map, out, soname: None, release, profile: None }
     }
 }
 
@@ -129,6 +132,9 @@ fn build(root: &Path, args: &Args) -> Result<Archive> {
     cargo.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
     if args.release {
         cargo.arg("--release");
+    }
+    if let Some(profile) = &args.profile {
+        cargo.args(["--profile", profile]);
     }
     let output = cargo.output().context("cannot start cargo")?;
     ensure!(output.status.success(), "{} does not build", args.package);
@@ -290,13 +296,7 @@ mod tests {
         fs::write(folder.join("Cargo.toml"), format!("{manifest}{more}")).unwrap();
         fs::write(folder.join("src/lib.rs"), LIBRARY).unwrap();
         fs::write(folder.join("tiny.map"), map).unwrap();
-        let args = Args {
-            package: "tiny".into(),
-            map: "tiny.map".into(),
-            out: "libtiny.so".into(),
-            soname: None,
-            release: false,
-        };
+        let args = Args::new("tiny", "tiny.map".into(), "libtiny.so".into(), false);
         link(folder, &args)
     }
 

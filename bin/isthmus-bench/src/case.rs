@@ -43,6 +43,8 @@ pub enum Unit {
     GigaupdatesPerSecond,
     /// Gflop/s
     Gigaflops,
+    /// req/s
+    RequestsPerSecond,
 }
 
 impl Unit {
@@ -55,6 +57,7 @@ impl Unit {
             Self::SecondsPerGigabyte => "s/GB",
             Self::GigaupdatesPerSecond => "GUP/s",
             Self::Gigaflops => "Gflop/s",
+            Self::RequestsPerSecond => "req/s",
         }
     }
 

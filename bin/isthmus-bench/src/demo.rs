@@ -4,6 +4,7 @@
 //! Session::start ─┬─ lower_bounds ── copies and the cache line
 //!                 ├─ sweep ────────── each path of ROWS at each size, interleaved
 //!                 ├─ hosts ────────── MX, bare frames and TCP between two hosts, over a wire made for this run
+//!                 ├─ redis ────────── redis-benchmark over TCP and over sockets
 //!                 ├─ run_held_pair ── one pair that stays connected while the caller queries its daemon
 //!                 └─ plot ─────────── the picture
 //! ```
@@ -28,6 +29,7 @@ use crate::machine::Machine;
 use crate::pair::{Bench, Task};
 use crate::pin::Placement;
 use crate::plot;
+use crate::redis::{RedisGet, Transport};
 use crate::sweep::{Sweep, measure_size};
 
 pub use crate::daemon::PrivateDaemon;
@@ -135,6 +137,29 @@ pub struct HostMeasurement {
     pub failed: bool,
 }
 
+/// The rate of `redis-benchmark` over one transport.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RedisRate {
+    /// The transport and the command.
+    pub name: String,
+    /// The median of the requests each second; none if there is no measurement.
+    pub requests_per_s: Option<f64>,
+    /// The reason why there is no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Whether the measurement should have worked.
+    pub failed: bool,
+}
+
+/// The rates of Redis.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RedisRates {
+    /// Both programs use the kernel's TCP.
+    pub tcp: RedisRate,
+    /// Both programs are started by `isthmus run`.
+    pub sockets: RedisRate,
+}
+
 impl Session {
     /// Chooses CPUs. `program` is the caller's own; its workers get `environment` in addition to the caller's variables.
     pub fn start(program: PathBuf, environment: Vec<(OsString, OsString)>, effort: RunPlan) -> Result<Self> {
@@ -198,6 +223,25 @@ impl Session {
     /// Returns the number of calls of `progress` by `hosts`.
     pub fn hosts_steps(&self) -> usize {
         host_measurements().len() * self.bench.runs
+    }
+
+    /// Measures Redis, in a folder that the server may use; calls `progress` [`Session::redis_steps`] times if nothing fails.
+    pub fn redis(&self, folder: &std::path::Path, mut progress: impl FnMut(&str)) -> RedisRates {
+        let cases =
+            [Transport::Tcp, Transport::Sockets].map(|transport| RedisGet { transport, folder: folder.to_owned() });
+        let samples =
+            interleave(&cases.each_ref().map(|case| case as &dyn Case), &self.bench, |_, name| progress(name));
+        let rate = |at: usize| {
+            let LowerBound { name, value, why, .. } = LowerBound::new(&cases[at], &samples[at]);
+            let failed = matches!(samples[at].no_value, Some(NoValue::Failed(_)));
+            RedisRate { name, requests_per_s: value, why, failed }
+        };
+        RedisRates { tcp: rate(0), sockets: rate(1) }
+    }
+
+    /// Returns the number of calls of `progress` by `redis`.
+    pub fn redis_steps(&self) -> usize {
+        2 * self.bench.runs
     }
 
     /// Runs two processes that play ping-pong over a path, long enough to find their best path even on a busy machine. Calls

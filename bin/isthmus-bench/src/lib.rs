@@ -39,6 +39,7 @@ mod path;
 mod pin;
 mod plot;
 mod pool;
+mod redis;
 mod report;
 pub mod result_table;
 mod stats;

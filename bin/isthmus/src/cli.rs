@@ -11,7 +11,7 @@ use isthmus_config::Role;
 
 use crate::capability::CapabilityCommand;
 use crate::output::{Outcome, Output, UsageError};
-use crate::{admission, config, daemon, demo, doctor, environment, guest, reason, run};
+use crate::{admission, cdi, config, daemon, demo, doctor, environment, guest, reason, run};
 
 /// Shows what Isthmus does on this host: the attached domains, the paths of their messages, and why these paths.
 ///
@@ -77,6 +77,14 @@ enum Command {
     /// status and environment are the program's; variables that are set already keep their values. Exit status 127 if there is no
     /// such program, 126 if it cannot be started.
     Run(run::RunArgs),
+
+    /// Prints a device for containers, which `podman run --device isthmus/host=all` gives to one. Needs no daemon.
+    ///
+    /// The device is a specification of the Container Device Interface (CDI). It mounts the folder of the daemon's socket and the
+    /// libraries of the capabilities that are installed, and sets the variables of `isthmus run`. The socket is that of
+    /// `--socket` or ISTHMUS_SOCKET, else the one of the system's daemon. Variables of the device replace those of the image and
+    /// of `--env`.
+    Cdi(cdi::CdiArgs),
 
     #[command(flatten)]
     Capability(CapabilityCommand),
@@ -283,6 +291,7 @@ fn dispatch(noun: Command, output: Output, socket: Option<PathBuf>) -> Result<Ou
             environment::list(output, role_args.role().unwrap_or(Role::User))
         }
         Command::Run(args) => run::run(output, socket, &args),
+        Command::Cdi(args) => cdi::run(output, socket, &args),
         Command::Capability(command) => command.run(output, socket),
         Command::Guest(GuestVerb::Allow(args)) => admission::allow(output, &args),
         Command::Guest(GuestVerb::Deny(args)) => admission::deny(output, &args),

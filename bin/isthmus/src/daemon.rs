@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use isthmus_client::{Options, QueryClient, Topic};
+use isthmus_config::{Inputs, Role};
 use isthmus_report::{DomainName, Domains, Endpoints, ReasonCount, StatusReport};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -41,6 +42,12 @@ impl Daemon {
 pub(crate) fn options(socket: Option<PathBuf>) -> Result<Options> {
     let options = Options::from_environment()?;
     Ok(Options { socket: socket.or(options.socket), no_autostart: true, ..options })
+}
+
+/// Returns the default socket of a daemon.
+pub(crate) fn usual_socket(role: Role) -> PathBuf {
+    let inputs = Inputs::of_this_process(role, None, Vec::new());
+    inputs.default_paths().runtime_dir.join("isthmus.sock")
 }
 
 pub(crate) fn ask(socket: Option<PathBuf>, topic: Topic, arguments: &[&str]) -> Result<Value> {

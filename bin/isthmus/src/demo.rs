@@ -7,6 +7,7 @@
 //!              │    └─ mx_measure ── for MX: a C program that is linked with libmyriexpress
 //!              └─ two hosts ── network namespaces with a wire and an isthmusd each, where they can be made
 //!
+//! redis ── a row for TCP and one for sockets
 //! headline ── the comparison with TCP     table ── a row for each path and wait     hosts ── a row for each path
 //! ```
 //!
@@ -14,6 +15,7 @@
 
 mod headline;
 mod hosts;
+mod redis;
 mod table;
 
 use std::ffi::OsString;
@@ -24,8 +26,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use isthmus_bench::demo::{
-    self, HostMeasurement, LowerBound, Path as PathName, Point, PrivateDaemon, ROWS, RunPlan, Session, SweepPlan,
-    TempFolder, Wait,
+    self, HostMeasurement, LowerBound, Path as PathName, Point, PrivateDaemon, ROWS, RedisRates, RunPlan, Session,
+    SweepPlan, TempFolder, Wait,
 };
 use isthmus_client::{Options, Topic};
 use serde::Serialize;
@@ -60,6 +62,8 @@ struct Results {
     points: Vec<Point>,
     /// The measurements between two hosts, or the reasons why there are none.
     hosts: Vec<HostMeasurement>,
+    /// The rates of redis-benchmark over TCP and over sockets.
+    redis: RedisRates,
     /// The paths that this installation cannot measure.
     unavailable: Vec<Unavailable>,
     /// The daemon's channel list while two domains were connected.
@@ -82,7 +86,10 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let daemon = PrivateDaemon::start(folder.path())?;
     let session = session(args, daemon.socket())?;
     let (plan, unavailable) = plan(args);
-    let bar = bar(args, session.lower_bound_steps() + session.sweep_steps(&plan) + session.hosts_steps() + 1);
+    let bar = bar(
+        args,
+        session.lower_bound_steps() + session.sweep_steps(&plan) + session.hosts_steps() + session.redis_steps() + 1,
+    );
     let step = |what: &str| {
         bar.set_message(what.to_owned());
         bar.inc(1);
@@ -90,6 +97,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let lower_bounds = session.lower_bounds(step);
     let points = session.sweep(&plan, step);
     let hosts = session.hosts(step);
+    let redis = redis::measure(&session, folder.path(), daemon.socket(), step);
     step("the path between two domains");
     let channels = channels(&session, daemon.socket()).context("asking the daemon about two connected domains");
     bar.finish_and_clear();
@@ -100,10 +108,11 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let results = Results {
         version: env!("CARGO_PKG_VERSION"),
         machine,
-        headline: headline::sentences(&points),
+        headline: headline::sentences(&points).into_iter().chain(headline::redis_sentence(&redis)).collect(),
         lower_bounds,
         points,
         hosts,
+        redis,
         unavailable,
         channels,
         plot: svg,
@@ -112,7 +121,8 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     write(&json, &crate::output::object("try", &results)?)?;
     output.result("try", &results, || text(&results, args, &session.machine()))?;
     let failed = results.points.iter().any(|point| point.why.is_some())
-        || results.hosts.iter().any(|measurement| measurement.failed);
+        || results.hosts.iter().any(|measurement| measurement.failed)
+        || [&results.redis.tcp, &results.redis.sockets].iter().any(|rate| rate.failed);
     Ok(if failed { Outcome::Failed } else { Outcome::Done })
 }
 
@@ -184,6 +194,7 @@ fn text(results: &Results, args: &TryArgs, machine: &str) -> String {
     if !args.quick {
         text += &table::by_size(&results.points, &results.lower_bounds);
     }
+    text += &redis::text(&results.redis);
     text += &hosts::text(&results.hosts);
     text += &table::failures(&results.points);
     if !args.quick {

@@ -3,6 +3,7 @@
 //! ```text
 //! daemon ── whether it answers, its user and version, the safety of its folder
 //! pair ──── two domains: attach, loopback, messages, a channel, large messages
+//! sockets ─ the library of TCP programs, the daemon's setting, TCP timestamps
 //! guest ─── the device, its driver, the caching of its window; only in a guest with a device
 //! xen ───── nodes, grants, the permission of domain 0; only in a Xen domain
 //! memory ── sealed files, buffers moved onto shared pages, limits, huge pages
@@ -17,6 +18,7 @@ mod guest;
 mod memory;
 mod pair;
 mod process;
+mod sockets;
 mod xen;
 
 use std::path::PathBuf;
@@ -96,8 +98,10 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
         let answers = daemon::check(&options, &mut findings);
         if answers {
             pair::check(&options, &mut findings);
+            findings.push(sockets::enabled(&options));
         }
     }
+    sockets::check(&mut findings);
     guest::check(&mut findings);
     xen::check(&mut findings);
     memory::check(&mut findings);

@@ -5,6 +5,7 @@
 //!    ├─▶ guest ──────▶ the guests of the daemon, and the devices that their machines need
 //!    ├─▶ local ──────▶ reason, environment, config              needs no daemon
 //!    ├─▶ run ────────▶ a program, with the capabilities that are installed
+//!    ├─▶ cdi ────────▶ the same for containers, as a device of their runtime
 //!    ├─▶ capability ─▶ one folder a capability, with its commands and its row of `run`
 //!    ├─▶ admission ──▶ guest allow, guest deny                  the rights of guests of this host, in XenStore
 //!    ├─▶ doctor ─────▶ one file a group of checks               tries operations, names remedies
@@ -18,6 +19,7 @@
 
 mod admission;
 mod capability;
+mod cdi;
 mod cli;
 mod config;
 mod daemon;

@@ -37,6 +37,8 @@ pub(crate) struct ProgramCapability {
     pub(crate) users: &'static str,
     /// The file that shows that the capability is installed.
     pub(crate) library: &'static str,
+    /// The other names by which programs load the library.
+    pub(crate) other_names: &'static [&'static str],
     /// Returns the variables that a program needs, given the folder with the library.
     pub(crate) settings: fn(&Path) -> Vec<Setting>,
     /// Returns why a program would not start with these variables.
@@ -69,7 +71,7 @@ pub(crate) struct RunArgs {
     dry_run: bool,
 
     /// Leave this capability off; may be given more than once.
-    #[arg(long, value_name = "CAPABILITY", value_parser = names())]
+    #[arg(long, value_name = "CAPABILITY", value_parser = capability_names())]
     without: Vec<String>,
 
     /// Do not print which capabilities are on.
@@ -90,7 +92,7 @@ impl ProgramCapability {
 }
 
 /// The parser of `--without`: the names of the table.
-fn names() -> PossibleValuesParser {
+pub(crate) fn capability_names() -> PossibleValuesParser {
     PROGRAM_CAPABILITIES.map(|row| PossibleValue::new(row.name).help(row.users)).into()
 }
 

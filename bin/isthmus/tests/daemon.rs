@@ -153,6 +153,7 @@ fn doctor_exchanges_messages_and_leaves_nothing() {
         "domain.loopback",
         "domain.message",
         "domain.channel",
+        "sockets.enabled",
     ] {
         let finding = findings.iter().find(|finding| finding["id"] == id).unwrap_or(&Value::Null);
         assert_eq!(finding["severity"], "ok", "{id} in {report}");
@@ -164,6 +165,17 @@ fn doctor_exchanges_messages_and_leaves_nothing() {
         "{ids:?}"
     );
     assert_eq!(object(&daemon, &["status"], "status")["domains"], 0);
+}
+
+#[test]
+fn the_doctor_names_the_setting_that_switches_sockets_off() {
+    let scratch = Scratch::new().expect("a folder");
+    let daemon = start(&scratch, "sockets.enabled = false\n");
+    let report = object(&daemon, &["doctor"], "doctor");
+    let findings = report["findings"].as_array().expect("a list");
+    let enabled = findings.iter().find(|finding| finding["id"] == "sockets.enabled").expect("the finding");
+    assert_eq!(enabled["severity"], "warning");
+    assert!(enabled["remedy"].as_str().is_some_and(|remedy| remedy.contains("sockets.enabled = true")), "{enabled}");
 }
 
 #[test]

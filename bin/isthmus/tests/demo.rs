@@ -30,6 +30,26 @@ fn is_empty(folder: &Path) -> bool {
     std::fs::read_dir(folder).is_ok_and(|mut content| content.next().is_none())
 }
 
+/// Checks the rates of Redis, or the reason why there are none.
+fn expect_redis(redis: &Value, said: &str) {
+    let transports = ["tcp", "sockets"];
+    match redis["tcp"]["why"].as_str() {
+        None => {
+            let measured = |transport: &str| redis[transport]["requests_per_s"].as_f64() > Some(0.0);
+            assert!(
+                transports.iter().all(|transport| measured(transport)) && said.contains("\nredis-benchmark, GET"),
+                "{said}"
+            );
+            assert!(said.contains("\nSockets: redis-benchmark, GET: "), "{said}");
+        }
+        Some(why) => {
+            assert!(said.contains("Redis over sockets: not measured: not installed: "), "{said}");
+            assert!(transports.iter().all(|transport| redis[*transport]["failed"] == false), "{redis}");
+            eprintln!("skipped: {why}");
+        }
+    }
+}
+
 #[test]
 fn try_leaves_only_its_results() {
     if one_cpu() {
@@ -65,10 +85,7 @@ fn try_leaves_only_its_results() {
         assert!(results["unavailable"].as_array().is_some_and(Vec::is_empty), "{results}");
     } else {
         eprintln!("skipped: the programs of examples/mx are not built (cargo xtask mx-programs)");
-        assert!(
-            mx.clone().count() == 0 && said.contains("MX: not installed: mx_measure (run `make build`, "),
-            "{said}"
-        );
+        assert!(mx.clone().count() == 0 && said.contains("MX: not installed: mx_measure (run `make build`)"), "{said}");
     }
     let hosts = results["hosts"].as_array().expect("a list");
     let has_mx = mx.count() > 0;
@@ -85,6 +102,7 @@ fn try_leaves_only_its_results() {
             eprintln!("skipped: {why}");
         }
     }
+    expect_redis(&results["redis"], &said);
     assert_eq!(results["channels"]["pairs"][0]["path"], "channel");
     assert!(std::fs::read_to_string(out.join("try.svg")).expect("a picture").starts_with("<svg"));
     assert!(is_empty(&scratch.join("place")));

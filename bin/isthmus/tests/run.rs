@@ -1,9 +1,12 @@
-//! `isthmus run`, from an installation in a temporary folder.
+//! `isthmus run` and `isthmus cdi`, from an installation in a temporary folder.
 
+use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// An installation: this program in `bin`, and these files, which stand for libraries.
@@ -13,7 +16,11 @@ impl Installation {
     fn with(libraries: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         fs::create_dir(folder.path().join("bin")).expect("the folder is new");
-        fs::copy(env!("CARGO_BIN_EXE_isthmus"), folder.path().join("bin/isthmus")).expect("the program was built");
+        // A program of its own copies: a child of another test would hold a file open that this process writes, and it could not
+        // be started.
+        let copied =
+            Command::new("cp").arg(env!("CARGO_BIN_EXE_isthmus")).arg(folder.path().join("bin/isthmus")).status();
+        assert!(copied.expect("cp is installed").success());
         for library in libraries {
             let file = folder.path().join(library);
             fs::create_dir_all(file.parent().expect("it lies in a folder")).expect("the folder is ours");
@@ -84,7 +91,7 @@ fn dry_run_prints_what_would_be_set_and_starts_nothing() {
     assert!(printed.starts_with(&format!("export LD_LIBRARY_PATH={} # ", installed.path("lib"))), "{printed}");
     assert!(printed.ends_with("exec false 'a b'\n"), "{printed}");
     let json = installed.run(&["--json", "run", "--dry-run", "--", "false"], &[]);
-    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("one JSON object");
+    let json: Value = serde_json::from_slice(&json.stdout).expect("one JSON object");
     assert_eq!((&json["kind"], &json["on"][0]["capability"]), (&"run".into(), &"mx".into()));
 }
 
@@ -94,6 +101,28 @@ fn library_of_sockets_is_loaded_before_those_that_are_set() {
     let output = installed.run(&["run", "--dry-run", "--", "true"], &[("LD_PRELOAD", "")]);
     let (printed, library) = (text(&output.stdout), installed.path("lib/libisthmus-sockets.so"));
     assert!(printed.starts_with(&format!("export LD_PRELOAD={library} # ")), "{printed}");
+}
+
+#[test]
+fn doctor_starts_a_program_with_the_library_of_sockets() {
+    let finding = |installed: &Installation| {
+        let output = installed.run(&["--json", "--socket", "/nonexistent/isthmus.sock", "doctor"], &[]);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        let findings = report["findings"].as_array().expect("a list");
+        findings.iter().find(|finding| finding["id"] == "sockets.library").expect("the finding").clone()
+    };
+    let missing = finding(&Installation::with(&[]));
+    assert_eq!(missing["severity"], "warning", "{missing}");
+    // An empty file is no library.
+    let installed = Installation::with(&["lib/libisthmus-sockets.so"]);
+    let broken = finding(&installed);
+    assert_eq!(broken["severity"], "problem", "{broken}");
+    assert!(broken["result"].as_str().is_some_and(|said| said.contains("cannot be preloaded")), "{broken}");
+    let maps = fs::read_to_string("/proc/self/maps").expect("a process has mappings");
+    let library = maps.lines().filter_map(|line| line.split_whitespace().last()).find(|file| file.contains("libc.so"));
+    fs::copy(library.expect("tests are linked with the C library"), installed.path("lib/libisthmus-sockets.so"))
+        .expect("copied");
+    assert_eq!(finding(&installed)["severity"], "ok");
 }
 
 #[test]
@@ -206,4 +235,124 @@ int main(void)
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("the folder is ours");
     }
     assert_eq!(text(&run().stdout), "secure 1 loaded 0\n");
+}
+
+/// The libraries of all capabilities.
+const ALL: [&str; 3] = [BOTH[0], BOTH[1], "lib/libisthmus-sockets.so"];
+
+/// Returns whether the standard permits this name of a vendor or a class: letters, digits, `_` and `-`, and a letter first and
+/// a letter or a digit last. (A vendor may have dots, too.)
+fn is_cdi_name(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.ends_with(|last: char| last.is_ascii_alphanumeric())
+        && name.chars().all(|sign| sign.is_ascii_alphanumeric() || "_-".contains(sign))
+}
+
+/// Checks the rules of the standard. Returns the variables and the mounts (container, host) of the one device.
+fn checked_device(specification: &Value) -> (Vec<String>, Vec<(String, String)>) {
+    let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(specification), ["cdiVersion", "devices", "kind"]);
+    assert_eq!(specification["cdiVersion"], "0.3.0", "each field exists since this version");
+    let (vendor, class) = specification["kind"].as_str().and_then(|kind| kind.split_once('/')).expect("vendor/class");
+    assert!(is_cdi_name(vendor) && is_cdi_name(class) && (vendor, class) == ("isthmus", "host"));
+    let [device] = specification["devices"].as_array().expect("a list").as_slice() else { panic!("{specification}") };
+    assert_eq!((keys(device), &device["name"]), (vec!["containerEdits".into(), "name".into()], &"all".into()));
+    let edits = &device["containerEdits"];
+    assert_eq!(keys(edits), ["env", "mounts"]);
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let variables: Vec<String> = edits["env"].as_array().expect("a list").iter().map(text).collect();
+    let names: Vec<&str> = variables.iter().map(|set| set.split_once('=').expect("NAME=VALUE").0).collect();
+    assert!(names.iter().all(|name| !name.is_empty()), "{names:?}");
+    assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{names:?}");
+    let mounts = edits["mounts"].as_array().expect("a list").iter().map(|mount| {
+        assert_eq!(keys(mount), ["containerPath", "hostPath", "options"]);
+        let options: Vec<String> = mount["options"].as_array().expect("a list").iter().map(text).collect();
+        assert!(options.contains(&"rbind".to_owned()) && options.contains(&"ro".to_owned()), "{options:?}");
+        let (within, host) = (text(&mount["containerPath"]), text(&mount["hostPath"]));
+        assert!(Path::new(&within).is_absolute() && Path::new(&host).is_absolute(), "{mount}");
+        (within, host)
+    });
+    let mounts: Vec<_> = mounts.collect();
+    (variables, mounts)
+}
+
+#[test]
+fn cdi_device_has_the_socket_the_libraries_and_the_variables() {
+    let installed = Installation::with(&ALL);
+    let socket = installed.path("run/isthmus.sock");
+    fs::create_dir(installed.path("run")).expect("the folder is new");
+    let output = installed.run(&["--socket", &socket, "cdi"], &[]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    let (variables, mounts) = checked_device(&serde_json::from_slice(&output.stdout).expect("JSON"));
+    for set in [
+        "ISTHMUS_SOCKET=/run/isthmus/isthmus.sock",
+        "ISTHMUS_AUTOSTART=0",
+        "LD_PRELOAD=/opt/isthmus/sockets/libisthmus-sockets.so",
+        "LD_LIBRARY_PATH=/opt/isthmus/mx",
+        "FI_PROVIDER_PATH=/opt/isthmus/fabric",
+        "FI_PROVIDER=isthmus",
+    ] {
+        assert!(variables.iter().any(|found| found == set), "{set} in {variables:?}");
+    }
+    let expected = [
+        ("/run/isthmus", "run"),
+        ("/opt/isthmus/mx/libmyriexpress.so.0", BOTH[0]),
+        ("/opt/isthmus/mx/libopen-mx.so", BOTH[0]),
+        ("/opt/isthmus/mx/libopen-mx.so.0", BOTH[0]),
+        ("/opt/isthmus/mx/libmyriexpress.so", BOTH[0]),
+        ("/opt/isthmus/fabric/libisthmus-fi.so", BOTH[1]),
+        ("/opt/isthmus/sockets/libisthmus-sockets.so", ALL[2]),
+    ];
+    let expected: Vec<_> = expected.iter().map(|(within, host)| ((*within).to_owned(), installed.path(host))).collect();
+    assert_eq!(mounts, expected);
+}
+
+#[test]
+fn cdi_specification_is_written_for_all_users_and_replaces_the_old_one() {
+    let installed = Installation::with(&ALL);
+    let file = installed.path("etc/cdi/isthmus.json");
+    let write = format!("--write={}", installed.path("etc/cdi"));
+    for variable in ["/nonexistent/other.sock", "/nonexistent/isthmus.sock"] {
+        let output = installed.run(&["cdi", &write], &[("ISTHMUS_SOCKET", variable)]);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), format!("written: {file}\n")));
+        assert!(text(&output.stderr).contains("/nonexistent: "), "{}", text(&output.stderr));
+    }
+    assert_eq!(fs::metadata(&file).expect("it is written").permissions().mode() & 0o777, 0o644);
+    let written: Value = serde_json::from_slice(&fs::read(&file).expect("it is written")).expect("JSON");
+    assert_eq!(checked_device(&written).1[0], ("/run/isthmus".to_owned(), "/nonexistent".to_owned()));
+    assert_eq!(fs::read_dir(installed.path("etc/cdi")).expect("the folder").count(), 1, "no other file is left");
+    let json = installed.run(&["--json", "cdi"], &[]);
+    let json: Value = serde_json::from_slice(&json.stdout).expect("one JSON object");
+    assert_eq!((&json["kind"], &json["file"]), (&"cdi".into(), &Value::Null));
+    assert_eq!(checked_device(&json["specification"]).1[0].1, "/run/isthmus", "the system's daemon");
+}
+
+#[test]
+fn cdi_names_the_libraries_that_are_missing() {
+    let installed = Installation::with(&BOTH[..1]);
+    let output = installed.run(&["cdi", &format!("--write={}", installed.path("cdi"))], &[]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in ["libisthmus-fi.so is in none of ", "libisthmus-sockets.so is in none of ", "`make install`"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert!(said.contains("--without sockets") && !said.contains("libmyriexpress"), "{said}");
+    assert!(!Path::new(&installed.path("cdi")).exists());
+    let output = installed.run(&["cdi", "--without", "fabric", "--without", "sockets"], &[]);
+    let (variables, mounts) = checked_device(&serde_json::from_slice(&output.stdout).expect("JSON"));
+    assert_eq!((variables.len(), mounts.len()), (3, 5), "{variables:?} {mounts:?}");
+}
+
+#[test]
+fn cdi_refuses_a_socket_in_a_folder_that_is_not_the_daemons_own() {
+    let installed = Installation::with(&ALL);
+    for (socket, why) in
+        [("/tmp/isthmus.sock", "all of /tmp,"), ("/isthmus.sock", "all of /,"), ("/", "not the path of a socket")]
+    {
+        let output = installed.run(&["--socket", socket, "cdi"], &[]);
+        assert_eq!(output.status.code(), Some(1), "{socket}");
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+    let output = installed.run(&["cdi", "--write=/proc/none"], &[]);
+    assert!(text(&output.stderr).contains("cannot write /proc/none/isthmus.json: "), "{}", text(&output.stderr));
 }

@@ -111,6 +111,10 @@ table! {
         enabled: bool = "true", Restart;
         /// The largest number of streams of one user. Further connections stay TCP.
         streams_max: Integer<0, 262144> = "16384", Restart;
+        /// Addresses of connections that may become streams, if the list is not empty: the address of either end must match an
+        /// entry, written as in `sockets.deny`. What `sockets.deny` names stays TCP all the same. A listening socket needs no
+        /// entry, because the client's address may be the one that matches: the daemon checks each connection.
+        allow: AddressPatterns = "[]", Restart;
         /// Addresses of connections that stay TCP. A connection stays TCP if the address of either end matches an entry:
         /// `ADDRESS[/PREFIX][:PORT]`, with an IPv6 address before a port in brackets.
         deny: AddressPatterns = "[]", Restart;

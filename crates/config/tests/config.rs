@@ -90,6 +90,7 @@ links = [{ interface = "eth0", kind = "xdp" }]
 [sockets]
 enabled = false
 streams_max = 5
+allow = ["10.1.0.0/16"]
 deny = ["10.0.0.0/8", "[fd00::1]:443"]
 [kvm]
 pair_window_mib = 16

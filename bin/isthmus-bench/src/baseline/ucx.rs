@@ -4,6 +4,7 @@
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -137,7 +138,7 @@ impl Case for Ucx {
 impl Ucx {
     /// `None` if it is not installed.
     fn measure(&self, bench: &Bench) -> Result<Option<FinalLine>> {
-        if !is_installed(PROGRAM) {
+        if find_program(PROGRAM).is_none() {
             return Ok(None);
         }
         let port = free_port()?;
@@ -204,20 +205,20 @@ pub(crate) fn output(mut process: KillOnDrop, timeout: Duration) -> Result<(Exit
     Ok((process.0.wait().context("cannot wait for it")?, printed))
 }
 
-/// Returns true if a program is in `PATH`.
-fn is_installed(program: &str) -> bool {
+/// Finds a program in `PATH`.
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
     Ok(listener.local_addr().context("cannot find a free port")?.port())
 }
 
 /// Returns true if a program listens on a TCP port. A connection to find out would be taken for the client.
-fn is_listening(port: u16) -> Result<bool> {
+pub(crate) fn is_listening(port: u16) -> Result<bool> {
     let mut tables = std::fs::read_to_string("/proc/net/tcp").context("cannot read /proc/net/tcp")?;
     tables.push_str(&std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default());
     Ok(tables.lines().any(|line| listens(line, port)))
@@ -230,7 +231,7 @@ fn listens(line: &str, port: u16) -> bool {
     local.and_then(|text| u16::from_str_radix(text, 16).ok()) == Some(port) && fields.nth(1) == Some("0A")
 }
 
-fn wait_until(timeout: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(crate) fn wait_until(timeout: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + timeout;
     while !holds()? {
         if Instant::now() > deadline {

@@ -1,6 +1,6 @@
 //! The headline of `isthmus try`: one sentence for each capability that compares it with TCP.
 
-use isthmus_bench::demo::{Path, Point, default_wait};
+use isthmus_bench::demo::{Path, Point, RedisRates, default_wait};
 
 use super::table::name;
 use super::{SIZE_LARGE, SIZE_SMALL};
@@ -16,6 +16,12 @@ const TOLERANCE: f64 = 0.05;
 pub(super) fn sentences(points: &[Point]) -> Vec<String> {
     let measured = COMPARED.into_iter().filter(|path| points.iter().any(|point| point.path == *path));
     measured.map(|path| sentence(points, path)).collect()
+}
+
+/// Returns the sentence about Redis, if it was measured.
+pub(super) fn redis_sentence(rates: &RedisRates) -> Option<String> {
+    let ratio = rates.sockets.requests_per_s? / rates.tcp.requests_per_s?;
+    Some(format!("Sockets: redis-benchmark, GET: {}.", compare(Some(ratio))))
 }
 
 fn sentence(points: &[Point], path: Path) -> String {

@@ -4,11 +4,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use isthmus_client::{Options, Reason, Refusal, Topic};
-use isthmus_config::{DefaultPaths, Inputs, Role};
+use isthmus_config::Role;
 use isthmus_report::{Doctor, StatusReport};
 
 use super::Finding;
-use crate::daemon::{Daemon, read};
+use crate::daemon::{Daemon, read, usual_socket};
 
 /// The limit of descriptors below which the daemon may run out of them.
 const FILES_RECOMMENDED: u64 = 4096;
@@ -47,7 +47,7 @@ pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
     true
 }
 
-fn unexpected(id: &'static str, tried: &str, error: &anyhow::Error) -> Finding {
+pub(super) fn unexpected(id: &'static str, tried: &str, error: &anyhow::Error) -> Finding {
     match error.downcast_ref::<Refusal>() {
         Some(refusal) => Finding::refused(id, tried, refusal),
         None => Finding::problem(id, tried, format!("{error:#}"))
@@ -100,12 +100,6 @@ fn owner(status: &StatusReport) -> Finding {
         _ => format!("it belongs to user {}", status.uid),
     };
     Finding::ok(id, tried, result)
-}
-
-fn usual_socket(role: Role) -> std::path::PathBuf {
-    let inputs = Inputs::of_this_process(role, None, Vec::new());
-    let DefaultPaths { runtime_dir, .. } = inputs.default_paths();
-    runtime_dir.join("isthmus.sock")
 }
 
 /// Checks the folder of the socket, because a user with write permission can put another daemon there, which sees all messages.

@@ -45,6 +45,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     name: "fabric",
     users: "MPIs, and other programs that use libfabric",
     library: mpi::PROVIDER,
+    other_names: &[],
     settings: mpi::all_settings,
     unfit: |_| None,
 };

@@ -66,6 +66,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     name: "mx",
     users: "Programs of Myrinet's MX",
     library: "libmyriexpress.so",
+    other_names: &["libmyriexpress.so.0", "libopen-mx.so", "libopen-mx.so.0"],
     settings,
     unfit: |_| None,
 };

@@ -21,7 +21,7 @@ use crate::run::{ProgramCapability, Setting};
 pub(crate) use why::why;
 
 /// The library that programs load.
-const LIBRARY: &str = "libisthmus-sockets.so";
+pub(crate) const LIBRARY: &str = "libisthmus-sockets.so";
 
 /// The commands of sockets.
 #[derive(Subcommand)]
@@ -46,8 +46,14 @@ impl SocketsCommand {
 }
 
 /// The row of `isthmus run`.
-pub(crate) const PROGRAMS: ProgramCapability =
-    ProgramCapability { name: "sockets", users: "Programs that use TCP", library: LIBRARY, settings, unfit };
+pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
+    name: "sockets",
+    users: "Programs that use TCP",
+    library: LIBRARY,
+    other_names: &[],
+    settings,
+    unfit,
+};
 
 /// The library needs glibc. A program that another dynamic linker loads would not start with it. A static program starts, and its
 /// children may use the library.

@@ -20,6 +20,12 @@ impl AddressPatterns {
     pub fn matches(&self, address: SocketAddr) -> bool {
         self.0.iter().any(|pattern| pattern.matches(address))
     }
+
+    /// True if there are no patterns.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 impl Setting for AddressPatterns {

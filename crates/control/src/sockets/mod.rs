@@ -27,6 +27,7 @@ mod streams;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use isthmus_config::{AddressPatterns, Config};
 use isthmus_layout::Refusal;
@@ -66,6 +67,7 @@ pub struct Sockets {
 struct StreamSettings {
     is_enabled: bool,
     streams_max: usize,
+    allow: AddressPatterns,
     deny: AddressPatterns,
 }
 
@@ -78,6 +80,14 @@ struct Counts {
     refused: BTreeMap<Reason, u64>,
 }
 
+impl StreamSettings {
+    /// Returns whether a connection between these addresses may become a stream.
+    fn permit(&self, ends: [SocketAddr; 2]) -> bool {
+        let is_allowed = self.allow.is_empty() || ends.iter().any(|end| self.allow.matches(*end));
+        is_allowed && !ends.iter().any(|end| self.deny.matches(*end))
+    }
+}
+
 impl Sockets {
     /// Takes the settings.
     pub(crate) fn open(config: &Config) -> Self {
@@ -85,6 +95,7 @@ impl Sockets {
         let settings = StreamSettings {
             is_enabled: sockets.enabled,
             streams_max: sockets.streams_max.get() as usize,
+            allow: sockets.allow.clone(),
             deny: sockets.deny.clone(),
         };
         Self { settings, ..Self::default() }

@@ -104,12 +104,13 @@ impl Sockets {
         if !matches!(state, Some(SocketState::Read { job: read, .. }) if *read == job) {
             return;
         }
-        let deny = &broker.capabilities.sockets.settings.deny;
+        let settings = &broker.capabilities.sockets.settings;
         match result {
-            Ok(Found::Listener(address)) if deny.matches(address) => {
+            // The connections decide about `allow`: they have the address of the client, and none that stands for all.
+            Ok(Found::Listener(address)) if settings.deny.matches(address) => {
                 Self::refuse_socket(broker, id, token, Reason::StreamDenied);
             }
-            Ok(Found::Connected(evidence)) if deny.matches(evidence.local) || deny.matches(evidence.peer) => {
+            Ok(Found::Connected(evidence)) if !settings.permit([evidence.local, evidence.peer]) => {
                 Self::refuse_socket(broker, id, token, Reason::StreamDenied);
             }
             Ok(Found::Listener(address)) => {

@@ -1,6 +1,6 @@
 //! Streams: programs attach, list their listeners, show connected sockets, and get pairs.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,6 +12,7 @@ use isthmus_report::{MetricsText, StreamsReport};
 use isthmus_shm::{Access, Mapping, SharedMapping, Words as _};
 use isthmus_testbed::{Deadline, eventually};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::testbed::{Client, ReceivedMessage, Testbed};
@@ -53,8 +54,16 @@ fn listener() -> TcpListener {
 }
 
 fn connection(listener: &TcpListener) -> Connection {
+    connection_from(Ipv4Addr::LOCALHOST, listener)
+}
+
+fn connection_from(client: Ipv4Addr, listener: &TcpListener) -> Connection {
+    let SocketAddr::V4(address) = listener.local_addr().unwrap() else { panic!("it listens on IPv4") };
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrV4::new(client, 0)).unwrap();
     let since = now_ms();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    rustix::net::connect(&socket, &address).unwrap();
+    let client = TcpStream::from(socket);
     let connected_ms = (since, now_ms());
     Connection { client, server: listener.accept().unwrap().0, connected_ms }
 }
@@ -321,6 +330,45 @@ fn denied_addresses_and_limits_keep_connections_on_tcp() {
     a.report(); // The daemon has read what this program has sent before.
     assert_eq!(b.report().streams.len(), 0);
     pair(&mut a, &mut b);
+}
+
+#[test]
+fn only_allowed_addresses_become_streams_unless_they_are_denied() {
+    let allowed = listener();
+    let port = allowed.local_addr().unwrap().port();
+    let bed =
+        Testbed::with(&format!("[sockets]\nallow = [\"127.0.0.1:{port}\", \"127.0.0.2\"]\ndeny = [\"127.0.0.2\"]\n"));
+    let mut a = Program::new(&bed);
+    let shown = |a: &mut Program, listener: &TcpListener| {
+        let tcp = connection(listener);
+        let token = a.show_client(&tcp);
+        a.refused(token)
+    };
+    let other = listener();
+    assert!(a.listen(&other).is_ok(), "its connections decide");
+    assert_eq!(shown(&mut a, &other), Reason::StreamDenied);
+    assert_eq!(shown(&mut a, &TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).unwrap()), Reason::StreamDenied);
+    let mut b = Program::new(&bed);
+    let tcp = connection(&allowed);
+    let tokens = (a.show_client(&tcp), b.show_server(&tcp.server));
+    a.paired(tokens.0);
+    b.paired(tokens.1);
+}
+
+#[test]
+fn listening_socket_of_another_address_gives_streams_to_allowed_clients() {
+    let client = Ipv4Addr::new(127, 0, 0, 3);
+    let bed = Testbed::with(&format!("[sockets]\nallow = [\"{client}\"]\n"));
+    let (mut a, mut b) = (Program::new(&bed), Program::new(&bed));
+    let listener = listener();
+    assert!(b.listen(&listener).is_ok());
+    let tcp = connection_from(client, &listener);
+    let tokens = (a.show_client(&tcp), b.show_server(&tcp.server));
+    a.paired(tokens.0);
+    b.paired(tokens.1);
+    let tcp = connection(&listener);
+    let tokens = (a.show_client(&tcp), b.show_server(&tcp.server));
+    assert_eq!((a.refused(tokens.0), b.refused(tokens.1)), (Reason::StreamDenied, Reason::StreamDenied));
 }
 
 #[test]

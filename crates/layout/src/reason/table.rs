@@ -549,8 +549,8 @@ reasons! {
     "Start the other program with `isthmus run` as well; none needed if it is on another host, if few bytes were sent, or if a proxy or address translation is between the two.";
 
     308 StreamDenied, "stream-denied", Fallback:
-    "an address of the connection is in `sockets.deny`";
-    "Remove the entry from `sockets.deny` in the daemon's configuration.";
+    "an address of the connection is in `sockets.deny`, or none is in `sockets.allow`";
+    "Remove the entry from `sockets.deny` in the daemon's configuration, or add one to `sockets.allow`.";
 
     309 StreamsFull, "streams-full", Fallback:
     "the limit of streams, of shown or listening sockets, or of waiters is reached";

@@ -1,0 +1,125 @@
+//! Redis as it is packaged: `redis-benchmark` with 50 clients that send GET to a `redis-server`, over TCP and over sockets.
+//!
+//! ```text
+//! isthmus run -- redis-server  ◄── 50 connections ──  isthmus run -- redis-benchmark     (without `isthmus run` for TCP)
+//! ```
+
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::baseline::ucx::{KillOnDrop, TIMEOUT, find_program, free_port, is_listening, output, wait_until};
+use crate::case::{Case, Reading, Unit, not_installed};
+use crate::pair::Bench;
+use crate::pin;
+use crate::worker::CPUS;
+
+const SERVER: &str = "redis-server";
+const BENCHMARK: &str = "redis-benchmark";
+/// The server's other name, which the package of the clients has. The name by which it is started decides what it does.
+const SERVER_OTHER_NAME: &str = "redis-check-rdb";
+
+/// The requests of one run: at most a second on a slow machine.
+const REQUESTS: u32 = 50_000;
+
+/// The way of the bytes between server and clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Tcp,
+    /// Both programs are started by `isthmus run`.
+    Sockets,
+}
+
+/// GET requests each second.
+pub(crate) struct RedisGet {
+    pub(crate) transport: Transport,
+    /// A folder for the server.
+    pub(crate) folder: PathBuf,
+}
+
+impl Case for RedisGet {
+    fn name(&self) -> String {
+        match self.transport {
+            Transport::Tcp => "redis.tcp.get".to_owned(),
+            Transport::Sockets => "redis.sockets.get".to_owned(),
+        }
+    }
+
+    fn unit(&self) -> Unit {
+        Unit::RequestsPerSecond
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Reading> {
+        let (Some(server), Some(benchmark)) = (server_program(&self.folder)?, find_program(BENCHMARK)) else {
+            return Ok(Reading::Unavailable(not_installed(BENCHMARK, "package redis-tools")));
+        };
+        let port = free_port()?;
+        let mut server = self.command(bench, bench.placement.follow(0), &server);
+        server.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"]);
+        let server = server.stdout(Stdio::null()).spawn().context("cannot start redis-server")?;
+        let _server = KillOnDrop::new(server);
+        wait_until(TIMEOUT, || is_listening(port)).context("redis-server does not listen")?;
+        let mut benchmark = self.command(bench, bench.placement.lead(0), &benchmark);
+        benchmark.args(["-p", &port.to_string(), "-c", "50", "-t", "get", "-n", &REQUESTS.to_string(), "--csv"]);
+        let benchmark = benchmark.stdout(Stdio::piped()).spawn().context("cannot start redis-benchmark")?;
+        let (status, printed) = output(KillOnDrop::new(benchmark), TIMEOUT)?;
+        ensure!(status.success(), "redis-benchmark ended with {status}");
+        Ok(Reading::value(rate(&printed)?))
+    }
+}
+
+impl RedisGet {
+    /// Returns the command of a program that ends with this one and runs on one CPU.
+    fn command(&self, bench: &Bench, cpu: usize, program: &Path) -> Command {
+        let mut command = Command::new(&bench.program);
+        command.arg("run-bound").arg(format!("{CPUS}{}", pin::list(&[cpu])));
+        if self.transport == Transport::Sockets {
+            command.arg(&bench.program).args(["run", "--quiet", "--without", "mx", "--without", "fabric", "--"]);
+        }
+        command.arg(program).current_dir(&self.folder).envs(bench.environment.iter().cloned());
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+}
+
+/// Returns the server: the program of that name, or a link to its other name. None if neither is installed.
+fn server_program(folder: &Path) -> Result<Option<PathBuf>> {
+    if let Some(program) = find_program(SERVER) {
+        return Ok(Some(program));
+    }
+    let Some(program) = find_program(SERVER_OTHER_NAME) else { return Ok(None) };
+    let link = folder.join(SERVER);
+    match symlink(program, &link) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(error).context("cannot make a link to redis-server")
+        }
+        _ => Ok(Some(link)),
+    }
+}
+
+/// Returns the requests each second that `redis-benchmark --csv` has printed.
+fn rate(printed: &str) -> Result<f64> {
+    let line = printed.lines().find_map(|line| line.strip_prefix("\"GET\",\""));
+    let rate = line.and_then(|line| line.split('"').next()?.parse().ok());
+    match rate {
+        Some(rate) if rate > 0.0 => Ok(rate),
+        _ => bail!("redis-benchmark printed no rate: {printed:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_is_read_from_the_line_of_the_command() {
+        let printed = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"50709.94\",\"0.636\"\n";
+        assert_eq!(rate(printed).ok(), Some(50709.94));
+        for wrong in ["", "\"test\",\"rps\"\n", "\"GET\",\"0.00\",\"1\"\n", "\"SET\",\"5.0\",\"1\"\n"] {
+            assert!(rate(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
