@@ -1,6 +1,6 @@
 /* Cases of two programs on one connection, which print what each call returned: the kernel's transcript is the reference.
  *
- *   PROGRAM --list                                  the cases
+ *   PROGRAM --list                                  the cases, each with a tab and what it does
  *   PROGRAM acceptor CASE [swapped]                 prints `port N` first
  *   PROGRAM connector CASE PORT [swapped]           begins the case when it reads a line
  *
@@ -17,6 +17,7 @@ enum { CONTROL = 3, WARM_BYTES = 8192, WARM_ROUNDS = 20, LAST_ROUNDS = 4 };
 struct test_case {
     const char *name;
     void (*first)(int fd), (*second)(int fd);
+    const char *what; /* For the page of users, of the first part. */
 };
 
 /* Prints a call and its result. */
@@ -183,7 +184,7 @@ static inline int run_cases(const struct test_case *cases, size_t count, int wor
     begin();
     if (words_count >= 2 && strcmp(words[1], "--list") == 0) {
         for (size_t at = 0; at < count; at++)
-            printf("%s\n", cases[at].name);
+            printf("%s\t%s\n", cases[at].name, cases[at].what);
         return 0;
     }
     CHECK(words_count >= 3);

@@ -19,11 +19,15 @@ pub struct Transcript {
     second: Vec<String>,
 }
 
-/// Lists the cases of a program.
-pub fn cases(program: &str) -> Vec<String> {
+/// Lists the cases of a program: the name of each, and what it does.
+pub fn cases(program: &str) -> Vec<(String, String)> {
     let output = Command::new(build::program(program)).arg("--list").output().unwrap_or_else(|error| panic!("{error}"));
     assert!(output.status.success(), "{program} --list");
-    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines()
+        .filter_map(|line| line.split_once('\t'))
+        .map(|(name, what)| (name.to_owned(), what.to_owned()))
+        .collect()
 }
 
 /// Runs a case on this stage. The connector runs the first part; `swapped`, the second.

@@ -42,7 +42,8 @@ macro_rules! transcripts {
 
             #[test]
             fn program_has_no_unlisted_cases() {
-                assert_eq!(super::cases(stringify!($program)), [$(stringify!($case)),*]);
+                let names: Vec<String> = super::cases(stringify!($program)).into_iter().map(|(name, _)| name).collect();
+                assert_eq!(names, [$(stringify!($case)),*]);
             }
         }
     };
@@ -56,3 +57,21 @@ transcripts!(endings: closed closed_after_data closed_with_unread closed_with_un
 transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_messages nothing timeouts timeout_within_all
              copies interrupted forked handed_to_child handed_to_child_of_threads inherited_by_a_shell asked_by_a_shell
              spawned passed urgent stdio files sets changing_set select);
+
+/// `docs/reference/sockets.md` lists the cases. `UPDATE=1` writes them.
+#[test]
+fn page_of_users_lists_the_cases() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/sockets.md");
+    let page = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let row = |(name, what): (String, String)| format!("| `{name}` | {what} |\n");
+    let rows: String = ["calls", "endings"].into_iter().flat_map(cases).map(row).collect();
+    let (begin, end) = ("<!-- table cases -->\n", "\n<!-- end -->");
+    let ((before, rest), table) = (page.split_once(begin).expect("the page has the table"), rows);
+    let (_, after) = rest.split_once(end).expect("the table ends");
+    let printed = format!("{before}{begin}\n| case | what one program does |\n| --- | --- |\n{table}{end}{after}");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, &printed).unwrap_or_else(|error| panic!("{path}: {error}"));
+    } else {
+        assert!(page == printed, "docs/reference/sockets.md does not list the cases: run with UPDATE=1");
+    }
+}
