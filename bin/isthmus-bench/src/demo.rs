@@ -227,8 +227,12 @@ impl Session {
 
     /// Measures Redis, in a folder that the server may use; calls `progress` [`Session::redis_steps`] times if nothing fails.
     pub fn redis(&self, folder: &std::path::Path, mut progress: impl FnMut(&str)) -> RedisRates {
-        let cases =
-            [Transport::Tcp, Transport::Sockets].map(|transport| RedisGet { transport, folder: folder.to_owned() });
+        let cases = [Transport::Tcp, Transport::Sockets].map(|transport| RedisGet {
+            transport,
+            folder: folder.to_owned(),
+            clients: 50,
+            pipeline: 1,
+        });
         let samples =
             interleave(&cases.each_ref().map(|case| case as &dyn Case), &self.bench, |_, name| progress(name));
         let rate = |at: usize| {

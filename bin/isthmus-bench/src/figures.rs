@@ -27,7 +27,7 @@ pub(crate) const MIB: usize = 1 << 20;
 type RowList = fn(&Rc<HostPairs>) -> Vec<Option<Row>>;
 
 /// The capabilities.
-const CAPABILITIES: [RowList; 2] = [crate::mx::rows, crate::fabric::rows];
+const CAPABILITIES: [RowList; 3] = [crate::mx::rows, crate::fabric::rows, |_| crate::sockets::rows()];
 
 /// All rows of this path, in the order of the document.
 pub(crate) fn rows(path: Path) -> Vec<Row> {
@@ -108,6 +108,11 @@ mod tests {
                 "local.attach_us",
                 "local.first_message_us",
                 "local.idle_cpu_ms",
+                "local.stream.sleep.8b",
+                "local.stream.sleep.128b",
+                "local.stream.sleep.4k",
+                "local.stream.sleep.64k",
+                "local.stream.sleep.1m",
             ]
         );
     }
@@ -162,7 +167,7 @@ mod tests {
         };
         assert_eq!(chosen(&["local.rate.8b"]), Ok(1));
         assert_eq!(chosen(&["local.isolated", "local.rate"]), Ok(3));
-        assert_eq!(chosen(&[]), Ok(12));
+        assert_eq!(chosen(&[]), Ok(17));
         assert!(chosen(&["local.rat"]).is_err_and(|error| error.contains("local.rate.8b")));
     }
 }

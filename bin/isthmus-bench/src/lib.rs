@@ -42,6 +42,7 @@ mod pool;
 mod redis;
 mod report;
 pub mod result_table;
+mod sockets;
 mod stats;
 mod sweep;
 mod target;

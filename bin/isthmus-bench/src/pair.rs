@@ -254,6 +254,7 @@ impl Worker {
         command
             .arg("worker")
             .envs(bench.environment.iter().chain(own).map(|(name, value)| (name, value)))
+            .envs(job.path.environment(job.setup.wait)?)
             .stdin(Stdio::from(theirs.into_fd()))
             .stdout(Stdio::null());
         let started = format!("cannot start {}", command.get_program().display());

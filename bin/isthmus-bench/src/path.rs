@@ -15,9 +15,11 @@ mod fds;
 mod isthmus;
 mod raw;
 mod ring;
+mod sockets;
 mod tcp;
 mod unix;
 
+use std::ffi::OsString;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -80,6 +82,8 @@ pub enum Path {
     Mx,
     /// Loopback TCP, with TCP_NODELAY.
     Tcp,
+    /// Loopback TCP between programs with the library of sockets.
+    Sockets,
     /// A Unix stream socket.
     Unix,
     /// A Unix sequenced-packet socket; long messages go in packets of 64 KiB.
@@ -113,6 +117,7 @@ impl Path {
             Self::Isthmus => "isthmus",
             Self::Mx => "mx",
             Self::Tcp => "tcp",
+            Self::Sockets => "sockets",
             Self::Unix => "unix",
             Self::Seqpacket => "seqpacket",
             Self::Pipe => "pipe",
@@ -126,12 +131,12 @@ impl Path {
 
     /// Returns true if this path does this kind of work.
     pub(crate) const fn supports(self, work: Work, wait: Wait) -> bool {
-        if matches!(wait, Wait::Adaptive) && !matches!(self, Self::Isthmus | Self::Mx) {
+        if matches!(wait, Wait::Adaptive) && !matches!(self, Self::Isthmus | Self::Mx | Self::Sockets) {
             return false;
         }
         match self {
             Self::Mx => matches!(work, Work::PingPong { .. } | Work::Stream { .. } | Work::Match { .. }),
-            Self::Isthmus | Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe => {
+            Self::Isthmus | Self::Tcp | Self::Sockets | Self::Unix | Self::Seqpacket | Self::Pipe => {
                 !matches!(work, Work::Match { .. })
             }
             Self::Eventfd => matches!(work, Work::PingPong { size: 8 } | Work::Open) && matches!(wait, Wait::Sleep),
@@ -152,7 +157,7 @@ impl Path {
             Self::Tcp => &[tcp::AT, tcp::CONGESTION],
             Self::Raw => &[raw::INTERFACE],
             Self::RawUdp => &[raw::FROM, raw::AT],
-            Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma | Self::Ring => &[],
+            Self::Sockets | Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma | Self::Ring => &[],
         }
     }
 
@@ -171,8 +176,14 @@ impl Path {
     pub fn unavailable_reason(self) -> Option<String> {
         match self {
             Self::Mx => mx::path::unavailable_reason(),
+            Self::Sockets => sockets::unavailable_reason(),
             _ => None,
         }
+    }
+
+    /// The variables of its workers.
+    pub(crate) fn environment(self, wait: Wait) -> Result<Vec<(&'static str, OsString)>> {
+        if self == Self::Sockets { sockets::environment(wait) } else { Ok(Vec::new()) }
     }
 
     /// Returns true if messages go through Isthmus, for which there are rows of capabilities.
@@ -192,7 +203,7 @@ impl Path {
 
     /// Processes besides the workers that spend CPU time for this path: a daemon.
     pub(crate) fn server_processes(self) -> Result<Vec<u32>> {
-        if self.is_ours() { Ok(vec![isthmus::daemon()?]) } else { Ok(Vec::new()) }
+        if self.is_ours() || self == Self::Sockets { Ok(vec![isthmus::daemon()?]) } else { Ok(Vec::new()) }
     }
 
     /// Does one side of the work. `ready` is called when both sides are connected, and returns when the measurement may
@@ -207,6 +218,7 @@ impl Path {
             Self::Isthmus => run::<isthmus::Isthmus>(job, control_pipe, ready),
             Self::Mx => mx::path::run(job, control_pipe, ready),
             Self::Tcp => run::<tcp::Tcp>(job, control_pipe, ready),
+            Self::Sockets => run::<sockets::Sockets>(job, control_pipe, ready),
             Self::Unix => run::<unix::Stream>(job, control_pipe, ready),
             Self::Seqpacket => run::<unix::Seqpacket>(job, control_pipe, ready),
             Self::Pipe => run::<unix::Pipe>(job, control_pipe, ready),

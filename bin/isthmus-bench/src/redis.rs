@@ -1,7 +1,7 @@
-//! Redis as it is packaged: `redis-benchmark` with 50 clients that send GET to a `redis-server`, over TCP and over sockets.
+//! Redis as it is packaged: `redis-benchmark` that sends GET to a `redis-server`: over TCP, its Unix socket, and sockets.
 //!
 //! ```text
-//! isthmus run -- redis-server  ◄── 50 connections ──  isthmus run -- redis-benchmark     (without `isthmus run` for TCP)
+//! redis-server  ◄── connections ──  redis-benchmark     (both with the library of sockets, or both without it)
 //! ```
 
 use std::io::ErrorKind;
@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::baseline::ucx::{KillOnDrop, TIMEOUT, find_program, free_port, is_listening, output, wait_until};
 use crate::case::{Case, Reading, Unit, not_installed};
+use crate::job::Wait;
 use crate::pair::Bench;
 use crate::pin;
 use crate::worker::CPUS;
@@ -29,7 +30,9 @@ const REQUESTS: u32 = 50_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Tcp,
-    /// Both programs are started by `isthmus run`.
+    /// The Unix socket of the server.
+    Unix,
+    /// Both programs have the library of sockets, as `isthmus run` gives it to them.
     Sockets,
 }
 
@@ -38,14 +41,20 @@ pub(crate) struct RedisGet {
     pub(crate) transport: Transport,
     /// A folder for the server.
     pub(crate) folder: PathBuf,
+    /// Connections of the benchmark.
+    pub(crate) clients: u32,
+    /// Requests that each sends at once.
+    pub(crate) pipeline: u32,
 }
 
 impl Case for RedisGet {
     fn name(&self) -> String {
-        match self.transport {
-            Transport::Tcp => "redis.tcp.get".to_owned(),
-            Transport::Sockets => "redis.sockets.get".to_owned(),
-        }
+        let transport = match self.transport {
+            Transport::Tcp => "tcp",
+            Transport::Unix => "unix",
+            Transport::Sockets => "sockets",
+        };
+        format!("redis.{transport}.get.{}clients.{}at_once", self.clients, self.pipeline)
     }
 
     fn unit(&self) -> Unit {
@@ -56,14 +65,24 @@ impl Case for RedisGet {
         let (Some(server), Some(benchmark)) = (server_program(&self.folder)?, find_program(BENCHMARK)) else {
             return Ok(Reading::Unavailable(not_installed(BENCHMARK, "package redis-tools")));
         };
+        if let (Transport::Sockets, Some(why)) = (self.transport, crate::path::Path::Sockets.unavailable_reason()) {
+            return Ok(Reading::Unavailable(why));
+        }
         let port = free_port()?;
-        let mut server = self.command(bench, bench.placement.follow(0), &server);
+        let mut server = self.command(bench, bench.placement.follow(0), &server)?;
         server.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"]);
+        let unix = self.folder.join(format!("isthmus-redis-{port}.sock"));
+        server.arg("--unixsocket").arg(&unix);
         let server = server.stdout(Stdio::null()).spawn().context("cannot start redis-server")?;
         let _server = KillOnDrop::new(server);
         wait_until(TIMEOUT, || is_listening(port)).context("redis-server does not listen")?;
-        let mut benchmark = self.command(bench, bench.placement.lead(0), &benchmark);
-        benchmark.args(["-p", &port.to_string(), "-c", "50", "-t", "get", "-n", &REQUESTS.to_string(), "--csv"]);
+        let mut benchmark = self.command(bench, bench.placement.lead(0), &benchmark)?;
+        if self.transport == Transport::Unix {
+            benchmark.arg("-s").arg(&unix);
+        }
+        let (clients, pipeline) = (self.clients.to_string(), self.pipeline.to_string());
+        benchmark.args(["-p", &port.to_string(), "-c", &clients, "-P", &pipeline, "-t", "get", "--csv"]);
+        benchmark.args(["-n", &(REQUESTS * self.pipeline).to_string()]);
         let benchmark = benchmark.stdout(Stdio::piped()).spawn().context("cannot start redis-benchmark")?;
         let (status, printed) = output(KillOnDrop::new(benchmark), TIMEOUT)?;
         ensure!(status.success(), "redis-benchmark ended with {status}");
@@ -73,15 +92,15 @@ impl Case for RedisGet {
 
 impl RedisGet {
     /// Returns the command of a program that ends with this one and runs on one CPU.
-    fn command(&self, bench: &Bench, cpu: usize, program: &Path) -> Command {
+    fn command(&self, bench: &Bench, cpu: usize, program: &Path) -> Result<Command> {
         let mut command = Command::new(&bench.program);
         command.arg("run-bound").arg(format!("{CPUS}{}", pin::list(&[cpu])));
-        if self.transport == Transport::Sockets {
-            command.arg(&bench.program).args(["run", "--quiet", "--without", "mx", "--without", "fabric", "--"]);
-        }
         command.arg(program).current_dir(&self.folder).envs(bench.environment.iter().cloned());
+        if self.transport == Transport::Sockets {
+            command.envs(crate::path::Path::Sockets.environment(Wait::Adaptive)?);
+        }
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        command
+        Ok(command)
     }
 }
 

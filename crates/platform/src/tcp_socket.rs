@@ -22,6 +22,9 @@ const SO_BINDTOIFINDEX: c_int = 62;
 /// The cookie of the socket's network namespace (`SO_NETNS_COOKIE`).
 const SO_NETNS_COOKIE: c_int = 71;
 
+/// The offset of `tcpi_bytes_received` in `struct tcp_info` (linux/tcp.h).
+const TCPI_BYTES_RECEIVED: usize = 128;
+
 /// The largest IP header, with options, and the largest TCP header.
 const SYN_BYTES_MAX: usize = 256;
 
@@ -30,6 +33,16 @@ pub fn state(socket: impl AsFd) -> Result<u8, Errno> {
     let mut info = [0; 8];
     let bytes = option(&socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
     if bytes == 0 { Err(Errno::INVAL) } else { Ok(info[0]) }
+}
+
+/// Returns the number of bytes that a connection has received from the network, as in `TCP_INFO`.
+pub fn bytes_received(socket: impl AsFd) -> Result<u64, Errno> {
+    let mut info = [0; TCPI_BYTES_RECEIVED + 8];
+    let bytes = option(&socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
+    match info.last_chunk() {
+        Some(count) if bytes == info.len() => Ok(u64::from_ne_bytes(*count)),
+        _ => Err(Errno::INVAL),
+    }
 }
 
 /// Returns the present value of the clock of the socket's TCP timestamps, in milliseconds.
@@ -90,6 +103,7 @@ fn last_error() -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read as _, Write as _};
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
     #[test]
@@ -104,6 +118,9 @@ mod tests {
         let syn = take_saved_syn(&acceptor).unwrap();
         assert_eq!((syn[0] >> 4, syn.len() > 40), (4, true), "{syn:?}");
         assert!(take_saved_syn(&acceptor).unwrap().is_empty(), "it is read once");
+        assert_eq!((&connector).write(&[0; 1000]).unwrap(), 1000);
+        (&acceptor).read_exact(&mut [0; 1000]).unwrap();
+        assert_eq!((bytes_received(&acceptor), bytes_received(&connector)), (Ok(1000), Ok(0)));
         let first = timestamp_ms(&connector).unwrap();
         assert!(timestamp_ms(&connector).unwrap().wrapping_sub(first) < 60_000);
     }

@@ -10,7 +10,29 @@ use crate::path::Path;
 use crate::target::Target;
 use crate::target::Versus::{Floor, Peer, Value};
 
+/// The sizes of one-way streams with a receiver that sleeps, with the names of their rows.
+const SLEEPING_STREAMS: [(usize, &str); 5] = [
+    (8, "local.stream.sleep.8b"),
+    (128, "local.stream.sleep.128b"),
+    (4 << 10, "local.stream.sleep.4k"),
+    (64 << 10, "local.stream.sleep.64k"),
+    (MIB, "local.stream.sleep.1m"),
+];
+
 pub(super) fn rows(path: Path) -> Vec<Option<Row>> {
+    let mut rows = messages(path);
+    rows.extend(SLEEPING_STREAMS.map(|(size, name)| sleeping_stream(name, path, size)));
+    rows
+}
+
+fn sleeping_stream(name: &'static str, path: Path, size: usize) -> Option<Row> {
+    let bandwidth = |path| LinkCase::bandwidth(path, Wait::Sleep, size, Buffers::Warm);
+    let row = Row::of_link(name, bandwidth(path))?;
+    let row = [Path::Tcp, Path::Unix, Path::Pipe].into_iter().fold(row, |row, path| row.peer(bandwidth(path)));
+    Some(row.target(Target::at_least(1.0, Peer)))
+}
+
+fn messages(path: Path) -> Vec<Option<Row>> {
     vec![
         half_rtt_8b_poll(path),
         half_rtt_4k_poll(path),

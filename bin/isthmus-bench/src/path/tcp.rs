@@ -36,6 +36,14 @@ impl Transport for Tcp {
     }
 
     fn connect(self, side: Side, control_pipe: &ControlPipe) -> Result<FdLink> {
+        let stream = self.stream(side, control_pipe)?;
+        FdLink::both_ways(stream.into(), &self.setup, usize::MAX)
+    }
+}
+
+impl Tcp {
+    /// Connects to the other side.
+    pub(super) fn stream(&self, side: Side, control_pipe: &ControlPipe) -> Result<TcpStream> {
         let stream = match side {
             Side::Lead => {
                 let address = SocketAddr::from((self.at, control_pipe.recv()?));
@@ -50,6 +58,6 @@ impl Transport for Tcp {
             set_tcp_congestion(&stream, control).with_context(|| format!("cannot set TCP_CONGESTION to {control}"))?;
         }
         stream.set_nodelay(true).context("cannot set TCP_NODELAY")?;
-        FdLink::both_ways(stream.into(), &self.setup, usize::MAX)
+        Ok(stream)
     }
 }

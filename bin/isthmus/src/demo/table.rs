@@ -119,6 +119,7 @@ pub(super) const fn name(path: Path) -> &'static str {
         Path::Isthmus => "Isthmus",
         Path::Mx => "MX",
         Path::Tcp => "TCP",
+        Path::Sockets => "sockets",
         Path::Unix => "Unix socket",
         Path::Raw => "bare frames",
         other => other.name(),
