@@ -161,7 +161,7 @@ enum isth_reason {
     ISTH_REASON_STREAM_OWNER_DIFFERS       = 305, /* the programs at both ends belong to different users */
     ISTH_REASON_STREAM_AMBIGUOUS           = 306, /* two sockets in other network namespaces could be the other end */
     ISTH_REASON_STREAM_PEER_MISSING        = 307, /* the socket at the other end was not shown within 60 seconds */
-    ISTH_REASON_STREAM_DENIED              = 308, /* an address of the connection is in `sockets.deny` */
+    ISTH_REASON_STREAM_DENIED              = 308, /* an address of the connection is in `sockets.deny`, or none is in `sockets.allow` */
     ISTH_REASON_STREAMS_FULL               = 309, /* the limit of streams, of shown or listening sockets, or of waiters is reached */
     ISTH_REASON_STREAM_VIOLATION           = 310  /* the program at the other end of a stream violated the protocol */
 };
