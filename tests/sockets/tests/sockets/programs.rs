@@ -237,7 +237,7 @@ fn redis(stage: Stage) {
 
     let primary = serve("7000", "primary.rdb", &[]);
     let replica = serve("7001", "replica.rdb", &["--replicaof", &format!("{address} 7000")]);
-    let load = ["-h", address, "-p", "7000", "-t", "set,incr,lpush", "-r", "1000", "-c", "50", "-n", "30000", "--csv"];
+    let load = ["-h", address, "-p", "7000", "-t", "set,incr,lpush", "-r", "1000", "-c", "50", "-n", "100000", "--csv"];
     let benchmark = programs.start(BENCHMARK, &load);
     programs.stage.wait_for_stream("7000");
     ask("7000", &["bgsave", "schedule"]);
