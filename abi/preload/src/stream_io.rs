@@ -13,6 +13,9 @@ use crate::{errno, kernel, real, test_switch};
 /// Reads that find nothing before the kernel is asked whether the peer has gone.
 const EMPTY_READS: u32 = 64;
 
+/// Bytes that are copied before the other end learns of them. It copies meanwhile.
+const PIECE: usize = 64 << 10;
+
 /// Events of a connection that has ended, or of which the peer sends no more.
 const GONE: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 
@@ -165,7 +168,8 @@ impl Connection {
                 if let Receive::Ring { path, at, available } = receiver.next()
                     && available > 0
                 {
-                    let count = parts.len().min(available as usize);
+                    let most = if peek { usize::MAX } else { PIECE };
+                    let count = parts.len().min(available as usize).min(most);
                     let mut at = at;
                     parts.pieces(count, |into, len| {
                         // SAFETY: the program's buffer has these bytes, which it lets the call write.
@@ -301,7 +305,7 @@ impl Connection {
                 if (sender.room() as usize) < wanted {
                     sender.saw_head(stream.memory.peer_head())?;
                 }
-                let count = wanted.min(sender.room() as usize);
+                let count = wanted.min(sender.room() as usize).min(PIECE);
                 if count == 0 {
                     sender.was_full();
                     if self.consider(stream, sender)? {

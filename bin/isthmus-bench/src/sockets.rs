@@ -65,6 +65,7 @@ fn stream(name: &'static str, wait: Wait, size: usize) -> Option<Row> {
     let bandwidth = |path| LinkCase::bandwidth(path, wait, size, Buffers::Warm);
     let row = Row::of_link(name, bandwidth(Path::Sockets))?;
     let row = [Path::Tcp, Path::Unix, Path::Pipe].into_iter().fold(row, |row, path| row.peer(bandwidth(path)));
+    let row = if wait == Wait::Poll && size >= 64 << 10 { row.floor(floor::ring()) } else { row };
     Some(row.target(Target::at_least(1.5, Peer)))
 }
 
