@@ -27,8 +27,12 @@ const PAGE: &str = "docs/performance.md";
 const FOLDER: &str = "docs/performance";
 
 /// The results that become tables of rows, and the heading of each.
-const TABLES: [(&str, &str); 3] =
-    [("figures.jsonl", "Figures"), ("guests.jsonl", "Guests of QEMU"), ("guests-xen.jsonl", "Guests of Xen")];
+const TABLES: [(&str, &str); 4] = [
+    ("figures.jsonl", "Figures"),
+    ("sockets.jsonl", "Sockets, and receivers that sleep"),
+    ("guests.jsonl", "Guests of QEMU"),
+    ("guests-xen.jsonl", "Guests of Xen"),
+];
 
 /// The results by size, and their picture.
 const POINTS: &str = "paths.jsonl";
