@@ -62,6 +62,7 @@ impl Connection {
         if !is_watched {
             return Attempt::Never;
         }
+        self.nonblocking.store(kernel::is_nonblocking(fd), Ordering::Relaxed);
         self.set_stage(Stage::Attached);
         stream.memory.add_state(StreamState::ATTACHED);
         Attempt::Done

@@ -16,7 +16,7 @@ use crate::pool::{self, SharedState};
 use crate::session::{self, Peer};
 use crate::table::InUse;
 use crate::waiter::LocalBoard;
-use crate::{kernel, real};
+use crate::{fork, kernel, real};
 
 /// Bits of [`SharedState::flags`].
 pub(crate) mod flags {
@@ -107,6 +107,7 @@ pub(crate) struct Connection {
     connector: AtomicBool,
     syn_since: AtomicU64,
     syn_until: AtomicU64,
+    /// Calls do not block. Known once this end is attached.
     pub(crate) nonblocking: AtomicBool,
     /// The kernel has reported an event of the TCP connection since it was asked last.
     pub(crate) kernel_event: AtomicBool,
@@ -134,14 +135,13 @@ unsafe impl Send for Connection {}
 
 impl Connection {
     /// Starts tracking a connection. `syn`: this end connects, and the SYN is sent no earlier than then. False without memory.
-    pub(crate) fn start(&self, fd: c_int, syn_since_ms: Option<u64>) -> bool {
+    pub(crate) fn start(&self, syn_since_ms: Option<u64>) -> bool {
         let Some(shared) = pool::allocate() else { return false };
         self.shared.store(core::ptr::from_ref(shared).cast_mut(), Ordering::Release);
         self.connector.store(syn_since_ms.is_some(), Ordering::Relaxed);
         self.syn_since.store(syn_since_ms.unwrap_or(0), Ordering::Relaxed);
         self.syn_until.store(0, Ordering::Relaxed);
-        self.nonblocking.store(kernel::is_nonblocking(fd), Ordering::Relaxed);
-        self.owner.store(std::process::id() as i32, Ordering::Relaxed);
+        self.owner.store(fork::owner(), Ordering::Relaxed);
         if let Ok(mut upgrade) = self.upgrade.lock() {
             *upgrade = Upgrade::default();
         }
@@ -366,7 +366,7 @@ impl Connection {
             session::ended(stream.number, false);
         }
         let shared = self.shared.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        let is_owner = self.is_owned_by(std::process::id() as i32);
+        let is_owner = self.is_owned_by(fork::owner());
         // SAFETY: states stay mapped. The pointer is null for a listening socket.
         if let Some(shared) = unsafe { shared.as_ref() }
             && is_owner

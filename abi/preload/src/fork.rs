@@ -21,6 +21,11 @@ pub(crate) fn is_borrowed() -> bool {
     owner != 0 && owner != unsafe { libc::getpid() }
 }
 
+/// Returns the process that the tables belong to.
+pub(crate) fn owner() -> i32 {
+    OWNER.load(Ordering::Relaxed)
+}
+
 fn own() {
     // SAFETY: a call without arguments.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);

@@ -54,9 +54,7 @@ pub(crate) fn events_now(fd: c_int, events: i16) -> i16 {
 /// Returns true for a TCP socket of IPv4 or IPv6.
 pub(crate) fn is_tcp(fd: c_int) -> bool {
     let option = |name| socket_option::<c_int>(fd, libc::SOL_SOCKET, name);
-    option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
-        && option(libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
-        && matches!(option(libc::SO_DOMAIN), Some(libc::AF_INET | libc::AF_INET6))
+    option(libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP) && option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
 }
 
 /// Reads a socket option.

@@ -97,6 +97,11 @@ impl<T: Tracked> Table<T> {
         self.places.get()?.get(usize::try_from(fd).ok()?)
     }
 
+    /// Returns true if the descriptor has an object.
+    pub(crate) fn has(&self, fd: c_int) -> bool {
+        self.place(fd).is_some_and(|place| !place.load(Ordering::Relaxed).is_null())
+    }
+
     /// Returns the object of a descriptor.
     #[inline]
     pub(crate) fn get(&self, fd: c_int) -> Option<InUse<T>> {

@@ -54,7 +54,7 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
     // SAFETY: the caller's contract is the C library's.
     let address = unsafe { ip_address(to, len) };
     let is_worth = address.is_some_and(|address| {
-        settings::get().enabled && connection(fd).is_none() && kernel::is_tcp(fd) && session::is_listed(address)
+        settings::get().enabled && connection(fd).is_none() && session::is_listed(address) && kernel::is_tcp(fd)
     });
     let since = if is_worth { kernel::now_ms() } else { 0 };
     // SAFETY: as above.
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
     if is_worth && (done == 0 || errno == libc::EINPROGRESS) {
         fork::register();
         if let Some(tracked) = Connection::table().insert(fd) {
-            if !tracked.start(fd, Some(since)) {
+            if !tracked.start(Some(since)) {
                 Connection::table().remove(fd);
             } else if done == 0 {
                 tracked.connected();
@@ -103,7 +103,7 @@ fn accepted(listener: c_int, fd: c_int) -> c_int {
         let errno = errno::get();
         forget(fd); // A descriptor that was closed without this library.
         if let Some(tracked) = Connection::table().insert(fd)
-            && !tracked.start(fd, None)
+            && !tracked.start(None)
         {
             Connection::table().remove(fd);
         }
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 
 /// Ends the tracking of a descriptor that is about to be closed.
 fn forget(fd: c_int) {
-    if fork::is_borrowed() {
+    if !Connection::table().has(fd) && !EpollSet::table().has(fd) || fork::is_borrowed() {
         return;
     }
     if let Some(tracked) = Connection::table().remove(fd) {
