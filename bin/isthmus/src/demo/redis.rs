@@ -14,7 +14,7 @@ use crate::run::installed_folder;
 use crate::sockets::LIBRARY;
 
 const TITLE: &str =
-    "redis-benchmark, GET with 50 clients; server and benchmark are started by `isthmus run` or without it";
+    "redis-benchmark, GET with 50 clients; server and benchmark have the library that `isthmus run` preloads, or not";
 
 /// Measures both. A rate over sockets counts only if the daemon has made streams.
 pub(super) fn measure(session: &Session, folder: &Path, socket: &Path, step: impl FnMut(&str)) -> RedisRates {
