@@ -114,9 +114,7 @@ impl OwnStream {
         let (own, peer) = ends.into_iter().find(fits)?;
         Some(Self { id: stream.id.clone(), age_s: stream.age_s, own: own.clone(), peer: peer.clone() })
     }
-}
 
-impl OwnStream {
     /// True unless both ends send by TCP.
     fn is_used(&self) -> bool {
         [&self.own, &self.peer].iter().any(|end| end.path.as_deref() != Some("tcp"))

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use isthmus_layout::sockets::SOCKETS;
 use serde::Serialize;
 
-use super::super::LIBRARY;
+use super::super::{LIBRARY, other_c_library};
 use crate::program_file::Linking;
 
 /// The beginning of the file names of all versions of the library.
@@ -126,24 +126,16 @@ impl Facts {
     }
 
     fn why_not_loaded(&self) -> Option<Obstacle> {
-        let program = self.executable.display();
-        match &self.linking {
-            Some(Linking::Static) => {
-                return Obstacle::new(
-                    format!("{program} is a static executable, which loads no library"),
-                    "Use a build of the program that is linked dynamically with glibc.",
-                );
-            }
-            Some(Linking::OtherMachine) => {
-                return Obstacle::new(format!("{program} is no 64-bit program"), "Use a 64-bit build of the program.");
-            }
-            Some(linking @ Linking::Dynamic(linker)) if !linking.is_glibc() => {
-                return Obstacle::new(
-                    format!("{program} is loaded by {}, and {LIBRARY} needs glibc", linker.display()),
-                    "Use a build of the program for glibc.",
-                );
-            }
-            _ => {}
+        if self.linking == Some(Linking::Static) {
+            return Obstacle::new(
+                format!("{} is a static executable, which loads no library", self.executable.display()),
+                "Use a build of the program that is linked dynamically with glibc.",
+            );
+        }
+        if let Some(linking) = &self.linking
+            && let Some(cause) = other_c_library(&self.executable, linking)
+        {
+            return Obstacle::new(cause, "Use a 64-bit build of the program for glibc.");
         }
         if self.is_secure {
             return Obstacle::new(
