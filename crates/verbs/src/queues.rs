@@ -1,0 +1,175 @@
+//! Completion queues and receive queues.
+
+use crate::types::{Completion, Pd, QpNumber, Refused, Sge};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// A scatter or gather list.
+#[derive(Clone, Debug)]
+pub(crate) enum SgeList {
+    One(Sge),
+    Many(Vec<Sge>),
+}
+
+impl SgeList {
+    #[inline]
+    pub(crate) fn new(sges: &[Sge]) -> Self {
+        match sges {
+            [sge] => Self::One(*sge),
+            many => Self::Many(many.to_vec()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[Sge] {
+        match self {
+            Self::One(sge) => core::slice::from_ref(sge),
+            Self::Many(many) => many,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [Sge] {
+        match self {
+            Self::One(sge) => core::slice::from_mut(sge),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// The bytes of a list.
+#[inline]
+pub(crate) fn total_len(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.len)).sum()
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    entries: VecDeque<Completion>,
+    capacity: usize,
+    /// A completion found no room. The queue takes none from then on.
+    pub(crate) overrun: bool,
+    /// The queue pairs that report here, counted once for each of their two queues.
+    pub(crate) users: u32,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { entries: VecDeque::with_capacity(capacity.min(1024)), capacity, overrun: false, users: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, completion: Completion) {
+        if self.entries.len() >= self.capacity {
+            self.overrun = true;
+        }
+        if !self.overrun {
+            self.entries.push_back(completion);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Completion> {
+        self.entries.pop_front()
+    }
+
+    /// Changes the capacity. Refused if more completions wait.
+    pub(crate) fn resize(&mut self, capacity: usize) -> Result<(), Refused> {
+        if capacity < self.entries.len() {
+            return Err(Refused::Invalid);
+        }
+        self.capacity = capacity;
+        Ok(())
+    }
+
+    /// Removes the completions of a queue pair that ends.
+    pub(crate) fn forget(&mut self, qp: QpNumber) {
+        self.entries.retain(|completion| completion.qp != qp);
+    }
+}
+
+/// A receive request that waits for a message.
+#[derive(Clone, Debug)]
+pub(crate) struct ReceiveEntry {
+    pub(crate) wr_id: u64,
+    pub(crate) sges: SgeList,
+}
+
+/// A receive queue: of one queue pair, or shared.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    pub(crate) pd: Pd,
+    pub(crate) entries: VecDeque<ReceiveEntry>,
+    pub(crate) capacity: usize,
+    pub(crate) sges_max: usize,
+    /// Queue pairs, by slot, whose peers were refused because there was no request.
+    pub(crate) refused: Vec<u32>,
+    /// The queue pairs that receive from here.
+    pub(crate) users: u32,
+    /// The program named the queue when it created its queue pairs.
+    pub(crate) shared: bool,
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(pd: Pd, capacity: usize, sges_max: usize, shared: bool) -> Self {
+        let entries = VecDeque::with_capacity(capacity.min(1024));
+        Self { pd, entries, capacity, sges_max, refused: Vec::new(), users: 0, shared }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), Refused> {
+        if sges.len() > self.sges_max {
+            return Err(Refused::Invalid);
+        }
+        if self.entries.len() >= self.capacity {
+            return Err(Refused::Full);
+        }
+        self.entries.push_back(ReceiveEntry { wr_id, sges: SgeList::new(sges) });
+        Ok(())
+    }
+}
+
+/// Objects of one kind, by number. A number is used again after its object is gone.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    objects: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { objects: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Table<T> {
+    pub(crate) fn insert(&mut self, object: T) -> u32 {
+        if let Some(number) = self.free.pop() {
+            self.objects[number as usize] = Some(object);
+            return number;
+        }
+        self.objects.push(Some(object));
+        (self.objects.len() - 1) as u32
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
+        let object = self.objects.get_mut(number as usize)?.take()?;
+        self.free.push(number);
+        Some(object)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+        self.objects.get(number as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.objects.get_mut(number as usize)?.as_mut()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len() - self.free.len()
+    }
+}
