@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::memory::Memory;
 use crate::packet::{Header, PacketKind, SHORT_BYTES_MAX, Syndrome, Tag};
 use crate::queues::{SgeList, total_len};
-use crate::types::QpType;
+use crate::types::{QpType, Status};
 use alloc::vec;
 use alloc::vec::Vec;
 use isthmus_layout::EndpointAddress;
@@ -234,6 +234,33 @@ impl Engine {
             }
             Some(Token::Receive { .. } | Token::ResponseBytes { .. }) | None => {}
         }
+    }
+
+    /// The transport could not carry out an operation, or its other side is gone. The connection that it belongs to fails.
+    pub fn failed(&mut self, token: u64) {
+        self.sent(token);
+        match Token::parse(token) {
+            Some(Token::Request { slot, .. } | Token::ResponseBytes { slot, .. }) => {
+                if self.qp(slot).is_some_and(|qp| qp.is_reliable() && qp.can_receive()) {
+                    self.fail_first_unacked(slot, Status::RetryExceeded);
+                }
+            }
+            Some(Token::Receive { slot, serial }) => self.payload_lost(slot, serial),
+            Some(Token::Response { slot, .. }) if self.qp(slot).is_some_and(|qp| qp.can_receive()) => {
+                self.enter_error(slot);
+            }
+            Some(Token::Response { .. } | Token::Ack { .. }) | None => {}
+        }
+    }
+
+    /// True if there is nothing to send and no pause to end.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.outbox.is_empty()
+            && self.owing.is_empty()
+            && self.strays.is_empty()
+            && self.released.is_empty()
+            && self.pausing.is_empty()
     }
 
     /// The queue pair owes its peer an acknowledgement with this syndrome.

@@ -599,6 +599,19 @@ impl Engine {
         }
     }
 
+    /// A payload that had begun to arrive will not be complete.
+    pub(crate) fn payload_lost(&mut self, slot: u32, serial: u32) {
+        let Some(qp) = self.qp_mut(slot) else { return };
+        let (reliable, cq) = (qp.is_reliable(), qp.init.receive_cq);
+        let Some(at) = qp.inbound.iter().position(|request| request.serial == serial) else { return };
+        if reliable {
+            return self.refuse(slot, Syndrome::Operation);
+        }
+        if let Some(completion) = qp.inbound.remove(at).and_then(|request| request.completion) {
+            self.report(cq, Completion { status: Status::LocalQpOperation, ..completion });
+        }
+    }
+
     /// A payload came as a short message.
     fn receive_short_payload(&mut self, from: EndpointAddress, bytes: &[u8], memory: &mut impl Memory) {
         match self.payload_target(from, bytes.len() as u64) {
