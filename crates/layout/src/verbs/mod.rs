@@ -41,13 +41,10 @@ mod tests {
     #[test]
     fn a_block_has_its_numbers_and_reserved_numbers_have_none() {
         assert_eq!([255, 256, 511, 512].map(block_of), [None, Some(1), Some(1), Some(2)]);
-        assert_eq!([0xFF_FEFF, 0xFF_FF00, 0xFF_FFFF, 0x100_0000, u32::MAX].map(block_of), [
-            Some(LAST_BLOCK),
-            None,
-            None,
-            None,
-            None
-        ]);
+        assert_eq!(
+            [0xFF_FEFF, 0xFF_FF00, 0xFF_FFFF, 0x100_0000, u32::MAX].map(block_of),
+            [Some(LAST_BLOCK), None, None, None, None]
+        );
         assert_eq!(block_of(first_number(LAST_BLOCK)), Some(LAST_BLOCK));
     }
 }
