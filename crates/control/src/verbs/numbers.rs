@@ -23,6 +23,8 @@ pub(super) struct NumberBlocks {
     /// The free blocks in the order in which they are given out. None until a block is taken or reserved.
     free: Option<VecDeque<u16>>,
     holders: BTreeMap<u16, EndpointAddress>,
+    /// The blocks of each domain that has some.
+    by_domain: BTreeMap<DomainId, Vec<u16>>,
     /// Blocks of domains of the previous daemon that may still resume.
     reserved: BTreeMap<u16, DomainId>,
 }
@@ -43,7 +45,7 @@ impl NumberBlocks {
         if wanted.and_then(|block| self.reserved.get(&block)).is_some_and(|domain| *domain != at.domain) {
             return Err(Reason::VerbsNumberTaken);
         }
-        if self.holders.values().filter(|holder| holder.domain == at.domain).count() >= BLOCKS_MAX {
+        if self.by_domain.get(&at.domain).is_some_and(|blocks| blocks.len() >= BLOCKS_MAX) {
             return Err(Reason::VerbsNumbersFull);
         }
         let block = match wanted {
@@ -53,6 +55,7 @@ impl NumberBlocks {
         self.remove_free(block);
         self.reserved.remove(&block);
         self.holders.insert(block, at);
+        self.by_domain.entry(at.domain).or_default().push(block);
         Ok(first_number(block))
     }
 
@@ -70,14 +73,18 @@ impl NumberBlocks {
 
     /// Returns the blocks of an endpoint that was closed to the free ones, and their first numbers to the caller.
     pub(super) fn close(&mut self, at: EndpointAddress) -> Vec<u32> {
-        let blocks: Vec<u16> = self.holders.extract_if(.., |_, holder| *holder == at).map(|(block, _)| block).collect();
+        let Some(of_domain) = self.by_domain.get_mut(&at.domain) else { return Vec::new() };
+        let blocks: Vec<u16> = of_domain.extract_if(.., |block| self.holders.get(block) == Some(&at)).collect();
+        if of_domain.is_empty() {
+            self.by_domain.remove(&at.domain);
+        }
         self.release(&blocks);
         blocks.into_iter().map(first_number).collect()
     }
 
     /// Releases all blocks of a domain that has left, or that will not resume.
     pub(super) fn remove_domain(&mut self, domain: DomainId) {
-        let held = self.holders.extract_if(.., |_, holder| holder.domain == domain).map(|(block, _)| block);
+        let held = self.by_domain.remove(&domain).unwrap_or_default().into_iter();
         let reserved = self.reserved.extract_if(.., |_, kept| *kept == domain).map(|(block, _)| block);
         let blocks: Vec<u16> = held.chain(reserved).collect();
         self.release(&blocks);
@@ -101,6 +108,9 @@ impl NumberBlocks {
     }
 
     fn release(&mut self, blocks: &[u16]) {
+        for block in blocks {
+            self.holders.remove(block);
+        }
         if !blocks.is_empty() {
             self.free().extend(blocks);
         }
