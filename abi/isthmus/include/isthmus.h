@@ -163,7 +163,12 @@ enum isth_reason {
     ISTH_REASON_STREAM_PEER_MISSING        = 307, /* the socket at the other end was not shown within 60 seconds */
     ISTH_REASON_STREAM_DENIED              = 308, /* an address of the connection is in `sockets.deny`, or none is in `sockets.allow` */
     ISTH_REASON_STREAMS_FULL               = 309, /* the limit of streams, of shown or listening sockets, or of waiters is reached */
-    ISTH_REASON_STREAM_VIOLATION           = 310  /* the program at the other end of a stream violated the protocol */
+    ISTH_REASON_STREAM_VIOLATION           = 310, /* the program at the other end of a stream violated the protocol */
+    ISTH_REASON_VERBS_DISABLED             = 350, /* verbs are disabled by the configuration of the daemon */
+    ISTH_REASON_VERBS_GID_UNKNOWN          = 351, /* no interface of this host has this GID */
+    ISTH_REASON_VERBS_NUMBER_UNKNOWN       = 352, /* no attached domain has this queue pair number */
+    ISTH_REASON_VERBS_NUMBERS_FULL         = 353, /* the domain has its maximum of queue pair numbers, or the host has none left */
+    ISTH_REASON_VERBS_NUMBER_TAKEN         = 354  /* the block of queue pair numbers belongs to another domain, or is none */
 };
 
 /**

@@ -1,9 +1,8 @@
 //! The open endpoints of a domain.
 
-use isthmus_layout::control::Name;
+use isthmus_layout::control::{Name, ToDaemon};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::limits::ENDPOINTS_MAX;
-use isthmus_layout::mx::MxOpen;
 
 const _: () = assert!(ENDPOINTS_MAX <= u32::BITS as u8);
 
@@ -13,32 +12,31 @@ pub(crate) struct Endpoints {
     /// A bit for each that is open.
     open: u32,
     labels: [Option<Name>; ENDPOINTS_MAX as usize],
-    /// MX endpoint numbers they have, to be claimed again from a daemon after this one.
-    claims: [Option<MxOpen>; ENDPOINTS_MAX as usize],
+    /// Requests by which capabilities have numbers for endpoints, to be repeated at a daemon after this one.
+    claims: Vec<(EndpointIndex, ToDaemon)>,
 }
 
 impl Endpoints {
     pub(crate) fn open(&mut self, index: EndpointIndex, label: Option<Name>) {
         self.open |= 1 << index.number();
         self.labels[usize::from(index.number())] = label;
-        self.claims[usize::from(index.number())] = None;
     }
 
-    /// The endpoint has this MX endpoint number now.
-    pub(crate) fn claim(&mut self, claim: MxOpen) {
-        let index = usize::from(claim.index.number());
-        self.claims[index] = Some(claim);
+    /// Has a request repeated at a daemon after this one, as long as the endpoint is open.
+    pub(crate) fn claim(&mut self, index: EndpointIndex, claim: ToDaemon) {
+        self.claims.push((index, claim));
     }
 
-    /// The MX endpoint numbers of those that are open.
-    pub(crate) fn claims(&self) -> impl Iterator<Item = &MxOpen> {
-        self.claims.iter().flatten().filter(|claim| self.is_open(claim.index))
+    /// The requests to repeat, in the order in which they were sent.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = &ToDaemon> {
+        self.claims.iter().map(|(_, claim)| claim)
     }
 
     /// True if it was open.
     pub(crate) fn close(&mut self, index: EndpointIndex) -> bool {
         let was = self.is_open(index);
         self.open &= !(1 << index.number());
+        self.claims.retain(|(of, _)| *of != index);
         was
     }
 

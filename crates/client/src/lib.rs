@@ -12,6 +12,7 @@
 //!   remote_memory ── memory that peers read and write directly
 //!   matcher, inorder ── the choice of the receive for a message: the trait for protocols on top, and the simplest one
 //!   mx ───────── MX endpoint numbers: claimed, looked up
+//!   verbs ────── queue pair numbers: taken, looked up
 //!   sleep ────── what to sleep on, and the descriptor that a program may put into its own epoll set
 //! ```
 //!
@@ -44,6 +45,7 @@ mod send;
 mod sleep;
 pub mod sockets;
 mod status;
+pub mod verbs;
 
 pub use blocking::Received;
 pub use domain::{Domain, Message};

@@ -102,7 +102,8 @@ impl<M: Matcher> Domain<M> {
         match self.core.request(MxOpen { board, endpoint, key, index }.into())?.message {
             ToClient::Mx(MxToClient::MxOpened(opened)) => {
                 let (board, endpoint, nic) = (opened.board, opened.endpoint, opened.nic);
-                self.core.endpoints.claim(MxOpen { board: Some(board), endpoint: Some(endpoint), key, index });
+                let claim = MxOpen { board: Some(board), endpoint: Some(endpoint), key, index };
+                self.core.endpoints.claim(index, claim.into());
                 Ok(MxOpenedEndpoint { board, endpoint, nic })
             }
             _ => Err(Reason::NotIsthmus.into()),

@@ -196,7 +196,7 @@ impl<M: Matcher> Core<M> {
             refusal_of(control.request(open.into(), &[]))?;
         }
         for claim in self.endpoints.claims() {
-            refusal_of(control.request(claim.clone().into(), &[]))?;
+            refusal_of(control.request(claim.clone(), &[]))?;
         }
         Ok(())
     }

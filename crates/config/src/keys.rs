@@ -119,6 +119,11 @@ table! {
         /// `ADDRESS[/PREFIX][:PORT]`, with an IPv6 address before a port in brackets.
         deny: AddressPatterns = "[]", Restart;
     }
+    /// Verbs: the virtual RDMA adapter, for programs that use libibverbs.
+    verbs: VerbsConfig {
+        /// Whether programs may use the adapter. Without it, they find no RDMA device of Isthmus.
+        enabled: bool = "true", Restart;
+    }
     /// Guests under QEMU, with or without KVM.
     kvm: KvmConfig {
         /// Guests with programs that attach to this daemon. Each needs a device, which `isthmus guest xml <name>`

@@ -51,7 +51,7 @@ pub use document::document;
 pub use guests::{GuestName, Guests};
 pub use keys::{
     Config, DaemonConfig, Effect, KEYS, Key, KvmConfig, LimitsConfig, MetricsConfig, MxConfig, PolicyConfig,
-    SocketsConfig, TABLES, Table, WaitConfig, XenConfig, key,
+    SocketsConfig, TABLES, Table, VerbsConfig, WaitConfig, XenConfig, key,
 };
 pub use kvm::KvmGuest;
 pub use mx::{

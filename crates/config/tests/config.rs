@@ -92,6 +92,8 @@ enabled = false
 streams_max = 5
 allow = ["10.1.0.0/16"]
 deny = ["10.0.0.0/8", "[fd00::1]:443"]
+[verbs]
+enabled = false
 [kvm]
 pair_window_mib = 16
 pair_window_idle_s = 5

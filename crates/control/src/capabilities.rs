@@ -29,7 +29,12 @@ pub struct Capabilities {
 impl Capabilities {
     /// Opens everything that needs a privilege, and restores the claims of domains that may resume. An error names the setting and the cause.
     pub(crate) fn open(config: &Config, tickets: &Tickets) -> Result<Self, String> {
-        Ok(Self { mx: Mx::open(config, tickets)?, sockets: Sockets::open(config), ..Self::default() })
+        Ok(Self {
+            mx: Mx::open(config, tickets)?,
+            sockets: Sockets::open(config),
+            verbs: Verbs::open(config, tickets),
+            ..Self::default()
+        })
     }
 
     /// True if an AF_XDP link is open. Such a link needs privileges again later.

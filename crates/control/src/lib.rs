@@ -33,6 +33,7 @@ pub mod daemon;
 pub mod directory;
 mod fd_reaper;
 mod heartbeat;
+mod host;
 mod kvm;
 pub mod metrics;
 pub mod metrics_server;

@@ -15,6 +15,7 @@ use crate::directory::DomainEntry;
 use crate::metrics;
 use crate::mx::Mx;
 use crate::sockets::Sockets;
+use crate::verbs::Verbs;
 use isthmus_report::{
     Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, GuestRow, MetricsText, ReasonCount, SCHEMA,
     StatusReport, WorkerRow,
@@ -40,6 +41,7 @@ pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Resul
         Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker) }),
         Topic::Mx => json(&Mx::report(broker)),
         Topic::Streams => json(&Sockets::report(broker)),
+        Topic::Verbs => json(&Verbs::report(broker)),
     }
 }
 

@@ -78,12 +78,13 @@ impl Capability {
 
 #[cfg(test)]
 mod tests {
-    use super::Capability::{Mx, Sockets};
+    use super::Capability::{Mx, Sockets, Verbs};
     use super::*;
     use crate::control::{ToClient, ToDaemon, Topic};
     use crate::mx::{MxToClient, MxToDaemon};
     use crate::reason::Reason;
     use crate::sockets::{SocketsToClient, SocketsToDaemon};
+    use crate::verbs::{VerbsToClient, VerbsToDaemon};
     use alloc::collections::BTreeMap;
     use alloc::format;
     use alloc::vec;
@@ -114,7 +115,7 @@ mod tests {
     fn check_numbers_in_use(
         table: Table,
         in_use: impl IntoIterator<Item = u16>,
-        of_capabilities: [(Capability, Vec<u16>); 2],
+        of_capabilities: [(Capability, Vec<u16>); 3],
     ) {
         let owners = owners(table);
         let in_blocks: BTreeMap<u16, Capability> =
@@ -131,9 +132,17 @@ mod tests {
     fn messages_lie_in_the_blocks_of_their_capabilities() {
         let kinds =
             |table: &'static [crate::control::MessageInfo]| table.iter().map(|info| info.kind).collect::<Vec<_>>();
-        let of_capabilities = [(Mx, kinds(MxToDaemon::TABLE)), (Sockets, kinds(SocketsToDaemon::TABLE))];
+        let of_capabilities = [
+            (Mx, kinds(MxToDaemon::TABLE)),
+            (Sockets, kinds(SocketsToDaemon::TABLE)),
+            (Verbs, kinds(VerbsToDaemon::TABLE)),
+        ];
         check_numbers_in_use(TO_DAEMON, kinds(ToDaemon::TABLE), of_capabilities);
-        let of_capabilities = [(Mx, kinds(MxToClient::TABLE)), (Sockets, kinds(SocketsToClient::TABLE))];
+        let of_capabilities = [
+            (Mx, kinds(MxToClient::TABLE)),
+            (Sockets, kinds(SocketsToClient::TABLE)),
+            (Verbs, kinds(VerbsToClient::TABLE)),
+        ];
         check_numbers_in_use(TO_CLIENT, kinds(ToClient::TABLE), of_capabilities);
         assert!(
             owners(TO_DAEMON).into_keys().all(|kind| kind < 128)
@@ -148,12 +157,13 @@ mod tests {
             reasons.map(|reason| reason.code()).collect()
         };
         let in_use = Reason::ALL.iter().map(|reason| reason.code());
-        check_numbers_in_use(REASONS, in_use, [(Mx, of("Mx")), (Sockets, of("Stream"))]);
+        check_numbers_in_use(REASONS, in_use, [(Mx, of("Mx")), (Sockets, of("Stream")), (Verbs, of("Verbs"))]);
     }
 
     #[test]
     fn topics_lie_in_the_blocks_of_their_capabilities() {
-        let of_capabilities = [(Mx, vec![Topic::Mx.code().into()]), (Sockets, vec![Topic::Streams.code().into()])];
+        let of_capabilities = [(Mx, Topic::Mx), (Sockets, Topic::Streams), (Verbs, Topic::Verbs)]
+            .map(|(capability, topic)| (capability, vec![topic.code().into()]));
         check_numbers_in_use(TOPICS, Topic::ALL.map(|topic| topic.code().into()), of_capabilities);
     }
 }

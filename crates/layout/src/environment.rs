@@ -4,6 +4,7 @@
 //! The variables of the daemon (`ISTHMUS_DAEMON_…`, one for each key of its file) are in `isthmus_config`.
 
 use crate::sockets::{SOCKETS, TEST_SWITCH};
+use crate::verbs::VERBS;
 
 /// A variable of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,4 +67,5 @@ pub const CHANNELS: Variable = Variable {
 };
 
 /// All variables.
-pub const VARIABLES: &[Variable] = &[SOCKET, AUTOSTART, DOMAIN, WAIT, SPIN_US, RCACHE, CHANNELS, SOCKETS, TEST_SWITCH];
+pub const VARIABLES: &[Variable] =
+    &[SOCKET, AUTOSTART, DOMAIN, WAIT, SPIN_US, RCACHE, CHANNELS, SOCKETS, TEST_SWITCH, VERBS];

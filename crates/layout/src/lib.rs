@@ -12,6 +12,7 @@
 //!   control ────── messages between a library and its daemon
 //!   mx ─────────── the messages and limits of MX
 //!   sockets ────── the memory of streams, boards, and the page of listeners
+//!   verbs ──────── the messages and limits of verbs
 //!   environment ── the variables that the library reads
 //!   reason ─────── the reasons for refusals, slower paths, faults and ends; [`Refusal`] adds details
 //! ```
@@ -37,6 +38,7 @@ pub mod record;
 mod refusal;
 pub mod sockets;
 pub mod span;
+pub mod verbs;
 
 pub use capability::Capability;
 pub use ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex, NicId, RegionId};

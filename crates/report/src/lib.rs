@@ -21,8 +21,10 @@ macro_rules! reports {
 
 mod mx;
 mod sockets;
+mod verbs;
 pub use mx::{MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport};
 pub use sockets::{StreamEndRow, StreamRow, StreamsReport};
+pub use verbs::{VerbsBlockRow, VerbsDomainRow, VerbsGidRow, VerbsReport};
 
 reports! {
     /// An entry of the reason table.

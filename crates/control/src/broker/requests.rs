@@ -11,6 +11,7 @@ use crate::fd_reaper::ReceivedFd;
 use crate::mx::Mx;
 use crate::report;
 use crate::sockets::Sockets;
+use crate::verbs::Verbs;
 
 /// The number of messages that may wait for a program which requests another report. Messages also wait for room for descriptors in flight,
 /// so some of them say nothing about the program.
@@ -115,6 +116,7 @@ impl Broker {
                 return self.capture(id, serial, &capture, fds.next().expect("the codec has counted"));
             }
             ToDaemon::Mx(request) => return Mx::request(self, id, serial, domain, &request),
+            ToDaemon::Verbs(request) => return Verbs::request(self, id, serial, domain, &request),
             ToDaemon::Detach(_) => {
                 self.detach(domain, Reason::PeerDetached);
                 self.send(id, serial, Done {}.into(), Vec::new());

@@ -8,7 +8,6 @@
 //! ```
 
 mod capture;
-mod host;
 mod metrics;
 mod network;
 mod numbers;
@@ -20,11 +19,12 @@ mod tests;
 
 use std::sync::{Arc, Mutex};
 
-use isthmus_config::Config;
+use isthmus_config::{Config, MxHost};
 use isthmus_layout::Capability;
 use isthmus_service::{Command, MxCommand, MxView, NewMxBoard};
 
 use crate::broker::PendingRequests;
+use crate::host;
 use crate::tickets::Tickets;
 use network::OpenedBoards;
 use numbers::{EndpointNumbers, MxNumber};
@@ -47,7 +47,8 @@ pub struct Mx {
 impl Mx {
     /// Opens the boards with their links, and reserves the numbers of domains that may resume.
     pub(crate) fn open(config: &Config, tickets: &Tickets) -> Result<Self, String> {
-        let plans = config.mx.plans(&host::identity(tickets.host_id()))?;
+        let host::HostIdentity { name, id } = host::identity(tickets.host_id());
+        let plans = config.mx.plans(&MxHost { name, id })?;
         let opened = network::open(&plans)?;
         opened.log();
         let OpenedBoards { boards, linked, views } = opened;

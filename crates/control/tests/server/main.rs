@@ -19,6 +19,7 @@ mod reports;
 mod resuming;
 mod streams;
 mod testbed;
+mod verbs;
 mod xen;
 mod xen_backends;
 mod xen_pairs;

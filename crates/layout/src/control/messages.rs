@@ -16,6 +16,7 @@ use crate::mx::{MxToClient, MxToDaemon};
 use crate::ready_map::ReadyBit;
 use crate::reason::Reason;
 use crate::sockets::{SocketsToClient, SocketsToDaemon};
+use crate::verbs::{VerbsToClient, VerbsToDaemon};
 
 /// The maximum number of bytes of JSON in one [`QueryReply`].
 pub const QUERY_REPLY_BYTES_MAX: usize = 12 << 10;
@@ -42,7 +43,7 @@ record! {
 
 messages! {
     /// A message from a library to its daemon.
-    ToDaemon, capability Mx: MxToDaemon, capability Sockets: SocketsToDaemon;
+    ToDaemon, capability Mx: MxToDaemon, capability Sockets: SocketsToDaemon, capability Verbs: VerbsToDaemon;
 
     /// The first message of a connection. Its bytes never change.
     1 Hello since 0, reply "`HelloReply`", descriptors [] {
@@ -198,7 +199,7 @@ messages! {
 
 messages! {
     /// A message from a daemon to a library.
-    ToClient, capability Mx: MxToClient, capability Sockets: SocketsToClient;
+    ToClient, capability Mx: MxToClient, capability Sockets: SocketsToClient, capability Verbs: VerbsToClient;
 
     /// The handshake succeeded. The bytes of this message never change.
     129 HelloReply since 0, reply "", descriptors [] {

@@ -85,11 +85,13 @@ pub enum Topic {
     Mx = 9,
     /// The streams, and the sockets that wait for their peers.
     Streams = 32,
+    /// The virtual RDMA device, and the domains that have queue pair numbers.
+    Verbs = 40,
 }
 
 impl Topic {
     /// All topics.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Status,
         Self::Domains,
         Self::Channels,
@@ -100,6 +102,7 @@ impl Topic {
         Self::Metrics,
         Self::Mx,
         Self::Streams,
+        Self::Verbs,
     ];
 
     /// Returns the code, as in control messages.
@@ -111,7 +114,7 @@ impl Topic {
     pub const fn since(self) -> u16 {
         match self {
             Self::Mx => 2,
-            Self::Streams => 4,
+            Self::Streams | Self::Verbs => 4,
             _ => 0,
         }
     }
@@ -156,7 +159,7 @@ number_field! {
         |n| match n { 0 => Ok(Direction::Zero), 1 => Ok(Direction::One), other => Err(MalformedControl::Direction(other)) };
     StreamEndIndex, u8, "0 connector, 1 acceptor", |end| end.number(),
         |n| StreamEndIndex::new(n).ok_or(MalformedControl::StreamEnd(n));
-    Topic, u8, "1 status, 2 domains, 3 channels, 4 endpoints, 5 why, 6 doctor, 7 config, 8 metrics, 9 mx (since minor version 2), 32 streams (since minor version 4)",
+    Topic, u8, "1 status, 2 domains, 3 channels, 4 endpoints, 5 why, 6 doctor, 7 config, 8 metrics, 9 mx (since minor version 2), 32 streams (since minor version 4), 40 verbs (since minor version 4)",
         |topic| topic.code(),
         |n| Topic::ALL.into_iter().find(|topic| topic.code() == n).ok_or(MalformedControl::Topic(n));
 }

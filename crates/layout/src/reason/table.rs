@@ -559,4 +559,25 @@ reasons! {
     310 StreamViolation, "stream-violation", Fault:
     "the program at the other end of a stream violated the protocol";
     "Update or remove the program at the other end: its library is broken or hostile.";
+
+    /// Verbs
+    350 VerbsDisabled, "verbs-disabled", Refusal:
+    "verbs are disabled by the configuration of the daemon";
+    "Set `verbs.enabled = true` and restart the daemon.";
+
+    351 VerbsGidUnknown, "verbs-gid-unknown", Refusal:
+    "no interface of this host has this GID";
+    "Use a GID that `isthmus verbs list` shows: the peer has to use the daemon of the same host.";
+
+    352 VerbsNumberUnknown, "verbs-number-unknown", Refusal:
+    "no attached domain has this queue pair number";
+    "Compare the number with `isthmus verbs list`: the peer's program has ended, or it told a wrong number.";
+
+    353 VerbsNumbersFull, "verbs-numbers-full", Refusal:
+    "the domain has its maximum of queue pair numbers, or the host has none left";
+    "Destroy queue pairs that are not needed, or spread them over more processes; `isthmus verbs list` shows who has numbers.";
+
+    354 VerbsNumberTaken, "verbs-number-taken", Refusal:
+    "the block of queue pair numbers belongs to another domain, or is none";
+    "Start the program again: its queue pairs get new numbers.";
 }

@@ -7,6 +7,7 @@ use isthmus_layout::mx::*;
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::sockets::*;
+use isthmus_layout::verbs::*;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -122,7 +123,17 @@ any_message! { sockets_to_client, SocketsToClient:
     PeerLeft { peer }
 }
 
-any_message! { to_daemon, ToDaemon, Mx by mx_to_daemon, Sockets by sockets_to_daemon:
+any_message! { verbs_to_daemon, VerbsToDaemon:
+    VerbsTake { index, first }
+    VerbsResolve { gid_high, gid_low, qpn }
+}
+
+any_message! { verbs_to_client, VerbsToClient:
+    VerbsTaken { first, count }
+    VerbsFound { domain, endpoint }
+}
+
+any_message! { to_daemon, ToDaemon, Mx by mx_to_daemon, Sockets by sockets_to_daemon, Verbs by verbs_to_daemon:
     Hello { magic, versions, library }
     Attach { name, resume }
     AdoptReadyMap { ready_map, owner }
@@ -142,7 +153,7 @@ any_message! { to_daemon, ToDaemon, Mx by mx_to_daemon, Sockets by sockets_to_da
     CreateRegion { peer, region, bytes }
 }
 
-any_message! { to_client, ToClient, Mx by mx_to_client, Sockets by sockets_to_client:
+any_message! { to_client, ToClient, Mx by mx_to_client, Sockets by sockets_to_client, Verbs by verbs_to_client:
     HelloReply { magic, major, minor, daemon }
     Refused { reason, text }
     Done {}

@@ -1,16 +1,24 @@
-//! The identity of the host for MX boards: its name, and an identifier that distinguishes hosts of the same name.
+//! The identity of the host: its name, and an identifier that distinguishes hosts of the same name. The addresses of virtual adapters are
+//! derived from it, so that they are the same after each start.
 
 use std::path::Path;
-
-use isthmus_config::MxHost;
 
 /// The files that contain the machine ID. Older systems have only the second one.
 const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
+/// The identity of a host.
+#[derive(Clone, Debug)]
+pub(crate) struct HostIdentity {
+    /// The name of the host.
+    pub(crate) name: String,
+    /// The identifier. It is the same for each start.
+    pub(crate) id: [u8; 32],
+}
+
 /// Returns the identity of this host. Without a machine ID, `fallback` is the identifier.
-pub(super) fn identity(fallback: [u8; 32]) -> MxHost {
+pub(crate) fn identity(fallback: [u8; 32]) -> HostIdentity {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    MxHost { name, id: machine_id(&MACHINE_IDS.map(Path::new)).unwrap_or(fallback) }
+    HostIdentity { name, id: machine_id(&MACHINE_IDS.map(Path::new)).unwrap_or(fallback) }
 }
 
 /// Returns an identifier that is derived from the machine ID. The machine ID itself is confidential according to machine-id(5).

@@ -1,0 +1,47 @@
+//! The metrics of verbs.
+
+use std::collections::BTreeSet;
+
+use isthmus_layout::verbs::BLOCK_NUMBERS;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::Verbs;
+use crate::broker::Broker;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+impl Verbs {
+    /// Adds the metrics of verbs.
+    pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
+        let Self { numbers, counts, .. } = &broker.capabilities.verbs;
+        let domains: BTreeSet<_> = numbers.iter().map(|(_, at)| at.domain).collect();
+        let gauges = [
+            ("verbs_domains", "Domains that have queue pair numbers", domains.len()),
+            (
+                "verbs_numbers",
+                "Queue pair numbers that domains have taken",
+                numbers.iter().len() * BLOCK_NUMBERS as usize,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = Gauge::<i64>::default();
+            gauge.set(value as i64);
+            registry.register(name, help, gauge);
+        }
+        let resolved = Counter::<u64>::default();
+        resolved.inc_by(counts.resolved);
+        registry.register("verbs_resolves", "Queue pair numbers for which a domain was found", resolved);
+        let refused = Family::<ReasonLabels, Counter>::default();
+        for (reason, count) in &counts.refused {
+            refused.get_or_create(&ReasonLabels { reason: reason.name() }).inc_by(*count);
+        }
+        registry.register("verbs_refused", "Requests about queue pair numbers that were refused, by reason", refused);
+    }
+}

@@ -1,0 +1,201 @@
+//! The queue pair numbers of the host, in blocks. This module decides and remembers; it does no I/O.
+//!
+//! ```text
+//!   block 0      1      2      3      …      65534      65535
+//!   never   │ free │ (domain, endpoint) │ reserved │ … │   never
+//!            free: a queue, with the block that was returned the longest time ago in front
+//! ```
+//!
+//! A number that a peer still remembers should not name another queue pair soon. So a block is given out again only after all blocks
+//! that were free before it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use isthmus_layout::ids::{DomainId, EndpointAddress};
+use isthmus_layout::reason::Reason;
+use isthmus_layout::verbs::{BLOCKS_MAX, FIRST_BLOCK, LAST_BLOCK, block_of, first_number};
+
+/// The blocks, and the endpoints that have them.
+#[derive(Debug, Default)]
+pub(super) struct NumberBlocks {
+    /// The block that is given out first.
+    start: u16,
+    /// The free blocks in the order in which they are given out. None until a block is taken or reserved.
+    free: Option<VecDeque<u16>>,
+    holders: BTreeMap<u16, EndpointAddress>,
+    /// The blocks of each domain that has some.
+    by_domain: BTreeMap<DomainId, Vec<u16>>,
+    /// Blocks of domains of the previous daemon that may still resume.
+    reserved: BTreeMap<u16, DomainId>,
+}
+
+impl NumberBlocks {
+    /// Creates the state. `start` decides which block is given out first; every number is allowed.
+    pub(super) fn new(start: u16) -> Self {
+        Self { start: FIRST_BLOCK + start % (LAST_BLOCK - FIRST_BLOCK + 1), ..Self::default() }
+    }
+
+    /// Takes a block for an endpoint, and returns its first number. `first` is a block that the domain had with a previous daemon.
+    pub(super) fn take(&mut self, first: Option<u32>, at: EndpointAddress) -> Result<u32, Reason> {
+        let wanted = first.map(|first| block_beginning_at(first).ok_or(Reason::VerbsNumberTaken)).transpose()?;
+        if let Some(holder) = wanted.and_then(|block| self.holders.get(&block)) {
+            // The request may be repeated, because a reply was lost with a connection.
+            return if *holder == at { Ok(first.unwrap_or_default()) } else { Err(Reason::VerbsNumberTaken) };
+        }
+        if wanted.and_then(|block| self.reserved.get(&block)).is_some_and(|domain| *domain != at.domain) {
+            return Err(Reason::VerbsNumberTaken);
+        }
+        if self.by_domain.get(&at.domain).is_some_and(|blocks| blocks.len() >= BLOCKS_MAX) {
+            return Err(Reason::VerbsNumbersFull);
+        }
+        let block = match wanted {
+            Some(block) => block,
+            None => *self.free().front().ok_or(Reason::VerbsNumbersFull)?,
+        };
+        self.remove_free(block);
+        self.reserved.remove(&block);
+        self.holders.insert(block, at);
+        self.by_domain.entry(at.domain).or_default().push(block);
+        Ok(first_number(block))
+    }
+
+    /// Returns the endpoint that has a number.
+    pub(super) fn holder_of(&self, number: u32) -> Option<EndpointAddress> {
+        self.holders.get(&block_of(number)?).copied()
+    }
+
+    /// Reserves a block for a domain that may resume. No other domain can take it until then.
+    pub(super) fn reserve(&mut self, first: u32, domain: DomainId) {
+        let Some(block) = block_beginning_at(first) else { return };
+        self.remove_free(block);
+        self.reserved.insert(block, domain);
+    }
+
+    /// Returns the blocks of an endpoint that was closed to the free ones, and their first numbers to the caller.
+    pub(super) fn close(&mut self, at: EndpointAddress) -> Vec<u32> {
+        let Some(of_domain) = self.by_domain.get_mut(&at.domain) else { return Vec::new() };
+        let blocks: Vec<u16> = of_domain.extract_if(.., |block| self.holders.get(block) == Some(&at)).collect();
+        if of_domain.is_empty() {
+            self.by_domain.remove(&at.domain);
+        }
+        self.release(&blocks);
+        blocks.into_iter().map(first_number).collect()
+    }
+
+    /// Releases all blocks of a domain that has left, or that will not resume.
+    pub(super) fn remove_domain(&mut self, domain: DomainId) {
+        let held = self.by_domain.remove(&domain).unwrap_or_default().into_iter();
+        let reserved = self.reserved.extract_if(.., |_, kept| *kept == domain).map(|(block, _)| block);
+        let blocks: Vec<u16> = held.chain(reserved).collect();
+        self.release(&blocks);
+    }
+
+    /// The first numbers of all blocks that are taken, with their endpoints.
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (u32, EndpointAddress)> {
+        self.holders.iter().map(|(block, at)| (first_number(*block), *at))
+    }
+
+    fn free(&mut self) -> &mut VecDeque<u16> {
+        let start = self.start.max(FIRST_BLOCK);
+        self.free.get_or_insert_with(|| (start..=LAST_BLOCK).chain(FIRST_BLOCK..start).collect())
+    }
+
+    fn remove_free(&mut self, block: u16) {
+        let free = self.free();
+        if let Some(at) = free.iter().position(|other| *other == block) {
+            free.remove(at);
+        }
+    }
+
+    fn release(&mut self, blocks: &[u16]) {
+        for block in blocks {
+            self.holders.remove(block);
+        }
+        if !blocks.is_empty() {
+            self.free().extend(blocks);
+        }
+    }
+}
+
+fn block_beginning_at(first: u32) -> Option<u16> {
+    block_of(first).filter(|block| first_number(*block) == first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isthmus_layout::ids::EndpointIndex;
+    use isthmus_layout::verbs::BLOCK_NUMBERS;
+
+    const BLOCKS: u32 = (LAST_BLOCK - FIRST_BLOCK + 1) as u32;
+
+    fn id(domain: u32) -> DomainId {
+        DomainId::new(domain).unwrap()
+    }
+
+    fn at(domain: u32) -> EndpointAddress {
+        EndpointAddress { domain: id(domain), endpoint: EndpointIndex::new(0).unwrap() }
+    }
+
+    #[test]
+    fn finds_the_holder_of_each_number_of_a_block() {
+        let mut numbers = NumberBlocks::new(0);
+        let firsts = [1, 2, 1].map(|domain| numbers.take(None, at(domain)).unwrap());
+        assert_eq!(firsts, [256, 512, 768]);
+        let holders = [255, 256, 511, 512, 768, 1023, 1024, u32::MAX].map(|number| numbers.holder_of(number));
+        let right = [None, Some(1), Some(1), Some(2), Some(1), Some(1), None, None];
+        assert_eq!(holders, right.map(|domain| domain.map(at)));
+        numbers.remove_domain(id(1));
+        assert_eq!([256, 512, 768].map(|number| numbers.holder_of(number)), [None, Some(at(2)), None]);
+    }
+
+    #[test]
+    fn a_returned_block_is_given_out_after_all_others() {
+        let mut numbers = NumberBlocks::new(70);
+        let first = numbers.take(None, at(1)).unwrap();
+        assert_eq!(numbers.close(at(1)), [first]);
+        let mut seen = std::collections::BTreeSet::new();
+        for domain in 2..2 + BLOCKS - 1 {
+            let taken = numbers.take(None, at(domain)).unwrap();
+            assert!(taken != first && taken % BLOCK_NUMBERS == 0 && seen.insert(taken), "{taken}");
+            if domain % 2 == 0 {
+                numbers.remove_domain(id(domain));
+            }
+        }
+        assert_eq!(numbers.take(None, at(1)), Ok(first), "all others were given out since");
+        assert_eq!((seen.first(), seen.last()), (Some(&256), Some(&(0xFF_FFFF - 511))));
+    }
+
+    #[test]
+    fn refuses_further_blocks_of_a_domain_and_when_none_is_free() {
+        let mut numbers = NumberBlocks::new(0);
+        for _ in 0..BLOCKS_MAX {
+            numbers.take(None, at(1)).unwrap();
+        }
+        assert_eq!(numbers.take(None, at(1)), Err(Reason::VerbsNumbersFull));
+        for block in BLOCKS_MAX as u32..BLOCKS {
+            numbers.take(None, at(2 + block)).unwrap();
+        }
+        assert_eq!(numbers.take(None, at(2)), Err(Reason::VerbsNumbersFull));
+        numbers.remove_domain(id(1));
+        assert_eq!(numbers.take(None, at(2)), Ok(256));
+    }
+
+    #[test]
+    fn reserves_blocks_for_resumable_domains() {
+        let mut numbers = NumberBlocks::new(0);
+        [(256, 1), (512, 1), (768, 2), (255, 2), (300, 2)].map(|(first, domain)| numbers.reserve(first, id(domain)));
+        assert_eq!(numbers.holder_of(256), None, "its domain has not resumed");
+        assert_eq!(numbers.take(Some(256), at(3)), Err(Reason::VerbsNumberTaken));
+        assert_eq!(numbers.take(None, at(3)), Ok(1024));
+        assert_eq!([numbers.take(Some(512), at(1)), numbers.take(Some(256), at(1))], [Ok(512), Ok(256)]);
+        assert_eq!(numbers.take(Some(256), at(1)), Ok(256), "a repeated request");
+        assert_eq!(numbers.take(Some(256), at(3)), Err(Reason::VerbsNumberTaken));
+        numbers.remove_domain(id(2));
+        assert_eq!(numbers.take(Some(768), at(3)), Ok(768), "domain 2 will not resume");
+        for first in [0, 257, 0xFF_FF00, u32::MAX] {
+            assert_eq!(numbers.take(Some(first), at(3)), Err(Reason::VerbsNumberTaken), "{first}");
+        }
+        assert_eq!(numbers.iter().len(), 4);
+    }
+}

@@ -1,0 +1,53 @@
+//! The report about verbs.
+
+use serde::{Deserialize, Serialize};
+
+use super::DomainName;
+
+reports! {
+    /// The report of `isthmus verbs list`.
+    VerbsReport {
+        /// Schema number, see [`SCHEMA`](crate::SCHEMA).
+        schema: u32,
+        /// True if the configuration enables verbs.
+        enabled: bool,
+        /// Name of the virtual RDMA device.
+        device: String,
+        /// The node GUID of the device: four groups of four hexadecimal digits.
+        node_guid: String,
+        /// The GIDs of the device, ordered by index.
+        gids: Vec<VerbsGidRow>,
+        /// The domains that have queue pair numbers, ordered by domain.
+        domains: Vec<VerbsDomainRow>,
+    }
+
+    /// A GID.
+    VerbsGidRow {
+        /// Index of the GID.
+        index: u32,
+        /// The GID: eight groups of four hexadecimal digits.
+        gid: String,
+        /// The interface that has the address; none for the GID that is made of the node GUID.
+        interface: Option<String>,
+        /// `RoCE v2`.
+        kind: String,
+    }
+
+    /// A domain that has queue pair numbers.
+    VerbsDomainRow {
+        /// The domain.
+        domain: DomainName,
+        /// The user ID that the domain belongs to.
+        uid: u32,
+        /// The blocks of numbers, ordered by number.
+        blocks: Vec<VerbsBlockRow>,
+    }
+
+    /// A block of queue pair numbers.
+    VerbsBlockRow {
+        /// The first number.
+        first: u32,
+        /// The number of queue pair numbers.
+        count: u32,
+    }
+}
