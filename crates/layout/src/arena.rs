@@ -44,6 +44,8 @@ pub const HEAD: u32 = 4;
 pub const BODY: u32 = 6;
 /// Two words: where they begin in the file.
 pub const START: u32 = 8;
+/// Two words: the number by which requests name the first byte of the head.
+pub const BASE: u32 = 10;
 
 /// May be read.
 pub const READ: u32 = 1;
@@ -77,7 +79,7 @@ pub const fn writer(index: u32) -> u32 {
     WRITERS_AT + index * WRITER_WORDS
 }
 
-const _: () = assert!(HEADER.0.is_multiple_of(PAGE_BYTES as u64) && START + 2 <= ENTRY_WORDS);
+const _: () = assert!(HEADER.0.is_multiple_of(PAGE_BYTES as u64) && BASE + 2 <= ENTRY_WORDS);
 
 #[cfg(test)]
 mod tests {

@@ -98,6 +98,20 @@ fn rights_and_edges_are_kept() {
 }
 
 #[test]
+fn requests_name_memory_from_its_base() {
+    if !possible() {
+        return;
+    }
+    let (arena, pages) = (arena(), Pages::new(MIB));
+    let base = u64::MAX - 2 * MIB as u64;
+    let _registered = arena.register(&registration(&pages, 1, READ).named_from(base)).unwrap();
+    let mut arena_mapping = arena_mapping(&arena);
+    let mut may = |named, len| arena_mapping.access(1, named, len, AccessRights::Read).is_some();
+    assert!(may(base, 8) && may(base + MIB as u64 - 8, 8));
+    assert!(!may(base - 1, 8) && !may(0, 8) && !may(base + MIB as u64 - 7, 8));
+}
+
+#[test]
 fn registration_refuses_invalid_ranges() {
     let (arena, pages) = (arena(), Pages::new(MIB));
     // SAFETY: refused.

@@ -244,6 +244,7 @@ fn an_arena_stands_as_documented() {
         (arena::HEAD, 2, "`HEAD`: bytes of the registration before its body"),
         (arena::BODY, 2, "`BODY`: bytes of its body"),
         (arena::START, 2, "`START`: where the body begins in the file"),
+        (arena::BASE, 2, "`BASE`: what requests call the first byte of the head"),
     ]);
     let writer = table(&[
         (arena::DOMAIN, 1, "`DOMAIN`: its number, 0 for none"),

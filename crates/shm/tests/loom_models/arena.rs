@@ -8,7 +8,7 @@ use isthmus_shm::{Payload, Words};
 use loom::thread;
 use std::sync::atomic::Ordering::Relaxed;
 
-const SHOWN: ArenaEntry = ArenaEntry { key: 7, rights: READ | WRITE, head: 0, body: 4096, start: HEADER.0 };
+const SHOWN: ArenaEntry = ArenaEntry { key: 7, rights: READ | WRITE, head: 0, body: 4096, start: HEADER.0, base: 0 };
 
 /// A word of the memory that is registered.
 const NUMBER: u32 = 100;

@@ -27,7 +27,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use isthmus_layout::DomainId;
 use isthmus_layout::arena::{
-    BODY, CHANGES, DOMAIN, ENTRIES, EVICTED, GENERATION, HEAD, HEADER, KEY, MAGIC, MAGIC_VALUE, RIGHTS, START, WRITERS,
+    BASE, BODY, CHANGES, DOMAIN, ENTRIES, EVICTED, GENERATION, HEAD, HEADER, KEY, MAGIC, MAGIC_VALUE, RIGHTS, START, WRITERS,
     WRITING_ENTRY, entry, writer,
 };
 use isthmus_layout::limits::PAGE_BYTES;
@@ -50,6 +50,8 @@ pub struct ArenaEntry {
     pub body: u64,
     /// Offset of these bytes in the file.
     pub start: u64,
+    /// The number by which requests name the first byte of the registration.
+    pub base: u64,
 }
 
 impl ArenaEntry {
@@ -93,6 +95,7 @@ impl<M: Words> ArenaHeader<M> {
         long(HEAD, what.head);
         long(BODY, what.body);
         long(START, what.start);
+        long(BASE, what.base);
         let generation = self.0.load(at + GENERATION, Relaxed) | 1;
         // Q, with R in `read_entry`: a reader that sees the odd number sees the words above.
         self.0.store(at + GENERATION, generation, Release);
@@ -166,7 +169,8 @@ impl<M: Words> ArenaHeader<M> {
             return None;
         }
         let (key, rights) = (long(KEY), word(RIGHTS));
-        let found = ArenaEntry { key, rights, head: long(HEAD), body: long(BODY), start: long(START) };
+        let (head, body, start, base) = (long(HEAD), long(BODY), long(START), long(BASE));
+        let found = ArenaEntry { key, rights, head, body, start, base };
         (self.is_still_open(index, generation) && found.is_plausible()).then_some((generation, found))
     }
 

@@ -72,16 +72,16 @@ impl ArenaMapping {
         Ok(Self { file, header, own_domain, writer_index: None, cached: HashMap::new(), seen_changes: None })
     }
 
-    /// Begins an access to `len` bytes at `offset` of the registration with this `key`. Returns None if the owner has to be
+    /// Begins an access to the `len` bytes that the registration with this `key` calls `named`. Returns None if the owner has to be
     /// asked to do it.
-    pub fn access(&mut self, key: u64, offset: u64, len: u64, rights: AccessRights) -> Option<ArenaAccess<'_>> {
+    pub fn access(&mut self, key: u64, named: u64, len: u64, rights: AccessRights) -> Option<ArenaAccess<'_>> {
         let open = |cached: &CachedEntry| self.header.is_open(cached.index, cached.generation);
         if !self.cached.get(&key).is_some_and(open) {
             self.rescan();
         }
         let CachedEntry { index, generation, entry, mapping } = self.cached.get_mut(&key)?;
         let (index, generation) = (*index, *generation);
-        let at = offset.checked_sub(entry.head)?;
+        let at = named.checked_sub(entry.base)?.checked_sub(entry.head)?;
         let inside = at.checked_add(len).is_some_and(|end| end <= entry.body);
         if !inside || len == 0 || entry.rights & rights.rights() != rights.rights() {
             return None;

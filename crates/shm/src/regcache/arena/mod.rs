@@ -66,6 +66,7 @@ pub struct Registration {
     len: usize,
     key: u64,
     rights: u32,
+    base: u64,
 }
 
 impl Registration {
@@ -77,7 +78,12 @@ impl Registration {
     /// From this call until the registration is closed, nothing unmaps, moves or replaces this memory. All code that depends on the
     /// memory tolerates that others write there.
     pub unsafe fn new(start: *const u8, len: usize, key: u64, rights: u32) -> Self {
-        Self { start: start.expose_provenance(), len, key, rights }
+        Self { start: start.expose_provenance(), len, key, rights, base: 0 }
+    }
+
+    /// Requests name the first byte by this number, in place of 0.
+    pub fn named_from(self, base: u64) -> Self {
+        Self { base, ..self }
     }
 
     fn whole_pages(&self) -> Range<usize> {

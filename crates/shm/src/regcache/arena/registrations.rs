@@ -100,6 +100,7 @@ impl Registrations {
             head: (pages.start - what.start) as u64,
             body: pages.len() as u64,
             start: start + (pages.start - range.start) as u64,
+            base: what.base,
         };
         if free == self.entries.len() {
             self.entries.push(None);
