@@ -51,6 +51,8 @@ pub const BASE: u32 = 10;
 pub const READ: u32 = 1;
 /// May be written.
 pub const WRITE: u32 = 2;
+/// Atomic operations of verbs are allowed.
+pub const ATOMIC: u32 = 4;
 
 /// Slots for domains that write.
 pub const WRITERS: u32 = 1024;

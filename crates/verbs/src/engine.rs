@@ -335,6 +335,7 @@ impl Engine {
                 qp.state = to;
                 if qp.is_reliable() {
                     self.owe(slot, Syndrome::Ready);
+                    self.describe(slot, true);
                 }
             }
             QpState::ReadyToSend => {
@@ -342,6 +343,9 @@ impl Engine {
                     (qp.retries_left, qp.rnr_retries_left) = (attributes.retry_count, attributes.rnr_retry);
                 }
                 qp.state = to;
+                if mask.contains(AttributeMask::ACCESS) {
+                    self.describe(slot, false);
+                }
                 self.pump(slot);
             }
             _ => qp.state = to,

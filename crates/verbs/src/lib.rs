@@ -20,6 +20,7 @@
 extern crate alloc;
 
 mod attributes;
+mod direct;
 mod engine;
 mod memory;
 mod outgoing;
@@ -31,6 +32,7 @@ mod send;
 mod types;
 
 pub use attributes::{AttributeMask, Attributes};
+pub use direct::Direct;
 pub use engine::{Engine, limits};
 pub use memory::Memory;
 pub use outgoing::{PAYLOAD_TAG, Payload, Transmit};

@@ -191,8 +191,13 @@ impl Engine {
             if qp.ack_in_transmission {
                 continue;
             }
-            let Some(syndrome) = qp.owed.take() else { continue };
             let Some(peer) = qp.peer else { continue };
+            if let Some(description) = qp.owed_description.take() {
+                let tag = description.tag(qp);
+                self.list_owing(slot);
+                return Some((peer, tag.emit(), Token::Ack { slot }.number()));
+            }
+            let Some(syndrome) = qp.owed.take() else { continue };
             let tag = Tag::ack(qp.attributes.destination, qp.executed, syndrome);
             return Some((peer, tag.emit(), Token::Ack { slot }.number()));
         }
@@ -227,7 +232,7 @@ impl Engine {
             Some(Token::Ack { slot }) => {
                 if let Some(qp) = self.qp_mut(slot) {
                     qp.ack_in_transmission = false;
-                    if qp.owed.is_some() {
+                    if qp.owed.is_some() || qp.owed_description.is_some() {
                         self.list_owing(slot);
                     }
                 }

@@ -13,10 +13,12 @@
 //!   6 response   flags       executed    [length, if payload follows]
 //!   7 ack        syndrome    executed    -
 //!   8 payload    -           -           the payload and nothing else
+//!   9 describe   rights      domain      -
 //! ```
 //!
 //! *Executed* counts the requests of the destination that the sender has executed since the queue pair was connected, modulo 2²⁴: each
-//! packet of a reliable connection acknowledges. A syndrome other than zero refuses the first request that is not counted.
+//! packet of a reliable connection acknowledges. A syndrome other than zero refuses the first request that is not counted. A description
+//! has the rights of the peer and the protection domain of the sender's queue pair.
 
 use crate::types::{AtomicOperation, Gid, Key, QpNumber};
 
@@ -107,6 +109,7 @@ pub(crate) enum PacketKind {
     Response,
     Ack,
     Payload,
+    Describe,
 }
 
 impl PacketKind {
@@ -120,6 +123,7 @@ impl PacketKind {
             Self::Response => 6,
             Self::Ack => 7,
             Self::Payload => 8,
+            Self::Describe => 9,
         }
     }
 }
@@ -159,6 +163,7 @@ impl Tag {
             6 => PacketKind::Response,
             7 => PacketKind::Ack,
             8 => PacketKind::Payload,
+            9 => PacketKind::Describe,
             _ => return None,
         };
         Some(Self {
@@ -272,13 +277,13 @@ mod tests {
 
     #[test]
     fn tag_round_trips() {
-        for kind in 1..=8 {
+        for kind in 1..=9 {
             let tag = kind << 60 | 0x123 << 48 | 0x45_6789 << 24 | 0xab_cdef;
             let parsed = Tag::parse(tag).expect("a kind of ours");
             assert_eq!(parsed.emit(), tag);
             assert_eq!((parsed.parameter, parsed.count, parsed.destination.0), (0x123, 0x45_6789, 0xab_cdef));
         }
-        assert_eq!((Tag::parse(0), Tag::parse(9 << 60), Tag::parse(u64::MAX)), (None, None, None));
+        assert_eq!((Tag::parse(0), Tag::parse(10 << 60), Tag::parse(u64::MAX)), (None, None, None));
     }
 
     #[test]

@@ -79,13 +79,7 @@ pub(crate) struct SendEntry {
 
 impl SendEntry {
     pub(crate) const fn completion_kind(&self) -> CompletionKind {
-        match self.operation {
-            Operation::Send { .. } => CompletionKind::Send,
-            Operation::Write { .. } => CompletionKind::Write,
-            Operation::Read { .. } => CompletionKind::Read,
-            Operation::Atomic { atomic: crate::types::AtomicOperation::FetchAdd(_), .. } => CompletionKind::FetchAdd,
-            Operation::Atomic { .. } => CompletionKind::CompareSwap,
-        }
+        self.operation.completion_kind()
     }
 
     /// The peer sends a response with bytes.
@@ -173,6 +167,10 @@ pub(crate) struct QueuePair {
     pub(crate) owed_listed: bool,
     /// An acknowledgement is on its way out and not confirmed.
     pub(crate) ack_in_transmission: bool,
+    /// The description that the peer is to be sent.
+    pub(crate) owed_description: Option<crate::direct::Description>,
+    /// What the peer's queue pair allows.
+    pub(crate) remote: Option<crate::direct::Remote>,
     pub(crate) inbound: VecDeque<Inbound>,
     pub(crate) next_serial: u32,
     /// Responses whose transmission is not confirmed.
@@ -206,6 +204,8 @@ impl QueuePair {
             owed: None,
             owed_listed: false,
             ack_in_transmission: false,
+            owed_description: None,
+            remote: None,
             inbound: VecDeque::new(),
             next_serial: 0,
             responses: 0,

@@ -62,9 +62,10 @@ impl Engine {
             PacketKind::Atomic => self.receive_atomic(from, tag, &mut words, memory),
             PacketKind::Response => self.receive_response(from, tag, &mut words, memory),
             PacketKind::Ack => self.receive_ack(from, tag),
+            PacketKind::Describe => self.receive_description(from, tag),
             PacketKind::Payload => None,
         };
-        if handled.is_none() && tag.kind != PacketKind::Ack && tag.has(flags::FOLLOWS) {
+        if handled.is_none() && !matches!(tag.kind, PacketKind::Ack | PacketKind::Describe) && tag.has(flags::FOLLOWS) {
             self.expect(from, PayloadUse::Discard);
         }
     }

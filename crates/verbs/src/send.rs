@@ -169,6 +169,9 @@ impl Engine {
     pub(crate) fn handle_syndrome(&mut self, slot: u32, syndrome: Syndrome) {
         let Some(qp) = self.qp_mut(slot) else { return };
         let unacked = qp.next != qp.acked;
+        if syndrome == Syndrome::NotReady {
+            qp.remote = None;
+        }
         match syndrome {
             Syndrome::None => {}
             Syndrome::Ready if qp.pause.is_some() => self.resume(slot),

@@ -174,6 +174,19 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// What the completion of the request reports.
+    pub const fn completion_kind(&self) -> CompletionKind {
+        match self {
+            Self::Send { .. } => CompletionKind::Send,
+            Self::Write { .. } => CompletionKind::Write,
+            Self::Read { .. } => CompletionKind::Read,
+            Self::Atomic { atomic: AtomicOperation::FetchAdd(_), .. } => CompletionKind::FetchAdd,
+            Self::Atomic { atomic: AtomicOperation::CompareSwap { .. }, .. } => CompletionKind::CompareSwap,
+        }
+    }
+}
+
 /// An atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOperation {

@@ -239,7 +239,7 @@ fn an_arena_stands_as_documented() {
     ]);
     let entry = table(&[
         (arena::GENERATION, 1, "`GENERATION`: odd while the entry is open"),
-        (arena::RIGHTS, 1, "`RIGHTS`: 1, it may be read, and 2, it may be written"),
+        (arena::RIGHTS, 1, "`RIGHTS`: 1 read, 2 write, 4 atomic operations of verbs"),
         (arena::KEY, 2, "`KEY`: what requests call it"),
         (arena::HEAD, 2, "`HEAD`: bytes of the registration before its body"),
         (arena::BODY, 2, "`BODY`: bytes of its body"),

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
-use isthmus_layout::arena::{ENTRIES, HEADER, READ, WRITE};
+use isthmus_layout::arena::{ATOMIC, ENTRIES, HEADER, READ, WRITE};
 use isthmus_layout::{DomainId, RegionSize};
 
 use super::header::{ArenaEntry, ArenaHeader};
@@ -45,6 +45,8 @@ pub enum AccessRights {
     Write,
     /// Both, as atomic operations do.
     Both,
+    /// Atomic operations, where the owner allows these apart from reading and writing.
+    Atomic,
 }
 
 impl AccessRights {
@@ -53,6 +55,7 @@ impl AccessRights {
             Self::Read => READ,
             Self::Write => WRITE,
             Self::Both => READ | WRITE,
+            Self::Atomic => ATOMIC,
         }
     }
 }
@@ -93,7 +96,7 @@ impl ArenaMapping {
         let mapping = mapping.as_ref()?;
         let writer_index = match rights {
             AccessRights::Read => None,
-            AccessRights::Write | AccessRights::Both => {
+            AccessRights::Write | AccessRights::Both | AccessRights::Atomic => {
                 let writer_index = match self.writer_index {
                     Some(writer_index) => writer_index,
                     None => *self.writer_index.insert(self.header.claim_writer(self.own_domain)?),
