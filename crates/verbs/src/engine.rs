@@ -1,6 +1,7 @@
 //! The adapter of an open device: its objects, and the calls that make, change and end them.
 
 use crate::attributes::{AttributeMask, Attributes, rules};
+use crate::events::AsyncEvent;
 use crate::memory::{FastMap, Regions};
 use crate::outgoing::Outgoing;
 use crate::packet::{Syndrome, Tag};
@@ -92,6 +93,8 @@ pub struct Engine {
     pub(crate) violations: u64,
     /// Completions reported so far.
     pub(crate) completions: u64,
+    pub(crate) completion_events: VecDeque<Cq>,
+    pub(crate) async_events: VecDeque<AsyncEvent>,
 }
 
 impl Engine {
@@ -204,6 +207,8 @@ impl Engine {
             return Err(Refused::Busy);
         }
         self.cqs.remove(cq.0);
+        self.completion_events.retain(|event| *event != cq);
+        self.forget_events(|event| *event == AsyncEvent::CqError(cq));
         Ok(())
     }
 
@@ -233,7 +238,10 @@ impl Engine {
         match self.receive_queues.get(srq.0) {
             Some(queue) if !queue.shared => Err(Refused::Invalid),
             Some(queue) if queue.users > 0 => Err(Refused::Busy),
-            Some(_) => self.receive_queues.remove(srq.0).map(|_| ()).ok_or(Refused::Invalid),
+            Some(_) => {
+                self.forget_events(|event| *event == AsyncEvent::SrqLimitReached(srq));
+                self.receive_queues.remove(srq.0).map(|_| ()).ok_or(Refused::Invalid)
+            }
             None => Err(Refused::Invalid),
         }
     }
@@ -294,6 +302,10 @@ impl Engine {
             }
         }
         self.numbers.free.push_back(number);
+        self.forget_events(|event| {
+            matches!(event, AsyncEvent::QpRequestError(of) | AsyncEvent::QpAccessError(of)
+                | AsyncEvent::SendQueueDrained(of) | AsyncEvent::LastRequestReached(of) if *of == number)
+        });
         Ok(())
     }
 
@@ -383,6 +395,11 @@ impl Engine {
 
     /// Ends all requests of a queue pair with an error, in their order.
     pub(crate) fn enter_error(&mut self, slot: u32) {
+        let Some(qp) = self.qp_mut(slot) else { return };
+        if qp.state != QpState::Error && qp.init.srq.is_some() {
+            let number = qp.number;
+            self.async_events.push_back(AsyncEvent::LastRequestReached(number));
+        }
         let Some(qp) = self.qp_mut(slot) else { return };
         qp.state = QpState::Error;
         qp.owed = qp.is_reliable().then_some(Syndrome::NotReady);
@@ -497,8 +514,11 @@ impl Engine {
     #[inline]
     pub(crate) fn report(&mut self, cq: Cq, completion: Completion) {
         self.completions += 1;
-        if let Some(cq) = self.cqs.get_mut(cq.0) {
-            cq.push(completion);
+        if let Some(queue) = self.cqs.get_mut(cq.0) {
+            queue.push(completion);
+            if queue.armed.is_some() || queue.overrun {
+                self.note_completion(cq, &completion);
+            }
         }
     }
 

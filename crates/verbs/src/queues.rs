@@ -50,13 +50,24 @@ pub(crate) struct CompletionQueue {
     capacity: usize,
     /// A completion found no room. The queue takes none from then on.
     pub(crate) overrun: bool,
+    /// The event of the overrun was reported.
+    pub(crate) overrun_reported: bool,
+    /// The completions that lead to an event.
+    pub(crate) armed: Option<crate::events::Armed>,
     /// The queue pairs that report here, counted once for each of their two queues.
     pub(crate) users: u32,
 }
 
 impl CompletionQueue {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { entries: VecDeque::with_capacity(capacity.min(1024)), capacity, overrun: false, users: 0 }
+        Self {
+            entries: VecDeque::with_capacity(capacity.min(1024)),
+            capacity,
+            overrun: false,
+            overrun_reported: false,
+            armed: None,
+            users: 0,
+        }
     }
 
     #[inline]
@@ -109,12 +120,14 @@ pub(crate) struct ReceiveQueue {
     pub(crate) users: u32,
     /// The program named the queue when it created its queue pairs.
     pub(crate) shared: bool,
+    /// An event is due when there are fewer requests.
+    pub(crate) limit: usize,
 }
 
 impl ReceiveQueue {
     pub(crate) fn new(pd: Pd, capacity: usize, sges_max: usize, shared: bool) -> Self {
         let entries = VecDeque::with_capacity(capacity.min(1024));
-        Self { pd, entries, capacity, sges_max, refused: Vec::new(), users: 0, shared }
+        Self { pd, entries, capacity, sges_max, refused: Vec::new(), users: 0, shared, limit: 0 }
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! Packets of peers: checked, matched with receive requests, executed and acknowledged.
 
 use crate::engine::{Engine, limits};
+use crate::events::AsyncEvent;
 use crate::memory::{Memory, Regions};
 use crate::outgoing::{Bytes, Outgoing, Token, fits};
 use crate::packet::{Header, HeaderReader, PacketKind, Syndrome, Tag, flags};
@@ -125,7 +126,13 @@ impl Engine {
 
     /// A request cannot be executed at all. On a reliable connection that ends both queue pairs.
     fn refuse(&mut self, slot: u32, syndrome: Syndrome) {
-        if self.qp(slot).is_some_and(|qp| qp.is_reliable()) {
+        if let Some(qp) = self.qp(slot).filter(|qp| qp.is_reliable()) {
+            let number = qp.number;
+            match syndrome {
+                Syndrome::InvalidRequest => self.async_events.push_back(AsyncEvent::QpRequestError(number)),
+                Syndrome::Access => self.async_events.push_back(AsyncEvent::QpAccessError(number)),
+                _ => {}
+            }
             self.enter_error(slot);
             if let Some(qp) = self.qp_mut(slot) {
                 qp.owed = Some(syndrome);
@@ -158,7 +165,11 @@ impl Engine {
         }
         // A shared queue has a protection domain of its own.
         let pd = if queue.shared { queue.pd } else { pd };
-        let entry = queue.entries.pop_front()?;
+        let (entry, limited) = (queue.entries.pop_front()?, queue.limit > 0);
+        if limited {
+            let number = self.qp(slot)?.receive_queue;
+            self.note_taken(number);
+        }
 
         match locate_list(&mut self.regions, pd, entry.sges.as_slice(), 0, skip + len) {
             Some(list) => Some((list, Completion { wr_id: entry.wr_id, status: Status::Success, ..too_long })),
