@@ -180,9 +180,20 @@ impl Engine {
         if found { Ok(()) } else { Err(Refused::Invalid) }
     }
 
-    /// Ends a registration. Requests that name its key fail from now on.
+    /// The protection domain, address and length, name of the first byte, and rights of a region.
+    pub fn region(&self, key: Key) -> Option<(Pd, (u64, u64), u64, Access)> {
+        self.regions.describe(key)
+    }
+
+    /// Ends a registration. Requests that name its key fail from now on. Memory that requests of peers have lent is released.
     pub fn deregister(&mut self, key: Key) -> Result<(), Refused> {
-        if self.regions.remove(key) { Ok(()) } else { Err(Refused::Invalid) }
+        if !self.regions.remove(key) {
+            return Err(Refused::Invalid);
+        }
+        let lends = |qp: &&Box<QueuePair>| !qp.inbound.is_empty() || qp.responses > 0;
+        let peers = self.qps.iter().flatten().filter(lends).filter_map(|qp| qp.peer);
+        self.released.extend(peers.map(|peer| peer.domain));
+        Ok(())
     }
 
     /// Makes a completion queue with room for `capacity` completions.

@@ -118,6 +118,12 @@ impl Regions {
         true
     }
 
+    /// The protection domain, the range, the name of the first byte and the rights of a region.
+    pub(crate) fn describe(&self, key: Key) -> Option<(Pd, (u64, u64), u64, Access)> {
+        let region = self.by_key.get(&key.0)?;
+        Some((region.pd, (region.addr, region.len), region.iova, region.access))
+    }
+
     pub(crate) fn uses_pd(&self, pd: Pd) -> bool {
         self.by_key.values().any(|region| region.pd == pd)
     }
