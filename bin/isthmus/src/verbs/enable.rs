@@ -11,10 +11,10 @@ use isthmus_report::{StatusReport, VerbsReport};
 use rustix::net::{AddressFamily, SocketType};
 use serde::Serialize;
 
-use super::{LIBRARY, SYS, folder_beside, settings, sysfs};
+use super::{DRIVERS, LIBRARY, SYS, folder_beside, settings, sysfs};
 use crate::daemon::{Daemon, options, read};
 use crate::output::{Outcome, Output};
-use crate::run::{ProgramPlace, Setting, installed_folder, shell_quoted};
+use crate::run::{Setting, installed_folder, shell_quoted};
 
 /// The file that libibverbs opens. The path is compiled in.
 const DEVICE_FILE: &str = "/dev/infiniband/uverbs0";
@@ -34,11 +34,11 @@ pub(crate) struct EnableArgs {
 struct Enabled {
     /// The folder that stands for `/sys`.
     sysfs: PathBuf,
-    /// True if `isthmus run` finds the folder by itself.
+    /// True for the folder in which `isthmus run` looks.
     is_default: bool,
     /// False if it had these files already.
     changed: bool,
-    /// What programs lack, with the remedy.
+    /// The list of things that programs lack, with remedies.
     missing: Vec<Missing>,
     /// The variables that programs need. `isthmus run` sets them.
     variables: Vec<Setting>,
@@ -78,8 +78,8 @@ pub(super) fn enable(output: Output, socket: Option<PathBuf>, args: EnableArgs) 
         let what = format!("the plug-in of libibverbs: {error}");
         missing.push(Missing { what, remedy: "`make install` installs it.".to_owned() });
     }
-    let folder = library.unwrap_or_else(|_| PathBuf::from("/PREFIX/lib"));
-    let variables = settings(&ProgramPlace { folder: &folder, socket: None }, &sysfs);
+    let mut variables = settings(library.as_deref().unwrap_or(Path::new("")), &sysfs);
+    variables.retain(|set| library.is_ok() || set.name != DRIVERS);
     let enabled = Enabled { sysfs, is_default, changed, missing, variables };
     output.result("verbs enable", &enabled, || text(&enabled))?;
     Ok(Outcome::Done)
@@ -150,9 +150,8 @@ mod tests {
     #[test]
     fn text_names_what_is_missing_and_the_variables() {
         let missing = vec![Missing { what: "a".to_owned(), remedy: "b\nc".to_owned() }];
-        let place = ProgramPlace { folder: Path::new("/opt/lib"), socket: None };
         let sysfs = PathBuf::from("/run/isthmus/verbs/sys");
-        let variables = settings(&place, &sysfs);
+        let variables = settings(Path::new("/opt/lib"), &sysfs);
         insta::assert_snapshot!(
             "enable",
             text(&Enabled { sysfs, is_default: true, changed: true, missing, variables })

@@ -22,13 +22,17 @@ use isthmus_layout::verbs::VERBS;
 
 use crate::daemon::usual_socket;
 use crate::output::{Outcome, Output};
-use crate::run::{ProgramCapability, ProgramPlace, Setting};
+use crate::run::{ProgramCapability, Setting};
 
 /// The plug-in of libibverbs.
 const LIBRARY: &str = "libisthmus-rdmav34.so";
 
 /// The name by which libibverbs knows the plug-in: it appends the rest of the file name, which has the number of its interface.
 const DRIVER: &str = "libisthmus";
+
+/// The variables of libibverbs: the folder that stands for `/sys`, and the plug-ins to load.
+const SYSFS: &str = "SYSFS_PATH";
+const DRIVERS: &str = "IBV_DRIVERS";
 
 /// The folder beside the daemon's socket that has the device's files.
 const FOLDER: &str = "verbs";
@@ -76,26 +80,26 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
         if std::env::var_os(VERBS.name).is_some_and(|value| value == "off") {
             return Err(format!("{}=off", VERBS.name));
         }
-        let set = std::env::var_os("SYSFS_PATH").map(PathBuf::from);
+        let set = std::env::var_os(SYSFS).map(PathBuf::from);
         let folders = folders_of(place.socket);
         let found = set.into_iter().chain(folders.iter().map(|folder| folder.join(SYS))).find(|sys| is_device_in(sys));
         let sys = found.ok_or("no files of the device: `isthmus verbs enable` writes them")?;
-        Ok(settings(place, &sys))
+        Ok(settings(place.folder, &sys))
     },
     unfit: |_| None,
 };
 
-fn settings(place: &ProgramPlace<'_>, sys: &Path) -> Vec<Setting> {
+fn settings(folder: &Path, sys: &Path) -> Vec<Setting> {
     vec![
         Setting {
-            name: "SYSFS_PATH",
+            name: SYSFS,
             value: sys.to_string_lossy().into_owned(),
             effect: "where libibverbs finds the virtual RDMA device",
             is_list: false,
         },
         Setting {
-            name: "IBV_DRIVERS",
-            value: place.folder.join(DRIVER).to_string_lossy().into_owned(),
+            name: DRIVERS,
+            value: folder.join(DRIVER).to_string_lossy().into_owned(),
             effect: "the plug-in of libibverbs for the device",
             is_list: true,
         },
@@ -130,8 +134,7 @@ mod tests {
 
     #[test]
     fn both_variables_name_what_libibverbs_completes() {
-        let place = ProgramPlace { folder: Path::new("/opt/lib"), socket: None };
-        let values = settings(&place, Path::new("/run/isthmus/verbs/sys"));
+        let values = settings(Path::new("/opt/lib"), Path::new("/run/isthmus/verbs/sys"));
         let values: Vec<_> = values.iter().map(|set| (set.name, set.value.as_str(), set.is_list)).collect();
         let expected = [("SYSFS_PATH", "/run/isthmus/verbs/sys", false), ("IBV_DRIVERS", "/opt/lib/libisthmus", true)];
         assert_eq!(values, expected);

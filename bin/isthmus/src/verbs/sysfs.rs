@@ -69,7 +69,7 @@ pub(super) fn replace(folder: &Path, files: &Files) -> io::Result<bool> {
     fs::set_permissions(new.path(), PermissionsExt::from_mode(0o755))?; // Any program may look for devices.
     write(new.path(), files)?;
     match renameat_with(CWD, new.path(), CWD, folder, RenameFlags::EXCHANGE) {
-        // The old folder has the temporary name now, and goes with it.
+        // The old folder has the temporary name now.
         Ok(()) => new.close()?,
         Err(rustix::io::Errno::NOENT) => fs::rename(new.keep(), folder)?,
         Err(error) => return Err(error.into()),
