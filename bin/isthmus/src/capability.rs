@@ -13,6 +13,7 @@ use crate::mx::{self, MxCommand};
 use crate::output::{Outcome, Output};
 use crate::run::ProgramCapability;
 use crate::sockets::{self, SocketsCommand};
+use crate::verbs::{self, VerbsCommand};
 
 /// The commands of all capabilities.
 #[derive(Subcommand)]
@@ -23,6 +24,8 @@ pub(crate) enum CapabilityCommand {
     Fabric(FabricCommand),
     #[command(flatten)]
     Sockets(SocketsCommand),
+    #[command(flatten)]
+    Verbs(VerbsCommand),
 }
 
 impl CapabilityCommand {
@@ -31,6 +34,7 @@ impl CapabilityCommand {
             Self::Mx(command) => command.run(output, socket),
             Self::Fabric(command) => command.run(output, socket),
             Self::Sockets(command) => command.run(output, socket),
+            Self::Verbs(command) => command.run(output, socket),
         }
     }
 }
@@ -41,7 +45,8 @@ pub(crate) fn why_descriptor(output: Output, socket: Option<PathBuf>, pid: u32, 
 }
 
 /// The table of `isthmus run`.
-pub(crate) const PROGRAM_CAPABILITIES: [ProgramCapability; 3] = [mx::PROGRAMS, fabric::PROGRAMS, sockets::PROGRAMS];
+pub(crate) const PROGRAM_CAPABILITIES: [ProgramCapability; 4] =
+    [mx::PROGRAMS, fabric::PROGRAMS, sockets::PROGRAMS, verbs::PROGRAMS];
 
 /// A column of `isthmus endpoint list`.
 #[derive(Clone, Copy)]

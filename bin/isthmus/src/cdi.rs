@@ -26,7 +26,7 @@ use serde::Serialize;
 use crate::capability::PROGRAM_CAPABILITIES;
 use crate::daemon;
 use crate::output::{Outcome, Output, note};
-use crate::run::{ProgramCapability, capability_names, installed_folder};
+use crate::run::{ProgramCapability, ProgramPlace, capability_names, installed_folder};
 
 /// The lowest version of the specification that has every field used here. Runtimes accept lower versions than their own and
 /// refuse higher ones: podman 4.3.1 refuses 0.6.0.
@@ -126,7 +126,8 @@ fn specification(socket: &Path, without: &[String]) -> Result<Specification> {
     let mut edits = ContainerEdits { env: Vec::new(), mounts: Vec::new() };
     add_daemon(&mut edits, socket)?;
     let mut missing = Vec::new();
-    for capability in PROGRAM_CAPABILITIES.iter().filter(|row| !without.iter().any(|name| name == row.name)) {
+    let wanted = |row: &&ProgramCapability| row.is_for_containers && !without.iter().any(|name| name == row.name);
+    for capability in PROGRAM_CAPABILITIES.iter().filter(wanted) {
         match installed_folder(capability.library) {
             Ok(folder) => add_capability(&mut edits, capability, &folder)?,
             Err(error) => missing.push(format!("{error} (leave it out: --without {})", capability.name)),
@@ -173,7 +174,9 @@ fn add_capability(edits: &mut ContainerEdits, capability: &ProgramCapability, fo
     for name in capability.other_names.iter().chain([&capability.library]) {
         edits.mounts.push(Mount::new(&library, &within.join(name))?);
     }
-    edits.env.extend((capability.settings)(&within).into_iter().map(|set| format!("{}={}", set.name, set.value)));
+    let place = ProgramPlace { folder: &within, socket: None };
+    let settings = (capability.settings)(&place).map_err(anyhow::Error::msg)?;
+    edits.env.extend(settings.into_iter().map(|set| format!("{}={}", set.name, set.value)));
     Ok(())
 }
 

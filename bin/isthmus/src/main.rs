@@ -34,6 +34,7 @@ mod program_file;
 mod reason;
 mod run;
 mod sockets;
+mod verbs;
 
 use std::process::ExitCode;
 

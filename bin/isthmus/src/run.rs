@@ -39,10 +39,21 @@ pub(crate) struct ProgramCapability {
     pub(crate) library: &'static str,
     /// The other names by which programs load the library.
     pub(crate) other_names: &'static [&'static str],
-    /// Returns the variables that a program needs, given the folder with the library.
-    pub(crate) settings: fn(&Path) -> Vec<Setting>,
+    /// Whether `isthmus cdi` gives it to containers.
+    pub(crate) is_for_containers: bool,
+    /// Returns the variables that a program needs, or why the capability is off.
+    pub(crate) settings: fn(&ProgramPlace<'_>) -> Result<Vec<Setting>, String>,
     /// Returns why a program would not start with these variables.
     pub(crate) unfit: fn(&ProgramFile) -> Option<String>,
+}
+
+/// The place in which a program starts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramPlace<'a> {
+    /// The folder with the library of the capability.
+    pub(crate) folder: &'a Path,
+    /// The socket of the daemon, if the command line names one.
+    pub(crate) socket: Option<&'a Path>,
 }
 
 /// A variable, and its effect.
@@ -84,9 +95,9 @@ pub(crate) struct RunArgs {
 }
 
 impl ProgramCapability {
-    fn switch(&self) -> Result<Switch> {
-        let folder = installed_folder(self.library)?;
-        let variables = (self.settings)(&folder);
+    fn switch(&self, socket: Option<&Path>) -> Result<Switch, String> {
+        let folder = installed_folder(self.library).map_err(|error| format!("not installed: {error}"))?;
+        let variables = (self.settings)(&ProgramPlace { folder: &folder, socket })?;
         Ok(Switch { capability: self.name, folder, variables })
     }
 }
@@ -154,7 +165,7 @@ struct Switches {
 }
 
 impl Switches {
-    fn new(without: &[String], program: Option<&ProgramFile>) -> Self {
+    fn new(without: &[String], program: Option<&ProgramFile>, socket: Option<&Path>) -> Self {
         let mut switches = Self::default();
         for capability in PROGRAM_CAPABILITIES {
             let name = capability.name;
@@ -165,9 +176,9 @@ impl Switches {
             } else if without.iter().any(|unwanted| unwanted == name) {
                 switches.off.push(format!("{name} (--without)"));
             } else {
-                match capability.switch() {
+                match capability.switch(socket) {
                     Ok(switch) => switches.on.push(switch),
-                    Err(error) => switches.off.push(format!("{name} (not installed: {error})")),
+                    Err(error) => switches.off.push(format!("{name} ({error})")),
                 }
             }
         }
@@ -176,7 +187,8 @@ impl Switches {
 
     /// Takes the library of a capability out of the lists that are set already, as by a shell that `isthmus run` has started.
     fn correct(&mut self, capability: &ProgramCapability) {
-        for list in (capability.settings)(Path::new("")).iter().filter(|set| set.is_list) {
+        let place = ProgramPlace { folder: Path::new(""), socket: None };
+        for list in (capability.settings)(&place).iter().flatten().filter(|set| set.is_list) {
             let present = std::env::var_os(list.name).unwrap_or_default();
             if let Some(value) = without_library(&present, capability.library) {
                 self.corrected.push((list.name, value));
@@ -215,7 +227,7 @@ fn dry_run_text(variables: &[Setting], command: &[OsString]) -> String {
 
 pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &RunArgs) -> Result<Outcome> {
     let [program, arguments @ ..] = args.command.as_slice() else { bail!("no program is named") };
-    let switches = Switches::new(&args.without, ProgramFile::find(program).as_ref());
+    let switches = Switches::new(&args.without, ProgramFile::find(program).as_ref(), socket.as_deref());
     let Switches { on, off, .. } = &switches;
     ensure!(
         !on.is_empty() || switches.is_program_unfit,
@@ -296,8 +308,9 @@ mod tests {
 
     #[test]
     fn no_two_capabilities_set_the_same_variable() {
-        let all = PROGRAM_CAPABILITIES.map(|capability| (capability.settings)(Path::new("/x")));
-        let names: Vec<&str> = all.iter().flatten().map(|set| set.name).collect();
+        let place = ProgramPlace { folder: Path::new("/x"), socket: None };
+        let all = PROGRAM_CAPABILITIES.map(|capability| (capability.settings)(&place));
+        let names: Vec<&str> = all.iter().flatten().flatten().map(|set| set.name).collect();
         let distinct: HashSet<&str> = names.iter().copied().collect();
         assert_eq!(distinct.len(), names.len(), "{names:?}");
     }

@@ -103,6 +103,31 @@ fn lists_domains_channels_and_endpoints() {
 }
 
 #[test]
+fn writes_the_files_of_the_rdma_device() {
+    let scratch = Scratch::new().expect("a folder");
+    let daemon = start(&scratch, "");
+    let device = object(&daemon, &["verbs", "list"], "verbs");
+    assert_eq!((&device["device"], &device["gids"][0]["interface"]), (&"isthmus0".into(), &Value::Null));
+    assert!(text(&daemon, &["verbs", "list"]).starts_with("isthmus0, node GUID "));
+    let enabled = object(&daemon, &["verbs", "enable"], "verbs enable");
+    assert_eq!(enabled["changed"], true);
+    let sysfs = daemon.socket().parent().expect("it lies in a folder").join("verbs/sys");
+    assert_eq!(enabled["sysfs"].as_str(), sysfs.to_str());
+    let gid = std::fs::read_to_string(sysfs.join("class/infiniband/isthmus0/ports/1/gids/0")).expect("written");
+    assert_eq!(Some(gid.trim_end()), device["gids"][0]["gid"].as_str());
+    assert!(text(&daemon, &["verbs", "enable"]).starts_with("unchanged: "));
+    let folder = daemon.socket().with_file_name("elsewhere");
+    let elsewhere = folder.to_str().expect("UTF-8");
+    assert!(text(&daemon, &["verbs", "enable", "--dir", elsewhere]).starts_with("written: "));
+    assert!(folder.join("sys/class/infiniband_verbs/uverbs0/dev").is_file());
+    drop(daemon);
+    let scratch = Scratch::new().expect("a folder");
+    let daemon = start(&scratch, "verbs.enabled = false\n");
+    let refused = isthmus(&daemon, &["verbs", "enable"]).assert().failure().get_output().stderr.clone();
+    assert!(String::from_utf8_lossy(&refused).contains("verbs.enabled = true"), "{refused:?}");
+}
+
+#[test]
 fn why_accepts_names_and_numbers() {
     let scratch = Scratch::new().expect("a folder");
     let daemon = start(&scratch, "");

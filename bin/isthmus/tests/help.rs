@@ -15,7 +15,7 @@ fn help(of: &[&str]) -> String {
 
 #[test]
 fn help_texts_equal_their_snapshots() {
-    let nouns: [&[&str]; 26] = [
+    let nouns: [&[&str]; 28] = [
         &[],
         &["status"],
         &["domain"],
@@ -27,6 +27,8 @@ fn help_texts_equal_their_snapshots() {
         &["peer", "list"],
         &["why"],
         &["capture"],
+        &["verbs"],
+        &["verbs", "enable"],
         &["reason"],
         &["reason", "show"],
         &["environment", "list"],

@@ -35,7 +35,15 @@ impl Installation {
 
     fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
         let mut command = Command::new(Path::new(&self.path("bin/isthmus")));
-        for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "FI_PROVIDER", "FI_PROVIDER_PATH", "ISTHMUS_SOCKET"] {
+        for name in [
+            "LD_LIBRARY_PATH",
+            "LD_PRELOAD",
+            "FI_PROVIDER",
+            "FI_PROVIDER_PATH",
+            "ISTHMUS_SOCKET",
+            "ISTHMUS_VERBS",
+            "SYSFS_PATH",
+        ] {
             command.env_remove(name);
         }
         command.args(arguments).envs(variables.iter().copied()).output().expect("the program starts")
@@ -101,6 +109,47 @@ fn library_of_sockets_is_loaded_before_those_that_are_set() {
     let output = installed.run(&["run", "--dry-run", "--", "true"], &[("LD_PRELOAD", "")]);
     let (printed, library) = (text(&output.stdout), installed.path("lib/libisthmus-sockets.so"));
     assert!(printed.starts_with(&format!("export LD_PRELOAD={library} # ")), "{printed}");
+}
+
+/// An installation with the plug-in of verbs, and the device's files beside a socket.
+fn with_verbs() -> (Installation, String) {
+    let device = "run/verbs/sys/class/infiniband_verbs/uverbs0/ibdev";
+    let installed = Installation::with(&["lib/libisthmus-rdmav34.so", device]);
+    let socket = installed.path("run/isthmus.sock");
+    (installed, socket)
+}
+
+#[test]
+fn rdma_program_gets_the_device_and_the_plug_in() {
+    let (installed, socket) = with_verbs();
+    let script = "echo ${SYSFS_PATH-unset} ${IBV_DRIVERS-unset}";
+    let shown = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let output = installed.run(&[arguments, &["--", "sh", "-c", script]].concat(), variables);
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let driver = installed.path("lib/libisthmus");
+    let on = format!("{} {driver}\n", installed.path("run/verbs/sys"));
+    assert_eq!(shown(&["--socket", &socket, "run"], &[]).0, on);
+    assert_eq!(shown(&["run"], &[("ISTHMUS_SOCKET", &socket)]).0, on);
+    let elsewhere = shown(&["run"], &[("SYSFS_PATH", &installed.path("run/verbs/sys")), ("IBV_DRIVERS", "mlx5")]);
+    assert_eq!(elsewhere.0, format!("{} {driver}:mlx5\n", installed.path("run/verbs/sys")));
+}
+
+#[test]
+fn rdma_program_gets_nothing_without_files_or_when_switched_off() {
+    let (installed, socket) = with_verbs();
+    fs::write(installed.path("lib/libmyriexpress.so"), "").expect("the folder is ours");
+    let script = "echo ${SYSFS_PATH-unset} ${IBV_DRIVERS-unset}";
+    for (socket, off, reason) in
+        [(installed.path("other/isthmus.sock"), "on", "off: fabric"), (socket, "off", "verbs (ISTHMUS_VERBS=off)")]
+    {
+        let arguments = ["--socket", &socket, "run", "--", "sh", "-c", script];
+        let output = installed.run(&arguments, &[("ISTHMUS_VERBS", off)]);
+        assert_eq!(text(&output.stdout), "unset unset\n");
+        assert!(text(&output.stderr).contains(reason), "{}", text(&output.stderr));
+    }
+    let missing = installed.run(&["--socket", "/nonexistent/isthmus.sock", "run", "--", "true"], &[]);
+    assert!(text(&missing.stderr).contains("`isthmus verbs enable` writes them"), "{}", text(&missing.stderr));
 }
 
 #[test]

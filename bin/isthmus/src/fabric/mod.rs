@@ -46,6 +46,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     users: "MPIs, and other programs that use libfabric",
     library: mpi::PROVIDER,
     other_names: &[],
-    settings: mpi::all_settings,
+    is_for_containers: true,
+    settings: |place| Ok(mpi::all_settings(place.folder)),
     unfit: |_| None,
 };

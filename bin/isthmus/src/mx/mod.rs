@@ -67,7 +67,8 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     users: "Programs of Myrinet's MX",
     library: "libmyriexpress.so",
     other_names: &["libmyriexpress.so.0", "libopen-mx.so", "libopen-mx.so.0"],
-    settings,
+    is_for_containers: true,
+    settings: |place| Ok(settings(place.folder)),
     unfit: |_| None,
 };
 

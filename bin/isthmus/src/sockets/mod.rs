@@ -51,7 +51,8 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     users: "Programs that use TCP",
     library: LIBRARY,
     other_names: &[],
-    settings,
+    is_for_containers: true,
+    settings: |place| Ok(settings(place.folder)),
     unfit,
 };
 

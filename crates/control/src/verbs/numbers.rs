@@ -157,8 +157,8 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for domain in 2..2 + BLOCKS - 1 {
             let taken = numbers.take(None, at(domain)).unwrap();
-            assert!(taken != first && taken % BLOCK_NUMBERS == 0 && seen.insert(taken), "{taken}");
-            if domain % 2 == 0 {
+            assert!(taken != first && taken.is_multiple_of(BLOCK_NUMBERS) && seen.insert(taken), "{taken}");
+            if domain.is_multiple_of(2) {
                 numbers.remove_domain(id(domain));
             }
         }
@@ -184,7 +184,9 @@ mod tests {
     #[test]
     fn reserves_blocks_for_resumable_domains() {
         let mut numbers = NumberBlocks::new(0);
-        [(256, 1), (512, 1), (768, 2), (255, 2), (300, 2)].map(|(first, domain)| numbers.reserve(first, id(domain)));
+        for (first, domain) in [(256, 1), (512, 1), (768, 2), (255, 2), (300, 2)] {
+            numbers.reserve(first, id(domain));
+        }
         assert_eq!(numbers.holder_of(256), None, "its domain has not resumed");
         assert_eq!(numbers.take(Some(256), at(3)), Err(Reason::VerbsNumberTaken));
         assert_eq!(numbers.take(None, at(3)), Ok(1024));

@@ -575,7 +575,7 @@ reasons! {
 
     353 VerbsNumbersFull, "verbs-numbers-full", Refusal:
     "the domain has its maximum of queue pair numbers, or the host has none left";
-    "Destroy queue pairs that are not needed, or spread them over more processes; `isthmus verbs list` shows who has numbers.";
+    "Destroy queue pairs that are not needed, or spread them over more processes; `isthmus verbs list` shows the numbers of each domain.";
 
     354 VerbsNumberTaken, "verbs-number-taken", Refusal:
     "the block of queue pair numbers belongs to another domain, or is none";

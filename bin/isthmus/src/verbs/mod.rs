@@ -1,0 +1,148 @@
+//! Verbs: the virtual RDMA device, and the files by which the stock libibverbs finds it.
+//!
+//! ```text
+//! list ────▶ isthmus verbs list      the daemon's report about verbs
+//! enable ──▶ isthmus verbs enable    DIR/sys, from the report; what else a program needs
+//!    └─ sysfs ── the files of the device
+//! PROGRAMS ▶ isthmus run             SYSFS_PATH and IBV_DRIVERS
+//! ```
+
+mod enable;
+mod list;
+mod sysfs;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Subcommand;
+use isthmus_config::Role;
+use isthmus_layout::environment;
+use isthmus_layout::verbs::VERBS;
+
+use crate::daemon::usual_socket;
+use crate::output::{Outcome, Output};
+use crate::run::{ProgramCapability, Setting};
+
+/// The plug-in of libibverbs.
+const LIBRARY: &str = "libisthmus-rdmav34.so";
+
+/// The name by which libibverbs knows the plug-in: it appends the rest of the file name, which has the number of its interface.
+const DRIVER: &str = "libisthmus";
+
+/// The variables of libibverbs: the folder that stands for `/sys`, and the plug-ins to load.
+const SYSFS: &str = "SYSFS_PATH";
+const DRIVERS: &str = "IBV_DRIVERS";
+
+/// The folder beside the daemon's socket that has the device's files.
+const FOLDER: &str = "verbs";
+
+/// The folder below it that stands for `/sys`.
+const SYS: &str = "sys";
+
+/// The commands of verbs.
+#[derive(Subcommand)]
+pub(crate) enum VerbsCommand {
+    /// The virtual RDMA device, for programs that use libibverbs.
+    #[command(subcommand)]
+    Verbs(VerbsVerb),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum VerbsVerb {
+    /// Lists the GIDs of the device, and the domains that have queue pair numbers.
+    List,
+    /// Writes the files by which libibverbs finds the device, and prints what else programs need.
+    ///
+    /// libibverbs looks for devices in `/sys`, which programs cannot write. These files stand for it: `isthmus run` names them in
+    /// SYSFS_PATH. Run the command again when the addresses of the host's interfaces have changed. Files that are right stay as they
+    /// are, so programs that run do not notice.
+    Enable(enable::EnableArgs),
+}
+
+impl VerbsCommand {
+    pub(crate) fn run(self, output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
+        match self {
+            Self::Verbs(VerbsVerb::List) => list::list(output, socket),
+            Self::Verbs(VerbsVerb::Enable(args)) => enable::enable(output, socket, args),
+        }
+    }
+}
+
+/// The row of `isthmus run`.
+pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
+    name: "verbs",
+    users: "Programs that use RDMA",
+    library: LIBRARY,
+    other_names: &[],
+    is_for_containers: false,
+    settings: |place| {
+        if std::env::var_os(VERBS.name).is_some_and(|value| value == "off") {
+            return Err(format!("{}=off", VERBS.name));
+        }
+        let set = std::env::var_os(SYSFS).map(PathBuf::from);
+        let folders = folders_of(place.socket);
+        let found = set.into_iter().chain(folders.iter().map(|folder| folder.join(SYS))).find(|sys| is_device_in(sys));
+        let sys = found.ok_or("no files of the device: `isthmus verbs enable` writes them")?;
+        Ok(settings(place.folder, &sys))
+    },
+    unfit: |_| None,
+};
+
+fn settings(folder: &Path, sys: &Path) -> Vec<Setting> {
+    vec![
+        Setting {
+            name: SYSFS,
+            value: sys.to_string_lossy().into_owned(),
+            effect: "where libibverbs finds the virtual RDMA device",
+            is_list: false,
+        },
+        Setting {
+            name: DRIVERS,
+            value: folder.join(DRIVER).to_string_lossy().into_owned(),
+            effect: "the plug-in of libibverbs for the device",
+            is_list: true,
+        },
+    ]
+}
+
+/// The folders in which the files may be: beside the given socket, or beside that of any usual daemon.
+fn folders_of(socket: Option<&Path>) -> Vec<PathBuf> {
+    let given = socket.map(Path::to_owned).or_else(|| std::env::var_os(environment::SOCKET.name).map(PathBuf::from));
+    let sockets = match given {
+        Some(socket) => vec![socket],
+        None => vec![usual_socket(Role::System), usual_socket(Role::User)],
+    };
+    let folders = sockets.iter().filter_map(|socket| folder_beside(socket));
+    folders.collect()
+}
+
+fn folder_beside(socket: &Path) -> Option<PathBuf> {
+    let socket = std::path::absolute(socket).ok()?;
+    Some(socket.parent()?.join(FOLDER))
+}
+
+/// True if a folder has the files of the device and belongs to this user or to root. Another user could name a device of their own.
+fn is_device_in(sys: &Path) -> bool {
+    let owner = std::fs::metadata(sys.join(sysfs::UVERBS)).map(|found| found.uid());
+    owner.is_ok_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_variables_name_what_libibverbs_completes() {
+        let values = settings(Path::new("/opt/lib"), Path::new("/run/isthmus/verbs/sys"));
+        let values: Vec<_> = values.iter().map(|set| (set.name, set.value.as_str(), set.is_list)).collect();
+        let expected = [("SYSFS_PATH", "/run/isthmus/verbs/sys", false), ("IBV_DRIVERS", "/opt/lib/libisthmus", true)];
+        assert_eq!(values, expected);
+        assert_eq!(LIBRARY.strip_prefix(DRIVER), Some("-rdmav34.so"));
+    }
+
+    #[test]
+    fn files_lie_beside_the_socket() {
+        assert_eq!(folders_of(Some(Path::new("/srv/x.sock"))), [PathBuf::from("/srv/verbs")]);
+    }
+}
