@@ -86,6 +86,7 @@ pub(crate) fn device_attributes(guid: u64) -> IbvDeviceAttr {
         max_pkeys: 1,
         local_ca_ack_delay: 0,
         phys_port_cnt: 1,
+        padding: 0,
     }
 }
 
@@ -107,6 +108,7 @@ pub(crate) unsafe fn fill_device_attributes_ex(attr: *mut IbvDeviceAttrEx, len: 
     let all = IbvDeviceAttrEx {
         orig_attr,
         comp_mask: 0,
+        padding: 0,
         odp_caps: [0; 3],
         completion_timestamp_mask: 0,
         hca_core_clock: 0,
@@ -118,8 +120,10 @@ pub(crate) unsafe fn fill_device_attributes_ex(attr: *mut IbvDeviceAttrEx, len: 
         raw_packet_caps: 0,
         tm_caps: [0; 5],
         cq_mod_caps: [0; 2],
+        padding_after_cq: 0,
         max_dm_size: 0,
         pci_atomic_caps: [0; 3],
+        padding_after_pci: 0,
         xrc_odp_caps: 0,
         phys_port_cnt_ex: 1,
     };
@@ -166,7 +170,7 @@ pub(crate) unsafe fn fill_port_attributes_34(attr: *mut IbvPortAttr, gids: usize
     unsafe { fill_port_attributes(attr, PORT_ATTR_BYTES_34, gids) }
 }
 
-/// Copies the first `len` bytes of a structure, or all of it if it is shorter.
+/// Copies the first `len` bytes of a structure, or all of it if it is shorter. The structure has no implicit padding.
 ///
 /// # Safety
 ///

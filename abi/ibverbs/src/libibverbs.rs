@@ -104,3 +104,6 @@ fn symbol(scope: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     let address = unsafe { libc::dlvsym(scope, name.as_ptr(), VERSION.as_ptr()) };
     (!address.is_null()).then_some(address)
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,7 +83,7 @@ consts! { u64:
 
 // enum ibv_device_cap_flags, ibv_atomic_cap
 consts! { u32:
-    DEVICE_CURR_QP_STATE_MOD = 1 << 6;
+    DEVICE_CURR_QP_STATE_MOD = 1 << 7;
     DEVICE_SYS_IMAGE_GUID = 1 << 11;
     DEVICE_RC_RNR_NAK_GEN = 1 << 12;
     ATOMIC_HCA = 1;

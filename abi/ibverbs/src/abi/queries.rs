@@ -11,7 +11,7 @@ pub(crate) struct IbvGid {
     pub(crate) raw: [u8; 16],
 }
 
-/// `struct ibv_device_attr`
+/// `struct ibv_device_attr`. Padding is a field, because the structure is copied as bytes: a program sees no memory of ours.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct IbvDeviceAttr {
@@ -56,6 +56,7 @@ pub(crate) struct IbvDeviceAttr {
     pub(crate) max_pkeys: u16,
     pub(crate) local_ca_ack_delay: u8,
     pub(crate) phys_port_cnt: u8,
+    pub(crate) padding: u32,
 }
 
 /// `struct ibv_device_attr_ex`. The capabilities that the adapter lacks are zeroes without names.
@@ -64,6 +65,7 @@ pub(crate) struct IbvDeviceAttr {
 pub(crate) struct IbvDeviceAttrEx {
     pub(crate) orig_attr: IbvDeviceAttr,
     pub(crate) comp_mask: u32,
+    pub(crate) padding: u32,
     pub(crate) odp_caps: [u64; 3],
     pub(crate) completion_timestamp_mask: u64,
     pub(crate) hca_core_clock: u64,
@@ -75,8 +77,10 @@ pub(crate) struct IbvDeviceAttrEx {
     pub(crate) raw_packet_caps: u32,
     pub(crate) tm_caps: [u32; 5],
     pub(crate) cq_mod_caps: [u16; 2],
+    pub(crate) padding_after_cq: u32,
     pub(crate) max_dm_size: u64,
     pub(crate) pci_atomic_caps: [u16; 3],
+    pub(crate) padding_after_pci: u16,
     pub(crate) xrc_odp_caps: u32,
     pub(crate) phys_port_cnt_ex: u32,
 }
@@ -107,6 +111,7 @@ pub(crate) struct IbvPortAttr {
     pub(crate) link_layer: u8,
     pub(crate) flags: u8,
     pub(crate) port_cap_flags2: u16,
+    pub(crate) padding: u16,
     pub(crate) active_speed_ex: u32,
 }
 
