@@ -18,6 +18,8 @@
 //! also = ["liby.so.0"]         # further links to it
 //! ```
 //!
+//! A plug-in, which is opened by its file name and never linked, has a `soname` there without the major version.
+//!
 //! A version script that hides all other names (`local: *`) would hide these too. So what the library needs is linked
 //! into one object first, in which all names but the published ones become local; that object is also its static library.
 
@@ -85,9 +87,9 @@ pub(crate) fn link(root: &Path, args: &Args) -> Result<Linked> {
     let out = output_file(root, &args.out)?;
     let archive = build(root, args)?;
     let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).context("--out needs a file name")?;
-    let soname = args.soname.clone().unwrap_or_else(|| format!("{name}.{}", archive.major));
-    let file = out.with_file_name(&soname);
     let published = ExportList::read_next_to(&map)?;
+    let soname = args.soname.clone().or(published.soname).unwrap_or_else(|| format!("{name}.{}", archive.major));
+    let file = out.with_file_name(&soname);
     let whole = match &published.unversioned {
         None => archive.file,
         Some(names) => one_object(&archive.file, &map, names, &out)?,
@@ -159,6 +161,8 @@ struct ExportList {
     /// Names that have no version; None for a library in which all have one.
     unversioned: Option<BTreeSet<String>>,
     also: Vec<String>,
+    /// The name of the library in place of the file's name and the major version.
+    soname: Option<String>,
 }
 
 impl ExportList {
@@ -176,7 +180,9 @@ impl ExportList {
             }
         };
         let also = said.and_then(|said| said.get("also")?.as_array()).into_iter().flatten();
-        Ok(Self { unversioned, also: also.filter_map(|link| link.as_str().map(str::to_owned)).collect() })
+        let also = also.filter_map(|link| link.as_str().map(str::to_owned)).collect();
+        let soname = said.and_then(|said| said.get("soname")?.as_str()).map(str::to_owned);
+        Ok(Self { unversioned, also, soname })
     }
 }
 

@@ -63,7 +63,7 @@ const ALLOWED: [(&str, &[&str]); 29] = [
     ("isthmusd", &[CONFIG, CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
     ("isthmus", &[CAPTURE, CLIENT, CONFIG, REPORT, LAYOUT, SHM, KVM, XEN, "isthmus-bench", NETNS]),
     ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM, LINK, NETNS]),
-    ("abi", &[CLIENT, LAYOUT, SHM, PLATFORM, CHANNEL, MX, SOCKETS]),
+    ("abi", &[CLIENT, LAYOUT, SHM, PLATFORM, CHANNEL, MX, SOCKETS, VERBS]),
     ("xtask", &[]),
     ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONFIG, REPORT, CONTROL, NETNS]),
     ("isthmus-xen-test-agent", &[LAYOUT, SHM, PLATFORM, XEN]),

@@ -1,0 +1,21 @@
+//! `libisthmus-rdmav34.so`: a provider for the libibverbs of the system (private ABI 34), so that RDMA programs run on Isthmus.
+//!
+//! ```text
+//!   program ──► libibverbs ──► provider (device found, context opened)
+//!      │                          │
+//!      └──► table of operations ──┴─► convert ──► isthmus_verbs::Engine ──► isthmus_client::Domain ──► channel, daemon
+//! ```
+//!
+//! The library has no link-time dependency on libibverbs: module `libibverbs` looks its private functions up when the library is loaded.
+//! What both sides share in memory are the structures of its headers (module `abi`).
+//!
+//! The library is linked by `cargo xtask link-abi isthmus-ibverbs --map abi/ibverbs/libisthmus-rdmav34.map --out libisthmus-rdmav34.so`.
+#![allow(dead_code, reason = "the operations of an open device use the conversions and attributes")]
+
+mod abi;
+mod attributes;
+mod convert;
+mod libibverbs;
+mod provider;
+
+pub use provider::isthmus_rdma_version;
