@@ -344,6 +344,15 @@ mod tests {
     }
 
     #[test]
+    fn a_plug_in_has_the_soname_of_its_manifest() {
+        let folder = tempfile::tempdir().unwrap();
+        let more = "[package.metadata.link-abi]\nsoname = \"libtiny.so\"\n";
+        let linked = linked_with(folder.path(), "TINY_3 { global: tiny_add; local: *; };\n", more).unwrap();
+        assert_eq!((linked.soname.as_str(), linked.file), ("libtiny.so", folder.path().join("target/abi/libtiny.so")));
+        assert!(folder.path().join("target/abi/libtiny.so").symlink_metadata().unwrap().is_file());
+    }
+
+    #[test]
     fn names_that_do_not_fit_the_script_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let missing = linked(folder.path(), "TINY_3 { global: tiny_add; tiny_gone; local: *; };\n").unwrap_err();

@@ -1,4 +1,4 @@
-//! What queries report about the device and its port, and which devices are this provider's.
+//! Attributes of the device and its port, as queries report them, and the names of this provider's devices.
 
 use crate::abi::consts::*;
 use crate::abi::queries::{IbvDeviceAttr, IbvDeviceAttrEx, IbvPortAttr, PORT_ATTR_BYTES_34};
@@ -131,7 +131,7 @@ pub(crate) unsafe fn fill_device_attributes_ex(attr: *mut IbvDeviceAttrEx, len: 
     unsafe { copy_prefix(&all, attr, len) }
 }
 
-/// The attributes of the port, whose table of GIDs has this length.
+/// The attributes of the port. Its table of GIDs has the given length.
 pub(crate) fn port_attributes(gids: usize) -> IbvPortAttr {
     IbvPortAttr {
         state: PORT_ACTIVE,

@@ -10,11 +10,14 @@
 //! What both sides share in memory are the structures of its headers (module `abi`).
 //!
 //! The library is linked by `cargo xtask link-abi isthmus-ibverbs --map abi/ibverbs/libisthmus-rdmav34.map --out libisthmus-rdmav34.so`.
-#![allow(dead_code, reason = "the operations of an open device use the conversions and attributes")]
 
+#[expect(dead_code, reason = "for the operations of an open device")]
 mod abi;
+#[cfg_attr(not(test), expect(dead_code, reason = "for the operations of an open device"))]
 mod attributes;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "for the operations of an open device"))]
 mod convert;
+#[cfg_attr(not(test), expect(dead_code, reason = "for the operations of an open device"))]
 mod libibverbs;
 mod provider;
 

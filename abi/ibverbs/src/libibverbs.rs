@@ -1,7 +1,7 @@
 //! The private functions of the libibverbs that loaded this provider.
 //!
-//! They are looked up by name and version instead of being linked. So the library is built without libibverbs, and does nothing in a program
-//! whose libibverbs has another private ABI.
+//! They are looked up by name and version instead of being linked. So the library is built without libibverbs, and does nothing if the
+//! program's libibverbs has another private ABI.
 
 use crate::abi::context::VerbsContext;
 use crate::abi::device::{IbvDevice, VerbsDeviceOps};

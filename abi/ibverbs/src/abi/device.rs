@@ -1,4 +1,4 @@
-//! What a provider and libibverbs exchange about devices (`libibverbs/driver.h`).
+//! Devices: the structures that a provider and libibverbs exchange (`libibverbs/driver.h`).
 
 use super::assert_layout;
 use super::context::VerbsContext;

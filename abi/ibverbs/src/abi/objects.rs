@@ -1,12 +1,14 @@
 //! The objects of the interface, and those of this provider, which begin with them.
 //!
 //! libibverbs and programs hold the address of the embedded object. The structures are `repr(C)` with that object first, so the address is
-//! also that of the whole: [`embedding`] converts it.
+//! also that of the whole: [`embedding`] converts it. libibverbs and programs write embedded objects at any time (`state`, counters of
+//! events, mutexes), so those are cells.
 
 use super::assert_layout;
 use super::context::{IbvContext, VerbsContext};
 use super::queries::{IbvAhAttr, IbvQpAttr};
 use isthmus_verbs as engine;
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
 /// `struct ibv_pd`
@@ -199,7 +201,7 @@ assert_layout! {
 ///
 /// # Safety
 ///
-/// The type is `repr(C)` and its first field, at offset 0, is or begins with `Self::Embedded`.
+/// The type is `repr(C)`. Its first field, at offset 0, is a cell that contains or begins with `Self::Embedded`.
 pub(crate) unsafe trait Embeds: Sized {
     /// The object of the interface that programs hold.
     type Embedded;
@@ -214,10 +216,11 @@ pub(crate) unsafe trait Embeds: Sized {
 ///
 /// # Safety
 ///
-/// The pointer is null, or [`Embeds::embedded`] of an object that lives for `'a` and to which no exclusive reference exists meanwhile.
+/// The pointer is null, or [`Embeds::embedded`] of an object that lives for `'a`, to which no exclusive reference exists meanwhile.
 #[inline]
 pub(crate) unsafe fn embedding<'a, T: Embeds>(embedded: *const T::Embedded) -> Option<&'a T> {
-    // SAFETY: the trait promises that the object begins with the embedded one, the caller that it lives.
+    // SAFETY: the trait promises that the object begins with the embedded one, the caller that it lives. What others write meanwhile
+    // is in a cell.
     unsafe { embedded.cast::<T>().as_ref() }
 }
 
@@ -226,7 +229,7 @@ macro_rules! objects {
         $(#[$doc])*
         #[repr(C)]
         pub(crate) struct $name {
-            pub(crate) $first: $kind,
+            pub(crate) $first: UnsafeCell<$kind>,
             $(pub(crate) $field: $type,)*
         }
 
@@ -257,7 +260,7 @@ objects! {
 /// An open device, which [`libibverbs`](crate::libibverbs) allocates. `domain` is this provider's state, null until the device is open.
 #[repr(C)]
 pub(crate) struct ContextObject<D> {
-    pub(crate) verbs: VerbsContext,
+    pub(crate) verbs: UnsafeCell<VerbsContext>,
     pub(crate) domain: *mut D,
 }
 
@@ -272,7 +275,7 @@ impl<D> ContextObject<D> {
         if context.is_null() {
             return None;
         }
-        // SAFETY: the caller promises that the context lies at this offset in a living object.
+        // SAFETY: the caller promises that the context lies at this offset in a living object. What others write is in a cell.
         Some(unsafe { &*context.byte_sub(std::mem::offset_of!(VerbsContext, context)).cast::<Self>() })
     }
 }

@@ -1,6 +1,6 @@
 //! The operations of a provider: `struct verbs_context_ops`, a table in alphabetical order for each private ABI.
 //!
-//! A new operation moves those behind it, so each private ABI number has a table of its own. [`operations`] has the type of every operation;
+//! A new operation moves those behind it, so each private ABI number has a table of its own. [`types`] has the type of every operation;
 //! a table is a list of names. Operations that are empty in a table fail with `EOPNOTSUPP`, because libibverbs puts functions of its own there.
 
 use super::context::IbvContext;

@@ -201,7 +201,7 @@ pub(crate) struct IbvQpInitAttr {
     pub(crate) sq_sig_all: c_int,
 }
 
-/// `struct ibv_qp_init_attr_ex`, whose first fields are those of [`IbvQpInitAttr`], without the padding at its end.
+/// `struct ibv_qp_init_attr_ex`. The first fields are those of [`IbvQpInitAttr`], without the padding at its end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct IbvQpInitAttrEx {

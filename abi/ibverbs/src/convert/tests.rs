@@ -1,7 +1,10 @@
 use super::*;
-use crate::abi::objects::{Embeds, IbvCq, IbvSrq};
-use crate::abi::requests::{AtomicArguments, RdmaArguments, SendArguments, UdArguments};
-use isthmus_verbs::{CompletionKind, Cq, Srq, Status};
+use crate::abi::consts::*;
+use crate::abi::objects::{AhObject, CqObject, Embeds, IbvCq, IbvSrq, SrqObject};
+use crate::abi::queries::*;
+use crate::abi::requests::*;
+use isthmus_verbs::*;
+use std::ffi::c_int;
 use std::ptr::null_mut;
 
 const GIDS: [Gid; 2] = [Gid([1; 16]), Gid([2; 16])];

@@ -42,13 +42,18 @@ fn set_ops_puts_each_operation_where_the_context_has_it() {
     let object = unsafe { library.alloc_context::<ContextObject<u8>>(&raw mut device.device, fd, DRIVER_UNKNOWN) };
     assert!(!object.is_null());
     // SAFETY: the object was allocated, and zeroes are valid.
-    let context = unsafe { &raw mut (*object).verbs };
+    let context = unsafe { (*object).verbs.get() };
     // SAFETY: the context is live. It keeps the table's numbers, and nothing calls them.
     unsafe { library.set_ops(context, &marked_table()) };
     // SAFETY: as above.
     let verbs = unsafe { &*context };
     assert_eq!((verbs.sz, verbs.context.cmd_fd), (size_of::<VerbsContext>(), fd));
     assert_eq!(verbs.context.abi_compat as usize, usize::MAX);
+    // SAFETY: the object is live.
+    let found = unsafe { ContextObject::<u8>::of(&raw const (*context).context) };
+    assert!(std::ptr::eq(found.unwrap(), object));
+    // SAFETY: null is allowed.
+    assert!(unsafe { ContextObject::<u8>::of(std::ptr::null()) }.is_none());
     let named = |name: &str| marker(VerbsContextOps34::NAMES.iter().position(|other| *other == name).unwrap());
     macro_rules! same {
         ($of:expr => $($field:ident)*) => {
