@@ -11,14 +11,18 @@
 //!
 //! The library is linked by `cargo xtask link-abi isthmus-ibverbs --map abi/ibverbs/libisthmus-rdmav34.map --out libisthmus-rdmav34.so`.
 
-#[expect(dead_code, reason = "for the operations of an open device")]
 mod abi;
-#[cfg_attr(not(test), expect(dead_code, reason = "for the operations of an open device"))]
+mod adapter;
 mod attributes;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "for the operations of an open device"))]
 mod convert;
-#[cfg_attr(not(test), expect(dead_code, reason = "for the operations of an open device"))]
+mod device;
 mod libibverbs;
+mod memory;
+mod port;
 mod provider;
+mod queue_pairs;
+mod queues;
+mod regions;
+mod table;
 
 pub use provider::isthmus_rdma_version;

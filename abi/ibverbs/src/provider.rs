@@ -1,11 +1,11 @@
 //! The provider that libibverbs finds: its registration, the devices that are its own, and their allocation.
 
 use crate::abi::consts::CORE_SUPPORT_OPTIONAL_MR_ACCESS;
-use crate::abi::context::VerbsContext;
-use crate::abi::device::{IbvDevice, VerbsDevice, VerbsDeviceOps, VerbsSysfsDev};
+use crate::abi::device::{VerbsDevice, VerbsDeviceOps, VerbsSysfsDev};
 use crate::attributes::is_isthmus_device;
+use crate::device;
 use crate::libibverbs::Library;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::c_char;
 
 static PROVIDER: VerbsDeviceOps = VerbsDeviceOps {
     name: c"isthmus".as_ptr(),
@@ -14,7 +14,7 @@ static PROVIDER: VerbsDeviceOps = VerbsDeviceOps {
     match_table: std::ptr::null(),
     static_providers: std::ptr::null(),
     match_device: Some(match_device),
-    alloc_context: Some(alloc_context),
+    alloc_context: Some(device::alloc_context),
     import_context: None,
     alloc_device: Some(alloc_device),
     uninit_device: Some(uninit_device),
@@ -58,11 +58,4 @@ unsafe extern "C" fn alloc_device(_: *mut VerbsSysfsDev) -> *mut VerbsDevice {
 unsafe extern "C" fn uninit_device(device: *mut VerbsDevice) {
     // SAFETY: from `alloc_device`, and not used any more.
     unsafe { libc::free(device.cast()) }
-}
-
-/// Refuses to open a device: the operations of an open device are not part of this library yet.
-unsafe extern "C" fn alloc_context(_: *mut IbvDevice, _: c_int, _: *mut c_void) -> *mut VerbsContext {
-    // SAFETY: the address of this thread's error number.
-    unsafe { *libc::__errno_location() = libc::ENOSYS };
-    std::ptr::null_mut()
 }

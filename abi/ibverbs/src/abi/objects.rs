@@ -6,9 +6,9 @@
 
 use super::assert_layout;
 use super::context::{IbvContext, VerbsContext};
-use super::queries::{IbvAhAttr, IbvQpAttr};
+use super::queries::IbvAhAttr;
 use isthmus_verbs as engine;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 
 /// `struct ibv_pd`
@@ -249,8 +249,8 @@ objects! {
     MrObject(verbs: VerbsMr) embeds IbvMr { key: engine::Key }
     /// A completion queue.
     CqObject(ibv: IbvCqEx) embeds IbvCq { cq: engine::Cq }
-    /// A queue pair. `set` holds the attributes that the program set last and the engine does not keep.
-    QpObject(verbs: VerbsQp) embeds IbvQp { qp: engine::QpNumber, kind: engine::QpType, set: IbvQpAttr }
+    /// A queue pair. `set` is the address that the program set last, which the engine keeps in part.
+    QpObject(verbs: VerbsQp) embeds IbvQp { qp: engine::QpNumber, kind: engine::QpType, set: Cell<IbvAhAttr> }
     /// A shared receive queue.
     SrqObject(verbs: VerbsSrq) embeds IbvSrq { srq: engine::Srq }
     /// An address.

@@ -1,0 +1,367 @@
+//! An open device: a domain of its own, with the engine in its matcher.
+//!
+//! ```text
+//!   verbs ─► Adapter ─► Engine ── next_outgoing, next_ack ──► Domain::inject, Domain::post ──► channel, daemon path
+//!               │         ▲
+//!               └ progress └── Port (matcher) ◄── Domain::progress ◄── channel, daemon path
+//! ```
+
+use crate::memory::{self, Range};
+use crate::port::Port;
+use isthmus_client::arena::{AccessRights, Arena, RegisteredMemory, Registration};
+use isthmus_client::{
+    AttachError, Buffer, Domain, EndpointAddress, EndpointIndex, Message, Options, Reason, Refusal, Token,
+};
+use isthmus_layout::arena::{ATOMIC, READ, WRITE};
+use isthmus_verbs::{
+    Access, AttributeMask, Attributes, Completion, Cq, Direct, Engine, Gid, Key, Operation, Payload, Pd, QpInit,
+    QpNumber, QpState, ReceiveRequest, Refused, SHORT_BYTES_MAX, SendRequest, Srq,
+};
+use rustix::time::ClockId;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// The one endpoint of the domain.
+const INDEX: EndpointIndex = EndpointIndex::new(0).expect("there is an endpoint 0");
+
+/// The longest time that sent messages may take to leave when a device is closed.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Sends between two progress calls, at most, for a program that posts without polling.
+const POSTS_PER_PROGRESS: u32 = 64;
+
+/// An open device.
+#[derive(Debug)]
+pub(crate) struct Adapter {
+    domain: Domain<Port>,
+    /// Posts since the last progress call.
+    posts: u32,
+    /// The device has left the daemon.
+    closed: bool,
+    /// Memory never moves to the arena.
+    no_arena: bool,
+}
+
+/// Ranges of a request that is performed directly, at most. Longer lists travel in packets.
+const RANGES_MAX: usize = 4;
+
+/// The arena of the process, which all its devices share.
+fn arena() -> Option<&'static Arc<Arena>> {
+    static ARENA: OnceLock<Option<Arc<Arena>>> = OnceLock::new();
+    ARENA.get_or_init(|| Arena::new().ok().map(Arc::new)).as_ref()
+}
+
+impl Adapter {
+    /// Attaches. A name that the environment gives can only be the first device's.
+    pub(crate) fn open(options: &Options) -> Result<Self, AttachError> {
+        let port = || {
+            let mut seed = [0; 8];
+            // Without a random number, which the kernel always has, keys would be guessable: their number would do no harm otherwise.
+            let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
+            Port::new(Engine::new(u64::from_ne_bytes(seed)))
+        };
+        let mut domain = match Domain::attach_matching(options, port()) {
+            Err(error) if error.reason() == Some(Reason::NameTaken) => {
+                let nameless = Options { name: None, ..options.clone() };
+                Domain::attach_matching(&nameless, port())?
+            }
+            attached => attached?,
+        };
+        domain.open(Some(INDEX), "verbs")?;
+        let mut adapter = Self { domain, posts: 0, closed: false, no_arena: options.no_regcache };
+        adapter.take_numbers()?;
+        Ok(adapter)
+    }
+
+    /// Leaves. Sent messages are delivered, in bounded time.
+    pub(crate) fn close(&mut self) {
+        if !std::mem::replace(&mut self.closed, true) {
+            self.flush();
+            self.domain.leave(LINGER, Port::begin_progress);
+        }
+    }
+
+    fn take_numbers(&mut self) -> Result<(), Refusal> {
+        let numbers = self.domain.verbs_take(INDEX)?;
+        self.engine().add_numbers(numbers);
+        Ok(())
+    }
+
+    /// The engine. A caller that posts or changes something calls [`Self::flush`] afterwards.
+    #[inline]
+    pub(crate) fn engine(&mut self) -> &mut Engine {
+        &mut self.domain.matcher_mut().engine
+    }
+
+    /// Makes a queue pair.
+    pub(crate) fn create_qp(&mut self, init: &QpInit) -> Result<(QpNumber, QpInit), Refused> {
+        match self.engine().create_qp(init) {
+            Err(Refused::NumbersMissing) => {
+                self.take_numbers().map_err(|_| Refused::Full)?;
+                self.engine().create_qp(init)
+            }
+            made => made,
+        }
+    }
+
+    /// Changes a queue pair. The daemon is asked for the peer of a connection.
+    pub(crate) fn modify_qp(
+        &mut self,
+        number: QpNumber,
+        attributes: &Attributes,
+        mask: AttributeMask,
+    ) -> Result<(), Refused> {
+        let mut peer = None;
+        if mask.contains(AttributeMask::ADDRESS | AttributeMask::DESTINATION) {
+            peer = self.resolve(attributes.address.gid, attributes.destination);
+        }
+        let changed = self.engine().modify_qp(number, attributes, mask, peer);
+        self.flush();
+        changed
+    }
+
+    /// The device that has a queue pair. None if the daemon knows none, or does not allow the two to communicate: sends to it are lost,
+    /// as they are on a wire.
+    fn resolve(&mut self, gid: Gid, number: QpNumber) -> Option<EndpointAddress> {
+        self.domain.verbs_resolve(gid.0, number.0).ok()
+    }
+
+    /// Posts a send request.
+    #[inline]
+    pub(crate) fn post_send(&mut self, number: QpNumber, request: &SendRequest<'_>) -> Result<(), Refused> {
+        if !matches!(request.operation, Operation::Send { .. }) && self.perform(number, request).is_some() {
+            return Ok(());
+        }
+        loop {
+            let port = self.domain.matcher_mut();
+            match port.engine.post_send(number, request, &port.memory) {
+                Err(Refused::RouteMissing(gid, destination)) => {
+                    let to = self.resolve(gid, destination);
+                    self.engine().add_route(gid, destination, to);
+                }
+                posted => return posted,
+            }
+        }
+    }
+
+    /// Performs a request in memory of the peer that this process has mapped. None, and nothing is done, if a packet has to carry it.
+    fn perform(&mut self, number: QpNumber, request: &SendRequest<'_>) -> Option<()> {
+        let direct = self.engine().direct(number, request)?;
+        let mut ranges = [Range::default(); RANGES_MAX];
+        let ranges = ranges.get_mut(..request.sges.len())?;
+        for (range, sge) in ranges.iter_mut().zip(request.sges) {
+            *range = Range { addr: self.engine().local_range(number, request, sge)?, len: sge.len as usize };
+        }
+        let rights = match request.operation {
+            Operation::Read { .. } => AccessRights::Read,
+            Operation::Write { .. } => AccessRights::Write,
+            _ => AccessRights::Atomic,
+        };
+        let access = self.domain.peer_arena(direct.to.domain)?.access(direct.key, direct.at, direct.len, rights)?;
+        let place = access.pointer().as_ptr();
+        // SAFETY: the access holds `len` bytes at `place`, which others change by copies and atomic operations only. The ranges together
+        // have `len` bytes and lie in regions of the program with the needed rights, or are inline bytes of the list.
+        let performed = unsafe { memory::perform(&request.operation, ranges, place) };
+        match (performed, access.finish()) {
+            (false, _) => return None,
+            (true, Ok(())) => self.engine().complete_direct(number, request),
+            // The owner has closed the region meanwhile. A packet gives the status.
+            (true, Err(_)) if rights != AccessRights::Atomic => return None,
+            (true, Err(_)) => self.engine().fail_direct(number, request),
+        }
+        Some(())
+    }
+
+    /// Registers memory. Peers may access it themselves as far as it lies in the arena.
+    pub(crate) fn register(
+        &mut self,
+        pd: Pd,
+        addr: u64,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<(Key, Option<RegisteredMemory>), Refused> {
+        let key = self.engine().register(pd, addr, len, iova, access)?;
+        Ok((key, self.expose(pd, key, (addr, len), iova, access)))
+    }
+
+    /// Changes a region. Its memory must not lie in the arena; it does afterwards if the new rights allow it.
+    pub(crate) fn reregister(
+        &mut self,
+        key: Key,
+        pd: Option<Pd>,
+        range: Option<(u64, u64)>,
+        access: Option<Access>,
+    ) -> Result<Option<RegisteredMemory>, Refused> {
+        self.engine().reregister(key, pd, range, access)?;
+        let Some((pd, range, iova, access)) = self.engine().region(key) else { return Ok(None) };
+        Ok(self.expose(pd, key, range, iova, access))
+    }
+
+    /// Ends a registration. Memory that the client library still has is released.
+    pub(crate) fn deregister(&mut self, key: Key) -> Result<(), Refused> {
+        let ended = self.engine().deregister(key);
+        self.flush();
+        ended
+    }
+
+    /// Moves a region to the arena, if peers may change it and the memory can be moved.
+    fn expose(
+        &mut self,
+        pd: Pd,
+        key: Key,
+        (addr, len): (u64, u64),
+        iova: u64,
+        access: Access,
+    ) -> Option<RegisteredMemory> {
+        let mut rights = 0;
+        for (allowed, right) in
+            [(Access::REMOTE_READ, READ), (Access::REMOTE_WRITE, WRITE), (Access::REMOTE_ATOMIC, ATOMIC)]
+        {
+            rights |= if access.contains(allowed) { right } else { 0 };
+        }
+        // Peers map the whole file for writing, so memory that they may only read stays outside of it.
+        if !access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) || self.no_arena {
+            return None;
+        }
+        let arena = arena()?;
+        self.domain.share_arena(arena);
+        // SAFETY: `ibv_reg_mr(3)` makes the program promise that the memory stays until the region is deregistered, and that peers may
+        // write it.
+        let registration = unsafe { Registration::new(addr as *const u8, len as usize, Direct::name(pd, key), rights) }
+            .named_from(iova);
+        arena.register(&registration).ok()
+    }
+
+    /// Sends what the posts since the last call have made.
+    #[inline]
+    pub(crate) fn flush_posts(&mut self) {
+        self.flush();
+        self.posts += 1;
+        if self.posts >= POSTS_PER_PROGRESS {
+            self.progress();
+        }
+    }
+
+    /// Posts a receive request.
+    #[inline]
+    pub(crate) fn post_receive(&mut self, number: QpNumber, request: &ReceiveRequest<'_>) -> Result<(), Refused> {
+        self.engine().post_receive(number, request)
+    }
+
+    /// Posts a receive request to a shared receive queue.
+    #[inline]
+    pub(crate) fn post_srq_receive(&mut self, srq: Srq, request: &ReceiveRequest<'_>) -> Result<(), Refused> {
+        self.engine().post_srq_receive(srq, request)
+    }
+
+    /// Takes completions of a queue, at most as many as `take` accepts. Makes progress if there is none.
+    #[inline]
+    pub(crate) fn poll(&mut self, cq: Cq, limit: usize, mut take: impl FnMut(usize, &Completion)) -> usize {
+        let mut taken = self.take_completions(cq, 0, limit, &mut take);
+        if taken == 0 && !self.domain.matcher_mut().should_skip() {
+            self.progress();
+            taken = self.take_completions(cq, 0, limit, &mut take);
+        }
+        taken
+    }
+
+    #[inline]
+    fn take_completions(
+        &mut self,
+        cq: Cq,
+        mut taken: usize,
+        limit: usize,
+        take: &mut impl FnMut(usize, &Completion),
+    ) -> usize {
+        while taken < limit
+            && let Some(completion) = self.engine().poll(cq)
+        {
+            take(taken, &completion);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Runs one iteration of all work.
+    #[inline]
+    pub(crate) fn progress(&mut self) {
+        self.posts = 0;
+        if self.engine().is_idle() && self.domain.is_idle() {
+            return self.domain.matcher_mut().note_idle_progress();
+        }
+        self.domain.matcher_mut().begin_progress();
+        self.domain.progress();
+        if self.engine().has_pauses() {
+            self.engine().tick(now());
+        }
+        self.flush();
+        self.domain.matcher_mut().end_progress();
+    }
+
+    /// Sends packets and acknowledgements that wait.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        if !self.engine().is_idle() {
+            self.send_packets();
+        }
+    }
+
+    fn send_packets(&mut self) {
+        let mut body = [0; SHORT_BYTES_MAX];
+        loop {
+            let port = self.domain.matcher_mut();
+            let Some(packet) = port.engine.next_outgoing(&port.memory, &mut body) else { break };
+            let bytes = &body[..packet.len];
+            let sent = self.domain.inject(INDEX, packet.to, packet.tag, bytes);
+            match (packet.payload, sent) {
+                (None, true) => self.engine().sent(packet.token),
+                (None, false) => self.post(packet.to, packet.tag, Buffer::from(bytes.to_vec()), packet.token),
+                (Some(payload), _) => {
+                    if !sent {
+                        self.post(packet.to, packet.tag, Buffer::from(bytes.to_vec()), 0);
+                    }
+                    self.post(packet.to, isthmus_verbs::PAYLOAD_TAG, payload_buffer(payload), packet.token);
+                }
+            }
+        }
+        while let Some((to, tag, token)) = self.engine().next_ack() {
+            if !self.domain.inject(INDEX, to, tag, &[]) {
+                self.engine().ack_queued(token);
+                self.post(to, tag, Buffer::from(Vec::new()), token);
+            }
+        }
+        for peer in self.engine().take_released() {
+            self.domain.release_borrowed_buffers(peer);
+        }
+    }
+
+    /// Hands a message to the client library.
+    fn post(&mut self, to: EndpointAddress, tag: u64, buffer: Buffer, token: u64) {
+        let message = Message { token: Token::new(token), from: INDEX, to, tag, buffer, sync: false };
+        if self.domain.post(message).is_err() {
+            self.engine().failed(token);
+        }
+    }
+
+    /// The state and the attributes of a queue pair.
+    pub(crate) fn query_qp(&mut self, number: QpNumber) -> Option<(QpState, Attributes, QpInit)> {
+        self.engine().query_qp(number)
+    }
+}
+
+/// The bytes of a payload, for the client library.
+fn payload_buffer(payload: Payload) -> Buffer {
+    match payload {
+        // SAFETY: the range lies in a region that the program has registered. The program leaves it as it is until the request is over,
+        // which the engine reports only when the client library has returned the buffer, or has released it.
+        Payload::Range { addr, len } => unsafe { Buffer::from_raw_parts(addr as *mut u8, len as usize) },
+        Payload::Bytes(bytes) => Buffer::from(bytes),
+    }
+}
+
+/// Nanoseconds of a clock that does not go back.
+fn now() -> u64 {
+    let time = rustix::time::clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,178 @@
+//! An open device, as programs hold it: the context, its lock, and the queries.
+
+use crate::abi::consts::DRIVER_UNKNOWN;
+use crate::abi::context::{IbvContext, VerbsContext};
+use crate::abi::device::IbvDevice;
+use crate::abi::objects::ContextObject;
+use crate::abi::queries::{IbvDeviceAttrEx, IbvPortAttr, IbvQueryDeviceExInput};
+use crate::adapter::Adapter;
+use crate::attributes;
+use crate::libibverbs::Library;
+use crate::table::OPERATIONS;
+use isthmus_client::arena::RegisteredMemory;
+use isthmus_client::{AttachError, Options};
+use isthmus_shm::biased_lock::{BiasedLock, BiasedLockGuard};
+use isthmus_verbs::Gid;
+use rustix::fd::{IntoRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The context of an open device.
+pub(crate) type Context = ContextObject<Device>;
+
+/// An open device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    adapter: BiasedLock<Adapter>,
+    /// Registrations that lie in the arena, by key.
+    registered: Mutex<HashMap<u32, RegisteredMemory>>,
+    /// The GIDs of the port, by index.
+    pub(crate) gids: Vec<Gid>,
+    guid: u64,
+    /// The end of the pipe to which asynchronous events are written.
+    #[expect(dead_code, reason = "keeps the pipe open: a program may sleep on the other end")]
+    events: OwnedFd,
+}
+
+impl Device {
+    /// The lock. One that a panic left behind is taken all the same: what was begun then fails, the rest goes on.
+    #[inline]
+    pub(crate) fn lock(&self) -> BiasedLockGuard<'_, Adapter> {
+        self.adapter.try_lock().unwrap_or_else(|| self.adapter.lock())
+    }
+
+    /// The registrations that lie in the arena. Dropping one waits for peers, so it is done without the lock of the device.
+    pub(crate) fn registered(&self) -> MutexGuard<'_, HashMap<u32, RegisteredMemory>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The open device of a context.
+    ///
+    /// # Safety
+    ///
+    /// The context is of this provider and is open.
+    #[inline]
+    pub(crate) unsafe fn of<'a>(context: *const IbvContext) -> &'a Self {
+        // SAFETY: by the caller's promise; `domain` was set when the context was opened.
+        unsafe { Context::of(context).and_then(|context| context.domain.as_ref()) }.expect("an open context")
+    }
+}
+
+/// Sets the error number of this thread.
+pub(crate) fn set_errno(errno: Errno) {
+    // SAFETY: the address of this thread's error number.
+    unsafe { *libc::__errno_location() = errno.raw_os_error() };
+}
+
+/// Returns null, with the error number set.
+pub(crate) fn fail<T>(errno: Errno) -> *mut T {
+    set_errno(errno);
+    std::ptr::null_mut()
+}
+
+/// The result of a call that returns an error number.
+pub(crate) fn status(result: Result<(), Errno>) -> c_int {
+    result.map_or_else(Errno::raw_os_error, |()| 0)
+}
+
+/// Opens a device: attaches to the daemon.
+pub(crate) unsafe extern "C" fn alloc_context(
+    device: *mut IbvDevice,
+    cmd_fd: c_int,
+    _private: *mut c_void,
+) -> *mut VerbsContext {
+    let Some(library) = Library::loaded() else { return fail(Errno::NOSYS) };
+    // SAFETY: libibverbs passes a device that it has found, whose path ends inside the array.
+    let folder = unsafe { CStr::from_ptr((*device).ibdev_path.as_ptr()) };
+    let opened = match open(Path::new(OsStr::from_bytes(folder.to_bytes()))) {
+        Ok(opened) => opened,
+        Err(error) => {
+            eprintln!("isthmus: cannot open the RDMA device: {error}");
+            return fail(Errno::NODEV);
+        }
+    };
+    let (opened, async_fd) = opened;
+    // SAFETY: the device and the descriptor are those of this call; `Context` begins with the context and may be all zeroes.
+    let context = unsafe { library.alloc_context::<Context>(device, cmd_fd, DRIVER_UNKNOWN) };
+    // SAFETY: null, or a context that only this thread knows.
+    let Some(object) = (unsafe { context.as_mut() }) else { return std::ptr::null_mut() };
+    object.domain = Box::into_raw(Box::new(opened));
+    let verbs = object.verbs.get_mut();
+    verbs.context.async_fd = async_fd.into_raw_fd();
+    verbs.context.num_comp_vectors = 1;
+    // SAFETY: the context is from `alloc_context`.
+    unsafe { library.set_ops(verbs, &OPERATIONS) };
+    verbs
+}
+
+/// Attaches, and reads the tables of the port. Returns the descriptor of asynchronous events as well.
+fn open(folder: &Path) -> Result<(Device, OwnedFd), String> {
+    let options = Options::from_environment().map_err(|error| error.to_string())?;
+    let adapter = Adapter::open(&options).map_err(|error: AttachError| error.to_string())?;
+    let (async_fd, events) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("no pipe for events: {error}"))?;
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let guid = attributes::parse_guid(read("node_guid").trim()).unwrap_or(0);
+    let device = Device {
+        adapter: BiasedLock::new(adapter),
+        registered: Mutex::default(),
+        gids: gids(&folder.join("ports/1/gids")),
+        guid,
+        events,
+    };
+    Ok((device, async_fd))
+}
+
+/// The GIDs of the port, from the files that libibverbs reads as well.
+fn gids(folder: &Path) -> Vec<Gid> {
+    let file = |index: usize| -> PathBuf { folder.join(index.to_string()) };
+    (0..).map_while(|index| parse_gid(std::fs::read_to_string(file(index)).ok()?.trim())).collect()
+}
+
+/// A GID as eight groups of four hexadecimal digits.
+fn parse_gid(text: &str) -> Option<Gid> {
+    let address: std::net::Ipv6Addr = text.parse().ok()?;
+    Some(Gid(address.octets()))
+}
+
+/// Closes a device: leaves the daemon.
+pub(crate) unsafe extern "C" fn free_context(context: *mut IbvContext) {
+    // SAFETY: libibverbs passes an open context that nothing uses any more.
+    let object = unsafe { context.byte_sub(std::mem::offset_of!(VerbsContext, context)).cast::<Context>() };
+    // SAFETY: as above; the device is from `Box::into_raw`.
+    let device = unsafe { Box::from_raw((*object).domain) };
+    device.lock().close();
+    drop(device);
+    if let Some(library) = Library::loaded() {
+        // SAFETY: the context is from `alloc_context`, and `free` releases what it allocated.
+        unsafe {
+            library.uninit_context((*object).verbs.get());
+            libc::free(object.cast());
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut IbvContext,
+    _input: *const IbvQueryDeviceExInput,
+    attr: *mut IbvDeviceAttrEx,
+    len: usize,
+) -> c_int {
+    // SAFETY: libibverbs passes an open context, and `len` bytes at `attr`.
+    unsafe { attributes::fill_device_attributes_ex(attr, len, Device::of(context).guid) };
+    0
+}
+
+pub(crate) unsafe extern "C" fn query_port(context: *mut IbvContext, port: u8, attr: *mut IbvPortAttr) -> c_int {
+    if port != attributes::PORT {
+        return Errno::INVAL.raw_os_error();
+    }
+    // SAFETY: libibverbs passes an open context, and an attribute structure of its private ABI.
+    unsafe { attributes::fill_port_attributes_34(attr, Device::of(context).gids.len()) };
+    0
+}

@@ -1,0 +1,130 @@
+//! The memory of the program, as the engine uses it.
+
+use isthmus_verbs::{AtomicOperation, Memory, Operation};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// The memory of this process.
+///
+/// The engine passes only addresses in regions that the program has registered, or, for inline bytes, in lists that the program posts. The
+/// program promises in both cases that the memory is there: `ibv_reg_mr(3)`, `ibv_post_send(3)`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ProgramMemory;
+
+impl Memory for ProgramMemory {
+    #[inline]
+    fn read(&self, addr: u64, into: &mut [u8]) {
+        // SAFETY: the program promised that the bytes are readable, as the type says. `into` is ours, so the two do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len()) }
+    }
+
+    #[inline]
+    fn write(&mut self, addr: u64, bytes: &[u8]) {
+        // SAFETY: the engine has checked that the region may be written, and the program promised that it is writable. `bytes` lie in a
+        // ring or in memory of ours, so the two do not overlap.
+        unsafe { copy_last_byte_last(bytes.as_ptr(), addr as *mut u8, bytes.len()) }
+    }
+
+    fn atomic(&mut self, addr: u64, operation: AtomicOperation) -> u64 {
+        // SAFETY: as for `write`; the engine passes multiples of 8 only. Peers and the program reach these bytes by atomic operations.
+        let word = unsafe { AtomicU64::from_ptr(addr as *mut u64) };
+        apply(word, operation)
+    }
+}
+
+/// Performs an atomic operation. Returns the number before it.
+fn apply(word: &AtomicU64, operation: AtomicOperation) -> u64 {
+    match operation {
+        AtomicOperation::FetchAdd(number) => word.fetch_add(number, Ordering::AcqRel),
+        AtomicOperation::CompareSwap { compare, swap } => {
+            match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(before) | Err(before) => before,
+            }
+        }
+    }
+}
+
+/// Copies bytes so that the last one becomes visible last: programs poll it to see that a write is complete.
+///
+/// # Safety
+///
+/// As for [`std::ptr::copy_nonoverlapping`], except that others may read or write the destination at any time.
+#[inline]
+pub(crate) unsafe fn copy_last_byte_last(from: *const u8, to: *mut u8, len: usize) {
+    let Some(last) = len.checked_sub(1) else { return };
+    // SAFETY: passed on; the last byte lies inside.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, to, last);
+        // A, with the program's load of the last byte (argued): all other bytes were stored before.
+        AtomicU8::from_ptr(to.add(last)).store(*from.add(last), Ordering::Release);
+    }
+}
+
+/// A range of the program's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Range {
+    pub(crate) addr: u64,
+    pub(crate) len: usize,
+}
+
+/// Performs an operation between ranges of the program and memory of a peer. False, and nothing is done, if the place does not suit.
+///
+/// # Safety
+///
+/// The ranges together have as many bytes as the place; an atomic operation has 8. The program's memory may be used as the operation does.
+pub(crate) unsafe fn perform(operation: &Operation, ranges: &[Range], place: *mut u8) -> bool {
+    match operation {
+        Operation::Send { .. } => return false,
+        Operation::Write { .. } => {
+            let mut at = place;
+            for range in ranges {
+                // SAFETY: as promised.
+                unsafe {
+                    copy_last_byte_last(range.addr as *const u8, at, range.len);
+                    at = at.add(range.len);
+                }
+            }
+        }
+        Operation::Read { .. } => {
+            let mut at = place.cast_const();
+            for range in ranges {
+                // SAFETY: as promised.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(at, range.addr as *mut u8, range.len);
+                    at = at.add(range.len);
+                }
+            }
+        }
+        Operation::Atomic { atomic, .. } => {
+            if !place.addr().is_multiple_of(8) {
+                return false;
+            }
+            // SAFETY: as promised, and aligned.
+            let before = apply(unsafe { AtomicU64::from_ptr(place.cast()) }, *atomic).to_ne_bytes();
+            let mut rest = &before[..];
+            for range in ranges {
+                let (now, later) = rest.split_at(range.len.min(rest.len()));
+                // SAFETY: as promised.
+                unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), range.addr as *mut u8, now.len()) };
+                rest = later;
+            }
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn atomic_operations_return_the_number_before() {
+        let mut word = 5_u64;
+        let addr = &raw mut word as u64;
+        assert_eq!(ProgramMemory.atomic(addr, AtomicOperation::FetchAdd(u64::MAX)), 5);
+        assert_eq!(ProgramMemory.atomic(addr, AtomicOperation::CompareSwap { compare: 5, swap: 1 }), 4);
+        assert_eq!(ProgramMemory.atomic(addr, AtomicOperation::CompareSwap { compare: 4, swap: 9 }), 4);
+        let mut bytes = [0; 8];
+        ProgramMemory.read(addr, &mut bytes);
+        assert_eq!(u64::from_ne_bytes(bytes), 9);
+    }
+}

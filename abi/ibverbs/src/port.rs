@@ -1,0 +1,146 @@
+//! The port: everything that arrives for an open device, and everything that is over, passes here on its way to the engine.
+//!
+//! Nothing is sent from in here. Packets wait in the engine until the [`Adapter`](crate::adapter::Adapter) has the domain again.
+
+use crate::memory::ProgramMemory;
+use isthmus_client::{
+    Buffer, Completion, DomainId, EndpointIndex, Envelope, Matcher, Outcome, Posted, Token, Unexpected, UnexpectedState,
+};
+use isthmus_verbs::{Engine, PAYLOAD_TAG, PayloadTarget, SHORT_BYTES_MAX};
+
+/// Marks the token of a payload whose bytes are collected in memory of ours.
+const COLLECT: u64 = 1 << 63;
+
+/// The token of payloads that are discarded.
+const DISCARD: Token = Token::new(0);
+
+/// Completions that one progress call may find before the program is to poll them, at most.
+const COMPLETIONS_PER_PROGRESS: u64 = 16;
+
+/// The engine, behind the client library.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) engine: Engine,
+    pub(crate) memory: ProgramMemory,
+    /// The number of completions at which a progress call ends.
+    limit: u64,
+    /// Completions that a progress call may find.
+    budget: u64,
+    /// The last progress call found all that it might.
+    budget_exhausted: bool,
+    /// A progress call was left out since.
+    skipped: bool,
+}
+
+impl Port {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self { engine, memory: ProgramMemory, limit: 1, budget: 1, budget_exhausted: false, skipped: false }
+    }
+
+    /// A progress call begins. Looking behind the last message that is there makes this processor wait for the line of the next one.
+    /// So a call ends with the first completion, and finds more only where the calls before it have found all they might.
+    #[inline]
+    pub(crate) fn begin_progress(&mut self) {
+        self.budget = if self.budget_exhausted { (2 * self.budget).min(COMPLETIONS_PER_PROGRESS) } else { 1 };
+        self.limit = self.engine.completions() + self.budget;
+        self.skipped = false;
+    }
+
+    /// A progress call ends.
+    #[inline]
+    pub(crate) fn end_progress(&mut self) {
+        self.budget_exhausted = self.engine.completions() >= self.limit;
+    }
+
+    /// A progress call found nothing, and did nothing.
+    #[inline]
+    pub(crate) fn note_idle_progress(&mut self) {
+        (self.budget_exhausted, self.skipped) = (false, false);
+    }
+
+    /// True once after a progress call that ended with a single completion: programs that poll until there is nothing more are told so
+    /// without a look at memory, for the reason above.
+    #[inline]
+    pub(crate) fn should_skip(&mut self) -> bool {
+        self.budget == 1 && self.budget_exhausted && !std::mem::replace(&mut self.skipped, true)
+    }
+}
+
+impl Matcher for Port {
+    #[inline]
+    fn try_receive_eager(&mut self, envelope: &Envelope, words: &[u32]) -> bool {
+        #[cfg(target_endian = "big")]
+        let words =
+            &std::array::from_fn::<u32, { SHORT_BYTES_MAX / 4 }, _>(|at| words.get(at).map_or(0, |word| word.to_le()))
+                [..];
+        // SAFETY: words are bytes, as many as there are, in the order in which they were sent.
+        let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) };
+        let len = (envelope.len as usize).min(bytes.len());
+        self.engine.receive(envelope.from, envelope.tag, &bytes[..len], &mut self.memory);
+        true
+    }
+
+    fn match_message(&mut self, envelope: &Envelope) -> Option<Posted> {
+        if envelope.tag != PAYLOAD_TAG {
+            return None;
+        }
+        let (token, buffer) = match self.engine.payload_target(envelope.from, envelope.len) {
+            PayloadTarget::Range { addr, token } => {
+                // SAFETY: the range lies in a region that the program has registered for writing, and has as many bytes as the payload:
+                // the engine has checked both. A receive request, or a region's rights, lend it until the request is over.
+                let buffer = unsafe { Buffer::from_raw_parts(addr as *mut u8, envelope.len as usize) };
+                (Token::new(token), buffer)
+            }
+            PayloadTarget::Collect { token } => {
+                (Token::new(token | COLLECT), Buffer::from(vec![0; envelope.len as usize]))
+            }
+            PayloadTarget::Discard => (DISCARD, Buffer::from(Vec::new())),
+        };
+        Some(Posted { token, buffer })
+    }
+
+    fn store_unexpected(&mut self, message: Unexpected) {
+        // A message to this domain itself comes this way.
+        if let UnexpectedState::Whole(bytes) = &message.state
+            && bytes.len() <= SHORT_BYTES_MAX
+        {
+            self.engine.receive(message.envelope.from, message.envelope.tag, bytes, &mut self.memory);
+        }
+    }
+
+    fn unexpected_complete(&mut self, _envelope: &Envelope, _bytes: Vec<u8>) {}
+
+    fn next_match(&mut self, _endpoint: EndpointIndex) -> Option<(Posted, Unexpected)> {
+        None
+    }
+
+    #[inline]
+    fn complete(&mut self, completion: Completion) {
+        let token = completion.token.number();
+        match completion.outcome {
+            Outcome::Sent { .. } => self.engine.sent(token),
+            Outcome::Received { .. } => {
+                let collected = (token & COLLECT != 0).then(|| completion.buffer.as_slice());
+                self.engine.payload_received(token & !COLLECT, collected, &mut self.memory);
+            }
+            Outcome::Failed(_) | Outcome::Cancelled => self.engine.failed(token & !COLLECT),
+        }
+    }
+
+    #[inline]
+    fn is_busy(&self) -> bool {
+        self.engine.completions() >= self.limit
+    }
+
+    fn forget(&mut self, peer: DomainId) {
+        self.engine.peer_gone(peer);
+    }
+
+    fn peer_gone(&mut self, peer: DomainId) {
+        self.engine.peer_gone(peer);
+    }
+
+    fn close(&mut self, _endpoint: EndpointIndex) -> (Vec<Posted>, Vec<Unexpected>) {
+        (Vec::new(), Vec::new())
+    }
+}

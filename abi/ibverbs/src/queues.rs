@@ -1,0 +1,168 @@
+//! Completion queues and shared receive queues.
+
+use crate::abi::context::IbvContext;
+use crate::abi::objects::*;
+use crate::abi::queries::{IbvSrqAttr, IbvSrqInitAttr};
+use crate::abi::requests::{IbvRecvWr, IbvWc};
+use crate::convert::{self, SgeBuffer};
+use crate::device::{Device, fail, status};
+use crate::regions::pd_of;
+use rustix::io::Errno;
+use std::ffi::c_int;
+
+/// What `ibv_modify_srq()` changes.
+const SRQ_MAX_WR: c_int = 1;
+const SRQ_LIMIT: c_int = 2;
+
+pub(crate) unsafe extern "C" fn create_cq(
+    context: *mut IbvContext,
+    entries: c_int,
+    _channel: *mut IbvCompChannel,
+    _vector: c_int,
+) -> *mut IbvCq {
+    let entries = u32::try_from(entries).unwrap_or(0);
+    // SAFETY: libibverbs passes an open context.
+    match unsafe { Device::of(context) }.lock().engine().create_cq(entries) {
+        Ok(cq) => {
+            // SAFETY: all zeroes are a valid object: null pointers, no functions, and unlocked mutexes.
+            let mut ibv: IbvCqEx = unsafe { std::mem::zeroed() };
+            (ibv.cq.context, ibv.cq.handle, ibv.cq.cqe) = (context, cq.number(), entries as c_int);
+            CqObject::embedded(Box::into_raw(Box::new(CqObject { ibv: ibv.into(), cq })))
+        }
+        Err(refused) => fail(convert::errno(refused)),
+    }
+}
+
+pub(crate) unsafe extern "C" fn resize_cq(cq: *mut IbvCq, entries: c_int) -> c_int {
+    // SAFETY: libibverbs passes a queue of this provider.
+    let object = unsafe { &*cq.cast::<CqObject>() };
+    let entries = u32::try_from(entries).unwrap_or(0);
+    // SAFETY: its context is open.
+    let resized = unsafe { Device::of((*cq).context) }.lock().engine().resize_cq(object.cq, entries);
+    if resized.is_ok() {
+        // SAFETY: as above.
+        unsafe { (*cq).cqe = entries as c_int };
+    }
+    status(resized.map_err(convert::errno))
+}
+
+pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
+    // SAFETY: libibverbs passes a queue of this provider that the program uses no more.
+    let object = unsafe { &*cq.cast::<CqObject>() };
+    // SAFETY: its context is open.
+    let ended = unsafe { Device::of((*cq).context) }.lock().engine().destroy_cq(object.cq);
+    if ended.is_ok() {
+        // SAFETY: from `create_cq`.
+        drop(unsafe { Box::from_raw(cq.cast::<CqObject>()) });
+    }
+    status(ended.map_err(convert::errno))
+}
+
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, limit: c_int, completions: *mut IbvWc) -> c_int {
+    // SAFETY: a program passes a queue of this provider, whose context is open.
+    let (device, cq) = unsafe { (Device::of((*cq).context), (*cq.cast::<CqObject>()).cq) };
+    let limit = usize::try_from(limit).unwrap_or(0);
+    let mut adapter = device.lock();
+    let taken = adapter.poll(cq, limit, |at, completion| {
+        // SAFETY: the program passes room for `limit` completions, and `at` is below it.
+        unsafe { completions.add(at).write(convert::completion(completion)) }
+    });
+    if taken == 0 && adapter.engine().is_overrun(cq) { -Errno::IO.raw_os_error() } else { taken as c_int }
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_int) -> c_int {
+    // SAFETY: a program passes a queue of this provider, whose context is open.
+    let (device, cq) = unsafe { (Device::of((*cq).context), (*cq.cast::<CqObject>()).cq) };
+    let requested = device.lock().engine().request_notification(cq, solicited_only != 0);
+    status(requested.map_err(convert::errno))
+}
+
+pub(crate) unsafe extern "C" fn create_srq(pd: *mut IbvPd, attr: *mut IbvSrqInitAttr) -> *mut IbvSrq {
+    // SAFETY: libibverbs passes a protection domain of this provider and attributes of the program.
+    let (context, values, pd) = unsafe { ((*pd).context, (*attr).attr, pd_of(pd)) };
+    // SAFETY: the context is open.
+    match unsafe { Device::of(context) }.lock().engine().create_srq(pd, values.max_wr, values.max_sge) {
+        Ok(srq) => {
+            // SAFETY: all zeroes are a valid object: null pointers and unlocked mutexes.
+            let mut verbs: VerbsSrq = unsafe { std::mem::zeroed() };
+            verbs.srq.handle = srq.number();
+            SrqObject::embedded(Box::into_raw(Box::new(SrqObject { verbs: verbs.into(), srq })))
+        }
+        Err(refused) => fail(convert::errno(refused)),
+    }
+}
+
+pub(crate) unsafe extern "C" fn modify_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAttr, mask: c_int) -> c_int {
+    // SAFETY: libibverbs passes a queue of this provider, whose context is open, and attributes of the program.
+    let (device, srq, attr) = unsafe { (Device::of((*srq).context), (*srq.cast::<SrqObject>()).srq, *attr) };
+    if mask & SRQ_MAX_WR != 0 {
+        return Errno::INVAL.raw_os_error(); // The adapter does not claim to resize shared receive queues.
+    }
+    if mask & SRQ_LIMIT == 0 {
+        return 0;
+    }
+    let changed = device.lock().engine().set_srq_limit(srq, attr.srq_limit);
+    status(changed.map_err(convert::errno))
+}
+
+pub(crate) unsafe extern "C" fn query_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAttr) -> c_int {
+    // SAFETY: libibverbs passes a queue of this provider, whose context is open.
+    let (device, srq) = unsafe { (Device::of((*srq).context), (*srq.cast::<SrqObject>()).srq) };
+    let found = device.lock().engine().query_srq(srq);
+    let Some((max_wr, max_sge, srq_limit)) = found else { return Errno::INVAL.raw_os_error() };
+    // SAFETY: the program passes room for the attributes.
+    unsafe { attr.write(IbvSrqAttr { max_wr, max_sge, srq_limit }) };
+    0
+}
+
+pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut IbvSrq) -> c_int {
+    // SAFETY: libibverbs passes a queue of this provider that the program uses no more.
+    let object = unsafe { &*srq.cast::<SrqObject>() };
+    // SAFETY: its context is open.
+    let ended = unsafe { Device::of((*srq).context) }.lock().engine().destroy_srq(object.srq);
+    if ended.is_ok() {
+        // SAFETY: from `create_srq`.
+        drop(unsafe { Box::from_raw(srq.cast::<SrqObject>()) });
+    }
+    status(ended.map_err(convert::errno))
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut IbvSrq,
+    first: *mut IbvRecvWr,
+    bad: *mut *mut IbvRecvWr,
+) -> c_int {
+    // SAFETY: a program passes a queue of this provider, whose context is open.
+    let (device, srq) = unsafe { (Device::of((*srq).context), (*srq.cast::<SrqObject>()).srq) };
+    let mut adapter = device.lock();
+    // SAFETY: the program passes a list of requests, and a place for a refused one.
+    let posted = unsafe { post_receives(first, bad, |request| adapter.post_srq_receive(srq, request)) };
+    adapter.flush();
+    posted
+}
+
+/// Posts each request of a list. Returns an error number, and the request in `bad`, for the first one that is refused.
+///
+/// # Safety
+///
+/// The requests of the list may be read, with their ranges, and `bad` may be written.
+pub(crate) unsafe fn post_receives(
+    first: *mut IbvRecvWr,
+    bad: *mut *mut IbvRecvWr,
+    mut post: impl FnMut(&isthmus_verbs::ReceiveRequest<'_>) -> Result<(), isthmus_verbs::Refused>,
+) -> c_int {
+    let mut buffer = SgeBuffer::default();
+    let mut at = first;
+    while !at.is_null() {
+        // SAFETY: by the caller's promise.
+        let request = unsafe { convert::receive_request(at, &mut buffer) };
+        if let Err(errno) = request.and_then(|request| post(&request).map_err(convert::errno)) {
+            // SAFETY: by the caller's promise.
+            unsafe { bad.write(at) };
+            return errno.raw_os_error();
+        }
+        // SAFETY: by the caller's promise.
+        at = unsafe { (*at).next };
+    }
+    0
+}
