@@ -1,11 +1,15 @@
-//! Queue pair numbers, by the library and a real `isthmusd`: taken, found, and taken again from the next daemon.
+//! Queue pair numbers, by the library and a real `isthmusd`: taken, found, and taken again from the next daemon; and the GIDs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_client::{Domain, EndpointAddress, EndpointIndex, Options, QueryClient, Reason};
 use isthmus_layout::control::Name;
+use isthmus_netns::Testbed;
+use isthmus_suites::test_program::plan;
 use isthmus_suites::{TIMEOUT_S, daemon as start};
-use isthmus_testbed::{DaemonProcess, Deadline, Scratch, eventually};
+use isthmus_testbed::{DaemonProcess, Deadline, Scratch, binary, eventually};
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 /// The GID that stands for this host.
@@ -89,4 +93,43 @@ fn domains_that_attach_anew_have_their_numbers_again() {
     .unwrap();
     let to_b = EndpointAddress { domain: b.id(), endpoint: at_b };
     assert_eq!(a.verbs_resolve(HERE, numbers.start), Ok(to_b));
+}
+
+#[test]
+fn gids_follow_the_addresses_of_the_interfaces() {
+    let made = Testbed::new().and_then(|mut bed| Ok((bed.host("a")?, bed)));
+    let (host, _bed) = match made {
+        Ok(made) => made,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let ip = |arguments: &str| {
+        let mut command = Command::new("ip");
+        command.args(arguments.split(' '));
+        assert!(host.output(command).unwrap().status.success(), "ip {arguments}");
+    };
+    let scratch = Scratch::new().unwrap();
+    binary("isthmusd", "isthmusd").unwrap(); // Built before its time runs.
+    let daemon = plan(&scratch, "").host(&host).start(Deadline::secs(TIMEOUT_S)).unwrap();
+    let (mut a, at) = attach(&daemon, "a");
+    let number = a.verbs_take(at).unwrap().start;
+    let gids = |a: &mut Domain| -> Vec<_> {
+        let rows = a.verbs().unwrap().gids.into_iter().skip(1);
+        rows.filter(|row| row.gid.segments()[0] != 0xFE80).map(|row| (row.gid.to_string(), row.interface)).collect()
+    };
+    let [ipv4, ipv6] = ["::ffff:10.9.0.1", "fd00:9::1"].map(|gid| gid.parse::<Ipv6Addr>().unwrap());
+    let own = EndpointAddress { domain: a.id(), endpoint: at };
+    ip("link add dummy9 type veth peer name dummy8");
+    ip("address add fd00:9::1/64 dev dummy9 nodad");
+    assert_eq!(gids(&mut a), [], "the interface is down");
+    assert_eq!(reason(a.verbs_resolve(ipv6.octets(), number)), Reason::VerbsGidUnknown);
+    ip("link set dummy9 up");
+    assert_eq!(a.verbs_resolve(ipv6.octets(), number), Ok(own), "without IPv4");
+    ip("address add 10.9.0.1/24 dev dummy9");
+    let interface = Some("dummy9".to_owned());
+    assert_eq!(gids(&mut a), [(ipv4.to_string(), interface.clone()), (ipv6.to_string(), interface)]);
+    assert_eq!(a.verbs_resolve(ipv4.octets(), number), Ok(own));
+    ip("address del 10.9.0.1/24 dev dummy9");
+    eventually(Deadline::secs(TIMEOUT_S), || a.verbs_resolve(ipv4.octets(), number) != Ok(own)).unwrap();
+    assert_eq!(reason(a.verbs_resolve(ipv4.octets(), number)), Reason::VerbsGidUnknown);
+    assert_eq!(a.verbs_resolve(HERE, number), Ok(own), "an address without a GRH");
 }

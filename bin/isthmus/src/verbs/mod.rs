@@ -82,7 +82,8 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
         }
         let set = std::env::var_os(SYSFS).map(PathBuf::from);
         let folders = folders_of(place.socket);
-        let found = set.into_iter().chain(folders.iter().map(|folder| folder.join(SYS))).find(|sys| is_device_in(sys));
+        let mut found = set.into_iter().chain(folders.iter().map(|folder| folder.join(SYS)));
+        let found = found.find(|sys| sys.join(sysfs::UVERBS).is_dir());
         let sys = found.ok_or("no files of the device: `isthmus verbs enable` writes them")?;
         Ok(settings(place.folder, &sys))
     },
@@ -106,15 +107,18 @@ fn settings(folder: &Path, sys: &Path) -> Vec<Setting> {
     ]
 }
 
-/// The folders in which the files may be: beside the given socket, or beside that of any usual daemon.
+/// The folders in which the files may be: beside the given socket, or beside that of any usual daemon. The folder of this user's daemon
+/// may be below `/tmp`, where another user could have made it, with a device of their own.
 fn folders_of(socket: Option<&Path>) -> Vec<PathBuf> {
     let given = socket.map(Path::to_owned).or_else(|| std::env::var_os(environment::SOCKET.name).map(PathBuf::from));
     let sockets = match given {
         Some(socket) => vec![socket],
-        None => vec![usual_socket(Role::System), usual_socket(Role::User)],
+        None => {
+            let own = Some(usual_socket(Role::User)).filter(|socket| socket.parent().is_some_and(is_own));
+            std::iter::once(usual_socket(Role::System)).chain(own).collect()
+        }
     };
-    let folders = sockets.iter().filter_map(|socket| folder_beside(socket));
-    folders.collect()
+    sockets.iter().filter_map(|socket| folder_beside(socket)).collect()
 }
 
 fn folder_beside(socket: &Path) -> Option<PathBuf> {
@@ -122,10 +126,8 @@ fn folder_beside(socket: &Path) -> Option<PathBuf> {
     Some(socket.parent()?.join(FOLDER))
 }
 
-/// True if a folder has the files of the device and belongs to this user or to root. Another user could name a device of their own.
-fn is_device_in(sys: &Path) -> bool {
-    let owner = std::fs::metadata(sys.join(sysfs::UVERBS)).map(|found| found.uid());
-    owner.is_ok_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
+fn is_own(folder: &Path) -> bool {
+    std::fs::symlink_metadata(folder).is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw())
 }
 
 #[cfg(test)]

@@ -38,12 +38,16 @@ impl NumberBlocks {
     /// Takes a block for an endpoint, and returns its first number. `first` is a block that the domain had with a previous daemon.
     pub(super) fn take(&mut self, first: Option<u32>, at: EndpointAddress) -> Result<u32, Reason> {
         let wanted = first.map(|first| block_beginning_at(first).ok_or(Reason::VerbsNumberTaken)).transpose()?;
-        if let Some(holder) = wanted.and_then(|block| self.holders.get(&block)) {
-            // The request may be repeated, because a reply was lost with a connection.
-            return if *holder == at { Ok(first.unwrap_or_default()) } else { Err(Reason::VerbsNumberTaken) };
-        }
-        if wanted.and_then(|block| self.reserved.get(&block)).is_some_and(|domain| *domain != at.domain) {
-            return Err(Reason::VerbsNumberTaken);
+        if let Some(block) = wanted {
+            match self.holders.get(&block) {
+                // The request may be repeated, because a reply was lost with a connection.
+                Some(holder) if *holder == at => return Ok(first_number(block)),
+                Some(_) => return Err(Reason::VerbsNumberTaken),
+                None if self.reserved.get(&block).is_some_and(|domain| *domain != at.domain) => {
+                    return Err(Reason::VerbsNumberTaken);
+                }
+                None => {}
+            }
         }
         if self.by_domain.get(&at.domain).is_some_and(|blocks| blocks.len() >= BLOCKS_MAX) {
             return Err(Reason::VerbsNumbersFull);
