@@ -4,11 +4,13 @@
 //! atomic operations wait until all earlier stores of this CPU are visible, above all those of the message just sent. The
 //! first thread that locks therefore becomes the *owner*, and marks with plain stores when it is inside. The first other thread
 //! revokes this permanently: it marks the lock as shared, has all threads of the process fence (`membarrier`), and waits until the
-//! owner is outside. From then on every thread uses the mutex.
+//! owner is outside. From then on every thread uses the mutex. A thread that needs the value rarely *visits* it instead: the owner is the
+//! owner again when the visit ends.
 //!
 //! ```text
 //!   owner: busy = 1, (compiler's fence), still the owner? ── yes: inside ── busy = 0
 //!   other: owner = SHARED, heavy fence, wait for busy = 0, inside by the mutex
+//!   visit: the same, and owner = the thread that it was before the mutex is released
 //! ```
 
 use crate::asymmetric_fence::{self, FenceScope};
@@ -32,6 +34,8 @@ pub struct BiasedLock<T> {
     /// The owner is inside.
     busy: AtomicBool,
     poisoned: AtomicBool,
+    /// The owner before a visit. Changed under the mutex.
+    displaced: AtomicUsize,
     mutex: Mutex<()>,
     /// The mutex guard of the thread that is inside; None if that thread is the owner. It is stored here and not in the
     /// `BiasedLockGuard`, so that this guard has two words, which are passed in registers. Only a `BiasedLockGuard` releases it, and
@@ -54,6 +58,7 @@ unsafe impl<T: Send> Send for BiasedLock<T> {}
 enum HeldBy {
     Ownership,
     Mutex,
+    Visit,
 }
 
 /// The guard of a held lock.
@@ -91,6 +96,7 @@ impl<T> BiasedLock<T> {
             owner: AtomicUsize::new(UNOWNED),
             busy: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
+            displaced: AtomicUsize::new(UNOWNED),
             mutex: Mutex::new(()),
             mutex_guard: UnsafeCell::new(ManuallyDrop::new(None)),
             value: UnsafeCell::new(value),
@@ -113,7 +119,8 @@ impl<T> BiasedLock<T> {
         self.busy.store(true, Ordering::Relaxed);
         // A, with B in `revoke_bias` (argued): the heavy fence of the thread that revokes the ownership is our fence.
         compiler_fence(Ordering::SeqCst);
-        if self.owner.load(Ordering::Relaxed) == me {
+        // E, with F in `BiasedLockGuard::drop` (argued): an owner that is back after a visit sees all that the visitor did inside.
+        if self.owner.load(Ordering::Acquire) == me {
             return Some(BiasedLockGuard { lock: self, held_by: HeldBy::Ownership, _not_send: PhantomData });
         }
         // C, with D in `revoke_bias` (argued): as when a guard is dropped.
@@ -126,15 +133,29 @@ impl<T> BiasedLock<T> {
         if self.owner.load(Ordering::Relaxed) != SHARED {
             return None;
         }
-        self.mutex.try_lock().ok().map(|mutex| self.guard(mutex))
+        self.mutex.try_lock().ok().map(|mutex| self.guard(mutex, HeldBy::Mutex))
     }
 
-    fn guard<'a>(&'a self, mutex: MutexGuard<'a, ()>) -> BiasedLockGuard<'a, T> {
+    /// Takes the lock for a thread that needs it rarely, and waits for it if necessary. The owner remains the owner afterwards. Costs a
+    /// system call if there is an owner.
+    #[cold]
+    pub fn visit(&self) -> BiasedLockGuard<'_, T> {
+        let mutex = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner == UNOWNED || owner == SHARED {
+            return self.guard(mutex, HeldBy::Mutex); // Others wait for the mutex.
+        }
+        self.revoke_bias();
+        self.displaced.store(owner, Ordering::Relaxed);
+        self.guard(mutex, HeldBy::Visit)
+    }
+
+    fn guard<'a>(&'a self, mutex: MutexGuard<'a, ()>, held_by: HeldBy) -> BiasedLockGuard<'a, T> {
         // SAFETY: only the lifetime changes. The mutex guard is dropped by the guard made here, which borrows this lock, or never.
         let mutex = unsafe { std::mem::transmute::<MutexGuard<'a, ()>, MutexGuard<'static, ()>>(mutex) };
         // SAFETY: we hold the mutex and there is no owner, so no other thread accesses this cell.
         unsafe { *self.mutex_guard.get() = ManuallyDrop::new(Some(mutex)) };
-        BiasedLockGuard { lock: self, held_by: HeldBy::Mutex, _not_send: PhantomData }
+        BiasedLockGuard { lock: self, held_by, _not_send: PhantomData }
     }
 
     /// Takes the lock, and waits for it if necessary.
@@ -144,10 +165,10 @@ impl<T> BiasedLock<T> {
         let me = this_thread();
         let first = if asymmetric_fence::is_registered(FenceScope::Process) { me } else { SHARED };
         match self.owner.load(Ordering::Relaxed) {
-            SHARED => self.guard(mutex),
+            SHARED => self.guard(mutex, HeldBy::Mutex),
             UNOWNED if first == SHARED => {
                 self.owner.store(SHARED, Ordering::Relaxed);
-                self.guard(mutex)
+                self.guard(mutex, HeldBy::Mutex)
             }
             // Still under the mutex, so the next thread that locks finds an owner.
             owner if owner == UNOWNED || owner == me => {
@@ -157,7 +178,7 @@ impl<T> BiasedLock<T> {
             }
             _ => {
                 self.revoke_bias();
-                self.guard(mutex)
+                self.guard(mutex, HeldBy::Mutex)
             }
         }
     }
@@ -186,7 +207,12 @@ impl<T> BiasedLockGuard<'_, T> {
 
     #[cold]
     fn release_mutex(&self) {
-        drop(self.take_mutex());
+        let mutex = self.take_mutex();
+        if self.held_by == HeldBy::Visit {
+            // F, with E in `try_lock` (argued). The mutex guard was taken out before, because the owner may be inside from here on.
+            self.lock.owner.store(self.lock.displaced.load(Ordering::Relaxed), Ordering::Release);
+        }
+        drop(mutex);
     }
 }
 
@@ -196,11 +222,11 @@ impl<T> Drop for BiasedLockGuard<'_, T> {
         if std::thread::panicking() {
             self.lock.poisoned.store(true, Ordering::Relaxed);
         }
-        if self.held_by == HeldBy::Mutex {
-            self.release_mutex();
-        } else {
+        if self.held_by == HeldBy::Ownership {
             // C, with D in `revoke_bias` (argued): the next thread that enters sees all that we did inside.
             self.lock.busy.store(false, Ordering::Release);
+        } else {
+            self.release_mutex();
         }
     }
 }
@@ -258,6 +284,35 @@ mod tests {
         });
         assert_eq!(*lock.lock(), 4 * EACH);
         assert_eq!(lock.owner.load(Ordering::Relaxed), SHARED);
+    }
+
+    #[test]
+    fn visits_count_without_losing_any_and_leave_the_owner() {
+        const EACH: u64 = 20_000;
+        let lock = BiasedLock::new(0_u64);
+        drop(lock.visit());
+        drop(lock.lock());
+        let owner = lock.owner.load(Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let visitors: [_; 2] = std::array::from_fn(|_| {
+                scope.spawn(|| {
+                    for _ in 0..EACH / 100 {
+                        let mut guard = lock.visit();
+                        *guard = std::hint::black_box(*guard) + 1;
+                    }
+                })
+            });
+            for _ in 0..EACH {
+                let mut guard = lock.try_lock().unwrap_or_else(|| lock.lock());
+                *guard = std::hint::black_box(*guard) + 1;
+            }
+            visitors.into_iter().for_each(|visitor| visitor.join().unwrap());
+        });
+        assert_eq!(*lock.lock(), EACH + 2 * (EACH / 100));
+        assert_eq!(lock.owner.load(Ordering::Relaxed), owner);
+        std::thread::scope(|scope| scope.spawn(|| drop(lock.lock())).join()).expect("no panic");
+        drop(lock.visit());
+        assert_eq!(lock.owner.load(Ordering::Relaxed), SHARED, "another thread that locks ends the ownership");
     }
 
     #[test]
