@@ -17,6 +17,7 @@ use isthmus_verbs::{
     Access, AttributeMask, Attributes, Completion, Cq, Direct, Engine, Gid, Key, Operation, Payload, Pd, QpInit,
     QpNumber, QpState, ReceiveRequest, Refused, SHORT_BYTES_MAX, SendRequest, Srq,
 };
+use rustix::fd::BorrowedFd;
 use rustix::time::ClockId;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -26,6 +27,9 @@ const INDEX: EndpointIndex = EndpointIndex::new(0).expect("there is an endpoint 
 
 /// The longest time that sent messages may take to leave when a device is closed.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// Iterations of the serving thread with the lock held, at most.
+const ITERATIONS_PER_VISIT: u32 = 64;
 
 /// Sends between two progress calls, at most, for a program that posts without polling.
 const POSTS_PER_PROGRESS: u32 = 64;
@@ -38,8 +42,12 @@ pub(crate) struct Adapter {
     posts: u32,
     /// The device has left the daemon.
     closed: bool,
+    /// The process that has opened the device.
+    process: u32,
     /// Memory never moves to the arena.
     no_arena: bool,
+    /// A thread makes progress if the program makes no calls, so acknowledgements may wait for the next one.
+    pub(crate) has_serving_thread: bool,
 }
 
 /// Ranges of a request that is performed directly, at most. Longer lists travel in packets.
@@ -68,7 +76,14 @@ impl Adapter {
             attached => attached?,
         };
         domain.open(Some(INDEX), "verbs")?;
-        let mut adapter = Self { domain, posts: 0, closed: false, no_arena: options.no_regcache };
+        let mut adapter = Self {
+            domain,
+            posts: 0,
+            closed: false,
+            process: std::process::id(),
+            no_arena: options.no_regcache,
+            has_serving_thread: false,
+        };
         adapter.take_numbers()?;
         Ok(adapter)
     }
@@ -77,6 +92,7 @@ impl Adapter {
     pub(crate) fn close(&mut self) {
         if !std::mem::replace(&mut self.closed, true) {
             self.flush();
+            self.send_acks();
             self.domain.leave(LINGER, Port::begin_progress);
         }
     }
@@ -117,7 +133,16 @@ impl Adapter {
         }
         let changed = self.engine().modify_qp(number, attributes, mask, peer);
         self.flush();
+        self.send_acks();
         changed
+    }
+
+    /// Ends a queue pair.
+    pub(crate) fn destroy_qp(&mut self, number: QpNumber) -> Result<(), Refused> {
+        let ended = self.engine().destroy_qp(number);
+        self.flush();
+        self.send_acks();
+        ended
     }
 
     /// The device that has a queue pair. None if the daemon knows none, or does not allow the two to communicate: sends to it are lost,
@@ -287,7 +312,10 @@ impl Adapter {
     #[inline]
     pub(crate) fn progress(&mut self) {
         self.posts = 0;
-        if self.engine().is_idle() && self.domain.is_idle() {
+        // Acknowledgements of the requests that the last call found, unless a request of the program has carried them.
+        self.flush();
+        self.send_acks();
+        if self.domain.is_idle() && self.engine().is_idle() {
             return self.domain.matcher_mut().note_idle_progress();
         }
         self.domain.matcher_mut().begin_progress();
@@ -296,7 +324,46 @@ impl Adapter {
             self.engine().tick(now());
         }
         self.flush();
+        if !self.has_serving_thread {
+            self.send_acks();
+        }
         self.domain.matcher_mut().end_progress();
+    }
+
+    /// Runs iterations until there is nothing to do, for the serving thread.
+    pub(crate) fn serve(&mut self) {
+        for _ in 0..ITERATIONS_PER_VISIT {
+            self.progress();
+            self.send_acks();
+            if self.domain.is_idle() {
+                return;
+            }
+        }
+    }
+
+    /// Prepares for a sleep on [`Self::fd`]. False if there is work already.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.domain.matcher_mut().begin_progress();
+        self.domain.arm() && !self.engine().has_work()
+    }
+
+    /// The descriptor that becomes readable when there is work, after [`Self::arm`].
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.domain.fd()
+    }
+
+    /// The time until a pause of a queue pair is over.
+    pub(crate) fn pause_left(&mut self) -> Option<Duration> {
+        if !self.engine().has_pauses() {
+            return None;
+        }
+        let now = now();
+        self.engine().tick(now).map(|until| Duration::from_nanos(until.saturating_sub(now)))
+    }
+
+    /// True in the child of a fork, which has no device any more.
+    pub(crate) fn is_child(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// Sends packets and acknowledgements that wait.
@@ -325,14 +392,19 @@ impl Adapter {
                 }
             }
         }
+        for peer in self.engine().take_released() {
+            self.domain.release_borrowed_buffers(peer);
+        }
+    }
+
+    /// Sends acknowledgements that wait.
+    #[inline]
+    fn send_acks(&mut self) {
         while let Some((to, tag, token)) = self.engine().next_ack() {
             if !self.domain.inject(INDEX, to, tag, &[]) {
                 self.engine().ack_queued(token);
                 self.post(to, tag, Buffer::from(Vec::new()), token);
             }
-        }
-        for peer in self.engine().take_released() {
-            self.domain.release_borrowed_buffers(peer);
         }
     }
 

@@ -8,6 +8,7 @@ use crate::abi::queries::{IbvDeviceAttrEx, IbvPortAttr, IbvQueryDeviceExInput};
 use crate::adapter::Adapter;
 use crate::attributes;
 use crate::libibverbs::Library;
+use crate::serving::{Handover, Serving};
 use crate::table::OPERATIONS;
 use isthmus_client::arena::RegisteredMemory;
 use isthmus_client::{AttachError, Options};
@@ -20,15 +21,24 @@ use std::collections::HashMap;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The context of an open device.
 pub(crate) type Context = ContextObject<Device>;
 
+/// What the program and the serving thread share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) adapter: BiasedLock<Adapter>,
+    pub(crate) handover: Handover,
+}
+
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct Device {
-    adapter: BiasedLock<Adapter>,
+    shared: Arc<Shared>,
+    /// The serving thread, or none if it could not start. Empty until the first connection.
+    serving: OnceLock<Option<Serving>>,
     /// Registrations that lie in the arena, by key.
     registered: Mutex<HashMap<u32, RegisteredMemory>>,
     /// The GIDs of the port, by index.
@@ -43,7 +53,16 @@ impl Device {
     /// The lock. One that a panic left behind is taken all the same: what was begun then fails, the rest goes on.
     #[inline]
     pub(crate) fn lock(&self) -> BiasedLockGuard<'_, Adapter> {
-        self.adapter.try_lock().unwrap_or_else(|| self.adapter.lock())
+        let adapter = &self.shared.adapter;
+        let guard = adapter.try_lock().unwrap_or_else(|| adapter.lock());
+        self.shared.handover.note_call();
+        guard
+    }
+
+    /// A connection begins: from now on the serving thread acts for peers while the program makes no calls. Called without the lock.
+    pub(crate) fn serve(&self) {
+        let serving = self.serving.get_or_init(|| Serving::start(&self.shared));
+        self.lock().has_serving_thread = serving.is_some();
     }
 
     /// The registrations that lie in the arena. Dropping one waits for peers, so it is done without the lock of the device.
@@ -116,10 +135,12 @@ fn open(folder: &Path) -> Result<(Device, OwnedFd), String> {
     let adapter = Adapter::open(&options).map_err(|error: AttachError| error.to_string())?;
     let (async_fd, events) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("no pipe for events: {error}"))?;
+    let handover = Handover::new().map_err(|error| format!("no descriptor for the serving thread: {error}"))?;
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
     let guid = attributes::parse_guid(read("node_guid").trim()).unwrap_or(0);
     let device = Device {
-        adapter: BiasedLock::new(adapter),
+        shared: Arc::new(Shared { adapter: BiasedLock::new(adapter), handover }),
+        serving: OnceLock::new(),
         registered: Mutex::default(),
         gids: gids(&folder.join("ports/1/gids")),
         guid,
@@ -146,6 +167,13 @@ pub(crate) unsafe extern "C" fn free_context(context: *mut IbvContext) {
     let object = unsafe { context.byte_sub(std::mem::offset_of!(VerbsContext, context)).cast::<Context>() };
     // SAFETY: as above; the device is from `Box::into_raw`.
     let device = unsafe { Box::from_raw((*object).domain) };
+    let mut device = *device;
+    let is_child = device.lock().is_child(); // A fork does not copy the thread.
+    if let Some(Some(serving)) = device.serving.take()
+        && !is_child
+    {
+        serving.stop(&device.shared);
+    }
     device.lock().close();
     drop(device);
     if let Some(library) = Library::loaded() {

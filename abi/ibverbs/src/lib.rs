@@ -23,6 +23,7 @@ mod provider;
 mod queue_pairs;
 mod queues;
 mod regions;
+mod serving;
 mod table;
 
 pub use provider::isthmus_rdma_version;

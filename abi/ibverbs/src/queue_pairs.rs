@@ -44,6 +44,9 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut IbvQp, attr: *mut IbvQpAttr, 
         Err(errno) => return errno.raw_os_error(),
     };
     let changed = device.lock().modify_qp(object.qp, &values, mask);
+    if mask.contains(AttributeMask::ADDRESS) && changed.is_ok() {
+        device.serve();
+    }
     if changed.is_ok() && mask.contains(AttributeMask::ADDRESS) {
         object.set.set(attr.ah_attr);
     }
@@ -87,8 +90,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
     // SAFETY: libibverbs passes a queue pair of this provider that the program uses no more, whose context is open.
     let (device, number) = unsafe { (Device::of((*qp).context), (*qp.cast::<QpObject>()).qp) };
     let mut adapter = device.lock();
-    let ended = adapter.engine().destroy_qp(number);
-    adapter.flush();
+    let ended = adapter.destroy_qp(number);
     drop(adapter);
     if ended.is_ok() {
         // SAFETY: from `create_qp`.

@@ -261,11 +261,13 @@ impl Engine {
     /// True if there is nothing to send and no pause to end.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.outbox.is_empty()
-            && self.owing.is_empty()
-            && self.strays.is_empty()
-            && self.released.is_empty()
-            && self.pausing.is_empty()
+        !self.has_work() && self.pausing.is_empty()
+    }
+
+    /// True if there is something to send.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        !self.outbox.is_empty() || !self.owing.is_empty() || !self.strays.is_empty() || !self.released.is_empty()
     }
 
     /// The queue pair owes its peer an acknowledgement with this syndrome.

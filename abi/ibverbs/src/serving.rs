@@ -1,0 +1,162 @@
+//! The serving thread of an open device: it acts for peers while the program makes no calls.
+//!
+//! Peers write memory that could not be moved, wait for acknowledgements, and ask for channels, also while the program computes, polls
+//! memory or sleeps. The thread starts with the first connection. It is in one of two states:
+//!
+//! ```text
+//!   watching ── no call of the program since the last tick ──► serving: the domain is armed, the thread sleeps until a doorbell rings
+//!      ▲                                                          │ rings: one iteration of all work
+//!      └───────────────── the next call of the program ───────────┘
+//! ```
+//!
+//! While the program calls, the thread only wakes at each tick and looks at a counter. While it does not, the thread sleeps without a
+//! limit unless a peer needs it. So an idle device costs no processor time, and a busy one no atomic operation.
+
+use crate::device::Shared;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The time without a call after which the thread serves.
+const TICK: Duration = Duration::from_millis(1);
+
+/// The tick of a program that has made calls for long.
+const TICK_MAX: Duration = Duration::from_millis(8);
+
+/// What the program and the thread tell each other. Each word is written by one side in the common case.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Handover {
+    /// Counts calls of the program.
+    calls: AtomicU32,
+    /// The thread serves.
+    serving: AtomicBool,
+    stopped: AtomicBool,
+    /// Wakes the thread.
+    wake_fd: OwnedFd,
+}
+
+impl Handover {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        let wake_fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { calls: AtomicU32::new(0), serving: AtomicBool::new(false), stopped: AtomicBool::new(false), wake_fd })
+    }
+
+    /// The program makes a call that does the work of the thread as well. Called under the lock of the device.
+    #[inline]
+    pub(crate) fn note_call(&self) {
+        self.calls.store(self.calls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if self.serving.load(Ordering::Relaxed) {
+            self.resume_watching();
+        }
+    }
+
+    #[cold]
+    fn resume_watching(&self) {
+        self.serving.store(false, Ordering::Relaxed);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // Refused where the counter is full: then it is readable, which is all that is wanted.
+        let _ = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
+    }
+
+    fn clear(&self) {
+        let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
+    }
+}
+
+/// The thread, from the side of the program.
+#[derive(Debug)]
+pub(crate) struct Serving(JoinHandle<()>);
+
+impl Serving {
+    /// Starts the thread. None if the system allows no further thread: the program's calls then do everything.
+    pub(crate) fn start(shared: &Arc<Shared>) -> Option<Self> {
+        let shared = Arc::clone(shared);
+        let blocked = BlockedSignals::new();
+        let thread = std::thread::Builder::new().name("isthmus-verbs".into()).stack_size(256 << 10);
+        let started = thread.spawn(move || run(&shared)).ok().map(Self);
+        drop(blocked);
+        started
+    }
+
+    /// Ends the thread, and waits until it has ended.
+    pub(crate) fn stop(self, shared: &Shared) {
+        shared.handover.stopped.store(true, Ordering::Relaxed);
+        shared.handover.wake();
+        let _ = self.0.join();
+    }
+}
+
+fn run(shared: &Shared) {
+    let handover = &shared.handover;
+    let (mut seen, mut tick) = (handover.calls.load(Ordering::Relaxed), TICK);
+    while !handover.stopped.load(Ordering::Relaxed) {
+        sleep(&mut [PollFd::new(&handover.wake_fd, PollFlags::IN)], Some(tick));
+        handover.clear();
+        let calls = handover.calls.load(Ordering::Relaxed);
+        if calls == seen {
+            serve(shared);
+            tick = TICK;
+        } else {
+            tick = (tick * 2).min(TICK_MAX);
+        }
+        seen = calls;
+    }
+}
+
+/// Acts for peers until the program makes a call.
+fn serve(shared: &Shared) {
+    let handover = &shared.handover;
+    while !handover.stopped.load(Ordering::Relaxed) {
+        let mut adapter = shared.adapter.visit();
+        adapter.serve();
+        let armed = adapter.arm();
+        handover.serving.store(true, Ordering::Relaxed);
+        let limit = adapter.pause_left();
+        let Ok(domain) = adapter.fd().try_clone_to_owned() else { return };
+        drop(adapter);
+        if !armed {
+            continue;
+        }
+        let mut fds = [PollFd::new(&domain, PollFlags::IN), PollFd::new(&handover.wake_fd, PollFlags::IN)];
+        sleep(&mut fds, limit);
+        if !fds[1].revents().is_empty() {
+            return;
+        }
+    }
+}
+
+/// Sleeps until a descriptor is ready or the limit is over.
+fn sleep(fds: &mut [PollFd<'_>], limit: Option<Duration>) {
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    // Interrupted or refused, it is as if a descriptor were ready: the caller looks.
+    let _ = rustix::event::poll(fds, limit.as_ref());
+}
+
+/// Blocks all signals of this thread, which a new thread inherits, until it is dropped: handlers of the program run in its own threads.
+struct BlockedSignals(libc::sigset_t);
+
+impl BlockedSignals {
+    fn new() -> Self {
+        // SAFETY: all zeroes are a valid set, which the calls fill.
+        unsafe {
+            let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that the thread had.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}
