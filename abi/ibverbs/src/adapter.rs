@@ -6,6 +6,7 @@
 //!               └ progress └── Port (matcher) ◄── Domain::progress ◄── channel, daemon path
 //! ```
 
+use crate::events::Events;
 use crate::memory::{self, Range};
 use crate::port::Port;
 use isthmus_client::arena::{AccessRights, Arena, RegisteredMemory, Registration};
@@ -31,6 +32,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Iterations of the serving thread with the lock held, at most.
 const ITERATIONS_PER_VISIT: u32 = 64;
 
+/// The time after which an event is written again that found no room.
+const RETRY_EVENTS: Duration = Duration::from_millis(10);
+
 /// Sends between two progress calls, at most, for a program that posts without polling.
 const POSTS_PER_PROGRESS: u32 = 64;
 
@@ -42,6 +46,7 @@ pub(crate) struct Adapter {
     posts: u32,
     /// The device has left the daemon.
     closed: bool,
+    pub(crate) events: Events,
     /// The process that has opened the device.
     process: u32,
     /// Memory never moves to the arena.
@@ -61,7 +66,7 @@ fn arena() -> Option<&'static Arc<Arena>> {
 
 impl Adapter {
     /// Attaches. A name that the environment gives can only be the first device's.
-    pub(crate) fn open(options: &Options) -> Result<Self, AttachError> {
+    pub(crate) fn open(options: &Options, events: Events) -> Result<Self, AttachError> {
         let port = || {
             let mut seed = [0; 8];
             // Without a random number, which the kernel always has, keys would be guessable: their number would do no harm otherwise.
@@ -80,6 +85,7 @@ impl Adapter {
             domain,
             posts: 0,
             closed: false,
+            events,
             process: std::process::id(),
             no_arena: options.no_regcache,
             has_serving_thread: false,
@@ -327,7 +333,26 @@ impl Adapter {
         if !self.has_serving_thread {
             self.send_acks();
         }
+        self.deliver_events();
         self.domain.matcher_mut().end_progress();
+    }
+
+    /// Writes events to the descriptors on which the program may sleep.
+    #[inline]
+    pub(crate) fn deliver_events(&mut self) {
+        if self.domain.matcher().engine.has_events() || self.events.has_waiting() {
+            self.events.deliver(&mut self.domain.matcher_mut().engine);
+        }
+    }
+
+    /// Asks for an event at the next completion of a queue. From now on a doorbell wakes the serving thread, until the next poll.
+    pub(crate) fn request_notification(&mut self, cq: Cq, solicited_only: bool) -> Result<(), Refused> {
+        self.engine().request_notification(cq, solicited_only)?;
+        self.send_acks(); // The program may sleep now.
+        while self.engine().is_armed(cq) && !self.arm() {
+            self.progress();
+        }
+        Ok(())
     }
 
     /// Runs iterations until there is nothing to do, for the serving thread.
@@ -344,7 +369,10 @@ impl Adapter {
     /// Prepares for a sleep on [`Self::fd`]. False if there is work already.
     pub(crate) fn arm(&mut self) -> bool {
         self.domain.matcher_mut().begin_progress();
-        self.domain.arm() && !self.engine().has_work()
+        let quiet = self.domain.arm();
+        self.flush();
+        self.deliver_events();
+        quiet && !self.engine().has_work()
     }
 
     /// The descriptor that becomes readable when there is work, after [`Self::arm`].
@@ -354,6 +382,9 @@ impl Adapter {
 
     /// The time until a pause of a queue pair is over.
     pub(crate) fn pause_left(&mut self) -> Option<Duration> {
+        if self.events.has_waiting() {
+            return Some(RETRY_EVENTS);
+        }
         if !self.engine().has_pauses() {
             return None;
         }

@@ -7,6 +7,7 @@ use crate::abi::objects::ContextObject;
 use crate::abi::queries::{IbvDeviceAttrEx, IbvPortAttr, IbvQueryDeviceExInput};
 use crate::adapter::Adapter;
 use crate::attributes;
+use crate::events::Events;
 use crate::libibverbs::Library;
 use crate::serving::{Handover, Serving};
 use crate::table::OPERATIONS;
@@ -16,7 +17,6 @@ use isthmus_shm::biased_lock::{BiasedLock, BiasedLockGuard};
 use isthmus_verbs::Gid;
 use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::pipe::PipeFlags;
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -44,9 +44,6 @@ pub(crate) struct Device {
     /// The GIDs of the port, by index.
     pub(crate) gids: Vec<Gid>,
     guid: u64,
-    /// The end of the pipe to which asynchronous events are written.
-    #[expect(dead_code, reason = "keeps the pipe open: a program may sleep on the other end")]
-    events: OwnedFd,
 }
 
 impl Device {
@@ -132,9 +129,8 @@ pub(crate) unsafe extern "C" fn alloc_context(
 /// Attaches, and reads the tables of the port. Returns the descriptor of asynchronous events as well.
 fn open(folder: &Path) -> Result<(Device, OwnedFd), String> {
     let options = Options::from_environment().map_err(|error| error.to_string())?;
-    let adapter = Adapter::open(&options).map_err(|error: AttachError| error.to_string())?;
-    let (async_fd, events) =
-        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("no pipe for events: {error}"))?;
+    let (events, async_fd) = Events::new().map_err(|error| format!("no pipe for events: {error}"))?;
+    let adapter = Adapter::open(&options, events).map_err(|error: AttachError| error.to_string())?;
     let handover = Handover::new().map_err(|error| format!("no descriptor for the serving thread: {error}"))?;
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
     let guid = attributes::parse_guid(read("node_guid").trim()).unwrap_or(0);
@@ -144,7 +140,6 @@ fn open(folder: &Path) -> Result<(Device, OwnedFd), String> {
         registered: Mutex::default(),
         gids: gids(&folder.join("ports/1/gids")),
         guid,
-        events,
     };
     Ok((device, async_fd))
 }

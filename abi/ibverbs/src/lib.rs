@@ -14,8 +14,10 @@
 mod abi;
 mod adapter;
 mod attributes;
+mod channels;
 mod convert;
 mod device;
+mod events;
 mod libibverbs;
 mod memory;
 mod port;

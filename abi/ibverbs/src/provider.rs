@@ -3,8 +3,8 @@
 use crate::abi::consts::CORE_SUPPORT_OPTIONAL_MR_ACCESS;
 use crate::abi::device::{VerbsDevice, VerbsDeviceOps, VerbsSysfsDev};
 use crate::attributes::is_isthmus_device;
-use crate::device;
 use crate::libibverbs::Library;
+use crate::{channels, device};
 use std::ffi::c_char;
 
 static PROVIDER: VerbsDeviceOps = VerbsDeviceOps {
@@ -24,6 +24,7 @@ static PROVIDER: VerbsDeviceOps = VerbsDeviceOps {
 extern "C" fn register() {
     if let Some(library) = Library::loaded() {
         library.register(&PROVIDER);
+        channels::register();
     }
 }
 

@@ -5,7 +5,8 @@ use crate::abi::queries::{IbvQpAttr, IbvQpInitAttr};
 use crate::abi::requests::{IbvRecvWr, IbvSendWr};
 use crate::convert::{self, SgeBuffer};
 use crate::device::{Device, fail, status};
-use crate::queues::post_receives;
+use crate::events::Object;
+use crate::queues::{post_receives, wait_for};
 use crate::regions::pd_of;
 use isthmus_verbs::AttributeMask;
 use rustix::io::Errno;
@@ -20,7 +21,8 @@ pub(crate) unsafe extern "C" fn create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAt
         Err(errno) => return fail(errno),
     };
     // SAFETY: the context is open.
-    match unsafe { Device::of(context) }.lock().create_qp(&init) {
+    let mut adapter = unsafe { Device::of(context) }.lock();
+    match adapter.create_qp(&init) {
         Ok((number, init)) => {
             attr.cap = convert::qp_capacities(&init);
             // SAFETY: all zeroes are a valid object: null pointers, no functions, and unlocked mutexes.
@@ -30,7 +32,9 @@ pub(crate) unsafe extern "C" fn create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAt
             (qp.send_cq, qp.recv_cq, qp.srq) = (attr.send_cq, attr.recv_cq, attr.srq);
             (qp.handle, qp.qp_num, qp.qp_type) = (number.0, number.0, attr.qp_type);
             let object = QpObject { verbs: verbs.into(), qp: number, kind: init.kind, set: Default::default() };
-            QpObject::embedded(Box::into_raw(Box::new(object)))
+            let made = QpObject::embedded(Box::into_raw(Box::new(object)));
+            adapter.events.name(Object::Qp(number.0), made as u64);
+            made
         }
         Err(refused) => fail(convert::errno(refused)),
     }
@@ -91,8 +95,15 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
     let (device, number) = unsafe { (Device::of((*qp).context), (*qp.cast::<QpObject>()).qp) };
     let mut adapter = device.lock();
     let ended = adapter.destroy_qp(number);
-    drop(adapter);
     if ended.is_ok() {
+        let read = adapter.events.forget(Object::Qp(number.0));
+        drop(adapter);
+        // SAFETY: the program has ended the queue pair, so only acknowledgements of events touch it.
+        unsafe {
+            wait_for(&raw mut (*qp).mutex, &raw mut (*qp).cond, || {
+                (&raw const (*qp).events_completed).read_volatile() == read
+            });
+        }
         // SAFETY: from `create_qp`.
         drop(unsafe { Box::from_raw(qp.cast::<QpObject>()) });
     }

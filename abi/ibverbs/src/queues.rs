@@ -4,8 +4,10 @@ use crate::abi::context::IbvContext;
 use crate::abi::objects::*;
 use crate::abi::queries::{IbvSrqAttr, IbvSrqInitAttr};
 use crate::abi::requests::{IbvRecvWr, IbvWc};
+use crate::channels;
 use crate::convert::{self, SgeBuffer};
 use crate::device::{Device, fail, status};
+use crate::events::Object;
 use crate::regions::pd_of;
 use rustix::io::Errno;
 use std::ffi::c_int;
@@ -17,17 +19,24 @@ const SRQ_LIMIT: c_int = 2;
 pub(crate) unsafe extern "C" fn create_cq(
     context: *mut IbvContext,
     entries: c_int,
-    _channel: *mut IbvCompChannel,
+    channel: *mut IbvCompChannel,
     _vector: c_int,
 ) -> *mut IbvCq {
     let entries = u32::try_from(entries).unwrap_or(0);
     // SAFETY: libibverbs passes an open context.
-    match unsafe { Device::of(context) }.lock().engine().create_cq(entries) {
+    let mut adapter = unsafe { Device::of(context) }.lock();
+    match adapter.engine().create_cq(entries) {
         Ok(cq) => {
             // SAFETY: all zeroes are a valid object: null pointers, no functions, and unlocked mutexes.
             let mut ibv: IbvCqEx = unsafe { std::mem::zeroed() };
             (ibv.cq.context, ibv.cq.handle, ibv.cq.cqe) = (context, cq.number(), entries as c_int);
-            CqObject::embedded(Box::into_raw(Box::new(CqObject { ibv: ibv.into(), cq })))
+            let made = CqObject::embedded(Box::into_raw(Box::new(CqObject { ibv: ibv.into(), cq })));
+            adapter.events.name(Object::Cq(cq.number()), made as u64);
+            // SAFETY: the program passes a channel that it has created, or null.
+            if let Some(pipe) = unsafe { channels::pipe_of(channel) } {
+                adapter.events.listen(cq, made as u64, pipe);
+            }
+            made
         }
         Err(refused) => fail(convert::errno(refused)),
     }
@@ -50,8 +59,19 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
     // SAFETY: libibverbs passes a queue of this provider that the program uses no more.
     let object = unsafe { &*cq.cast::<CqObject>() };
     // SAFETY: its context is open.
-    let ended = unsafe { Device::of((*cq).context) }.lock().engine().destroy_cq(object.cq);
+    let mut adapter = unsafe { Device::of((*cq).context) }.lock();
+    let ended = adapter.engine().destroy_cq(object.cq);
     if ended.is_ok() {
+        let read = adapter.events.forget_cq(object.cq);
+        let read_async = adapter.events.forget(Object::Cq(object.cq.number()));
+        drop(adapter);
+        // SAFETY: the program has ended the queue, so only acknowledgements of events touch it.
+        unsafe {
+            wait_for(&raw mut (*cq).mutex, &raw mut (*cq).cond, || {
+                (&raw const (*cq).comp_events_completed).read_volatile() == read
+                    && (&raw const (*cq).async_events_completed).read_volatile() == read_async
+            });
+        }
         // SAFETY: from `create_cq`.
         drop(unsafe { Box::from_raw(cq.cast::<CqObject>()) });
     }
@@ -73,7 +93,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, limit: c_int, completion
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_int) -> c_int {
     // SAFETY: a program passes a queue of this provider, whose context is open.
     let (device, cq) = unsafe { (Device::of((*cq).context), (*cq.cast::<CqObject>()).cq) };
-    let requested = device.lock().engine().request_notification(cq, solicited_only != 0);
+    let requested = device.lock().request_notification(cq, solicited_only != 0);
     status(requested.map_err(convert::errno))
 }
 
@@ -81,12 +101,15 @@ pub(crate) unsafe extern "C" fn create_srq(pd: *mut IbvPd, attr: *mut IbvSrqInit
     // SAFETY: libibverbs passes a protection domain of this provider and attributes of the program.
     let (context, values, pd) = unsafe { ((*pd).context, (*attr).attr, pd_of(pd)) };
     // SAFETY: the context is open.
-    match unsafe { Device::of(context) }.lock().engine().create_srq(pd, values.max_wr, values.max_sge) {
+    let mut adapter = unsafe { Device::of(context) }.lock();
+    match adapter.engine().create_srq(pd, values.max_wr, values.max_sge) {
         Ok(srq) => {
             // SAFETY: all zeroes are a valid object: null pointers and unlocked mutexes.
             let mut verbs: VerbsSrq = unsafe { std::mem::zeroed() };
             verbs.srq.handle = srq.number();
-            SrqObject::embedded(Box::into_raw(Box::new(SrqObject { verbs: verbs.into(), srq })))
+            let made = SrqObject::embedded(Box::into_raw(Box::new(SrqObject { verbs: verbs.into(), srq })));
+            adapter.events.name(Object::Srq(srq.number()), made as u64);
+            made
         }
         Err(refused) => fail(convert::errno(refused)),
     }
@@ -101,7 +124,9 @@ pub(crate) unsafe extern "C" fn modify_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAt
     if mask & SRQ_LIMIT == 0 {
         return 0;
     }
-    let changed = device.lock().engine().set_srq_limit(srq, attr.srq_limit);
+    let mut adapter = device.lock();
+    let changed = adapter.engine().set_srq_limit(srq, attr.srq_limit);
+    adapter.deliver_events();
     status(changed.map_err(convert::errno))
 }
 
@@ -119,8 +144,17 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut IbvSrq) -> c_int {
     // SAFETY: libibverbs passes a queue of this provider that the program uses no more.
     let object = unsafe { &*srq.cast::<SrqObject>() };
     // SAFETY: its context is open.
-    let ended = unsafe { Device::of((*srq).context) }.lock().engine().destroy_srq(object.srq);
+    let mut adapter = unsafe { Device::of((*srq).context) }.lock();
+    let ended = adapter.engine().destroy_srq(object.srq);
     if ended.is_ok() {
+        let read = adapter.events.forget(Object::Srq(object.srq.number()));
+        drop(adapter);
+        // SAFETY: the program has ended the queue, so only acknowledgements of events touch it.
+        unsafe {
+            wait_for(&raw mut (*srq).mutex, &raw mut (*srq).cond, || {
+                (&raw const (*srq).events_completed).read_volatile() == read
+            });
+        }
         // SAFETY: from `create_srq`.
         drop(unsafe { Box::from_raw(srq.cast::<SrqObject>()) });
     }
@@ -139,6 +173,27 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     let posted = unsafe { post_receives(first, bad, |request| adapter.post_srq_receive(srq, request)) };
     adapter.flush();
     posted
+}
+
+/// Waits until the program has acknowledged all events that it has read of an object. libibverbs counts acknowledgements under the
+/// mutex, and signals the condition.
+///
+/// # Safety
+///
+/// The mutex and the condition are those of a live object. `acknowledged` reads its counters.
+pub(crate) unsafe fn wait_for(
+    mutex: *mut libc::pthread_mutex_t,
+    cond: *mut libc::pthread_cond_t,
+    acknowledged: impl Fn() -> bool,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        libc::pthread_mutex_lock(mutex);
+        while !acknowledged() {
+            libc::pthread_cond_wait(cond, mutex);
+        }
+        libc::pthread_mutex_unlock(mutex);
+    }
 }
 
 /// Posts each request of a list. Returns an error number, and the request in `bad`, for the first one that is refused.

@@ -13,8 +13,10 @@
 //! limit unless a peer needs it. So an idle device costs no processor time, and a busy one no atomic operation.
 
 use crate::device::Shared;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -93,15 +95,57 @@ impl Serving {
     }
 }
 
+/// What the thread sleeps on.
+#[derive(Debug)]
+struct Sleeper {
+    set: OwnedFd,
+}
+
+/// Why a sleep has ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Woken {
+    /// A doorbell of the domain.
+    rung: bool,
+    /// The program, which makes a call or closes the device.
+    called: bool,
+}
+
+impl Sleeper {
+    const RUNG: u64 = 1;
+    const CALLED: u64 = 2;
+
+    /// The descriptor of the domain may stay readable while the program polls, so only a new doorbell counts.
+    fn new(domain: BorrowedFd<'_>, handover: &Handover) -> rustix::io::Result<Self> {
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&set, domain, EventData::new_u64(Self::RUNG), EventFlags::IN | EventFlags::ET)?;
+        epoll::add(&set, &handover.wake_fd, EventData::new_u64(Self::CALLED), EventFlags::IN)?;
+        Ok(Self { set })
+    }
+
+    /// Sleeps until there is a reason to wake, or the limit is over.
+    fn sleep(&self, limit: Option<Duration>) -> Woken {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut events = [const { MaybeUninit::uninit() }; 2];
+        // Interrupted, it is as if the limit were over: the caller looks.
+        let Ok((happened, _)) = epoll::wait(&self.set, &mut events[..], limit.as_ref()) else {
+            return Woken::default();
+        };
+        let has = |tag| happened.iter().any(|event| event.data.u64() == tag);
+        Woken { rung: has(Self::RUNG), called: has(Self::CALLED) }
+    }
+}
+
 fn run(shared: &Shared) {
     let handover = &shared.handover;
+    let Ok(sleeper) = Sleeper::new(shared.adapter.visit().fd(), handover) else { return };
     let (mut seen, mut tick) = (handover.calls.load(Ordering::Relaxed), TICK);
     while !handover.stopped.load(Ordering::Relaxed) {
-        sleep(&mut [PollFd::new(&handover.wake_fd, PollFlags::IN)], Some(tick));
+        // A program that asks for an event arms the domain: then a doorbell ends the sleep.
+        let woken = sleeper.sleep(Some(tick));
         handover.clear();
         let calls = handover.calls.load(Ordering::Relaxed);
-        if calls == seen {
-            serve(shared);
+        if calls == seen || woken.rung {
+            serve(shared, &sleeper);
             tick = TICK;
         } else {
             tick = (tick * 2).min(TICK_MAX);
@@ -111,7 +155,7 @@ fn run(shared: &Shared) {
 }
 
 /// Acts for peers until the program makes a call.
-fn serve(shared: &Shared) {
+fn serve(shared: &Shared, sleeper: &Sleeper) {
     let handover = &shared.handover;
     while !handover.stopped.load(Ordering::Relaxed) {
         let mut adapter = shared.adapter.visit();
@@ -119,24 +163,13 @@ fn serve(shared: &Shared) {
         let armed = adapter.arm();
         handover.serving.store(true, Ordering::Relaxed);
         let limit = adapter.pause_left();
-        let Ok(domain) = adapter.fd().try_clone_to_owned() else { return };
         drop(adapter);
         if !armed {
-            continue;
-        }
-        let mut fds = [PollFd::new(&domain, PollFlags::IN), PollFd::new(&handover.wake_fd, PollFlags::IN)];
-        sleep(&mut fds, limit);
-        if !fds[1].revents().is_empty() {
+            std::thread::yield_now(); // The program may wait for the lock.
+        } else if sleeper.sleep(limit).called {
             return;
         }
     }
-}
-
-/// Sleeps until a descriptor is ready or the limit is over.
-fn sleep(fds: &mut [PollFd<'_>], limit: Option<Duration>) {
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    // Interrupted or refused, it is as if a descriptor were ready: the caller looks.
-    let _ = rustix::event::poll(fds, limit.as_ref());
 }
 
 /// Blocks all signals of this thread, which a new thread inherits, until it is dropped: handlers of the program run in its own threads.

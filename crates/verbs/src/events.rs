@@ -41,6 +41,11 @@ impl Engine {
         Ok(())
     }
 
+    /// True if the next completion of a queue may lead to an event.
+    pub fn is_armed(&self, cq: Cq) -> bool {
+        self.cqs.get(cq.0).is_some_and(|queue| queue.armed.is_some())
+    }
+
     /// The next completion queue with an event. Each event disarms its queue.
     pub fn next_completion_event(&mut self) -> Option<Cq> {
         self.completion_events.pop_front()

@@ -1,0 +1,109 @@
+//! `libisthmus-verbs.so`: preloaded into RDMA programs, for the two things that libibverbs does itself with the kernel.
+//!
+//! ```text
+//!   nl_connect(RDMA) ────────► fails, so that libibverbs looks for devices in SYSFS_PATH, also where the kernel has InfiniBand
+//!   ibv_create_comp_channel ─► the provider of Isthmus, if the context is its own; else libibverbs
+//! ```
+//!
+//! The provider announces itself when libibverbs loads it. Without a provider, both functions are those of the libraries.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The netlink protocol by which libibverbs asks the kernel for devices.
+const NETLINK_RDMA: c_int = 20;
+
+/// The error of libnl for a protocol that the kernel does not have.
+const NLE_PROTO_MISMATCH: c_int = 10;
+
+type CreateChannel = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+type Connect = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+
+/// The function of the provider, or null.
+static CREATE_CHANNEL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Sets the function of the provider. It returns null with `errno` `ENODEV` for a context of another provider.
+///
+/// # Safety
+///
+/// The function may be called for ever, with open contexts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isthmus_verbs_set_channels(create: CreateChannel) {
+    CREATE_CHANNEL.store(create as *mut c_void, Ordering::Release);
+}
+
+/// Creates a completion channel.
+///
+/// # Safety
+///
+/// As for the function of libibverbs: the context is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut c_void) -> *mut c_void {
+    let create = CREATE_CHANNEL.load(Ordering::Acquire);
+    if !create.is_null() {
+        // SAFETY: only `isthmus_verbs_set_channels` stores the pointer, from a function of this type.
+        let create: CreateChannel = unsafe { std::mem::transmute(create) };
+        // SAFETY: by the caller's promise.
+        let channel = unsafe { create(context) };
+        if !channel.is_null() || errno() != libc::ENODEV {
+            return channel;
+        }
+    }
+    let next = next(c"ibv_create_comp_channel", c"libibverbs.so.1", Some(c"IBVERBS_1.0"));
+    let Some(next) = next else {
+        set_errno(libc::ENOSYS);
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the function of libibverbs has this type.
+    let next: CreateChannel = unsafe { std::mem::transmute(next) };
+    // SAFETY: by the caller's promise.
+    unsafe { next(context) }
+}
+
+/// Connects a netlink socket. The protocol of RDMA is refused while `SYSFS_PATH` names a folder of devices.
+///
+/// # Safety
+///
+/// As for the function of libnl.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nl_connect(socket: *mut c_void, protocol: c_int) -> c_int {
+    if protocol == NETLINK_RDMA && std::env::var_os("SYSFS_PATH").is_some() {
+        return -NLE_PROTO_MISMATCH;
+    }
+    let Some(next) = next(c"nl_connect", c"libnl-3.so.200", None) else { return -NLE_PROTO_MISMATCH };
+    // SAFETY: the function of libnl has this type.
+    let next: Connect = unsafe { std::mem::transmute(next) };
+    // SAFETY: by the caller's promise.
+    unsafe { next(socket, protocol) }
+}
+
+/// The function that this library takes the place of: the next one in the order of libraries, or that of a library that was opened later.
+fn next(name: &CStr, library: &CStr, version: Option<&CStr>) -> Option<*mut c_void> {
+    let find = |scope| match version {
+        // SAFETY: C strings, and an open scope.
+        Some(version) => unsafe { libc::dlvsym(scope, name.as_ptr(), version.as_ptr()) },
+        // SAFETY: as above.
+        None => unsafe { libc::dlsym(scope, name.as_ptr()) },
+    };
+    let found = find(libc::RTLD_NEXT);
+    if !found.is_null() {
+        return Some(found);
+    }
+    // SAFETY: a C string. RTLD_NOLOAD runs no code of another library; the handle is kept, because the function is called.
+    let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return None;
+    }
+    let found = find(handle);
+    (!found.is_null()).then_some(found)
+}
+
+fn errno() -> c_int {
+    // SAFETY: the address of this thread's error number.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(errno: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
