@@ -8,7 +8,7 @@ use crate::device::{Device, fail, status};
 use crate::events::Object;
 use crate::queues::{post_receives, wait_for};
 use crate::regions::pd_of;
-use isthmus_verbs::AttributeMask;
+use isthmus_verbs::{AttributeMask, QpState};
 use rustix::io::Errno;
 use std::ffi::c_int;
 
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut IbvQp, attr: *mut IbvQpAttr, 
         Err(errno) => return errno.raw_os_error(),
     };
     let changed = device.lock().modify_qp(object.qp, &values, mask);
-    if mask.contains(AttributeMask::ADDRESS) && changed.is_ok() {
+    if mask.contains(AttributeMask::STATE) && values.state == QpState::ReadyToReceive && changed.is_ok() {
         device.serve();
     }
     if changed.is_ok() && mask.contains(AttributeMask::ADDRESS) {
