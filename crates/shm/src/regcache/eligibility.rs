@@ -81,12 +81,13 @@ pub(super) fn check_unpinned(maps: &Maps) -> Result<LockableBytes, ColdReason> {
     Ok(LockableBytes(limit.map_or(usize::MAX, |limit| (limit - limit / 8) as usize).saturating_sub(status.locked)))
 }
 
-/// Whether the process has no thread but this one.
-pub(super) fn is_single_threaded() -> Result<bool, ColdReason> {
+/// Whether the process has no thread but this one and `serving` serving threads.
+pub(super) fn is_alone(serving: usize) -> Result<bool, ColdReason> {
     let mut text = String::new();
     open("/proc/thread-self/status")?.read_to_string(&mut text).map_err(|_| ColdReason::NoProc)?;
     let threads = text.lines().find_map(|line| line.strip_prefix("Threads:")).ok_or(ColdReason::NoProc)?;
-    Ok(threads.trim() == "1")
+    let threads = threads.trim().parse::<usize>().map_err(|_| ColdReason::NoProc)?;
+    Ok(threads == 1 + serving)
 }
 
 /// Bytes that may still be locked.

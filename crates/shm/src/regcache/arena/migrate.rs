@@ -26,6 +26,7 @@ use rustix::process::{Resource, getrlimit};
 use super::super::ColdReason;
 use super::super::maps::{FileId, Maps, Vma};
 use super::super::region::{pointer, refusal};
+use super::super::serving::ServingThreads;
 use super::write_protect::WriteProtection;
 
 /// The name that `/proc/self/maps` shows for pages that are or were registered.
@@ -75,8 +76,13 @@ impl ArenaFile {
 }
 
 /// Moves `range`, which was found to be plain memory, onto the file from `start` on, and locks it. After an error it is the program's alone.
-pub(super) fn move_to_file(file: &ArenaFile, maps: &Maps, range: &Range<usize>, start: u64) -> Result<(), ColdReason> {
-    let protection = WriteProtection::new(maps, range)?;
+pub(super) fn move_to_file(
+    file: &ArenaFile,
+    maps: &Maps,
+    (range, start): (&Range<usize>, u64),
+    serving: &ServingThreads,
+) -> Result<(), ColdReason> {
+    let protection = WriteProtection::new(maps, range, serving)?;
     let mut at = range.start;
     while at < range.end {
         let chunk = at..range.end.min(at + CHUNK_BYTES);

@@ -38,11 +38,12 @@ use std::time::{Duration, Instant};
 use isthmus_layout::DomainId;
 
 pub use super::ColdReason;
-use super::{fork, next_id};
+use super::{fork, next_id, serving};
 pub use header::{ArenaEntry, ArenaHeader};
 pub use mapping::{AccessRights, ArenaAccess, ArenaMapping, Evicted};
 pub(super) use migrate::NAME_IN_MAPS;
 pub(super) use registrations::Registrations;
+pub(super) use write_protect::SignalsBlocked;
 
 /// How long peers may go on writing what is being closed, or is taken back before a fork.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -118,6 +119,7 @@ impl Arena {
             return Err(ColdReason::TooSmall);
         }
         let serial = next_id();
+        let _parked = serving::park();
         let entry = fork::lock().register(self.id, registration, &pages, serial)?;
         let body = (pages.start - registration.start) as u64..(pages.end - registration.start) as u64;
         Ok(RegisteredMemory { arena: Arc::clone(self), entry, serial, body })

@@ -9,6 +9,7 @@ use isthmus_layout::DomainId;
 use isthmus_layout::arena::{ENTRIES, HEADER, WRITERS};
 
 use super::super::maps::Maps;
+use super::super::serving::ServingThreads;
 use super::super::{ColdReason, eligibility};
 use super::header::{self, ArenaHeader};
 use super::migrate::{self, ArenaFile};
@@ -80,6 +81,7 @@ impl Registrations {
         pages: &Range<usize>,
         serial: NonZeroU64,
         bytes_registered: usize,
+        serving: &ServingThreads,
     ) -> Result<u32, ColdReason> {
         if self.in_child {
             return Err(ColdReason::ForkChild);
@@ -90,7 +92,7 @@ impl Registrations {
         }
         let at = match self.containing(maps, pages)? {
             Some(at) => at,
-            None => self.migrate(maps, pages, bytes_registered)?,
+            None => self.migrate(maps, pages, bytes_registered, serving)?,
         };
         self.page_ranges[at].users += 1;
         let (range, start) = (&self.page_ranges[at].range, self.page_ranges[at].start);
@@ -121,7 +123,13 @@ impl Registrations {
         if inside && maps.is_mapped_as(pages, self.file.id(), offset)? { Ok(Some(at)) } else { Err(ColdReason::InUse) }
     }
 
-    fn migrate(&mut self, maps: &Maps, pages: &Range<usize>, bytes_registered: usize) -> Result<usize, ColdReason> {
+    fn migrate(
+        &mut self,
+        maps: &Maps,
+        pages: &Range<usize>,
+        bytes_registered: usize,
+        serving: &ServingThreads,
+    ) -> Result<usize, ColdReason> {
         let page = rustix::param::page_size();
         if bytes_registered.saturating_add(pages.len()) > BYTES_MAX {
             return Err(ColdReason::CacheFull);
@@ -132,7 +140,7 @@ impl Registrations {
         }
         let start = self.next + pages.start as u64 % HUGE_PAGE;
         self.next = (start + pages.len() as u64).next_multiple_of(BODY_GAP_BYTES) + BODY_GAP_BYTES;
-        migrate::move_to_file(&self.file, maps, pages, start)?;
+        migrate::move_to_file(&self.file, maps, (pages, start), serving)?;
         self.page_ranges.push(RegisteredPages { range: pages.clone(), start, users: 0 });
         Ok(self.page_ranges.len() - 1)
     }
