@@ -190,7 +190,7 @@ unsafe extern "C" fn before_fork() {
     let mut guard = lock();
     let Registry { tables, arenas, process_maps, .. } = &mut *guard;
     if let Some(process_maps) = process_maps {
-        arenas.iter_mut().for_each(|(_, registrations)| registrations.restore_all(&process_maps.maps));
+        arenas.iter_mut().for_each(|(_, registrations)| registrations.restore_before_fork(&process_maps.maps));
         tables.iter_mut().for_each(|(_, table)| table.restore_all(&process_maps.maps));
     }
     // SAFETY: we hold the lock (see `LockDuringFork`).

@@ -17,7 +17,8 @@
 //! writes is not seen: the program's pages are its own again. Memory that two registrations share stays until both are closed, but where
 //! a writer of one would not end.
 //!
-//! Before a fork all memory is taken back, and what was registered then has to be asked for until it is registered again.
+//! Before a fork memory is taken back, and what was registered then has to be asked for until it is registered again. Memory that a child
+//! does not get (`MADV_DONTFORK`, as libibverbs marks it after `ibv_fork_init`) stays in the file, and registered. Moving keeps that mark.
 //!
 //! Registered memory is locked, so that `madvise(MADV_DONTNEED)` on it is refused, as it is for buffers (see [`regcache`](super)): an MPI may
 //! keep memory registered that the program has given back to an allocator which takes that for a way to get zeroes. Once it is closed it is as
