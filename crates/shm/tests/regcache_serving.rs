@@ -15,6 +15,7 @@ use isthmus_shm::regcache::arena::{AccessRights, Arena, ArenaMapping, Registered
 use isthmus_shm::regcache::serving::{self, ServingThread};
 use regcache_common::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// Runs the test `name` in a process with one thread, which may not use userfaultfd.
@@ -296,5 +297,35 @@ fn child_finds_the_gate_and_its_locks_free() {
             }
             over.store(true, Ordering::Relaxed);
         });
+    });
+}
+
+/// A handler of the program could write anywhere.
+#[test]
+fn serving_threads_take_no_signals() {
+    let blocked = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap()
+    };
+    let before = blocked();
+    let inside = run(|thread| {
+        let _inside = thread.enter();
+        blocked()
+    });
+    // All but KILL, STOP and the two that libc keeps for its own use.
+    let may_stay = [9, 19, 32, 33, 34].iter().fold(0, |mask, signal| mask | 1_u64 << (signal - 1));
+    assert_eq!(inside | may_stay, u64::MAX);
+    assert_eq!(blocked(), before);
+}
+
+#[test]
+fn thread_serves_where_it_cannot_be_listed() {
+    in_own_process("thread_serves_where_it_cannot_be_listed", || {
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+        assert_eq!(run(|thread| thread.refusal()), Some(ColdReason::DescriptorLimit));
+        setrlimit(Resource::Nofile, limit).unwrap();
+        assert_eq!(run(|thread| thread.refusal()), None);
     });
 }

@@ -64,13 +64,7 @@ pub(super) fn check_registrable(
     range: &Range<usize>,
 ) -> Result<(LockableBytes, Vec<Range<usize>>), ColdReason> {
     let room = check_unpinned(maps)?;
-    let advice = MemoryAdvice::read(open_smaps()?, range)?;
-    match advice {
-        // A kernel that shows no flags has told us nothing.
-        _ if advice.bytes_known != range.len() => Err(ColdReason::NoProc),
-        MemoryAdvice { special: true, .. } => Err(ColdReason::SpecialMemory),
-        MemoryAdvice { not_forked, .. } => Ok((room, not_forked)),
-    }
+    Ok((room, MemoryAdvice::read(open_smaps()?, range)?.check(range)?))
 }
 
 /// The parts of `range` that children of this process do not get (`MADV_DONTFORK`).
@@ -188,6 +182,14 @@ impl MemoryAdvice {
         Ok(advice)
     }
 
+    /// Refuses memory with special advice; returns the parts that are not forked.
+    fn check(self, range: &Range<usize>) -> Result<Vec<Range<usize>>, ColdReason> {
+        if self.bytes_known != range.len() {
+            return Err(ColdReason::NoProc); // A kernel that shows no flags has told us nothing.
+        }
+        if self.special { Err(ColdReason::SpecialMemory) } else { Ok(self.not_forked) }
+    }
+
     fn add(&mut self, part: &Range<usize>, flags: &[u8], ours: bool) {
         self.bytes_known += part.len();
         for flag in flags.split(u8::is_ascii_whitespace).filter(|flag| !flag.is_empty()) {
@@ -219,26 +221,25 @@ mod tests {
                          4000-5000 rw-p 00000000 00:00 0 \nSize: 4 kB\nProtectionKey: 3\nVmFlags: rd wr mr mw me ac \n\
                          5000-6000 rw-p 00000000 00:00 0 \nSize: 4 kB\n";
 
-    fn special(smaps: &str, range: Range<usize>) -> bool {
-        let advice = MemoryAdvice::read(smaps.as_bytes(), &range).unwrap();
-        assert_eq!(advice.bytes_known, range.len());
-        advice.special
+    fn check(smaps: &str, range: Range<usize>) -> Result<Vec<Range<usize>>, ColdReason> {
+        MemoryAdvice::read(smaps.as_bytes(), &range).unwrap().check(&range)
+    }
+
+    const SPECIAL: Result<Vec<Range<usize>>, ColdReason> = Err(ColdReason::SpecialMemory);
+
+    #[test]
+    fn advice_about_the_range_only_is_read() {
+        assert_eq!(check(SMAPS, 0x1000..0x3000), Ok(vec![]));
+        assert_eq!(check(SMAPS, 0x2000..0x3000), Ok(vec![]));
+        assert_eq!(check(SMAPS, 0x2000..0x4000), SPECIAL, "kept out of core dumps");
+        assert_eq!(check(SMAPS, 0x4000..0x5000), SPECIAL, "under a protection key");
     }
 
     #[test]
-    fn advice_is_read_of_the_range_only() {
-        assert!(!special(SMAPS, 0x1000..0x3000));
-        assert!(!special(SMAPS, 0x2000..0x3000));
-        assert!(special(SMAPS, 0x2000..0x4000), "kept out of core dumps");
-        assert!(special(SMAPS, 0x4000..0x5000), "under a protection key");
-    }
-
-    #[test]
-    fn bytes_without_flags_are_not_known() {
-        let known = |range| MemoryAdvice::read(SMAPS.as_bytes(), &range).unwrap().bytes_known;
-        assert_eq!(known(0x5000..0x6000), 0, "no flags");
-        assert_eq!(known(0x7000..0x8000), 0, "no such mapping");
-        assert_eq!(known(0x4800..0x6000), 0x800);
+    fn memory_without_flags_is_refused() {
+        assert_eq!(check(SMAPS, 0x5000..0x6000), Err(ColdReason::NoProc), "no flags");
+        assert_eq!(check(SMAPS, 0x4800..0x6000), Err(ColdReason::NoProc), "no flags in a part of it");
+        assert_eq!(check(SMAPS, 0x7000..0x8000), Err(ColdReason::NoProc), "no such mapping");
     }
 
     #[test]
@@ -246,8 +247,8 @@ mod tests {
         let flags = "VmFlags: rd wr mr mw me lo lf \n";
         let [ours, other] =
             ["/memfd:isthmus-migrated (deleted)", ""].map(|name| format!("1000-2000 rw-p 0 00:01 7   {name}\n{flags}"));
-        assert!(!special(&ours, 0x1000..0x2000));
-        assert!(special(&other, 0x1000..0x2000));
+        assert_eq!(check(&ours, 0x1000..0x2000), Ok(vec![]));
+        assert_eq!(check(&other, 0x1000..0x2000), SPECIAL);
     }
 
     #[test]
@@ -263,9 +264,10 @@ mod tests {
         .concat();
         let not_forked = |range| MemoryAdvice::read(smaps.as_bytes(), &range).unwrap().not_forked;
         assert_eq!(not_forked(0..usize::MAX), [0x1000..0x4000, 0x5000..0x6000, 0x7000..0x8000]);
-        assert_eq!(not_forked(0x2000..0x4800), std::slice::from_ref(&(0x2000..0x4000)));
-        assert_eq!(not_forked(0x4000..0x5000), []);
-        assert!(!special(&smaps, 0x1000..0x5000) && special(&smaps, 0x4000..0x6000));
+        let parts = check(&smaps, 0x2000..0x4800).unwrap();
+        assert_eq!((parts.len(), &parts[0]), (1, &(0x2000..0x4000)));
+        assert_eq!(check(&smaps, 0x4000..0x5000), Ok(vec![]));
+        assert_eq!(check(&smaps, 0x4000..0x6000), SPECIAL);
     }
 
     #[test]

@@ -44,6 +44,26 @@ static GATE: RwLock<()> = RwLock::new(());
 
 /// Runs `serve` as a serving thread, with all signals blocked.
 ///
+/// ```
+/// # use isthmus_shm::regcache::serving;
+/// # use std::io::Read;
+/// # let (mut requests, peer) = std::io::pipe().unwrap();
+/// # let perform = |_request: u8| {};
+/// let thread = std::thread::spawn(move || {
+///     let serve = |thread: &mut serving::ServingThread| {
+///         let mut request = [0]; // On the stack, because the kernel writes it before `enter`.
+///         while requests.read(&mut request).is_ok_and(|len| len == 1) {
+///             let _inside = thread.enter();
+///             perform(request[0]);
+///         }
+///     };
+///     // SAFETY: a thread of `std`, which outside of the gate only reads from a pipe.
+///     unsafe { serving::run(serve) }
+/// });
+/// # drop(peer);
+/// thread.join().unwrap();
+/// ```
+///
 /// # Safety
 ///
 /// The calling thread has a stack of libc's making, so it is not the main thread. While it is not
