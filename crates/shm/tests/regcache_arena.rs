@@ -12,6 +12,7 @@ use isthmus_layout::arena::{READ, WRITE};
 use isthmus_shm::regcache::ColdReason;
 use isthmus_shm::regcache::arena::{AccessRights, Arena, ArenaMapping, Evicted, Registration};
 use regcache_common::*;
+use rustix::mm::{Advice, MremapFlags, madvise, mremap_fixed};
 
 /// Pages as numbers, which threads touch by atomics only.
 fn words(pages: &Pages) -> &[AtomicU64] {
@@ -347,6 +348,109 @@ fn fork_keeps_registered_memory_private_both_ways() {
         let _again = arena.register(&registration(&pages, 1, READ | WRITE)).unwrap();
         assert!(add(&mut arena_mapping, 1, 8));
         assert_eq!(second.load(Ordering::Relaxed), 6);
+    });
+}
+
+fn advise(start: *mut u8, len: usize, advice: Advice) {
+    // SAFETY: pages of a test, which keep their contents.
+    unsafe { madvise(start.cast(), len, advice) }.unwrap();
+}
+
+fn has_no_child(pages: &Pages, offset: usize) -> bool {
+    flags(pages.at(offset)).contains(" dc")
+}
+
+/// The sequence of libibverbs after `ibv_fork_init`, which marks memory before it registers it, and unmarks it after it was closed.
+#[test]
+fn fork_leaves_memory_registered_that_no_child_gets() {
+    in_own_process("fork_leaves_memory_registered_that_no_child_gets", || {
+        if !possible() {
+            return;
+        }
+        let (arena, marked, plain) = (arena(), Pages::filled(MIB, 3), Pages::filled(MIB, 4));
+        advise(marked.start, MIB, Advice::LinuxDontFork);
+        let registered = arena.register(&registration(&marked, 1, READ | WRITE)).unwrap();
+        let also = arena.register(&registration(&plain, 2, READ | WRITE)).unwrap();
+        assert!(has_no_child(&marked, 0) && !has_no_child(&plain, 0));
+        let mut arena_mapping = arena_mapping(&arena);
+        let before = words(&marked)[5].load(Ordering::Relaxed);
+        let (from_parent, to_child) = rustix::pipe::pipe().unwrap();
+        // SAFETY: the child only uses what this thread has made.
+        let pid = unsafe { fork() };
+        if pid == 0 {
+            let unmapped = !is_mapped(marked.start) && !is_mapped(marked.at(MIB - 1));
+            let private = plain.bytes() == pattern(4, MIB) && is_private(plain.start);
+            drop(registered);
+            let refused = arena.register(&registration(&plain, 2, READ)).err() == Some(ColdReason::ForkChild);
+            rustix::io::read(&from_parent, &mut [0]).unwrap();
+            std::process::exit(if unmapped && private && refused { 0 } else { 1 });
+        }
+        assert!(registered.is_in_place() && !also.is_in_place());
+        assert!(add(&mut arena_mapping, 1, 40) && !add(&mut arena_mapping, 2, 40), "while the child lives");
+        rustix::io::write(&to_child, &[1]).unwrap();
+        assert!(wait(pid), "the child has the memory, or not its own");
+        assert!(add(&mut arena_mapping, 1, 40), "when it is gone");
+        assert_eq!(words(&marked)[5].load(Ordering::Relaxed), before.wrapping_add(2));
+        drop(registered);
+        assert!(is_private(marked.start) && has_no_child(&marked, 0), "closed");
+        assert!(!add(&mut arena_mapping, 1, 40));
+        assert!(in_child(_Fork, || assert!(!is_mapped(marked.start))));
+        advise(marked.start, MIB, Advice::LinuxDoFork);
+        let child_has = || assert_eq!(words(&marked)[5].load(Ordering::Relaxed), before.wrapping_add(2));
+        assert!(in_child(fork, child_has));
+    });
+}
+
+/// Memory that a child gets, even in part, is taken back; the rest of it is still kept from the child.
+#[test]
+fn fork_takes_back_memory_that_a_child_gets_in_part() {
+    in_own_process("fork_takes_back_memory_that_a_child_gets_in_part", || {
+        if !possible() {
+            return;
+        }
+        let (arena, half) = (arena(), MIB / 2);
+        let [partly, unmarked] = [5, 6].map(|seed| Pages::filled(MIB, seed));
+        advise(partly.start, half, Advice::LinuxDontFork);
+        advise(unmarked.start, MIB, Advice::LinuxDontFork);
+        let _registered =
+            [&partly, &unmarked].map(|pages| arena.register(&registration(pages, 1, READ | WRITE)).unwrap());
+        assert!(has_no_child(&partly, 0) && has_no_child(&partly, half - 1) && !has_no_child(&partly, half));
+        advise(unmarked.at(half), half, Advice::LinuxDoFork);
+        let ended = in_child(fork, || {
+            for (pages, seed) in [(&partly, 5), (&unmarked, 6)] {
+                assert!(!is_mapped(pages.start) && !is_mapped(pages.at(half - 1)));
+                // SAFETY: seen to be mapped.
+                let rest = unsafe { std::slice::from_raw_parts_mut(pages.at(half), half) };
+                assert!(is_private(rest.as_ptr()) && rest == &pattern(seed, MIB)[half..]);
+                rest.fill(0);
+            }
+        });
+        assert!(ended);
+        for (pages, registered) in [(&partly, 5), (&unmarked, 6)].into_iter().zip(&_registered) {
+            assert!(!registered.is_in_place());
+            assert!(pages.0.bytes() == pattern(pages.1, MIB), "what the child wrote is the child's");
+        }
+    });
+}
+
+/// Memory that no child gets, registered beside memory that is mapped elsewhere meanwhile.
+#[test]
+fn moved_mappings_do_not_stay_registered_over_a_fork() {
+    in_own_process("moved_mappings_do_not_stay_registered_over_a_fork", || {
+        if !possible() {
+            return;
+        }
+        let (arena, mut pages, elsewhere) = (arena(), Pages::filled(MIB, 7), Pages::new(MIB));
+        advise(pages.start, MIB, Advice::LinuxDontFork);
+        let registered = arena.register(&registration(&pages, 1, READ | WRITE)).unwrap();
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: both are pages of this test.
+        unsafe { mremap_fixed(pages.start.cast(), MIB, MIB, flags, elsewhere.start.cast()) }.unwrap();
+        pages.map_anew();
+        advise(pages.start, MIB, Advice::LinuxDontFork);
+        advise(elsewhere.start, MIB, Advice::LinuxDoFork);
+        assert!(in_child(fork, || elsewhere.bytes().iter().zip(pattern(7, MIB)).for_each(|(a, b)| assert_eq!(*a, b))));
+        assert!(!registered.is_in_place() && is_private(elsewhere.start));
     });
 }
 

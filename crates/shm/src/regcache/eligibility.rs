@@ -54,9 +54,26 @@ fn check_plain_mapping(maps: &Maps, vma: &Vma, page_size: usize) -> Result<(), C
 
 /// Refuses memory with which the program has something special in mind; says how much more may be locked.
 pub(super) fn check_unencumbered(maps: &Maps, range: &Range<usize>) -> Result<LockableBytes, ColdReason> {
+    let (room, not_forked) = check_registrable(maps, range)?;
+    if not_forked.is_empty() { Ok(room) } else { Err(ColdReason::SpecialMemory) }
+}
+
+/// As [`check_unencumbered`], but accepts memory that children do not get (`MADV_DONTFORK`), and says where it is.
+pub(super) fn check_registrable(
+    maps: &Maps,
+    range: &Range<usize>,
+) -> Result<(LockableBytes, Vec<Range<usize>>), ColdReason> {
     let room = check_unpinned(maps)?;
-    let smaps = BufReader::with_capacity(64 << 10, open("/proc/self/smaps")?);
-    if has_special_flags(smaps, range)? { Err(ColdReason::SpecialMemory) } else { Ok(room) }
+    Ok((room, MemoryAdvice::read(open_smaps()?, range)?.check(range)?))
+}
+
+/// The parts of `range` that children of this process do not get (`MADV_DONTFORK`).
+pub(super) fn not_forked(range: &Range<usize>) -> Result<Vec<Range<usize>>, ColdReason> {
+    Ok(MemoryAdvice::read(open_smaps()?, range)?.not_forked)
+}
+
+fn open_smaps() -> Result<impl BufRead, ColdReason> {
+    Ok(BufReader::with_capacity(64 << 10, open("/proc/self/smaps")?))
 }
 
 /// Refuses when the program has locked pages, or has had any pinned for a device: other pages under the same addresses
@@ -81,12 +98,13 @@ pub(super) fn check_unpinned(maps: &Maps) -> Result<LockableBytes, ColdReason> {
     Ok(LockableBytes(limit.map_or(usize::MAX, |limit| (limit - limit / 8) as usize).saturating_sub(status.locked)))
 }
 
-/// Whether the process has no thread but this one.
-pub(super) fn is_single_threaded() -> Result<bool, ColdReason> {
+/// Whether the process has no thread but this one and `serving` serving threads.
+pub(super) fn is_alone(serving: usize) -> Result<bool, ColdReason> {
     let mut text = String::new();
     open("/proc/thread-self/status")?.read_to_string(&mut text).map_err(|_| ColdReason::NoProc)?;
     let threads = text.lines().find_map(|line| line.strip_prefix("Threads:")).ok_or(ColdReason::NoProc)?;
-    Ok(threads.trim() == "1")
+    let threads = threads.trim().parse::<usize>().map_err(|_| ColdReason::NoProc)?;
+    Ok(threads == 1 + serving)
 }
 
 /// Bytes that may still be locked.
@@ -119,40 +137,72 @@ const HARMLESS_FLAGS: &[&[u8]] =
 /// More that they may say of pages of ours.
 const OWN_FLAGS: &[&[u8]] = &[b"lo", b"lf"];
 
-/// Reads `smaps` up to the end of `range`: does a mapping in it bear a flag that is not harmless, or a protection key?
-fn has_special_flags(mut smaps: impl BufRead, range: &Range<usize>) -> Result<bool, ColdReason> {
-    let mut line = Vec::new();
-    let (mut inside, mut ours) = (0..0, false);
-    let mut vouched_for = 0;
-    loop {
-        line.clear();
-        if smaps.read_until(b'\n', &mut line).map_err(|_| ColdReason::NoProc)? == 0 {
-            break;
-        }
-        if let Some(header) = header(&line) {
-            if header.start >= range.end {
+/// The flag of memory that children do not get.
+const NOT_FORKED_FLAG: &[u8] = b"dc";
+
+/// Advice that the program has given about a range, as `smaps` shows it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct MemoryAdvice {
+    /// A mapping has a flag that is not harmless, or a protection key.
+    special: bool,
+    /// The parts with `MADV_DONTFORK`. Those that touch are one.
+    not_forked: Vec<Range<usize>>,
+    /// Bytes in mappings with flags.
+    bytes_known: usize,
+}
+
+impl MemoryAdvice {
+    /// Reads `smaps` up to the end of `range`.
+    fn read(mut smaps: impl BufRead, range: &Range<usize>) -> Result<Self, ColdReason> {
+        let mut advice = Self::default();
+        let mut line = Vec::new();
+        let (mut inside, mut ours) = (0..0, false);
+        loop {
+            line.clear();
+            if smaps.read_until(b'\n', &mut line).map_err(|_| ColdReason::NoProc)? == 0 {
                 break;
             }
-            let line = line.trim_ascii_end();
-            ours =
-                [region::NAME_IN_MAPS, region::EXTENT_NAME_IN_MAPS].iter().any(|name| line.ends_with(name.as_bytes()));
-            inside = header.start.max(range.start)..header.end.min(range.end);
-        } else if inside.is_empty() {
-            continue;
-        } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-            let harmless = |flag: &[u8]| HARMLESS_FLAGS.contains(&flag) || (ours && OWN_FLAGS.contains(&flag));
-            if !flags.split(u8::is_ascii_whitespace).all(|flag| flag.is_empty() || harmless(flag)) {
-                return Ok(true);
+            if let Some(header) = header(&line) {
+                if header.start >= range.end {
+                    break;
+                }
+                let line = line.trim_ascii_end();
+                ours = [region::NAME_IN_MAPS, region::EXTENT_NAME_IN_MAPS]
+                    .iter()
+                    .any(|name| line.ends_with(name.as_bytes()));
+                inside = header.start.max(range.start)..header.end.min(range.end);
+            } else if inside.is_empty() {
+                continue;
+            } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+                advice.add(&inside, flags, ours);
+            } else if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
+                advice.special |= key.trim_ascii() != b"0";
             }
-            vouched_for += inside.len();
-        } else if let Some(key) = line.strip_prefix(b"ProtectionKey:")
-            && key.trim_ascii() != b"0"
-        {
-            return Ok(true);
+        }
+        Ok(advice)
+    }
+
+    /// Refuses memory with special advice; returns the parts that are not forked.
+    fn check(self, range: &Range<usize>) -> Result<Vec<Range<usize>>, ColdReason> {
+        if self.bytes_known != range.len() {
+            return Err(ColdReason::NoProc); // A kernel that shows no flags has told us nothing.
+        }
+        if self.special { Err(ColdReason::SpecialMemory) } else { Ok(self.not_forked) }
+    }
+
+    fn add(&mut self, part: &Range<usize>, flags: &[u8], ours: bool) {
+        self.bytes_known += part.len();
+        for flag in flags.split(u8::is_ascii_whitespace).filter(|flag| !flag.is_empty()) {
+            if flag != NOT_FORKED_FLAG {
+                self.special |= !(HARMLESS_FLAGS.contains(&flag) || ours && OWN_FLAGS.contains(&flag));
+                continue;
+            }
+            match self.not_forked.last_mut().filter(|last| last.end == part.start) {
+                Some(last) => last.end = part.end,
+                None => self.not_forked.push(part.clone()),
+            }
         }
     }
-    // A kernel that shows no flags has told us nothing.
-    if vouched_for == range.len() { Ok(false) } else { Err(ColdReason::NoProc) }
 }
 
 /// The range of a line such as `7f0000000000-7f0000001000 rw-p …`; None for the indented facts below it.
@@ -171,27 +221,53 @@ mod tests {
                          4000-5000 rw-p 00000000 00:00 0 \nSize: 4 kB\nProtectionKey: 3\nVmFlags: rd wr mr mw me ac \n\
                          5000-6000 rw-p 00000000 00:00 0 \nSize: 4 kB\n";
 
+    fn check(smaps: &str, range: Range<usize>) -> Result<Vec<Range<usize>>, ColdReason> {
+        MemoryAdvice::read(smaps.as_bytes(), &range).unwrap().check(&range)
+    }
+
+    const SPECIAL: Result<Vec<Range<usize>>, ColdReason> = Err(ColdReason::SpecialMemory);
+
     #[test]
-    fn has_special_flags_checks_only_the_range() {
-        assert_eq!(has_special_flags(SMAPS.as_bytes(), &(0x1000..0x3000)), Ok(false));
-        assert_eq!(has_special_flags(SMAPS.as_bytes(), &(0x2000..0x3000)), Ok(false));
-        assert_eq!(has_special_flags(SMAPS.as_bytes(), &(0x2000..0x4000)), Ok(true), "kept out of core dumps");
-        assert_eq!(has_special_flags(SMAPS.as_bytes(), &(0x4000..0x5000)), Ok(true), "under a protection key");
+    fn advice_about_the_range_only_is_read() {
+        assert_eq!(check(SMAPS, 0x1000..0x3000), Ok(vec![]));
+        assert_eq!(check(SMAPS, 0x2000..0x3000), Ok(vec![]));
+        assert_eq!(check(SMAPS, 0x2000..0x4000), SPECIAL, "kept out of core dumps");
+        assert_eq!(check(SMAPS, 0x4000..0x5000), SPECIAL, "under a protection key");
     }
 
     #[test]
-    fn has_special_flags_fails_on_truncated_smaps() {
-        assert_eq!(has_special_flags(SMAPS.as_bytes(), &(0x5000..0x6000)), Err(ColdReason::NoProc), "no flags");
-        assert_eq!(has_special_flags(SMAPS.as_bytes(), &(0x7000..0x8000)), Err(ColdReason::NoProc), "no such mapping");
+    fn memory_without_flags_is_refused() {
+        assert_eq!(check(SMAPS, 0x5000..0x6000), Err(ColdReason::NoProc), "no flags");
+        assert_eq!(check(SMAPS, 0x4800..0x6000), Err(ColdReason::NoProc), "no flags in a part of it");
+        assert_eq!(check(SMAPS, 0x7000..0x8000), Err(ColdReason::NoProc), "no such mapping");
     }
 
     #[test]
-    fn has_special_flags_ignores_own_locks() {
+    fn locks_of_our_own_are_not_special() {
         let flags = "VmFlags: rd wr mr mw me lo lf \n";
         let [ours, other] =
             ["/memfd:isthmus-migrated (deleted)", ""].map(|name| format!("1000-2000 rw-p 0 00:01 7   {name}\n{flags}"));
-        assert_eq!(has_special_flags(ours.as_bytes(), &(0x1000..0x2000)), Ok(false));
-        assert_eq!(has_special_flags(other.as_bytes(), &(0x1000..0x2000)), Ok(true));
+        assert_eq!(check(&ours, 0x1000..0x2000), Ok(vec![]));
+        assert_eq!(check(&other, 0x1000..0x2000), SPECIAL);
+    }
+
+    #[test]
+    fn parts_that_are_not_forked_are_listed() {
+        let mapping = |range, flags| format!("{range} rw-p 00000000 00:00 0 \nSize: 4 kB\nVmFlags: rd wr {flags}\n");
+        let smaps = [
+            mapping("1000-3000", "dc ac"),
+            mapping("3000-4000", "nh dc"),
+            mapping("4000-5000", "ac"),
+            mapping("5000-6000", "dd dc"),
+            mapping("7000-8000", "dc"),
+        ]
+        .concat();
+        let not_forked = |range| MemoryAdvice::read(smaps.as_bytes(), &range).unwrap().not_forked;
+        assert_eq!(not_forked(0..usize::MAX), [0x1000..0x4000, 0x5000..0x6000, 0x7000..0x8000]);
+        let parts = check(&smaps, 0x2000..0x4800).unwrap();
+        assert_eq!((parts.len(), &parts[0]), (1, &(0x2000..0x4000)));
+        assert_eq!(check(&smaps, 0x4000..0x5000), Ok(vec![]));
+        assert_eq!(check(&smaps, 0x4000..0x6000), SPECIAL);
     }
 
     #[test]

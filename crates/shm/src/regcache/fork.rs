@@ -16,21 +16,24 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLockWriteGuard};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::arena::{ArenaId, Registration, Registrations};
 use super::maps::Maps;
+use super::serving::{self, ServingThreads};
 use super::table::Table;
 use super::{CacheId, ColdReason, RegionKey, region};
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { tables: Vec::new(), arenas: Vec::new(), process_maps: None });
+static REGISTRY: Mutex<Registry> =
+    Mutex::new(Registry { tables: Vec::new(), arenas: Vec::new(), serving: ServingThreads::new(), process_maps: None });
 
 /// All caches and arenas of the process.
 pub(super) struct Registry {
     tables: Vec<(CacheId, Table)>,
     arenas: Vec<(ArenaId, Registrations)>,
+    serving: ServingThreads,
     process_maps: Option<ProcessMaps>,
 }
 
@@ -46,6 +49,7 @@ pub(super) fn lock() -> MutexGuard<'static, Registry> {
     if registry.process_maps.as_ref().is_some_and(|process_maps| process_maps.fork_detector.in_child()) {
         registry.tables.iter_mut().for_each(|(_, table)| table.disown_in_child());
         registry.arenas.iter_mut().for_each(|(_, registrations)| registrations.disown_in_child());
+        registry.serving.disown_in_child();
         // Also closes `/proc/self/maps`, which was opened by the parent and tells about the parent.
         registry.process_maps = None;
     }
@@ -106,7 +110,19 @@ impl Registry {
         &mut found.expect("registrations stay as long as their arena").1
     }
 
-    /// Registers memory; `pages` are its whole pages.
+    /// Lists the calling thread, which has `on_the_stack` on its stack.
+    pub(super) fn add_serving_thread(&mut self, id: NonZeroU64, on_the_stack: usize) -> Result<(), ColdReason> {
+        register_fork_handlers()?;
+        let stack = maps(&mut self.process_maps)?.at(on_the_stack)?.ok_or(ColdReason::NoProc)?.range;
+        self.serving.add(id, stack);
+        Ok(())
+    }
+
+    pub(super) fn remove_serving_thread(&mut self, id: NonZeroU64) {
+        self.serving.remove(id);
+    }
+
+    /// Registers memory; `pages` are its whole pages. The caller has [parked](serving::park) the serving threads.
     pub(super) fn register(
         &mut self,
         id: ArenaId,
@@ -119,7 +135,7 @@ impl Registry {
         let held = self.arenas.iter().map(|(_, registrations)| registrations.bytes()).sum();
         let found = self.arenas.iter_mut().find(|(of, _)| *of == id);
         let registrations = &mut found.expect("registrations stay as long as their arena").1;
-        registrations.register(maps, what, pages, serial, held)
+        registrations.register(maps, what, pages, serial, held, &self.serving)
     }
 
     /// Closes an entry that was registered; `has_writer` says that a peer may still write there.
@@ -159,25 +175,26 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The lock during a fork, so that no other thread migrates anything before the kernel has copied the process, and so
-/// that the child finds it free.
+/// The locks during a fork, so that no other thread migrates anything before the kernel has copied the process, and so
+/// that the child finds them free. No serving thread is inside of the gate, so the child finds no lock that such a thread took there.
 static LOCK_DURING_FORK: LockDuringFork = LockDuringFork(UnsafeCell::new(None));
 
-struct LockDuringFork(UnsafeCell<Option<MutexGuard<'static, Registry>>>);
+struct LockDuringFork(UnsafeCell<Option<(MutexGuard<'static, Registry>, RwLockWriteGuard<'static, ()>)>>);
 
 // SAFETY: the cell is touched by `before_fork` after it took the lock, and by `after_fork`, which runs in the same
 // thread and gives the lock up: only the holder of the lock touches it.
 unsafe impl Sync for LockDuringFork {}
 
 unsafe extern "C" fn before_fork() {
+    let parked = serving::park();
     let mut guard = lock();
-    let Registry { tables, arenas, process_maps } = &mut *guard;
+    let Registry { tables, arenas, process_maps, .. } = &mut *guard;
     if let Some(process_maps) = process_maps {
-        arenas.iter_mut().for_each(|(_, registrations)| registrations.restore_all(&process_maps.maps));
+        arenas.iter_mut().for_each(|(_, registrations)| registrations.restore_before_fork(&process_maps.maps));
         tables.iter_mut().for_each(|(_, table)| table.restore_all(&process_maps.maps));
     }
     // SAFETY: we hold the lock (see `LockDuringFork`).
-    unsafe { *LOCK_DURING_FORK.0.get() = Some(guard) };
+    unsafe { *LOCK_DURING_FORK.0.get() = Some((guard, parked)) };
 }
 
 unsafe extern "C" fn after_fork() {

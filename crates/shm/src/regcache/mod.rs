@@ -82,6 +82,7 @@ mod maps;
 mod peer;
 mod region;
 mod reuse_stats;
+pub mod serving;
 mod table;
 
 use isthmus_layout::reason::Reason;

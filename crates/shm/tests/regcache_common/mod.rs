@@ -165,6 +165,19 @@ fn line_of_maps(address: *const u8) -> Option<String> {
     maps.lines().find(|line| range_of(line).contains(&address.addr())).map(str::to_owned)
 }
 
+/// Whether anything is mapped there.
+pub(crate) fn is_mapped(address: *const u8) -> bool {
+    line_of_maps(address).is_some()
+}
+
+/// The flags that `/proc/self/smaps` shows for the mapping at an address.
+pub(crate) fn flags(address: *const u8) -> String {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let is_header = |line: &&str| line.split(' ').next().is_some_and(|range| range.contains('-'));
+    let mut lines = smaps.lines().skip_while(|line| !(is_header(line) && range_of(line).contains(&address.addr())));
+    lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap().to_owned()
+}
+
 pub(crate) fn range_of(line: &str) -> Range<usize> {
     let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
     usize::from_str_radix(start, 16).unwrap()..usize::from_str_radix(end, 16).unwrap()

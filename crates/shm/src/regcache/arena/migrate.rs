@@ -24,8 +24,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::super::ColdReason;
+use super::super::eligibility;
 use super::super::maps::{FileId, Maps, Vma};
 use super::super::region::{pointer, refusal};
+use super::super::serving::ServingThreads;
 use super::write_protect::WriteProtection;
 
 /// The name that `/proc/self/maps` shows for pages that are or were registered.
@@ -74,23 +76,49 @@ impl ArenaFile {
     }
 }
 
-/// Moves `range`, which was found to be plain memory, onto the file from `start` on, and locks it. After an error it is the program's alone.
-pub(super) fn move_to_file(file: &ArenaFile, maps: &Maps, range: &Range<usize>, start: u64) -> Result<(), ColdReason> {
-    let protection = WriteProtection::new(maps, range)?;
+/// Moves `range`, which was found to be plain memory, onto the file from `start` on, and locks it. After an error it is the program's
+/// alone. Children do not get the parts of it in `not_forked`, before and after.
+pub(super) fn move_to_file(
+    file: &ArenaFile,
+    maps: &Maps,
+    (range, start): (&Range<usize>, u64),
+    not_forked: &[Range<usize>],
+    serving: &ServingThreads,
+) -> Result<(), ColdReason> {
+    let protection = WriteProtection::new(maps, range, serving)?;
+    let moved = move_chunks(file, maps, &protection, (range, start));
+    // Nothing forks before this: the lock of all arenas is held. After an error some mappings are new, too.
+    let kept = not_forked.iter().try_for_each(keep_from_children);
+    moved?;
+    if kept.is_ok() && maps.is_mapped_as(range, file.id, start) == Ok(true) {
+        return Ok(());
+    }
+    restore(file, maps, (range, start), !not_forked.is_empty());
+    Err(ColdReason::Refused)
+}
+
+fn move_chunks(
+    file: &ArenaFile,
+    maps: &Maps,
+    protection: &WriteProtection,
+    (range, start): (&Range<usize>, u64),
+) -> Result<(), ColdReason> {
     let mut at = range.start;
     while at < range.end {
         let chunk = at..range.end.min(at + CHUNK_BYTES);
-        if let Err(reason) = move_chunk(file, maps, &protection, &chunk, start + (at - range.start) as u64) {
-            restore(file, maps, &(range.start..at), start);
+        if let Err(reason) = move_chunk(file, maps, protection, &chunk, start + (at - range.start) as u64) {
+            restore(file, maps, (&(range.start..at), start), false);
             return Err(reason);
         }
         at = chunk.end;
     }
-    if maps.is_mapped_as(range, file.id, start) == Ok(true) {
-        return Ok(());
-    }
-    restore(file, maps, range, start);
-    Err(ColdReason::Refused)
+    Ok(())
+}
+
+/// Asks the kernel that children do not get this part of a mapping.
+fn keep_from_children(range: &Range<usize>) -> rustix::io::Result<()> {
+    // SAFETY: has no effect but on fork.
+    unsafe { madvise(pointer(range.start), range.len(), Advice::LinuxDontFork) }
 }
 
 /// Nothing in here writes to memory that may lie in the chunk: it would wait for itself.
@@ -131,11 +159,16 @@ fn repair_mapping(file: &ArenaFile, maps: &Maps, chunk: &Range<usize>, offset: u
     }
 }
 
-/// Makes whatever shows this part of the file the program's alone, wherever the program may have moved it meanwhile.
-pub(super) fn restore(file: &ArenaFile, maps: &Maps, range: &Range<usize>, start: u64) {
+/// Makes whatever shows this part of the file the program's alone, wherever the program may have moved it meanwhile. With
+/// `keep_advice`, children still do not get what they would not have got before.
+pub(super) fn restore(file: &ArenaFile, maps: &Maps, (range, start): (&Range<usize>, u64), keep_advice: bool) {
     let part = start..start + range.len() as u64;
-    let in_place = restore_within(file, maps, &part, range.clone());
-    let done = if in_place.bytes == range.len() { in_place } else { restore_within(file, maps, &part, 0..usize::MAX) };
+    let in_place = restore_within(file, maps, &part, range.clone(), keep_advice);
+    let done = if in_place.bytes == range.len() {
+        in_place
+    } else {
+        restore_within(file, maps, &part, 0..usize::MAX, keep_advice)
+    };
     if done.private {
         discard(file, start, range.len()); // Also what the program has unmapped.
     }
@@ -155,7 +188,15 @@ struct Restored {
     private: bool,
 }
 
-fn restore_within(file: &ArenaFile, maps: &Maps, part: &Range<u64>, bounds: Range<usize>) -> Restored {
+fn restore_within(
+    file: &ArenaFile,
+    maps: &Maps,
+    part: &Range<u64>,
+    bounds: Range<usize>,
+    keep_advice: bool,
+) -> Restored {
+    // Where the kernel does not answer, children get a copy.
+    let not_forked = if keep_advice { eligibility::not_forked(&bounds).unwrap_or_default() } else { Vec::new() };
     let mut done = Restored { bytes: 0, private: true };
     let mut at = bounds.start;
     while at < bounds.end {
@@ -168,6 +209,9 @@ fn restore_within(file: &ArenaFile, maps: &Maps, part: &Range<u64>, bounds: Rang
         if vma.range.start < bounds.end && vma.file == Some(file.id) && part.contains(&vma.offset) && vma.shared {
             done.bytes += vma.range.len();
             done.private &= make_private(file, &vma);
+            if not_forked.iter().any(|part| part.contains(&vma.range.start)) {
+                let _ = keep_from_children(&vma.range);
+            }
         }
     }
     done
@@ -184,8 +228,7 @@ fn make_private(file: &ArenaFile, vma: &Vma) -> bool {
     // addresses with the same rights. Memory of the program is reached by its own pointers as before.
     if unsafe { mmap(start, len, rights, flags, file.memfd.as_fd(), vma.offset) }.is_err() {
         // It stays shared. Then a child must not have it at all, rather than write into its parent's memory.
-        // SAFETY: has no effect but on fork.
-        let _ = unsafe { madvise(start, len, Advice::LinuxDontFork) };
+        let _ = keep_from_children(&vma.range);
         return false;
     }
     (0..len).step_by(RESTORE_CHUNK_BYTES).all(|at| {

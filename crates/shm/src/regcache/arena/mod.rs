@@ -17,7 +17,8 @@
 //! writes is not seen: the program's pages are its own again. Memory that two registrations share stays until both are closed, but where
 //! a writer of one would not end.
 //!
-//! Before a fork all memory is taken back, and what was registered then has to be asked for until it is registered again.
+//! Before a fork memory is taken back, and what was registered then has to be asked for until it is registered again. Memory that a child
+//! does not get (`MADV_DONTFORK`, as libibverbs marks it after `ibv_fork_init`) stays in the file, and registered. Moving keeps that mark.
 //!
 //! Registered memory is locked, so that `madvise(MADV_DONTNEED)` on it is refused, as it is for buffers (see [`regcache`](super)): an MPI may
 //! keep memory registered that the program has given back to an allocator which takes that for a way to get zeroes. Once it is closed it is as
@@ -38,11 +39,12 @@ use std::time::{Duration, Instant};
 use isthmus_layout::DomainId;
 
 pub use super::ColdReason;
-use super::{fork, next_id};
+use super::{fork, next_id, serving};
 pub use header::{ArenaEntry, ArenaHeader};
 pub use mapping::{AccessRights, ArenaAccess, ArenaMapping, Evicted};
 pub(super) use migrate::NAME_IN_MAPS;
 pub(super) use registrations::Registrations;
+pub(super) use write_protect::SignalsBlocked;
 
 /// How long peers may go on writing what is being closed, or is taken back before a fork.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -118,6 +120,7 @@ impl Arena {
             return Err(ColdReason::TooSmall);
         }
         let serial = next_id();
+        let _parked = serving::park();
         let entry = fork::lock().register(self.id, registration, &pages, serial)?;
         let body = (pages.start - registration.start) as u64..(pages.end - registration.start) as u64;
         Ok(RegisteredMemory { arena: Arc::clone(self), entry, serial, body })

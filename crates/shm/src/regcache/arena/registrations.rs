@@ -9,6 +9,7 @@ use isthmus_layout::DomainId;
 use isthmus_layout::arena::{ENTRIES, HEADER, WRITERS};
 
 use super::super::maps::Maps;
+use super::super::serving::ServingThreads;
 use super::super::{ColdReason, eligibility};
 use super::header::{self, ArenaHeader};
 use super::migrate::{self, ArenaFile};
@@ -47,6 +48,8 @@ struct RegisteredPages {
     start: u64,
     /// Entries that lie in it.
     users: u32,
+    /// Some of it had `MADV_DONTFORK` when it was registered.
+    has_advice: bool,
 }
 
 impl Registrations {
@@ -80,6 +83,7 @@ impl Registrations {
         pages: &Range<usize>,
         serial: NonZeroU64,
         bytes_registered: usize,
+        serving: &ServingThreads,
     ) -> Result<u32, ColdReason> {
         if self.in_child {
             return Err(ColdReason::ForkChild);
@@ -90,7 +94,7 @@ impl Registrations {
         }
         let at = match self.containing(maps, pages)? {
             Some(at) => at,
-            None => self.migrate(maps, pages, bytes_registered)?,
+            None => self.migrate(maps, pages, bytes_registered, serving)?,
         };
         self.page_ranges[at].users += 1;
         let (range, start) = (&self.page_ranges[at].range, self.page_ranges[at].start);
@@ -121,19 +125,27 @@ impl Registrations {
         if inside && maps.is_mapped_as(pages, self.file.id(), offset)? { Ok(Some(at)) } else { Err(ColdReason::InUse) }
     }
 
-    fn migrate(&mut self, maps: &Maps, pages: &Range<usize>, bytes_registered: usize) -> Result<usize, ColdReason> {
+    fn migrate(
+        &mut self,
+        maps: &Maps,
+        pages: &Range<usize>,
+        bytes_registered: usize,
+        serving: &ServingThreads,
+    ) -> Result<usize, ColdReason> {
         let page = rustix::param::page_size();
         if bytes_registered.saturating_add(pages.len()) > BYTES_MAX {
             return Err(ColdReason::CacheFull);
         }
         eligibility::check_plain(maps, pages, page)?; // The cheaper check first.
-        if eligibility::check_unencumbered(maps, pages)?.0 < pages.len() {
+        let (room, not_forked) = eligibility::check_registrable(maps, pages)?;
+        if room.0 < pages.len() {
             return Err(ColdReason::LockLimit);
         }
         let start = self.next + pages.start as u64 % HUGE_PAGE;
         self.next = (start + pages.len() as u64).next_multiple_of(BODY_GAP_BYTES) + BODY_GAP_BYTES;
-        migrate::move_to_file(&self.file, maps, pages, start)?;
-        self.page_ranges.push(RegisteredPages { range: pages.clone(), start, users: 0 });
+        migrate::move_to_file(&self.file, maps, (pages, start), &not_forked, serving)?;
+        let has_advice = !not_forked.is_empty();
+        self.page_ranges.push(RegisteredPages { range: pages.clone(), start, users: 0, has_advice });
         Ok(self.page_ranges.len() - 1)
     }
 
@@ -179,10 +191,28 @@ impl Registrations {
                 wait_for_writers(&self.header, index as u32, deadline);
             }
         }
-        migrate::restore(&self.file, maps, &registered.range, registered.start);
+        migrate::restore(&self.file, maps, (&registered.range, registered.start), registered.has_advice);
     }
 
-    /// Gives all memory back to the program: permanently, or because the program is about to fork.
+    /// Gives back to the program what a child would share with it otherwise. Memory that no child gets stays registered.
+    pub(in super::super) fn restore_before_fork(&mut self, maps: &Maps) {
+        if self.in_child {
+            return;
+        }
+        let any_advice = self.page_ranges.iter().any(|registered| registered.has_advice);
+        let not_forked =
+            if any_advice { eligibility::not_forked(&(0..usize::MAX)).unwrap_or_default() } else { vec![] };
+        let (file, deadline) = (self.file.id(), Instant::now() + CLOSE_TIMEOUT);
+        for at in (0..self.page_ranges.len()).rev() {
+            let RegisteredPages { range, start, .. } = &self.page_ranges[at];
+            let stays = not_forked.iter().any(|part| part.start <= range.start && range.end <= part.end);
+            if !(stays && maps.is_mapped_as(range, file, *start) == Ok(true)) {
+                self.restore(maps, at, deadline);
+            }
+        }
+    }
+
+    /// Gives all memory back to the program permanently.
     pub(in super::super) fn restore_all(&mut self, maps: &Maps) {
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         while !self.in_child && !self.page_ranges.is_empty() {

@@ -1,6 +1,6 @@
 //! Blocks writes to a memory range for a short time, while threads of the program may want to write it.
 //!
-//! Without other threads there is nothing to block. Otherwise the kernel makes every writing thread wait, also within a system call
+//! Without other threads there is nothing to block; [serving threads](super::super::serving) are parked meanwhile. Otherwise the kernel makes every writing thread wait, also within a system call
 //! (`userfaultfd(2)`, write protection). This needs `vm.unprivileged_userfaultfd = 1` or CAP_SYS_PTRACE; where it is refused, the memory
 //! stays where it is. A userfaultfd that handles only faults from user mode is not enough, because system calls that write there would fail.
 //!
@@ -22,6 +22,7 @@ use super::super::ColdReason;
 use super::super::eligibility;
 use super::super::maps::Maps;
 use super::super::region::refusal;
+use super::super::serving::ServingThreads;
 
 /// Write-protects a range, one chunk at a time. Dropping it undoes that.
 pub(super) struct WriteProtection {
@@ -30,14 +31,14 @@ pub(super) struct WriteProtection {
 }
 
 impl WriteProtection {
-    pub(super) fn new(maps: &Maps, range: &Range<usize>) -> Result<Self, ColdReason> {
+    pub(super) fn new(maps: &Maps, range: &Range<usize>, serving: &ServingThreads) -> Result<Self, ColdReason> {
         let here = 0_u8;
         let stack = maps.at(ptr::from_ref(&here).addr())?.ok_or(ColdReason::NoProc)?.range;
-        if stack.start < range.end && range.start < stack.end {
+        if stack.start < range.end && range.start < stack.end || serving.write_in(range) {
             return Err(ColdReason::SpecialMemory);
         }
-        // Only another thread could create a thread, so a single-threaded process stays single-threaded.
-        let userfaultfd = if eligibility::is_single_threaded()? { None } else { Some(Userfaultfd::new(range)?) };
+        // Only another thread could create a thread, and serving threads are outside of their gate: so this thread stays alone.
+        let userfaultfd = if eligibility::is_alone(serving.count())? { None } else { Some(Userfaultfd::new(range)?) };
         Ok(Self { userfaultfd, _signals_blocked: SignalsBlocked::new() })
     }
 
@@ -150,10 +151,10 @@ struct UffdioWriteprotect {
 }
 
 /// Blocks all signals of this thread until it is dropped.
-struct SignalsBlocked(SignalSet);
+pub(in super::super) struct SignalsBlocked(SignalSet);
 
 impl SignalsBlocked {
-    fn new() -> Self {
+    pub(in super::super) fn new() -> Self {
         let (mut all, mut before) = (SignalSet([0; _]), SignalSet([0; _]));
         // SAFETY: both sets are ours and as large as any libc's.
         unsafe {
