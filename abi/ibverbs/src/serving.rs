@@ -13,6 +13,7 @@
 //! limit unless a peer needs it. So an idle device costs no processor time, and a busy one no atomic operation.
 
 use crate::device::Shared;
+use isthmus_client::serving::{self, ServingThread};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -27,6 +28,9 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// The tick of a program that has made calls for long.
 const TICK_MAX: Duration = Duration::from_millis(8);
+
+/// The stack of the thread.
+const STACK_BYTES: usize = 256 << 10;
 
 /// What the program and the thread tell each other. Each word is written by one side in the common case.
 #[derive(Debug)]
@@ -80,11 +84,13 @@ impl Serving {
     /// Starts the thread. None if the system allows no further thread: the program's calls then do everything.
     pub(crate) fn start(shared: &Arc<Shared>) -> Option<Self> {
         let shared = Arc::clone(shared);
-        let blocked = BlockedSignals::new();
-        let thread = std::thread::Builder::new().name("isthmus-verbs".into()).stack_size(256 << 10);
-        let started = thread.spawn(move || run(&shared)).ok().map(Self);
-        drop(blocked);
-        started
+        let sleeper = Sleeper::new(shared.adapter.lock().fd(), &shared.handover).ok()?;
+        let thread = std::thread::Builder::new().name("isthmus-verbs".into()).stack_size(STACK_BYTES);
+        let run = move || {
+            // SAFETY: a thread of `std`. Outside of the gate, `watch` only sleeps, reads an eventfd into its stack, and loads words.
+            unsafe { serving::run(|thread| watch(thread, &shared, &sleeper)) }
+        };
+        thread.spawn(run).ok().map(Self)
     }
 
     /// Ends the thread, and waits until it has ended.
@@ -135,9 +141,8 @@ impl Sleeper {
     }
 }
 
-fn run(shared: &Shared) {
+fn watch(thread: &mut ServingThread, shared: &Shared, sleeper: &Sleeper) {
     let handover = &shared.handover;
-    let Ok(sleeper) = Sleeper::new(shared.adapter.visit().fd(), handover) else { return };
     let (mut seen, mut tick) = (handover.calls.load(Ordering::Relaxed), TICK);
     while !handover.stopped.load(Ordering::Relaxed) {
         // A program that asks for an event arms the domain: then a doorbell ends the sleep.
@@ -145,7 +150,7 @@ fn run(shared: &Shared) {
         handover.clear();
         let calls = handover.calls.load(Ordering::Relaxed);
         if calls == seen || woken.rung {
-            serve(shared, &sleeper);
+            serve(thread, shared, sleeper);
             tick = TICK;
         } else {
             tick = (tick * 2).min(TICK_MAX);
@@ -155,41 +160,20 @@ fn run(shared: &Shared) {
 }
 
 /// Acts for peers until the program makes a call.
-fn serve(shared: &Shared, sleeper: &Sleeper) {
+fn serve(thread: &mut ServingThread, shared: &Shared, sleeper: &Sleeper) {
     let handover = &shared.handover;
     while !handover.stopped.load(Ordering::Relaxed) {
-        let mut adapter = shared.adapter.visit();
+        let gate = thread.enter();
+        // The program is in a call if the lock is not free. It may wait for the gate there, so this thread does not wait for the lock.
+        let Some(mut adapter) = shared.adapter.try_visit() else { return };
         adapter.serve();
         let armed = adapter.arm();
         handover.serving.store(true, Ordering::Relaxed);
         let limit = adapter.pause_left();
         drop(adapter);
-        if !armed {
-            std::thread::yield_now(); // The program may wait for the lock.
-        } else if sleeper.sleep(limit).called {
+        drop(gate);
+        if armed && sleeper.sleep(limit).called {
             return;
         }
-    }
-}
-
-/// Blocks all signals of this thread, which a new thread inherits, until it is dropped: handlers of the program run in its own threads.
-struct BlockedSignals(libc::sigset_t);
-
-impl BlockedSignals {
-    fn new() -> Self {
-        // SAFETY: all zeroes are a valid set, which the calls fill.
-        unsafe {
-            let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            Self(before)
-        }
-    }
-}
-
-impl Drop for BlockedSignals {
-    fn drop(&mut self) {
-        // SAFETY: the set is the one that the thread had.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }

@@ -55,7 +55,7 @@ pub use isthmus_channel::{AdaptiveSpin, PollBackoff, WaitMode};
 pub use isthmus_layout::control::{Name, Topic};
 pub use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex, reason::Reason};
 pub use isthmus_shm::Buffer;
-pub use isthmus_shm::regcache::arena;
+pub use isthmus_shm::regcache::{arena, serving};
 pub use matcher::{Announced, Completion, Envelope, Matcher, Outcome, Posted, Token, Unexpected, UnexpectedState};
 pub use mx::{MxBoard, MxBoards, MxConnecting, MxDomain, MxEndpoint, MxOpenedEndpoint, MxPeer};
 pub use options::{OptionError, Options};

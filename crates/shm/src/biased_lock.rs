@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Value of `owner` before any thread has locked.
@@ -117,13 +117,13 @@ impl<T> BiasedLock<T> {
             return self.try_lock_shared();
         }
         self.busy.store(true, Ordering::Relaxed);
-        // A, with B in `revoke_bias` (argued): the heavy fence of the thread that revokes the ownership is our fence.
+        // A, with B in `mark_shared` (argued): the heavy fence of the thread that revokes the ownership is our fence.
         compiler_fence(Ordering::SeqCst);
         // E, with F in `BiasedLockGuard::drop` (argued): an owner that is back after a visit sees all that the visitor did inside.
         if self.owner.load(Ordering::Acquire) == me {
             return Some(BiasedLockGuard { lock: self, held_by: HeldBy::Ownership, _not_send: PhantomData });
         }
-        // C, with D in `revoke_bias` (argued): as when a guard is dropped.
+        // C, with D in `revoke_bias` and `try_visit` (argued): as when a guard is dropped.
         self.busy.store(false, Ordering::Release);
         None
     }
@@ -136,18 +136,28 @@ impl<T> BiasedLock<T> {
         self.mutex.try_lock().ok().map(|mutex| self.guard(mutex, HeldBy::Mutex))
     }
 
-    /// Takes the lock for a thread that needs it rarely, and waits for it if necessary. The owner remains the owner afterwards. Costs a
-    /// system call if there is an owner.
+    /// Takes the lock, if it is free, for a thread that needs it rarely. The owner remains the owner afterwards. Costs a system call if
+    /// there is an owner.
     #[cold]
-    pub fn visit(&self) -> BiasedLockGuard<'_, T> {
-        let mutex = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn try_visit(&self) -> Option<BiasedLockGuard<'_, T>> {
+        let mutex = match self.mutex.try_lock() {
+            Ok(mutex) => mutex,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         let owner = self.owner.load(Ordering::Relaxed);
         if owner == UNOWNED || owner == SHARED {
-            return self.guard(mutex, HeldBy::Mutex); // Others wait for the mutex.
+            return Some(self.guard(mutex, HeldBy::Mutex)); // Others wait for the mutex.
         }
-        self.revoke_bias();
+        self.mark_shared();
+        // D, with C in `BiasedLockGuard::drop` (argued): we see all that the owner did inside.
+        if self.busy.load(Ordering::Acquire) {
+            // F, with E in `try_lock` (argued).
+            self.owner.store(owner, Ordering::Release);
+            return None;
+        }
         self.displaced.store(owner, Ordering::Relaxed);
-        self.guard(mutex, HeldBy::Visit)
+        Some(self.guard(mutex, HeldBy::Visit))
     }
 
     fn guard<'a>(&'a self, mutex: MutexGuard<'a, ()>, held_by: HeldBy) -> BiasedLockGuard<'a, T> {
@@ -185,16 +195,21 @@ impl<T> BiasedLock<T> {
 
     /// Makes the lock shared and waits until the owner is outside. Called under the mutex.
     fn revoke_bias(&self) {
+        self.mark_shared();
+        // D, with C in `BiasedLockGuard::drop` (argued): we see all that the owner did inside.
+        while self.busy.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Makes the lock shared, visibly for the owner. Called under the mutex.
+    fn mark_shared(&self) {
         self.owner.store(SHARED, Ordering::Relaxed);
         // B, with A in `try_lock` (argued): either the owner sees that it is none, or we see that it is inside.
         fence(Ordering::SeqCst);
         if !asymmetric_fence::heavy_fence(FenceScope::Process) {
             // The kernel allowed it before and refuses it now. The owner has seen the store long before we wake.
             std::thread::sleep(Duration::from_millis(1));
-        }
-        // D, with C in `BiasedLockGuard::drop` (argued): we see all that the owner did inside.
-        while self.busy.load(Ordering::Acquire) {
-            std::thread::yield_now();
         }
     }
 }
@@ -223,7 +238,7 @@ impl<T> Drop for BiasedLockGuard<'_, T> {
             self.lock.poisoned.store(true, Ordering::Relaxed);
         }
         if self.held_by == HeldBy::Ownership {
-            // C, with D in `revoke_bias` (argued): the next thread that enters sees all that we did inside.
+            // C, with D in `revoke_bias` and `try_visit` (argued): the next thread that enters sees all that we did inside.
             self.lock.busy.store(false, Ordering::Release);
         } else {
             self.release_mutex();
@@ -290,14 +305,19 @@ mod tests {
     fn visits_count_without_losing_any_and_leave_the_owner() {
         const EACH: u64 = 20_000;
         let lock = BiasedLock::new(0_u64);
-        drop(lock.visit());
+        drop(lock.try_visit().expect("no thread has locked"));
         drop(lock.lock());
         let owner = lock.owner.load(Ordering::Relaxed);
         std::thread::scope(|scope| {
             let visitors: [_; 2] = std::array::from_fn(|_| {
                 scope.spawn(|| {
                     for _ in 0..EACH / 100 {
-                        let mut guard = lock.visit();
+                        let mut guard = loop {
+                            match lock.try_visit() {
+                                Some(guard) => break guard,
+                                None => std::thread::yield_now(),
+                            }
+                        };
                         *guard = std::hint::black_box(*guard) + 1;
                     }
                 })
@@ -311,7 +331,10 @@ mod tests {
         assert_eq!(*lock.lock(), EACH + 2 * (EACH / 100));
         assert_eq!(lock.owner.load(Ordering::Relaxed), owner);
         std::thread::scope(|scope| scope.spawn(|| drop(lock.lock())).join()).expect("no panic");
-        drop(lock.visit());
+        drop(lock.try_visit().expect("free"));
+        let inside = lock.lock();
+        std::thread::scope(|scope| scope.spawn(|| assert!(lock.try_visit().is_none())).join()).expect("no panic");
+        drop(inside);
         assert_eq!(lock.owner.load(Ordering::Relaxed), SHARED, "another thread that locks ends the ownership");
     }
 
