@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
@@ -149,6 +149,18 @@ fn in_path(program: &OsStr, path: Option<OsString>) -> Option<PathBuf> {
     let path = path.unwrap_or_else(|| "/bin:/usr/bin".into());
     let is_program = |file: &PathBuf| file.is_file() && access(file, Access::EXEC_OK).is_ok();
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(is_program)
+}
+
+/// Returns why the dynamic linker of a program cannot load a library of ours.
+pub(crate) fn other_c_library(program: &Path, linking: &Linking, library: &str) -> Option<String> {
+    let path = program.display();
+    match linking {
+        Linking::Dynamic(linker) if !linking.is_glibc() => {
+            Some(format!("{path} is loaded by {}, and {library} needs glibc", linker.display()))
+        }
+        Linking::OtherMachine => Some(format!("{path} is no 64-bit program, and {library} is one")),
+        Linking::Static | Linking::Dynamic(_) => None,
+    }
 }
 
 #[cfg(test)]

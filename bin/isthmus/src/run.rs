@@ -118,6 +118,21 @@ pub(crate) fn installed_folder(library: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{library} is in none of {}", searched()))
 }
 
+/// Joins the values of a list that several capabilities set.
+fn joined(all: impl Iterator<Item = Setting>) -> Vec<Setting> {
+    let mut variables: Vec<Setting> = Vec::new();
+    for set in all {
+        match variables.iter_mut().find(|other| other.name == set.name && set.is_list) {
+            Some(other) => {
+                other.value = format!("{}:{}", other.value, set.value);
+                other.effect = "libraries of several capabilities";
+            }
+            None => variables.push(set),
+        }
+    }
+    variables
+}
+
 /// Sets the variables for a command. A variable that is set already keeps its value, unless it is a list.
 pub(crate) fn apply(command: &mut Command, variables: &[Setting]) {
     for set in variables {
@@ -234,7 +249,7 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &RunArgs) -> Re
         "nothing to switch on: {}; `make install` installs the libraries",
         off.join(", ")
     );
-    let variables: Vec<Setting> = on.iter().flat_map(|switch| switch.variables.iter().cloned()).collect();
+    let variables = joined(on.iter().flat_map(|switch| switch.variables.iter().cloned()));
     if args.dry_run {
         let command: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
         let body = serde_json::json!({ "on": on, "off": off, "command": command });
@@ -304,6 +319,16 @@ mod tests {
         assert_eq!(shell_quoted("^sm,ucx"), "'^sm,ucx'");
         assert_eq!(shell_quoted("/a b/it's"), r"'/a b/it'\''s'");
         assert_eq!(shell_quoted(""), "''");
+    }
+
+    #[test]
+    fn lists_of_several_capabilities_are_joined() {
+        let one = Setting { name: "L", ..set(true) };
+        let other = Setting { value: "/opt/other".to_owned(), ..one.clone() };
+        let values: Vec<_> =
+            joined([one.clone(), set(false), other].into_iter()).into_iter().map(|set| set.value).collect();
+        assert_eq!(values, ["/opt/lib:/opt/other", "/opt/lib"]);
+        assert_eq!(joined([one.clone()].into_iter()), [one]);
     }
 
     #[test]

@@ -218,8 +218,14 @@ impl<M: Matcher> Domain<M> {
     /// it that have a receive are dropped, and those receives never complete. For callers that need their memory back before an
     /// operation is over.
     pub fn release_borrowed_buffers(&mut self, peer: DomainId) {
+        self.release_borrowed_buffers_except(peer, |_, _| false);
+    }
+
+    /// Like [`Self::release_borrowed_buffers`]. Messages from the peer go on if `keep` picks out their receive.
+    pub fn release_borrowed_buffers_except(&mut self, peer: DomainId, keep: impl Fn(&M, Token) -> bool) {
         if let Some(at) = self.core.find_peer(peer) {
-            self.core.peers[at].release_borrowed_buffers();
+            let Core { peers, matcher, .. } = &mut self.core;
+            peers[at].release_borrowed_buffers(|token| keep(matcher, token));
         }
     }
 

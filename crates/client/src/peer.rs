@@ -251,13 +251,16 @@ impl Peer {
         !(self.queue.is_empty() && self.urgent.is_empty() && self.streams.is_empty() && self.switch.is_none())
     }
 
-    /// Releases buffers that callers have lent: outgoing messages go on from copies, incoming messages are dropped.
-    pub(crate) fn release_borrowed_buffers(&mut self) {
+    /// Releases buffers that callers have lent: outgoing messages go on from copies. Incoming messages are dropped, except those for the
+    /// receives that `keep` picks out.
+    pub(crate) fn release_borrowed_buffers(&mut self, keep: impl Fn(Token) -> bool) {
         let sends = self.queue.iter_mut().chain(&mut self.streams).chain(self.announced.values_mut());
         sends.chain(self.credit.sends()).for_each(|message| message.buffer.make_owned());
         let begun = self.started.iter_mut().map(|(_, incoming)| incoming);
         for incoming in begun.chain(self.pulled.values_mut()) {
-            if let Destination::Posted(_) = incoming.destination {
+            if let Destination::Posted(posted) = &incoming.destination
+                && !keep(posted.token)
+            {
                 incoming.destination = Destination::Discard;
             }
         }

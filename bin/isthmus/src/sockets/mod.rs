@@ -15,7 +15,7 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::output::{Outcome, Output};
-use crate::program_file::{Linking, ProgramFile};
+use crate::program_file::{ProgramFile, other_c_library};
 use crate::run::{ProgramCapability, Setting};
 
 pub(crate) use why::why;
@@ -59,19 +59,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
 /// The library needs glibc. A program that another dynamic linker loads would not start with it. A static program starts, and its
 /// children may use the library.
 fn unfit(program: &ProgramFile) -> Option<String> {
-    other_c_library(&program.path, &program.linking)
-}
-
-/// Returns why the dynamic linker of a program cannot load the library.
-fn other_c_library(program: &Path, linking: &Linking) -> Option<String> {
-    let path = program.display();
-    match linking {
-        Linking::Dynamic(linker) if !linking.is_glibc() => {
-            Some(format!("{path} is loaded by {}, and {LIBRARY} needs glibc", linker.display()))
-        }
-        Linking::OtherMachine => Some(format!("{path} is no 64-bit program, and {LIBRARY} is one")),
-        Linking::Static | Linking::Dynamic(_) => None,
-    }
+    other_c_library(&program.path, &program.linking, LIBRARY)
 }
 
 fn settings(folder: &Path) -> Vec<Setting> {

@@ -4,7 +4,7 @@
 //! list ────▶ isthmus verbs list      the daemon's report about verbs
 //! enable ──▶ isthmus verbs enable    DIR/sys, from the report; what else a program needs
 //!    └─ sysfs ── the files of the device
-//! PROGRAMS ▶ isthmus run             SYSFS_PATH and IBV_DRIVERS
+//! PROGRAMS ▶ isthmus run             SYSFS_PATH, IBV_DRIVERS and LD_PRELOAD
 //! ```
 
 mod enable;
@@ -22,6 +22,7 @@ use isthmus_layout::verbs::VERBS;
 
 use crate::daemon::usual_socket;
 use crate::output::{Outcome, Output};
+use crate::program_file::other_c_library;
 use crate::run::{ProgramCapability, Setting};
 
 /// The plug-in of libibverbs.
@@ -29,6 +30,9 @@ const LIBRARY: &str = "libisthmus-rdmav34.so";
 
 /// The name by which libibverbs knows the plug-in: it appends the rest of the file name, which has the number of its interface.
 const DRIVER: &str = "libisthmus";
+
+/// The library that is preloaded for completion channels, and for kernels with InfiniBand.
+const PRELOADED: &str = "libisthmus-verbs.so";
 
 /// The variables of libibverbs: the folder that stands for `/sys`, and the plug-ins to load.
 const SYSFS: &str = "SYSFS_PATH";
@@ -87,11 +91,18 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
         let sys = found.ok_or("no files of the device: `isthmus verbs enable` writes them")?;
         Ok(settings(place.folder, &sys))
     },
-    unfit: |_| None,
+    unfit: |program| other_c_library(&program.path, &program.linking, PRELOADED),
 };
 
 fn settings(folder: &Path, sys: &Path) -> Vec<Setting> {
-    vec![
+    let preloaded = folder.join(PRELOADED);
+    let preload = preloaded.is_file().then(|| Setting {
+        name: "LD_PRELOAD",
+        value: preloaded.to_string_lossy().into_owned(),
+        effect: "makes completion channels, and keeps libibverbs from asking the kernel for devices",
+        is_list: true,
+    });
+    let variables = [
         Setting {
             name: SYSFS,
             value: sys.to_string_lossy().into_owned(),
@@ -104,7 +115,8 @@ fn settings(folder: &Path, sys: &Path) -> Vec<Setting> {
             effect: "the plug-in of libibverbs for the device",
             is_list: true,
         },
-    ]
+    ];
+    variables.into_iter().chain(preload).collect()
 }
 
 /// The folders in which the files may be: beside the given socket, or beside that of any usual daemon. The folder of this user's daemon

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use isthmus_layout::sockets::SOCKETS;
 use serde::Serialize;
 
-use super::super::{LIBRARY, other_c_library};
-use crate::program_file::Linking;
+use super::super::LIBRARY;
+use crate::program_file::{Linking, other_c_library};
 
 /// The beginning of the file names of all versions of the library.
 const LIBRARY_STEM: &str = "libisthmus-sockets";
@@ -133,7 +133,7 @@ impl Facts {
             );
         }
         if let Some(linking) = &self.linking
-            && let Some(cause) = other_c_library(&self.executable, linking)
+            && let Some(cause) = other_c_library(&self.executable, linking, LIBRARY)
         {
             return Obstacle::new(cause, "Use a 64-bit build of the program for glibc.");
         }
