@@ -567,6 +567,21 @@ impl Engine {
         }
     }
 
+    /// True if the engine still waits for a payload, by the token of its target. The transport discards a payload that is not wanted,
+    /// and writes no more of it.
+    pub fn wants_payload(&self, token: u64) -> bool {
+        match Token::parse(token) {
+            Some(Token::Receive { slot, serial }) => {
+                self.qp(slot).is_some_and(|qp| qp.inbound.iter().any(|request| request.serial == serial))
+            }
+            Some(Token::ResponseBytes { slot, sequence }) => self.qp(slot).is_some_and(|qp| {
+                let at = sequence.wrapping_sub(qp.first) as usize;
+                qp.sends.get(at).is_some_and(|entry| entry.response_coming && !entry.answered)
+            }),
+            _ => false,
+        }
+    }
+
     /// The ranges that take the response to a request.
     fn response_place(&mut self, slot: u32, sequence: u32) -> Option<SgeList> {
         let (qp, regions, _) = self.parts(slot)?;
