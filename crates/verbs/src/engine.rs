@@ -4,7 +4,8 @@ use crate::attributes::{AttributeMask, Attributes, rules};
 use crate::memory::{FastMap, Regions};
 use crate::outgoing::Outgoing;
 use crate::packet::{Syndrome, Tag};
-use crate::queue_pair::{QpInit, QueuePair};
+use crate::queue_pair::{Inbound, Positions, QpInit, QueuePair, SendEntry, SendState, Source};
+use crate::receive::PayloadUse;
 use crate::queues::{CompletionQueue, ReceiveQueue, Table};
 use crate::types::{
     Access, Completion, CompletionKind, Cq, Gid, Key, Pd, QpNumber, QpState, ReceiveRequest, Refused, Srq, Status,
@@ -58,13 +59,6 @@ impl Numbers {
     }
 }
 
-/// Another device that has sent packets.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PeerState {
-    /// What the peer's next payload is for.
-    pub(crate) payload: Option<crate::receive::PayloadUse>,
-}
-
 /// The adapter of an open device.
 ///
 /// The engine does no I/O. Calls of the program and arriving packets change its state; [`Self::next_outgoing`] and [`Self::next_ack`]
@@ -77,7 +71,10 @@ pub struct Engine {
     pub(crate) receive_queues: Table<ReceiveQueue>,
     numbers: Numbers,
     qps: Vec<Option<Box<QueuePair>>>,
-    pub(crate) peers: FastMap<EndpointAddress, PeerState>,
+    /// The numbers that the next queue pair of a slot begins with.
+    positions: Vec<Positions>,
+    /// Devices that send a payload next.
+    pub(crate) peers: FastMap<EndpointAddress, PayloadUse>,
     pub(crate) routes: FastMap<(Gid, QpNumber), Option<EndpointAddress>>,
     pub(crate) outbox: VecDeque<Outgoing>,
     /// Slots of queue pairs that owe an acknowledgement.
@@ -105,7 +102,9 @@ impl Engine {
         assert!(numbers.start.is_multiple_of(BLOCK) && numbers.len() == BLOCK as usize);
         self.numbers.blocks.push(numbers.start);
         self.numbers.free.extend(numbers.map(QpNumber));
-        self.qps.resize_with(self.numbers.blocks.len() * BLOCK as usize, || None);
+        let slots = self.numbers.blocks.len() * BLOCK as usize;
+        self.qps.resize_with(slots, || None);
+        self.positions.resize(slots, Positions::FIRST);
     }
 
     /// The number of violations of peers so far.
@@ -136,7 +135,7 @@ impl Engine {
     pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), Refused> {
         let in_use = self.regions.uses_pd(pd)
             || self.qps.iter().flatten().any(|qp| qp.init.pd == pd)
-            || (0..).map_while(|at| self.receive_queues.get(at)).any(|queue| queue.pd == pd);
+            || self.receive_queues.iter().any(|queue| queue.pd == pd);
         if in_use {
             return Err(Refused::Busy);
         }
@@ -146,8 +145,7 @@ impl Engine {
     /// Registers `len` bytes at `addr`, which requests call `iova`.
     pub fn register(&mut self, pd: Pd, addr: u64, len: u64, iova: u64, access: Access) -> Result<Key, Refused> {
         self.pds.get(pd.0).ok_or(Refused::Invalid)?;
-        let remote_change = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        if remote_change && !access.contains(Access::LOCAL_WRITE) {
+        if !rights_agree(access) {
             return Err(Refused::Invalid);
         }
         if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
@@ -166,6 +164,7 @@ impl Engine {
     ) -> Result<(), Refused> {
         if pd.is_some_and(|pd| self.pds.get(pd.0).is_none())
             || range.is_some_and(|(addr, len)| addr.checked_add(len).is_none())
+            || !access.is_none_or(rights_agree)
         {
             return Err(Refused::Invalid);
         }
@@ -174,12 +173,69 @@ impl Engine {
             *old_range = range.unwrap_or(*old_range);
             *old_access = access.unwrap_or(*old_access);
         });
-        if found { Ok(()) } else { Err(Refused::Invalid) }
+        if !found {
+            return Err(Refused::Invalid);
+        }
+        self.end_uses(key);
+        Ok(())
     }
 
-    /// Ends a registration. Requests that name its key fail from now on.
+    /// Ends a registration. Requests that name its key fail from now on, also those that are under way.
     pub fn deregister(&mut self, key: Key) -> Result<(), Refused> {
-        if self.regions.remove(key) { Ok(()) } else { Err(Refused::Invalid) }
+        if !self.regions.remove(key) {
+            return Err(Refused::Invalid);
+        }
+        self.end_uses(key);
+        Ok(())
+    }
+
+    /// Ends what is under way in a region that has changed: its memory belongs to the program alone again.
+    fn end_uses(&mut self, key: Key) {
+        for slot in self.slots() {
+            let Some(qp) = self.qp(slot).filter(|qp| qp.has_work_under_way()) else { continue };
+            if qp.responses > 0
+                && let Some(peer) = qp.peer
+            {
+                self.released.push(peer.domain);
+            }
+            self.end_uses_of_requests(slot, key);
+            let responds = |outgoing: &Outgoing| outgoing.slot() == Some(slot) && !outgoing.is_request_of(slot);
+            let revoked = self.outbox.iter().any(|outgoing| responds(outgoing) && outgoing.lends(key));
+            let inbound = self.qp(slot).and_then(|qp| qp.inbound.iter().find(|request| request.work.uses(key)));
+            match inbound.map(|request| request.taken.is_some()) {
+                Some(true) => self.receive_failed(slot, key),
+                None if !revoked => {}
+                _ if self.qp(slot).is_some_and(|qp| qp.is_reliable()) => self.refuse(slot, Syndrome::Access),
+                _ => self.forget_inbound(slot, |request| request.work.uses(key)),
+            }
+        }
+    }
+
+    /// Ends the first send request that needs a region.
+    fn end_uses_of_requests(&mut self, slot: u32, key: Key) {
+        let Some(qp) = self.qp(slot) else { return };
+        let uses = |entry: &SendEntry| matches!(&entry.source, Source::Memory(list) if list.uses(key));
+        let is_over = |entry: &SendEntry| !entry.is_in_use() && entry.answered || entry.state == SendState::Waiting;
+        let Some(at) = qp.sends.iter().position(|entry| uses(entry) && !is_over(entry)) else { return };
+        let entry = &qp.sends[at];
+        let (sequence, to) = (qp.first.wrapping_add(at as u32), entry.datagram.and_then(|to| to.to).or(qp.peer));
+        if let Some(to) = to {
+            self.released.push(to.domain);
+        }
+        self.fail_request(slot, sequence, Status::LocalProtection);
+    }
+
+    /// Receive requests that were taken for messages have lost their region.
+    fn receive_failed(&mut self, slot: u32, key: Key) {
+        let Some(qp) = self.qp_mut(slot) else { return };
+        let cq = qp.init.receive_cq;
+        let Some(at) = qp.inbound.iter().position(|request| request.work.uses(key)) else { return };
+        let Some(Inbound { taken: Some((_, completion)), from, .. }) = qp.inbound.remove(at) else { return };
+        let failed = qp.completion(completion.wr_id, Status::LocalProtection, CompletionKind::Receive);
+        self.report(cq, failed);
+        self.released.push(from.domain);
+        self.refuse(slot, Syndrome::Operation);
+        self.enter_error(slot); // An unreliable one, too.
     }
 
     /// Makes a completion queue with room for `capacity` completions.
@@ -275,7 +331,8 @@ impl Engine {
             self.cqs.get_mut(cq.0).into_iter().for_each(|cq| cq.users += 1);
         }
         let slot = self.numbers.slot(number).expect("the number comes from a block");
-        self.qps[slot as usize] = Some(Box::new(QueuePair::new(number, init, receive_queue)));
+        let qp = QueuePair::new(number, init, receive_queue, self.positions[slot as usize]);
+        self.qps[slot as usize] = Some(Box::new(qp));
         Ok((number, init))
     }
 
@@ -284,6 +341,8 @@ impl Engine {
         let slot = self.slot(number).ok_or(Refused::Invalid)?;
         self.end_connection(slot);
         let qp = self.qps[slot as usize].take().ok_or(Refused::Invalid)?;
+        self.positions[slot as usize] = qp.positions();
+        self.owing.retain(|owing| *owing != slot);
         for cq in [qp.init.send_cq, qp.init.receive_cq] {
             self.cqs.get_mut(cq.0).into_iter().for_each(|cq| cq.users -= 1);
         }
@@ -333,6 +392,7 @@ impl Engine {
             QpState::Error => self.enter_error(slot),
             QpState::ReadyToReceive => {
                 qp.state = to;
+                qp.executed = qp.attributes.receive_psn & QpNumber::MASK;
                 if qp.is_reliable() {
                     self.owe(slot, Syndrome::Ready);
                 }
@@ -340,6 +400,7 @@ impl Engine {
             QpState::ReadyToSend => {
                 if from == QpState::ReadyToReceive {
                     (qp.retries_left, qp.rnr_retries_left) = (attributes.retry_count, attributes.rnr_retry);
+                    qp.base = qp.first.wrapping_sub(qp.attributes.send_psn & QpNumber::MASK);
                 }
                 qp.state = to;
                 self.pump(slot);
@@ -353,12 +414,14 @@ impl Engine {
     fn end_connection(&mut self, slot: u32) {
         let Some(qp) = self.qp_mut(slot) else { return };
         let (number, init, receive_queue, peer) = (qp.number, qp.init, qp.receive_queue, qp.peer);
-        let lent = qp.sends.iter().any(|entry| entry.in_transmission) || !qp.inbound.is_empty() || qp.responses > 0;
+        let lent = qp.sends.iter().any(|entry| entry.transmissions > 0) || !qp.inbound.is_empty() || qp.responses > 0;
         let to = qp.sends.front().and_then(|entry| entry.datagram?.to).or(peer);
-        let goodbye = Tag::ack(qp.attributes.destination, qp.executed, Syndrome::NotReady);
-        let connected = qp.is_reliable() && qp.can_receive();
+        // In Error, the queue pair may still owe the reason.
+        let syndrome = if qp.state == QpState::Error { qp.owed } else { Some(Syndrome::NotReady) };
+        let goodbye = syndrome.map(|syndrome| Tag::ack(qp.attributes.destination, qp.executed, syndrome));
+        let connected = qp.is_reliable() && (qp.can_receive() || qp.state == QpState::Error);
         qp.reset();
-        if let (true, Some(peer)) = (connected, peer) {
+        if let (true, Some(peer), Some(goodbye)) = (connected, peer, goodbye) {
             self.refuse_stray(peer, goodbye);
         }
         if let (true, Some(to)) = (lent, to) {
@@ -380,8 +443,9 @@ impl Engine {
     /// Ends all requests of a queue pair with an error, in their order.
     pub(crate) fn enter_error(&mut self, slot: u32) {
         let Some(qp) = self.qp_mut(slot) else { return };
-        qp.state = QpState::Error;
-        qp.owed = qp.is_reliable().then_some(Syndrome::NotReady);
+        if core::mem::replace(&mut qp.state, QpState::Error) != QpState::Error {
+            qp.owed = qp.is_reliable().then_some(Syndrome::NotReady);
+        }
         let peer = qp.peer;
         let lent = !qp.inbound.is_empty() || qp.responses > 0;
         let (init, receive_queue) = (qp.init, qp.receive_queue);
@@ -394,9 +458,12 @@ impl Engine {
         let number = qp.number;
         let mut flushed: Vec<_> = inbound
             .into_iter()
-            .filter_map(|request| request.completion)
-            .map(|completion| qp.completion(completion.wr_id, Status::Flushed, CompletionKind::Receive))
+            .filter_map(|request| request.taken)
+            .map(|(entry, _)| qp.completion(entry.wr_id, Status::Flushed, CompletionKind::Receive))
             .collect();
+        if let Some(queue) = self.receive_queues.get_mut(receive_queue) {
+            queue.refused.retain(|refused| *refused != slot);
+        }
         if let Some(queue) = self.receive_queues.get_mut(receive_queue)
             && !queue.shared
         {
@@ -416,14 +483,14 @@ impl Engine {
         self.outbox.retain(|outgoing| !outgoing.is_request_of(slot));
         let Some(qp) = self.qp_mut(slot) else { return };
         let (end, cq, peer) = (qp.end(), qp.init.send_cq, qp.peer);
-        (qp.first, qp.next, qp.acked, qp.base) = (end, end, end, end);
+        (qp.first, qp.next, qp.acked) = (end, end, end);
         qp.pause = None;
         qp.stopped = false;
         qp.reads_outstanding = 0;
         let flushed = core::mem::take(&mut qp.sends);
         let number = qp.number;
         for entry in flushed {
-            if let (true, Some(to)) = (entry.in_transmission, entry.datagram.and_then(|to| to.to).or(peer)) {
+            if let (true, Some(to)) = (entry.transmissions > 0, entry.datagram.and_then(|to| to.to).or(peer)) {
                 self.released.push(to.domain);
             }
             let completion = flush_completion(entry.wr_id, entry.completion_kind());
@@ -453,12 +520,11 @@ impl Engine {
         Ok(())
     }
 
-    /// A receive queue has a request again: peers that were refused may send.
+    /// A receive queue has one request more: the peer that was refused first may send.
     pub(crate) fn invite_refused(&mut self, queue: u32) {
-        let Some(queue) = self.receive_queues.get_mut(queue) else { return };
-        for slot in core::mem::take(&mut queue.refused) {
-            self.owe(slot, Syndrome::Ready);
-        }
+        let Some(queue) = self.receive_queues.get_mut(queue).filter(|queue| !queue.refused.is_empty()) else { return };
+        let slot = queue.refused.remove(0);
+        self.owe(slot, Syndrome::Ready);
     }
 
     /// The place of a queue pair in tables.
@@ -507,14 +573,22 @@ impl Engine {
     pub fn peer_gone(&mut self, domain: DomainId) {
         self.routes.retain(|_, to| to.is_some_and(|to| to.domain != domain));
         self.peers.retain(|address, _| address.domain != domain);
+        self.released.push(domain);
         self.strays.retain(|(to, _)| to.domain != domain);
         self.outbox.retain(|outgoing| outgoing.to().domain != domain);
         for slot in self.slots() {
             let Some(qp) = self.qp_mut(slot) else { continue };
-            if qp.peer.is_none_or(|peer| peer.domain != domain) {
-                continue;
+            let connected = qp.peer.is_some_and(|peer| peer.domain == domain);
+            for entry in &mut qp.sends {
+                // The transport confirms no more.
+                if entry.datagram.map_or(connected, |to| to.to.is_some_and(|to| to.domain == domain)) {
+                    (entry.queued, entry.transmissions) = (false, 0);
+                }
             }
-            qp.peer = None;
+            self.forget_inbound(slot, |request| request.from.domain == domain);
+            self.retire(slot);
+            let Some(qp) = self.qp_mut(slot).filter(|_| connected) else { continue };
+            (qp.peer, qp.responses) = (None, 0);
             qp.owed = None;
             if qp.is_reliable() && qp.can_receive() {
                 self.fail_first_unacked(slot, Status::RetryExceeded);
@@ -537,6 +611,11 @@ const fn flush_completion(wr_id: u64, kind: CompletionKind) -> Completion {
         service_level: 0,
         solicited: false,
     }
+}
+
+/// A peer may change only what the adapter may write.
+fn rights_agree(access: Access) -> bool {
+    !access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) || access.contains(Access::LOCAL_WRITE)
 }
 
 /// True if the attributes of the mask have values that the adapter can have.

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::memory::Memory;
 use crate::packet::{Header, PacketKind, SHORT_BYTES_MAX, Syndrome, Tag};
 use crate::queues::{SgeList, total_len};
-use crate::types::QpType;
+use crate::types::{Key, QpType};
 use alloc::vec;
 use alloc::vec::Vec;
 use isthmus_layout::EndpointAddress;
@@ -85,6 +85,11 @@ impl Outgoing {
         }
     }
 
+    /// True for a response, and for a request, that lends the bytes of a region.
+    pub(crate) fn lends(&self, key: Key) -> bool {
+        matches!(&self.bytes, Bytes::Memory(list) if list.uses(key))
+    }
+
     pub(crate) const fn is_request_of(&self, of: u32) -> bool {
         matches!(self.token, Token::Request { slot, .. } if slot == of)
     }
@@ -147,6 +152,12 @@ impl Engine {
             if qp.owed == Some(Syndrome::None) {
                 qp.owed = None; // The packet acknowledges.
             }
+            if let Token::Request { sequence, .. } = token
+                && let Some(entry) = qp.entry(sequence)
+            {
+                entry.queued = false;
+                entry.transmissions += 1;
+            }
             if let (Bytes::Inline { len: inline }, Token::Request { sequence, .. }) = (&bytes, token) {
                 let place = qp.inline_place(sequence);
                 let inline = &qp.inline_bytes[place..place + *inline as usize];
@@ -185,6 +196,10 @@ impl Engine {
     /// message has left at once; otherwise [`Self::ack_queued`] is called.
     #[inline]
     pub fn next_ack(&mut self) -> Option<(EndpointAddress, u64, u64)> {
+        // A refusal may be of a queue pair's last connection. It must not come after those of its next one.
+        if let Some((to, tag)) = self.strays.pop_front() {
+            return Some((to, tag.emit(), 0));
+        }
         while let Some(slot) = self.owing.pop_front() {
             let Some(qp) = self.qp_mut(slot) else { continue };
             qp.owed_listed = false;
@@ -196,8 +211,7 @@ impl Engine {
             let tag = Tag::ack(qp.attributes.destination, qp.executed, syndrome);
             return Some((peer, tag.emit(), Token::Ack { slot }.number()));
         }
-        let (to, tag) = self.strays.pop_front()?;
-        Some((to, tag.emit(), 0))
+        None
     }
 
     /// The transport has queued an acknowledgement. The queue pair owes no other one until the token is confirmed.
@@ -215,7 +229,7 @@ impl Engine {
         match Token::parse(token) {
             Some(Token::Request { slot, sequence }) => {
                 if let Some(entry) = self.qp_mut(slot).and_then(|qp| qp.entry(sequence)) {
-                    entry.in_transmission = false;
+                    entry.transmissions = entry.transmissions.saturating_sub(1);
                     self.retire(slot);
                 }
             }
@@ -239,8 +253,9 @@ impl Engine {
     /// The queue pair owes its peer an acknowledgement with this syndrome.
     #[inline]
     pub(crate) fn owe(&mut self, slot: u32, syndrome: Syndrome) {
-        let Some(qp) = self.qp_mut(slot) else { return };
-        let refused = matches!(qp.owed, Some(Syndrome::ReceiverNotReady(_) | Syndrome::NotReady | Syndrome::Again));
+        // In Error, the queue pair owes the reason, or has given it.
+        let Some(qp) = self.qp_mut(slot).filter(|qp| qp.can_receive()) else { return };
+        let refused = matches!(qp.owed, Some(Syndrome::ReceiverNotReady(_) | Syndrome::Again));
         qp.owed = Some(match (qp.owed, syndrome) {
             (Some(owed), Syndrome::None) => owed,
             (_, Syndrome::Ready) if refused => Syndrome::Again,

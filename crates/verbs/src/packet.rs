@@ -15,8 +15,8 @@
 //!   8 payload    -           -           the payload and nothing else
 //! ```
 //!
-//! *Executed* counts the requests of the destination that the sender has executed since the queue pair was connected, modulo 2²⁴: each
-//! packet of a reliable connection acknowledges. A syndrome other than zero refuses the first request that is not counted.
+//! *Executed* is the PSN of the next request that the sender expects: the first PSN of the connection, and one more for each request
+//! that was executed, modulo 2²⁴. So each packet of a reliable connection acknowledges. A syndrome other than zero refuses the first request that is not counted.
 
 use crate::types::{AtomicOperation, Gid, Key, QpNumber};
 
@@ -53,8 +53,10 @@ pub(crate) enum Syndrome {
     None,
     /// There is no receive request. The sender waits for the time of this code.
     ReceiverNotReady(u8),
-    /// The queue pair is in no state to receive, or does not exist.
+    /// The queue pair has left the connection.
     NotReady,
+    /// There is no such connection, so the count means nothing.
+    NotConnected,
     /// What was refused as not ready may be sent again.
     Ready,
     /// A request was refused as not ready, and may be sent again already.
@@ -77,6 +79,7 @@ impl Syndrome {
             Self::Access => 4,
             Self::Operation => 5,
             Self::Again => 6,
+            Self::NotConnected => 7,
             Self::ReceiverNotReady(timer) => 0x20 | (timer & 0x1f) as u16,
         }
     }
@@ -90,6 +93,7 @@ impl Syndrome {
             4 => Self::Access,
             5 => Self::Operation,
             6 => Self::Again,
+            7 => Self::NotConnected,
             0x20..=0x3f => Self::ReceiverNotReady((code & 0x1f) as u8),
             _ => return None,
         })
@@ -284,11 +288,11 @@ mod tests {
     #[test]
     fn syndrome_round_trips() {
         let all = [Syndrome::None, Syndrome::NotReady, Syndrome::Ready, Syndrome::InvalidRequest];
-        let all = all.into_iter().chain([Syndrome::Access, Syndrome::Operation, Syndrome::Again]);
+        let all = all.into_iter().chain([Syndrome::Access, Syndrome::Operation, Syndrome::Again, Syndrome::NotConnected]);
         for syndrome in all.chain((0..32).map(Syndrome::ReceiverNotReady)) {
             assert_eq!(Tag::ack(QpNumber(1), 2, syndrome).syndrome(), Some(syndrome));
         }
-        assert_eq!(Syndrome::from_code(7), None);
+        assert_eq!(Syndrome::from_code(8), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::attributes::Attributes;
 use crate::packet::Syndrome;
-use crate::queues::SgeList;
+use crate::queues::{ReceiveEntry, SgeList};
 use crate::types::{
     AddressVector, Completion, CompletionKind, Cq, Key, Operation, Pd, QpNumber, QpState, QpType, Status,
 };
@@ -69,8 +69,10 @@ pub(crate) struct SendEntry {
     pub(crate) solicited: bool,
     pub(crate) fence: bool,
     pub(crate) state: SendState,
-    /// The caller has not confirmed the transmission, and may still read the bytes.
-    pub(crate) in_transmission: bool,
+    /// The packet waits for the caller.
+    pub(crate) queued: bool,
+    /// Transmissions that the caller has not confirmed: it may still read the bytes.
+    pub(crate) transmissions: u32,
     /// The response has arrived, or none is needed.
     pub(crate) answered: bool,
     /// The payload of the response is to come.
@@ -88,6 +90,17 @@ impl SendEntry {
         }
     }
 
+    /// The caller needs the bytes, or will need them.
+    #[inline]
+    pub(crate) const fn is_in_use(&self) -> bool {
+        self.queued || self.transmissions > 0
+    }
+
+    /// The payload of the response is wanted.
+    pub(crate) const fn waits_for_payload(&self) -> bool {
+        self.response_coming && !self.answered && matches!(self.state, SendState::Sent)
+    }
+
     /// The peer sends a response with bytes.
     pub(crate) const fn wants_response(&self) -> bool {
         matches!(self.operation, Operation::Read { .. } | Operation::Atomic { .. })
@@ -98,10 +111,12 @@ impl SendEntry {
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) serial: u32,
+    /// The device that sent the request.
+    pub(crate) from: EndpointAddress,
     /// The peer waits for an acknowledgement.
     pub(crate) acknowledge: bool,
-    /// The completion of the receive request that the request has taken.
-    pub(crate) completion: Option<Completion>,
+    /// The receive request that was taken, and its completion.
+    pub(crate) taken: Option<(ReceiveEntry, Completion)>,
     pub(crate) work: InboundWork,
 }
 
@@ -120,6 +135,13 @@ pub(crate) enum InboundWork {
     Atomic { at: u64, key: Key, operation: crate::types::AtomicOperation },
 }
 
+impl InboundWork {
+    /// True if bytes are to be written to the region with this key.
+    pub(crate) fn uses(&self, key: Key) -> bool {
+        matches!(self, Self::Payload { into, .. } | Self::Write { into, .. } if into.uses(key))
+    }
+}
+
 /// A pause before the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pause {
@@ -127,6 +149,21 @@ pub(crate) struct Pause {
     pub(crate) length_ns: Option<u64>,
     /// The end, once a caller has given the time.
     pub(crate) until: Option<u64>,
+}
+
+/// The next numbers of a queue pair. They go on when it is reset, or when another one takes its slot, so that late confirmations find
+/// nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Positions {
+    /// The sequence number of the next send request.
+    pub(crate) sequence: u32,
+    /// The serial number of the next request of the peer, or response.
+    pub(crate) serial: u32,
+}
+
+impl Positions {
+    /// The numbers wrap around soon, so that every program shows that they may.
+    pub(crate) const FIRST: Self = Self { sequence: u32::MAX - 99, serial: u32::MAX - 99 };
 }
 
 /// A queue pair.
@@ -148,7 +185,7 @@ pub(crate) struct QueuePair {
     pub(crate) next: u32,
     /// The sequence number of the first request that the peer has not executed.
     pub(crate) acked: u32,
-    /// The sequence number at which the connection began, which the peer's count of executed requests does not include.
+    /// The sequence number that the peer counts as 0: the one of the first request, less its PSN.
     pub(crate) base: u32,
     /// Inline bytes of send requests, `inline_max` for each.
     pub(crate) inline_bytes: Vec<u8>,
@@ -164,8 +201,10 @@ pub(crate) struct QueuePair {
     /// Reads and atomic operations without a response.
     pub(crate) reads_outstanding: u32,
 
-    /// Requests of the peer that were executed.
+    /// The PSN of the peer's first request, and one more for each request that was executed.
     pub(crate) executed: u32,
+    /// The peer's first packet of this connection was taken.
+    pub(crate) begun: bool,
     /// Packets are dropped up to the one that restarts, because one was refused or the connection is new.
     pub(crate) refusing: bool,
     /// The acknowledgement that the peer is to be sent.
@@ -180,7 +219,7 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    pub(crate) fn new(number: QpNumber, init: QpInit, receive_queue: u32) -> Self {
+    pub(crate) fn new(number: QpNumber, init: QpInit, receive_queue: u32, positions: Positions) -> Self {
         Self {
             number,
             init,
@@ -189,10 +228,10 @@ impl QueuePair {
             attributes: Attributes::default(),
             peer: None,
             sends: VecDeque::with_capacity(init.sends_max.min(1024) as usize),
-            first: 0,
-            next: 0,
-            acked: 0,
-            base: 0,
+            first: positions.sequence,
+            next: positions.sequence,
+            acked: positions.sequence,
+            base: positions.sequence,
             inline_bytes: Vec::new(),
             established: false,
             restart: true,
@@ -202,39 +241,44 @@ impl QueuePair {
             rnr_retries_left: 0,
             reads_outstanding: 0,
             executed: 0,
+            begun: false,
             refusing: true,
             owed: None,
             owed_listed: false,
             ack_in_transmission: false,
             inbound: VecDeque::new(),
-            next_serial: 0,
+            next_serial: positions.serial,
             responses: 0,
         }
     }
 
-    /// Returns to the state after creation. Sequence numbers and serial numbers go on, so that late confirmations find nothing.
+    /// The numbers after those that this queue pair has used.
+    pub(crate) fn positions(&self) -> Positions {
+        Positions { sequence: self.end(), serial: self.next_serial }
+    }
+
+    /// Returns to the state after creation.
     pub(crate) fn reset(&mut self) {
-        let (first, next_serial) = (self.first.wrapping_add(self.sends.len() as u32), self.next_serial);
-        let (owed_listed, ack_in_transmission) = (self.owed_listed, self.ack_in_transmission);
         let mut sends = core::mem::take(&mut self.sends);
-        let inline_bytes = core::mem::take(&mut self.inline_bytes);
+        let positions = Positions { sequence: self.first.wrapping_add(sends.len() as u32), serial: self.next_serial };
         sends.clear();
         *self = Self {
             sends,
-            first,
-            next: first,
-            acked: first,
-            base: first,
-            inline_bytes,
-            owed_listed,
-            ack_in_transmission,
-            next_serial,
-            ..Self::new(self.number, self.init, self.receive_queue)
+            inline_bytes: core::mem::take(&mut self.inline_bytes),
+            owed_listed: self.owed_listed,
+            ack_in_transmission: self.ack_in_transmission,
+            ..Self::new(self.number, self.init, self.receive_queue, positions)
         };
     }
 
     pub(crate) const fn is_reliable(&self) -> bool {
         matches!(self.init.kind, QpType::Rc)
+    }
+
+    /// True if memory of the program may be in use.
+    #[inline]
+    pub(crate) fn has_work_under_way(&self) -> bool {
+        !self.sends.is_empty() || !self.inbound.is_empty() || self.responses > 0
     }
 
     /// True if packets of the peer are taken.

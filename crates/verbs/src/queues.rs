@@ -1,6 +1,6 @@
 //! Completion queues and receive queues.
 
-use crate::types::{Completion, Pd, QpNumber, Refused, Sge};
+use crate::types::{Completion, Key, Pd, QpNumber, Refused, Sge};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -26,6 +26,11 @@ impl SgeList {
             Self::One(sge) => core::slice::from_ref(sge),
             Self::Many(many) => many,
         }
+    }
+
+    /// True if a range lies in the region with this key.
+    pub(crate) fn uses(&self, key: Key) -> bool {
+        self.as_slice().iter().any(|sge| sge.len > 0 && sge.lkey == key.0)
     }
 
     #[inline]
@@ -167,6 +172,11 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.objects.get_mut(number as usize)?.as_mut()
+    }
+
+    /// The objects that there are.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.objects.iter().flatten()
     }
 
     pub(crate) fn len(&self) -> usize {

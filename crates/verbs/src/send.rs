@@ -67,12 +67,12 @@ impl Engine {
             }
             match prepare(qp, regions, slot, sequence) {
                 Ok(packet) => {
-                    let in_transmission = packet.is_some();
+                    let queued = packet.is_some();
                     qp.reads_outstanding += u32::from(wants_response);
                     qp.restart = false;
                     outbox.extend(packet);
                     if let Some(entry) = qp.entry(sequence) {
-                        (entry.state, entry.in_transmission) = (SendState::Sent, in_transmission);
+                        (entry.state, entry.queued) = (SendState::Sent, queued);
                     }
                 }
                 Err(status) => {
@@ -93,7 +93,7 @@ impl Engine {
             let acked = !qp.is_reliable() || qp.acked != qp.first;
             let Some(entry) = qp.sends.front() else { return };
             let status = match entry.state {
-                SendState::Sent if acked && entry.answered && !entry.in_transmission => Status::Success,
+                SendState::Sent if acked && entry.answered && !entry.is_in_use() => Status::Success,
                 SendState::Failed(status) => status,
                 SendState::Sent | SendState::Waiting => return,
             };
@@ -119,7 +119,7 @@ impl Engine {
         if !reliable {
             qp.state = QpState::SendQueueError;
         }
-        if let (true, Some(to)) = (entry.in_transmission, to) {
+        if let (true, Some(to)) = (entry.transmissions > 0, to) {
             self.released.push(to.domain);
         }
         match reliable {
@@ -130,7 +130,7 @@ impl Engine {
 
     /// The first request that the peer has not executed ends with this status, and with it the queue pair.
     pub(crate) fn fail_first_unacked(&mut self, slot: u32, status: Status) {
-        let Some(qp) = self.qp_mut(slot) else { return };
+        let Some(qp) = self.qp(slot) else { return };
         let acked = qp.acked;
         // Reads that were executed, but whose bytes have not come, get none any more.
         let unanswered = qp.sends.iter().position(|entry| !entry.answered).map(|at| qp.first.wrapping_add(at as u32));
@@ -138,12 +138,25 @@ impl Engine {
             Some(unanswered) if unanswered.wrapping_sub(qp.first) < acked.wrapping_sub(qp.first) => unanswered,
             _ => acked,
         };
-        if let Some(entry) = qp.entry(failed) {
+        self.fail_request(slot, failed, status);
+    }
+
+    /// A request ends with this status as soon as those before it have ended, and with it the queue pair.
+    pub(crate) fn fail_request(&mut self, slot: u32, sequence: u32, status: Status) {
+        let Some(qp) = self.qp_mut(slot) else { return };
+        let Some(entry) = qp.entry(sequence) else { return };
+        if !matches!(entry.state, SendState::Failed(_)) {
             entry.state = SendState::Failed(status);
-            qp.stopped = true;
-            qp.pause = None;
         }
-        self.outbox.retain(|outgoing| !outgoing.is_request_of(slot));
+        qp.stopped = true;
+        qp.pause = None;
+        let (first, at) = (qp.first, sequence.wrapping_sub(qp.first));
+        let keeps = |outgoing: &Outgoing| match outgoing.token {
+            Token::Request { slot: of, sequence } => of != slot || sequence.wrapping_sub(first) < at,
+            _ => true,
+        };
+        self.outbox.retain(keeps);
+        self.pausing.retain(|pausing| *pausing != slot);
         self.retire(slot);
     }
 
@@ -151,6 +164,9 @@ impl Engine {
     #[inline]
     pub(crate) fn note_executed(&mut self, slot: u32, count: u32) -> bool {
         let Some(qp) = self.qp_mut(slot) else { return false };
+        if qp.state == QpState::ReadyToReceive {
+            return true; // This side has sent nothing, and has no PSN yet.
+        }
         let executed = count.wrapping_sub(qp.acked.wrapping_sub(qp.base)) & QpNumber::MASK;
         if executed == 0 {
             return true;
@@ -171,6 +187,7 @@ impl Engine {
         let unacked = qp.next != qp.acked;
         match syndrome {
             Syndrome::None => {}
+            Syndrome::NotReady | Syndrome::NotConnected => self.attempt_failed(slot),
             Syndrome::Ready if qp.pause.is_some() => self.resume(slot),
             Syndrome::Ready => {}
             _ if !unacked => {}
@@ -188,19 +205,25 @@ impl Engine {
                 }
                 self.rewind(slot, Some(u64::from(RNR_PAUSES[usize::from(timer & 31)]) * 10_000));
             }
-            Syndrome::NotReady => {
-                qp.established = false;
-                if qp.retries_left == 0 {
-                    return self.fail_first_unacked(slot, Status::RetryExceeded);
-                }
-                qp.retries_left -= 1;
-                let timeout = qp.attributes.timeout;
-                self.rewind(slot, (timeout != 0).then(|| 4096 << timeout));
-            }
             Syndrome::InvalidRequest => self.fail_first_unacked(slot, Status::RemoteInvalidRequest),
             Syndrome::Access => self.fail_first_unacked(slot, Status::RemoteAccess),
             Syndrome::Operation => self.fail_first_unacked(slot, Status::RemoteOperation),
         }
+    }
+
+    /// The peer has no queue pair that takes the requests.
+    fn attempt_failed(&mut self, slot: u32) {
+        let Some(qp) = self.qp_mut(slot) else { return };
+        qp.established = false;
+        if qp.next == qp.acked || qp.pause.is_some() {
+            return;
+        }
+        if qp.retries_left == 0 {
+            return self.fail_first_unacked(slot, Status::RetryExceeded);
+        }
+        qp.retries_left -= 1;
+        let timeout = qp.attributes.timeout;
+        self.rewind(slot, (timeout != 0).then(|| 4096 << timeout));
     }
 
     /// Goes back to the first request that the peer has not executed, and pauses.
@@ -208,22 +231,16 @@ impl Engine {
         self.outbox.retain(|outgoing| !outgoing.is_request_of(slot));
         let Some(qp) = self.qp_mut(slot) else { return };
         let acked = qp.acked.wrapping_sub(qp.first) as usize;
-        let mut released = false;
         for entry in qp.sends.iter_mut().skip(acked) {
-            (entry.state, entry.response_coming) = (SendState::Waiting, false);
-            released |= core::mem::take(&mut entry.in_transmission);
+            (entry.state, entry.queued, entry.response_coming) = (SendState::Waiting, false, false);
         }
         let unanswered = |entry: &&SendEntry| !entry.answered;
         qp.reads_outstanding = qp.sends.iter().take(acked).filter(unanswered).count() as u32;
         qp.next = qp.acked;
+        qp.stopped = qp.sends.iter().take(acked).any(|entry| matches!(entry.state, SendState::Failed(_)));
         qp.restart = true;
-        let peer = qp.peer;
         if qp.pause.replace(Pause { length_ns, until: None }).is_none() {
             self.pausing.push(slot);
-        }
-        // The transport may still hold ranges of these requests: it lets go of them before they are lent again.
-        if let (true, Some(peer)) = (released, peer) {
-            self.released.push(peer.domain);
         }
     }
 
@@ -309,7 +326,8 @@ fn post(
         solicited: request.flags.contains(SendFlags::SOLICITED),
         fence: request.flags.contains(SendFlags::FENCE),
         state: SendState::Waiting,
-        in_transmission: false,
+        queued: false,
+        transmissions: 0,
         answered: !matches!(request.operation, Operation::Read { .. } | Operation::Atomic { .. }),
         response_coming: false,
     };

@@ -5,7 +5,7 @@
 
 use crate::memory::Program;
 use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex};
-use isthmus_verbs::{Engine, Memory, PAYLOAD_TAG, Payload, PayloadTarget, SHORT_BYTES_MAX, Transmit};
+use isthmus_verbs::{Access, Engine, Key, Memory, PAYLOAD_TAG, Payload, PayloadTarget, Pd, SHORT_BYTES_MAX, Transmit};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The bytes of a payload on their way.
@@ -50,6 +50,9 @@ struct Arriving {
 pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) program: Program,
+    /// A protection domain, and the key of the whole program in it.
+    pub(crate) pd: Pd,
+    pub(crate) key: Key,
     gone: bool,
 }
 
@@ -75,7 +78,11 @@ impl Network {
         let node = |at: usize| {
             let mut engine = Engine::new(seed ^ at as u64);
             engine.add_numbers((at as u32 + 1) * 256..(at as u32 + 2) * 256);
-            Node { engine, program: Program::new((at as u64 + 1) << 24, 1 << 20), gone: false }
+            let program = Program::new((at as u64 + 1) << 24, 1 << 20);
+            let (addr, len) = program.whole();
+            let pd = engine.alloc_pd().expect("a protection domain");
+            let key = engine.register(pd, addr, len, addr, Access::all()).expect("a region");
+            Node { engine, program, pd, key, gone: false }
         };
         Self {
             nodes: (0..nodes).map(node).collect(),

@@ -1,7 +1,7 @@
 //! Programs of arbitrary calls on three nodes, against a model: a *flow* is what one queue pair sends to another, and the model of it is
 //! the list of its requests. A reliable connection executes them in order, each once, up to the first that fails.
 
-use crate::memory::{READ, WRITE, changed};
+use crate::memory::changed;
 use crate::network::Network;
 use crate::setup::{self, Options, Post, Qp, Q_KEY, create, look, room};
 use isthmus_verbs::{
@@ -55,6 +55,8 @@ struct Flow {
     receives: VecDeque<(u64, Sge)>,
     srq: Option<Srq>,
     source_gid: Gid,
+    /// The last request is a read, whose response later ones may change unless they wait.
+    reads: bool,
 }
 
 struct World {
@@ -151,6 +153,7 @@ impl World {
         } else if matches!(state, QpState::ReadyToSend | QpState::SendQueueDrained) {
             flow.expected = window;
         }
+        flows[at].reads |= sent.kind == CompletionKind::Read;
         flows[at].sent.push(sent);
     }
 
@@ -267,6 +270,7 @@ impl Flow {
             next_message: 0,
             receives: VecDeque::new(),
             srq,
+            reads: false,
             source_gid: Gid([from.number.0 as u8; 16]),
         }
     }
@@ -324,7 +328,8 @@ impl Flow {
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, detail & 0x100 != 0);
         flags.set(SendFlags::SOLICITED, detail & 0x200 != 0);
-        flags.set(SendFlags::FENCE, detail & 0xc00 == 0);
+        let changes = matches!(operation, Operation::Write { .. } | Operation::Atomic { .. });
+        flags.set(SendFlags::FENCE, detail & 0xc00 == 0 || self.reads && changes);
         flags.set(SendFlags::INLINE, inline && found.is_none());
         let sge = match found {
             None => setup::source(network, self.from, &bytes),

@@ -62,11 +62,9 @@ impl Default for Options {
 
 /// Makes a queue pair that is in Reset.
 pub(crate) fn create(network: &mut Network, node: usize, kind: QpType, options: &Options, srq: Option<Srq>) -> Qp {
-    let whole = network.nodes[node].program.whole();
+    let (pd, key) = (network.nodes[node].pd, network.nodes[node].key);
     network.call(node, |engine, _| {
-        let pd = engine.alloc_pd().expect("a protection domain");
         let cq = engine.create_cq(options.completions_max).expect("a completion queue");
-        let key = engine.register(pd, whole.0, whole.1, whole.0, ALL).expect("a region");
         let (number, _) = engine.create_qp(&init(kind, pd, cq, options, srq)).expect("a queue pair");
         Qp { node, number, kind, pd, cq, key }
     })
@@ -106,9 +104,9 @@ pub(crate) fn ready_to_receive(network: &mut Network, qp: Qp, peer: Qp, options:
     modify(network, qp, &attributes, M::STATE | connect, Some(address(peer.node))).expect("ready to receive");
 }
 
-pub(crate) fn ready_to_send(network: &mut Network, qp: Qp, options: &Options) {
+pub(crate) fn ready_to_send(network: &mut Network, qp: Qp, peer: Qp, options: &Options) {
     use AttributeMask as M;
-    let mut attributes = attributes(qp, QpNumber(0), options);
+    let mut attributes = attributes(qp, peer.number, options);
     attributes.state = QpState::ReadyToSend;
     let retry = M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::READS_MAX;
     let mask = M::STATE | M::SEND_PSN | if qp.kind == QpType::Rc { retry } else { M::empty() };
@@ -116,7 +114,8 @@ pub(crate) fn ready_to_send(network: &mut Network, qp: Qp, options: &Options) {
 }
 
 fn attributes(qp: Qp, destination: QpNumber, options: &Options) -> Attributes {
-    let (lower, higher) = if qp.node == 0 { options.psns } else { (options.psns.1, options.psns.0) };
+    let is_lower = qp.number < destination;
+    let (lower, higher) = if is_lower { options.psns } else { (options.psns.1, options.psns.0) };
     Attributes {
         access: options.access,
         q_key: Q_KEY,
@@ -164,7 +163,7 @@ pub(crate) fn pair(kind: QpType, options: &Options) -> (Network, Qp, Qp) {
 pub(crate) fn connect(network: &mut Network, one: Qp, other: Qp, options: &Options) {
     for (qp, peer) in [(one, other), (other, one)] {
         ready_to_receive(network, qp, peer, options);
-        ready_to_send(network, qp, options);
+        ready_to_send(network, qp, peer, options);
         if qp.kind == QpType::Ud {
             let to = Some(address(peer.node));
             network.call(qp.node, |engine, _| engine.add_route(AddressVector::default().gid, peer.number, to));

@@ -1,0 +1,357 @@
+//! Requests of peers: checked, matched with receive requests, and executed in their order.
+
+use super::{PayloadUse, grh, locate_list, part, scatter};
+use crate::engine::{Engine, limits};
+use crate::memory::Memory;
+use crate::packet::{HeaderReader, Syndrome, Tag, flags};
+use crate::queue_pair::{Inbound, InboundWork};
+use crate::queues::{ReceiveEntry, SgeList, total_len};
+use crate::types::{Access, Completion, CompletionKind, QpNumber, QpType, Sge, Status};
+use isthmus_layout::EndpointAddress;
+
+/// A receive request that a message has taken.
+struct Taken {
+    /// The ranges for the message, as addresses of the program.
+    into: SgeList,
+    /// The request, as the program posted it.
+    entry: ReceiveEntry,
+    completion: Completion,
+}
+
+impl Engine {
+    /// The connected queue pair that a packet is for. None if the packet is not to be executed.
+    #[inline]
+    fn admit(&mut self, from: EndpointAddress, tag: Tag, words: &mut HeaderReader<'_>) -> Option<u32> {
+        let source = words.word_if(tag.has(flags::SOURCE))?.map(|number| QpNumber(number & QpNumber::MASK));
+        let slot = self.slot(tag.destination);
+        let qp = slot.and_then(|slot| self.qp(slot)).filter(|qp| qp.can_receive());
+        let Some(qp) = qp.filter(|qp| qp.peer == Some(from) && qp.init.kind != QpType::Ud) else {
+            self.violations += u64::from(qp.is_some());
+            // One refusal for each attempt: the sender marks the first packet of an attempt.
+            if let (Some(source), true) = (source, tag.has(flags::RESTART)) {
+                self.refuse_stray(from, Tag::ack(source, 0, Syndrome::NotConnected));
+            }
+            return None;
+        };
+        let (slot, full) = (slot?, qp.inbound.len() >= limits::REQUESTS_MAX as usize);
+        if qp.is_reliable() {
+            // The peer does not repeat the count of a packet that is dropped.
+            if (qp.begun || tag.has(flags::RESTART)) && !self.note_executed(slot, tag.count) {
+                self.violations += 1;
+            }
+            let qp = self.qp_mut(slot).filter(|qp| qp.can_receive())?;
+            if qp.refusing && !tag.has(flags::RESTART) {
+                return None;
+            }
+            (qp.refusing, qp.begun) = (false, true);
+        }
+        if full {
+            self.refuse(slot, Syndrome::InvalidRequest);
+            return None;
+        }
+        Some(slot)
+    }
+
+    /// A request cannot be executed yet. The peer repeats it later.
+    fn refuse_not_ready(&mut self, slot: u32) {
+        let Some(qp) = self.qp_mut(slot) else { return };
+        if !qp.is_reliable() {
+            return;
+        }
+        qp.refusing = true;
+        let (queue, timer) = (qp.receive_queue, qp.attributes.rnr_timer);
+        if let Some(queue) = self.receive_queues.get_mut(queue)
+            && !queue.refused.contains(&slot)
+        {
+            queue.refused.push(slot);
+        }
+        self.owe(slot, Syndrome::ReceiverNotReady(timer));
+    }
+
+    /// A request cannot be executed at all. On a reliable connection that ends both queue pairs.
+    pub(crate) fn refuse(&mut self, slot: u32, syndrome: Syndrome) {
+        if self.qp(slot).is_some_and(|qp| qp.is_reliable()) {
+            self.enter_error(slot);
+            if let Some(qp) = self.qp_mut(slot) {
+                qp.owed = Some(syndrome);
+            }
+            self.list_owing(slot);
+        }
+    }
+
+    /// Takes the oldest receive request for a message of `len` bytes. None if the message cannot be received.
+    #[inline]
+    fn take_receive(&mut self, slot: u32, len: u64) -> Option<Taken> {
+        let qp = self.qp(slot)?;
+        let (cq, queue) = (qp.init.receive_cq, qp.receive_queue);
+        let completion = qp.completion(0, Status::Success, CompletionKind::Receive);
+        let reliable = qp.is_reliable();
+        let queue = self.receive_queues.get_mut(queue)?;
+        let Some(entry) = queue.entries.front() else {
+            self.refuse_not_ready(slot);
+            return None;
+        };
+        let fits = len <= total_len(entry.sges.as_slice());
+        if !fits && !reliable {
+            return None;
+        }
+        let pd = queue.pd;
+        let entry = queue.entries.pop_front()?;
+        if !queue.refused.is_empty() {
+            queue.refused.retain(|refused| *refused != slot);
+        }
+        if !fits {
+            self.report(cq, Completion { wr_id: entry.wr_id, status: Status::LocalLength, ..completion });
+            self.refuse(slot, Syndrome::InvalidRequest);
+            return None;
+        }
+        let completion = Completion { wr_id: entry.wr_id, ..completion };
+        let Some(into) = locate_list(&mut self.regions, pd, entry.sges.as_slice(), len) else {
+            self.report(cq, Completion { status: Status::LocalProtection, ..completion });
+            self.refuse(slot, Syndrome::Operation);
+            self.enter_error(slot); // An unreliable one, too.
+            return None;
+        };
+        Some(Taken { into, entry, completion })
+    }
+
+    #[inline]
+    pub(super) fn receive_send(
+        &mut self,
+        from: EndpointAddress,
+        tag: Tag,
+        words: &mut HeaderReader<'_>,
+        memory: &mut impl Memory,
+    ) -> Option<()> {
+        let slot = self.admit(from, tag, words)?;
+        let immediate = words.word_if(tag.has(flags::IMMEDIATE))?;
+        let follows = tag.has(flags::FOLLOWS);
+        let len = if follows { words.word()? } else { words.0.len() as u32 };
+        let Taken { into, entry, completion } = self.take_receive(slot, u64::from(len))?;
+        let solicited = tag.has(flags::SOLICITED);
+        let completion = Completion { len, immediate, solicited, ..completion };
+        self.accept_message(slot, from, tag, (into, entry, completion), words.0, memory);
+        Some(())
+    }
+
+    /// Accepts a message that has taken a receive request.
+    #[inline]
+    fn accept_message(
+        &mut self,
+        slot: u32,
+        from: EndpointAddress,
+        tag: Tag,
+        (into, entry, completion): (SgeList, ReceiveEntry, Completion),
+        bytes: &[u8],
+        memory: &mut impl Memory,
+    ) {
+        let work = if tag.has(flags::FOLLOWS) {
+            InboundWork::Payload { into, direct: true }
+        } else {
+            scatter(memory, into.as_slice(), bytes);
+            InboundWork::Done
+        };
+        self.accept(slot, from, tag, Some((entry, completion)), work, memory);
+    }
+
+    /// Executes a request in its turn. Datagrams have no order.
+    #[inline]
+    fn accept(
+        &mut self,
+        slot: u32,
+        from: EndpointAddress,
+        tag: Tag,
+        taken: Option<(ReceiveEntry, Completion)>,
+        work: InboundWork,
+        memory: &mut impl Memory,
+    ) {
+        let Some(qp) = self.qp_mut(slot) else { return };
+        let acknowledge = qp.is_reliable() && tag.has(flags::ACKNOWLEDGE);
+        let in_turn = qp.inbound.is_empty() || qp.init.kind == QpType::Ud;
+        if in_turn && matches!(work, InboundWork::Done) {
+            return self.executed(slot, taken.map(|(_, completion)| completion), acknowledge);
+        }
+        let serial = qp.next_serial;
+        qp.next_serial = serial.wrapping_add(1);
+        let follows = matches!(work, InboundWork::Payload { .. });
+        qp.inbound.push_back(Inbound { serial, from, acknowledge, taken, work });
+        if follows {
+            self.expect(from, PayloadUse::Receive { slot, serial });
+        } else {
+            self.execute_inbound(slot, memory);
+        }
+    }
+
+    /// A request of the peer was executed.
+    #[inline]
+    fn executed(&mut self, slot: u32, completion: Option<Completion>, acknowledge: bool) {
+        let Some(qp) = self.qp_mut(slot) else { return };
+        qp.executed = qp.executed.wrapping_add(1);
+        let cq = qp.init.receive_cq;
+        if let Some(completion) = completion {
+            self.report(cq, completion);
+        }
+        if acknowledge {
+            self.owe(slot, Syndrome::None);
+        }
+    }
+
+    /// Executes the requests that are next in order.
+    pub(super) fn execute_inbound(&mut self, slot: u32, memory: &mut impl Memory) {
+        while let Some(qp) = self.qp_mut(slot) {
+            if !qp.inbound.front().is_some_and(|request| !matches!(request.work, InboundWork::Payload { .. })) {
+                return;
+            }
+            let Some(request) = qp.inbound.pop_front() else { return };
+            match request.work {
+                InboundWork::Payload { .. } => return,
+                InboundWork::Done => {}
+                InboundWork::Write { into, bytes } => scatter(memory, into.as_slice(), &bytes),
+                InboundWork::Read { at, len, key } => {
+                    if self.respond_to_read(slot, at, len, key).is_none() {
+                        return self.refuse(slot, Syndrome::Access);
+                    }
+                }
+                InboundWork::Atomic { at, key, operation } => {
+                    if self.respond_to_atomic(slot, at, key, operation, memory).is_none() {
+                        return self.refuse(slot, Syndrome::Access);
+                    }
+                }
+            }
+            self.executed(slot, request.taken.map(|(_, completion)| completion), request.acknowledge);
+        }
+    }
+
+    pub(super) fn receive_datagram(
+        &mut self,
+        from: EndpointAddress,
+        tag: Tag,
+        words: &mut HeaderReader<'_>,
+        memory: &mut impl Memory,
+    ) -> Option<()> {
+        let slot = self.slot(tag.destination)?;
+        let qp = self.qp(slot)?;
+        if qp.init.kind != QpType::Ud {
+            self.violations += 1;
+            return None;
+        }
+        let (q_key, service_level) = (words.word()?, words.word()?);
+        let full = qp.inbound.len() >= limits::REQUESTS_MAX as usize;
+        if full || !qp.can_receive() || q_key != qp.attributes.q_key {
+            return None;
+        }
+        let immediate = words.word_if(tag.has(flags::IMMEDIATE))?;
+        let gids = if tag.has(flags::GRH) { Some((words.gid()?, words.gid()?)) } else { None };
+        let follows = tag.has(flags::FOLLOWS);
+        let len = if follows { words.word()? } else { words.0.len() as u32 };
+        if len > limits::DATAGRAM_BYTES_MAX {
+            self.violations += 1;
+            return None;
+        }
+        let grh_bytes = limits::GRH_BYTES;
+        let Taken { into: list, entry, completion } = self.take_receive(slot, u64::from(grh_bytes + len))?;
+        let completion = Completion {
+            len: len + grh_bytes,
+            immediate,
+            source_qp: QpNumber(tag.count),
+            has_grh: gids.is_some(),
+            service_level: service_level as u8,
+            solicited: tag.has(flags::SOLICITED),
+            ..completion
+        };
+        if let Some((source, destination)) = gids {
+            scatter(memory, list.as_slice(), &grh(len, source, destination));
+        }
+        let into = SgeList::new(&part(list.as_slice(), u64::from(grh_bytes), u64::from(len)));
+        self.accept_message(slot, from, tag, (into, entry, completion), words.0, memory);
+        Some(())
+    }
+
+    pub(super) fn receive_write(
+        &mut self,
+        from: EndpointAddress,
+        tag: Tag,
+        words: &mut HeaderReader<'_>,
+        memory: &mut impl Memory,
+    ) -> Option<()> {
+        let slot = self.admit(from, tag, words)?;
+        let (at, key) = words.remote()?;
+        let immediate = words.word_if(tag.has(flags::IMMEDIATE))?;
+        let follows = tag.has(flags::FOLLOWS);
+        let len = if follows { words.word()? } else { words.0.len() as u32 };
+        let Some(addr) = self.locate_remote(slot, key, at, u64::from(len), Access::REMOTE_WRITE) else {
+            self.refuse(slot, Syndrome::Access);
+            return None;
+        };
+        let taken = match immediate {
+            None => None,
+            Some(_) => {
+                let Taken { entry, completion, .. } = self.take_receive(slot, 0)?;
+                let kind = CompletionKind::ReceiveWriteImmediate;
+                let solicited = tag.has(flags::SOLICITED);
+                Some((entry, Completion { kind, len, immediate, solicited, ..completion }))
+            }
+        };
+        let into = SgeList::One(Sge { addr, len, lkey: key.0 });
+        // A program that polls memory must not see a later write before an earlier one.
+        let first = self.qp(slot)?.inbound.is_empty();
+        let work = match (follows, first) {
+            (true, _) => InboundWork::Payload { into, direct: first },
+            (false, true) => {
+                scatter(memory, into.as_slice(), words.0);
+                InboundWork::Done
+            }
+            (false, false) => InboundWork::Write { into, bytes: words.0.to_vec() },
+        };
+        self.accept(slot, from, tag, taken, work, memory);
+        Some(())
+    }
+
+    pub(super) fn receive_read(
+        &mut self,
+        from: EndpointAddress,
+        tag: Tag,
+        words: &mut HeaderReader<'_>,
+        memory: &mut impl Memory,
+    ) -> Option<()> {
+        let slot = self.admit(from, tag, words)?;
+        let (at, key) = words.remote()?;
+        let len = words.word()?;
+        self.accept_response(slot, from, tag, InboundWork::Read { at, len, key }, memory)
+    }
+
+    pub(super) fn receive_atomic(
+        &mut self,
+        from: EndpointAddress,
+        tag: Tag,
+        words: &mut HeaderReader<'_>,
+        memory: &mut impl Memory,
+    ) -> Option<()> {
+        let slot = self.admit(from, tag, words)?;
+        let (at, key) = words.remote()?;
+        let operation = words.atomic(tag.has(flags::COMPARE))?;
+        self.accept_response(slot, from, tag, InboundWork::Atomic { at, key, operation }, memory)
+    }
+
+    /// Accepts a request that leads to a response, if not too many are under way.
+    fn accept_response(
+        &mut self,
+        slot: u32,
+        from: EndpointAddress,
+        tag: Tag,
+        work: InboundWork,
+        memory: &mut impl Memory,
+    ) -> Option<()> {
+        let qp = self.qp(slot)?;
+        let waits = |request: &&Inbound| matches!(request.work, InboundWork::Read { .. } | InboundWork::Atomic { .. });
+        let under_way = qp.responses as usize + qp.inbound.iter().filter(waits).count();
+        // The requester counts a response as over when it has arrived, which may be before its confirmation here.
+        if qp.init.kind != QpType::Rc || under_way >= 2 * limits::READS_MAX as usize {
+            self.refuse(slot, Syndrome::InvalidRequest);
+            return None;
+        }
+        self.accept(slot, from, tag, None, work, memory);
+        Some(())
+    }
+
+}
