@@ -80,8 +80,8 @@ impl Outgoing {
 
     pub(crate) const fn slot(&self) -> Option<u32> {
         match self.token {
-            Token::Request { slot, .. } | Token::Response { slot, .. } => Some(slot),
-            Token::Receive { .. } | Token::Ack { .. } | Token::ResponseBytes { .. } => None,
+            Token::Request { slot, .. } | Token::Response { slot, .. } | Token::Ack { slot } => Some(slot),
+            Token::Receive { .. } | Token::ResponseBytes { .. } => None,
         }
     }
 
@@ -143,7 +143,7 @@ impl Engine {
         body[..words.len()].copy_from_slice(words);
         let mut len = words.len();
         let mut payload = None;
-        if let Token::Request { slot, .. } | Token::Response { slot, .. } = token
+        if let Token::Request { slot, .. } | Token::Response { slot, .. } | Token::Ack { slot } = token
             && let Some(qp) = self.qp_mut(slot)
         {
             if qp.init.kind != QpType::Ud {
@@ -189,7 +189,8 @@ impl Engine {
                 }
             }
         }
-        Some(Transmit { to, tag: tag.emit(), len, token: token.number(), payload })
+        let token = if tag.kind == PacketKind::Ack { 0 } else { token.number() };
+        Some(Transmit { to, tag: tag.emit(), len, token, payload })
     }
 
     /// Takes the next acknowledgement: a message without a body. The caller takes packets first. The token need not be confirmed if the

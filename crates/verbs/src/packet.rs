@@ -67,6 +67,8 @@ pub(crate) enum Syndrome {
     Access,
     /// The receiver could not complete the request.
     Operation,
+    /// The sender asks for an acknowledgement.
+    Asks,
 }
 
 impl Syndrome {
@@ -80,6 +82,7 @@ impl Syndrome {
             Self::Operation => 5,
             Self::Again => 6,
             Self::NotConnected => 7,
+            Self::Asks => 8,
             Self::ReceiverNotReady(timer) => 0x20 | (timer & 0x1f) as u16,
         }
     }
@@ -94,6 +97,7 @@ impl Syndrome {
             5 => Self::Operation,
             6 => Self::Again,
             7 => Self::NotConnected,
+            8 => Self::Asks,
             0x20..=0x3f => Self::ReceiverNotReady((code & 0x1f) as u8),
             _ => return None,
         })
@@ -288,11 +292,11 @@ mod tests {
     #[test]
     fn syndrome_round_trips() {
         let all = [Syndrome::None, Syndrome::NotReady, Syndrome::Ready, Syndrome::InvalidRequest];
-        let all = all.into_iter().chain([Syndrome::Access, Syndrome::Operation, Syndrome::Again, Syndrome::NotConnected]);
+        let all = all.into_iter().chain([Syndrome::Access, Syndrome::Operation, Syndrome::Again, Syndrome::NotConnected, Syndrome::Asks]);
         for syndrome in all.chain((0..32).map(Syndrome::ReceiverNotReady)) {
             assert_eq!(Tag::ack(QpNumber(1), 2, syndrome).syndrome(), Some(syndrome));
         }
-        assert_eq!(Syndrome::from_code(8), None);
+        assert_eq!(Syndrome::from_code(9), None);
     }
 
     #[test]

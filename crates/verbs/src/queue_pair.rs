@@ -4,7 +4,7 @@ use crate::attributes::Attributes;
 use crate::packet::Syndrome;
 use crate::queues::{ReceiveEntry, SgeList};
 use crate::types::{
-    AddressVector, Completion, CompletionKind, Cq, Key, Operation, Pd, QpNumber, QpState, QpType, Status,
+    AddressVector, Completion, CompletionKind, Cq, Gid, Key, Operation, Pd, QpNumber, QpState, QpType, Status,
 };
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -125,17 +125,39 @@ pub(crate) struct Inbound {
 pub(crate) enum InboundWork {
     /// The payload is to come. It goes to these ranges of the program's memory, at once if `direct`, or else in its turn.
     Payload { into: SgeList, direct: bool },
+    /// The payload of a datagram is to come.
+    Datagram(DatagramHead),
     /// The payload is here. It goes to these ranges.
     Write { into: SgeList, bytes: Vec<u8> },
     /// The bytes are in place.
     Done,
+    /// The request is refused, and those after it are dropped.
+    Refuse(Syndrome),
     /// Read from the program's memory, and respond.
     Read { at: u64, len: u32, key: Key },
     /// Perform an atomic operation, and respond.
     Atomic { at: u64, key: Key, operation: crate::types::AtomicOperation },
 }
 
+/// A datagram, without its payload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DatagramHead {
+    pub(crate) len: u32,
+    pub(crate) immediate: Option<u32>,
+    /// Of the source and of the destination.
+    pub(crate) gids: Option<(Gid, Gid)>,
+    pub(crate) source: QpNumber,
+    pub(crate) solicited: bool,
+    pub(crate) service_level: u8,
+}
+
 impl InboundWork {
+    /// The payload is to come.
+    #[inline]
+    pub(crate) const fn waits_for_payload(&self) -> bool {
+        matches!(self, Self::Payload { .. } | Self::Datagram(_))
+    }
+
     /// True if bytes are to be written to the region with this key.
     pub(crate) fn uses(&self, key: Key) -> bool {
         matches!(self, Self::Payload { into, .. } | Self::Write { into, .. } if into.uses(key))

@@ -78,11 +78,22 @@ impl Engine {
                 Err(status) => {
                     qp.stopped = true;
                     qp.entry(sequence).into_iter().for_each(|entry| entry.state = SendState::Failed(status));
+                    self.ask(slot);
+                    break;
                 }
             }
             qp.next = sequence.wrapping_add(1);
         }
         self.retire(slot);
+    }
+
+    /// Asks the peer for an acknowledgement, because a request has failed that waits for those before it.
+    fn ask(&mut self, slot: u32) {
+        let Some((qp, _, outbox)) = self.parts(slot) else { return };
+        if let (true, Some(to)) = (qp.is_reliable() && qp.acked != qp.next, qp.peer) {
+            let tag = Tag::ack(qp.attributes.destination, qp.executed, Syndrome::Asks);
+            outbox.push_back(Outgoing { to, tag, header: Header::new(), bytes: Bytes::None, token: Token::Ack { slot } });
+        }
     }
 
     /// Completes the requests at the front of the queue that are over.
@@ -158,6 +169,9 @@ impl Engine {
         self.outbox.retain(keeps);
         self.pausing.retain(|pausing| *pausing != slot);
         self.retire(slot);
+        if self.qp(slot).is_some_and(|qp| qp.stopped) {
+            self.ask(slot);
+        }
     }
 
     /// The peer has executed this number of requests since the connection began, modulo 2²⁴. False if that cannot be.
@@ -187,6 +201,10 @@ impl Engine {
         let unacked = qp.next != qp.acked;
         match syndrome {
             Syndrome::None => {}
+            Syndrome::Asks => match qp.inbound.back_mut() {
+                Some(request) => request.acknowledge = true,
+                None => self.owe(slot, Syndrome::None),
+            },
             Syndrome::NotReady | Syndrome::NotConnected => self.attempt_failed(slot),
             Syndrome::Ready if qp.pause.is_some() => self.resume(slot),
             Syndrome::Ready => {}

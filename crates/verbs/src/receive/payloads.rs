@@ -17,15 +17,12 @@ impl Engine {
         match self.peers.remove(&from) {
             Some(PayloadUse::Receive { slot, serial }) => {
                 let token = Token::Receive { slot, serial }.number();
-                let request = self.qp_mut(slot).and_then(|qp| {
-                    let found = qp.inbound.iter().find(|request| request.serial == serial)?;
-                    match &found.work {
-                        InboundWork::Payload { into, direct } => Some((into.clone(), *direct)),
-                        _ => None,
+                let request = self.qp(slot).and_then(|qp| qp.inbound.iter().find(|request| request.serial == serial));
+                match request.map(|request| &request.work) {
+                    Some(InboundWork::Payload { into, direct }) if total_len(into.as_slice()) == len => {
+                        target(into, *direct, token)
                     }
-                });
-                match request {
-                    Some((into, direct)) if total_len(into.as_slice()) == len => target(&into, direct, token),
+                    Some(InboundWork::Datagram(head)) if u64::from(head.len) == len => PayloadTarget::Collect { token },
                     Some(_) => {
                         self.violations += 1;
                         self.payload_is_lost(PayloadUse::Receive { slot, serial });
@@ -112,14 +109,17 @@ impl Engine {
                 let Some(qp) = self.qp_mut(slot) else { return };
                 let Some(at) = qp.inbound.iter().position(|request| request.serial == serial) else { return };
                 let request = &mut qp.inbound[at];
-                if let (InboundWork::Payload { into, .. }, Some(bytes)) = (&request.work, collected) {
-                    request.work = InboundWork::Write { into: into.clone(), bytes: bytes.to_vec() };
-                } else {
-                    request.work = InboundWork::Done;
-                }
-                if qp.init.kind == QpType::Ud {
-                    // Datagrams of one peer do not wait for those of another.
-                    qp.inbound.swap(0, at);
+                match (&request.work, collected) {
+                    (InboundWork::Datagram(head), bytes) => {
+                        // Datagrams of one peer do not wait for those of another.
+                        let (head, from) = (*head, request.from);
+                        qp.inbound.remove(at);
+                        return self.deliver_datagram(slot, from, &head, bytes.unwrap_or_default(), memory);
+                    }
+                    (InboundWork::Payload { into, .. }, Some(bytes)) => {
+                        request.work = InboundWork::Write { into: into.clone(), bytes: bytes.to_vec() };
+                    }
+                    _ => request.work = InboundWork::Done,
                 }
                 self.execute_inbound(slot, memory);
             }

@@ -4,7 +4,7 @@ use super::{PayloadUse, grh, locate_list, part, scatter};
 use crate::engine::{Engine, limits};
 use crate::memory::Memory;
 use crate::packet::{HeaderReader, Syndrome, Tag, flags};
-use crate::queue_pair::{Inbound, InboundWork};
+use crate::queue_pair::{DatagramHead, Inbound, InboundWork};
 use crate::queues::{ReceiveEntry, SgeList, total_len};
 use crate::types::{Access, Completion, CompletionKind, QpNumber, QpType, Sge, Status};
 use isthmus_layout::EndpointAddress;
@@ -52,20 +52,44 @@ impl Engine {
         Some(slot)
     }
 
-    /// A request cannot be executed yet. The peer repeats it later.
-    fn refuse_not_ready(&mut self, slot: u32) {
+    /// A request cannot be executed. The peer learns it when those before it have been executed: it goes back to the first one that is
+    /// not counted. Until then, the queue pair takes no requests.
+    fn refuse_in_turn(
+        &mut self,
+        slot: u32,
+        from: EndpointAddress,
+        taken: Option<(ReceiveEntry, Completion)>,
+        syndrome: Syndrome,
+    ) {
         let Some(qp) = self.qp_mut(slot) else { return };
-        if !qp.is_reliable() {
-            return;
-        }
         qp.refusing = true;
-        let (queue, timer) = (qp.receive_queue, qp.attributes.rnr_timer);
-        if let Some(queue) = self.receive_queues.get_mut(queue)
-            && !queue.refused.contains(&slot)
-        {
+        if qp.inbound.is_empty() {
+            return self.refuse_now(slot, taken.map(|(_, completion)| completion), syndrome);
+        }
+        let serial = qp.next_serial;
+        qp.next_serial = serial.wrapping_add(1);
+        let work = InboundWork::Refuse(syndrome);
+        qp.inbound.push_back(Inbound { serial, from, acknowledge: false, taken, work });
+    }
+
+    fn refuse_now(&mut self, slot: u32, completion: Option<Completion>, syndrome: Syndrome) {
+        let Some(qp) = self.qp(slot) else { return };
+        let (cq, queue) = (qp.init.receive_cq, qp.receive_queue);
+        if let Some(completion) = completion {
+            self.report(cq, completion);
+        }
+        if !matches!(syndrome, Syndrome::ReceiverNotReady(_)) {
+            self.refuse(slot, syndrome);
+            return self.enter_error(slot); // An unreliable one, too.
+        }
+        let Some(queue) = self.receive_queues.get_mut(queue) else { return };
+        if !queue.entries.is_empty() {
+            return self.owe(slot, Syndrome::Again);
+        }
+        if !queue.refused.contains(&slot) {
             queue.refused.push(slot);
         }
-        self.owe(slot, Syndrome::ReceiverNotReady(timer));
+        self.owe(slot, syndrome);
     }
 
     /// A request cannot be executed at all. On a reliable connection that ends both queue pairs.
@@ -81,14 +105,16 @@ impl Engine {
 
     /// Takes the oldest receive request for a message of `len` bytes. None if the message cannot be received.
     #[inline]
-    fn take_receive(&mut self, slot: u32, len: u64) -> Option<Taken> {
+    fn take_receive(&mut self, slot: u32, from: EndpointAddress, len: u64) -> Option<Taken> {
         let qp = self.qp(slot)?;
-        let (cq, queue) = (qp.init.receive_cq, qp.receive_queue);
+        let (queue, timer) = (qp.receive_queue, qp.attributes.rnr_timer);
         let completion = qp.completion(0, Status::Success, CompletionKind::Receive);
         let reliable = qp.is_reliable();
         let queue = self.receive_queues.get_mut(queue)?;
         let Some(entry) = queue.entries.front() else {
-            self.refuse_not_ready(slot);
+            if reliable {
+                self.refuse_in_turn(slot, from, None, Syndrome::ReceiverNotReady(timer));
+            }
             return None;
         };
         let fits = len <= total_len(entry.sges.as_slice());
@@ -101,15 +127,14 @@ impl Engine {
             queue.refused.retain(|refused| *refused != slot);
         }
         if !fits {
-            self.report(cq, Completion { wr_id: entry.wr_id, status: Status::LocalLength, ..completion });
-            self.refuse(slot, Syndrome::InvalidRequest);
+            let completion = Completion { wr_id: entry.wr_id, status: Status::LocalLength, ..completion };
+            self.refuse_in_turn(slot, from, Some((entry, completion)), Syndrome::InvalidRequest);
             return None;
         }
         let completion = Completion { wr_id: entry.wr_id, ..completion };
         let Some(into) = locate_list(&mut self.regions, pd, entry.sges.as_slice(), len) else {
-            self.report(cq, Completion { status: Status::LocalProtection, ..completion });
-            self.refuse(slot, Syndrome::Operation);
-            self.enter_error(slot); // An unreliable one, too.
+            let completion = Completion { status: Status::LocalProtection, ..completion };
+            self.refuse_in_turn(slot, from, Some((entry, completion)), Syndrome::Operation);
             return None;
         };
         Some(Taken { into, entry, completion })
@@ -127,7 +152,7 @@ impl Engine {
         let immediate = words.word_if(tag.has(flags::IMMEDIATE))?;
         let follows = tag.has(flags::FOLLOWS);
         let len = if follows { words.word()? } else { words.0.len() as u32 };
-        let Taken { into, entry, completion } = self.take_receive(slot, u64::from(len))?;
+        let Taken { into, entry, completion } = self.take_receive(slot, from, u64::from(len))?;
         let solicited = tag.has(flags::SOLICITED);
         let completion = Completion { len, immediate, solicited, ..completion };
         self.accept_message(slot, from, tag, (into, entry, completion), words.0, memory);
@@ -154,7 +179,7 @@ impl Engine {
         self.accept(slot, from, tag, Some((entry, completion)), work, memory);
     }
 
-    /// Executes a request in its turn. Datagrams have no order.
+    /// Executes a request in its turn.
     #[inline]
     fn accept(
         &mut self,
@@ -167,13 +192,12 @@ impl Engine {
     ) {
         let Some(qp) = self.qp_mut(slot) else { return };
         let acknowledge = qp.is_reliable() && tag.has(flags::ACKNOWLEDGE);
-        let in_turn = qp.inbound.is_empty() || qp.init.kind == QpType::Ud;
-        if in_turn && matches!(work, InboundWork::Done) {
+        if qp.inbound.is_empty() && matches!(work, InboundWork::Done) {
             return self.executed(slot, taken.map(|(_, completion)| completion), acknowledge);
         }
         let serial = qp.next_serial;
         qp.next_serial = serial.wrapping_add(1);
-        let follows = matches!(work, InboundWork::Payload { .. });
+        let follows = work.waits_for_payload();
         qp.inbound.push_back(Inbound { serial, from, acknowledge, taken, work });
         if follows {
             self.expect(from, PayloadUse::Receive { slot, serial });
@@ -199,13 +223,16 @@ impl Engine {
     /// Executes the requests that are next in order.
     pub(super) fn execute_inbound(&mut self, slot: u32, memory: &mut impl Memory) {
         while let Some(qp) = self.qp_mut(slot) {
-            if !qp.inbound.front().is_some_and(|request| !matches!(request.work, InboundWork::Payload { .. })) {
+            if qp.inbound.front().is_none_or(|request| request.work.waits_for_payload()) {
                 return;
             }
             let Some(request) = qp.inbound.pop_front() else { return };
             match request.work {
-                InboundWork::Payload { .. } => return,
+                InboundWork::Payload { .. } | InboundWork::Datagram(_) => return,
                 InboundWork::Done => {}
+                InboundWork::Refuse(syndrome) => {
+                    return self.refuse_now(slot, request.taken.map(|(_, completion)| completion), syndrome);
+                }
                 InboundWork::Write { into, bytes } => scatter(memory, into.as_slice(), &bytes),
                 InboundWork::Read { at, len, key } => {
                     if self.respond_to_read(slot, at, len, key).is_none() {
@@ -248,23 +275,43 @@ impl Engine {
             self.violations += 1;
             return None;
         }
-        let grh_bytes = limits::GRH_BYTES;
-        let Taken { into: list, entry, completion } = self.take_receive(slot, u64::from(grh_bytes + len))?;
+        let (source, solicited, service_level) = (QpNumber(tag.count), tag.has(flags::SOLICITED), service_level as u8);
+        let datagram = DatagramHead { len, immediate, gids, source, solicited, service_level };
+        if follows {
+            // The payload of a slow peer holds no receive request.
+            self.accept(slot, from, tag, None, InboundWork::Datagram(datagram), memory);
+        } else {
+            self.deliver_datagram(slot, from, &datagram, words.0, memory);
+        }
+        Some(())
+    }
+
+    /// Gives a datagram to a receive request. Without one that has room, the datagram is lost.
+    pub(super) fn deliver_datagram(
+        &mut self,
+        slot: u32,
+        from: EndpointAddress,
+        head: &DatagramHead,
+        bytes: &[u8],
+        memory: &mut impl Memory,
+    ) {
+        let (len, grh_bytes) = (head.len, limits::GRH_BYTES);
+        let len_needed = u64::from(grh_bytes + len);
+        let Some(Taken { into, completion, .. }) = self.take_receive(slot, from, len_needed) else { return };
+        if let Some((source, destination)) = head.gids {
+            scatter(memory, into.as_slice(), &grh(len, source, destination));
+        }
+        scatter(memory, &part(into.as_slice(), u64::from(grh_bytes), u64::from(len)), bytes);
         let completion = Completion {
             len: len + grh_bytes,
-            immediate,
-            source_qp: QpNumber(tag.count),
-            has_grh: gids.is_some(),
-            service_level: service_level as u8,
-            solicited: tag.has(flags::SOLICITED),
+            immediate: head.immediate,
+            source_qp: head.source,
+            has_grh: head.gids.is_some(),
+            service_level: head.service_level,
+            solicited: head.solicited,
             ..completion
         };
-        if let Some((source, destination)) = gids {
-            scatter(memory, list.as_slice(), &grh(len, source, destination));
-        }
-        let into = SgeList::new(&part(list.as_slice(), u64::from(grh_bytes), u64::from(len)));
-        self.accept_message(slot, from, tag, (into, entry, completion), words.0, memory);
-        Some(())
+        self.executed(slot, Some(completion), false);
     }
 
     pub(super) fn receive_write(
@@ -280,13 +327,15 @@ impl Engine {
         let follows = tag.has(flags::FOLLOWS);
         let len = if follows { words.word()? } else { words.0.len() as u32 };
         let Some(addr) = self.locate_remote(slot, key, at, u64::from(len), Access::REMOTE_WRITE) else {
-            self.refuse(slot, Syndrome::Access);
+            if self.qp(slot)?.is_reliable() {
+                self.refuse_in_turn(slot, from, None, Syndrome::Access);
+            }
             return None;
         };
         let taken = match immediate {
             None => None,
             Some(_) => {
-                let Taken { entry, completion, .. } = self.take_receive(slot, 0)?;
+                let Taken { entry, completion, .. } = self.take_receive(slot, from, 0)?;
                 let kind = CompletionKind::ReceiveWriteImmediate;
                 let solicited = tag.has(flags::SOLICITED);
                 Some((entry, Completion { kind, len, immediate, solicited, ..completion }))

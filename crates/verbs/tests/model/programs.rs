@@ -9,7 +9,7 @@ use isthmus_verbs::{
     SendFlags, Sge, Srq, Status,
 };
 use proptest::prelude::*;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The bytes of a flow's window in the receiver's program.
 const WINDOW: usize = 512;
@@ -52,6 +52,7 @@ struct Flow {
     disturbed: bool,
     /// The first request whose message may come next.
     next_message: usize,
+    delivered: BTreeSet<usize>,
     receives: VecDeque<(u64, Sge)>,
     srq: Option<Srq>,
     source_gid: Gid,
@@ -268,6 +269,7 @@ impl Flow {
             failed: false,
             disturbed: false,
             next_message: 0,
+            delivered: BTreeSet::new(),
             receives: VecDeque::new(),
             srq,
             reads: false,
@@ -416,11 +418,13 @@ impl Flow {
             assert!(self.disturbed || self.failed || failed, "{completion:?} without a failure");
             return;
         }
-        let messages = self.sent.iter().enumerate().skip(self.next_message).filter(|(_, sent)| sent.message.is_some());
+        let first = if self.from.kind == QpType::Ud { 0 } else { self.next_message };
+        let messages = self.sent.iter().enumerate().skip(first).filter(|(_, sent)| sent.message.is_some());
         let reliable = self.from.kind == QpType::Rc;
         let mut messages = messages.filter(|(_, sent)| reliable || sent.message == Some(completion.immediate));
         let (at, sent) = messages.next().unwrap_or_else(|| panic!("{completion:?}: nobody sent that"));
-        self.next_message = at + 1;
+        assert!(self.delivered.insert(at), "{completion:?} comes twice");
+        self.next_message = self.next_message.max(at + 1);
         let is_send = sent.kind == CompletionKind::Send;
         let kind = if is_send { CompletionKind::Receive } else { CompletionKind::ReceiveWriteImmediate };
         let len = sent.bytes.len() as u32;
@@ -559,4 +563,17 @@ proptest! {
         steps[at..].iter().for_each(|step| world.step(*step));
         world.finish();
     }
+}
+
+#[test]
+fn debug_one() {
+    let steps = [(0,7648,0),(0,863,19200),(70,57507,0),(110,32026,0),(160,0,0),(0,19217,4144),(110,31246,0),(160,0,129),(110,44087,0)];
+    let steps: Vec<_> = steps.iter().map(|&(action, choice, detail)| Step { action, choice, detail }).collect();
+    let options = Options { signal_all: false, sends_max: 8, reads_max: 1, timeout: 10, psns: (16777214, 0), ..Options::default() };
+    let mut world = World::new(&options, false);
+    for step in steps {
+        world.step(step);
+        println!("{step:?}");
+    }
+    world.finish();
 }
