@@ -582,7 +582,7 @@ impl Engine {
             for entry in &mut qp.sends {
                 // The transport confirms no more.
                 if entry.datagram.map_or(connected, |to| to.to.is_some_and(|to| to.domain == domain)) {
-                    (entry.queued, entry.transmissions) = (false, 0);
+                    (entry.queued, entry.transmissions, entry.response_coming) = (false, 0, false);
                 }
             }
             self.forget_inbound(slot, |request| request.from.domain == domain);

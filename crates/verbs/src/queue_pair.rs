@@ -317,6 +317,13 @@ impl QueuePair {
         self.sends.get_mut(sequence.wrapping_sub(self.first) as usize)
     }
 
+    /// The first request that the peer has executed, and whose response has not begun to come.
+    pub(crate) fn unanswered(&self) -> Option<u32> {
+        let executed = self.acked.wrapping_sub(self.first) as usize;
+        let at = self.sends.iter().take(executed).position(|entry| !entry.answered && !entry.response_coming)?;
+        Some(self.first.wrapping_add(at as u32))
+    }
+
     /// The place of a request's inline bytes.
     #[inline]
     pub(crate) fn inline_place(&self, sequence: u32) -> usize {

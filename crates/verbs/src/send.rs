@@ -144,11 +144,7 @@ impl Engine {
         let Some(qp) = self.qp(slot) else { return };
         let acked = qp.acked;
         // Reads that were executed, but whose bytes have not come, get none any more.
-        let unanswered = qp.sends.iter().position(|entry| !entry.answered).map(|at| qp.first.wrapping_add(at as u32));
-        let failed = match unanswered {
-            Some(unanswered) if unanswered.wrapping_sub(qp.first) < acked.wrapping_sub(qp.first) => unanswered,
-            _ => acked,
-        };
+        let failed = qp.unanswered().unwrap_or(acked);
         self.fail_request(slot, failed, status);
     }
 
@@ -198,7 +194,7 @@ impl Engine {
     /// Handles the syndrome of an acknowledgement.
     pub(crate) fn handle_syndrome(&mut self, slot: u32, syndrome: Syndrome) {
         let Some(qp) = self.qp_mut(slot) else { return };
-        let unacked = qp.next != qp.acked;
+        let waits = qp.next != qp.acked || syndrome != Syndrome::None && qp.unanswered().is_some();
         match syndrome {
             Syndrome::None => {}
             Syndrome::Asks => match qp.inbound.back_mut() {
@@ -208,7 +204,7 @@ impl Engine {
             Syndrome::NotReady | Syndrome::NotConnected => self.attempt_failed(slot),
             Syndrome::Ready if qp.pause.is_some() => self.resume(slot),
             Syndrome::Ready => {}
-            _ if !unacked => {}
+            _ if !waits => {}
             Syndrome::Again => {
                 self.rewind(slot, None);
                 self.resume(slot);
@@ -232,11 +228,12 @@ impl Engine {
     /// The peer has no queue pair that takes the requests.
     fn attempt_failed(&mut self, slot: u32) {
         let Some(qp) = self.qp_mut(slot) else { return };
-        qp.established = false;
-        if qp.next == qp.acked || qp.pause.is_some() {
+        (qp.established, qp.restart) = (false, true);
+        let unanswered = qp.unanswered().is_some();
+        if !unanswered && (qp.next == qp.acked || qp.pause.is_some()) {
             return;
         }
-        if qp.retries_left == 0 {
+        if unanswered || qp.retries_left == 0 {
             return self.fail_first_unacked(slot, Status::RetryExceeded);
         }
         qp.retries_left -= 1;
