@@ -200,7 +200,6 @@ impl Network {
         let Some((from, node)) = waiting.get(choice % waiting.len().max(1)).copied() else { return false };
         let Some(message) = self.links.get_mut(&(from, node)).and_then(VecDeque::pop_front) else { return false };
         let peer = address(from);
-        if std::env::var_os("TRACE").is_some() { println!("deliver {from}->{node} {message:x?}"); }
         if message.tag == PAYLOAD_TAG && (message.len > SHORT_BYTES_MAX as u64 || choice % 3 == 0) {
             let target = self.call(node, |engine, _| engine.payload_target(peer, message.len));
             if target != PayloadTarget::Discard {
