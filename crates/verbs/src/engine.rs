@@ -199,8 +199,9 @@ impl Engine {
                 self.released.push(peer.domain);
             }
             self.end_uses_of_requests(slot, key);
-            let responds = |outgoing: &Outgoing| outgoing.slot() == Some(slot) && !outgoing.is_request_of(slot);
-            let revoked = self.outbox.iter().any(|outgoing| responds(outgoing) && outgoing.lends(key));
+            let packets = self.outbox.len();
+            self.outbox.retain(|outgoing| outgoing.slot() != Some(slot) || !outgoing.lends(key));
+            let revoked = self.outbox.len() < packets;
             let inbound = self.qp(slot).and_then(|qp| qp.inbound.iter().find(|request| request.work.uses(key)));
             match inbound.map(|request| request.taken.is_some()) {
                 Some(true) => self.receive_failed(slot, key),

@@ -5,4 +5,5 @@
 mod memory;
 mod network;
 mod programs;
+mod rules;
 mod setup;

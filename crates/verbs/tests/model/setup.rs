@@ -157,6 +157,7 @@ pub(crate) fn pair(kind: QpType, options: &Options) -> (Network, Qp, Qp) {
     let (one, other) =
         (create(&mut network, 0, kind, options, None), create(&mut network, 1, kind, options, None));
     connect(&mut network, one, other, options);
+    network.settle();
     (network, one, other)
 }
 
