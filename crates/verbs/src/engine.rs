@@ -5,8 +5,8 @@ use crate::memory::{FastMap, Regions};
 use crate::outgoing::Outgoing;
 use crate::packet::{Syndrome, Tag};
 use crate::queue_pair::{Inbound, Positions, QpInit, QueuePair, SendEntry, SendState, Source};
-use crate::receive::PayloadUse;
 use crate::queues::{CompletionQueue, ReceiveQueue, Table};
+use crate::receive::PayloadUse;
 use crate::types::{
     Access, Completion, CompletionKind, Cq, Gid, Key, Pd, QpNumber, QpState, ReceiveRequest, Refused, Srq, Status,
 };

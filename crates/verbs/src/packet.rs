@@ -292,7 +292,13 @@ mod tests {
     #[test]
     fn syndrome_round_trips() {
         let all = [Syndrome::None, Syndrome::NotReady, Syndrome::Ready, Syndrome::InvalidRequest];
-        let all = all.into_iter().chain([Syndrome::Access, Syndrome::Operation, Syndrome::Again, Syndrome::NotConnected, Syndrome::Asks]);
+        let all = all.into_iter().chain([
+            Syndrome::Access,
+            Syndrome::Operation,
+            Syndrome::Again,
+            Syndrome::NotConnected,
+            Syndrome::Asks,
+        ]);
         for syndrome in all.chain((0..32).map(Syndrome::ReceiverNotReady)) {
             assert_eq!(Tag::ack(QpNumber(1), 2, syndrome).syndrome(), Some(syndrome));
         }

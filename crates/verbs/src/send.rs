@@ -92,7 +92,13 @@ impl Engine {
         let Some((qp, _, outbox)) = self.parts(slot) else { return };
         if let (true, Some(to)) = (qp.is_reliable() && qp.acked != qp.next, qp.peer) {
             let tag = Tag::ack(qp.attributes.destination, qp.executed, Syndrome::Asks);
-            outbox.push_back(Outgoing { to, tag, header: Header::new(), bytes: Bytes::None, token: Token::Ack { slot } });
+            outbox.push_back(Outgoing {
+                to,
+                tag,
+                header: Header::new(),
+                bytes: Bytes::None,
+                token: Token::Ack { slot },
+            });
         }
     }
 

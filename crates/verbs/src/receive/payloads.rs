@@ -158,4 +158,3 @@ fn target(into: &SgeList, direct: bool, token: u64) -> PayloadTarget {
         _ => PayloadTarget::Collect { token },
     }
 }
-

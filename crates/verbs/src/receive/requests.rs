@@ -402,5 +402,4 @@ impl Engine {
         self.accept(slot, from, tag, None, work, memory);
         Some(())
     }
-
 }

@@ -2,6 +2,7 @@
 //! what the standard says.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod buffers;
 mod memory;
 mod network;
 mod programs;

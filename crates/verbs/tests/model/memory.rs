@@ -10,24 +10,14 @@ pub(crate) const WRITE: u8 = 2;
 
 /// Bytes at `base`. An access to a byte that the adapter may not touch fails the test.
 pub(crate) struct Program {
-    base: u64,
-    bytes: Vec<u8>,
+    pub(crate) base: u64,
+    pub(crate) bytes: Vec<u8>,
     rights: Vec<u8>,
-    unused: u64,
 }
 
 impl Program {
     pub(crate) fn new(base: u64, len: usize) -> Self {
-        Self { base, bytes: vec![0; len], rights: vec![0; len], unused: base }
-    }
-
-    /// Returns the address of `len` bytes that nobody has used, with 8 bytes between them and the next ones.
-    pub(crate) fn take(&mut self, len: u64, rights: u8) -> u64 {
-        let addr = self.unused.next_multiple_of(8);
-        self.unused = addr + len + 8;
-        assert!(self.unused <= self.base + self.bytes.len() as u64, "the test needs more memory");
-        self.allow(addr, len, rights);
-        addr
+        Self { base, bytes: vec![0; len], rights: vec![0; len] }
     }
 
     /// From now on, the adapter has these rights and no others.
@@ -36,23 +26,7 @@ impl Program {
         self.rights[range].fill(rights);
     }
 
-    /// What the program itself finds.
-    pub(crate) fn look(&self, addr: u64, len: u64) -> &[u8] {
-        &self.bytes[self.range(addr, len as usize)]
-    }
-
-    /// What the program itself writes.
-    pub(crate) fn fill(&mut self, addr: u64, bytes: &[u8]) {
-        let range = self.range(addr, bytes.len());
-        self.bytes[range].copy_from_slice(bytes);
-    }
-
-    /// The whole memory, as (address, length).
-    pub(crate) fn whole(&self) -> (u64, u64) {
-        (self.base, self.bytes.len() as u64)
-    }
-
-    fn range(&self, addr: u64, len: usize) -> Range<usize> {
+    pub(crate) fn range(&self, addr: u64, len: usize) -> Range<usize> {
         let start = addr.checked_sub(self.base).expect("an address of the program") as usize;
         assert!(start + len <= self.bytes.len(), "{addr:#x} + {len} lies outside of the program");
         start..start + len

@@ -53,7 +53,19 @@ pub(crate) struct Node {
     /// A protection domain, and the key of the whole program in it.
     pub(crate) pd: Pd,
     pub(crate) key: Key,
+    /// Where the next buffer begins.
+    unused: u64,
     gone: bool,
+}
+
+impl Node {
+    /// Returns the address of `len` bytes that nobody has used, with 8 bytes between them and the next ones.
+    pub(crate) fn take(&mut self, len: u64, rights: u8) -> u64 {
+        let addr = self.unused.next_multiple_of(8);
+        self.unused = addr + len + 8;
+        self.program.allow(addr, len, rights);
+        addr
+    }
 }
 
 pub(crate) struct Network {
@@ -82,7 +94,7 @@ impl Network {
             let (addr, len) = program.whole();
             let pd = engine.alloc_pd().expect("a protection domain");
             let key = engine.register(pd, addr, len, addr, Access::all()).expect("a region");
-            Node { engine, program, pd, key, gone: false }
+            Node { engine, program, pd, key, unused: addr, gone: false }
         };
         Self {
             nodes: (0..nodes).map(node).collect(),
@@ -200,7 +212,7 @@ impl Network {
         let Some((from, node)) = waiting.get(choice % waiting.len().max(1)).copied() else { return false };
         let Some(message) = self.links.get_mut(&(from, node)).and_then(VecDeque::pop_front) else { return false };
         let peer = address(from);
-        if message.tag == PAYLOAD_TAG && (message.len > SHORT_BYTES_MAX as u64 || choice % 3 == 0) {
+        if message.tag == PAYLOAD_TAG && (message.len > SHORT_BYTES_MAX as u64 || choice.is_multiple_of(3)) {
             let target = self.call(node, |engine, _| engine.payload_target(peer, message.len));
             if target != PayloadTarget::Discard {
                 self.arriving.push(Arriving { node, from, target, message });

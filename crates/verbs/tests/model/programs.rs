@@ -3,7 +3,7 @@
 
 use crate::memory::changed;
 use crate::network::Network;
-use crate::setup::{self, Options, Post, Qp, Q_KEY, create, look, room};
+use crate::setup::{self, Options, Post, Q_KEY, Qp, create, look, room};
 use isthmus_verbs::{
     AddressVector, AtomicOperation, Completion, CompletionKind, Gid, Key, Operation, QpState, QpType, ReceiveRequest,
     SendFlags, Sge, Srq, Status,
@@ -136,7 +136,7 @@ impl World {
 
     fn post(&mut self, at: usize, choice: u16, detail: u16) {
         let wr_id = self.id();
-        let faulty = self.faults && detail % 61 == 0;
+        let faulty = self.faults && detail.is_multiple_of(61);
         let World { network, flows, .. } = self;
         if network.is_gone(flows[at].from.node) {
             return;
@@ -292,10 +292,10 @@ impl Flow {
         const LENS: [u32; 8] = [0, 1, 8, 60, 128, 129, 300, 500];
         let kind = self.from.kind;
         let len = LENS[usize::from(choice) % 8];
-        let inline = (choice >> 3) % 4 == 0;
+        let inline = (choice >> 3).is_multiple_of(4);
         let offset = u64::from(choice >> 5) % (WINDOW as u64 - u64::from(len) + 1);
         let (remote_addr, rkey) = (self.window.addr + offset, self.to.key);
-        let immediate = (kind != QpType::Rc || detail % 2 == 0).then_some(wr_id as u32);
+        let immediate = (kind != QpType::Rc || detail.is_multiple_of(2)).then_some(wr_id as u32);
         let mut expected = self.expected.clone();
         let bytes: Vec<u8> = (0..len).map(|at| (wr_id as u8).wrapping_mul(31).wrapping_add(at as u8)).collect();
         let mut found = None;
@@ -340,7 +340,8 @@ impl Flow {
             None => setup::source(network, self.from, &bytes),
             Some(_) => room(network, self.from, len),
         };
-        let mut sges = if len == 0 && detail % 3 == 0 { Vec::new() } else { split(sge, usize::from(detail >> 12) % 4 + 1) };
+        let mut sges =
+            if len == 0 && detail.is_multiple_of(3) { Vec::new() } else { split(sge, usize::from(detail >> 12) % 4 + 1) };
         let mut operation = operation;
         let status = if faulty { fault(&mut operation, &mut sges, kind, detail, &mut flags) } else { Status::Success };
         let gid = if detail & 0x1000 == 0 { Gid::default() } else { Gid([self.to.number.0 as u8; 16]) };
@@ -469,13 +470,7 @@ impl Flow {
 }
 
 /// Makes a request invalid. Returns how it ends then.
-fn fault(
-    operation: &mut Operation,
-    sges: &mut Vec<Sge>,
-    kind: QpType,
-    detail: u16,
-    flags: &mut SendFlags,
-) -> Status {
+fn fault(operation: &mut Operation, sges: &mut [Sge], kind: QpType, detail: u16, flags: &mut SendFlags) -> Status {
     let remote = kind == QpType::Rc && detail & 0x100 != 0;
     match operation {
         Operation::Write { rkey, .. } | Operation::Read { rkey, .. } | Operation::Atomic { rkey, .. }

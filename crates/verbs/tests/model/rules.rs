@@ -3,11 +3,11 @@
 use crate::memory::{READ, WRITE};
 use crate::network::{Network, address, domain};
 use crate::setup::*;
+use Status::{Flushed, LocalLength, LocalProtection, RemoteAccess, RemoteInvalidRequest, RemoteOperation, Success};
 use isthmus_verbs::{
     Access, AddressVector, AtomicOperation, AttributeMask, Attributes, CompletionKind, Gid, Key, Operation, QpNumber,
     QpState, QpType, ReceiveRequest, Refused, SendFlags, Sge, Status,
 };
-use Status::{Flushed, LocalLength, LocalProtection, RemoteAccess, RemoteInvalidRequest, RemoteOperation, Success};
 
 const SEND: Operation = Operation::Send { immediate: None };
 
@@ -475,8 +475,7 @@ fn a_deregistered_region_belongs_to_the_program_at_once() {
     for is_read in [false, true] {
         let (mut network, one, other) = rc();
         let target = room(&mut network, other, 1000);
-        let key =
-            network.call(1, |engine, _| engine.register(other.pd, target.addr, 1000, target.addr, ALL)).unwrap();
+        let key = network.call(1, |engine, _| engine.register(other.pd, target.addr, 1000, target.addr, ALL)).unwrap();
         let at = Sge { lkey: key.0, ..target };
         let local = room(&mut network, one, 1000);
         operate(&mut network, one, 10, if is_read { read_of(at) } else { write_to(at) }, local);
@@ -657,8 +656,7 @@ fn a_completion_queue_that_overruns_takes_no_more() {
 fn numbers_are_used_again_as_late_as_possible() {
     let mut network = Network::new(1, 1);
     let first = create(&mut network, 0, QpType::Rc, &Options::default(), None);
-    let destroy =
-        |network: &mut Network, qp: Qp| network.call(0, |engine, _| engine.destroy_qp(qp.number)).unwrap();
+    let destroy = |network: &mut Network, qp: Qp| network.call(0, |engine, _| engine.destroy_qp(qp.number)).unwrap();
     destroy(&mut network, first);
     for _ in 1..256 {
         let qp = create(&mut network, 0, QpType::Rc, &Options::default(), None);
@@ -721,7 +719,8 @@ fn objects_in_use_stay() {
 fn requests_that_no_adapter_takes_are_refused() {
     let (mut network, one, _) = rc();
     let sge = source(&mut network, one, &[0; 1024]);
-    let request = |operation, flags, sges: &[Sge]| Post { wr_id: 1, operation, flags, sges: sges.to_vec(), datagram: None };
+    let request =
+        |operation, flags, sges: &[Sge]| Post { wr_id: 1, operation, flags, sges: sges.to_vec(), datagram: None };
     let signaled = SendFlags::SIGNALED;
     let atomic = |remote_addr| {
         let atomic = AtomicOperation::FetchAdd(1);

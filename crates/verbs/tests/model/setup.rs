@@ -97,9 +97,7 @@ pub(crate) fn ready_to_receive(network: &mut Network, qp: Qp, peer: Qp, options:
     let connect = match qp.kind {
         QpType::Ud => M::empty(),
         QpType::Uc => M::ADDRESS | M::PATH_MTU | M::DESTINATION | M::RECEIVE_PSN,
-        QpType::Rc => {
-            M::ADDRESS | M::PATH_MTU | M::DESTINATION | M::RECEIVE_PSN | M::READS_SERVED_MAX | M::RNR_TIMER
-        }
+        QpType::Rc => M::ADDRESS | M::PATH_MTU | M::DESTINATION | M::RECEIVE_PSN | M::READS_SERVED_MAX | M::RNR_TIMER,
     };
     modify(network, qp, &attributes, M::STATE | connect, Some(address(peer.node))).expect("ready to receive");
 }
@@ -154,8 +152,7 @@ pub(crate) fn state(network: &Network, qp: Qp) -> QpState {
 /// A network of two programs with a queue pair each, which are connected. PSNs differ if the options say so.
 pub(crate) fn pair(kind: QpType, options: &Options) -> (Network, Qp, Qp) {
     let mut network = Network::new(2, 7);
-    let (one, other) =
-        (create(&mut network, 0, kind, options, None), create(&mut network, 1, kind, options, None));
+    let (one, other) = (create(&mut network, 0, kind, options, None), create(&mut network, 1, kind, options, None));
     connect(&mut network, one, other, options);
     network.settle();
     (network, one, other)
@@ -204,15 +201,15 @@ pub(crate) fn operate(network: &mut Network, qp: Qp, wr_id: u64, operation: Oper
 
 /// Bytes of a program that the adapter may read.
 pub(crate) fn source(network: &mut Network, qp: Qp, bytes: &[u8]) -> Sge {
-    let program = &mut network.nodes[qp.node].program;
-    let addr = program.take(bytes.len() as u64, READ);
-    program.fill(addr, bytes);
+    let node = &mut network.nodes[qp.node];
+    let addr = node.take(bytes.len() as u64, READ);
+    node.program.fill(addr, bytes);
     Sge { addr, len: bytes.len() as u32, lkey: qp.key.0 }
 }
 
 /// Room for bytes in a program.
 pub(crate) fn room(network: &mut Network, qp: Qp, len: u32) -> Sge {
-    let addr = network.nodes[qp.node].program.take(u64::from(len), READ | WRITE);
+    let addr = network.nodes[qp.node].take(u64::from(len), READ | WRITE);
     Sge { addr, len, lkey: qp.key.0 }
 }
 
