@@ -57,7 +57,7 @@ pub(crate) enum Syndrome {
     NotReady,
     /// There is no such connection, so the count means nothing.
     NotConnected,
-    /// What was refused as not ready may be sent again.
+    /// The refused requests may be sent again.
     Ready,
     /// A request was refused as not ready, and may be sent again already.
     Again,
@@ -104,7 +104,7 @@ impl Syndrome {
     }
 }
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketKind {
     Send,

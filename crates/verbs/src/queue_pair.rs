@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use isthmus_layout::EndpointAddress;
 
-/// What a program asks for when it creates a queue pair.
+/// The attributes that a program gives a new queue pair.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the attributes of the standard")]
 pub struct QpInit {
@@ -120,7 +120,7 @@ pub(crate) struct Inbound {
     pub(crate) work: InboundWork,
 }
 
-/// What has to be done for a request of the peer.
+/// The work that a request of the peer needs.
 #[derive(Debug)]
 pub(crate) enum InboundWork {
     /// The payload is to come. It goes to these ranges of the program's memory, at once if `direct`, or else in its turn.
@@ -236,7 +236,7 @@ pub(crate) struct QueuePair {
     pub(crate) ack_in_transmission: bool,
     pub(crate) inbound: VecDeque<Inbound>,
     pub(crate) next_serial: u32,
-    /// Responses whose transmission is not confirmed.
+    /// Responses without a confirmation of their transmission.
     pub(crate) responses: u32,
 }
 
@@ -317,7 +317,7 @@ impl QueuePair {
         self.sends.get_mut(sequence.wrapping_sub(self.first) as usize)
     }
 
-    /// The first request that the peer has executed, and whose response has not begun to come.
+    /// The first request that the peer has executed, and that has no response yet, nor the beginning of one.
     pub(crate) fn unanswered(&self) -> Option<u32> {
         let executed = self.acked.wrapping_sub(self.first) as usize;
         let at = self.sends.iter().take(executed).position(|entry| !entry.answered && !entry.response_coming)?;

@@ -108,7 +108,7 @@ pub(crate) struct ReceiveQueue {
     pub(crate) entries: VecDeque<ReceiveEntry>,
     pub(crate) capacity: usize,
     pub(crate) sges_max: usize,
-    /// Queue pairs, by slot, whose peers were refused because there was no request.
+    /// Queue pairs, by slot, that have refused a message because there was no request.
     pub(crate) refused: Vec<u32>,
     /// The queue pairs that receive from here.
     pub(crate) users: u32,

@@ -345,7 +345,7 @@ impl Life {
         self.engine.tick(self.now_ns);
     }
 
-    /// What has to be done after each call.
+    /// The duties of a caller after each call.
     fn release(&mut self) {
         self.engine.take_released();
         let engine = &self.engine;

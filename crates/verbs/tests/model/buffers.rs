@@ -1,4 +1,4 @@
-//! What a program does with its own memory.
+//! The program and its own memory.
 
 use crate::memory::Program;
 

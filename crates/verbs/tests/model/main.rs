@@ -8,3 +8,4 @@ mod network;
 mod programs;
 mod rules;
 mod setup;
+mod states;

@@ -1,4 +1,4 @@
-//! The memory of a program, which knows for each byte who may touch it.
+//! The memory of a program, with the rights of the adapter to each byte.
 
 use isthmus_verbs::{AtomicOperation, Memory};
 use std::ops::Range;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 enum Load {
     Bytes(Vec<u8>),
     /// A range of the sender's memory, by its place in [`Network::lent`].
-    Lent(usize),
+    Borrowed(usize),
 }
 
 #[derive(Debug)]
@@ -21,13 +21,13 @@ struct Message {
     tag: u64,
     body: Load,
     len: u64,
-    /// What the sender waits for, once the message is over.
+    /// The token that the sender is given, once the message is over.
     token: u64,
 }
 
 /// A range of a program's memory that the transport may read.
 #[derive(Debug)]
-struct Lent {
+struct Borrowed {
     node: usize,
     to: DomainId,
     addr: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Returns the address of `len` bytes that nobody has used, with 8 bytes between them and the next ones.
+    /// Returns the address of `len` bytes that no test has used, with 8 bytes between them and the next ones.
     pub(crate) fn take(&mut self, len: u64, rights: u8) -> u64 {
         let addr = self.unused.next_multiple_of(8);
         self.unused = addr + len + 8;
@@ -71,7 +71,7 @@ impl Node {
 pub(crate) struct Network {
     pub(crate) nodes: Vec<Node>,
     links: BTreeMap<(usize, usize), VecDeque<Message>>,
-    lent: Vec<Lent>,
+    lent: Vec<Borrowed>,
     arriving: Vec<Arriving>,
     unconfirmed: Vec<(usize, u64)>,
     now_ns: u64,
@@ -170,8 +170,8 @@ impl Network {
             Some(Payload::Bytes(bytes)) => (Load::Bytes(bytes.clone()), bytes.len() as u64),
             Some(Payload::Range { addr, len }) => {
                 let (to, addr, len) = (to.domain, *addr, *len);
-                self.lent.push(Lent { node, to, addr, len, copied: None, over: false });
-                (Load::Lent(self.lent.len() - 1), len)
+                self.lent.push(Borrowed { node, to, addr, len, copied: None, over: false });
+                (Load::Borrowed(self.lent.len() - 1), len)
             }
         };
         self.push(node, *to, Message { tag: PAYLOAD_TAG, body, len, token: *token });
@@ -187,7 +187,7 @@ impl Network {
 
     /// The message needs its bytes no more.
     fn end(&mut self, from: usize, message: &Message) {
-        if let Load::Lent(at) = message.body {
+        if let Load::Borrowed(at) = message.body {
             self.lent[at].over = true;
         }
         if message.token != 0 {
@@ -198,7 +198,7 @@ impl Network {
     fn bytes(&self, from: usize, message: &Message) -> Vec<u8> {
         match &message.body {
             Load::Bytes(bytes) => bytes.clone(),
-            Load::Lent(at) => self.lent[*at].copied.clone().unwrap_or_else(|| {
+            Load::Borrowed(at) => self.lent[*at].copied.clone().unwrap_or_else(|| {
                 let mut bytes = vec![0; message.len as usize];
                 self.nodes[from].program.read(self.lent[*at].addr, &mut bytes);
                 bytes
@@ -282,7 +282,7 @@ impl Network {
         messages.extend(lost.into_iter().map(|arriving| (arriving.from, arriving.message)));
         // A transport confirms nothing to a peer that is gone.
         for (_, message) in messages {
-            if let Load::Lent(at) = message.body {
+            if let Load::Borrowed(at) = message.body {
                 self.lent[at].over = true;
             }
         }

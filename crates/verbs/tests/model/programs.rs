@@ -3,7 +3,7 @@
 
 use crate::memory::changed;
 use crate::network::Network;
-use crate::setup::{self, Options, Post, Q_KEY, Qp, create, look, room};
+use crate::setup::{self, Options, Q_KEY, Qp, SendWr, create, look, room};
 use isthmus_verbs::{
     AddressVector, AtomicOperation, Completion, CompletionKind, Gid, Key, Operation, QpState, QpType, ReceiveRequest,
     SendFlags, Sge, Srq, Status,
@@ -30,11 +30,11 @@ struct Sent {
     solicited: bool,
     /// How the request ends if nothing disturbs the flow.
     status: Status,
-    /// What a read or an atomic operation finds.
+    /// The bytes that a read or an atomic operation finds.
     found: Option<Vec<u8>>,
 }
 
-/// What one queue pair sends to another.
+/// The requests of one queue pair to another.
 #[derive(Debug)]
 struct Flow {
     from: Qp,
@@ -43,7 +43,7 @@ struct Flow {
     /// The window after all requests that were posted.
     expected: Vec<u8>,
     sent: Vec<Sent>,
-    /// The first request whose completion may come next.
+    /// The first request that may complete next.
     next: usize,
     /// The first requests after the program has ended a failure of its send queue.
     recoveries: Vec<usize>,
@@ -52,17 +52,17 @@ struct Flow {
     failed_at: usize,
     /// Something outside of the flow may end it: a failure of the other direction, a change of state, a peer that goes.
     disturbed: bool,
-    /// The first request whose message may come next.
+    /// The first request that may arrive next.
     next_message: usize,
     delivered: BTreeSet<usize>,
     receives: VecDeque<(u64, Sge)>,
     srq: Option<Srq>,
     source_gid: Gid,
-    /// The last request is a read, whose response later ones may change unless they wait.
+    /// A request was a read. Later requests may change its response unless they wait.
     reads: bool,
 }
 
-struct World {
+struct Simulation {
     network: Network,
     flows: Vec<Flow>,
     /// Receive requests of the shared queue.
@@ -72,7 +72,7 @@ struct World {
     rnr_forever: bool,
 }
 
-/// What a program or the transport does.
+/// A step of a program or of the transport.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     action: u8,
@@ -85,7 +85,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step.prop_map(|(action, choice, detail)| Step { action, choice, detail }), 0..300)
 }
 
-impl World {
+impl Simulation {
     fn new(options: &Options, faults: bool) -> Self {
         let mut network = Network::new(3, 99);
         let receiver = create(&mut network, 1, QpType::Rc, options, None);
@@ -137,7 +137,7 @@ impl World {
     fn post(&mut self, at: usize, choice: u16, detail: u16) {
         let wr_id = self.id();
         let faulty = self.faults && detail.is_multiple_of(61);
-        let World { network, flows, .. } = self;
+        let Simulation { network, flows, .. } = self;
         if network.is_gone(flows[at].from.node) {
             return;
         }
@@ -288,7 +288,7 @@ impl Flow {
         choice: u16,
         detail: u16,
         faulty: bool,
-    ) -> Option<(Post, Sent, Vec<u8>)> {
+    ) -> Option<(SendWr, Sent, Vec<u8>)> {
         const LENS: [u32; 8] = [0, 1, 8, 60, 128, 129, 300, 500];
         let kind = self.from.kind;
         let len = LENS[usize::from(choice) % 8];
@@ -299,7 +299,7 @@ impl Flow {
         let mut expected = self.expected.clone();
         let bytes: Vec<u8> = (0..len).map(|at| (wr_id as u8).wrapping_mul(31).wrapping_add(at as u8)).collect();
         let mut found = None;
-        let (operation, completion, len) = match (detail / 2) % 8 {
+        let (mut operation, completion, len) = match (detail / 2) % 8 {
             0..=2 => (Operation::Send { immediate }, CompletionKind::Send, len),
             3..=5 if kind != QpType::Ud => {
                 let immediate = immediate.filter(|_| kind == QpType::Rc && (detail / 2) % 8 == 5);
@@ -311,18 +311,9 @@ impl Flow {
                 (Operation::Read { remote_addr, rkey }, CompletionKind::Read, len)
             }
             7 if kind == QpType::Rc => {
-                let offset = (offset as usize / 8 * 8).min(WINDOW - 8);
-                let old = u64::from_le_bytes(expected[offset..offset + 8].try_into().unwrap());
-                let (atomic, kind) = match choice % 3 {
-                    0 => (AtomicOperation::FetchAdd(wr_id << 40 | 3), CompletionKind::FetchAdd),
-                    compare => {
-                        let compare = old ^ u64::from(compare - 1);
-                        (AtomicOperation::CompareSwap { compare, swap: wr_id }, CompletionKind::CompareSwap)
-                    }
-                };
-                found = Some(old.to_le_bytes().to_vec());
-                expected[offset..offset + 8].copy_from_slice(&changed(old, atomic).to_le_bytes());
-                (Operation::Atomic { remote_addr: self.window.addr + offset as u64, rkey, atomic }, kind, 8)
+                let (old, operation, kind) = self.atomic(wr_id, choice, offset as usize, &mut expected);
+                found = Some(old);
+                (operation, kind, 8)
             }
             _ => return None,
         };
@@ -340,9 +331,11 @@ impl Flow {
             None => setup::source(network, self.from, &bytes),
             Some(_) => room(network, self.from, len),
         };
-        let mut sges =
-            if len == 0 && detail.is_multiple_of(3) { Vec::new() } else { split(sge, usize::from(detail >> 12) % 4 + 1) };
-        let mut operation = operation;
+        let mut sges = if len == 0 && detail.is_multiple_of(3) {
+            Vec::new()
+        } else {
+            split(sge, usize::from(detail >> 12) % 4 + 1)
+        };
         let status = if faulty { fault(&mut operation, &mut sges, kind, detail, &mut flags) } else { Status::Success };
         let gid = if detail & 0x1000 == 0 { Gid::default() } else { Gid([self.to.number.0 as u8; 16]) };
         let destination = AddressVector { gid, source_gid: self.source_gid, service_level: 3 };
@@ -351,11 +344,34 @@ impl Flow {
             network.call(self.from.node, |engine, _| engine.add_route(gid, peer, to));
         }
         let datagram = (kind == QpType::Ud).then_some((destination, self.to.number, Q_KEY));
-        let post = Post { wr_id, operation, flags, sges: sges.clone(), datagram };
+        let post = SendWr { wr_id, operation, flags, sges: sges.clone(), datagram };
         let signaled = flags.contains(SendFlags::SIGNALED);
         let solicited = flags.contains(SendFlags::SOLICITED);
         let sent = Sent { wr_id, kind: completion, bytes, sges, signaled, message, solicited, status, found };
         Some((post, sent, expected))
+    }
+
+    /// An atomic operation, and the bytes before it.
+    fn atomic(
+        &self,
+        wr_id: u64,
+        choice: u16,
+        offset: usize,
+        expected: &mut [u8],
+    ) -> (Vec<u8>, Operation, CompletionKind) {
+        let offset = (offset / 8 * 8).min(WINDOW - 8);
+        let place = &mut expected[offset..offset + 8];
+        let before = place.to_vec();
+        let old = u64::from_le_bytes(before[..].try_into().unwrap());
+        let (atomic, kind) = match choice % 3 {
+            0 => (AtomicOperation::FetchAdd(wr_id << 40 | 3), CompletionKind::FetchAdd),
+            compare => {
+                let compare = old ^ u64::from(compare - 1);
+                (AtomicOperation::CompareSwap { compare, swap: wr_id }, CompletionKind::CompareSwap)
+            }
+        };
+        place.copy_from_slice(&changed(old, atomic).to_le_bytes());
+        (before, Operation::Atomic { remote_addr: self.window.addr + offset as u64, rkey: self.to.key, atomic }, kind)
     }
 
     /// The first request after the last failure that is not flushed.
@@ -428,7 +444,7 @@ impl Flow {
         let messages = self.sent.iter().enumerate().skip(first).filter(|(_, sent)| sent.message.is_some());
         let reliable = self.from.kind == QpType::Rc;
         let mut messages = messages.filter(|(_, sent)| reliable || sent.message == Some(completion.immediate));
-        let (at, sent) = messages.next().unwrap_or_else(|| panic!("{completion:?}: nobody sent that"));
+        let (at, sent) = messages.next().unwrap_or_else(|| panic!("{completion:?}: no request has sent that"));
         assert!(self.delivered.insert(at), "{completion:?} comes twice");
         self.next_message = self.next_message.max(at + 1);
         let is_send = sent.kind == CompletionKind::Send;
@@ -525,7 +541,7 @@ fn options() -> impl Strategy<Value = Options> {
 }
 
 fn run(options: &Options, faults: bool, steps: &[Step]) {
-    let mut world = World::new(options, faults);
+    let mut world = Simulation::new(options, faults);
     steps.iter().for_each(|step| world.step(*step));
     world.finish();
 }
@@ -554,7 +570,7 @@ proptest! {
 
     #[test]
     fn programs_survive_a_peer_that_goes(options in options(), steps in steps(), at in 0..300_usize, gone in 0..3_usize) {
-        let mut world = World::new(&options, false);
+        let mut world = Simulation::new(&options, false);
         let at = at.min(steps.len());
         steps[..at].iter().for_each(|step| world.step(*step));
         for flow in &mut world.flows {

@@ -65,7 +65,7 @@ fn a_receive_request_without_rights_ends_every_kind_of_queue_pair() {
         let bytes = source(&mut network, one, b"data");
         let datagram = (kind == QpType::Ud).then_some((AddressVector::default(), other.number, Q_KEY));
         let flags = SendFlags::SIGNALED;
-        post(&mut network, one, &Post { wr_id: 10, operation: SEND, flags, sges: vec![bytes], datagram }).unwrap();
+        post(&mut network, one, &SendWr { wr_id: 10, operation: SEND, flags, sges: vec![bytes], datagram }).unwrap();
         network.settle();
         let status = if kind == QpType::Rc { RemoteOperation } else { Success };
         assert_eq!(statuses(&mut network, one), [(10, status)], "{kind:?}");
@@ -93,7 +93,7 @@ fn a_failure_behind_requests_without_signal_is_reported() {
     let (mut network, one, other) = pair(QpType::Rc, &options);
     receive(&mut network, other, 1, 100);
     let sge = source(&mut network, one, b"good");
-    let quiet = Post { wr_id: 10, operation: SEND, flags: SendFlags::empty(), sges: vec![sge], datagram: None };
+    let quiet = SendWr { wr_id: 10, operation: SEND, flags: SendFlags::empty(), sges: vec![sge], datagram: None };
     post(&mut network, one, &quiet).unwrap();
     operate(&mut network, one, 11, SEND, Sge { lkey: 0, ..sge });
     network.settle();
@@ -109,7 +109,7 @@ fn unreliable_send_queues_fail_alone_and_go_on() {
         let datagram = (kind == QpType::Ud).then_some((AddressVector::default(), other.number, Q_KEY));
         let request = |wr_id, lkey| {
             let sges = vec![Sge { lkey, ..good }];
-            Post { wr_id, operation: SEND, flags: SendFlags::SIGNALED, sges, datagram }
+            SendWr { wr_id, operation: SEND, flags: SendFlags::SIGNALED, sges, datagram }
         };
         post(&mut network, one, &request(10, 0)).unwrap();
         post(&mut network, one, &request(11, good.lkey)).unwrap();
@@ -401,7 +401,7 @@ fn empty_lists_and_empty_ranges_are_messages() {
         receive_into(&mut network, other, 1, &[]).unwrap();
         let sges = vec![Sge { addr: 0xdead, len: 0, lkey: 0 }; sges];
         let operation = Operation::Send { immediate: Some(7) };
-        let request = Post { wr_id: 10, operation, flags: SendFlags::SIGNALED, sges, datagram: None };
+        let request = SendWr { wr_id: 10, operation, flags: SendFlags::SIGNALED, sges, datagram: None };
         post(&mut network, one, &request).unwrap();
         network.settle();
         let completion = poll(&mut network, other)[0];
@@ -461,7 +461,7 @@ fn a_fence_waits_for_reads_and_reads_wait_for_their_number() {
     operate(&mut network, one, 3, read_of(target), place);
     let sge = source(&mut network, one, &[9; 8]);
     let flags = SendFlags::SIGNALED | SendFlags::FENCE;
-    let write = Post { wr_id: 4, operation: write_to(target), flags, sges: vec![sge], datagram: None };
+    let write = SendWr { wr_id: 4, operation: write_to(target), flags, sges: vec![sge], datagram: None };
     post(&mut network, one, &write).unwrap();
     assert!(network.send(0, false) && !network.send(0, false));
     network.settle();
@@ -539,7 +539,7 @@ fn a_peer_that_goes_ends_connections_and_loses_datagrams() {
         let datagram = (kind == QpType::Ud).then_some((AddressVector::default(), other.number, Q_KEY));
         let flags = SendFlags::SIGNALED;
         for wr_id in 10..12 {
-            post(&mut network, one, &Post { wr_id, operation: SEND, flags, sges: vec![sge], datagram }).unwrap();
+            post(&mut network, one, &SendWr { wr_id, operation: SEND, flags, sges: vec![sge], datagram }).unwrap();
         }
         assert!(network.send(0, false));
         network.kill(other.node);
@@ -572,7 +572,7 @@ fn datagrams_carry_their_addresses() {
         let address = AddressVector { gid, source_gid, service_level: 5 };
         let datagram = Some((address, other.number, Q_KEY));
         let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
-        post(&mut network, one, &Post { wr_id: 10, operation: SEND, flags, sges: vec![sge], datagram }).unwrap();
+        post(&mut network, one, &SendWr { wr_id: 10, operation: SEND, flags, sges: vec![sge], datagram }).unwrap();
         network.settle();
         let completion = poll(&mut network, other)[0];
         let has_grh = gid != Gid::default();
@@ -594,7 +594,7 @@ fn datagrams_with_another_q_key_or_without_room_are_lost() {
         let sge = source(&mut network, one, &vec![3; sent]);
         let datagram = Some((AddressVector::default(), other.number, q_key));
         let flags = SendFlags::SIGNALED;
-        post(&mut network, one, &Post { wr_id: 10, operation: SEND, flags, sges: vec![sge], datagram }).unwrap();
+        post(&mut network, one, &SendWr { wr_id: 10, operation: SEND, flags, sges: vec![sge], datagram }).unwrap();
         network.settle();
         assert_eq!(statuses(&mut network, one), [(10, Success)]);
         statuses(&mut network, other).len()
@@ -628,7 +628,7 @@ fn queue_pairs_of_one_device_reach_each_other_and_themselves() {
     receive(&mut network, datagrams, 1, 540);
     let sge = source(&mut network, datagrams, &[4; 500]);
     let datagram = Some((AddressVector::default(), datagrams.number, Q_KEY));
-    let request = Post { wr_id: 10, operation: SEND, flags: SendFlags::SIGNALED, sges: vec![sge], datagram };
+    let request = SendWr { wr_id: 10, operation: SEND, flags: SendFlags::SIGNALED, sges: vec![sge], datagram };
     post(&mut network, datagrams, &request).unwrap();
     network.settle();
     let mut both = statuses(&mut network, datagrams);
@@ -720,7 +720,7 @@ fn requests_that_no_adapter_takes_are_refused() {
     let (mut network, one, _) = rc();
     let sge = source(&mut network, one, &[0; 1024]);
     let request =
-        |operation, flags, sges: &[Sge]| Post { wr_id: 1, operation, flags, sges: sges.to_vec(), datagram: None };
+        |operation, flags, sges: &[Sge]| SendWr { wr_id: 1, operation, flags, sges: sges.to_vec(), datagram: None };
     let signaled = SendFlags::SIGNALED;
     let atomic = |remote_addr| {
         let atomic = AtomicOperation::FetchAdd(1);
@@ -745,7 +745,7 @@ fn requests_that_no_adapter_takes_are_refused() {
     let unresolved = QpNumber(77);
     let (mut network, one, _) = pair(QpType::Ud, &Options::default());
     let datagram = Some((AddressVector::default(), unresolved, Q_KEY));
-    let unresolved_request = Post { wr_id: 1, operation: SEND, flags: signaled, sges: vec![], datagram };
+    let unresolved_request = SendWr { wr_id: 1, operation: SEND, flags: signaled, sges: vec![], datagram };
     let missing = Err(Refused::RouteMissing(Gid::default(), unresolved));
     assert_eq!(post(&mut network, one, &unresolved_request), missing);
     // A look-up that finds nothing loses one datagram.

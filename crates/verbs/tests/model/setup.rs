@@ -171,7 +171,7 @@ pub(crate) fn connect(network: &mut Network, one: Qp, other: Qp, options: &Optio
 
 /// A send request, as tests change it.
 #[derive(Clone, Debug)]
-pub(crate) struct Post {
+pub(crate) struct SendWr {
     pub(crate) wr_id: u64,
     pub(crate) operation: Operation,
     pub(crate) flags: SendFlags,
@@ -179,8 +179,8 @@ pub(crate) struct Post {
     pub(crate) datagram: Option<(AddressVector, QpNumber, u32)>,
 }
 
-pub(crate) fn post(network: &mut Network, qp: Qp, post: &Post) -> Result<(), Refused> {
-    let Post { wr_id, operation, flags, ref sges, datagram } = *post;
+pub(crate) fn post(network: &mut Network, qp: Qp, post: &SendWr) -> Result<(), Refused> {
+    let SendWr { wr_id, operation, flags, ref sges, datagram } = *post;
     network.call(qp.node, |engine, program| {
         engine.post_send(qp.number, &SendRequest { wr_id, operation, flags, sges, datagram }, program)
     })
@@ -190,12 +190,12 @@ pub(crate) fn post(network: &mut Network, qp: Qp, post: &Post) -> Result<(), Ref
 pub(crate) fn send(network: &mut Network, qp: Qp, wr_id: u64, bytes: &[u8]) -> Result<(), Refused> {
     let sges = vec![source(network, qp, bytes)];
     let operation = Operation::Send { immediate: None };
-    post(network, qp, &Post { wr_id, operation, flags: SendFlags::SIGNALED, sges, datagram: None })
+    post(network, qp, &SendWr { wr_id, operation, flags: SendFlags::SIGNALED, sges, datagram: None })
 }
 
 /// Posts an operation on these bytes.
 pub(crate) fn operate(network: &mut Network, qp: Qp, wr_id: u64, operation: Operation, sge: Sge) {
-    let request = Post { wr_id, operation, flags: SendFlags::SIGNALED, sges: vec![sge], datagram: None };
+    let request = SendWr { wr_id, operation, flags: SendFlags::SIGNALED, sges: vec![sge], datagram: None };
     post(network, qp, &request).expect("room");
 }
 
