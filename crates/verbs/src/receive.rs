@@ -154,3 +154,6 @@ fn grh(len: u32, source: Gid, destination: Gid) -> [u8; 40] {
     grh[24..40].copy_from_slice(&destination.0);
     grh
 }
+
+#[cfg(test)]
+mod tests;

@@ -148,9 +148,12 @@ fn changes_of_state_need_what_the_standard_requires() {
     }
 }
 
+/// Gives one attribute a value.
+type Change = fn(&mut Attributes);
+
 #[test]
 fn values_that_no_adapter_has_are_refused() {
-    let wrong: [(M, fn(&mut Attributes)); 9] = [
+    let wrong: [(M, Change); 9] = [
         (M::PORT, |attributes| attributes.port = 2),
         (M::P_KEY_INDEX, |attributes| attributes.p_key_index = 1),
         (M::TIMEOUT, |attributes| attributes.timeout = 32),
