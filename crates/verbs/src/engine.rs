@@ -35,6 +35,8 @@ pub mod limits {
     pub const DATAGRAM_BYTES_MAX: u32 = 4096;
     /// Bytes before a datagram in its receive buffer, for the GRH.
     pub const GRH_BYTES: u32 = 40;
+    /// Bytes of writes of one queue pair's peer that wait for earlier ones.
+    pub const LATE_BYTES_MAX: u64 = 16 << 20;
     /// Objects of one kind.
     pub const OBJECTS_MAX: usize = 1 << 20;
 }
@@ -82,7 +84,7 @@ pub struct Engine {
     pub(crate) owing: VecDeque<u32>,
     /// Refusals for queue pairs that do not exist.
     pub(crate) strays: VecDeque<(EndpointAddress, Tag)>,
-    /// Slots of queue pairs that pause.
+    /// Slots of queue pairs that pause for some time.
     pub(crate) pausing: Vec<u32>,
     /// Peers that have borrowed buffers which they must release: requests ended that had lent them.
     pub(crate) released: Vec<DomainId>,
@@ -124,6 +126,13 @@ impl Engine {
     /// discarded. All other payloads go on. Tokens of released buffers may be confirmed later, or never.
     pub fn take_released(&mut self) -> Vec<DomainId> {
         core::mem::take(&mut self.released)
+    }
+
+    /// The caller has to release the buffers of requests with a domain.
+    pub(crate) fn release(&mut self, domain: DomainId) {
+        if !self.released.contains(&domain) {
+            self.released.push(domain);
+        }
     }
 
     /// The place of a queue pair in tables.

@@ -2,7 +2,7 @@
 
 use crate::attributes::Attributes;
 use crate::packet::Syndrome;
-use crate::queues::{ReceiveEntry, SgeList};
+use crate::queues::{ReceiveEntry, SgeList, total_len};
 use crate::types::{
     AddressVector, Completion, CompletionKind, Cq, Gid, Key, Operation, Pd, QpNumber, QpState, QpType, Status,
 };
@@ -118,6 +118,8 @@ pub(crate) struct Inbound {
     /// The receive request that was taken, and its completion.
     pub(crate) taken: Option<(ReceiveEntry, Completion)>,
     pub(crate) work: InboundWork,
+    /// Bytes of a write that wait for earlier requests.
+    pub(crate) late_bytes: u32,
 }
 
 /// The work that a request of the peer needs.
@@ -156,6 +158,14 @@ impl InboundWork {
     #[inline]
     pub(crate) const fn waits_for_payload(&self) -> bool {
         matches!(self, Self::Payload { .. } | Self::Datagram(_))
+    }
+
+    /// Bytes that the engine keeps until earlier requests are executed.
+    pub(crate) fn late_bytes(&self) -> u32 {
+        match self {
+            Self::Payload { into, direct: false } | Self::Write { into, .. } => total_len(into.as_slice()) as u32,
+            _ => 0,
+        }
     }
 
     /// True if bytes are to be written to the region with this key.
@@ -235,6 +245,8 @@ pub(crate) struct QueuePair {
     /// An acknowledgement is on its way out and not confirmed.
     pub(crate) ack_in_transmission: bool,
     pub(crate) inbound: VecDeque<Inbound>,
+    /// The sum of `late_bytes` of these.
+    pub(crate) late_bytes: u64,
     pub(crate) next_serial: u32,
     /// Responses without a confirmation of their transmission.
     pub(crate) responses: u32,
@@ -269,6 +281,7 @@ impl QueuePair {
             owed_listed: false,
             ack_in_transmission: false,
             inbound: VecDeque::new(),
+            late_bytes: 0,
             next_serial: positions.serial,
             responses: 0,
         }

@@ -129,7 +129,7 @@ impl Engine {
             qp.state = QpState::SendQueueError;
         }
         if let (true, Some(to)) = (entry.transmissions > 0, to) {
-            self.released.push(to.domain);
+            self.release(to.domain);
         }
         match reliable {
             true => self.enter_error(slot),

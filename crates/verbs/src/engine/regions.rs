@@ -60,7 +60,7 @@ impl Engine {
             if qp.responses > 0
                 && let Some(peer) = qp.peer
             {
-                self.released.push(peer.domain);
+                self.release(peer.domain);
             }
             self.end_uses_of_requests(slot, key);
             let packets = self.outbox.len();
@@ -85,7 +85,7 @@ impl Engine {
         let entry = &qp.sends[at];
         let (sequence, to) = (qp.first.wrapping_add(at as u32), entry.datagram.and_then(|to| to.to).or(qp.peer));
         if let Some(to) = to {
-            self.released.push(to.domain);
+            self.release(to.domain);
         }
         self.fail_request(slot, sequence, Status::LocalProtection);
     }
@@ -95,10 +95,13 @@ impl Engine {
         let Some(qp) = self.qp_mut(slot) else { return };
         let cq = qp.init.receive_cq;
         let Some(at) = qp.inbound.iter().position(|request| request.work.uses(key)) else { return };
-        let Some(Inbound { taken: Some((_, completion)), from, .. }) = qp.inbound.remove(at) else { return };
+        let Some(Inbound { taken: Some((_, completion)), from, late_bytes, .. }) = qp.inbound.remove(at) else {
+            return;
+        };
+        qp.late_bytes -= u64::from(late_bytes);
         let failed = qp.completion(completion.wr_id, Status::LocalProtection, CompletionKind::Receive);
         self.report(cq, failed);
-        self.released.push(from.domain);
+        self.release(from.domain);
         self.refuse(slot, Syndrome::Operation);
         self.enter_error(slot); // An unreliable one, too.
     }

@@ -78,7 +78,7 @@ impl Engine {
             self.refuse_stray(peer, goodbye);
         }
         if let (true, Some(to)) = (lent, to) {
-            self.released.push(to.domain);
+            self.release(to.domain);
         }
         self.outbox.retain(|outgoing| outgoing.slot() != Some(slot));
         for cq in [init.send_cq, init.receive_cq] {
@@ -103,9 +103,10 @@ impl Engine {
         let lent = !qp.inbound.is_empty() || qp.responses > 0;
         let (init, receive_queue) = (qp.init, qp.receive_queue);
         let inbound = core::mem::take(&mut qp.inbound);
+        qp.late_bytes = 0;
         self.flush_sends(slot);
         if let (true, Some(peer)) = (lent, peer) {
-            self.released.push(peer.domain);
+            self.release(peer.domain);
         }
         let Some(qp) = self.qp(slot) else { return };
         let number = qp.number;
@@ -144,7 +145,7 @@ impl Engine {
         let number = qp.number;
         for entry in flushed {
             if let (true, Some(to)) = (entry.transmissions > 0, entry.datagram.and_then(|to| to.to).or(peer)) {
-                self.released.push(to.domain);
+                self.release(to.domain);
             }
             let completion = flush_completion(entry.wr_id, entry.completion_kind());
             self.report(cq, Completion { qp: number, ..completion });
@@ -192,7 +193,7 @@ impl Engine {
     pub fn peer_gone(&mut self, domain: DomainId) {
         self.routes.retain(|_, to| to.is_some_and(|to| to.domain != domain));
         self.peers.retain(|address, _| address.domain != domain);
-        self.released.push(domain);
+        self.release(domain);
         self.strays.retain(|(to, _)| to.domain != domain);
         self.outbox.retain(|outgoing| outgoing.to().domain != domain);
         for slot in self.slots() {

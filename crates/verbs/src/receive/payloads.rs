@@ -68,6 +68,7 @@ impl Engine {
     pub(crate) fn forget_inbound(&mut self, slot: u32, which: impl Fn(&Inbound) -> bool) {
         let Some(qp) = self.qp_mut(slot) else { return };
         let (dropped, kept): (VecDeque<_>, VecDeque<_>) = core::mem::take(&mut qp.inbound).into_iter().partition(which);
+        qp.late_bytes = kept.iter().map(|request| u64::from(request.late_bytes)).sum();
         qp.inbound = kept;
         let queue = qp.receive_queue;
         let Some(queue) = self.receive_queues.get_mut(queue) else { return };
@@ -115,6 +116,10 @@ impl Engine {
                         let (head, from) = (*head, request.from);
                         qp.inbound.remove(at);
                         return self.deliver_datagram(slot, from, &head, bytes.unwrap_or_default(), memory);
+                    }
+                    (InboundWork::Payload { into, .. }, Some(bytes)) if at == 0 => {
+                        scatter(memory, into.as_slice(), bytes);
+                        request.work = InboundWork::Done;
                     }
                     (InboundWork::Payload { into, .. }, Some(bytes)) => {
                         request.work = InboundWork::Write { into: into.clone(), bytes: bytes.to_vec() };

@@ -4,7 +4,7 @@ use super::{PayloadUse, grh, locate_list, part, scatter};
 use crate::engine::{Engine, limits};
 use crate::memory::Memory;
 use crate::packet::{HeaderReader, Syndrome, Tag, flags};
-use crate::queue_pair::{DatagramHead, Inbound, InboundWork};
+use crate::queue_pair::{DatagramHead, Inbound, InboundWork, QueuePair};
 use crate::queues::{ReceiveEntry, SgeList, total_len};
 use crate::types::{Access, Completion, CompletionKind, QpNumber, QpType, Sge, Status};
 use isthmus_layout::EndpointAddress;
@@ -69,7 +69,7 @@ impl Engine {
         let serial = qp.next_serial;
         qp.next_serial = serial.wrapping_add(1);
         let work = InboundWork::Refuse(syndrome);
-        qp.inbound.push_back(Inbound { serial, from, acknowledge: false, taken, work });
+        qp.inbound.push_back(Inbound { serial, from, acknowledge: false, taken, work, late_bytes: 0 });
     }
 
     fn refuse_now(&mut self, slot: u32, completion: Option<Completion>, syndrome: Syndrome) {
@@ -77,6 +77,9 @@ impl Engine {
         let (cq, queue) = (qp.init.receive_cq, qp.receive_queue);
         if let Some(completion) = completion {
             self.report(cq, completion);
+        }
+        if syndrome == Syndrome::Again {
+            return self.owe(slot, syndrome);
         }
         if !matches!(syndrome, Syndrome::ReceiverNotReady(_)) {
             self.refuse(slot, syndrome);
@@ -198,7 +201,9 @@ impl Engine {
         let serial = qp.next_serial;
         qp.next_serial = serial.wrapping_add(1);
         let follows = work.waits_for_payload();
-        qp.inbound.push_back(Inbound { serial, from, acknowledge, taken, work });
+        let late_bytes = work.late_bytes();
+        qp.late_bytes += u64::from(late_bytes);
+        qp.inbound.push_back(Inbound { serial, from, acknowledge, taken, work, late_bytes });
         if follows {
             self.expect(from, PayloadUse::Receive { slot, serial });
         } else {
@@ -227,6 +232,7 @@ impl Engine {
                 return;
             }
             let Some(request) = qp.inbound.pop_front() else { return };
+            qp.late_bytes -= u64::from(request.late_bytes);
             match request.work {
                 InboundWork::Payload { .. } | InboundWork::Datagram(_) => return,
                 InboundWork::Done => {}
@@ -332,6 +338,14 @@ impl Engine {
             }
             return None;
         };
+        // A program that polls memory must not see a later write before an earlier one.
+        let QueuePair { inbound, late_bytes, .. } = self.qp(slot)?;
+        let (first, late_bytes) = (inbound.is_empty(), late_bytes + u64::from(len));
+        let has_room = first || late_bytes <= limits::LATE_BYTES_MAX;
+        if !has_room && self.qp(slot)?.is_reliable() {
+            self.refuse_in_turn(slot, from, None, Syndrome::Again);
+            return None;
+        }
         let taken = match immediate {
             None => None,
             Some(_) => {
@@ -342,10 +356,8 @@ impl Engine {
             }
         };
         let into = SgeList::One(Sge { addr, len, lkey: key.0 });
-        // A program that polls memory must not see a later write before an earlier one.
-        let first = self.qp(slot)?.inbound.is_empty();
         let work = match (follows, first) {
-            (true, _) => InboundWork::Payload { into, direct: first },
+            (true, _) => InboundWork::Payload { into, direct: first || !has_room },
             (false, true) => {
                 scatter(memory, into.as_slice(), words.0);
                 InboundWork::Done

@@ -1,5 +1,6 @@
 //! The state that peers can fill is bounded.
 
+use super::PayloadTarget;
 use crate::engine::{Engine, limits};
 use crate::packet::{PacketKind, Syndrome, Tag, flags};
 use crate::queue_pair::{InboundWork, QpInit};
@@ -117,7 +118,7 @@ fn requests_behind_a_payload_are_bounded() {
         let (mut engine, number, key) = connected(kind, 1);
         let late = tag(PacketKind::Write, flags::RESTART | flags::FOLLOWS, number);
         engine.receive(peer(0), late, &words(&[0, 0, key.0, 4096]), &mut Nothing);
-        assert!(matches!(engine.payload_target(peer(0), 4096), super::PayloadTarget::Range { .. }));
+        assert!(matches!(engine.payload_target(peer(0), 4096), PayloadTarget::Range { .. }));
         for _ in 0..2 * limits::REQUESTS_MAX {
             let write = tag(PacketKind::Write, flags::RESTART, number);
             engine.receive(peer(0), write, &words(&[0, 0, key.0, 9]), &mut Nothing);
@@ -126,6 +127,22 @@ fn requests_behind_a_payload_are_bounded() {
         }
         let expected = if kind == QpType::Rc { QpState::Error } else { QpState::ReadyToReceive };
         assert_eq!(engine.query_qp(number).map(|(state, ..)| state), Some(expected));
+    }
+}
+
+#[test]
+fn bytes_of_late_writes_are_bounded() {
+    for kind in [QpType::Rc, QpType::Uc] {
+        let (mut engine, number, key) = connected(kind, 1);
+        let mut collected = 0;
+        for _ in 0..100 {
+            let write = tag(PacketKind::Write, flags::RESTART | flags::FOLLOWS, number);
+            engine.receive(peer(0), write, &words(&[0, 0, key.0, 1 << 20]), &mut Nothing);
+            collected += u64::from(matches!(engine.payload_target(peer(0), 1 << 20), PayloadTarget::Collect { .. }));
+        }
+        assert_eq!(collected << 20, limits::LATE_BYTES_MAX, "{kind:?}");
+        let slot = engine.slot(number).expect("a queue pair");
+        assert_eq!(engine.qp(slot).map(|qp| qp.late_bytes), Some(limits::LATE_BYTES_MAX));
     }
 }
 

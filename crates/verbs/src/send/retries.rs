@@ -132,7 +132,8 @@ impl Engine {
         qp.next = qp.acked;
         qp.stopped = qp.sends.iter().take(acked).any(|entry| matches!(entry.state, SendState::Failed(_)));
         qp.restart = true;
-        if qp.pause.replace(Pause { length_ns, until: None }).is_none() {
+        qp.pause = Some(Pause { length_ns, until: None });
+        if length_ns.is_some() && !self.pausing.contains(&slot) {
             self.pausing.push(slot);
         }
     }
@@ -145,7 +146,7 @@ impl Engine {
         }
     }
 
-    /// True if a queue pair pauses, so that [`Self::tick`] has to be called from time to time.
+    /// True if a queue pair pauses for some time, so that [`Self::tick`] has to be called from time to time.
     #[inline]
     pub fn has_pauses(&self) -> bool {
         !self.pausing.is_empty()

@@ -425,6 +425,22 @@ fn a_later_write_is_not_visible_before_an_earlier_one() {
 }
 
 #[test]
+fn late_writes_beyond_the_room_for_them_are_repeated() {
+    let options = Options { rnr_retry: 0, ..Options::default() };
+    let (mut network, one, other) = pair(QpType::Rc, &options);
+    let len = 400_000;
+    let target = room(&mut network, other, len);
+    let local = room(&mut network, one, len);
+    for wr_id in 0..64 {
+        operate(&mut network, one, wr_id, write_to(target), local);
+    }
+    while network.send(0, false) || network.deliver(1) {}
+    network.settle();
+    let all: Vec<_> = (0..64).map(|wr_id| (wr_id, Success)).collect();
+    assert_eq!(statuses(&mut network, one), all);
+}
+
+#[test]
 fn atomics_return_the_number_before_them() {
     let (mut network, one, other) = rc();
     let target = source(&mut network, other, &7_u64.to_le_bytes());
