@@ -15,6 +15,8 @@
 //!   8 payload    -           -           the payload and nothing else
 //! ```
 //!
+//! *Source* is the number of the sender's queue pair, and in the highest 8 bits the lowest 8 of the request's PSN.
+//!
 //! *Executed* is the PSN of the next request that the sender expects: the first PSN of the connection, and one more for each request
 //! that was executed, modulo 2²⁴. So each packet of a reliable connection acknowledges. A syndrome other than zero refuses the first request that is not counted.
 

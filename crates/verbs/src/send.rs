@@ -216,6 +216,7 @@ fn prepare(qp: &mut QueuePair, regions: &mut Regions, slot: u32, sequence: u32) 
     let (source, restart) = (acknowledges && !qp.established, acknowledges && qp.restart);
     let half_full = qp.sends.len() * 2 >= qp.init.sends_max as usize;
     let (peer, destination) = (qp.peer, qp.attributes.destination);
+    let psn = sequence.wrapping_sub(qp.base);
     let q_key_of_qp = qp.attributes.q_key;
     let entry = qp.entry(sequence).ok_or(Status::LocalQpOperation)?;
     let bytes = match &entry.source {
@@ -236,7 +237,7 @@ fn prepare(qp: &mut QueuePair, regions: &mut Regions, slot: u32, sequence: u32) 
     let mut header = Header::new();
     if source {
         parameter |= flags::SOURCE;
-        header.word(number.0);
+        header.word(number.0 | psn << 24);
     }
     parameter |= if restart { flags::RESTART } else { 0 };
     parameter |= if acknowledges && (entry.signaled || half_full) { flags::ACKNOWLEDGE } else { 0 };

@@ -22,13 +22,19 @@ impl Engine {
     /// The connected queue pair that a packet is for. None if the packet is not to be executed.
     #[inline]
     fn admit(&mut self, from: EndpointAddress, tag: Tag, words: &mut HeaderReader<'_>) -> Option<u32> {
-        let source = words.word_if(tag.has(flags::SOURCE))?.map(|number| QpNumber(number & QpNumber::MASK));
+        let source = words.word_if(tag.has(flags::SOURCE))?;
         let slot = self.slot(tag.destination);
         let qp = slot.and_then(|slot| self.qp(slot)).filter(|qp| qp.can_receive());
-        let Some(qp) = qp.filter(|qp| qp.peer == Some(from) && qp.init.kind != QpType::Ud) else {
-            self.violations += u64::from(qp.is_some());
+        let qp_of_peer = qp.filter(|qp| qp.peer == Some(from) && qp.init.kind != QpType::Ud);
+        let is_of_another = qp.is_some() && qp_of_peer.is_none();
+        // The first packet of a connection has the PSN that both sides know; one of an earlier connection has another one, or none.
+        let has_psn = |qp: &QueuePair| source.is_some_and(|source| source >> 24 == qp.executed & 0xff);
+        let is_next = |qp: &&QueuePair| qp.begun || !qp.is_reliable() || has_psn(qp);
+        let Some(qp) = qp_of_peer.filter(is_next) else {
+            self.violations += u64::from(is_of_another);
             // One refusal for each attempt: the sender marks the first packet of an attempt.
             if let (Some(source), true) = (source, tag.has(flags::RESTART)) {
+                let source = QpNumber(source & QpNumber::MASK);
                 self.refuse_stray(from, Tag::ack(source, 0, Syndrome::NotConnected));
             }
             return None;

@@ -230,6 +230,37 @@ impl Simulation {
         setup::change_state(&mut self.network, self.flows[at].from, QpState::Error).unwrap();
     }
 
+    /// Resets the reliable connections without waiting for what is under way, and uses them again.
+    fn reconnect(&mut self, options: &Options) {
+        let ends: Vec<_> = self.flows.iter().step_by(2).map(|flow| (flow.from, flow.to, flow.srq)).collect();
+        for (one, other, srq) in ends {
+            if one.kind != QpType::Rc || srq.is_some() {
+                continue;
+            }
+            for qp in [one, other] {
+                setup::change_state(&mut self.network, qp, QpState::Reset).unwrap();
+            }
+            let psns = (options.psns.0 ^ 0x10_0080, options.psns.1 ^ 0x20_0080);
+            setup::connect(&mut self.network, one, other, &Options { psns, ..*options });
+            for (from, to) in [(one, other), (other, one)] {
+                let sges =
+                    [setup::receive(&mut self.network, to, 1, 300), setup::receive(&mut self.network, to, 2, 300)];
+                setup::send(&mut self.network, from, 3, &[0x55; 300]).unwrap();
+                setup::send(&mut self.network, from, 4, &[0x66; 30]).unwrap();
+                for _ in 0..8 {
+                    self.network.settle();
+                    self.network.tick(1 << 34);
+                }
+                let completions = setup::statuses(&mut self.network, to);
+                assert_eq!(completions, [(1, Status::Success), (2, Status::Success)]);
+                assert_eq!(look(&self.network, to, sges[0]), [0x55; 300]);
+                assert_eq!(look(&self.network, to, sges[1])[..30], [0x66; 30]);
+                let completions = setup::statuses(&mut self.network, from);
+                assert_eq!(completions, [(3, Status::Success), (4, Status::Success)]);
+            }
+        }
+    }
+
     /// Lets everything come to its end.
     fn finish(&mut self) {
         for round in 0..400_u16 {
@@ -566,6 +597,13 @@ proptest! {
         steps in steps(),
     ) {
         run(&Options { rnr_retry, ..options }, true, &steps);
+    }
+
+    #[test]
+    fn connections_made_again_are_new_whatever_is_under_way(options in options(), steps in steps()) {
+        let mut simulation = Simulation::new(&options, false);
+        steps.iter().for_each(|step| simulation.step(*step));
+        simulation.reconnect(&options);
     }
 
     #[test]

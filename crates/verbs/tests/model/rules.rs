@@ -318,6 +318,27 @@ fn a_connection_made_again_works_and_the_old_one_leaves_nothing() {
 }
 
 #[test]
+fn a_connection_with_psns_that_differ_ends() {
+    let options = Options { psns: (5, 9), retry_count: 1, ..Options::default() };
+    let mut network = Network::new(2, 1);
+    let one = create(&mut network, 0, QpType::Rc, &options, None);
+    let other = create(&mut network, 1, QpType::Rc, &options, None);
+    ready_to_receive(&mut network, other, one, &options);
+    let options = Options { psns: (6, 9), ..options };
+    ready_to_receive(&mut network, one, other, &options);
+    ready_to_send(&mut network, one, other, &options);
+    receive(&mut network, other, 1, 100);
+    send(&mut network, one, 10, b"data").unwrap();
+    for _ in 0..3 {
+        network.settle();
+        network.tick(0);
+        network.tick(1 << 40);
+    }
+    assert_eq!(statuses(&mut network, one), [(10, Status::RetryExceeded)]);
+    assert_eq!(statuses(&mut network, other), []);
+}
+
+#[test]
 fn a_peer_that_ends_gives_its_reason_even_as_it_is_destroyed() {
     let (mut network, one, other) = rc();
     receive(&mut network, other, 1, 3);
