@@ -1,5 +1,6 @@
 //! Packets of peers: checked, matched with receive requests, executed and acknowledged.
 
+mod datagrams;
 mod payloads;
 mod requests;
 mod responses;
@@ -8,7 +9,7 @@ use crate::engine::Engine;
 use crate::memory::{Memory, Regions};
 use crate::packet::{HeaderReader, PacketKind, Syndrome, Tag, flags};
 use crate::queues::SgeList;
-use crate::types::{Access, Gid, Pd, Sge};
+use crate::types::{Access, Pd, Sge};
 use alloc::vec::Vec;
 use isthmus_layout::EndpointAddress;
 
@@ -140,19 +141,6 @@ fn scatter(memory: &mut impl Memory, into: &[Sge], mut bytes: &[u8]) {
         }
         bytes = rest;
     }
-}
-
-/// The GRH of a datagram: an IPv6 header with the GIDs as addresses.
-fn grh(len: u32, source: Gid, destination: Gid) -> [u8; 40] {
-    const NEXT_HEADER_BTH: u8 = 0x1b;
-    const HOP_LIMIT: u8 = 64;
-    let mut grh = [0; 40];
-    grh[0] = 0x60;
-    grh[4..6].copy_from_slice(&(len as u16).to_be_bytes());
-    (grh[6], grh[7]) = (NEXT_HEADER_BTH, HOP_LIMIT);
-    grh[8..24].copy_from_slice(&source.0);
-    grh[24..40].copy_from_slice(&destination.0);
-    grh
 }
 
 #[cfg(test)]

@@ -1,21 +1,21 @@
 //! Requests of peers: checked, matched with receive requests, and executed in their order.
 
-use super::{PayloadUse, grh, locate_list, part, scatter};
+use super::{PayloadUse, locate_list, scatter};
 use crate::engine::{Engine, limits};
 use crate::memory::Memory;
 use crate::packet::{HeaderReader, Syndrome, Tag, flags};
-use crate::queue_pair::{DatagramHead, Inbound, InboundWork, QueuePair};
+use crate::queue_pair::{Inbound, InboundWork, QueuePair};
 use crate::queues::{ReceiveEntry, SgeList, total_len};
 use crate::types::{Access, Completion, CompletionKind, QpNumber, QpType, Sge, Status};
 use isthmus_layout::EndpointAddress;
 
 /// A receive request that a message has taken.
-struct Taken {
+pub(super) struct Taken {
     /// The ranges for the message, as addresses of the program.
-    into: SgeList,
+    pub(super) into: SgeList,
     /// The request, as the program posted it.
-    entry: ReceiveEntry,
-    completion: Completion,
+    pub(super) entry: ReceiveEntry,
+    pub(super) completion: Completion,
 }
 
 impl Engine {
@@ -114,7 +114,7 @@ impl Engine {
 
     /// Takes the oldest receive request for a message of `len` bytes. None if the message cannot be received.
     #[inline]
-    fn take_receive(&mut self, slot: u32, from: EndpointAddress, len: u64) -> Option<Taken> {
+    pub(super) fn take_receive(&mut self, slot: u32, from: EndpointAddress, len: u64) -> Option<Taken> {
         let qp = self.qp(slot)?;
         let (queue, timer) = (qp.receive_queue, qp.attributes.rnr_timer);
         let completion = qp.completion(0, Status::Success, CompletionKind::Receive);
@@ -190,7 +190,7 @@ impl Engine {
 
     /// Executes a request in its turn.
     #[inline]
-    fn accept(
+    pub(super) fn accept(
         &mut self,
         slot: u32,
         from: EndpointAddress,
@@ -219,7 +219,7 @@ impl Engine {
 
     /// A request of the peer was executed.
     #[inline]
-    fn executed(&mut self, slot: u32, completion: Option<Completion>, acknowledge: bool) {
+    pub(super) fn executed(&mut self, slot: u32, completion: Option<Completion>, acknowledge: bool) {
         let Some(qp) = self.qp_mut(slot) else { return };
         qp.executed = qp.executed.wrapping_add(1);
         let cq = qp.init.receive_cq;
@@ -259,71 +259,6 @@ impl Engine {
             }
             self.executed(slot, request.taken.map(|(_, completion)| completion), request.acknowledge);
         }
-    }
-
-    pub(super) fn receive_datagram(
-        &mut self,
-        from: EndpointAddress,
-        tag: Tag,
-        words: &mut HeaderReader<'_>,
-        memory: &mut impl Memory,
-    ) -> Option<()> {
-        let slot = self.slot(tag.destination)?;
-        let qp = self.qp(slot)?;
-        if qp.init.kind != QpType::Ud {
-            self.violations += 1;
-            return None;
-        }
-        let (q_key, service_level) = (words.word()?, words.word()?);
-        let full = qp.inbound.len() >= limits::REQUESTS_MAX as usize;
-        if full || !qp.can_receive() || q_key != qp.attributes.q_key {
-            return None;
-        }
-        let immediate = words.word_if(tag.has(flags::IMMEDIATE))?;
-        let gids = if tag.has(flags::GRH) { Some((words.gid()?, words.gid()?)) } else { None };
-        let follows = tag.has(flags::FOLLOWS);
-        let len = if follows { words.word()? } else { words.0.len() as u32 };
-        if len > limits::DATAGRAM_BYTES_MAX {
-            self.violations += 1;
-            return None;
-        }
-        let (source, solicited, service_level) = (QpNumber(tag.count), tag.has(flags::SOLICITED), service_level as u8);
-        let datagram = DatagramHead { len, immediate, gids, source, solicited, service_level };
-        if follows {
-            // The payload of a slow peer holds no receive request.
-            self.accept(slot, from, tag, None, InboundWork::Datagram(datagram), memory);
-        } else {
-            self.deliver_datagram(slot, from, &datagram, words.0, memory);
-        }
-        Some(())
-    }
-
-    /// Gives a datagram to a receive request. Without one that has room, the datagram is lost.
-    pub(super) fn deliver_datagram(
-        &mut self,
-        slot: u32,
-        from: EndpointAddress,
-        head: &DatagramHead,
-        bytes: &[u8],
-        memory: &mut impl Memory,
-    ) {
-        let (len, grh_bytes) = (head.len, limits::GRH_BYTES);
-        let len_needed = u64::from(grh_bytes + len);
-        let Some(Taken { into, completion, .. }) = self.take_receive(slot, from, len_needed) else { return };
-        if let Some((source, destination)) = head.gids {
-            scatter(memory, into.as_slice(), &grh(len, source, destination));
-        }
-        scatter(memory, &part(into.as_slice(), u64::from(grh_bytes), u64::from(len)), bytes);
-        let completion = Completion {
-            len: len + grh_bytes,
-            immediate: head.immediate,
-            source_qp: head.source,
-            has_grh: head.gids.is_some(),
-            service_level: head.service_level,
-            solicited: head.solicited,
-            ..completion
-        };
-        self.executed(slot, Some(completion), false);
     }
 
     pub(super) fn receive_write(

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod buffers;
+mod flows;
 mod memory;
 mod network;
 mod programs;

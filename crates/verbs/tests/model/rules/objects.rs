@@ -236,6 +236,96 @@ fn objects_in_use_stay() {
 }
 
 #[test]
+fn regions_that_no_program_has_are_refused() {
+    let mut network = Network::new(1, 1);
+    let pd = network.nodes[0].pd;
+    network.call(0, |engine, _| {
+        let access = Access::LOCAL_WRITE;
+        let last = u64::MAX - 10;
+        for (addr, iova) in [(last, 0), (0, last), (last, last)] {
+            assert_eq!(engine.register(pd, addr, 11, iova, access), Err(Refused::Invalid));
+            engine.register(pd, addr, 10, iova, access).unwrap();
+        }
+        for remote in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+            assert_eq!(engine.register(pd, 0, 1, 0, remote), Err(Refused::Invalid));
+            engine.register(pd, 0, 1, 0, remote | access).unwrap();
+        }
+        let key = engine.register(pd, 0, 1, 0, Access::REMOTE_READ).unwrap();
+        assert_eq!(engine.reregister(key, None, Some((last, 11)), None), Err(Refused::Invalid));
+        assert_eq!(engine.reregister(key, Some(isthmus_verbs::Pd::from_number(9)), None, None), Err(Refused::Invalid));
+        engine.reregister(key, Some(pd), Some((last, 10)), Some(access)).unwrap();
+        engine.deregister(key).unwrap();
+        assert_eq!(engine.reregister(key, None, None, None), Err(Refused::Invalid));
+        assert_eq!(engine.deregister(key), Err(Refused::Invalid));
+    });
+}
+
+#[test]
+fn queues_beyond_the_limits_are_refused() {
+    use isthmus_verbs::{QpInit, limits};
+    let mut network = Network::new(1, 1);
+    let qp = create(&mut network, 0, QpType::Rc, &Options::default(), None);
+    network.call(0, |engine, _| {
+        for capacity in [0, limits::COMPLETIONS_MAX + 1] {
+            assert_eq!(engine.create_cq(capacity), Err(Refused::Invalid));
+            assert_eq!(engine.resize_cq(qp.cq, capacity), Err(Refused::Invalid));
+        }
+        engine.resize_cq(qp.cq, limits::COMPLETIONS_MAX).unwrap();
+        for (receives, sges) in [(0, 1), (limits::REQUESTS_MAX + 1, 1), (1, limits::SGES_MAX + 1)] {
+            assert_eq!(engine.create_srq(qp.pd, receives, sges), Err(Refused::Invalid));
+        }
+        engine.create_srq(qp.pd, limits::REQUESTS_MAX, limits::SGES_MAX).unwrap();
+        let good = init(QpType::Rc, qp.pd, qp.cq, &Options::default(), None);
+        let wrong = [
+            QpInit { sends_max: limits::REQUESTS_MAX + 1, ..good },
+            QpInit { receives_max: limits::REQUESTS_MAX + 1, ..good },
+            QpInit { send_sges_max: limits::SGES_MAX + 1, ..good },
+            QpInit { receive_sges_max: limits::SGES_MAX + 1, ..good },
+            QpInit { inline_max: limits::INLINE_BYTES_MAX + 1, ..good },
+            QpInit { send_cq: isthmus_verbs::Cq::from_number(99), ..good },
+            QpInit { receive_cq: isthmus_verbs::Cq::from_number(99), ..good },
+            QpInit { srq: Some(isthmus_verbs::Srq::from_number(99)), ..good },
+            // The queue of another queue pair is not shared.
+            QpInit { srq: Some(isthmus_verbs::Srq::from_number(0)), ..good },
+        ];
+        for init in wrong {
+            assert!(matches!(engine.create_qp(&init), Err(Refused::Invalid)), "{init:?}");
+        }
+        let largest = QpInit { sends_max: limits::REQUESTS_MAX, receives_max: limits::REQUESTS_MAX, ..good };
+        engine.create_qp(&largest).unwrap();
+        for _ in 2..256 {
+            engine.create_qp(&good).unwrap();
+        }
+        assert!(matches!(engine.create_qp(&good), Err(Refused::NumbersMissing)));
+    });
+}
+
+#[test]
+fn a_reset_takes_the_requests_and_their_completions() {
+    let options = Options { receives_max: 2, ..Options::default() };
+    let (mut network, one, other) = pair(QpType::Uc, &options);
+    for qp in [one, other] {
+        receive(&mut network, qp, 1, 100);
+        send(&mut network, qp, 2, b"data").unwrap();
+        network.settle();
+        receive(&mut network, qp, 3, 100);
+        let sge = room(&mut network, qp, 8);
+        assert_eq!(receive_into(&mut network, qp, 9, &[sge; 9]), Err(Refused::Invalid));
+        change_state(&mut network, qp, QpState::Reset).unwrap();
+        assert_eq!(receive_into(&mut network, qp, 9, &[sge]), Err(Refused::Invalid));
+        assert_eq!(statuses(&mut network, qp), []);
+        ready_to_receive(&mut network, qp, if qp.number == one.number { other } else { one }, &options);
+        assert_eq!(send(&mut network, qp, 4, b"data"), Err(Refused::Invalid));
+        for wr_id in 5..7 {
+            receive(&mut network, qp, wr_id, 100);
+        }
+        assert_eq!(receive_into(&mut network, qp, 9, &[sge]), Err(Refused::Full));
+        change_state(&mut network, qp, QpState::Error).unwrap();
+        assert_eq!(statuses(&mut network, qp), [(5, Flushed), (6, Flushed)]);
+    }
+}
+
+#[test]
 fn requests_that_no_adapter_takes_are_refused() {
     let (mut network, one, _) = rc();
     let sge = source(&mut network, one, &[0; 1024]);
