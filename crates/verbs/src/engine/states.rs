@@ -67,8 +67,11 @@ impl Engine {
     pub(super) fn end_connection(&mut self, slot: u32) {
         let Some(qp) = self.qp_mut(slot) else { return };
         let (number, init, receive_queue, peer) = (qp.number, qp.init, qp.receive_queue, qp.peer);
-        let lent = qp.sends.iter().any(|entry| entry.transmissions > 0) || !qp.inbound.is_empty() || qp.responses > 0;
-        let to = qp.sends.front().and_then(|entry| entry.datagram?.to).or(peer);
+        let has_lent = !qp.inbound.is_empty() || qp.responses > 0;
+        let lent = qp.sends.iter().filter(|entry| entry.transmissions > 0);
+        let lent = lent.filter_map(|entry| entry.datagram.and_then(|to| to.to).or(peer));
+        let mut released: Vec<_> = lent.chain(peer.filter(|_| has_lent)).map(|to| to.domain).collect();
+        released.dedup();
         // In Error, the queue pair may still owe the reason.
         let syndrome = if qp.state == QpState::Error { qp.owed } else { Some(Syndrome::NotReady) };
         let goodbye = syndrome.map(|syndrome| Tag::ack(qp.attributes.destination, qp.executed, syndrome));
@@ -77,9 +80,7 @@ impl Engine {
         if let (true, Some(peer), Some(goodbye)) = (connected, peer, goodbye) {
             self.refuse_stray(peer, goodbye);
         }
-        if let (true, Some(to)) = (lent, to) {
-            self.release(to.domain);
-        }
+        released.into_iter().for_each(|domain| self.release(domain));
         self.outbox.retain(|outgoing| outgoing.slot() != Some(slot));
         for cq in [init.send_cq, init.receive_cq] {
             self.cqs.get_mut(cq.0).into_iter().for_each(|cq| cq.forget(number));

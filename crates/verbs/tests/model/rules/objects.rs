@@ -326,6 +326,33 @@ fn a_reset_takes_the_requests_and_their_completions() {
 }
 
 #[test]
+fn a_queue_pair_that_ends_gets_back_what_it_has_lent_to_every_peer() {
+    type End = fn(&mut Network, Qp);
+    let ends: [End; 3] = [
+        |network, qp| change_state(network, qp, QpState::Reset).unwrap(),
+        |network, qp| change_state(network, qp, QpState::Error).unwrap(),
+        |network, qp| network.call(0, |engine, _| engine.destroy_qp(qp.number)).unwrap(),
+    ];
+    for end in ends {
+        let mut network = Network::new(3, 1);
+        let one = create(&mut network, 0, QpType::Ud, &Options::default(), None);
+        ready_to_receive(&mut network, one, one, &Options::default());
+        ready_to_send(&mut network, one, one, &Options::default());
+        let sge = source(&mut network, one, &[1; 1000]);
+        for (node, peer) in [(1, QpNumber(512)), (2, QpNumber(768))] {
+            network.call(0, |engine, _| engine.add_route(Gid::default(), peer, Some(address(node))));
+            let datagram = Some((AddressVector::default(), peer, Q_KEY));
+            let request = SendWr { wr_id: 1, operation: SEND, flags: SendFlags::empty(), sges: vec![sge], datagram };
+            post(&mut network, one, &request).unwrap();
+            assert!(network.send(0, false));
+        }
+        assert!(network.is_lent(0, sge.addr, 1000));
+        end(&mut network, one);
+        assert!(!network.is_lent(0, sge.addr, 1000));
+    }
+}
+
+#[test]
 fn requests_that_no_adapter_takes_are_refused() {
     let (mut network, one, _) = rc();
     let sge = source(&mut network, one, &[0; 1024]);
