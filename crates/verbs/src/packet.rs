@@ -57,7 +57,7 @@ pub(crate) enum Syndrome {
     ReceiverNotReady(u8),
     /// The queue pair has left the connection.
     NotReady,
-    /// There is no such connection, so the count means nothing.
+    /// There is no such connection. The count is the lowest 8 bits of the refused request's PSN.
     NotConnected,
     /// The refused requests may be sent again.
     Ready,

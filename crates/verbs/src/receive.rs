@@ -93,6 +93,9 @@ impl Engine {
         if !qp.can_receive() {
             return None;
         }
+        if syndrome == Syndrome::NotConnected && (qp.acked.wrapping_sub(qp.base) ^ tag.count) & 0xff != 0 {
+            return None; // An attempt of an earlier connection was refused.
+        }
         if syndrome != Syndrome::NotConnected && !self.note_executed(slot, tag.count) {
             self.violations += 1;
             return None;

@@ -34,8 +34,9 @@ impl Engine {
             self.violations += u64::from(is_of_another);
             // One refusal for each attempt: the sender marks the first packet of an attempt.
             if let (Some(source), true) = (source, tag.has(flags::RESTART)) {
-                let source = QpNumber(source & QpNumber::MASK);
-                self.refuse_stray(from, Tag::ack(source, 0, Syndrome::NotConnected));
+                // The count says which attempt is refused.
+                let (source, psn) = (QpNumber(source & QpNumber::MASK), source >> 24);
+                self.refuse_stray(from, Tag::ack(source, psn, Syndrome::NotConnected));
             }
             return None;
         };

@@ -73,7 +73,10 @@ impl Engine {
     ) -> Option<()> {
         let slot = self.slot(tag.destination)?;
         let qp = self.qp(slot)?;
-        let connected = qp.peer == Some(from) && qp.is_reliable() && qp.can_receive();
+        let connected = qp.peer == Some(from) && qp.is_reliable();
+        if connected && !qp.can_receive() {
+            return None; // The connection has ended meanwhile.
+        }
         if !connected || !self.note_executed(slot, tag.count) {
             self.violations += 1;
             return None;

@@ -57,6 +57,35 @@ fn a_connection_made_again_works_and_the_old_one_leaves_nothing() {
 }
 
 #[test]
+fn a_refusal_of_an_earlier_connection_changes_nothing() {
+    let options = Options { psns: (5, 9), ..Options::default() };
+    let mut network = Network::new(2, 1);
+    let one = create(&mut network, 0, QpType::Rc, &options, None);
+    let other = create(&mut network, 1, QpType::Rc, &options, None);
+    ready_to_receive(&mut network, one, other, &options);
+    ready_to_send(&mut network, one, other, &options);
+    send(&mut network, one, 10, b"early").unwrap();
+    while network.send(0, false) || network.deliver(1) {}
+    assert!(network.send(1, false), "the refusal is on its way");
+    change_state(&mut network, one, QpState::Reset).unwrap();
+    connect(&mut network, one, other, &Options { psns: (105, 109), ..options });
+    receive(&mut network, other, 1, 1000);
+    receive(&mut network, other, 2, 1000);
+    send(&mut network, one, 11, &[1; 1000]).unwrap();
+    // Links are in the order of their ends: the header and the payload go first, then the refusal arrives.
+    while network.send(0, false) {}
+    for _ in 0..8 {
+        network.deliver(0);
+    }
+    network.settle();
+    network.tick(0);
+    network.tick(1 << 40);
+    network.settle();
+    assert_eq!(statuses(&mut network, one), [(11, Success)]);
+    assert_eq!(statuses(&mut network, other), [(1, Success)]);
+}
+
+#[test]
 fn a_connection_with_psns_that_differ_ends() {
     let options = Options { psns: (5, 9), retry_count: 1, ..Options::default() };
     let mut network = Network::new(2, 1);
