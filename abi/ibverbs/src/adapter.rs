@@ -424,7 +424,8 @@ impl Adapter {
             }
         }
         for peer in self.engine().take_released() {
-            self.domain.release_borrowed_buffers(peer);
+            let wanted = |port: &Port, token: Token| port.wants_payload(token);
+            self.domain.release_borrowed_buffers_except(peer, wanted);
         }
     }
 

@@ -58,6 +58,11 @@ impl Port {
         (self.budget_exhausted, self.skipped) = (false, false);
     }
 
+    /// True if the engine still waits for the payload of a receive.
+    pub(crate) fn wants_payload(&self, token: Token) -> bool {
+        self.engine.wants_payload(token.number() & !COLLECT)
+    }
+
     /// True once after a progress call that ended with a single completion: programs that poll until there is nothing more are told so
     /// without a look at memory, for the reason above.
     #[inline]

@@ -132,12 +132,19 @@ pub(crate) fn rules(kind: QpType, from: QpState, to: QpState) -> Option<(Attribu
         }
         (ReadyToSend, ReadyToSend) => (M::empty(), while_running),
         (SendQueueDrained, ReadyToSend) => (M::empty(), while_running),
-        (SendQueueError, ReadyToSend) if !reliable => (M::empty(), M::CURRENT_STATE | M::Q_KEY | M::ACCESS),
+        (SendQueueError, ReadyToSend) if !reliable => {
+            (M::empty(), M::CURRENT_STATE | if datagram { M::Q_KEY } else { M::ACCESS })
+        }
         (ReadyToSend, SendQueueDrained) => (M::empty(), M::DRAINED_EVENT),
         (SendQueueDrained, SendQueueDrained) => {
+            let path = M::ALTERNATE_PATH | M::MIGRATION | M::ADDRESS | M::ACCESS | M::P_KEY_INDEX;
             let retry = M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::READS_MAX | M::READS_SERVED_MAX;
-            let address = M::PORT | M::ADDRESS | M::P_KEY_INDEX;
-            (M::empty(), while_running | if reliable { retry | address } else { address })
+            let optional = match kind {
+                QpType::Ud => M::P_KEY_INDEX | M::Q_KEY,
+                QpType::Uc => path,
+                QpType::Rc => path | retry | M::PORT | M::RNR_TIMER,
+            };
+            (M::empty(), optional)
         }
         _ => return None,
     })

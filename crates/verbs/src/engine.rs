@@ -1,15 +1,17 @@
 //! The adapter of an open device: its objects, and the calls that make, change and end them.
 
-use crate::attributes::{AttributeMask, Attributes, rules};
+mod objects;
+mod regions;
+mod states;
+
 use crate::events::AsyncEvent;
 use crate::memory::{FastMap, Regions};
 use crate::outgoing::Outgoing;
-use crate::packet::{Syndrome, Tag};
-use crate::queue_pair::{QpInit, QueuePair};
+use crate::packet::Tag;
+use crate::queue_pair::{Positions, QueuePair};
 use crate::queues::{CompletionQueue, ReceiveQueue, Table};
-use crate::types::{
-    Access, Completion, CompletionKind, Cq, Gid, Key, Pd, QpNumber, QpState, ReceiveRequest, Refused, Srq, Status,
-};
+use crate::receive::PayloadUse;
+use crate::types::{Completion, Cq, Gid, QpNumber};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -34,6 +36,8 @@ pub mod limits {
     pub const DATAGRAM_BYTES_MAX: u32 = 4096;
     /// Bytes before a datagram in its receive buffer, for the GRH.
     pub const GRH_BYTES: u32 = 40;
+    /// Bytes of writes of one queue pair's peer that wait for earlier ones.
+    pub const LATE_BYTES_MAX: u64 = 16 << 20;
     /// Objects of one kind.
     pub const OBJECTS_MAX: usize = 1 << 20;
 }
@@ -59,13 +63,6 @@ impl Numbers {
     }
 }
 
-/// Another device that has sent packets.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PeerState {
-    /// What the peer's next payload is for.
-    pub(crate) payload: Option<crate::receive::PayloadUse>,
-}
-
 /// The adapter of an open device.
 ///
 /// The engine does no I/O. Calls of the program and arriving packets change its state; [`Self::next_outgoing`] and [`Self::next_ack`]
@@ -78,16 +75,19 @@ pub struct Engine {
     pub(crate) receive_queues: Table<ReceiveQueue>,
     numbers: Numbers,
     qps: Vec<Option<Box<QueuePair>>>,
-    pub(crate) peers: FastMap<EndpointAddress, PeerState>,
+    /// The numbers that the next queue pair of a slot begins with.
+    positions: Vec<Positions>,
+    /// Devices that send a payload next.
+    pub(crate) peers: FastMap<EndpointAddress, PayloadUse>,
     pub(crate) routes: FastMap<(Gid, QpNumber), Option<EndpointAddress>>,
     pub(crate) outbox: VecDeque<Outgoing>,
     /// Slots of queue pairs that owe an acknowledgement.
     pub(crate) owing: VecDeque<u32>,
     /// Refusals for queue pairs that do not exist.
     pub(crate) strays: VecDeque<(EndpointAddress, Tag)>,
-    /// Slots of queue pairs that pause.
+    /// Slots of queue pairs that pause for some time.
     pub(crate) pausing: Vec<u32>,
-    /// Peers whose borrowed buffers have to be released before the call returns.
+    /// Peers that have borrowed buffers which they must release: requests ended that had lent them.
     pub(crate) released: Vec<DomainId>,
     /// Packets of peers that no device of ours would have sent.
     pub(crate) violations: u64,
@@ -108,7 +108,9 @@ impl Engine {
         assert!(numbers.start.is_multiple_of(BLOCK) && numbers.len() == BLOCK as usize);
         self.numbers.blocks.push(numbers.start);
         self.numbers.free.extend(numbers.map(QpNumber));
-        self.qps.resize_with(self.numbers.blocks.len() * BLOCK as usize, || None);
+        let slots = self.numbers.blocks.len() * BLOCK as usize;
+        self.qps.resize_with(slots, || None);
+        self.positions.resize(slots, Positions::FIRST);
     }
 
     /// The number of violations of peers so far.
@@ -122,374 +124,17 @@ impl Engine {
         self.completions
     }
 
-    /// Peers whose borrowed buffers the caller has to release now, because requests ended that had lent them.
+    /// Domains that may hold buffers of requests that ended. After each call of the engine, the caller takes them: payloads on their way to
+    /// such a domain go on from copies, and of the payloads that come from it, those that [`Self::wants_payload`] does not know are
+    /// discarded. All other payloads go on. Tokens of released buffers may be confirmed later, or never.
     pub fn take_released(&mut self) -> Vec<DomainId> {
         core::mem::take(&mut self.released)
     }
 
-    /// Makes a protection domain.
-    pub fn alloc_pd(&mut self) -> Result<Pd, Refused> {
-        match self.pds.len() < limits::OBJECTS_MAX {
-            true => Ok(Pd(self.pds.insert(()))),
-            false => Err(Refused::Full),
-        }
-    }
-
-    /// Ends a protection domain. Refused while other objects use it.
-    pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), Refused> {
-        let in_use = self.regions.uses_pd(pd)
-            || self.qps.iter().flatten().any(|qp| qp.init.pd == pd)
-            || (0..).map_while(|at| self.receive_queues.get(at)).any(|queue| queue.pd == pd);
-        if in_use {
-            return Err(Refused::Busy);
-        }
-        self.pds.remove(pd.0).ok_or(Refused::Invalid)
-    }
-
-    /// Registers `len` bytes at `addr`, which requests call `iova`.
-    pub fn register(&mut self, pd: Pd, addr: u64, len: u64, iova: u64, access: Access) -> Result<Key, Refused> {
-        self.pds.get(pd.0).ok_or(Refused::Invalid)?;
-        let remote_change = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        if remote_change && !access.contains(Access::LOCAL_WRITE) {
-            return Err(Refused::Invalid);
-        }
-        if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
-            return Err(Refused::Invalid);
-        }
-        Ok(self.regions.insert(pd, addr, len, iova, access))
-    }
-
-    /// Changes a region: its protection domain, its range, its rights.
-    pub fn reregister(
-        &mut self,
-        key: Key,
-        pd: Option<Pd>,
-        range: Option<(u64, u64)>,
-        access: Option<Access>,
-    ) -> Result<(), Refused> {
-        if pd.is_some_and(|pd| self.pds.get(pd.0).is_none())
-            || range.is_some_and(|(addr, len)| addr.checked_add(len).is_none())
-        {
-            return Err(Refused::Invalid);
-        }
-        let found = self.regions.change(key, |old_pd, old_range, old_access| {
-            *old_pd = pd.unwrap_or(*old_pd);
-            *old_range = range.unwrap_or(*old_range);
-            *old_access = access.unwrap_or(*old_access);
-        });
-        if found { Ok(()) } else { Err(Refused::Invalid) }
-    }
-
-    /// The protection domain, address and length, name of the first byte, and rights of a region.
-    pub fn region(&self, key: Key) -> Option<(Pd, (u64, u64), u64, Access)> {
-        self.regions.describe(key)
-    }
-
-    /// Ends a registration. Requests that name its key fail from now on. Memory that requests of peers have lent is released.
-    pub fn deregister(&mut self, key: Key) -> Result<(), Refused> {
-        if !self.regions.remove(key) {
-            return Err(Refused::Invalid);
-        }
-        let lends = |qp: &&Box<QueuePair>| !qp.inbound.is_empty() || qp.responses > 0;
-        let peers = self.qps.iter().flatten().filter(lends).filter_map(|qp| qp.peer);
-        self.released.extend(peers.map(|peer| peer.domain));
-        Ok(())
-    }
-
-    /// Makes a completion queue with room for `capacity` completions.
-    pub fn create_cq(&mut self, capacity: u32) -> Result<Cq, Refused> {
-        if !(1..=limits::COMPLETIONS_MAX).contains(&capacity) {
-            return Err(Refused::Invalid);
-        }
-        Ok(Cq(self.cqs.insert(CompletionQueue::new(capacity as usize))))
-    }
-
-    /// Changes the room of a completion queue.
-    pub fn resize_cq(&mut self, cq: Cq, capacity: u32) -> Result<(), Refused> {
-        if !(1..=limits::COMPLETIONS_MAX).contains(&capacity) {
-            return Err(Refused::Invalid);
-        }
-        self.cqs.get_mut(cq.0).ok_or(Refused::Invalid)?.resize(capacity as usize)
-    }
-
-    /// Ends a completion queue. Refused while queue pairs use it.
-    pub fn destroy_cq(&mut self, cq: Cq) -> Result<(), Refused> {
-        if self.cqs.get(cq.0).ok_or(Refused::Invalid)?.users > 0 {
-            return Err(Refused::Busy);
-        }
-        self.cqs.remove(cq.0);
-        self.completion_events.retain(|event| *event != cq);
-        self.forget_events(|event| *event == AsyncEvent::CqError(cq));
-        Ok(())
-    }
-
-    /// Takes the oldest completion of a queue.
-    #[inline]
-    pub fn poll(&mut self, cq: Cq) -> Option<Completion> {
-        self.cqs.get_mut(cq.0)?.pop()
-    }
-
-    /// True if a completion queue has lost completions because it had no room.
-    pub fn is_overrun(&self, cq: Cq) -> bool {
-        self.cqs.get(cq.0).is_some_and(|cq| cq.overrun)
-    }
-
-    /// Makes a shared receive queue.
-    pub fn create_srq(&mut self, pd: Pd, receives_max: u32, sges_max: u32) -> Result<Srq, Refused> {
-        self.pds.get(pd.0).ok_or(Refused::Invalid)?;
-        if !(1..=limits::REQUESTS_MAX).contains(&receives_max) || sges_max > limits::SGES_MAX {
-            return Err(Refused::Invalid);
-        }
-        let queue = ReceiveQueue::new(pd, receives_max as usize, sges_max as usize, true);
-        Ok(Srq(self.receive_queues.insert(queue)))
-    }
-
-    /// Ends a shared receive queue. Refused while queue pairs use it.
-    pub fn destroy_srq(&mut self, srq: Srq) -> Result<(), Refused> {
-        match self.receive_queues.get(srq.0) {
-            Some(queue) if !queue.shared => Err(Refused::Invalid),
-            Some(queue) if queue.users > 0 => Err(Refused::Busy),
-            Some(_) => {
-                self.forget_events(|event| *event == AsyncEvent::SrqLimitReached(srq));
-                self.receive_queues.remove(srq.0).map(|_| ()).ok_or(Refused::Invalid)
-            }
-            None => Err(Refused::Invalid),
-        }
-    }
-
-    /// Posts a receive request to a shared receive queue.
-    #[inline]
-    pub fn post_srq_receive(&mut self, srq: Srq, request: &ReceiveRequest<'_>) -> Result<(), Refused> {
-        self.receive_queues.get_mut(srq.0).ok_or(Refused::Invalid)?.push(request.wr_id, request.sges)?;
-        self.invite_refused(srq.0);
-        Ok(())
-    }
-
-    /// Makes a queue pair. [`Refused::NumbersMissing`] asks for [`Self::add_numbers`]. Returns the number and the capacities that it has.
-    pub fn create_qp(&mut self, init: &QpInit) -> Result<(QpNumber, QpInit), Refused> {
-        let mut init = *init;
-        self.pds.get(init.pd.0).ok_or(Refused::Invalid)?;
-        let receives_max = if init.srq.is_some() { 0 } else { init.receives_max };
-        let too_large = init.sends_max > limits::REQUESTS_MAX
-            || receives_max > limits::REQUESTS_MAX
-            || init.send_sges_max.max(init.receive_sges_max) > limits::SGES_MAX
-            || init.inline_max > limits::INLINE_BYTES_MAX;
-        if too_large || self.cqs.get(init.send_cq.0).is_none() || self.cqs.get(init.receive_cq.0).is_none() {
-            return Err(Refused::Invalid);
-        }
-        if init.srq.is_some_and(|srq| !self.receive_queues.get(srq.0).is_some_and(|queue| queue.shared)) {
-            return Err(Refused::Invalid);
-        }
-        let number = self.numbers.free.pop_front().ok_or(Refused::NumbersMissing)?;
-        init.sends_max = init.sends_max.max(1).next_power_of_two();
-        let receive_queue = match init.srq {
-            Some(srq) => srq.0,
-            None => {
-                let (capacity, sges_max) = (receives_max as usize, init.receive_sges_max as usize);
-                self.receive_queues.insert(ReceiveQueue::new(init.pd, capacity, sges_max, false))
-            }
-        };
-        self.receive_queues.get_mut(receive_queue).into_iter().for_each(|queue| queue.users += 1);
-        for cq in [init.send_cq, init.receive_cq] {
-            self.cqs.get_mut(cq.0).into_iter().for_each(|cq| cq.users += 1);
-        }
-        let slot = self.numbers.slot(number).expect("the number comes from a block");
-        self.qps[slot as usize] = Some(Box::new(QueuePair::new(number, init, receive_queue)));
-        Ok((number, init))
-    }
-
-    /// Ends a queue pair, with its requests and their completions.
-    pub fn destroy_qp(&mut self, number: QpNumber) -> Result<(), Refused> {
-        let slot = self.slot(number).ok_or(Refused::Invalid)?;
-        self.end_connection(slot);
-        let qp = self.qps[slot as usize].take().ok_or(Refused::Invalid)?;
-        for cq in [qp.init.send_cq, qp.init.receive_cq] {
-            self.cqs.get_mut(cq.0).into_iter().for_each(|cq| cq.users -= 1);
-        }
-        if let Some(queue) = self.receive_queues.get_mut(qp.receive_queue) {
-            queue.users -= 1;
-            if !queue.shared {
-                self.receive_queues.remove(qp.receive_queue);
-            }
-        }
-        self.numbers.free.push_back(number);
-        self.forget_events(|event| {
-            matches!(event, AsyncEvent::QpRequestError(of) | AsyncEvent::QpAccessError(of)
-                | AsyncEvent::SendQueueDrained(of) | AsyncEvent::LastRequestReached(of) if *of == number)
-        });
-        Ok(())
-    }
-
-    /// The state and the attributes of a queue pair.
-    pub fn query_qp(&self, number: QpNumber) -> Option<(QpState, Attributes, QpInit)> {
-        let qp = self.qp(self.slot(number)?)?;
-        Some((qp.state, Attributes { state: qp.state, current_state: qp.state, ..qp.attributes }, qp.init))
-    }
-
-    /// Changes a queue pair. For a change that connects it, `peer` is the device that has the destination; without one, requests end
-    /// as if the peer never replied.
-    pub fn modify_qp(
-        &mut self,
-        number: QpNumber,
-        attributes: &Attributes,
-        mask: AttributeMask,
-        peer: Option<EndpointAddress>,
-    ) -> Result<(), Refused> {
-        let slot = self.slot(number).ok_or(Refused::Invalid)?;
-        let qp = self.qp_mut(slot).ok_or(Refused::Invalid)?;
-        let from = qp.state;
-        if mask.contains(AttributeMask::CURRENT_STATE) && attributes.current_state != from {
-            return Err(Refused::Invalid);
-        }
-        let to = if mask.contains(AttributeMask::STATE) { attributes.state } else { from };
-        let (required, optional) = rules(qp.init.kind, from, to).ok_or(Refused::Invalid)?;
-        let sets = mask - AttributeMask::STATE;
-        if !mask.contains(required) || !(required | optional).contains(sets) || !valid(attributes, mask) {
-            return Err(Refused::Invalid);
-        }
-        apply(&mut qp.attributes, attributes, mask);
-        if mask.contains(AttributeMask::ADDRESS) {
-            qp.peer = peer;
-        }
-        match to {
-            QpState::Reset => self.end_connection(slot),
-            QpState::Error => self.enter_error(slot),
-            QpState::ReadyToReceive => {
-                qp.state = to;
-                if qp.is_reliable() {
-                    self.owe(slot, Syndrome::Ready);
-                    self.describe(slot, true);
-                }
-            }
-            QpState::ReadyToSend => {
-                if from == QpState::ReadyToReceive {
-                    (qp.retries_left, qp.rnr_retries_left) = (attributes.retry_count, attributes.rnr_retry);
-                }
-                qp.state = to;
-                if mask.contains(AttributeMask::ACCESS) {
-                    self.describe(slot, false);
-                }
-                self.pump(slot);
-            }
-            _ => qp.state = to,
-        }
-        Ok(())
-    }
-
-    /// Resets a queue pair: its requests and their completions are gone.
-    fn end_connection(&mut self, slot: u32) {
-        let Some(qp) = self.qp_mut(slot) else { return };
-        let (number, init, receive_queue, peer) = (qp.number, qp.init, qp.receive_queue, qp.peer);
-        let lent = qp.sends.iter().any(|entry| entry.in_transmission) || !qp.inbound.is_empty() || qp.responses > 0;
-        let to = qp.sends.front().and_then(|entry| entry.datagram?.to).or(peer);
-        let goodbye = Tag::ack(qp.attributes.destination, qp.executed, Syndrome::NotReady);
-        let connected = qp.is_reliable() && qp.can_receive();
-        qp.reset();
-        if let (true, Some(peer)) = (connected, peer) {
-            self.refuse_stray(peer, goodbye);
-        }
-        if let (true, Some(to)) = (lent, to) {
-            self.released.push(to.domain);
-        }
-        self.outbox.retain(|outgoing| outgoing.slot() != Some(slot));
-        for cq in [init.send_cq, init.receive_cq] {
-            self.cqs.get_mut(cq.0).into_iter().for_each(|cq| cq.forget(number));
-        }
-        if let Some(queue) = self.receive_queues.get_mut(receive_queue) {
-            queue.refused.retain(|refused| *refused != slot);
-            if !queue.shared {
-                queue.entries.clear();
-            }
-        }
-        self.pausing.retain(|pausing| *pausing != slot);
-    }
-
-    /// Ends all requests of a queue pair with an error, in their order.
-    pub(crate) fn enter_error(&mut self, slot: u32) {
-        let Some(qp) = self.qp_mut(slot) else { return };
-        if qp.state != QpState::Error && qp.init.srq.is_some() {
-            let number = qp.number;
-            self.async_events.push_back(AsyncEvent::LastRequestReached(number));
-        }
-        let Some(qp) = self.qp_mut(slot) else { return };
-        qp.state = QpState::Error;
-        qp.owed = qp.is_reliable().then_some(Syndrome::NotReady);
-        let peer = qp.peer;
-        let lent = !qp.inbound.is_empty() || qp.responses > 0;
-        let (init, receive_queue) = (qp.init, qp.receive_queue);
-        let inbound = core::mem::take(&mut qp.inbound);
-        self.flush_sends(slot);
-        if let (true, Some(peer)) = (lent, peer) {
-            self.released.push(peer.domain);
-        }
-        let Some(qp) = self.qp(slot) else { return };
-        let number = qp.number;
-        let mut flushed: Vec<_> = inbound
-            .into_iter()
-            .filter_map(|request| request.completion)
-            .map(|completion| qp.completion(completion.wr_id, Status::Flushed, CompletionKind::Receive))
-            .collect();
-        if let Some(queue) = self.receive_queues.get_mut(receive_queue)
-            && !queue.shared
-        {
-            let completion = |wr_id| Completion { qp: number, ..flush_completion(wr_id, CompletionKind::Receive) };
-            flushed.extend(queue.entries.drain(..).map(|entry| completion(entry.wr_id)));
-        }
-        flushed.into_iter().for_each(|completion| self.report(init.receive_cq, completion));
-        if let Some(qp) = self.qp(slot)
-            && qp.owed.is_some()
-        {
-            self.list_owing(slot);
-        }
-    }
-
-    /// Ends all send requests of a queue pair as flushed.
-    pub(crate) fn flush_sends(&mut self, slot: u32) {
-        self.outbox.retain(|outgoing| !outgoing.is_request_of(slot));
-        let Some(qp) = self.qp_mut(slot) else { return };
-        let (end, cq, peer) = (qp.end(), qp.init.send_cq, qp.peer);
-        (qp.first, qp.next, qp.acked, qp.base) = (end, end, end, end);
-        qp.pause = None;
-        qp.stopped = false;
-        qp.reads_outstanding = 0;
-        let flushed = core::mem::take(&mut qp.sends);
-        let number = qp.number;
-        for entry in flushed {
-            if let (true, Some(to)) = (entry.in_transmission, entry.datagram.and_then(|to| to.to).or(peer)) {
-                self.released.push(to.domain);
-            }
-            let completion = flush_completion(entry.wr_id, entry.completion_kind());
-            self.report(cq, Completion { qp: number, ..completion });
-        }
-        self.pausing.retain(|pausing| *pausing != slot);
-    }
-
-    /// Posts a receive request.
-    #[inline]
-    pub fn post_receive(&mut self, number: QpNumber, request: &ReceiveRequest<'_>) -> Result<(), Refused> {
-        let slot = self.slot(number).ok_or(Refused::Invalid)?;
-        let qp = self.qp(slot).ok_or(Refused::Invalid)?;
-        let (queue, state, cq) = (qp.receive_queue, qp.state, qp.init.receive_cq);
-        if qp.init.srq.is_some() || state == QpState::Reset {
-            return Err(Refused::Invalid);
-        }
-        let queue_of_qp = self.receive_queues.get_mut(queue).ok_or(Refused::Invalid)?;
-        queue_of_qp.push(request.wr_id, request.sges)?;
-        if state == QpState::Error {
-            queue_of_qp.entries.pop_back();
-            let completion = flush_completion(request.wr_id, CompletionKind::Receive);
-            self.report(cq, Completion { qp: number, ..completion });
-        } else if !queue_of_qp.refused.is_empty() {
-            self.invite_refused(queue);
-        }
-        Ok(())
-    }
-
-    /// A receive queue has a request again: peers that were refused may send.
-    pub(crate) fn invite_refused(&mut self, queue: u32) {
-        let Some(queue) = self.receive_queues.get_mut(queue) else { return };
-        for slot in core::mem::take(&mut queue.refused) {
-            self.owe(slot, Syndrome::Ready);
+    /// The caller has to release the buffers of requests with a domain.
+    pub(crate) fn release(&mut self, domain: DomainId) {
+        if !self.released.contains(&domain) {
+            self.released.push(domain);
         }
     }
 
@@ -537,70 +182,4 @@ impl Engine {
     pub fn add_route(&mut self, gid: Gid, number: QpNumber, to: Option<EndpointAddress>) {
         self.routes.insert((gid, number), to);
     }
-
-    /// The domain has gone. Connections with it end, as if it no longer replied.
-    pub fn peer_gone(&mut self, domain: DomainId) {
-        self.routes.retain(|_, to| to.is_some_and(|to| to.domain != domain));
-        self.peers.retain(|address, _| address.domain != domain);
-        self.strays.retain(|(to, _)| to.domain != domain);
-        self.outbox.retain(|outgoing| outgoing.to().domain != domain);
-        for slot in self.slots() {
-            let Some(qp) = self.qp_mut(slot) else { continue };
-            if qp.peer.is_none_or(|peer| peer.domain != domain) {
-                continue;
-            }
-            qp.peer = None;
-            qp.owed = None;
-            if qp.is_reliable() && qp.can_receive() {
-                self.fail_first_unacked(slot, Status::RetryExceeded);
-            }
-        }
-    }
-}
-
-/// The completion of a flushed request.
-const fn flush_completion(wr_id: u64, kind: CompletionKind) -> Completion {
-    Completion {
-        wr_id,
-        status: Status::Flushed,
-        kind,
-        len: 0,
-        immediate: None,
-        qp: QpNumber(0),
-        source_qp: QpNumber(0),
-        has_grh: false,
-        service_level: 0,
-        solicited: false,
-    }
-}
-
-/// True if the attributes of the mask have values that the adapter can have.
-fn valid(attributes: &Attributes, mask: AttributeMask) -> bool {
-    use AttributeMask as M;
-    let ok = |flag: M, valid: bool| !mask.contains(flag) || valid;
-    ok(M::PORT, attributes.port == 1)
-        && ok(M::P_KEY_INDEX, attributes.p_key_index == 0)
-        && ok(M::PATH_MTU, (1..=5).contains(&attributes.path_mtu))
-        && ok(M::TIMEOUT, attributes.timeout < 32)
-        && ok(M::RETRY_COUNT, attributes.retry_count <= 7)
-        && ok(M::RNR_RETRY, attributes.rnr_retry <= 7)
-        && ok(M::RNR_TIMER, attributes.rnr_timer < 32)
-        && ok(M::READS_MAX, u32::from(attributes.reads_max) <= limits::READS_MAX)
-        && ok(M::READS_SERVED_MAX, u32::from(attributes.reads_served_max) <= limits::READS_MAX)
-        && ok(M::DESTINATION, attributes.destination.0 <= QpNumber::MASK)
-        && !mask.intersects(M::ALTERNATE_PATH | M::MIGRATION | M::CAPACITIES)
-}
-
-fn apply(to: &mut Attributes, from: &Attributes, mask: AttributeMask) {
-    use AttributeMask as M;
-    macro_rules! set {
-        ($($flag:ident $field:ident),*) => {$(
-            if mask.contains(M::$flag) {
-                to.$field = from.$field;
-            }
-        )*};
-    }
-    set!(ACCESS access, P_KEY_INDEX p_key_index, PORT port, Q_KEY q_key, ADDRESS address, PATH_MTU path_mtu);
-    set!(TIMEOUT timeout, RETRY_COUNT retry_count, RNR_RETRY rnr_retry, RECEIVE_PSN receive_psn, SEND_PSN send_psn);
-    set!(READS_MAX reads_max, READS_SERVED_MAX reads_served_max, RNR_TIMER rnr_timer, DESTINATION destination);
 }

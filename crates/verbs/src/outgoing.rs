@@ -7,7 +7,8 @@ use crate::engine::Engine;
 use crate::memory::Memory;
 use crate::packet::{Header, PacketKind, SHORT_BYTES_MAX, Syndrome, Tag};
 use crate::queues::{SgeList, total_len};
-use crate::types::{QpType, Status};
+use crate::receive::PayloadUse;
+use crate::types::{Key, QpType, Status};
 use alloc::vec;
 use alloc::vec::Vec;
 use isthmus_layout::EndpointAddress;
@@ -80,9 +81,14 @@ impl Outgoing {
 
     pub(crate) const fn slot(&self) -> Option<u32> {
         match self.token {
-            Token::Request { slot, .. } | Token::Response { slot, .. } => Some(slot),
-            Token::Receive { .. } | Token::Ack { .. } | Token::ResponseBytes { .. } => None,
+            Token::Request { slot, .. } | Token::Response { slot, .. } | Token::Ack { slot } => Some(slot),
+            Token::Receive { .. } | Token::ResponseBytes { .. } => None,
         }
+    }
+
+    /// True for a response, and for a request, that lends the bytes of a region.
+    pub(crate) fn lends(&self, key: Key) -> bool {
+        matches!(&self.bytes, Bytes::Memory(list) if list.uses(key))
     }
 
     pub(crate) const fn is_request_of(&self, of: u32) -> bool {
@@ -138,7 +144,7 @@ impl Engine {
         body[..words.len()].copy_from_slice(words);
         let mut len = words.len();
         let mut payload = None;
-        if let Token::Request { slot, .. } | Token::Response { slot, .. } = token
+        if let Token::Request { slot, .. } | Token::Response { slot, .. } | Token::Ack { slot } = token
             && let Some(qp) = self.qp_mut(slot)
         {
             if qp.init.kind != QpType::Ud {
@@ -146,6 +152,12 @@ impl Engine {
             }
             if qp.owed == Some(Syndrome::None) {
                 qp.owed = None; // The packet acknowledges.
+            }
+            if let Token::Request { sequence, .. } = token
+                && let Some(entry) = qp.entry(sequence)
+            {
+                entry.queued = false;
+                entry.transmissions += 1;
             }
             if let (Bytes::Inline { len: inline }, Token::Request { sequence, .. }) = (&bytes, token) {
                 let place = qp.inline_place(sequence);
@@ -178,13 +190,18 @@ impl Engine {
                 }
             }
         }
-        Some(Transmit { to, tag: tag.emit(), len, token: token.number(), payload })
+        let token = if tag.kind == PacketKind::Ack { 0 } else { token.number() };
+        Some(Transmit { to, tag: tag.emit(), len, token, payload })
     }
 
     /// Takes the next acknowledgement: a message without a body. The caller takes packets first. The token need not be confirmed if the
     /// message has left at once; otherwise [`Self::ack_queued`] is called.
     #[inline]
     pub fn next_ack(&mut self) -> Option<(EndpointAddress, u64, u64)> {
+        // A refusal may be of a queue pair's last connection. It must not come after those of its next one.
+        if let Some((to, tag)) = self.strays.pop_front() {
+            return Some((to, tag.emit(), 0));
+        }
         while let Some(slot) = self.owing.pop_front() {
             let Some(qp) = self.qp_mut(slot) else { continue };
             qp.owed_listed = false;
@@ -201,8 +218,7 @@ impl Engine {
             let tag = Tag::ack(qp.attributes.destination, qp.executed, syndrome);
             return Some((peer, tag.emit(), Token::Ack { slot }.number()));
         }
-        let (to, tag) = self.strays.pop_front()?;
-        Some((to, tag.emit(), 0))
+        None
     }
 
     /// The transport has queued an acknowledgement. The queue pair owes no other one until the token is confirmed.
@@ -220,7 +236,7 @@ impl Engine {
         match Token::parse(token) {
             Some(Token::Request { slot, sequence }) => {
                 if let Some(entry) = self.qp_mut(slot).and_then(|qp| qp.entry(sequence)) {
-                    entry.in_transmission = false;
+                    entry.transmissions = entry.transmissions.saturating_sub(1);
                     self.retire(slot);
                 }
             }
@@ -245,12 +261,12 @@ impl Engine {
     pub fn failed(&mut self, token: u64) {
         self.sent(token);
         match Token::parse(token) {
-            Some(Token::Request { slot, .. } | Token::ResponseBytes { slot, .. }) => {
+            Some(Token::Request { slot, sequence } | Token::ResponseBytes { slot, sequence }) => {
                 if self.qp(slot).is_some_and(|qp| qp.is_reliable() && qp.can_receive()) {
-                    self.fail_first_unacked(slot, Status::RetryExceeded);
+                    self.fail_request(slot, sequence, Status::RetryExceeded);
                 }
             }
-            Some(Token::Receive { slot, serial }) => self.payload_lost(slot, serial),
+            Some(Token::Receive { slot, serial }) => self.payload_is_lost(PayloadUse::Receive { slot, serial }),
             Some(Token::Response { slot, .. }) if self.qp(slot).is_some_and(|qp| qp.can_receive()) => {
                 self.enter_error(slot);
             }
@@ -273,8 +289,9 @@ impl Engine {
     /// The queue pair owes its peer an acknowledgement with this syndrome.
     #[inline]
     pub(crate) fn owe(&mut self, slot: u32, syndrome: Syndrome) {
-        let Some(qp) = self.qp_mut(slot) else { return };
-        let refused = matches!(qp.owed, Some(Syndrome::ReceiverNotReady(_) | Syndrome::NotReady | Syndrome::Again));
+        // In Error, the queue pair owes the reason, or has given it.
+        let Some(qp) = self.qp_mut(slot).filter(|qp| qp.can_receive()) else { return };
+        let refused = matches!(qp.owed, Some(Syndrome::ReceiverNotReady(_) | Syndrome::Again));
         qp.owed = Some(match (qp.owed, syndrome) {
             (Some(owed), Syndrome::None) => owed,
             (_, Syndrome::Ready) if refused => Syndrome::Again,

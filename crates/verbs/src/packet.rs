@@ -16,9 +16,10 @@
 //!   9 describe   rights      domain      -
 //! ```
 //!
-//! *Executed* counts the requests of the destination that the sender has executed since the queue pair was connected, modulo 2²⁴: each
-//! packet of a reliable connection acknowledges. A syndrome other than zero refuses the first request that is not counted. A description
-//! has the rights of the peer and the protection domain of the sender's queue pair.
+//! *Source* is the number of the sender's queue pair, and in the highest 8 bits the lowest 8 of the request's PSN.
+//!
+//! *Executed* is the PSN of the next request that the sender expects: the first PSN of the connection, and one more for each request
+//! that was executed, modulo 2²⁴. So each packet of a reliable connection acknowledges. A syndrome other than zero refuses the first request that is not counted.
 
 use crate::types::{AtomicOperation, Gid, Key, QpNumber};
 
@@ -55,9 +56,11 @@ pub(crate) enum Syndrome {
     None,
     /// There is no receive request. The sender waits for the time of this code.
     ReceiverNotReady(u8),
-    /// The queue pair is in no state to receive, or does not exist.
+    /// The queue pair has left the connection.
     NotReady,
-    /// What was refused as not ready may be sent again.
+    /// There is no such connection. The count is the lowest 8 bits of the refused request's PSN.
+    NotConnected,
+    /// The refused requests may be sent again.
     Ready,
     /// A request was refused as not ready, and may be sent again already.
     Again,
@@ -67,6 +70,8 @@ pub(crate) enum Syndrome {
     Access,
     /// The receiver could not complete the request.
     Operation,
+    /// The sender asks for an acknowledgement.
+    Asks,
 }
 
 impl Syndrome {
@@ -79,6 +84,8 @@ impl Syndrome {
             Self::Access => 4,
             Self::Operation => 5,
             Self::Again => 6,
+            Self::NotConnected => 7,
+            Self::Asks => 8,
             Self::ReceiverNotReady(timer) => 0x20 | (timer & 0x1f) as u16,
         }
     }
@@ -92,13 +99,15 @@ impl Syndrome {
             4 => Self::Access,
             5 => Self::Operation,
             6 => Self::Again,
+            7 => Self::NotConnected,
+            8 => Self::Asks,
             0x20..=0x3f => Self::ReceiverNotReady((code & 0x1f) as u8),
             _ => return None,
         })
     }
 }
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketKind {
     Send,
@@ -289,11 +298,17 @@ mod tests {
     #[test]
     fn syndrome_round_trips() {
         let all = [Syndrome::None, Syndrome::NotReady, Syndrome::Ready, Syndrome::InvalidRequest];
-        let all = all.into_iter().chain([Syndrome::Access, Syndrome::Operation, Syndrome::Again]);
+        let all = all.into_iter().chain([
+            Syndrome::Access,
+            Syndrome::Operation,
+            Syndrome::Again,
+            Syndrome::NotConnected,
+            Syndrome::Asks,
+        ]);
         for syndrome in all.chain((0..32).map(Syndrome::ReceiverNotReady)) {
             assert_eq!(Tag::ack(QpNumber(1), 2, syndrome).syndrome(), Some(syndrome));
         }
-        assert_eq!(Syndrome::from_code(7), None);
+        assert_eq!(Syndrome::from_code(9), None);
     }
 
     #[test]

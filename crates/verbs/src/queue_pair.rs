@@ -2,15 +2,15 @@
 
 use crate::attributes::Attributes;
 use crate::packet::Syndrome;
-use crate::queues::SgeList;
+use crate::queues::{ReceiveEntry, SgeList, total_len};
 use crate::types::{
-    AddressVector, Completion, CompletionKind, Cq, Key, Operation, Pd, QpNumber, QpState, QpType, Status,
+    AddressVector, Completion, CompletionKind, Cq, Gid, Key, Operation, Pd, QpNumber, QpState, QpType, Status,
 };
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use isthmus_layout::EndpointAddress;
 
-/// What a program asks for when it creates a queue pair.
+/// The attributes that a program gives a new queue pair.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the attributes of the standard")]
 pub struct QpInit {
@@ -69,8 +69,10 @@ pub(crate) struct SendEntry {
     pub(crate) solicited: bool,
     pub(crate) fence: bool,
     pub(crate) state: SendState,
-    /// The caller has not confirmed the transmission, and may still read the bytes.
-    pub(crate) in_transmission: bool,
+    /// The packet waits for the caller.
+    pub(crate) queued: bool,
+    /// Transmissions that the caller has not confirmed: it may still read the bytes.
+    pub(crate) transmissions: u32,
     /// The response has arrived, or none is needed.
     pub(crate) answered: bool,
     /// The payload of the response is to come.
@@ -80,6 +82,17 @@ pub(crate) struct SendEntry {
 impl SendEntry {
     pub(crate) const fn completion_kind(&self) -> CompletionKind {
         self.operation.completion_kind()
+    }
+
+    /// The caller needs the bytes, or will need them.
+    #[inline]
+    pub(crate) const fn is_in_use(&self) -> bool {
+        self.queued || self.transmissions > 0
+    }
+
+    /// The payload of the response is wanted.
+    pub(crate) const fn waits_for_payload(&self) -> bool {
+        self.response_coming && !self.answered && matches!(self.state, SendState::Sent)
     }
 
     /// The peer sends a response with bytes.
@@ -92,26 +105,67 @@ impl SendEntry {
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) serial: u32,
+    /// The device that sent the request.
+    pub(crate) from: EndpointAddress,
     /// The peer waits for an acknowledgement.
     pub(crate) acknowledge: bool,
-    /// The completion of the receive request that the request has taken.
-    pub(crate) completion: Option<Completion>,
+    /// The receive request that was taken, and its completion.
+    pub(crate) taken: Option<(ReceiveEntry, Completion)>,
     pub(crate) work: InboundWork,
+    /// Bytes of a write that wait for earlier requests.
+    pub(crate) late_bytes: u32,
 }
 
-/// What has to be done for a request of the peer.
+/// The work that a request of the peer needs.
 #[derive(Debug)]
 pub(crate) enum InboundWork {
     /// The payload is to come. It goes to these ranges of the program's memory, at once if `direct`, or else in its turn.
     Payload { into: SgeList, direct: bool },
+    /// The payload of a datagram is to come.
+    Datagram(DatagramHead),
     /// The payload is here. It goes to these ranges.
     Write { into: SgeList, bytes: Vec<u8> },
     /// The bytes are in place.
     Done,
+    /// The request is refused, and those after it are dropped.
+    Refuse(Syndrome),
     /// Read from the program's memory, and respond.
     Read { at: u64, len: u32, key: Key },
     /// Perform an atomic operation, and respond.
     Atomic { at: u64, key: Key, operation: crate::types::AtomicOperation },
+}
+
+/// A datagram, without its payload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DatagramHead {
+    pub(crate) len: u32,
+    pub(crate) immediate: Option<u32>,
+    /// Of the source and of the destination.
+    pub(crate) gids: Option<(Gid, Gid)>,
+    pub(crate) source: QpNumber,
+    pub(crate) solicited: bool,
+    pub(crate) service_level: u8,
+}
+
+impl InboundWork {
+    /// The payload is to come.
+    #[inline]
+    pub(crate) const fn waits_for_payload(&self) -> bool {
+        matches!(self, Self::Payload { .. } | Self::Datagram(_))
+    }
+
+    /// Bytes that the engine keeps until earlier requests are executed.
+    pub(crate) fn late_bytes(&self) -> u32 {
+        match self {
+            Self::Payload { into, direct: false } | Self::Write { into, .. } => total_len(into.as_slice()) as u32,
+            _ => 0,
+        }
+    }
+
+    /// True if bytes are to be written to the region with this key.
+    pub(crate) fn uses(&self, key: Key) -> bool {
+        matches!(self, Self::Payload { into, .. } | Self::Write { into, .. } if into.uses(key))
+    }
 }
 
 /// A pause before the next attempt.
@@ -121,6 +175,21 @@ pub(crate) struct Pause {
     pub(crate) length_ns: Option<u64>,
     /// The end, once a caller has given the time.
     pub(crate) until: Option<u64>,
+}
+
+/// The next numbers of a queue pair. They go on when it is reset, or when another one takes its slot, so that late confirmations find
+/// nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Positions {
+    /// The sequence number of the next send request.
+    pub(crate) sequence: u32,
+    /// The serial number of the next request of the peer, or response.
+    pub(crate) serial: u32,
+}
+
+impl Positions {
+    /// The numbers wrap around soon, so that every program shows that they may.
+    pub(crate) const FIRST: Self = Self { sequence: u32::MAX - 99, serial: u32::MAX - 99 };
 }
 
 /// A queue pair.
@@ -142,7 +211,7 @@ pub(crate) struct QueuePair {
     pub(crate) next: u32,
     /// The sequence number of the first request that the peer has not executed.
     pub(crate) acked: u32,
-    /// The sequence number at which the connection began, which the peer's count of executed requests does not include.
+    /// The sequence number that the peer counts as 0: the one of the first request, less its PSN.
     pub(crate) base: u32,
     /// Inline bytes of send requests, `inline_max` for each.
     pub(crate) inline_bytes: Vec<u8>,
@@ -158,8 +227,10 @@ pub(crate) struct QueuePair {
     /// Reads and atomic operations without a response.
     pub(crate) reads_outstanding: u32,
 
-    /// Requests of the peer that were executed.
+    /// The PSN of the peer's first request, and one more for each request that was executed.
     pub(crate) executed: u32,
+    /// The peer's first packet of this connection was taken.
+    pub(crate) begun: bool,
     /// Packets are dropped up to the one that restarts, because one was refused or the connection is new.
     pub(crate) refusing: bool,
     /// The acknowledgement that the peer is to be sent.
@@ -172,13 +243,15 @@ pub(crate) struct QueuePair {
     /// What the peer's queue pair allows.
     pub(crate) remote: Option<crate::direct::Remote>,
     pub(crate) inbound: VecDeque<Inbound>,
+    /// The sum of `late_bytes` of these.
+    pub(crate) late_bytes: u64,
     pub(crate) next_serial: u32,
-    /// Responses whose transmission is not confirmed.
+    /// Responses without a confirmation of their transmission.
     pub(crate) responses: u32,
 }
 
 impl QueuePair {
-    pub(crate) fn new(number: QpNumber, init: QpInit, receive_queue: u32) -> Self {
+    pub(crate) fn new(number: QpNumber, init: QpInit, receive_queue: u32, positions: Positions) -> Self {
         Self {
             number,
             init,
@@ -187,10 +260,10 @@ impl QueuePair {
             attributes: Attributes::default(),
             peer: None,
             sends: VecDeque::with_capacity(init.sends_max.min(1024) as usize),
-            first: 0,
-            next: 0,
-            acked: 0,
-            base: 0,
+            first: positions.sequence,
+            next: positions.sequence,
+            acked: positions.sequence,
+            base: positions.sequence,
             inline_bytes: Vec::new(),
             established: false,
             restart: true,
@@ -200,6 +273,7 @@ impl QueuePair {
             rnr_retries_left: 0,
             reads_outstanding: 0,
             executed: 0,
+            begun: false,
             refusing: true,
             owed: None,
             owed_listed: false,
@@ -207,34 +281,39 @@ impl QueuePair {
             owed_description: None,
             remote: None,
             inbound: VecDeque::new(),
-            next_serial: 0,
+            late_bytes: 0,
+            next_serial: positions.serial,
             responses: 0,
         }
     }
 
-    /// Returns to the state after creation. Sequence numbers and serial numbers go on, so that late confirmations find nothing.
+    /// The numbers after those that this queue pair has used.
+    pub(crate) fn positions(&self) -> Positions {
+        Positions { sequence: self.end(), serial: self.next_serial }
+    }
+
+    /// Returns to the state after creation.
     pub(crate) fn reset(&mut self) {
-        let (first, next_serial) = (self.first.wrapping_add(self.sends.len() as u32), self.next_serial);
-        let (owed_listed, ack_in_transmission) = (self.owed_listed, self.ack_in_transmission);
         let mut sends = core::mem::take(&mut self.sends);
-        let inline_bytes = core::mem::take(&mut self.inline_bytes);
+        let positions = Positions { sequence: self.first.wrapping_add(sends.len() as u32), serial: self.next_serial };
         sends.clear();
         *self = Self {
             sends,
-            first,
-            next: first,
-            acked: first,
-            base: first,
-            inline_bytes,
-            owed_listed,
-            ack_in_transmission,
-            next_serial,
-            ..Self::new(self.number, self.init, self.receive_queue)
+            inline_bytes: core::mem::take(&mut self.inline_bytes),
+            owed_listed: self.owed_listed,
+            ack_in_transmission: self.ack_in_transmission,
+            ..Self::new(self.number, self.init, self.receive_queue, positions)
         };
     }
 
     pub(crate) const fn is_reliable(&self) -> bool {
         matches!(self.init.kind, QpType::Rc)
+    }
+
+    /// True if memory of the program may be in use.
+    #[inline]
+    pub(crate) fn has_work_under_way(&self) -> bool {
+        !self.sends.is_empty() || !self.inbound.is_empty() || self.responses > 0
     }
 
     /// True if packets of the peer are taken.
@@ -249,6 +328,13 @@ impl QueuePair {
     #[inline]
     pub(crate) fn entry(&mut self, sequence: u32) -> Option<&mut SendEntry> {
         self.sends.get_mut(sequence.wrapping_sub(self.first) as usize)
+    }
+
+    /// The first request that the peer has executed, and that has no response yet, nor the beginning of one.
+    pub(crate) fn unanswered(&self) -> Option<u32> {
+        let executed = self.acked.wrapping_sub(self.first) as usize;
+        let at = self.sends.iter().take(executed).position(|entry| !entry.answered && !entry.response_coming)?;
+        Some(self.first.wrapping_add(at as u32))
     }
 
     /// The place of a request's inline bytes.

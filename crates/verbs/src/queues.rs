@@ -1,6 +1,6 @@
 //! Completion queues and receive queues.
 
-use crate::types::{Completion, Pd, QpNumber, Refused, Sge};
+use crate::types::{Completion, Key, Pd, QpNumber, Refused, Sge};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -26,6 +26,11 @@ impl SgeList {
             Self::One(sge) => core::slice::from_ref(sge),
             Self::Many(many) => many,
         }
+    }
+
+    /// True if a range lies in the region with this key.
+    pub(crate) fn uses(&self, key: Key) -> bool {
+        self.as_slice().iter().any(|sge| sge.len > 0 && sge.lkey == key.0)
     }
 
     #[inline]
@@ -114,7 +119,7 @@ pub(crate) struct ReceiveQueue {
     pub(crate) entries: VecDeque<ReceiveEntry>,
     pub(crate) capacity: usize,
     pub(crate) sges_max: usize,
-    /// Queue pairs, by slot, whose peers were refused because there was no request.
+    /// Queue pairs, by slot, that have refused a message because there was no request.
     pub(crate) refused: Vec<u32>,
     /// The queue pairs that receive from here.
     pub(crate) users: u32,
@@ -180,6 +185,11 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.objects.get_mut(number as usize)?.as_mut()
+    }
+
+    /// The objects that there are.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.objects.iter().flatten()
     }
 
     pub(crate) fn len(&self) -> usize {

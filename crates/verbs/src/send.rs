@@ -1,25 +1,17 @@
 //! Send requests: posting, transmission, acknowledgement, retries and completion.
 
+mod retries;
+
 use crate::engine::{Engine, limits};
 use crate::memory::{Memory, Regions};
 use crate::outgoing::{Bytes, Outgoing, Token, fits};
 use crate::packet::{Header, PacketKind, Syndrome, Tag, flags};
-use crate::queue_pair::{Datagram, Pause, QueuePair, SendEntry, SendState, Source};
+use crate::queue_pair::{Datagram, QueuePair, SendEntry, SendState, Source};
 use crate::queues::{SgeList, total_len};
 use crate::types::{
     Access, AtomicOperation, Completion, Operation, QpNumber, QpState, QpType, Refused, SendFlags, SendRequest, Sge,
     Status,
 };
-use alloc::vec::Vec;
-
-/// The pause after a refusal for want of a receive request, by the code of the receiver's timer, in units of 10 µs.
-const RNR_PAUSES: [u32; 32] = [
-    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
-    6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
-];
-
-/// A request of this number of retries is tried without end.
-const RNR_RETRY_FOREVER: u8 = 7;
 
 impl Engine {
     /// Posts a send request. [`Refused::RouteMissing`] asks for [`Self::add_route`] and another call.
@@ -67,22 +59,39 @@ impl Engine {
             }
             match prepare(qp, regions, slot, sequence) {
                 Ok(packet) => {
-                    let in_transmission = packet.is_some();
+                    let queued = packet.is_some();
                     qp.reads_outstanding += u32::from(wants_response);
                     qp.restart = false;
                     outbox.extend(packet);
                     if let Some(entry) = qp.entry(sequence) {
-                        (entry.state, entry.in_transmission) = (SendState::Sent, in_transmission);
+                        (entry.state, entry.queued) = (SendState::Sent, queued);
                     }
                 }
                 Err(status) => {
                     qp.stopped = true;
                     qp.entry(sequence).into_iter().for_each(|entry| entry.state = SendState::Failed(status));
+                    self.ask(slot);
+                    break;
                 }
             }
             qp.next = sequence.wrapping_add(1);
         }
         self.retire(slot);
+    }
+
+    /// Asks the peer for an acknowledgement, because a request has failed that waits for those before it.
+    fn ask(&mut self, slot: u32) {
+        let Some((qp, _, outbox)) = self.parts(slot) else { return };
+        if let (true, Some(to)) = (qp.is_reliable() && qp.acked != qp.next, qp.peer) {
+            let tag = Tag::ack(qp.attributes.destination, qp.executed, Syndrome::Asks);
+            outbox.push_back(Outgoing {
+                to,
+                tag,
+                header: Header::new(),
+                bytes: Bytes::None,
+                token: Token::Ack { slot },
+            });
+        }
     }
 
     /// Completes the requests at the front of the queue that are over.
@@ -93,7 +102,7 @@ impl Engine {
             let acked = !qp.is_reliable() || qp.acked != qp.first;
             let Some(entry) = qp.sends.front() else { return };
             let status = match entry.state {
-                SendState::Sent if acked && entry.answered && !entry.in_transmission => Status::Success,
+                SendState::Sent if acked && entry.answered && !entry.is_in_use() => Status::Success,
                 SendState::Failed(status) => status,
                 SendState::Sent | SendState::Waiting => return,
             };
@@ -119,148 +128,13 @@ impl Engine {
         if !reliable {
             qp.state = QpState::SendQueueError;
         }
-        if let (true, Some(to)) = (entry.in_transmission, to) {
-            self.released.push(to.domain);
+        if let (true, Some(to)) = (entry.transmissions > 0, to) {
+            self.release(to.domain);
         }
         match reliable {
             true => self.enter_error(slot),
             false => self.flush_sends(slot),
         }
-    }
-
-    /// The first request that the peer has not executed ends with this status, and with it the queue pair.
-    pub(crate) fn fail_first_unacked(&mut self, slot: u32, status: Status) {
-        let Some(qp) = self.qp_mut(slot) else { return };
-        let acked = qp.acked;
-        // Reads that were executed, but whose bytes have not come, get none any more.
-        let unanswered = qp.sends.iter().position(|entry| !entry.answered).map(|at| qp.first.wrapping_add(at as u32));
-        let failed = match unanswered {
-            Some(unanswered) if unanswered.wrapping_sub(qp.first) < acked.wrapping_sub(qp.first) => unanswered,
-            _ => acked,
-        };
-        if let Some(entry) = qp.entry(failed) {
-            entry.state = SendState::Failed(status);
-            qp.stopped = true;
-            qp.pause = None;
-        }
-        self.outbox.retain(|outgoing| !outgoing.is_request_of(slot));
-        self.retire(slot);
-    }
-
-    /// The peer has executed this number of requests since the connection began, modulo 2²⁴. False if that cannot be.
-    #[inline]
-    pub(crate) fn note_executed(&mut self, slot: u32, count: u32) -> bool {
-        let Some(qp) = self.qp_mut(slot) else { return false };
-        let executed = count.wrapping_sub(qp.acked.wrapping_sub(qp.base)) & QpNumber::MASK;
-        if executed == 0 {
-            return true;
-        }
-        if executed > qp.next.wrapping_sub(qp.acked) {
-            return false;
-        }
-        qp.acked = qp.acked.wrapping_add(executed);
-        qp.established = true;
-        (qp.retries_left, qp.rnr_retries_left) = (qp.attributes.retry_count, qp.attributes.rnr_retry);
-        self.retire(slot);
-        true
-    }
-
-    /// Handles the syndrome of an acknowledgement.
-    pub(crate) fn handle_syndrome(&mut self, slot: u32, syndrome: Syndrome) {
-        let Some(qp) = self.qp_mut(slot) else { return };
-        let unacked = qp.next != qp.acked;
-        if syndrome == Syndrome::NotReady {
-            qp.remote = None;
-        }
-        match syndrome {
-            Syndrome::None => {}
-            Syndrome::Ready if qp.pause.is_some() => self.resume(slot),
-            Syndrome::Ready => {}
-            _ if !unacked => {}
-            Syndrome::Again => {
-                self.rewind(slot, None);
-                self.resume(slot);
-            }
-            Syndrome::ReceiverNotReady(timer) => {
-                let left = qp.rnr_retries_left;
-                if left == 0 {
-                    return self.fail_first_unacked(slot, Status::RnrRetryExceeded);
-                }
-                if left != RNR_RETRY_FOREVER {
-                    qp.rnr_retries_left -= 1;
-                }
-                self.rewind(slot, Some(u64::from(RNR_PAUSES[usize::from(timer & 31)]) * 10_000));
-            }
-            Syndrome::NotReady => {
-                qp.established = false;
-                if qp.retries_left == 0 {
-                    return self.fail_first_unacked(slot, Status::RetryExceeded);
-                }
-                qp.retries_left -= 1;
-                let timeout = qp.attributes.timeout;
-                self.rewind(slot, (timeout != 0).then(|| 4096 << timeout));
-            }
-            Syndrome::InvalidRequest => self.fail_first_unacked(slot, Status::RemoteInvalidRequest),
-            Syndrome::Access => self.fail_first_unacked(slot, Status::RemoteAccess),
-            Syndrome::Operation => self.fail_first_unacked(slot, Status::RemoteOperation),
-        }
-    }
-
-    /// Goes back to the first request that the peer has not executed, and pauses.
-    fn rewind(&mut self, slot: u32, length_ns: Option<u64>) {
-        self.outbox.retain(|outgoing| !outgoing.is_request_of(slot));
-        let Some(qp) = self.qp_mut(slot) else { return };
-        let acked = qp.acked.wrapping_sub(qp.first) as usize;
-        let mut released = false;
-        for entry in qp.sends.iter_mut().skip(acked) {
-            (entry.state, entry.response_coming) = (SendState::Waiting, false);
-            released |= core::mem::take(&mut entry.in_transmission);
-        }
-        let unanswered = |entry: &&SendEntry| !entry.answered;
-        qp.reads_outstanding = qp.sends.iter().take(acked).filter(unanswered).count() as u32;
-        qp.next = qp.acked;
-        qp.restart = true;
-        let peer = qp.peer;
-        if qp.pause.replace(Pause { length_ns, until: None }).is_none() {
-            self.pausing.push(slot);
-        }
-        // The transport may still hold ranges of these requests: it lets go of them before they are lent again.
-        if let (true, Some(peer)) = (released, peer) {
-            self.released.push(peer.domain);
-        }
-    }
-
-    fn resume(&mut self, slot: u32) {
-        self.pausing.retain(|pausing| *pausing != slot);
-        if let Some(qp) = self.qp_mut(slot) {
-            qp.pause = None;
-            self.pump(slot);
-        }
-    }
-
-    /// True if a queue pair pauses, so that [`Self::tick`] has to be called from time to time.
-    #[inline]
-    pub fn has_pauses(&self) -> bool {
-        !self.pausing.is_empty()
-    }
-
-    /// Ends pauses that are over at `now`, in nanoseconds of any clock that does not go back. Returns when the next one ends.
-    pub fn tick(&mut self, now: u64) -> Option<u64> {
-        let mut over = Vec::new();
-        let mut next = None;
-        for at in 0..self.pausing.len() {
-            let slot = self.pausing[at];
-            let Some(pause) = self.qp_mut(slot).and_then(|qp| qp.pause.as_mut()) else { continue };
-            let Some(length) = pause.length_ns else { continue };
-            let until = *pause.until.get_or_insert(now.saturating_add(length));
-            if until <= now {
-                over.push(slot);
-            } else {
-                next = Some(next.map_or(until, |next: u64| next.min(until)));
-            }
-        }
-        over.into_iter().for_each(|slot| self.resume(slot));
-        next
     }
 }
 
@@ -312,7 +186,8 @@ fn post(
         solicited: request.flags.contains(SendFlags::SOLICITED),
         fence: request.flags.contains(SendFlags::FENCE),
         state: SendState::Waiting,
-        in_transmission: false,
+        queued: false,
+        transmissions: 0,
         answered: !matches!(request.operation, Operation::Read { .. } | Operation::Atomic { .. }),
         response_coming: false,
     };
@@ -341,6 +216,7 @@ fn prepare(qp: &mut QueuePair, regions: &mut Regions, slot: u32, sequence: u32) 
     let (source, restart) = (acknowledges && !qp.established, acknowledges && qp.restart);
     let half_full = qp.sends.len() * 2 >= qp.init.sends_max as usize;
     let (peer, destination) = (qp.peer, qp.attributes.destination);
+    let psn = sequence.wrapping_sub(qp.base);
     let q_key_of_qp = qp.attributes.q_key;
     let entry = qp.entry(sequence).ok_or(Status::LocalQpOperation)?;
     let bytes = match &entry.source {
@@ -361,7 +237,7 @@ fn prepare(qp: &mut QueuePair, regions: &mut Regions, slot: u32, sequence: u32) 
     let mut header = Header::new();
     if source {
         parameter |= flags::SOURCE;
-        header.word(number.0);
+        header.word(number.0 | psn << 24);
     }
     parameter |= if restart { flags::RESTART } else { 0 };
     parameter |= if acknowledges && (entry.signaled || half_full) { flags::ACKNOWLEDGE } else { 0 };

@@ -139,7 +139,7 @@ pub struct AddressVector {
     pub service_level: u8,
 }
 
-/// What a send request does.
+/// The operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A message to a receive request of the peer.
@@ -206,7 +206,7 @@ pub enum AtomicOperation {
 pub struct SendRequest<'a> {
     /// The program's number for the request.
     pub wr_id: u64,
-    /// What the request does.
+    /// The operation.
     pub operation: Operation,
     /// Flags.
     pub flags: SendFlags,
@@ -241,7 +241,7 @@ pub enum Status {
     RnrRetryExceeded = 13,
 }
 
-/// What a completion reports, with the codes of `ibv_wc_opcode`.
+/// The operation that a completion reports, with the codes of `ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the opcodes of the standard")]
 pub enum CompletionKind {
@@ -261,7 +261,7 @@ pub struct Completion {
     pub wr_id: u64,
     /// How the request ended. Of a failed one, only this, `wr_id` and `qp` are defined.
     pub status: Status,
-    /// What the request was.
+    /// The operation of the request.
     pub kind: CompletionKind,
     /// Bytes received, read or replaced.
     pub len: u32,

@@ -1,0 +1,125 @@
+//! Reads and atomic operations: the responses to those of peers, and the responses of peers.
+
+use super::{PayloadUse, locate_list, scatter};
+use crate::engine::Engine;
+use crate::memory::Memory;
+use crate::outgoing::{Bytes, Outgoing, Token, fits};
+use crate::packet::{Header, HeaderReader, PacketKind, Tag, flags};
+use crate::queue_pair::{SendEntry, SendState, Source};
+use crate::queues::SgeList;
+use crate::types::{Access, AtomicOperation, Key, Sge, Status};
+use isthmus_layout::EndpointAddress;
+
+impl Engine {
+    /// The program's address of bytes that a peer names, if the region and the queue pair allow the access.
+    pub(super) fn locate_remote(&mut self, slot: u32, key: Key, at: u64, len: u64, access: Access) -> Option<u64> {
+        let qp = self.qp(slot)?;
+        let pd = qp.init.pd;
+        if !qp.attributes.access.contains(access) {
+            return None;
+        }
+        if len == 0 {
+            return Some(at);
+        }
+        self.regions.locate(pd, key, at, len, access)
+    }
+
+    pub(super) fn respond_to_read(&mut self, slot: u32, at: u64, len: u32, key: Key) -> Option<()> {
+        let addr = self.locate_remote(slot, key, at, u64::from(len), Access::REMOTE_READ)?;
+        let bytes = Bytes::Memory(SgeList::One(Sge { addr, len, lkey: key.0 }));
+        let mut header = Header::new();
+        let mut parameter = 0;
+        if !fits(&header, u64::from(len)) {
+            parameter = flags::FOLLOWS;
+            header.word(len);
+        }
+        self.respond(slot, parameter, header, bytes)
+    }
+
+    pub(super) fn respond_to_atomic(
+        &mut self,
+        slot: u32,
+        at: u64,
+        key: Key,
+        operation: AtomicOperation,
+        memory: &mut impl Memory,
+    ) -> Option<()> {
+        let addr = self.locate_remote(slot, key, at, 8, Access::REMOTE_ATOMIC)?;
+        if !addr.is_multiple_of(8) {
+            return None;
+        }
+        let mut header = Header::new();
+        header.long(memory.atomic(addr, operation));
+        self.respond(slot, 0, header, Bytes::None)
+    }
+
+    fn respond(&mut self, slot: u32, parameter: u16, header: Header, bytes: Bytes) -> Option<()> {
+        let (qp, _, outbox) = self.parts(slot)?;
+        let to = qp.peer?;
+        let tag = Tag { kind: PacketKind::Response, parameter, count: 0, destination: qp.attributes.destination };
+        let serial = qp.next_serial;
+        qp.next_serial = serial.wrapping_add(1);
+        qp.responses += 1;
+        outbox.push_back(Outgoing { to, tag, header, bytes, token: Token::Response { slot, serial } });
+        Some(())
+    }
+
+    pub(super) fn receive_response(
+        &mut self,
+        from: EndpointAddress,
+        tag: Tag,
+        words: &mut HeaderReader<'_>,
+        memory: &mut impl Memory,
+    ) -> Option<()> {
+        let slot = self.slot(tag.destination)?;
+        let qp = self.qp(slot)?;
+        let connected = qp.peer == Some(from) && qp.is_reliable();
+        if connected && !qp.can_receive() {
+            return None; // The connection has ended meanwhile.
+        }
+        if !connected || !self.note_executed(slot, tag.count) {
+            self.violations += 1;
+            return None;
+        }
+        let (qp, regions, _) = self.parts(slot)?;
+        let (first, pd, executed) = (qp.first, qp.init.pd, qp.acked.wrapping_sub(qp.first) as usize);
+        let waits = |entry: &SendEntry| !entry.answered && !entry.response_coming;
+        let executed = qp.sends.iter().take(executed).position(waits);
+        let Some(at) = executed.filter(|at| qp.sends[*at].state == SendState::Sent) else {
+            self.violations += 1;
+            return None;
+        };
+        let entry = qp.sends.get_mut(at)?;
+        let follows = tag.has(flags::FOLLOWS);
+        let len = if follows { words.word()? } else { words.0.len() as u32 };
+        if len != entry.len {
+            self.violations += 1;
+            return None;
+        }
+        let sequence = first.wrapping_add(at as u32);
+        if follows {
+            entry.response_coming = true;
+            self.expect(from, PayloadUse::Response { slot, sequence });
+            return Some(());
+        }
+        let Source::Memory(list) = &entry.source else { return None };
+        match locate_list(regions, pd, list.as_slice(), u64::from(len)) {
+            Some(into) => {
+                scatter(memory, into.as_slice(), words.0);
+                self.answered(slot, sequence);
+            }
+            None => self.fail_first_unacked(slot, Status::LocalProtection),
+        }
+        Some(())
+    }
+
+    /// The response to a request is complete.
+    pub(super) fn answered(&mut self, slot: u32, sequence: u32) {
+        let Some(qp) = self.qp_mut(slot) else { return };
+        let Some(entry) = qp.entry(sequence) else { return };
+        if !core::mem::replace(&mut entry.answered, true) {
+            qp.reads_outstanding = qp.reads_outstanding.saturating_sub(1);
+        }
+        self.pump(slot);
+    }
+}
