@@ -29,6 +29,12 @@ const INDEX: EndpointIndex = EndpointIndex::new(0).expect("there is an endpoint 
 /// The longest time that sent messages may take to leave when a device is closed.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// The longest time for which a post waits, so that a request can be performed directly, in nanoseconds.
+const DRAIN_NS: u64 = 20_000_000;
+
+/// Posts of a device that wait so, at most.
+const DRAINS_MAX: u32 = 8;
+
 /// Iterations of the serving thread with the lock held, at most.
 const ITERATIONS_PER_VISIT: u32 = 64;
 
@@ -44,6 +50,8 @@ pub(crate) struct Adapter {
     domain: Domain<Port>,
     /// Posts since the last progress call.
     posts: u32,
+    /// Posts that have waited for earlier requests.
+    drains: u32,
     /// The device has left the daemon.
     closed: bool,
     pub(crate) events: Events,
@@ -84,6 +92,7 @@ impl Adapter {
         let mut adapter = Self {
             domain,
             posts: 0,
+            drains: 0,
             closed: false,
             events,
             process: std::process::id(),
@@ -160,7 +169,10 @@ impl Adapter {
     /// Posts a send request.
     #[inline]
     pub(crate) fn post_send(&mut self, number: QpNumber, request: &SendRequest<'_>) -> Result<(), Refused> {
-        if !matches!(request.operation, Operation::Send { .. }) && self.perform(number, request).is_some() {
+        if !matches!(request.operation, Operation::Send { .. })
+            && (self.perform(number, request).is_some()
+                || self.drain(number, request) && self.perform(number, request).is_some())
+        {
             return Ok(());
         }
         loop {
@@ -175,6 +187,21 @@ impl Adapter {
         }
     }
 
+    /// Waits until the peer has executed all earlier requests, if this one could then be performed directly. A program that posts many
+    /// requests ahead would otherwise never get from packets to the peer's memory. False if that took too long, or too often.
+    fn drain(&mut self, number: QpNumber, request: &SendRequest<'_>) -> bool {
+        if self.drains >= DRAINS_MAX || self.engine().direct_later(number, request).is_none() {
+            return false;
+        }
+        self.drains += 1;
+        let end = now() + DRAIN_NS;
+        while self.engine().direct(number, request).is_none() && now() < end {
+            self.flush();
+            self.progress();
+        }
+        self.engine().direct(number, request).is_some()
+    }
+
     /// Performs a request in memory of the peer that this process has mapped. None, and nothing is done, if a packet has to carry it.
     fn perform(&mut self, number: QpNumber, request: &SendRequest<'_>) -> Option<()> {
         let direct = self.engine().direct(number, request)?;
@@ -183,11 +210,7 @@ impl Adapter {
         for (range, sge) in ranges.iter_mut().zip(request.sges) {
             *range = Range { addr: self.engine().local_range(number, request, sge)?, len: sge.len as usize };
         }
-        let rights = match request.operation {
-            Operation::Read { .. } => AccessRights::Read,
-            Operation::Write { .. } => AccessRights::Write,
-            _ => AccessRights::Atomic,
-        };
+        let rights = rights_for(&request.operation);
         let access = self.domain.peer_arena(direct.to.domain)?.access(direct.key, direct.at, direct.len, rights)?;
         let place = access.pointer().as_ptr();
         // SAFETY: the access holds `len` bytes at `place`, which others change by copies and atomic operations only. The ranges together
@@ -451,6 +474,15 @@ impl Adapter {
     /// The state and the attributes of a queue pair.
     pub(crate) fn query_qp(&mut self, number: QpNumber) -> Option<(QpState, Attributes, QpInit)> {
         self.engine().query_qp(number)
+    }
+}
+
+/// The rights that an operation needs in the peer's memory.
+const fn rights_for(operation: &Operation) -> AccessRights {
+    match operation {
+        Operation::Read { .. } => AccessRights::Read,
+        Operation::Write { .. } => AccessRights::Write,
+        _ => AccessRights::Atomic,
     }
 }
 

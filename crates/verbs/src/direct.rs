@@ -89,6 +89,13 @@ impl Engine {
     /// The operation of a request, if the requester may perform it now. The caller falls back to [`Self::post_send`] if it cannot.
     #[inline]
     pub fn direct(&self, number: QpNumber, request: &SendRequest<'_>) -> Option<Direct> {
+        let qp = self.qp(self.slot(number)?)?;
+        if qp.sends.is_empty() { self.direct_later(number, request) } else { None }
+    }
+
+    /// The operation of a request, if the requester may perform it as soon as the peer has executed all earlier requests. None if those
+    /// are not all writes, reads and atomic operations: they may take long.
+    pub fn direct_later(&self, number: QpNumber, request: &SendRequest<'_>) -> Option<Direct> {
         let (remote_addr, rkey, access) = match request.operation {
             Operation::Write { remote_addr, rkey, immediate: None } => (remote_addr, rkey, Access::REMOTE_WRITE),
             Operation::Read { remote_addr, rkey } if !request.flags.contains(SendFlags::INLINE) => {
@@ -100,7 +107,8 @@ impl Engine {
             _ => return None,
         };
         let qp = self.qp(self.slot(number)?)?;
-        let ready = qp.state == QpState::ReadyToSend && qp.sends.is_empty() && qp.pause.is_none();
+        let one_sided = |entry: &crate::queue_pair::SendEntry| !matches!(entry.operation, Operation::Send { .. });
+        let ready = qp.state == QpState::ReadyToSend && qp.pause.is_none() && qp.sends.iter().all(one_sided);
         let remote = qp.remote.filter(|remote| ready && remote.access.contains(access))?;
         let len: u64 = request.sges.iter().map(|sge| u64::from(sge.len)).sum();
         let fits = request.sges.len() <= qp.init.send_sges_max as usize && len > 0;
