@@ -230,7 +230,8 @@ impl Engine {
         }
     }
 
-    /// The transport needs the bytes of a packet no more.
+    /// The transport needs the bytes of a packet no more. The caller passes each token once, and before later packets of the peer that
+    /// has taken the bytes; none for a peer that is gone. A token that names nothing any more changes nothing.
     #[inline]
     pub fn sent(&mut self, token: u64) {
         match Token::parse(token) {

@@ -86,14 +86,12 @@ impl Engine {
 
     fn receive_ack(&mut self, from: EndpointAddress, tag: Tag) -> Option<()> {
         let slot = self.slot(tag.destination)?;
-        let qp = self.qp(slot)?;
+        // One side of a connection is ready before the other one.
+        let qp = self.qp(slot).filter(|qp| qp.can_receive())?;
         let Some(syndrome) = tag.syndrome().filter(|_| qp.peer == Some(from) && qp.is_reliable()) else {
             self.violations += 1;
             return None;
         };
-        if !qp.can_receive() {
-            return None;
-        }
         if syndrome == Syndrome::NotConnected && (qp.acked.wrapping_sub(qp.base) ^ tag.count) & 0xff != 0 {
             return None; // An attempt of an earlier connection was refused.
         }

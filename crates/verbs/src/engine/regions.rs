@@ -6,7 +6,8 @@ use crate::queue_pair::{Inbound, SendEntry, SendState, Source};
 use crate::types::{Access, CompletionKind, Key, Pd, Refused, Status};
 
 impl Engine {
-    /// Registers `len` bytes at `addr`, which requests call `iova`.
+    /// Registers `len` bytes at `addr`, which requests call `iova`. Refused if the range wraps around, and for rights of peers to change
+    /// memory that the adapter may not write.
     pub fn register(&mut self, pd: Pd, addr: u64, len: u64, iova: u64, access: Access) -> Result<Key, Refused> {
         self.pds.get(pd.0).ok_or(Refused::Invalid)?;
         if !rights_agree(access) {
@@ -18,7 +19,8 @@ impl Engine {
         Ok(self.regions.insert(pd, addr, len, iova, access))
     }
 
-    /// Changes a region: its protection domain, its range, its rights.
+    /// Changes a region: its protection domain, its range (address and length in bytes), its rights. What is under way in it fails, as
+    /// after [`Self::deregister`]. Refused if there is no such region or protection domain, or for rights that do not agree.
     pub fn reregister(
         &mut self,
         key: Key,
@@ -49,7 +51,8 @@ impl Engine {
         self.regions.describe(key)
     }
 
-    /// Ends a registration. Requests that name its key fail from now on, also those that are under way.
+    /// Ends a registration. Requests that name its key fail from now on, also those that are under way:
+    /// after this call and [`Self::take_released`], nothing touches the memory.
     pub fn deregister(&mut self, key: Key) -> Result<(), Refused> {
         if !self.regions.remove(key) {
             return Err(Refused::Invalid);

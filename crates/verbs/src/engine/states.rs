@@ -198,7 +198,8 @@ impl Engine {
         self.owe(slot, Syndrome::Ready);
     }
 
-    /// The domain has gone. Connections with it end, as if it no longer replied.
+    /// The domain has gone. Requests to it end, as if it no longer replied; receive requests that its messages had taken wait again. The
+    /// transport confirms no more tokens of packets to it.
     pub fn peer_gone(&mut self, domain: DomainId) {
         self.routes.retain(|_, to| to.is_some_and(|to| to.domain != domain));
         self.peers.retain(|address, _| address.domain != domain);

@@ -253,9 +253,14 @@ fn options() -> impl Strategy<Value = Options> {
 }
 
 fn run(options: &Options, faults: bool, steps: &[Step]) {
-    let mut world = Simulation::new(options, faults);
-    steps.iter().for_each(|step| world.step(*step));
-    world.finish();
+    let mut simulation = Simulation::new(options, faults);
+    steps.iter().for_each(|step| simulation.step(*step));
+    simulation.finish();
+    if !faults {
+        for node in &simulation.network.nodes {
+            assert_eq!(node.engine.violations(), 0, "an engine takes another one for an attacker");
+        }
+    }
 }
 
 proptest! {
@@ -289,14 +294,14 @@ proptest! {
 
     #[test]
     fn programs_survive_a_peer_that_goes(options in options(), steps in steps(), at in 0..300_usize, gone in 0..3_usize) {
-        let mut world = Simulation::new(&options, false);
+        let mut simulation = Simulation::new(&options, false);
         let at = at.min(steps.len());
-        steps[..at].iter().for_each(|step| world.step(*step));
-        for flow in &mut world.flows {
+        steps[..at].iter().for_each(|step| simulation.step(*step));
+        for flow in &mut simulation.flows {
             flow.disturbed |= flow.from.node == gone || flow.to.node == gone;
         }
-        world.network.kill(gone);
-        steps[at..].iter().for_each(|step| world.step(*step));
-        world.finish();
+        simulation.network.kill(gone);
+        steps[at..].iter().for_each(|step| simulation.step(*step));
+        simulation.finish();
     }
 }
