@@ -8,7 +8,7 @@ use isthmus_client::{
 };
 use isthmus_verbs::{Engine, PAYLOAD_TAG, PayloadTarget, SHORT_BYTES_MAX};
 
-/// Marks the token of a payload whose bytes are collected in memory of ours.
+/// Marks the token of a payload that is collected in memory of ours.
 const COLLECT: u64 = 1 << 63;
 
 /// The token of payloads that are discarded.
