@@ -20,7 +20,7 @@ const SOURCES: [&str; 6] = [
 ];
 
 /// The libraries of capabilities that an installation has to have.
-const LIBRARIES: [&str; 2] = ["libisthmus-sockets.so.0", "libisthmus-rdmav34.so"];
+const LIBRARIES: [&str; 3] = ["libisthmus-sockets.so.0", "libisthmus-rdmav34.so", "libisthmus-verbs.so.0"];
 
 /// A source tree after `make build`, and the folder of an installation.
 struct Tree {
@@ -115,6 +115,7 @@ fn installed_plug_in_of_verbs_lies_where_isthmus_run_looks() {
     let driver = tree.installed("lib/libisthmus");
     assert!(printed.contains(&format!("export IBV_DRIVERS={} # ", driver.display())), "{printed}");
     assert!(tree.installed("lib/libisthmus-rdmav34.so").is_file());
+    assert!(tree.installed("lib/libisthmus-verbs.so").is_file());
 }
 
 #[test]
