@@ -27,8 +27,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use isthmus_layout::DomainId;
 use isthmus_layout::arena::{
-    BASE, BODY, CHANGES, DOMAIN, ENTRIES, EVICTED, GENERATION, HEAD, HEADER, KEY, MAGIC, MAGIC_VALUE, RIGHTS, START, WRITERS,
-    WRITING_ENTRY, entry, writer,
+    BASE, BODY, CHANGES, DOMAIN, ENTRIES, EVICTED, GENERATION, HEAD, HEADER, KEY, MAGIC, MAGIC_VALUE, RIGHTS, START,
+    WRITERS, WRITING_ENTRY, entry, writer,
 };
 use isthmus_layout::limits::PAGE_BYTES;
 
