@@ -1,6 +1,8 @@
 // Requests that stock programs do not make, between two open devices of one process: `requests CASE`; `--list` prints the cases.
 #include "verbs.h"
 
+#include <sys/prctl.h>
+
 static const struct options RC = {.kind = IBV_QPT_RC, .rnr_retry = 7, .retry = 7};
 static const struct options UC = {.kind = IBV_QPT_UC};
 static const struct options UD = {.kind = IBV_QPT_UD};
@@ -334,6 +336,43 @@ static void fork_in_the_middle(void) {
     close_both();
 }
 
+// The process of the peer is killed, with requests under way or without.
+static void killed_peer(void) {
+    for (int busy = 0; busy < 2; busy++) {
+        int up[2], down[2];
+        must(!pipe(up) && !pipe(down));
+        pid_t child = fork();
+        struct end *own = &a;
+        open_end(own);
+        own->qp = make_qp(own, &RC);
+        uint32_t number = own->qp->qp_num, peer;
+        must(write(child ? down[1] : up[1], &number, sizeof number) == sizeof number);
+        must(read(child ? up[0] : down[0], &peer, sizeof peer) == sizeof peer);
+        connect_qp(own, own->qp, peer, &RC);
+        if (!child) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            post_receive(own, 1, 0, 100);
+            must(write(up[1], &number, sizeof number) == sizeof number);
+            expect(&own->received, 1, IBV_WC_SUCCESS);
+            must(write(up[1], &number, sizeof number) == sizeof number);
+            for (;;) poll_all();
+        }
+        must(read(up[0], &peer, sizeof peer) == sizeof peer);
+        post_send(own, 1, 0, 100);
+        expect(&own->sent, 1, IBV_WC_SUCCESS);
+        must(read(up[0], &peer, sizeof peer) == sizeof peer);
+        if (busy) post_send(own, 2, 0, 1 << 20);
+        must(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
+        if (!busy) post_send(own, 2, 0, 100);
+        expect(&own->sent, 2, IBV_WC_RETRY_EXC_ERR);
+        must(state_of(own->qp) == IBV_QPS_ERR);
+        post_send(own, 3, 0, 100);
+        expect(&own->sent, 3, IBV_WC_WR_FLUSH_ERR);
+        close_end(own);
+        close(up[0]), close(up[1]), close(down[0]), close(down[1]);
+    }
+}
+
 // Nobody has the number.
 static void absent_peer(void) {
     open_end(&a);
@@ -362,7 +401,7 @@ static const struct {
     CASE(two_devices), CASE(empty_messages), CASE(lists), CASE(immediate), CASE(inline_bytes), CASE(receiver_never_ready),
     CASE(receiver_ready_later), CASE(message_too_long), CASE(foreign_memory), CASE(memory_behind_the_region), CASE(flush_in_order),
     CASE(unsignaled), CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
-    CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(absent_peer), CASE(forbidden_pair),
+    CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer), CASE(forbidden_pair),
 };
 
 int main(int count, char **words) {
