@@ -34,7 +34,7 @@ fn send_latency_of_each_kind_is_measured() {
     let Some(stage) = Stage::new() else { return };
     for kind in ["RC", "UC", "UD"] {
         for size in [1, 2, 64, 4096] {
-            run(&stage, "ib_send_lat", &format!("-c {kind} -s {size} -n 200"), &[(size, 200)]);
+            run(&stage, "ib_send_lat", &format!("-c {kind} -s {size} -n 100"), &[(size, 100)]);
         }
     }
     run(&stage, "ib_send_lat", "-c RC -s 65536 -n 100 -m 1024", &[(65536, 100)]);
@@ -47,7 +47,7 @@ fn send_latency_of_each_kind_is_measured() {
 fn send_latency_of_all_sizes_is_measured() {
     let Some(stage) = Stage::new() else { return };
     run(&stage, "ib_send_lat", "-c RC -a -n 10", &all_sizes(23, 10));
-    run(&stage, "ib_send_lat", "-c UD -a -n 50", &all_sizes(12, 50));
+    run(&stage, "ib_send_lat", "-c UD -a -n 10", &all_sizes(12, 10));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn send_bandwidth_of_each_kind_is_measured() {
 #[test]
 fn send_bandwidth_of_all_sizes_is_measured() {
     let Some(stage) = Stage::new() else { return };
-    run(&stage, "ib_send_bw", "-c RC -a -n 50", &all_sizes(23, 50));
+    run(&stage, "ib_send_bw", "-c RC -a -n 20", &all_sizes(23, 20));
 }
 
 #[test]

@@ -20,20 +20,20 @@ fn run(stage: &Stage, kind: &str, count: u32, words: &str, variables: &[(&str, &
 /// Sizes, depths of the receive queue, path MTUs, with an index of a GID and without.
 fn connected(stage: &Stage, kind: &str, variables: &[(&str, &str)]) {
     for words in ["-s 1", "-s 64 -g 0", "-s 4096", "-s 4096 -r 16 -g 1", "-s 4097 -m 4096", "-s 65536 -m 256 -g 1"] {
-        run(stage, kind, 200, words, variables);
+        run(stage, kind, 100, words, variables);
     }
     run(stage, kind, 20, "-s 1048576 -g 0", variables);
 }
 
 fn datagrams(stage: &Stage, variables: &[(&str, &str)]) {
     for words in ["-s 1024", "-s 2048 -g 0", "-s 4096 -g 1 -r 16"] {
-        run(stage, "ud", 200, words, variables);
+        run(stage, "ud", 100, words, variables);
     }
 }
 
 fn shared_receive_queue(stage: &Stage, variables: &[(&str, &str)]) {
     for words in ["-s 64", "-s 4096 -q 1 -g 0", "-s 65536 -q 8 -r 64 -g 1"] {
-        run(stage, "srq", 200, words, variables);
+        run(stage, "srq", 100, words, variables);
     }
 }
 
