@@ -6,10 +6,8 @@ mod attributes;
 mod creation;
 mod requests;
 
-pub(crate) use attributes::{address, address_attributes, attributes, qp_attributes};
-pub(crate) use creation::{
-    access, is_zero_based, qp_capacities, qp_init, qp_send_operations, qp_type, qp_type_code, srq_init,
-};
+pub(crate) use attributes::{address, attributes, qp_attributes};
+pub(crate) use creation::{access, is_zero_based, qp_capacities, qp_init, qp_send_operations, srq_init};
 pub(crate) use requests::{SgeBuffer, completion, receive_request, send_request};
 
 use isthmus_verbs::Refused;

@@ -18,6 +18,7 @@ mod channels;
 mod convert;
 mod device;
 mod events;
+mod extended;
 mod libibverbs;
 mod memory;
 mod port;

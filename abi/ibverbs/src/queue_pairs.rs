@@ -6,6 +6,7 @@ use crate::abi::requests::{IbvRecvWr, IbvSendWr};
 use crate::convert::{self, SgeBuffer};
 use crate::device::{Device, fail, status};
 use crate::events::Object;
+use crate::extended::{CriticalSection, post::Batch};
 use crate::queues::{post_receives, wait_for};
 use crate::regions::pd_of;
 use isthmus_verbs::{AttributeMask, QpState};
@@ -14,8 +15,22 @@ use std::ffi::c_int;
 
 pub(crate) unsafe extern "C" fn create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp {
     // SAFETY: libibverbs passes a protection domain of this provider and attributes of the program.
-    let (context, pd_value, attr) = unsafe { ((*pd).context, pd_of(pd), &mut *attr) };
-    // SAFETY: the queues of the attributes are null or of this provider.
+    unsafe { create(pd, &mut *attr, |_| ()) }
+}
+
+/// Creates a queue pair. `prepare` sets what the extended interface has in addition.
+///
+/// # Safety
+///
+/// The protection domain is of this provider. The queues of the attributes are null or of this provider.
+pub(crate) unsafe fn create(
+    pd: *mut IbvPd,
+    attr: &mut IbvQpInitAttr,
+    prepare: impl FnOnce(&mut VerbsQp),
+) -> *mut IbvQp {
+    // SAFETY: by the caller's promise, here and below.
+    let (context, pd_value) = unsafe { ((*pd).context, pd_of(pd)) };
+    // SAFETY: as above.
     let init = match unsafe { convert::qp_init(attr, pd_value) } {
         Ok(init) => init,
         Err(errno) => return fail(errno),
@@ -31,7 +46,9 @@ pub(crate) unsafe extern "C" fn create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAt
             (qp.context, qp.qp_context, qp.pd) = (context, attr.qp_context, pd);
             (qp.send_cq, qp.recv_cq, qp.srq) = (attr.send_cq, attr.recv_cq, attr.srq);
             (qp.handle, qp.qp_num, qp.qp_type) = (number.0, number.0, attr.qp_type);
-            let object = QpObject { verbs: verbs.into(), qp: number, kind: init.kind, set: Default::default() };
+            prepare(&mut verbs);
+            let (set, batch) = (Default::default(), CriticalSection::new(Batch::new(&init)));
+            let object = QpObject { verbs: verbs.into(), qp: number, kind: init.kind, set, batch };
             let made = QpObject::embedded(Box::into_raw(Box::new(object)));
             adapter.events.name(Object::Qp(number.0), made as u64);
             made

@@ -1,20 +1,18 @@
 //! Completion queues and shared receive queues.
 
+use crate::abi::consts::{SRQ_LIMIT, SRQ_MAX_WR};
 use crate::abi::context::IbvContext;
 use crate::abi::objects::*;
-use crate::abi::queries::{IbvSrqAttr, IbvSrqInitAttr};
+use crate::abi::queries::{IbvSrqAttr, IbvSrqInitAttr, IbvSrqInitAttrEx};
 use crate::abi::requests::{IbvRecvWr, IbvWc};
 use crate::channels;
 use crate::convert::{self, SgeBuffer};
 use crate::device::{Device, fail, status};
 use crate::events::Object;
+use crate::extended::CriticalSection;
 use crate::regions::pd_of;
 use rustix::io::Errno;
 use std::ffi::c_int;
-
-/// Bits of the changes of `ibv_modify_srq()`.
-const SRQ_MAX_WR: c_int = 1;
-const SRQ_LIMIT: c_int = 2;
 
 pub(crate) unsafe extern "C" fn create_cq(
     context: *mut IbvContext,
@@ -22,15 +20,31 @@ pub(crate) unsafe extern "C" fn create_cq(
     channel: *mut IbvCompChannel,
     _vector: c_int,
 ) -> *mut IbvCq {
-    let entries = u32::try_from(entries).unwrap_or(0);
-    // SAFETY: libibverbs passes an open context.
+    // SAFETY: libibverbs passes an open context, and a channel of the program or null.
+    unsafe { create(context, u32::try_from(entries).unwrap_or(0), channel, |_| ()) }
+}
+
+/// Creates a completion queue. `prepare` sets what the extended interface has in addition.
+///
+/// # Safety
+///
+/// The context is open. The channel is null or live.
+pub(crate) unsafe fn create(
+    context: *mut IbvContext,
+    entries: u32,
+    channel: *mut IbvCompChannel,
+    prepare: impl FnOnce(&mut IbvCqEx),
+) -> *mut IbvCq {
+    // SAFETY: by the caller's promise.
     let mut adapter = unsafe { Device::of(context) }.lock();
     match adapter.engine().create_cq(entries) {
         Ok(cq) => {
             // SAFETY: all zeroes are a valid object: null pointers, no functions, and unlocked mutexes.
             let mut ibv: IbvCqEx = unsafe { std::mem::zeroed() };
             (ibv.cq.context, ibv.cq.handle, ibv.cq.cqe) = (context, cq.number(), entries as c_int);
-            let made = CqObject::embedded(Box::into_raw(Box::new(CqObject { ibv: ibv.into(), cq })));
+            prepare(&mut ibv);
+            let object = CqObject { ibv: ibv.into(), cq, polled: CriticalSection::new(IbvWc::default()) };
+            let made = CqObject::embedded(Box::into_raw(Box::new(object)));
             adapter.events.name(Object::Cq(cq.number()), made as u64);
             // SAFETY: the program passes a channel that it has created, or null.
             if let Some(pipe) = unsafe { channels::pipe_of(channel) } {
@@ -115,13 +129,31 @@ pub(crate) unsafe extern "C" fn create_srq(pd: *mut IbvPd, attr: *mut IbvSrqInit
     }
 }
 
+pub(crate) unsafe extern "C" fn create_srq_ex(_context: *mut IbvContext, attr: *mut IbvSrqInitAttrEx) -> *mut IbvSrq {
+    // SAFETY: the program passes its attributes.
+    let attr = unsafe { &*attr };
+    let mut init = match convert::srq_init(attr) {
+        Ok(init) => init,
+        Err(errno) => return fail(errno),
+    };
+    // SAFETY: the program passes a protection domain of this provider.
+    let made = unsafe { create_srq(attr.pd, &raw mut init) };
+    // SAFETY: null, or a queue that only this thread knows.
+    if let Some(srq) = unsafe { made.as_mut() } {
+        // libibverbs does it for `ibv_create_srq()` only.
+        // SAFETY: as above.
+        (srq.context, srq.srq_context, srq.pd) = (unsafe { (*attr.pd).context }, init.srq_context, attr.pd);
+    }
+    made
+}
+
 pub(crate) unsafe extern "C" fn modify_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAttr, mask: c_int) -> c_int {
     // SAFETY: libibverbs passes a queue of this provider with an open context, and attributes of the program.
     let (device, srq, attr) = unsafe { (Device::of((*srq).context), (*srq.cast::<SrqObject>()).srq, *attr) };
-    if mask & SRQ_MAX_WR != 0 {
+    if mask as u32 & SRQ_MAX_WR != 0 {
         return Errno::INVAL.raw_os_error(); // The adapter does not claim to resize shared receive queues.
     }
-    if mask & SRQ_LIMIT == 0 {
+    if mask as u32 & SRQ_LIMIT == 0 {
         return 0;
     }
     let mut adapter = device.lock();

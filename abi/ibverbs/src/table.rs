@@ -1,6 +1,7 @@
 //! The operations of this provider. Those that are not here fail with `EOPNOTSUPP`.
 
 use crate::abi::operations::VerbsContextOps34;
+use crate::extended::{poll, post};
 use crate::{device, queue_pairs, queues, regions};
 
 /// The table for private ABI 34.
@@ -8,8 +9,11 @@ pub(crate) static OPERATIONS: VerbsContextOps34 = VerbsContextOps34 {
     alloc_pd: Some(regions::alloc_pd),
     create_ah: Some(regions::create_ah),
     create_cq: Some(queues::create_cq),
+    create_cq_ex: Some(poll::create_cq_ex),
     create_qp: Some(queue_pairs::create_qp),
+    create_qp_ex: Some(post::create_qp_ex),
     create_srq: Some(queues::create_srq),
+    create_srq_ex: Some(queues::create_srq_ex),
     dealloc_pd: Some(regions::dealloc_pd),
     dereg_mr: Some(regions::dereg_mr),
     destroy_ah: Some(regions::destroy_ah),

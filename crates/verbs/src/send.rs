@@ -43,6 +43,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns the refusal that [`Self::post_send`] would give for a request after `earlier` others that are not posted yet. A missing
+    /// route is none.
+    pub fn check_send(&self, number: QpNumber, request: &SendRequest<'_>, earlier: usize) -> Result<(), Refused> {
+        let qp = self.slot(number).and_then(|slot| self.qp(slot)).ok_or(Refused::Invalid)?;
+        if qp.init.kind == QpType::Ud && request.datagram.is_none() {
+            return Err(Refused::Invalid);
+        }
+        check(qp, request, earlier).map(|_| ())
+    }
+
     /// Queues packets for all requests that may be sent now.
     #[inline]
     pub(crate) fn pump(&mut self, slot: u32) {
@@ -138,18 +148,13 @@ impl Engine {
     }
 }
 
-/// Checks a request and adds it to the send queue.
+/// Checks a request that follows `earlier` others, and returns its length.
 #[inline]
-fn post(
-    qp: &mut QueuePair,
-    request: &SendRequest<'_>,
-    datagram: Option<Datagram>,
-    memory: &impl Memory,
-) -> Result<(), Refused> {
+fn check(qp: &QueuePair, request: &SendRequest<'_>, earlier: usize) -> Result<u64, Refused> {
     if matches!(qp.state, QpState::Reset | QpState::Init | QpState::ReadyToReceive) {
         return Err(Refused::Invalid);
     }
-    if qp.sends.len() >= qp.init.sends_max as usize {
+    if qp.sends.len() + earlier >= qp.init.sends_max as usize {
         return Err(Refused::Full);
     }
     let len = total_len(request.sges);
@@ -164,13 +169,23 @@ fn post(
             kind == QpType::Rc && !inline && len == 8 && remote_addr.is_multiple_of(8)
         }
     };
-    if !allowed || request.sges.len() > qp.init.send_sges_max as usize || len > u64::from(len_max) {
+    let fits = len <= u64::from(len_max) && (!inline || len <= u64::from(qp.init.inline_max));
+    if !allowed || !fits || request.sges.len() > qp.init.send_sges_max as usize {
         return Err(Refused::Invalid);
     }
-    let source = if inline {
-        if len > u64::from(qp.init.inline_max) {
-            return Err(Refused::Invalid);
-        }
+    Ok(len)
+}
+
+/// Checks a request and adds it to the send queue.
+#[inline]
+fn post(
+    qp: &mut QueuePair,
+    request: &SendRequest<'_>,
+    datagram: Option<Datagram>,
+    memory: &impl Memory,
+) -> Result<(), Refused> {
+    let len = check(qp, request, 0)?;
+    let source = if request.flags.contains(SendFlags::INLINE) {
         copy_inline(qp, request.sges, memory);
         Source::Inline
     } else {

@@ -1,4 +1,4 @@
-//! The plug-in, `isthmus` beside it, and the C program: made once for each test program.
+//! The plug-in and the preloaded library, `isthmus` beside them, and the C program: made once for each test program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,11 +6,9 @@ use std::sync::OnceLock;
 
 use isthmus_testbed::binary;
 
-/// The file of the plug-in.
-const LIBRARY: &str = "libisthmus-rdmav34.so";
-
-/// The folder of its package.
-const PACKAGE: &str = "abi/ibverbs";
+/// The files of the plug-in and of the library that programs preload, with the folders of their packages.
+const LIBRARIES: [(&str, &str); 2] =
+    [("libisthmus-rdmav34.so", "abi/ibverbs"), ("libisthmus-verbs.so", "abi/ibverbs-preload")];
 
 /// The root of the workspace.
 fn root() -> PathBuf {
@@ -25,8 +23,8 @@ fn scratch() -> PathBuf {
     target.expect("tests are built in a target directory").join("tmp/verbs")
 }
 
-/// Returns `isthmus` in a folder with the plug-in, where `isthmus run` finds it. The plug-in is linked by the way it is shipped, or is that
-/// of the folder `ISTHMUS_VERBS_LIBRARY`.
+/// Returns `isthmus` in a folder with the libraries, where `isthmus run` finds them. They are linked by the way they are shipped, or are
+/// those of the folder `ISTHMUS_VERBS_LIBRARY`.
 pub(crate) fn isthmus() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     INSTALLED.get_or_init(|| {
@@ -34,24 +32,26 @@ pub(crate) fn isthmus() -> &'static Path {
         std::fs::create_dir_all(&folder).expect("a folder in the target directory");
         let isthmus = binary("isthmus", "isthmus").unwrap_or_else(|error| panic!("{error}"));
         let linked = std::env::var_os("ISTHMUS_VERBS_LIBRARY").map_or_else(link, PathBuf::from);
-        install(&linked.join(LIBRARY), &folder.join(LIBRARY));
+        LIBRARIES.iter().for_each(|(library, _)| install(&linked.join(library), &folder.join(library)));
         let installed = folder.join("isthmus");
         install(&isthmus, &installed);
         installed
     })
 }
 
-/// Links the plug-in, and returns its folder.
+/// Links the libraries, and returns their folder.
 fn link() -> PathBuf {
-    let manifest =
-        std::fs::read_to_string(root().join(PACKAGE).join("Cargo.toml")).expect("the package of the plug-in");
-    let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
     let folder = scratch().join("lib");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root()).args(["xtask", "link-abi", name.expect("a package has a name")]);
-    let map = format!("{PACKAGE}/{}", LIBRARY.replace(".so", ".map"));
-    cargo.args(["--map", &map, "--out"]).arg(folder.join(LIBRARY));
-    succeed(&mut cargo);
+    for (library, package) in LIBRARIES {
+        let manifest =
+            std::fs::read_to_string(root().join(package).join("Cargo.toml")).expect("a package has a manifest");
+        let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(root()).args(["xtask", "link-abi", name.expect("a package has a name")]);
+        let map = format!("{package}/{}", library.replace(".so", ".map"));
+        cargo.args(["--map", &map, "--out"]).arg(folder.join(library));
+        succeed(&mut cargo);
+    }
     folder
 }
 

@@ -55,11 +55,11 @@ consts! { u32:
     ACCESS_ZERO_BASED = 1 << 5;
     ACCESS_ON_DEMAND = 1 << 6;
     ACCESS_HUGETLB = 1 << 7;
-    ACCESS_RELAXED_ORDERING = 1 << 20;
     ACCESS_OPTIONAL_RANGE = 0x3ff0_0000;
 }
 
-// enum ibv_qp_init_attr_mask, ibv_qp_create_send_ops_flags, ibv_srq_init_attr_mask, ibv_srq_attr_mask, ibv_cq_init_attr_mask
+// enum ibv_qp_init_attr_mask, ibv_qp_create_send_ops_flags, ibv_srq_init_attr_mask, ibv_srq_attr_mask, ibv_cq_init_attr_mask,
+// ibv_create_cq_attr_flags
 consts! { u32:
     QP_INIT_ATTR_PD = 1;
     QP_INIT_ATTR_CREATE_FLAGS = 1 << 2;
@@ -69,7 +69,7 @@ consts! { u32:
     SRQ_MAX_WR = 1;
     SRQ_LIMIT = 1 << 1;
     CQ_INIT_ATTR_MASK_FLAGS = 1;
-    CQ_INIT_ATTR_MASK_PD = 1 << 1;
+    CREATE_CQ_ATTR_SINGLE_THREADED = 1;
 }
 consts! { u64:
     QP_EX_WITH_RDMA_WRITE = 1;
@@ -89,7 +89,7 @@ consts! { u32:
     ATOMIC_HCA = 1;
 }
 
-// enum ibv_port_state, ibv_mtu, the link layers, ibv_port_cap_flags, the flags of a port
+// enum ibv_port_state, ibv_mtu, the link layers, ibv_port_cap_flags
 consts! { u32:
     PORT_ACTIVE = 4;
     MTU_4096 = 5;
@@ -97,30 +97,16 @@ consts! { u32:
 }
 consts! { u8:
     LINK_LAYER_ETHERNET = 2;
-    QPF_GRH_REQUIRED = 1;
-}
-
-// enum ibv_node_type, ibv_transport_type
-consts! { i32:
-    NODE_CA = 1;
-    TRANSPORT_IB = 0;
 }
 
 // enum ibv_event_type
 consts! { u32:
     EVENT_CQ_ERR = 0;
-    EVENT_QP_FATAL = 1;
     EVENT_QP_REQ_ERR = 2;
     EVENT_QP_ACCESS_ERR = 3;
-    EVENT_COMM_EST = 4;
     EVENT_SQ_DRAINED = 5;
-    EVENT_DEVICE_FATAL = 8;
-    EVENT_PORT_ACTIVE = 9;
-    EVENT_PORT_ERR = 10;
-    EVENT_SRQ_ERR = 14;
     EVENT_SRQ_LIMIT_REACHED = 15;
     EVENT_QP_LAST_WQE_REACHED = 16;
-    EVENT_GID_CHANGE = 18;
 }
 
 // enum verbs_qp_mask of libibverbs/driver.h: the queue pair has the operations of `ibv_qp_ex`.

@@ -7,6 +7,8 @@
 use super::assert_layout;
 use super::context::{IbvContext, VerbsContext};
 use super::queries::IbvAhAttr;
+use super::requests::IbvWc;
+use crate::extended::{CriticalSection, post::Batch};
 use isthmus_verbs as engine;
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
@@ -247,10 +249,13 @@ objects! {
     PdObject(ibv: IbvPd) embeds IbvPd { pd: engine::Pd }
     /// A memory region.
     MrObject(verbs: VerbsMr) embeds IbvMr { key: engine::Key }
-    /// A completion queue.
-    CqObject(ibv: IbvCqEx) embeds IbvCq { cq: engine::Cq }
-    /// A queue pair. `set` is the address that the program set last, which the engine keeps in part.
-    QpObject(verbs: VerbsQp) embeds IbvQp { qp: engine::QpNumber, kind: engine::QpType, set: Cell<IbvAhAttr> }
+    /// A completion queue. `polled` is the completion that the extended interface reads.
+    CqObject(ibv: IbvCqEx) embeds IbvCq { cq: engine::Cq, polled: CriticalSection<IbvWc> }
+    /// A queue pair. `set` is the address that the program set last, which the engine keeps in part; `batch` has the requests that the
+    /// program builds by the extended interface.
+    QpObject(verbs: VerbsQp) embeds IbvQp {
+        qp: engine::QpNumber, kind: engine::QpType, set: Cell<IbvAhAttr>, batch: CriticalSection<Batch>,
+    }
     /// A shared receive queue.
     SrqObject(verbs: VerbsSrq) embeds IbvSrq { srq: engine::Srq }
     /// An address.

@@ -118,9 +118,6 @@ pub(crate) struct IbvPortAttr {
 /// The size of `struct ibv_port_attr` in private ABI 34.
 pub(crate) const PORT_ATTR_BYTES_34: usize = 52;
 
-/// The size that programs of every version know: the fields before `port_cap_flags2`, with the padding of the time.
-pub(crate) const PORT_ATTR_BYTES_OLDEST: usize = 48;
-
 /// `struct ibv_global_route`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

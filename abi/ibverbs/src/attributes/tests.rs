@@ -1,5 +1,4 @@
 use super::*;
-use crate::abi::queries::PORT_ATTR_BYTES_OLDEST;
 use std::mem::offset_of;
 
 fn name(text: &str) -> [c_char; 64] {
@@ -79,7 +78,7 @@ fn port_attributes_end_at_the_length_of_the_caller() {
     assert_eq!((port.state, port.phys_state, port.gid_tbl_len, port.pkey_tbl_len, port.lid), (4, 5, 3, 1, 0));
     assert_eq!((port.max_mtu, port.active_mtu, port.link_layer), (5, 5, LINK_LAYER_ETHERNET));
     assert_eq!((port.active_width, port.active_speed, port.max_msg_sz), (2, 32, 1 << 30));
-    for len in [0, PORT_ATTR_BYTES_OLDEST, PORT_ATTR_BYTES_34, 56, 60] {
+    for len in [0, 48, PORT_ATTR_BYTES_34, 56, 60] {
         let mut bytes = [0xaaaa_aaaa_u32; 16];
         // SAFETY: the array has 64 bytes.
         unsafe { fill_port_attributes(bytes.as_mut_ptr().cast(), len, 3) };

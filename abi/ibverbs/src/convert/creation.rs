@@ -25,21 +25,12 @@ pub(crate) const fn is_zero_based(flags: u32) -> bool {
 }
 
 /// The type of a queue pair, or `EOPNOTSUPP` for those that the adapter does not have.
-pub(crate) const fn qp_type(code: u32) -> Result<QpType, Errno> {
+pub(super) const fn qp_type(code: u32) -> Result<QpType, Errno> {
     match code {
         QPT_RC => Ok(QpType::Rc),
         QPT_UC => Ok(QpType::Uc),
         QPT_UD => Ok(QpType::Ud),
         _ => Err(Errno::OPNOTSUPP),
-    }
-}
-
-/// The code of a type of queue pairs.
-pub(crate) const fn qp_type_code(kind: QpType) -> u32 {
-    match kind {
-        QpType::Rc => QPT_RC,
-        QpType::Uc => QPT_UC,
-        QpType::Ud => QPT_UD,
     }
 }
 

@@ -78,3 +78,40 @@ fn send_bandwidth_is_measured_with_lists_depths_and_several_queue_pairs() {
     run(&stage, "ib_send_bw", "-c RC -s 65536 -n 200 -b", &[(65536, 200)]);
     run(&stage, "ib_send_bw", "-c UD -s 1024 -n 1000 -b", &[(1024, 1000)]);
 }
+
+#[test]
+fn send_is_measured_with_events() {
+    let Some(stage) = Stage::new() else { return };
+    for kind in ["RC", "UC", "UD"] {
+        run(&stage, "ib_send_lat", &format!("-e -c {kind} -s 64 -n 100"), &[(64, 100)]);
+        run(&stage, "ib_send_bw", &format!("-e -c {kind} -s 1024 -n 1000"), &[(1024, 1000)]);
+    }
+}
+
+#[test]
+fn one_sided_latency_is_measured() {
+    let Some(stage) = Stage::new() else { return };
+    for size in [2, 64, 4096, 65536] {
+        run(&stage, "ib_write_lat", &format!("-s {size} -n 100"), &[(size, 100)]);
+        run(&stage, "ib_read_lat", &format!("-s {size} -n 100"), &[(size, 100)]);
+    }
+    run(&stage, "ib_write_lat", "-c UC -s 64 -n 100", &[(64, 100)]);
+    run(&stage, "ib_write_lat", "-a -n 10", &all_sizes(23, 10));
+    run(&stage, "ib_atomic_lat", "-A FETCH_AND_ADD -n 100", &[(8, 100)]);
+    run(&stage, "ib_atomic_lat", "-A CMP_AND_SWAP -n 100", &[(8, 100)]);
+}
+
+#[test]
+fn one_sided_bandwidth_is_measured() {
+    let Some(stage) = Stage::new() else { return };
+    for size in [2, 4096, 65536, 1 << 20] {
+        run(&stage, "ib_write_bw", &format!("-s {size} -n 200"), &[(size, 200)]);
+        run(&stage, "ib_read_bw", &format!("-s {size} -n 200"), &[(size, 200)]);
+    }
+    run(&stage, "ib_write_bw", "-s 4096 -n 200 -q 8", &[(4096, 1600)]);
+    run(&stage, "ib_write_bw", "-s 8 -n 3200 -l 32", &[(8, 3200)]);
+    run(&stage, "ib_write_bw", "-s 65536 -n 200 -b", &[(65536, 200)]);
+    run(&stage, "ib_write_bw", "-c UC -s 4096 -n 200", &[(4096, 200)]);
+    run(&stage, "ib_read_bw", "-e -s 4096 -n 200", &[(4096, 200)]);
+    run(&stage, "ib_atomic_bw", "-n 1000", &[(8, 1000)]);
+}

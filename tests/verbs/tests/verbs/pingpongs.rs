@@ -70,3 +70,19 @@ fn pingpongs_carry_their_data_through_the_daemon() {
     run(&stage, "ud", 100, "-s 1024 -g 0", &DAEMON_PATH);
     run(&stage, "srq", 100, "-s 4096 -g 0", &DAEMON_PATH);
 }
+
+#[test]
+fn pingpongs_wait_for_events() {
+    let Some(stage) = Stage::new() else { return };
+    for kind in ["rc", "uc", "ud", "srq"] {
+        run(&stage, kind, 100, "-e -s 1024", &[]);
+    }
+    run(&stage, "rc", 100, "-e -s 4096 -g 0", &DAEMON_PATH);
+}
+
+#[test]
+fn rc_pingpong_posts_by_the_extended_interface() {
+    let Some(stage) = Stage::new() else { return };
+    run(&stage, "rc", 100, "-N -s 4096", &[]);
+    run(&stage, "rc", 100, "-N -e -s 64", &[]);
+}
