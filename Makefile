@@ -16,6 +16,8 @@ RELEASE := target/release
 # The profile of `make run`: optimised, but without the long link-time optimisation of `make build`.
 TRIAL := $(or $(CARGO_TARGET_DIR),target)/trial
 SOCKETS := --map abi/preload/libisthmus-sockets.map
+VERBS := --map abi/ibverbs/libisthmus-rdmav34.map
+VERBS_PRELOAD := --map abi/ibverbs-preload/libisthmus-verbs.map
 
 .PHONY: help setup setup-build tools build run test test-long test-guests bench bench-guests guest install uninstall clean
 
@@ -36,6 +38,8 @@ build: setup-build ## Builds the programs, the libraries of capabilities and the
 	@cargo xtask mx-programs --release >/dev/null
 	@cargo xtask link-abi isthmus-libfabric --release --map abi/libfabric/libisthmus-fi.map --out $(RELEASE)/libisthmus-fi.so >/dev/null
 	@cargo xtask link-abi isthmus-preload --release $(SOCKETS) --out $(RELEASE)/libisthmus-sockets.so >/dev/null
+	@cargo xtask link-abi isthmus-ibverbs --release $(VERBS) --out $(RELEASE)/libisthmus-rdmav34.so >/dev/null
+	@cargo xtask link-abi isthmus-ibverbs-preload --release $(VERBS_PRELOAD) --out $(RELEASE)/libisthmus-verbs.so >/dev/null
 
 run: ## Builds and measures Isthmus beside TCP: tables on the screen, JSON and a plot in out/ (half a minute once built)
 	@echo "[1/4] Checking for a compiler, a linker and redis-benchmark" >&2

@@ -8,7 +8,7 @@
 
 use crate::events::Events;
 use crate::memory::{self, Range};
-use crate::port::Port;
+use crate::port::{Port, STRAY};
 use isthmus_client::arena::{AccessRights, Arena, RegisteredMemory, Registration};
 use isthmus_client::{
     AttachError, Buffer, Domain, EndpointAddress, EndpointIndex, Message, Options, Reason, Refusal, Token,
@@ -77,7 +77,7 @@ impl Adapter {
     pub(crate) fn open(options: &Options, events: Events) -> Result<Self, AttachError> {
         let port = || {
             let mut seed = [0; 8];
-            // Without a random number, which the kernel always has, keys would be guessable: their number would do no harm otherwise.
+            // The kernel refuses this only before it has any randomness, at boot. Keys are guessable then.
             let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
             Port::new(Engine::new(u64::from_ne_bytes(seed)))
         };
@@ -456,10 +456,16 @@ impl Adapter {
     #[inline]
     fn send_acks(&mut self) {
         while let Some((to, tag, token)) = self.engine().next_ack() {
-            if !self.domain.inject(INDEX, to, tag, &[]) {
-                self.engine().ack_queued(token);
-                self.post(to, tag, Buffer::from(Vec::new()), token);
+            if self.domain.inject(INDEX, to, tag, &[]) {
+                continue;
             }
+            // A refusal for a queue pair that does not exist has no token. A peer that provokes them does not fill this memory.
+            let token = if token == 0 { STRAY } else { token };
+            if token == STRAY && !self.domain.matcher_mut().queue_stray() {
+                continue;
+            }
+            self.engine().ack_queued(token);
+            self.post(to, tag, Buffer::from(Vec::new()), token);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::abi::consts::*;
 use crate::abi::queries::{IbvDeviceAttr, IbvDeviceAttrEx, IbvPortAttr, PORT_ATTR_BYTES_34};
+use isthmus_layout::verbs::{BLOCK_NUMBERS, BLOCKS_MAX};
 use isthmus_verbs::limits;
 use std::ffi::{c_char, c_int};
 
@@ -54,7 +55,7 @@ pub(crate) fn device_attributes(guid: u64) -> IbvDeviceAttr {
         vendor_id: 0,
         vendor_part_id: 0,
         hw_ver: 0,
-        max_qp: objects,
+        max_qp: (BLOCK_NUMBERS as usize * BLOCKS_MAX) as c_int,
         max_qp_wr: count(limits::REQUESTS_MAX),
         device_cap_flags: DEVICE_CURR_QP_STATE_MOD | DEVICE_SYS_IMAGE_GUID | DEVICE_RC_RNR_NAK_GEN,
         max_sge: count(limits::SGES_MAX),

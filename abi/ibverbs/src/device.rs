@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// The context of an open device.
 pub(crate) type Context = ContextObject<Device>;
 
-/// What the program and the serving thread share.
+/// State that the program and the serving thread share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) adapter: BiasedLock<Adapter>,
@@ -103,11 +103,12 @@ pub(crate) unsafe extern "C" fn alloc_context(
     _private: *mut c_void,
 ) -> *mut VerbsContext {
     let Some(library) = Library::loaded() else { return fail(Errno::NOSYS) };
-    // SAFETY: libibverbs passes a device that it has found, whose path ends inside the array.
+    // SAFETY: libibverbs passes a device that it has found. Its path ends inside the array.
     let folder = unsafe { CStr::from_ptr((*device).ibdev_path.as_ptr()) };
     let opened = match open(Path::new(OsStr::from_bytes(folder.to_bytes()))) {
         Ok(opened) => opened,
         Err(error) => {
+            // tidy(print): libibverbs passes on an error number alone, which does not say what to do.
             eprintln!("isthmus: cannot open the RDMA device: {error}");
             return fail(Errno::NODEV);
         }

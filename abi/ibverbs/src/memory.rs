@@ -1,7 +1,7 @@
 //! The memory of the program, as the engine uses it.
 
 use isthmus_verbs::{AtomicOperation, Memory, Operation};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// The memory of this process.
 ///
@@ -21,7 +21,7 @@ impl Memory for ProgramMemory {
     fn write(&mut self, addr: u64, bytes: &[u8]) {
         // SAFETY: the engine has checked that the region may be written, and the program promised that it is writable. `bytes` lie in a
         // ring or in memory of ours, so the two do not overlap.
-        unsafe { copy_last_byte_last(bytes.as_ptr(), addr as *mut u8, bytes.len()) }
+        unsafe { copy_last_word_last(bytes.as_ptr(), addr as *mut u8, bytes.len()) }
     }
 
     fn atomic(&mut self, addr: u64, operation: AtomicOperation) -> u64 {
@@ -43,19 +43,29 @@ fn apply(word: &AtomicU64, operation: AtomicOperation) -> u64 {
     }
 }
 
-/// Copies bytes so that the last one becomes visible last: programs poll it to see that a write is complete.
+/// Copies bytes so that the last one becomes visible last: programs poll it to see that a write is complete. Some poll the last word
+/// instead, so the last word of up to 8 bytes becomes visible as a whole, if it is aligned.
 ///
 /// # Safety
 ///
 /// As for [`std::ptr::copy_nonoverlapping`], except that others may read or write the destination at any time.
 #[inline]
-pub(crate) unsafe fn copy_last_byte_last(from: *const u8, to: *mut u8, len: usize) {
-    let Some(last) = len.checked_sub(1) else { return };
-    // SAFETY: passed on; the last byte lies inside.
+pub(crate) unsafe fn copy_last_word_last(from: *const u8, to: *mut u8, len: usize) {
+    let aligned = to.addr().wrapping_add(len).trailing_zeros().min(3);
+    let Some(fits) = len.checked_ilog2() else { return };
+    let word = 1 << aligned.min(fits);
+    let rest = len - word;
+    // SAFETY: passed on; the last word lies inside, and its destination is aligned. Its source need not be.
     unsafe {
-        std::ptr::copy_nonoverlapping(from, to, last);
-        // A, with the program's load of the last byte (argued): all other bytes were stored before.
-        AtomicU8::from_ptr(to.add(last)).store(*from.add(last), Ordering::Release);
+        std::ptr::copy_nonoverlapping(from, to, rest);
+        let (from, to) = (from.add(rest), to.add(rest));
+        // A, with the program's load of the last word (argued): all other bytes were stored before.
+        match word {
+            8 => AtomicU64::from_ptr(to.cast()).store(from.cast::<u64>().read_unaligned(), Ordering::Release),
+            4 => AtomicU32::from_ptr(to.cast()).store(from.cast::<u32>().read_unaligned(), Ordering::Release),
+            2 => AtomicU16::from_ptr(to.cast()).store(from.cast::<u16>().read_unaligned(), Ordering::Release),
+            _ => AtomicU8::from_ptr(to).store(from.read(), Ordering::Release),
+        }
     }
 }
 
@@ -79,7 +89,7 @@ pub(crate) unsafe fn perform(operation: &Operation, ranges: &[Range], place: *mu
             for range in ranges {
                 // SAFETY: as promised.
                 unsafe {
-                    copy_last_byte_last(range.addr as *const u8, at, range.len);
+                    copy_last_word_last(range.addr as *const u8, at, range.len);
                     at = at.add(range.len);
                 }
             }
@@ -115,6 +125,24 @@ pub(crate) unsafe fn perform(operation: &Operation, ranges: &[Range], place: *mu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_reach_exactly_their_bytes_at_every_alignment() {
+        let from: Vec<u8> = (1..=40).collect();
+        for start in 0..8 {
+            for len in 0..=24 {
+                for skip in 0..3 {
+                    let mut words = [0_u64; 8];
+                    let to = words.as_mut_ptr().cast::<u8>();
+                    // SAFETY: both ranges lie inside of their memory.
+                    unsafe { copy_last_word_last(from.as_ptr().add(skip), to.add(start), len) };
+                    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                    assert_eq!(bytes[start..start + len], from[skip..skip + len]);
+                    assert!(bytes[..start].iter().chain(&bytes[start + len..]).all(|byte| *byte == 0));
+                }
+            }
+        }
+    }
 
     #[test]
     fn atomic_operations_return_the_number_before() {

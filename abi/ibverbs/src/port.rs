@@ -8,8 +8,14 @@ use isthmus_client::{
 };
 use isthmus_verbs::{Engine, PAYLOAD_TAG, PayloadTarget, SHORT_BYTES_MAX};
 
-/// Marks the token of a payload whose bytes are collected in memory of ours.
+/// Marks the token of a payload that is collected in memory of ours.
 const COLLECT: u64 = 1 << 63;
+
+/// The token of refusals for queue pairs that do not exist. The engine has no such token.
+pub(crate) const STRAY: u64 = 7 << 60;
+
+/// Refusals that wait in the client library, at most. Further ones are dropped.
+const STRAYS_MAX: u32 = 1024;
 
 /// The token of payloads that are discarded.
 const DISCARD: Token = Token::new(0);
@@ -26,6 +32,8 @@ pub(crate) struct Port {
     limit: u64,
     /// Completions that a progress call may find.
     budget: u64,
+    /// Refusals that wait in the client library.
+    strays: u32,
     /// The last progress call found all that it might.
     budget_exhausted: bool,
     /// A progress call was left out since.
@@ -34,7 +42,14 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine, memory: ProgramMemory, limit: 1, budget: 1, budget_exhausted: false, skipped: false }
+        Self { engine, memory: ProgramMemory, limit: 1, budget: 1, strays: 0, budget_exhausted: false, skipped: false }
+    }
+
+    /// Counts a refusal that is to wait in the client library. False if too many do.
+    pub(crate) fn queue_stray(&mut self) -> bool {
+        let has_room = self.strays < STRAYS_MAX;
+        self.strays += u32::from(has_room);
+        has_room
     }
 
     /// A progress call begins. Looking behind the last message that is there makes this processor wait for the line of the next one.
@@ -122,6 +137,10 @@ impl Matcher for Port {
     #[inline]
     fn complete(&mut self, completion: Completion) {
         let token = completion.token.number();
+        if token == STRAY {
+            self.strays = self.strays.saturating_sub(1);
+            return;
+        }
         match completion.outcome {
             Outcome::Sent { .. } => self.engine.sent(token),
             Outcome::Received { .. } => {

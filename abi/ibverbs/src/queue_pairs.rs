@@ -58,7 +58,7 @@ pub(crate) unsafe fn create(
 }
 
 pub(crate) unsafe extern "C" fn modify_qp(qp: *mut IbvQp, attr: *mut IbvQpAttr, mask: c_int) -> c_int {
-    // SAFETY: libibverbs passes a queue pair of this provider, whose context is open, and attributes of the program.
+    // SAFETY: libibverbs passes a queue pair of this provider with an open context, and attributes of the program.
     let (device, object, attr) = unsafe { (Device::of((*qp).context), &*qp.cast::<QpObject>(), &*attr) };
     let (values, mask) = match convert::attributes(attr, mask, &device.gids) {
         Ok(values) => values,
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn query_qp(
     _mask: c_int,
     init_attr: *mut IbvQpInitAttr,
 ) -> c_int {
-    // SAFETY: libibverbs passes a queue pair of this provider, whose context is open.
+    // SAFETY: libibverbs passes a queue pair of this provider with an open context.
     let (device, object) = unsafe { (Device::of((*qp).context), &*qp.cast::<QpObject>()) };
     let found = device.lock().query_qp(object.qp);
     let Some((state, values, init)) = found else { return Errno::INVAL.raw_os_error() };
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn query_qp(
 }
 
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
-    // SAFETY: libibverbs passes a queue pair of this provider that the program uses no more, whose context is open.
+    // SAFETY: libibverbs passes a queue pair of this provider that the program uses no more with an open context.
     let (device, number) = unsafe { (Device::of((*qp).context), (*qp.cast::<QpObject>()).qp) };
     let mut adapter = device.lock();
     let ended = adapter.destroy_qp(number);
@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
 }
 
 pub(crate) unsafe extern "C" fn post_send(qp: *mut IbvQp, first: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
-    // SAFETY: a program passes a queue pair of this provider, whose context is open.
+    // SAFETY: a program passes a queue pair of this provider with an open context.
     let (device, object) = unsafe { (Device::of((*qp).context), &*qp.cast::<QpObject>()) };
     let mut buffer = SgeBuffer::default();
     let mut adapter = device.lock();
@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn post_send(qp: *mut IbvQp, first: *mut IbvSendWr,
 }
 
 pub(crate) unsafe extern "C" fn post_recv(qp: *mut IbvQp, first: *mut IbvRecvWr, bad: *mut *mut IbvRecvWr) -> c_int {
-    // SAFETY: a program passes a queue pair of this provider, whose context is open.
+    // SAFETY: a program passes a queue pair of this provider with an open context.
     let (device, number) = unsafe { (Device::of((*qp).context), (*qp.cast::<QpObject>()).qp) };
     let mut adapter = device.lock();
     // SAFETY: the program passes a list of requests, and a place for a refused one.

@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, limit: c_int, completions: *mut IbvWc) -> c_int {
-    // SAFETY: a program passes a queue of this provider, whose context is open.
+    // SAFETY: a program passes a queue of this provider with an open context.
     let (device, cq) = unsafe { (Device::of((*cq).context), (*cq.cast::<CqObject>()).cq) };
     let limit = usize::try_from(limit).unwrap_or(0);
     let mut adapter = device.lock();
@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, limit: c_int, completion
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_int) -> c_int {
-    // SAFETY: a program passes a queue of this provider, whose context is open.
+    // SAFETY: a program passes a queue of this provider with an open context.
     let (device, cq) = unsafe { (Device::of((*cq).context), (*cq.cast::<CqObject>()).cq) };
     let requested = device.lock().request_notification(cq, solicited_only != 0);
     status(requested.map_err(convert::errno))
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(_context: *mut IbvContext, attr: *
 }
 
 pub(crate) unsafe extern "C" fn modify_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAttr, mask: c_int) -> c_int {
-    // SAFETY: libibverbs passes a queue of this provider, whose context is open, and attributes of the program.
+    // SAFETY: libibverbs passes a queue of this provider with an open context, and attributes of the program.
     let (device, srq, attr) = unsafe { (Device::of((*srq).context), (*srq.cast::<SrqObject>()).srq, *attr) };
     if mask as u32 & SRQ_MAX_WR != 0 {
         return Errno::INVAL.raw_os_error(); // The adapter does not claim to resize shared receive queues.
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn modify_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAt
 }
 
 pub(crate) unsafe extern "C" fn query_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAttr) -> c_int {
-    // SAFETY: libibverbs passes a queue of this provider, whose context is open.
+    // SAFETY: libibverbs passes a queue of this provider with an open context.
     let (device, srq) = unsafe { (Device::of((*srq).context), (*srq.cast::<SrqObject>()).srq) };
     let found = device.lock().engine().query_srq(srq);
     let Some((max_wr, max_sge, srq_limit)) = found else { return Errno::INVAL.raw_os_error() };
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     first: *mut IbvRecvWr,
     bad: *mut *mut IbvRecvWr,
 ) -> c_int {
-    // SAFETY: a program passes a queue of this provider, whose context is open.
+    // SAFETY: a program passes a queue of this provider with an open context.
     let (device, srq) = unsafe { (Device::of((*srq).context), (*srq.cast::<SrqObject>()).srq) };
     let mut adapter = device.lock();
     // SAFETY: the program passes a list of requests, and a place for a refused one.

@@ -8,7 +8,7 @@ use crate::device::{Device, fail, status};
 use isthmus_verbs::Pd;
 use std::ffi::{c_int, c_void};
 
-/// What `ibv_rereg_mr()` changes.
+/// Bits of the changes of `ibv_rereg_mr()`.
 const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 2;
 const CHANGE_ACCESS: c_int = 4;
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
         Err(errno) => return fail(errno),
     };
     let iova = if convert::is_zero_based(flags as u32) { 0 } else { iova };
-    // SAFETY: libibverbs passes a protection domain of this provider, whose context is open.
+    // SAFETY: libibverbs passes a protection domain of this provider with an open context.
     let (context, pd_value) = unsafe { ((*pd).context, pd_of(pd)) };
     // SAFETY: as above.
     let device = unsafe { Device::of(context) };

@@ -32,7 +32,7 @@ const TICK_MAX: Duration = Duration::from_millis(8);
 /// The stack of the thread.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What the program and the thread tell each other. Each word is written by one side in the common case.
+/// The words that the program and the thread exchange. Each word is written by one side in the common case.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Handover {
@@ -101,7 +101,7 @@ impl Serving {
     }
 }
 
-/// What the thread sleeps on.
+/// The descriptors on which the thread sleeps.
 #[derive(Debug)]
 struct Sleeper {
     set: OwnedFd,

@@ -19,6 +19,9 @@ const SOURCES: [&str; 6] = [
     "CHANGELOG.md",
 ];
 
+/// The libraries of capabilities that an installation has to have.
+const LIBRARIES: [&str; 3] = ["libisthmus-sockets.so.0", "libisthmus-rdmav34.so", "libisthmus-verbs.so.0"];
+
 /// A source tree after `make build`, and the folder of an installation.
 struct Tree {
     folder: TempDir,
@@ -49,7 +52,9 @@ impl Tree {
         for program in ["isthmusd", "isthmus-bench"] {
             fs::copy("/bin/true", tree.file(&format!("target/release/{program}"))).expect("a program");
         }
-        fs::write(tree.file("target/release/libisthmus-sockets.so.0"), "a library").expect("the folder is ours");
+        for library in LIBRARIES {
+            fs::write(tree.file(&format!("target/release/{library}")), "a library").expect("the folder is ours");
+        }
         tree
     }
 
@@ -99,13 +104,30 @@ fn installed_isthmus_run_uses_sockets_until_they_are_removed() {
 }
 
 #[test]
-fn installation_fails_without_the_library_of_sockets() {
+fn installed_plug_in_of_verbs_lies_where_isthmus_run_looks() {
     let tree = Tree::built();
-    fs::remove_file(tree.file("target/release/libisthmus-sockets.so.0")).expect("it was there");
-    let output = tree.install(&[]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && stderr.contains("libisthmus-sockets.so.0 is not there: make build"),
-        "{stderr}"
-    );
+    expect_success(&tree.install(&[]));
+    let device = tree.file("run/verbs/sys/class/infiniband_verbs/uverbs0/ibdev");
+    fs::write(device, "isthmus0\n").expect("the folder is ours");
+    let mut run = Command::new(tree.installed("bin/isthmus"));
+    run.args(["run", "--dry-run", "--", "true"]).env("ISTHMUS_SOCKET", tree.file("run/isthmus.sock"));
+    let printed = expect_success(&run.env_remove("IBV_DRIVERS").env_remove("SYSFS_PATH").output().expect("it starts"));
+    let driver = tree.installed("lib/libisthmus");
+    assert!(printed.contains(&format!("export IBV_DRIVERS={} # ", driver.display())), "{printed}");
+    assert!(tree.installed("lib/libisthmus-rdmav34.so").is_file());
+    assert!(tree.installed("lib/libisthmus-verbs.so").is_file());
+}
+
+#[test]
+fn installation_fails_without_the_library_of_a_capability() {
+    for library in LIBRARIES {
+        let tree = Tree::built();
+        fs::remove_file(tree.file(&format!("target/release/{library}"))).expect("it was there");
+        let output = tree.install(&[]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && stderr.contains(&format!("{library} is not there: make build")),
+            "{stderr}"
+        );
+    }
 }

@@ -119,7 +119,7 @@ impl<T> BiasedLock<T> {
         self.busy.store(true, Ordering::Relaxed);
         // A, with B in `mark_shared` (argued): the heavy fence of the thread that revokes the ownership is our fence.
         compiler_fence(Ordering::SeqCst);
-        // E, with F in `BiasedLockGuard::drop` (argued): an owner that is back after a visit sees all that the visitor did inside.
+        // E, with F in `BiasedLockGuard::drop` (argued): an owner that is back after a visit sees all that happened during the visit.
         if self.owner.load(Ordering::Acquire) == me {
             return Some(BiasedLockGuard { lock: self, held_by: HeldBy::Ownership, _not_send: PhantomData });
         }
@@ -309,7 +309,7 @@ mod tests {
         drop(lock.lock());
         let owner = lock.owner.load(Ordering::Relaxed);
         std::thread::scope(|scope| {
-            let visitors: [_; 2] = std::array::from_fn(|_| {
+            let others: [_; 2] = std::array::from_fn(|_| {
                 scope.spawn(|| {
                     for _ in 0..EACH / 100 {
                         let mut guard = loop {
@@ -326,7 +326,7 @@ mod tests {
                 let mut guard = lock.try_lock().unwrap_or_else(|| lock.lock());
                 *guard = std::hint::black_box(*guard) + 1;
             }
-            visitors.into_iter().for_each(|visitor| visitor.join().unwrap());
+            others.into_iter().for_each(|other| other.join().unwrap());
         });
         assert_eq!(*lock.lock(), EACH + 2 * (EACH / 100));
         assert_eq!(lock.owner.load(Ordering::Relaxed), owner);

@@ -378,6 +378,7 @@ fn fork_leaves_memory_registered_that_no_child_gets() {
         // SAFETY: the child only uses what this thread has made.
         let pid = unsafe { fork() };
         if pid == 0 {
+            drop(to_child); // Ends the wait below if the parent fails.
             let unmapped = !is_mapped(marked.start) && !is_mapped(marked.at(MIB - 1));
             let private = plain.bytes() == pattern(4, MIB) && is_private(plain.start);
             drop(registered);
@@ -395,6 +396,9 @@ fn fork_leaves_memory_registered_that_no_child_gets() {
         assert!(is_private(marked.start) && has_no_child(&marked, 0), "closed");
         assert!(!add(&mut arena_mapping, 1, 40));
         assert!(in_child(_Fork, || assert!(!is_mapped(marked.start))));
+        let again = arena.register(&registration(&marked, 3, READ | WRITE)).unwrap();
+        assert!(in_child(fork, || assert!(!is_mapped(marked.start))) && again.is_in_place());
+        drop(again);
         advise(marked.start, MIB, Advice::LinuxDoFork);
         let child_has = || assert_eq!(words(&marked)[5].load(Ordering::Relaxed), before.wrapping_add(2));
         assert!(in_child(fork, child_has));

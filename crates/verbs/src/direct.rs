@@ -33,7 +33,7 @@ impl Description {
     }
 }
 
-/// What the peer's queue pair allows.
+/// The domain and the rights of the queue pair of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
     pd: u32,

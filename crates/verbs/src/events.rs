@@ -1,4 +1,4 @@
-//! Events: of completion queues that are armed, and of objects whose state changes.
+//! Events of armed completion queues, and of objects that change their state.
 
 use crate::engine::Engine;
 use crate::types::{Completion, Cq, QpNumber, Refused, Srq, Status};

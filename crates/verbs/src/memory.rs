@@ -3,6 +3,7 @@
 use crate::types::{Access, Key, Pd, Sge};
 use core::hash::{BuildHasherDefault, Hasher};
 use hashbrown::HashMap;
+use siphasher::sip::SipHasher24;
 
 /// The memory of the program. The engine passes addresses only after it has found them in a registered region with the needed rights.
 pub trait Memory {
@@ -75,20 +76,23 @@ pub(crate) struct Regions {
     by_key: FastMap<u32, Region>,
     /// The region that was used last: most programs use few.
     last: Option<(u32, Region)>,
-    random: u64,
+    /// Makes the keys unguessable.
+    seed: u64,
+    /// Keys made so far.
+    made: u64,
 }
 
 impl Regions {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { random: seed, ..Self::default() }
+        Self { seed, ..Self::default() }
     }
 
-    /// The next number of a sequence that does not repeat for 2⁶⁴ calls (SplitMix64).
+    /// The next number of a sequence that a peer cannot continue from the numbers that it knows: a keyed hash of a counter.
     fn next_random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.made += 1;
+        let mut hasher = SipHasher24::new_with_keys(self.seed, !self.seed);
+        hasher.write_u64(self.made);
+        hasher.finish()
     }
 
     pub(crate) fn insert(&mut self, pd: Pd, addr: u64, len: u64, iova: u64, access: Access) -> Key {
@@ -98,6 +102,10 @@ impl Regions {
         }
         self.by_key.insert(key, Region { pd, iova, addr, len, access });
         Key(key)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> bool {

@@ -240,7 +240,7 @@ pub(crate) struct QueuePair {
     pub(crate) ack_in_transmission: bool,
     /// The description that the peer is to be sent.
     pub(crate) owed_description: Option<crate::direct::Description>,
-    /// What the peer's queue pair allows.
+    /// The domain and the rights of the queue pair of the peer, once it has described it.
     pub(crate) remote: Option<crate::direct::Remote>,
     pub(crate) inbound: VecDeque<Inbound>,
     /// The sum of `late_bytes` of these.

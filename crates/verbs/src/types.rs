@@ -175,7 +175,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// What the completion of the request reports.
+    /// The kind of the completion of the request.
     pub const fn completion_kind(&self) -> CompletionKind {
         match self {
             Self::Send { .. } => CompletionKind::Send,

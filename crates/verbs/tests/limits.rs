@@ -32,8 +32,8 @@ fn page_has_the_limits_of_the_adapter() {
         ("datagram", format!("{} bytes", with_commas(limits::DATAGRAM_BYTES_MAX as usize)), "yes".to_owned()),
         ("`max_qp_rd_atom`", limits::READS_MAX.to_string(), "yes".to_owned()),
         ("`max_pd`", with_commas(limits::OBJECTS_MAX), "yes".to_owned()),
-        ("`max_qp` ", with_commas(limits::OBJECTS_MAX), format!("{} ¹", with_commas(numbers))),
-        ("`max_mr`", with_commas(limits::OBJECTS_MAX), "no".to_owned()),
+        ("`max_qp` ", format!("{} ¹", with_commas(numbers)), "yes".to_owned()),
+        ("`max_mr`", with_commas(limits::OBJECTS_MAX), "yes".to_owned()),
     ] {
         assert_eq!(row(name), (value.as_str(), enforced.as_str()), "{name}");
     }

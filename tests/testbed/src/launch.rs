@@ -150,7 +150,8 @@ impl Launch {
         self
     }
 
-    /// Starts the program on a host of a testbed; it ends with that host. (A sandbox has a network namespace of its own even there.)
+    /// Starts the program on a host of a testbed; it ends with that host. (A sandbox has a network namespace of its own
+    /// even there, unless it has [`Sandbox::host_network`].)
     pub fn host(mut self, host: &Host) -> Self {
         self.host = Some(host.clone());
         self

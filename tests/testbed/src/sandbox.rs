@@ -43,6 +43,8 @@ pub struct Sandbox {
     hostname: Option<String>,
     shm_bytes: u64,
     binds: Vec<(PathBuf, PathBuf)>,
+    links: Vec<(PathBuf, PathBuf)>,
+    host_network: bool,
     no_proc: bool,
     denials: Vec<SyscallDenial>,
 }
@@ -67,8 +69,9 @@ pub(crate) struct SandboxCommand {
 impl Sandbox {
     /// A sandbox where the program sees itself as uid 1000 and the host sees the caller.
     pub fn new() -> Self {
-        let (owner, hostname, binds, denials) = (None, None, Vec::new(), Vec::new());
-        Self { user: 1000, owner, hostname, shm_bytes: SHM_BYTES, binds, no_proc: false, denials }
+        let (owner, hostname, shm_bytes) = (None, None, SHM_BYTES);
+        let (binds, links, denials) = (Vec::new(), Vec::new(), Vec::new());
+        Self { user: 1000, owner, hostname, shm_bytes, binds, links, host_network: false, no_proc: false, denials }
     }
 
     /// Ok where sandboxes can be made; otherwise why not. It makes one.
@@ -133,6 +136,18 @@ impl Sandbox {
         self
     }
 
+    /// Makes a symbolic link to `target` at `inside`.
+    pub fn symlink(mut self, target: impl Into<PathBuf>, inside: impl Into<PathBuf>) -> Self {
+        self.links.push((target.into(), inside.into()));
+        self
+    }
+
+    /// Leaves the program in the network namespace of its host ([`Launch::host`]), instead of an empty one.
+    pub fn host_network(mut self) -> Self {
+        self.host_network = true;
+        self
+    }
+
     /// Leaves `/proc` out.
     pub fn no_proc(mut self) -> Self {
         self.no_proc = true;
@@ -167,6 +182,9 @@ impl Sandbox {
         for (host, inside) in &self.binds {
             words.add("--ro-bind").add(host).add(inside);
         }
+        for (target, inside) in &self.links {
+            words.add("--symlink").add(target).add(inside);
+        }
         // Last, when everything that is mounted on them has its place.
         words.add("--remount-ro").add("/dev").add("--remount-ro").add("/");
         words.add("--").add(inside);
@@ -175,7 +193,9 @@ impl Sandbox {
 
     fn isolate(&self, words: &mut Words) {
         for space in ["user", "pid", "ipc", "net", "uts", "cgroup"] {
-            words.add(format!("--unshare-{space}")); // Its mount namespace goes without saying.
+            if space != "net" || !self.host_network {
+                words.add(format!("--unshare-{space}")); // Its mount namespace goes without saying.
+            }
         }
         let (user, hostname) = (self.user.to_string(), self.hostname.clone().unwrap_or_else(fresh_hostname));
         words.add("--uid").add(&user).add("--gid").add(&user).add("--hostname").add(hostname);

@@ -40,7 +40,7 @@ const XEN: &str = "isthmus-platform-xen";
 pub(super) const ENGINES: [&str; 4] = [MX, VERBS, OVERLAY, SOCKETS];
 
 /// Each package and what it may depend on; `abi` stands for every crate below abi/.
-const ALLOWED: [(&str, &[&str]); 29] = [
+const ALLOWED: [(&str, &[&str]); 30] = [
     (LAYOUT, &[]),
     (SHM, &[LAYOUT]),
     (PLATFORM, &[LAYOUT, SHM]),
@@ -70,6 +70,7 @@ const ALLOWED: [(&str, &[&str]); 29] = [
     ("isthmus-mx-tests", &[CLIENT]),
     ("isthmus-mpi-tests", &["isthmus-hosts", LAYOUT, NETNS]),
     ("isthmus-sockets-tests", &["isthmus-testbed", NETNS]),
+    ("isthmus-verbs-tests", &["isthmus-testbed", NETNS]),
 ];
 
 /// The crates that any crate may use in its own tests, beside those it may use anyway.

@@ -156,6 +156,15 @@ mod tests {
     }
 
     #[test]
+    fn library_for_channels_is_preloaded_where_it_is_installed() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::write(scratch.path().join(PRELOADED), "").unwrap();
+        let preload = settings(scratch.path(), Path::new("/sys")).pop().unwrap();
+        let library = scratch.path().join(PRELOADED).to_string_lossy().into_owned();
+        assert_eq!((preload.name, preload.value, preload.is_list), ("LD_PRELOAD", library, true));
+    }
+
+    #[test]
     fn files_lie_beside_the_socket() {
         assert_eq!(folders_of(Some(Path::new("/srv/x.sock"))), [PathBuf::from("/srv/verbs")]);
     }

@@ -44,6 +44,9 @@ static GATE: RwLock<()> = RwLock::new(());
 
 /// Runs `serve` as a serving thread, with all signals blocked.
 ///
+/// Memory does not move from the creation of the thread to the call of `serve`, and from its return to the end of the thread. A library
+/// that creates a thread because it could not move some memory waits for that call, so that the next memory can move.
+///
 /// ```
 /// # use isthmus_shm::regcache::serving;
 /// # use std::io::Read;

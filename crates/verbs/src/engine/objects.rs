@@ -32,6 +32,9 @@ impl Engine {
         if !(1..=limits::COMPLETIONS_MAX).contains(&capacity) {
             return Err(Refused::Invalid);
         }
+        if self.cqs.len() >= limits::OBJECTS_MAX {
+            return Err(Refused::Full);
+        }
         Ok(Cq(self.cqs.insert(CompletionQueue::new(capacity as usize))))
     }
 
@@ -70,6 +73,9 @@ impl Engine {
         self.pds.get(pd.0).ok_or(Refused::Invalid)?;
         if !(1..=limits::REQUESTS_MAX).contains(&receives_max) || sges_max > limits::SGES_MAX {
             return Err(Refused::Invalid);
+        }
+        if self.receive_queues.len() >= limits::OBJECTS_MAX {
+            return Err(Refused::Full);
         }
         let queue = ReceiveQueue::new(pd, receives_max as usize, sges_max as usize, true);
         Ok(Srq(self.receive_queues.insert(queue)))

@@ -1,6 +1,6 @@
 //! Memory regions: registered, changed and ended, with what is under way in them.
 
-use super::Engine;
+use super::{Engine, limits};
 use crate::packet::Syndrome;
 use crate::queue_pair::{Inbound, SendEntry, SendState, Source};
 use crate::types::{Access, CompletionKind, Key, Pd, Refused, Status};
@@ -15,6 +15,9 @@ impl Engine {
         }
         if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
             return Err(Refused::Invalid);
+        }
+        if self.regions.len() >= limits::OBJECTS_MAX {
+            return Err(Refused::Full);
         }
         Ok(self.regions.insert(pd, addr, len, iova, access))
     }

@@ -114,6 +114,9 @@ impl Arena {
 
     /// Moves memory onto the file, but what shares its first or last page with something else, and shows it to peers. After an error
     /// all is as it was.
+    ///
+    /// The caller must not hold a lock for which a [serving thread](serving) waits inside of the gate: this waits until that thread is
+    /// outside.
     pub fn register(self: &Arc<Self>, registration: &Registration) -> Result<RegisteredMemory, ColdReason> {
         let pages = registration.whole_pages();
         if pages.is_empty() || registration.start.checked_add(registration.len).is_none() {

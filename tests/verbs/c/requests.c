@@ -1,0 +1,420 @@
+// Requests that stock programs do not make, between two open devices of one process: `requests CASE`; `--list` prints the cases.
+#include "verbs.h"
+
+#include <sys/prctl.h>
+
+static const struct options RC = {.kind = IBV_QPT_RC, .rnr_retry = 7, .retry = 7};
+static const struct options UC = {.kind = IBV_QPT_UC};
+static const struct options UD = {.kind = IBV_QPT_UD};
+
+static void two_devices(void) {
+    open_both(&RC);
+    must(a.context != b.context && a.qp->qp_num != b.qp->qp_num);
+    for (unsigned length = 1; length <= 1 << 20; length = length * 3 + 1) {
+        exchange(&a, &b, length);
+        exchange(&b, &a, length);
+    }
+    close_both();
+    open_both(&RC);
+    exchange(&a, &b, 100);
+    close_both();
+}
+
+static void empty_messages(void) {
+    open_both(&RC);
+    for (int ranges = 0; ranges < 2; ranges++) {
+        struct ibv_sge none = range(&a, 0, 0), room = range(&b, 0, 8);
+        post_receive_list(&b, 1, &room, ranges);
+        must(!post_list(a.qp, 2, &none, ranges, 0));
+        must(expect(&b.received, 1, IBV_WC_SUCCESS).byte_len == 0);
+        expect(&a.sent, 2, IBV_WC_SUCCESS);
+    }
+    exchange(&a, &b, 10);
+    close_both();
+}
+
+// Ranges of other lengths on both sides.
+static void lists(void) {
+    open_both(&RC);
+    struct ibv_sge from[LIST], to[LIST];
+    unsigned total = 0, at = 0;
+    for (unsigned i = 0; i < LIST; i++) {
+        from[i] = range(&a, i * 8192, i * 37 + 1);
+        for (unsigned byte = 0; byte < from[i].length; byte++) a.memory[i * 8192 + byte] = (unsigned char)(total + byte);
+        total += from[i].length;
+        to[i] = range(&b, i * 4096, (LIST - i) * 41 + 1);
+    }
+    post_receive_list(&b, 1, to, LIST);
+    must(!post_list(a.qp, 2, from, LIST, 0));
+    must(expect(&b.received, 1, IBV_WC_SUCCESS).byte_len == total);
+    expect(&a.sent, 2, IBV_WC_SUCCESS);
+    for (unsigned i = 0; at < total; i++) {
+        for (unsigned byte = 0; byte < to[i].length && at < total; byte++, at++) {
+            must(b.memory[i * 4096 + byte] == (unsigned char)at, "byte %u", at);
+        }
+    }
+    struct ibv_sge many[LIST + 1] = {0};
+    must(post_list(a.qp, 3, many, LIST + 1, 0), "a list longer than asked for");
+    close_both();
+}
+
+static void immediate(void) {
+    open_both(&RC);
+    for (unsigned length = 0; length <= 100000; length += 50000) {
+        struct ibv_sge sge = range(&a, 0, length);
+        struct ibv_send_wr *bad, request = {
+            .wr_id = 2, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = htobe32(0xCAFE0000 + length)};
+        post_receive(&b, 1, 0, 100000);
+        must(!ibv_post_send(a.qp, &request, &bad));
+        struct ibv_wc got = expect(&b.received, 1, IBV_WC_SUCCESS);
+        must(got.wc_flags & IBV_WC_WITH_IMM && be32toh(got.imm_data) == 0xCAFE0000 + length && got.byte_len == length);
+        expect(&a.sent, 2, IBV_WC_SUCCESS);
+    }
+    post_receive(&b, 1, 0, 8);
+    post_send(&a, 2, 0, 8);
+    must(!(expect(&b.received, 1, IBV_WC_SUCCESS).wc_flags & IBV_WC_WITH_IMM));
+    close_both();
+}
+
+// Inline bytes are the program's again when the call returns, and need no region.
+static void inline_bytes(void) {
+    open_both(&RC);
+    const unsigned length = a.inline_max;
+    must(length >= 128, "%u inline bytes", length);
+    unsigned char *bytes = malloc(length + 1);
+    struct ibv_sge sge = {.addr = (uintptr_t)bytes, .length = length};
+    for (unsigned round = 0; round < 8; round++) {
+        post_receive(&b, round, round * 4096, length);
+        memset(bytes, (int)round + 1, length);
+        must(!post_list(a.qp, round, &sge, 1, IBV_SEND_INLINE));
+        memset(bytes, 0xFF, length);
+    }
+    for (unsigned round = 0; round < 8; round++) {
+        expect(&b.received, round, IBV_WC_SUCCESS);
+        expect(&a.sent, round, IBV_WC_SUCCESS);
+        for (unsigned at = 0; at < length; at++) must(b.memory[round * 4096 + at] == round + 1);
+    }
+    sge.length = length + 1;
+    must(post_list(a.qp, 9, &sge, 1, IBV_SEND_INLINE), "more inline bytes than allowed");
+    free(bytes);
+    close_both();
+}
+
+static void receiver_never_ready(void) {
+    struct options few = RC;
+    few.rnr_retry = 1;
+    open_both(&few);
+    post_send(&a, 1, 0, 100);
+    post_send(&a, 2, 0, 100);
+    expect(&a.sent, 1, IBV_WC_RNR_RETRY_EXC_ERR);
+    expect(&a.sent, 2, IBV_WC_WR_FLUSH_ERR);
+    must(state_of(a.qp) == IBV_QPS_ERR);
+    close_both();
+}
+
+static void receiver_ready_later(void) {
+    open_both(&RC);
+    for (unsigned length = 16; length <= 1 << 20; length <<= 8) {
+        memset(a.memory, 0x5A, length);
+        post_send(&a, 1, 0, length);
+        expect_nothing();
+        post_receive(&b, 2, MEMORY / 2, length);
+        must(expect(&b.received, 2, IBV_WC_SUCCESS).byte_len == length);
+        expect(&a.sent, 1, IBV_WC_SUCCESS);
+        must(!memcmp(a.memory, b.memory + MEMORY / 2, length));
+    }
+    close_both();
+}
+
+static void message_too_long(void) {
+    open_both(&RC);
+    memset(b.memory, 7, 200);
+    post_receive(&b, 1, 0, 99);
+    post_receive(&b, 2, 0, 99);
+    post_send(&a, 3, 0, 100);
+    expect(&b.received, 1, IBV_WC_LOC_LEN_ERR);
+    expect(&b.received, 2, IBV_WC_WR_FLUSH_ERR);
+    expect(&a.sent, 3, IBV_WC_REM_INV_REQ_ERR);
+    must(b.memory[99] == 7, "a byte behind the buffer");
+    close_both();
+}
+
+static void foreign_memory(void) {
+    open_both(&RC);
+    post_receive(&b, 1, 0, 100);
+    struct ibv_sge sge = range(&a, 0, 100);
+    sge.lkey ^= 0x55;
+    must(!post_list(a.qp, 2, &sge, 1, 0));
+    expect(&a.sent, 2, IBV_WC_LOC_PROT_ERR);
+    must(state_of(a.qp) == IBV_QPS_ERR);
+    close_both();
+}
+
+static void memory_behind_the_region(void) {
+    open_both(&RC);
+    post_receive(&b, 1, 0, 100);
+    struct ibv_sge sge = range(&a, MEMORY - 99, 100);
+    must(!post_list(a.qp, 2, &sge, 1, 0));
+    expect(&a.sent, 2, IBV_WC_LOC_PROT_ERR);
+    close_both();
+}
+
+static void flush_in_order(void) {
+    open_both(&RC);
+    for (unsigned id = 0; id < 10; id++) post_receive(&a, 100 + id, 0, 10);
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+    must(!ibv_modify_qp(a.qp, &attr, IBV_QP_STATE));
+    for (unsigned id = 0; id < 10; id++) {
+        post_send(&a, 200 + id, 0, 10);
+        post_receive(&a, 110 + id, 0, 10);
+    }
+    for (unsigned id = 0; id < 20; id++) expect(&a.received, 100 + id, IBV_WC_WR_FLUSH_ERR);
+    for (unsigned id = 0; id < 10; id++) expect(&a.sent, 200 + id, IBV_WC_WR_FLUSH_ERR);
+    attr.qp_state = IBV_QPS_RESET;
+    must(!ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) && state_of(a.qp) == IBV_QPS_RESET);
+    must(try_send(&a, 1, 0, 10, 0), "a request in state RESET");
+    close_both();
+}
+
+static void unsignaled(void) {
+    struct options options = RC;
+    options.unsignaled = true;
+    open_both(&options);
+    for (unsigned id = 0; id < 60; id++) {
+        post_receive(&b, id, 0, 10);
+        must(!try_send(&a, id, 0, 10, id % 20 == 19 ? IBV_SEND_SIGNALED : 0));
+    }
+    for (unsigned id = 0; id < 60; id++) expect(&b.received, id, IBV_WC_SUCCESS);
+    for (unsigned id = 19; id < 60; id += 20) expect(&a.sent, id, IBV_WC_SUCCESS);
+    expect_nothing();
+    close_both();
+}
+
+static void full_queues(void) {
+    open_both(&RC);
+    unsigned posted = 0;
+    while (!try_send(&a, posted, 0, 10, 0)) must(++posted <= 100000, "a queue without end");
+    must(posted >= DEPTH, "%u requests", posted);
+    for (unsigned id = 0; id < posted; id++) {
+        if (id < DEPTH) post_receive(&b, id, 0, 10);
+        else {
+            expect(&b.received, id - DEPTH, IBV_WC_SUCCESS);
+            post_receive(&b, id, 0, 10);
+        }
+    }
+    for (unsigned id = 0; id < posted; id++) expect(&a.sent, id, IBV_WC_SUCCESS);
+    close_both();
+}
+
+static void unreliable(void) {
+    open_both(&UC);
+    post_send(&a, 1, 0, 10); // Nobody receives it.
+    expect(&a.sent, 1, IBV_WC_SUCCESS);
+    expect_nothing();
+    exchange(&a, &b, 70000);
+    exchange(&b, &a, 1);
+    close_both();
+}
+
+static int send_datagram(struct ibv_ah *ah, uint64_t id, unsigned length, uint32_t qkey) {
+    struct ibv_sge sge = range(&a, 0, length);
+    struct ibv_send_wr *bad, request = {
+        .wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+        .wr.ud = {.ah = ah, .remote_qpn = b.qp->qp_num, .remote_qkey = qkey}};
+    return ibv_post_send(a.qp, &request, &bad);
+}
+
+static void datagrams(void) {
+    enum { GRH = 40 };
+    open_both(&UD);
+    struct ibv_ah_attr address = address_of(&b);
+    struct ibv_ah *ah = ibv_create_ah(a.pd, &address);
+    must(ah, "%s", strerror(errno));
+    for (unsigned length = 0; length <= 4096; length += 1024) {
+        for (unsigned at = 0; at < length; at++) a.memory[at] = (unsigned char)(at * 13 + length);
+        post_receive(&b, 1, 0, 4096 + GRH);
+        must(!send_datagram(ah, 2, length, QKEY));
+        struct ibv_wc got = expect(&b.received, 1, IBV_WC_SUCCESS);
+        must(got.byte_len == length + GRH && got.src_qp == a.qp->qp_num && got.wc_flags & IBV_WC_GRH, "%u bytes", got.byte_len);
+        must(!memcmp(a.memory, b.memory + GRH, length));
+        expect(&a.sent, 2, IBV_WC_SUCCESS);
+    }
+    post_receive(&b, 3, 0, 4096 + GRH);
+    must(!send_datagram(ah, 4, 10, QKEY + 1)); // Of another group: it is dropped.
+    expect(&a.sent, 4, IBV_WC_SUCCESS);
+    expect_nothing();
+    must(!send_datagram(ah, 5, 10, QKEY));
+    expect(&a.sent, 5, IBV_WC_SUCCESS);
+    expect(&b.received, 3, IBV_WC_SUCCESS);
+    must(!ibv_destroy_ah(ah));
+    close_both();
+}
+
+// Destroys everything while requests of all kinds are under way, and begins again beside it.
+static void destroy_with_work_outstanding(void) {
+    for (unsigned length = 8; length <= 1 << 20; length <<= 6) {
+        open_both(&RC);
+        for (unsigned id = 0; id < 8; id++) {
+            post_receive(&a, id, 0, length);
+            if (id % 2) post_receive(&b, id, 0, length);
+            post_send(&a, id, 0, length);
+            post_send(&b, id, 0, length);
+        }
+        poll_all();
+        must(!ibv_destroy_qp(a.qp));
+        a.qp = NULL;
+        poll_all();
+        must(!ibv_destroy_qp(b.qp));
+        for (struct end *end = &a; end; end = end == &a ? &b : NULL) end->sent.count = end->received.count = 0;
+        connect_both(&RC);
+        exchange(&a, &b, 5000);
+        exchange(&b, &a, 5000);
+        close_both();
+    }
+}
+
+static void shared_receive_queue(void) {
+    open_end(&a);
+    open_end(&b);
+    struct ibv_srq_init_attr init = {.attr = {.max_wr = DEPTH, .max_sge = 1}};
+    struct options options = RC;
+    struct ibv_srq *srq = ibv_create_srq(b.pd, &init);
+    must(srq, "%s", strerror(errno));
+    struct ibv_qp *from[4], *to[4];
+    for (int at = 0; at < 4; at++) {
+        options.srq = NULL;
+        from[at] = make_qp(&a, &options);
+        options.srq = srq;
+        to[at] = make_qp(&b, &options);
+        connect_qp(&a, from[at], to[at]->qp_num, &options);
+        connect_qp(&b, to[at], from[at]->qp_num, &options);
+    }
+    for (unsigned id = 0; id < 64; id++) {
+        struct ibv_sge sge = range(&b, id * 4096, 4096), bytes = range(&a, id * 4096, 64);
+        struct ibv_recv_wr *bad, request = {.wr_id = id, .sg_list = &sge, .num_sge = 1};
+        must(!ibv_post_srq_recv(srq, &request, &bad));
+        memset(a.memory + id * 4096, (int)id, 64);
+        must(!post_list(from[id % 4], id, &bytes, 1, 0));
+    }
+    unsigned of[4] = {0};
+    for (unsigned count = 0; count < 64; count++) {
+        struct ibv_wc got = next(&b.received);
+        must(got.status == IBV_WC_SUCCESS && got.byte_len == 64);
+        int at = 0;
+        while (at < 4 && to[at]->qp_num != got.qp_num) at++;
+        must(at < 4 && b.memory[got.wr_id * 4096] % 4 == at, "a message of another queue pair");
+        of[at]++;
+    }
+    for (int at = 0; at < 4; at++) must(of[at] == 16 && !ibv_destroy_qp(from[at]) && !ibv_destroy_qp(to[at]));
+    must(!ibv_destroy_srq(srq));
+    close_both();
+}
+
+// A child that does not use the device, and the parent's registrations afterwards.
+static void fork_in_the_middle(void) {
+    must(!ibv_fork_init());
+    open_both(&RC);
+    for (int round = 0; round < 5; round++) {
+        exchange(&a, &b, 100000);
+        post_receive(&b, 1, 0, 64);
+        pid_t child = fork();
+        if (!child) {
+            // The regions are no memory of the child's; everything else is.
+            unsigned char *own = malloc(1 << 20);
+            memset(own, 0xFF, 1 << 20);
+            _exit(own[100] == 0xFF ? 0 : 1);
+        }
+        int status;
+        must(waitpid(child, &status, 0) == child && status == 0, "the child has died: %d", status);
+        must(system("true") == 0);
+        memset(a.memory, round, 64);
+        post_send(&a, 2, 0, 64);
+        expect(&b.received, 1, IBV_WC_SUCCESS);
+        expect(&a.sent, 2, IBV_WC_SUCCESS);
+        must(b.memory[63] == round);
+    }
+    close_both();
+}
+
+// The process of the peer is killed, with requests under way or without.
+static void killed_peer(void) {
+    for (int busy = 0; busy < 2; busy++) {
+        int up[2], down[2];
+        must(!pipe(up) && !pipe(down));
+        pid_t child = fork();
+        struct end *own = &a;
+        open_end(own);
+        own->qp = make_qp(own, &RC);
+        uint32_t number = own->qp->qp_num, peer;
+        must(write(child ? down[1] : up[1], &number, sizeof number) == sizeof number);
+        must(read(child ? up[0] : down[0], &peer, sizeof peer) == sizeof peer);
+        connect_qp(own, own->qp, peer, &RC);
+        if (!child) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            post_receive(own, 1, 0, 100);
+            must(write(up[1], &number, sizeof number) == sizeof number);
+            expect(&own->received, 1, IBV_WC_SUCCESS);
+            must(write(up[1], &number, sizeof number) == sizeof number);
+            for (;;) poll_all();
+        }
+        must(read(up[0], &peer, sizeof peer) == sizeof peer);
+        post_send(own, 1, 0, 100);
+        expect(&own->sent, 1, IBV_WC_SUCCESS);
+        must(read(up[0], &peer, sizeof peer) == sizeof peer);
+        if (busy) post_send(own, 2, 0, 1 << 20);
+        must(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
+        if (!busy) post_send(own, 2, 0, 100);
+        expect(&own->sent, 2, IBV_WC_RETRY_EXC_ERR);
+        must(state_of(own->qp) == IBV_QPS_ERR);
+        post_send(own, 3, 0, 100);
+        expect(&own->sent, 3, IBV_WC_WR_FLUSH_ERR);
+        close_end(own);
+        close(up[0]), close(up[1]), close(down[0]), close(down[1]);
+    }
+}
+
+// Nobody has the number.
+static void absent_peer(void) {
+    open_end(&a);
+    a.qp = make_qp(&a, &RC);
+    connect_qp(&a, a.qp, a.qp->qp_num ^ 0x800000, &RC);
+    post_send(&a, 1, 0, 100);
+    expect(&a.sent, 1, IBV_WC_RETRY_EXC_ERR);
+    close_end(&a);
+}
+
+// For a daemon whose policy forbids that the two exchange messages.
+static void forbidden_pair(void) {
+    open_both(&RC);
+    post_receive(&b, 1, 0, 100);
+    post_send(&a, 2, 0, 100);
+    expect(&a.sent, 2, IBV_WC_RETRY_EXC_ERR);
+    must(!b.received.count);
+    close_both();
+}
+
+#define CASE(name) {#name, name}
+static const struct {
+    const char *name;
+    void (*run)(void);
+} CASES[] = {
+    CASE(two_devices), CASE(empty_messages), CASE(lists), CASE(immediate), CASE(inline_bytes), CASE(receiver_never_ready),
+    CASE(receiver_ready_later), CASE(message_too_long), CASE(foreign_memory), CASE(memory_behind_the_region), CASE(flush_in_order),
+    CASE(unsignaled), CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
+    CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer), CASE(forbidden_pair),
+};
+
+int main(int count, char **words) {
+    must(count == 2, "usage: requests CASE | --list");
+    alarm(100); // Only a hang takes so long.
+    for (unsigned at = 0; at < sizeof CASES / sizeof *CASES; at++) {
+        if (!strcmp(words[1], "--list")) {
+            puts(CASES[at].name);
+        } else if (!strcmp(words[1], CASES[at].name)) {
+            CASES[at].run();
+            puts("done");
+            return 0;
+        }
+    }
+    return strcmp(words[1], "--list") != 0;
+}

@@ -1,0 +1,55 @@
+//! A container of RDMA programs: a sandbox with an end of a wire, and the device file that libibverbs opens.
+
+use isthmus_netns::Host;
+use isthmus_testbed::{Proc, Sandbox, eventually};
+
+use crate::{build, timeout};
+
+/// The file that libibverbs opens. Its path is compiled in.
+const DEVICE_FILE: &str = "/dev/infiniband/uverbs0";
+
+/// The folder of the C program, as containers see it.
+pub(crate) const PROGRAMS: &str = "/programs";
+
+/// A network; each program in it has a sandbox of its own.
+#[derive(Debug)]
+pub struct Container {
+    host: Host,
+}
+
+impl Container {
+    pub(crate) fn new(host: Host) -> Self {
+        Self { host }
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(crate) fn sandbox() -> Sandbox {
+        let sandbox = Sandbox::new().host_network().symlink("/dev/null", DEVICE_FILE);
+        match build::requests().and_then(|program| program.parent()) {
+            Some(folder) => sandbox.bind(folder, PROGRAMS),
+            None => sandbox,
+        }
+    }
+
+    /// Waits until a program listens at a port, or has ended. Connecting would not do: such servers accept once.
+    pub(crate) fn wait_for_listener(&self, port: u16, server: &mut Proc) {
+        let listens = || {
+            let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+            let table = || ["tcp", "tcp6"].map(|name| read(&format!("/proc/thread-self/net/{name}"))).concat();
+            let table = self.host.with(table).unwrap_or_else(|error| panic!("{error}"));
+            table.lines().any(|line| is_listener(line, port))
+        };
+        let listens_or_ended = || listens() || server.try_wait().is_ok_and(|exit| exit.is_some());
+        eventually(timeout(), listens_or_ended).unwrap_or_else(|error| panic!("port {port}: {error}"));
+    }
+}
+
+/// Returns whether a line of `/proc/net/tcp` is a socket that listens at this port: `0: 00000000:1F90 00000000:0000 0A …`.
+fn is_listener(line: &str, port: u16) -> bool {
+    let mut words = line.split_whitespace().skip(1);
+    let local = words.next().and_then(|address| address.rsplit_once(':'));
+    local.is_some_and(|(_, number)| u16::from_str_radix(number, 16) == Ok(port)) && words.nth(1) == Some("0A")
+}

@@ -1,0 +1,30 @@
+//! Programs that use RDMA, as Debian packages them, on the plug-in of libibverbs; and one in C, for what they do not do.
+//!
+//! ```text
+//!   Stage ── a daemon, the files of `isthmus verbs enable`, two networks with a wire between them
+//!     ├─ Container ── a program in a sandbox: the daemon's socket, an end of the wire, a device file that is /dev/null
+//!     └─ Pair ── a server in one container and its client in the other
+//!   c/requests.c ── two open devices in one process: one case of its list
+//! ```
+//!
+//! Both containers have the daemon's socket in common, and nothing else. In them, programs are an ordinary user without capabilities, and
+//! there is no `/sys`. `ISTHMUS_VERBS_LIBRARY=DIR` tests the plug-in that lies in DIR.
+
+#![forbid(unsafe_code)]
+
+mod build;
+mod container;
+mod pair;
+mod stage;
+
+pub use build::requests;
+pub use container::Container;
+pub use pair::Pair;
+pub use stage::Stage;
+
+use isthmus_testbed::Deadline;
+
+/// The longest time that something may take that must happen; it never judges speed.
+pub fn timeout() -> Deadline {
+    Deadline::secs(12)
+}
