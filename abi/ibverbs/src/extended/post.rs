@@ -308,7 +308,7 @@ unsafe extern "C" fn wr_start(qp: *mut IbvQpEx) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
-    // SAFETY: the program passes a queue pair in its critical section, whose context is open.
+    // SAFETY: the program passes a queue pair in its critical section. The context is open.
     let (device, object, batch) = unsafe { (Device::of((*qp).qp.context), object(qp), batch(qp)) };
     let mut adapter = device.lock();
     let posted = batch.post(&mut adapter, object.qp);
