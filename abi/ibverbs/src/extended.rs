@@ -52,3 +52,6 @@ impl<T> CriticalSection<T> {
         unsafe { &mut *self.value.get() }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,5 @@
 // Requests that stock programs do not make, between two open devices of one process: `requests CASE`; `--list` prints the cases.
+#include "extended.h"
 #include "verbs.h"
 
 #include <sys/prctl.h>
@@ -401,7 +402,8 @@ static const struct {
     CASE(two_devices), CASE(empty_messages), CASE(lists), CASE(immediate), CASE(inline_bytes), CASE(receiver_never_ready),
     CASE(receiver_ready_later), CASE(message_too_long), CASE(foreign_memory), CASE(memory_behind_the_region), CASE(flush_in_order),
     CASE(unsignaled), CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
-    CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer), CASE(forbidden_pair),
+    CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer), CASE(extended_sends),
+    CASE(extended_posts_are_whole), CASE(extended_datagrams), CASE(extended_completions), CASE(forbidden_pair),
 };
 
 int main(int count, char **words) {

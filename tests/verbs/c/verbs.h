@@ -41,7 +41,7 @@ struct end {
     struct ibv_mr *mr;
     struct ibv_qp *qp;
     struct queue sent, received;
-    unsigned inline_max;
+    unsigned inline_max, sends_max;
     unsigned char *memory;
 };
 
@@ -52,6 +52,7 @@ struct options {
     unsigned char retry;
     bool unsignaled; // Requests complete only if they ask for it.
     struct ibv_srq *srq;
+    uint64_t operations; // Those of the extended interface.
 };
 
 static struct end a, b;
@@ -83,17 +84,21 @@ static void close_end(struct end *end) {
 }
 
 static struct ibv_qp *make_qp(struct end *end, const struct options *options) {
-    struct ibv_qp_init_attr init = {
+    struct ibv_qp_init_attr_ex init = {
         .send_cq = end->sent.cq,
         .recv_cq = end->received.cq,
         .srq = options->srq,
         .cap = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = LIST, .max_recv_sge = LIST, .max_inline_data = 128},
         .qp_type = options->kind,
         .sq_sig_all = !options->unsignaled,
+        .comp_mask = IBV_QP_INIT_ATTR_PD | (options->operations ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
+        .pd = end->pd,
+        .send_ops_flags = options->operations,
     };
-    struct ibv_qp *qp = ibv_create_qp(end->pd, &init);
+    struct ibv_qp *qp = ibv_create_qp_ex(end->context, &init);
     must(qp, "%s", strerror(errno));
     end->inline_max = init.cap.max_inline_data;
+    end->sends_max = init.cap.max_send_wr;
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = PORT, .qkey = QKEY};
     int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
     mask |= options->kind == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;

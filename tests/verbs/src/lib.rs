@@ -4,7 +4,7 @@
 //!   Stage ── a daemon, the files of `isthmus verbs enable`, two networks with a wire between them
 //!     ├─ Container ── a program in a sandbox: the daemon's socket, an end of the wire, a device file that is /dev/null
 //!     └─ Pair ── a server in one container and its client in the other
-//!   c/requests.c ── two open devices in one process: one case of its list
+//!   c/requests.c ── with c/extended.h: two open devices in one process: one case of its list
 //! ```
 //!
 //! Both containers have the daemon's socket in common, and nothing else. In them, programs are an ordinary user without capabilities, and

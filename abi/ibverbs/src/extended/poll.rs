@@ -21,7 +21,7 @@ const VALUES: u64 = WC_EX_WITH_BYTE_LEN
     | WC_EX_WITH_DLID_PATH_BITS;
 
 /// Refuses values and extensions that the adapter does not have, as time stamps. A queue for a single thread is one for many.
-fn check(attr: &IbvCqInitAttrEx) -> Result<(), Errno> {
+pub(super) fn check(attr: &IbvCqInitAttrEx) -> Result<(), Errno> {
     let flags = if attr.comp_mask & CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
     let known = attr.wc_flags & !VALUES == 0
         && attr.comp_mask & !CQ_INIT_ATTR_MASK_FLAGS == 0

@@ -68,20 +68,25 @@ impl Batch {
         }
     }
 
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.requests.clear();
         self.sges.clear();
         self.inline_bytes.clear();
         self.error = None;
     }
 
-    /// Notes an error, unless there was one before. From now on nothing is built.
+    /// The first error since `ibv_wr_start()`.
+    pub(super) const fn error(&self) -> Option<Errno> {
+        self.error
+    }
+
+    /// Notes an error, unless there was one before. The batch will not be posted.
     fn refuse(&mut self, errno: Errno) {
         self.error.get_or_insert(errno);
     }
 
     /// Begins a request, without bytes at first.
-    fn begin(&mut self, wr_id: u64, flags: u32, operation: Operation) {
+    pub(super) fn begin(&mut self, wr_id: u64, flags: u32, operation: Operation) {
         let Some(flags) = SendFlags::from_bits(flags) else { return self.refuse(Errno::INVAL) };
         if self.requests.len() >= self.requests_max {
             return self.refuse(Errno::NOMEM);
@@ -99,7 +104,7 @@ impl Batch {
         last.flags.set(SendFlags::INLINE, inline);
     }
 
-    fn set_ranges(&mut self, ranges: impl ExactSizeIterator<Item = Sge>) {
+    pub(super) fn set_ranges(&mut self, ranges: impl ExactSizeIterator<Item = Sge>) {
         if ranges.len() > self.sges_max {
             return self.refuse(Errno::INVAL);
         }
@@ -113,7 +118,7 @@ impl Batch {
     /// # Safety
     ///
     /// The buffers may be read.
-    unsafe fn set_inline(&mut self, buffers: impl Iterator<Item = IbvDataBuf>) {
+    pub(super) unsafe fn set_inline(&mut self, buffers: impl Iterator<Item = IbvDataBuf>) {
         let start = self.inline_bytes.len();
         for buffer in buffers {
             let used = self.inline_bytes.len() - start;
@@ -129,7 +134,7 @@ impl Batch {
         self.set_source(Source::Inline(start..self.inline_bytes.len()));
     }
 
-    fn set_destination(&mut self, destination: Option<(AddressVector, QpNumber, u32)>) {
+    pub(super) fn set_destination(&mut self, destination: Option<(AddressVector, QpNumber, u32)>) {
         match (self.requests.last_mut(), destination) {
             (Some(last), Some(_)) if self.kind == QpType::Ud => last.datagram = destination,
             _ => self.refuse(Errno::INVAL),
@@ -137,7 +142,7 @@ impl Batch {
     }
 
     /// Passes the requests to a function, each with its index, up to the first error.
-    fn visit(&self, mut of: impl FnMut(usize, &SendRequest<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
+    pub(super) fn visit(&self, mut of: impl FnMut(usize, &SendRequest<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
         self.requests.iter().enumerate().try_for_each(|(at, built)| {
             let inline;
             let sges = match &built.source {
@@ -156,7 +161,7 @@ impl Batch {
 
     /// Posts all requests, or none if one of them is refused.
     fn post(&self, adapter: &mut Adapter, number: QpNumber) -> Result<(), Errno> {
-        self.error.map_or(Ok(()), Err)?;
+        self.error().map_or(Ok(()), Err)?;
         // A single one is checked when it is posted.
         if self.requests.len() > 1 {
             self.visit(|at, request| adapter.engine().check_send(number, request, at).map_err(convert::errno))?;
@@ -303,7 +308,7 @@ unsafe extern "C" fn wr_start(qp: *mut IbvQpEx) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
-    // SAFETY: the program passes a queue pair in its critical section, whose context is open.
+    // SAFETY: the program passes a queue pair in its critical section. The context is open.
     let (device, object, batch) = unsafe { (Device::of((*qp).qp.context), object(qp), batch(qp)) };
     let mut adapter = device.lock();
     let posted = batch.post(&mut adapter, object.qp);

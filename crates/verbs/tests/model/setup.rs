@@ -179,10 +179,15 @@ pub(crate) struct SendWr {
     pub(crate) datagram: Option<(AddressVector, QpNumber, u32)>,
 }
 
+/// Posts a request. The check that precedes a batch says the same.
 pub(crate) fn post(network: &mut Network, qp: Qp, post: &SendWr) -> Result<(), Refused> {
     let SendWr { wr_id, operation, flags, ref sges, datagram } = *post;
     network.call(qp.node, |engine, program| {
-        engine.post_send(qp.number, &SendRequest { wr_id, operation, flags, sges, datagram }, program)
+        let request = SendRequest { wr_id, operation, flags, sges, datagram };
+        let checked = engine.check_send(qp.number, &request, 0);
+        let posted = engine.post_send(qp.number, &request, program);
+        assert!(checked == posted || matches!(posted, Err(Refused::RouteMissing(..))), "{checked:?}, {posted:?}");
+        posted
     })
 }
 

@@ -1,6 +1,7 @@
 //! One rule each: objects, numbers, regions that end, and datagrams.
 
 use super::*;
+use isthmus_verbs::SendRequest;
 
 #[test]
 fn a_deregistered_region_belongs_to_the_program_at_once() {
@@ -375,7 +376,11 @@ fn requests_that_no_adapter_takes_are_refused() {
     for request in invalid {
         assert_eq!(post(&mut network, one, &request), Err(Refused::Invalid), "{request:?}");
     }
-    for _ in 0..64 {
+    for sent in 0..64 {
+        // Requests of a batch before this one take room as well.
+        let next = SendRequest { wr_id: 1, operation: SEND, flags: signaled, sges: &[], datagram: None };
+        let checked = |earlier| network.nodes[0].engine.check_send(one.number, &next, earlier);
+        assert_eq!((checked(63 - sent), checked(64 - sent)), (Ok(()), Err(Refused::Full)));
         send(&mut network, one, 1, b"").unwrap();
     }
     assert_eq!(send(&mut network, one, 1, b""), Err(Refused::Full));
