@@ -394,6 +394,68 @@ static void forbidden_pair(void) {
     close_both();
 }
 
+// A receiver that has its completion makes no further call: the sender's request completes all the same.
+static void receiver_polls_no_more(void) {
+    open_both(&RC);
+    post_receive(&b, 1, 0, 100);
+    post_send(&a, 2, 0, 100);
+    while (!b.received.count) {
+        poll_queue(&a.sent);
+        poll_queue(&b.received);
+    }
+    while (!a.sent.count) poll_queue(&a.sent);
+    expect(&a.sent, 2, IBV_WC_SUCCESS);
+    expect(&b.received, 1, IBV_WC_SUCCESS);
+    close_both();
+}
+
+static void post_one_sided(enum ibv_wr_opcode opcode, unsigned length, struct ibv_mr *target, uint64_t add) {
+    struct ibv_sge list = range(&a, 0, length);
+    struct ibv_send_wr request = {.wr_id = 1, .sg_list = &list, .num_sge = 1, .opcode = opcode}, *refused;
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        request.wr.atomic.remote_addr = (uintptr_t)target->addr;
+        request.wr.atomic.rkey = target->rkey;
+        request.wr.atomic.compare_add = add;
+    } else {
+        request.wr.rdma.remote_addr = (uintptr_t)target->addr;
+        request.wr.rdma.rkey = target->rkey;
+    }
+    must(!ibv_post_send(a.qp, &request, &refused));
+    expect(&a.sent, 1, IBV_WC_SUCCESS);
+}
+
+// The target makes no call: its memory is whole pages, which peers access themselves, or shares its page with other data.
+static void silent_target(void) {
+    open_both(&RC);
+    const int rights = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    struct ibv_qp_attr attr = {.qp_access_flags = rights};
+    must(!ibv_modify_qp(b.qp, &attr, IBV_QP_ACCESS_FLAGS));
+    void *memory[] = {aligned_alloc(4096, 1 << 16), malloc(2000)};
+    for (int at = 0; at < 2; at++) {
+        struct ibv_mr *target = ibv_reg_mr(b.pd, memory[at], 2000, IBV_ACCESS_LOCAL_WRITE | rights);
+        must(target);
+        volatile unsigned char *seen = memory[at];
+        for (unsigned round = 1; round <= 100; round++) {
+            unsigned length = (unsigned[]){8, 100, 1999}[round % 3];
+            for (unsigned i = 0; i < length; i++) a.memory[i] = (unsigned char)(round + i);
+            post_one_sided(IBV_WR_RDMA_WRITE, length, target, 0);
+            while (seen[length - 1] != (unsigned char)(round + length - 1)) {}
+            must(!memcmp(memory[at], a.memory, length));
+            memset(a.memory, 0, length);
+            post_one_sided(IBV_WR_RDMA_READ, length, target, 0);
+            must(!memcmp(memory[at], a.memory, length));
+            uint64_t before, after, fetched;
+            memcpy(&before, memory[at], 8);
+            post_one_sided(IBV_WR_ATOMIC_FETCH_AND_ADD, 8, target, round);
+            memcpy(&after, memory[at], 8), memcpy(&fetched, a.memory, 8);
+            must(fetched == before && after == before + round);
+        }
+        must(!ibv_dereg_mr(target));
+        free(memory[at]);
+    }
+    close_both();
+}
+
 #define CASE(name) {#name, name}
 static const struct {
     const char *name;
@@ -402,7 +464,8 @@ static const struct {
     CASE(two_devices), CASE(empty_messages), CASE(lists), CASE(immediate), CASE(inline_bytes), CASE(receiver_never_ready),
     CASE(receiver_ready_later), CASE(message_too_long), CASE(foreign_memory), CASE(memory_behind_the_region), CASE(flush_in_order),
     CASE(unsignaled), CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
-    CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer), CASE(extended_sends),
+    CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer),
+    CASE(receiver_polls_no_more), CASE(silent_target), CASE(extended_sends),
     CASE(extended_posts_are_whole), CASE(extended_datagrams), CASE(extended_completions), CASE(forbidden_pair),
 };
 
