@@ -4,6 +4,7 @@
 //! daemon ── whether it answers, its user and version, the safety of its folder
 //! pair ──── two domains: attach, loopback, messages, a channel, large messages
 //! sockets ─ the library of TCP programs, the daemon's setting, TCP timestamps
+//! verbs ─── the plug-in, the device file, the files of the device, each libibverbs; one line if nothing of it is there
 //! guest ─── the device, its driver, the caching of its window; only in a guest with a device
 //! xen ───── nodes, grants, the permission of domain 0; only in a Xen domain
 //! memory ── sealed files, buffers moved onto shared pages, limits, huge pages
@@ -19,6 +20,7 @@ mod memory;
 mod pair;
 mod process;
 mod sockets;
+mod verbs;
 mod xen;
 
 use std::path::PathBuf;
@@ -94,14 +96,17 @@ struct Report {
 
 pub(crate) fn run(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     let mut findings = process::environment();
-    if let Some(options) = process::options(socket, &mut findings) {
+    let mut daemon_verbs = None;
+    if let Some(options) = process::options(socket.clone(), &mut findings) {
         let answers = daemon::check(&options, &mut findings);
         if answers {
             pair::check(&options, &mut findings);
             findings.push(sockets::enabled(&options));
+            daemon_verbs = Some(verbs::report(&options));
         }
     }
     sockets::check(&mut findings);
+    verbs::check(socket.as_deref(), daemon_verbs, &mut findings);
     guest::check(&mut findings);
     xen::check(&mut findings);
     memory::check(&mut findings);
@@ -127,7 +132,7 @@ fn text(report: &Report) -> String {
             text.push_str(&format!("{gap}check: {}\n", finding.check));
         }
         if let Some(remedy) = &finding.remedy {
-            text.push_str(&format!("{gap}remedy: {remedy}\n"));
+            text.push_str(&format!("{gap}remedy: {}\n", remedy.replace('\n', &format!("\n{gap}"))));
         }
     }
     let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();

@@ -25,14 +25,17 @@ use crate::output::{Outcome, Output};
 use crate::program_file::other_c_library;
 use crate::run::{ProgramCapability, Setting};
 
+pub(crate) use enable::{DEVICE_FILE, Missing, device_file};
+pub(crate) use sysfs::difference;
+
 /// The plug-in of libibverbs.
-const LIBRARY: &str = "libisthmus-rdmav34.so";
+pub(crate) const LIBRARY: &str = "libisthmus-rdmav34.so";
 
 /// The name by which libibverbs knows the plug-in: it appends the rest of the file name, which has the number of its interface.
-const DRIVER: &str = "libisthmus";
+pub(crate) const DRIVER: &str = "libisthmus";
 
 /// The library that is preloaded for completion channels, and for kernels with InfiniBand.
-const PRELOADED: &str = "libisthmus-verbs.so";
+pub(crate) const PRELOADED: &str = "libisthmus-verbs.so";
 
 /// The variables of libibverbs: the folder that stands for `/sys`, and the plug-ins to load.
 const SYSFS: &str = "SYSFS_PATH";
@@ -84,15 +87,24 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
         if std::env::var_os(VERBS.name).is_some_and(|value| value == "off") {
             return Err(format!("{}=off", VERBS.name));
         }
-        let set = std::env::var_os(SYSFS).map(PathBuf::from);
-        let folders = folders_of(place.socket);
-        let mut found = set.into_iter().chain(folders.iter().map(|folder| folder.join(SYS)));
-        let found = found.find(|sys| sys.join(sysfs::UVERBS).is_dir());
-        let sys = found.ok_or("no files of the device: `isthmus verbs enable` writes them")?;
+        let sys = device_files(place.socket).ok_or("no files of the device: `isthmus verbs enable` writes them")?;
         Ok(settings(place.folder, &sys))
     },
     unfit: |program| other_c_library(&program.path, &program.linking, PRELOADED),
 };
+
+/// Finds the folder with the files of the device.
+pub(crate) fn device_files(socket: Option<&Path>) -> Option<PathBuf> {
+    let set = std::env::var_os(SYSFS).map(PathBuf::from);
+    let folders = folders_of(socket);
+    let mut found = set.into_iter().chain(folders.iter().map(|folder| folder.join(SYS)));
+    found.find(|sys| sys.join(sysfs::UVERBS).is_dir())
+}
+
+#[cfg(test)]
+pub(crate) fn write_files(sys: &Path, report: &isthmus_report::VerbsReport) {
+    sysfs::replace(sys, &sysfs::files(report, |_| false)).expect("the folder is ours");
+}
 
 fn settings(folder: &Path, sys: &Path) -> Vec<Setting> {
     let preloaded = folder.join(PRELOADED);
