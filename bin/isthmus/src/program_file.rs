@@ -277,7 +277,7 @@ mod tests {
         assert!(linking(&long).is_err());
     }
 
-    /// A library with one version, whose name is `A`.
+    /// A library with one version, `A`.
     fn library() -> Vec<u8> {
         let mut file = vec![0; 64];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -5,8 +5,10 @@
 //! enable ──▶ isthmus verbs enable    DIR/sys, from the report; what else a program needs
 //!    └─ sysfs ── the files of the device
 //! PROGRAMS ▶ isthmus run             SYSFS_PATH, IBV_DRIVERS and LD_PRELOAD
+//!    └─ doctor ─ the checks of `isthmus doctor`
 //! ```
 
+mod doctor;
 mod enable;
 mod list;
 mod sysfs;
@@ -25,17 +27,14 @@ use crate::output::{Outcome, Output};
 use crate::program_file::other_c_library;
 use crate::run::{ProgramCapability, Setting};
 
-pub(crate) use enable::{DEVICE_FILE, Missing, device_file};
-pub(crate) use sysfs::difference;
-
 /// The plug-in of libibverbs.
-pub(crate) const LIBRARY: &str = "libisthmus-rdmav34.so";
+const LIBRARY: &str = "libisthmus-rdmav34.so";
 
 /// The name by which libibverbs knows the plug-in: it appends the rest of the file name, which has the number of its interface.
-pub(crate) const DRIVER: &str = "libisthmus";
+const DRIVER: &str = "libisthmus";
 
 /// The library that is preloaded for completion channels, and for kernels with InfiniBand.
-pub(crate) const PRELOADED: &str = "libisthmus-verbs.so";
+const PRELOADED: &str = "libisthmus-verbs.so";
 
 /// The variables of libibverbs: the folder that stands for `/sys`, and the plug-ins to load.
 const SYSFS: &str = "SYSFS_PATH";
@@ -91,19 +90,15 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
         Ok(settings(place.folder, &sys))
     },
     unfit: |program| other_c_library(&program.path, &program.linking, PRELOADED),
+    doctor: Some(doctor::check),
 };
 
 /// Finds the folder with the files of the device.
-pub(crate) fn device_files(socket: Option<&Path>) -> Option<PathBuf> {
+fn device_files(socket: Option<&Path>) -> Option<PathBuf> {
     let set = std::env::var_os(SYSFS).map(PathBuf::from);
     let folders = folders_of(socket);
     let mut found = set.into_iter().chain(folders.iter().map(|folder| folder.join(SYS)));
     found.find(|sys| sys.join(sysfs::UVERBS).is_dir())
-}
-
-#[cfg(test)]
-pub(crate) fn write_files(sys: &Path, report: &isthmus_report::VerbsReport) {
-    sysfs::replace(sys, &sysfs::files(report, |_| false)).expect("the folder is ours");
 }
 
 fn settings(folder: &Path, sys: &Path) -> Vec<Setting> {

@@ -58,7 +58,7 @@ pub(super) fn files(report: &VerbsReport, has_interface: impl Fn(&str) -> bool) 
 }
 
 /// Returns the path of a file that is not as the report says. Names of interfaces are left out, because a container has others.
-pub(crate) fn difference(folder: &Path, report: &VerbsReport) -> io::Result<Option<PathBuf>> {
+pub(super) fn difference(folder: &Path, report: &VerbsReport) -> io::Result<Option<PathBuf>> {
     let (present, expected) = (read(folder)?, files(report, |_| false));
     let is_interface = |path: &Path| path.parent().is_some_and(|folder| folder.ends_with("gid_attrs/ndevs"));
     let mut paths = present.keys().chain(expected.keys()).filter(|path| !is_interface(path));

@@ -13,12 +13,13 @@ use anyhow::Result;
 use isthmus_client::{Options, Topic};
 use isthmus_report::VerbsReport;
 
-use super::sockets::preload;
-use super::{Finding, daemon};
+use super::enable::{DEVICE_FILE, Missing, device_file};
+use super::sysfs::difference;
+use super::{DRIVER, LIBRARY, PRELOADED, device_files};
 use crate::daemon::{Daemon, read};
+use crate::doctor::{CheckPlace, Finding, preload, unexpected};
 use crate::program_file::defined_versions;
 use crate::run::installed_folder;
-use crate::verbs::{DEVICE_FILE, DRIVER, LIBRARY, Missing, PRELOADED, device_file, device_files, difference};
 
 /// The library of rdma-core, and the paths under which the dynamic linker knows libraries.
 const LIBIBVERBS: &str = "libibverbs.so.1";
@@ -31,12 +32,11 @@ const PRIVATE: &str = "IBVERBS_PRIVATE_";
 const INFINIBAND: [&str; 2] = ["/sys/class/infiniband_verbs", "/sys/module/ib_uverbs"];
 
 /// Queries the daemon's report about verbs.
-pub(super) fn report(options: &Options) -> Result<VerbsReport> {
+fn report(options: &Options) -> Result<VerbsReport> {
     read(&Daemon::connect(options)?.ask(Topic::Verbs, &[])?)
 }
 
-/// Checks everything, with the daemon's report if one answers.
-pub(super) fn check(socket: Option<&Path>, report: Option<Result<VerbsReport>>, findings: &mut Vec<Finding>) {
+pub(super) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
     let device = Path::new(DEVICE_FILE);
     if installed_folder(LIBRARY).is_err() && !device.exists() {
         let result = format!("not used: neither {LIBRARY} nor {DEVICE_FILE} is there");
@@ -45,17 +45,17 @@ pub(super) fn check(socket: Option<&Path>, report: Option<Result<VerbsReport>>, 
     }
     findings.push(library("verbs.plug-in", LIBRARY));
     findings.push(library("verbs.preload", PRELOADED));
-    findings.push(file(device_file(device)));
-    let report = match report {
+    findings.push(file(device));
+    let report = match place.daemon.map(report) {
         Some(Ok(report)) => Some(report),
         Some(Err(error)) => {
-            findings.push(daemon::unexpected("verbs.enabled", "querying the daemon's report about verbs", &error));
+            findings.push(unexpected("verbs.enabled", "querying the daemon's report about verbs", &error));
             None
         }
         None => None,
     };
     findings.extend(report.as_ref().map(enabled));
-    findings.push(files(device_files(socket), report.as_ref()));
+    findings.push(files(device_files(place.socket), report.as_ref()));
     findings.extend(libibverbs());
     findings.push(kernel(INFINIBAND.into_iter().find(|path| Path::new(path).exists())));
 }
@@ -79,11 +79,12 @@ fn library(id: &'static str, name: &str) -> Finding {
 }
 
 /// Reports on the file that libibverbs opens.
-fn file(missing: Option<Missing>) -> Finding {
-    let (id, tried) = ("verbs.device-file", format!("comparing {DEVICE_FILE} with /dev/null"));
-    match missing {
-        None => Finding::ok(id, tried, format!("{DEVICE_FILE} is /dev/null")),
-        Some(Missing { what, remedy }) => Finding::note(id, tried, format!("missing: {what}")).remedy(remedy),
+fn file(path: &Path) -> Finding {
+    let (id, tried) = ("verbs.device-file", format!("comparing {} with /dev/null", path.display()));
+    let missing = if path.exists() { "" } else { "missing: " };
+    match device_file(path) {
+        None => Finding::ok(id, tried, format!("{} is /dev/null", path.display())),
+        Some(Missing { what, remedy }) => Finding::note(id, tried, format!("{missing}{what}")).remedy(remedy),
     }
 }
 
@@ -191,6 +192,7 @@ fn kernel(found: Option<&str>) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sysfs::{self, replace};
     use super::*;
     use crate::doctor::Severity::{Ok as Fine, Warning};
 
@@ -214,8 +216,9 @@ mod tests {
         assert_says(&enabled(&report("a", false)), Warning, "disabled");
         assert_says(&kernel(None), Fine, "no InfiniBand");
         assert_says(&kernel(Some("/sys/module/ib_uverbs")), Warning, PRELOADED);
-        assert_says(&file(None), Fine, DEVICE_FILE);
-        assert_says(&file(device_file(Path::new("/dev/zero"))), Warning, "belongs to a device");
+        assert_says(&file(Path::new("/dev/null")), Fine, "is /dev/null");
+        assert_says(&file(Path::new("/nonexistent/uverbs0")), Warning, "missing");
+        assert_says(&file(Path::new("/dev/zero")), Warning, "belongs to a device");
         assert_says(&files(None, Some(&report("a", true))), Warning, "no files of the device");
     }
 
@@ -228,7 +231,7 @@ mod tests {
         fs::write(gids.join("0"), "b\n").unwrap();
         assert_says(&files(Some(sys.clone()), None), Fine, "no daemon");
         assert_says(&files(Some(sys.clone()), Some(&report("a", true))), Warning, "not those of this daemon");
-        crate::verbs::write_files(&sys, &report("b", true));
+        replace(&sys, &sysfs::files(&report("b", true), |_| false)).unwrap();
         assert_says(&files(Some(sys.clone()), Some(&report("b", true))), Fine, "its GIDs");
         assert_says(&files(Some(sys.clone()), Some(&report("a", true))), Warning, "have changed");
     }
