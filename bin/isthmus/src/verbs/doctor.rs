@@ -14,7 +14,7 @@ use isthmus_client::{Options, Topic};
 use isthmus_report::VerbsReport;
 
 use super::enable::{DEVICE_FILE, Missing, device_file};
-use super::sysfs::difference;
+use super::sysfs::{difference, is_of_gid};
 use super::{DRIVER, LIBRARY, PRELOADED, device_files};
 use crate::daemon::{Daemon, read};
 use crate::doctor::{CheckPlace, Finding, preload, unexpected};
@@ -109,7 +109,7 @@ fn files(folder: Option<PathBuf>, report: Option<&VerbsReport>) -> Finding {
         None => Finding::ok(id, tried, format!("{found} has a device; no daemon confirms it")),
         Some(Ok(None)) => Finding::ok(id, tried, format!("{found} has the device and its GIDs")),
         Some(Ok(Some(path))) => {
-            let what = match path.iter().any(|part| part == "gids") {
+            let what = match is_of_gid(&path) {
                 true => "the GIDs of the host have changed since `isthmus verbs enable`",
                 false => "the files are not those of this daemon",
             };

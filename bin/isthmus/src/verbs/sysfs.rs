@@ -57,12 +57,18 @@ pub(super) fn files(report: &VerbsReport, has_interface: impl Fn(&str) -> bool) 
     files
 }
 
-/// Returns the path of a file that is not as the report says. Names of interfaces are left out, because a container has others.
+/// Returns a file that is not as the report says, one of a GID only if all others are right. Names of interfaces are left out, because a container has others.
 pub(super) fn difference(folder: &Path, report: &VerbsReport) -> io::Result<Option<PathBuf>> {
     let (present, expected) = (read(folder)?, files(report, |_| false));
     let is_interface = |path: &Path| path.parent().is_some_and(|folder| folder.ends_with("gid_attrs/ndevs"));
-    let mut paths = present.keys().chain(expected.keys()).filter(|path| !is_interface(path));
-    Ok(paths.find(|path| present.get(*path) != expected.get(*path)).cloned())
+    let paths = present.keys().chain(expected.keys()).filter(|path| !is_interface(path));
+    let different = paths.filter(|path| present.get(*path) != expected.get(*path));
+    Ok(different.min_by_key(|path| is_of_gid(path)).cloned())
+}
+
+/// Returns whether a file is about a GID.
+pub(super) fn is_of_gid(path: &Path) -> bool {
+    path.iter().any(|part| part == "gids" || part == "gid_attrs")
 }
 
 /// Makes a folder have these files and no others. Returns false if it has them already. Programs find the old files or the new ones, and
