@@ -4,6 +4,7 @@
 //! daemon ── whether it answers, its user and version, the safety of its folder
 //! pair ──── two domains: attach, loopback, messages, a channel, large messages
 //! sockets ─ the library of TCP programs, the daemon's setting, TCP timestamps
+//! others ── the checks of other capabilities, from their rows of the table of `isthmus run`
 //! guest ─── the device, its driver, the caching of its window; only in a guest with a device
 //! xen ───── nodes, grants, the permission of domain 0; only in a Xen domain
 //! memory ── sealed files, buffers moved onto shared pages, limits, huge pages
@@ -21,18 +22,22 @@ mod process;
 mod sockets;
 mod xen;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use isthmus_client::{Reason, Refusal};
+use isthmus_client::{Options, Reason, Refusal};
 use serde::Serialize;
 
+use crate::capability::PROGRAM_CAPABILITIES;
 use crate::output::{Outcome, Output, counted};
+
+pub(crate) use daemon::unexpected;
+pub(crate) use sockets::preload;
 
 /// The importance of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Severity {
+pub(crate) enum Severity {
     /// The operation works.
     Ok,
     /// The operation works with a restriction, or is not needed.
@@ -43,32 +48,32 @@ enum Severity {
 
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Finding {
+pub(crate) struct Finding {
     /// The identifier, which does not change between versions.
-    id: &'static str,
-    severity: Severity,
+    pub(crate) id: &'static str,
+    pub(crate) severity: Severity,
     check: String,
-    result: String,
+    pub(crate) result: String,
     /// The remedy, if there is one.
-    remedy: Option<String>,
+    pub(crate) remedy: Option<String>,
     /// The reason, if the table of reasons has one.
     reason: Option<&'static str>,
 }
 
 impl Finding {
-    fn ok(id: &'static str, check: impl Into<String>, result: impl Into<String>) -> Self {
+    pub(crate) fn ok(id: &'static str, check: impl Into<String>, result: impl Into<String>) -> Self {
         Self { id, severity: Severity::Ok, check: check.into(), result: result.into(), remedy: None, reason: None }
     }
 
-    fn note(id: &'static str, check: impl Into<String>, result: impl Into<String>) -> Self {
+    pub(crate) fn note(id: &'static str, check: impl Into<String>, result: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::ok(id, check, result) }
     }
 
-    fn problem(id: &'static str, check: impl Into<String>, result: impl Into<String>) -> Self {
+    pub(crate) fn problem(id: &'static str, check: impl Into<String>, result: impl Into<String>) -> Self {
         Self { severity: Severity::Problem, ..Self::ok(id, check, result) }
     }
 
-    fn remedy(mut self, remedy: impl Into<String>) -> Self {
+    pub(crate) fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
@@ -85,6 +90,14 @@ impl Finding {
     }
 }
 
+/// The place that the checks of a capability look at.
+pub(crate) struct CheckPlace<'a> {
+    /// The daemon's socket, if it was given.
+    pub(crate) socket: Option<&'a Path>,
+    /// The way to the daemon, if it answers.
+    pub(crate) daemon: Option<&'a Options>,
+}
+
 #[derive(Serialize)]
 struct Report {
     /// The highest severity of the findings.
@@ -94,14 +107,17 @@ struct Report {
 
 pub(crate) fn run(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     let mut findings = process::environment();
-    if let Some(options) = process::options(socket, &mut findings) {
-        let answers = daemon::check(&options, &mut findings);
-        if answers {
-            pair::check(&options, &mut findings);
-            findings.push(sockets::enabled(&options));
-        }
+    let options = process::options(socket.clone(), &mut findings);
+    let daemon = options.as_ref().filter(|options| daemon::check(options, &mut findings));
+    if let Some(options) = daemon {
+        pair::check(options, &mut findings);
+        findings.push(sockets::enabled(options));
     }
     sockets::check(&mut findings);
+    let place = CheckPlace { socket: socket.as_deref(), daemon };
+    for check in PROGRAM_CAPABILITIES.iter().filter_map(|row| row.doctor) {
+        check(&place, &mut findings);
+    }
     guest::check(&mut findings);
     xen::check(&mut findings);
     memory::check(&mut findings);
@@ -127,7 +143,7 @@ fn text(report: &Report) -> String {
             text.push_str(&format!("{gap}check: {}\n", finding.check));
         }
         if let Some(remedy) = &finding.remedy {
-            text.push_str(&format!("{gap}remedy: {remedy}\n"));
+            text.push_str(&format!("{gap}remedy: {}\n", remedy.replace('\n', &format!("\n{gap}"))));
         }
     }
     let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();

@@ -1,4 +1,4 @@
-//! The file of a program, as far as it decides whether a preloaded library can be loaded.
+//! The file of a program or library, as far as it decides whether a library can be loaded.
 //!
 //! ```text
 //! name ─ PATH ─▶ file ─ #! ─▶ interpreter's file ─▶ ELF: PT_INTERP ─▶ Linking
@@ -43,6 +43,9 @@ const SCRIPT_LINE_MAX: usize = 256;
 
 /// More than a path may have, with its final zero.
 const INTERPRETER_MAX: u64 = 4096;
+
+/// More than the names and versions of a library that we ask about take.
+const SECTION_MAX: u64 = 1 << 20;
 
 impl ProgramFile {
     /// Finds the program that exec would start. Returns none if there is no such file, or if it cannot be read.
@@ -93,6 +96,57 @@ impl Linking {
     }
 }
 
+/// Returns the names of the versions that a library defines, without loading it. None if the file is no library of this machine.
+pub(crate) fn defined_versions(file: &File) -> io::Result<Option<Vec<String>>> {
+    let mut head = [0u8; 64];
+    if read_at(file, &mut head, 0)? < head.len() || !head.starts_with(b"\x7fELF\x02\x01") {
+        return Ok(None);
+    }
+    let (table, entry, count) = (word(&head[40..48]), half(&head[58..60]), half(&head[60..62]));
+    let section = |index: u32| -> io::Result<[u8; 64]> {
+        let at = u64::from(index) * u64::from(entry);
+        exactly(file, table.saturating_add(at), 64).map(|bytes| bytes.try_into().expect("64 bytes"))
+    };
+    let contents = |header: &[u8; 64]| exactly(file, word(&header[24..32]), word(&header[32..40]));
+    for index in 0..u32::from(count) {
+        let header = section(index)?;
+        const SHT_GNU_VERDEF: u32 = 0x6FFF_FFFD;
+        if long(&header[4..8]) == SHT_GNU_VERDEF {
+            let names = contents(&section(long(&header[40..44]))?)?;
+            return versions(&contents(&header)?, &names).ok_or(io::ErrorKind::InvalidData.into()).map(Some);
+        }
+    }
+    Ok(Some(Vec::new()))
+}
+
+/// Reads a table of version definitions. None if it points outside of itself or of the names.
+fn versions(table: &[u8], names: &[u8]) -> Option<Vec<String>> {
+    let (mut versions, mut at) = (Vec::new(), 0usize);
+    loop {
+        let definition = table.get(at..)?.get(..20)?;
+        let (name, next) = (long(&definition[12..16]) as usize, long(&definition[16..20]) as usize);
+        let name = long(table.get(at.checked_add(name)?..)?.get(..4)?) as usize;
+        let name = names.get(name..)?.split(|&byte| byte == 0).next()?;
+        versions.push(String::from_utf8_lossy(name).into_owned());
+        if next == 0 {
+            return Some(versions);
+        }
+        at = at.checked_add(next.max(definition.len()))?;
+    }
+}
+
+/// Reads as many bytes, at most [`SECTION_MAX`].
+fn exactly(file: &File, at: u64, length: u64) -> io::Result<Vec<u8>> {
+    if length > SECTION_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0; length as usize];
+    match read_at(file, &mut bytes, at)? == bytes.len() {
+        true => Ok(bytes),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
 fn interpreter(file: &File, at: u64, length: u64) -> io::Result<Linking> {
     if length > INTERPRETER_MAX {
         return Err(io::ErrorKind::InvalidData.into());
@@ -122,6 +176,10 @@ fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
 
 fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("the caller takes 8 bytes"))
+}
+
+fn long(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes.try_into().expect("the caller takes 4 bytes"))
 }
 
 fn half(bytes: &[u8]) -> u16 {
@@ -217,6 +275,49 @@ mod tests {
         let mut long = elf(3, b"");
         long[100] = 1; // 4 GiB of a path
         assert!(linking(&long).is_err());
+    }
+
+    /// A library with one version, `A`.
+    fn library() -> Vec<u8> {
+        let mut file = vec![0; 64];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[40] = 64; // The table of sections is behind the header.
+        file[58] = 64;
+        file[60] = 2;
+        let mut section = |kind: u32, at: u8, length: u8, link: u8| {
+            let header = file.len();
+            file.resize(header + 64, 0);
+            file[header + 4..header + 8].copy_from_slice(&kind.to_le_bytes());
+            (file[header + 24], file[header + 32], file[header + 40]) = (at, length, link);
+        };
+        section(0x6FFF_FFFD, 192, 28, 1);
+        section(3, 220, 3, 0);
+        file.extend([0; 12].into_iter().chain(20u32.to_le_bytes()).chain([0; 4])); // The definition: its name is behind it.
+        file.extend(1u32.to_le_bytes().into_iter().chain([0; 4]).chain(*b"\0A\0"));
+        file
+    }
+
+    #[test]
+    fn versions_of_a_library_are_read_and_damaged_files_refused() {
+        let of = |contents: &[u8]| {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let path = folder.path().join("library");
+            fs::write(&path, contents).expect("the folder is ours");
+            defined_versions(&File::open(path).expect("it was written"))
+        };
+        let good = library();
+        assert_eq!(of(&good).expect("read"), Some(vec!["A".to_owned()]));
+        assert_eq!(of(b"no library").expect("read"), None);
+        assert_eq!(of(&elf(1, b"")).expect("read"), Some(Vec::new()));
+        for end in 64..good.len() {
+            assert!(of(&good[..end]).is_err(), "{end} bytes");
+        }
+        // Any byte may be wrong: the result is an error or other names.
+        for (at, value) in (0..good.len()).flat_map(|at| [(at, 0xFF), (at, 0x01)]) {
+            let mut damaged = good.clone();
+            damaged[at] = value;
+            let _ = of(&damaged);
+        }
     }
 
     #[test]

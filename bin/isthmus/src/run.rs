@@ -21,6 +21,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use serde::Serialize;
 
 use crate::capability::PROGRAM_CAPABILITIES;
+use crate::doctor::{CheckPlace, Finding};
 use crate::output::{Outcome, Output, note};
 use crate::program_file::ProgramFile;
 
@@ -45,6 +46,8 @@ pub(crate) struct ProgramCapability {
     pub(crate) settings: fn(&ProgramPlace<'_>) -> Result<Vec<Setting>, String>,
     /// Returns why a program would not start with these variables.
     pub(crate) unfit: fn(&ProgramFile) -> Option<String>,
+    /// Its checks of `isthmus doctor`, if they are not among the common ones.
+    pub(crate) doctor: Option<fn(&CheckPlace<'_>, &mut Vec<Finding>)>,
 }
 
 /// The place in which a program starts.

@@ -175,6 +175,39 @@ fn doctor_starts_a_program_with_the_library_of_sockets() {
 }
 
 #[test]
+fn doctor_checks_verbs_where_the_plug_in_is_installed() {
+    let doctor = |installed: &Installation, sys: &str| -> Vec<Value> {
+        let arguments = ["--json", "--socket", "/nonexistent/isthmus.sock", "doctor"];
+        let output = installed.run(&arguments, &[("SYSFS_PATH", sys)]);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        let findings = report["findings"].as_array().expect("a list");
+        findings
+            .iter()
+            .filter(|found| found["id"].as_str().is_some_and(|id| id.starts_with("verbs.")))
+            .cloned()
+            .collect()
+    };
+    if !Path::new("/dev/infiniband/uverbs0").exists() {
+        let unused = doctor(&Installation::with(&[]), "");
+        assert_eq!((unused.len(), &unused[0]["severity"]), (1, &Value::from("ok")), "{unused:?}");
+    }
+    let (installed, _) = with_verbs();
+    let found = doctor(&installed, &installed.path("run/verbs/sys"));
+    let severity = |id: &str| {
+        let finding = found.iter().find(|finding| finding["id"] == id);
+        finding.unwrap_or_else(|| panic!("no {id}: {found:?}"))["severity"].clone()
+    };
+    // An empty file is no library, and the other one is not installed.
+    let severities = ["verbs.plug-in", "verbs.preload", "verbs.files"].map(severity);
+    assert_eq!(severities, ["problem", "warning", "ok"], "{found:?}");
+    let others = ["verbs.device-file", "verbs.libibverbs", "verbs.kernel"].map(severity);
+    assert!(others.iter().all(|severity| severity != "problem"), "{found:?}");
+    let document = include_str!("../../../docs/operate/cli.md");
+    assert!(found.iter().all(|found| document.contains(&format!("`{}`", found["id"].as_str().unwrap()))), "{found:?}");
+    assert!(found.iter().all(|found| found["severity"] == "ok" || found["remedy"].is_string()), "{found:?}");
+}
+
+#[test]
 fn program_that_cannot_be_started_has_the_exit_status_of_a_shell() {
     let installed = Installation::with(&BOTH[..1]);
     let missing = installed.run(&["run", "--", "no-such-program-anywhere"], &[]);

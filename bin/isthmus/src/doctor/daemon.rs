@@ -47,7 +47,7 @@ pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
     true
 }
 
-pub(super) fn unexpected(id: &'static str, tried: &str, error: &anyhow::Error) -> Finding {
+pub(crate) fn unexpected(id: &'static str, tried: &str, error: &anyhow::Error) -> Finding {
     match error.downcast_ref::<Refusal>() {
         Some(refusal) => Finding::refused(id, tried, refusal),
         None => Finding::problem(id, tried, format!("{error:#}"))

@@ -53,7 +53,7 @@ fn library() -> Finding {
 }
 
 /// Starts this program with the library. The loader writes to standard error if it cannot load it.
-fn preload(library: &Path) -> Result<(), String> {
+pub(crate) fn preload(library: &Path) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let mut command = Command::new(program);
     command.arg("--version").env("LD_PRELOAD", library).stdin(Stdio::null());

@@ -49,4 +49,5 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     is_for_containers: true,
     settings: |place| Ok(mpi::all_settings(place.folder)),
     unfit: |_| None,
+    doctor: None,
 };

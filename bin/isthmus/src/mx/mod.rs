@@ -70,6 +70,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     is_for_containers: true,
     settings: |place| Ok(settings(place.folder)),
     unfit: |_| None,
+    doctor: None,
 };
 
 fn settings(folder: &Path) -> Vec<Setting> {

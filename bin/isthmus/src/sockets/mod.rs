@@ -54,6 +54,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     is_for_containers: true,
     settings: |place| Ok(settings(place.folder)),
     unfit,
+    doctor: None,
 };
 
 /// The library needs glibc. A program that another dynamic linker loads would not start with it. A static program starts, and its

@@ -17,7 +17,7 @@ use crate::output::{Outcome, Output};
 use crate::run::{Setting, installed_folder, shell_quoted};
 
 /// The file that libibverbs opens. The path is compiled in.
-const DEVICE_FILE: &str = "/dev/infiniband/uverbs0";
+pub(super) const DEVICE_FILE: &str = "/dev/infiniband/uverbs0";
 
 /// The device number of /dev/null.
 const NULL: (u32, u32) = (1, 3);
@@ -44,10 +44,11 @@ struct Enabled {
     variables: Vec<Setting>,
 }
 
+/// A thing that programs lack.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Missing {
-    what: String,
-    remedy: String,
+pub(super) struct Missing {
+    pub(super) what: String,
+    pub(super) remedy: String,
 }
 
 pub(super) fn enable(output: Output, socket: Option<PathBuf>, args: EnableArgs) -> Result<Outcome> {
@@ -92,7 +93,7 @@ fn has_interface(name: &str) -> bool {
 }
 
 /// Checks that the device file is /dev/null.
-fn device_file(path: &Path) -> Option<Missing> {
+pub(super) fn device_file(path: &Path) -> Option<Missing> {
     let folder = path.parent().unwrap_or(path).display();
     let path = path.display();
     match fs::metadata(path.to_string()) {

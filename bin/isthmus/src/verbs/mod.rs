@@ -5,8 +5,10 @@
 //! enable ──▶ isthmus verbs enable    DIR/sys, from the report; what else a program needs
 //!    └─ sysfs ── the files of the device
 //! PROGRAMS ▶ isthmus run             SYSFS_PATH, IBV_DRIVERS and LD_PRELOAD
+//!    └─ doctor ─ the checks of `isthmus doctor`
 //! ```
 
+mod doctor;
 mod enable;
 mod list;
 mod sysfs;
@@ -84,15 +86,20 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
         if std::env::var_os(VERBS.name).is_some_and(|value| value == "off") {
             return Err(format!("{}=off", VERBS.name));
         }
-        let set = std::env::var_os(SYSFS).map(PathBuf::from);
-        let folders = folders_of(place.socket);
-        let mut found = set.into_iter().chain(folders.iter().map(|folder| folder.join(SYS)));
-        let found = found.find(|sys| sys.join(sysfs::UVERBS).is_dir());
-        let sys = found.ok_or("no files of the device: `isthmus verbs enable` writes them")?;
+        let sys = device_files(place.socket).ok_or("no files of the device: `isthmus verbs enable` writes them")?;
         Ok(settings(place.folder, &sys))
     },
     unfit: |program| other_c_library(&program.path, &program.linking, PRELOADED),
+    doctor: Some(doctor::check),
 };
+
+/// Finds the folder with the files of the device.
+fn device_files(socket: Option<&Path>) -> Option<PathBuf> {
+    let set = std::env::var_os(SYSFS).map(PathBuf::from);
+    let folders = folders_of(socket);
+    let mut found = set.into_iter().chain(folders.iter().map(|folder| folder.join(SYS)));
+    found.find(|sys| sys.join(sysfs::UVERBS).is_dir())
+}
 
 fn settings(folder: &Path, sys: &Path) -> Vec<Setting> {
     let preloaded = folder.join(PRELOADED);

@@ -57,6 +57,20 @@ pub(super) fn files(report: &VerbsReport, has_interface: impl Fn(&str) -> bool) 
     files
 }
 
+/// Returns a file that is not as the report says, one of a GID only if all others are right. Names of interfaces are left out, because a container has others.
+pub(super) fn difference(folder: &Path, report: &VerbsReport) -> io::Result<Option<PathBuf>> {
+    let (present, expected) = (read(folder)?, files(report, |_| false));
+    let is_interface = |path: &Path| path.parent().is_some_and(|folder| folder.ends_with("gid_attrs/ndevs"));
+    let paths = present.keys().chain(expected.keys()).filter(|path| !is_interface(path));
+    let different = paths.filter(|path| present.get(*path) != expected.get(*path));
+    Ok(different.min_by_key(|path| is_of_gid(path)).cloned())
+}
+
+/// Returns whether a file is about a GID.
+pub(super) fn is_of_gid(path: &Path) -> bool {
+    path.iter().any(|part| part == "gids" || part == "gid_attrs")
+}
+
 /// Makes a folder have these files and no others. Returns false if it has them already. Programs find the old files or the new ones, and
 /// never a part of both.
 pub(super) fn replace(folder: &Path, files: &Files) -> io::Result<bool> {
@@ -133,6 +147,22 @@ mod tests {
         let files = files(&report(&gids), |interface| interface == "eth0");
         let text: String = files.iter().map(|(path, text)| format!("{}: {text}", path.display())).collect();
         insta::assert_snapshot!("sysfs", text);
+    }
+
+    #[test]
+    fn difference_is_a_file_but_not_an_interface() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path().join("sys");
+        assert!(difference(&folder, &report(&[])).is_err(), "no folder");
+        let before = report(&[("a", None), ("b", Some("eth0"))]);
+        replace(&folder, &files(&before, |_| true)).unwrap();
+        assert_eq!(difference(&folder, &before).unwrap(), None);
+        assert_eq!(difference(&folder, &report(&[("a", None), ("b", Some("eth1"))])).unwrap(), None);
+        let gid = |index: u32| Some(PathBuf::from(format!("class/infiniband/isthmus0/ports/1/gids/{index}")));
+        assert_eq!(difference(&folder, &report(&[("x", None), ("b", None)])).unwrap(), gid(0));
+        for changed in [&[("a", None)][..], &[("a", None), ("b", None), ("c", None)]] {
+            assert!(difference(&folder, &report(changed)).unwrap().is_some(), "{changed:?}");
+        }
     }
 
     #[test]

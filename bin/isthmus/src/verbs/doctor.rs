@@ -1,0 +1,258 @@
+//! Checks of verbs: the libraries, the device file, the files of the device, and the interface that each libibverbs expects of plug-ins.
+//!
+//! Nothing here is a problem on a host without RDMA programs, except a library that is installed and cannot be loaded.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use isthmus_client::{Options, Topic};
+use isthmus_report::VerbsReport;
+
+use super::enable::{DEVICE_FILE, Missing, device_file};
+use super::sysfs::{difference, is_of_gid};
+use super::{DRIVER, LIBRARY, PRELOADED, device_files};
+use crate::daemon::{Daemon, read};
+use crate::doctor::{CheckPlace, Finding, preload, unexpected};
+use crate::program_file::defined_versions;
+use crate::run::installed_folder;
+
+/// The library of rdma-core, and the paths under which the dynamic linker knows libraries.
+const LIBIBVERBS: &str = "libibverbs.so.1";
+const CACHE: &str = "/etc/ld.so.cache";
+
+/// The name of the version that only plug-ins use, without its number.
+const PRIVATE: &str = "IBVERBS_PRIVATE_";
+
+/// The files that a kernel with InfiniBand has.
+const INFINIBAND: [&str; 2] = ["/sys/class/infiniband_verbs", "/sys/module/ib_uverbs"];
+
+/// Queries the daemon's report about verbs.
+fn report(options: &Options) -> Result<VerbsReport> {
+    read(&Daemon::connect(options)?.ask(Topic::Verbs, &[])?)
+}
+
+pub(super) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
+    let device = Path::new(DEVICE_FILE);
+    if installed_folder(LIBRARY).is_err() && !device.exists() {
+        let result = format!("not used: neither {LIBRARY} nor {DEVICE_FILE} is there");
+        findings.push(Finding::ok("verbs.plug-in", "finding the plug-in of libibverbs", result));
+        return;
+    }
+    findings.push(library("verbs.plug-in", LIBRARY));
+    findings.push(library("verbs.preload", PRELOADED));
+    findings.push(file(device));
+    let report = match place.daemon.map(report) {
+        Some(Ok(report)) => Some(report),
+        Some(Err(error)) => {
+            findings.push(unexpected("verbs.enabled", "querying the daemon's report about verbs", &error));
+            None
+        }
+        None => None,
+    };
+    findings.extend(report.as_ref().map(enabled));
+    findings.push(files(device_files(place.socket), report.as_ref()));
+    findings.extend(libibverbs());
+    findings.push(kernel(INFINIBAND.into_iter().find(|path| Path::new(path).exists())));
+}
+
+/// Checks that a program starts with the library.
+fn library(id: &'static str, name: &str) -> Finding {
+    let library = match installed_folder(name) {
+        Ok(folder) => folder.join(name),
+        Err(error) => {
+            return Finding::note(id, format!("finding {name}"), format!("{error:#}"))
+                .remedy("Run `make build`, or `make install` for an installation.");
+        }
+    };
+    let tried = format!("starting a program that loads {}", library.display());
+    match preload(&library) {
+        Ok(()) => Finding::ok(id, tried, format!("{} can be loaded", library.display())),
+        Err(why) => Finding::problem(id, tried, why).remedy(
+            "Build the library where programs run: `make build`, then `make install`. A container needs a C library as new as the host's.",
+        ),
+    }
+}
+
+/// Reports on the file that libibverbs opens.
+fn file(path: &Path) -> Finding {
+    let (id, tried) = ("verbs.device-file", format!("comparing {} with /dev/null", path.display()));
+    let missing = if path.exists() { "" } else { "missing: " };
+    match device_file(path) {
+        None => Finding::ok(id, tried, format!("{} is /dev/null", path.display())),
+        Some(Missing { what, remedy }) => Finding::note(id, tried, format!("{missing}{what}")).remedy(remedy),
+    }
+}
+
+fn enabled(report: &VerbsReport) -> Finding {
+    let (id, tried) = ("verbs.enabled", "querying whether the daemon serves RDMA programs");
+    match report.enabled {
+        true => Finding::ok(id, tried, format!("it does, with the device {}", report.device)),
+        false => Finding::note(id, tried, "disabled: RDMA programs cannot open the device")
+            .remedy("Set `verbs.enabled = true` in the daemon's configuration, and restart the daemon."),
+    }
+}
+
+/// Compares the files that `isthmus run` finds with the daemon's report.
+fn files(folder: Option<PathBuf>, report: Option<&VerbsReport>) -> Finding {
+    let (id, tried) = ("verbs.files", "comparing the files of the device with the daemon's report");
+    let remedy = "Run `isthmus verbs enable` as the daemon's user.";
+    let Some(folder) = folder else {
+        return Finding::note(id, tried, "no files of the device: libibverbs does not find it").remedy(remedy);
+    };
+    let found = folder.display();
+    match report.map(|report| difference(&folder, report)) {
+        None => Finding::ok(id, tried, format!("{found} has a device; no daemon confirms it")),
+        Some(Ok(None)) => Finding::ok(id, tried, format!("{found} has the device and its GIDs")),
+        Some(Ok(Some(path))) => {
+            let what = match is_of_gid(&path) {
+                true => "the GIDs of the host have changed since `isthmus verbs enable`",
+                false => "the files are not those of this daemon",
+            };
+            Finding::note(id, tried, format!("{what}: {}", folder.join(path).display())).remedy(remedy)
+        }
+        Some(Err(error)) => Finding::note(id, tried, format!("cannot read {found}: {error}")).remedy(remedy),
+    }
+}
+
+/// Checks that there is a plug-in for each libibverbs.
+fn libibverbs() -> Vec<Finding> {
+    let (id, tried) = ("verbs.libibverbs", format!("reading the versions of each {LIBIBVERBS}"));
+    let found = libraries(&fs::read(CACHE).unwrap_or_default());
+    let findings: Vec<_> = found
+        .iter()
+        .filter_map(|path| {
+            let number = File::open(path).and_then(|file| private_number(&file)).transpose()?;
+            Some(plug_in(path, number, |plug_in| installed_folder(plug_in).is_ok()))
+        })
+        .collect();
+    match findings.is_empty() {
+        true => vec![Finding::ok(id, tried, format!("no {LIBIBVERBS} outside of programs and containers"))],
+        false => findings,
+    }
+}
+
+fn plug_in(path: &Path, number: io::Result<u32>, is_installed: impl Fn(&str) -> bool) -> Finding {
+    let (id, tried) = ("verbs.libibverbs", format!("reading the versions of {}", path.display()));
+    let number = match number {
+        Ok(number) => number,
+        Err(error) => {
+            return Finding::note(id, tried, format!("cannot find the private ABI of {}: {error}", path.display()))
+                .remedy("Use the libibverbs of rdma-core 34 or later.");
+        }
+    };
+    let plug_in = format!("{DRIVER}-rdmav{number}.so");
+    let expects = format!("{} expects private ABI {number}", path.display());
+    if is_installed(&plug_in) {
+        return Finding::ok(id, tried, format!("{expects}, for which {plug_in} is installed"));
+    }
+    let remedy = match plug_in == LIBRARY {
+        true => "Run `make install`.".to_owned(),
+        false => format!("Use a libibverbs for which there is a plug-in ({LIBRARY}), for example in a container."),
+    };
+    Finding::note(id, tried, format!("{expects}, and {plug_in} is not installed: its programs find no device"))
+        .remedy(remedy)
+}
+
+/// Finds the private ABI that a libibverbs expects. None if it is for another machine.
+fn private_number(file: &File) -> io::Result<Option<u32>> {
+    let Some(versions) = defined_versions(file)? else { return Ok(None) };
+    let number = versions.iter().find_map(|version| version.strip_prefix(PRIVATE)?.parse().ok());
+    number.map(Some).ok_or_else(|| io::Error::other(format!("it has no version {PRIVATE}…")))
+}
+
+/// Finds each libibverbs that the dynamic linker knows, or that lies in a usual folder or directly below one. Links count once.
+fn libraries(cache: &[u8]) -> BTreeSet<PathBuf> {
+    let strings = cache.split(|&byte| byte == 0).filter(|string| string.ends_with(LIBIBVERBS.as_bytes()));
+    let known = strings.filter(|string| string.starts_with(b"/")).map(|path| PathBuf::from(OsStr::from_bytes(path)));
+    let below = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_library_folder = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"lib"));
+    let usual = ["/", "/usr", "/usr/local"].map(Path::new).into_iter().flat_map(below).filter(is_library_folder);
+    let usual = usual.flat_map(|folder| below(&folder).chain([folder.clone()]).collect::<Vec<_>>());
+    let usual = usual.map(|folder| folder.join(LIBIBVERBS));
+    known.chain(usual).filter_map(|path| path.canonicalize().ok()).collect()
+}
+
+/// Reports on a kernel with InfiniBand. libibverbs then asks the kernel for devices, and not the files.
+fn kernel(found: Option<&str>) -> Finding {
+    let (id, tried) = ("verbs.kernel", format!("finding {}", INFINIBAND.join(" or ")));
+    match found {
+        None => Finding::ok(id, tried, "the kernel has no InfiniBand: libibverbs reads the files of the device"),
+        Some(path) => {
+            Finding::note(id, tried, format!("the kernel has InfiniBand ({path}): programs need {PRELOADED}")).remedy(
+                format!("Start RDMA programs by `isthmus run`, or with LD_PRELOAD={PRELOADED} (with its folder)."),
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sysfs::{self, replace};
+    use super::*;
+    use crate::doctor::Severity::{Ok as Fine, Warning};
+
+    fn report(gid: &str, enabled: bool) -> VerbsReport {
+        let gids = serde_json::json!([{ "index": 0, "gid": gid, "interface": null, "kind": "RoCE v2" }]);
+        let report = serde_json::json!({
+            "schema": 1, "enabled": enabled, "device": "isthmus0", "node_guid": "0211:2233:4455:6677", "gids": gids, "domains": [],
+        });
+        read(&report).expect("a report")
+    }
+
+    #[track_caller]
+    fn assert_says(finding: &Finding, severity: crate::doctor::Severity, said: &str) {
+        assert_eq!((finding.severity, finding.remedy.is_some()), (severity, severity != Fine), "{finding:?}");
+        assert!(finding.result.contains(said), "{finding:?}");
+    }
+
+    #[test]
+    fn each_restriction_is_a_warning_with_remedy() {
+        assert_says(&enabled(&report("a", true)), Fine, "isthmus0");
+        assert_says(&enabled(&report("a", false)), Warning, "disabled");
+        assert_says(&kernel(None), Fine, "no InfiniBand");
+        assert_says(&kernel(Some("/sys/module/ib_uverbs")), Warning, PRELOADED);
+        assert_says(&file(Path::new("/dev/null")), Fine, "is /dev/null");
+        assert_says(&file(Path::new("/nonexistent/uverbs0")), Warning, "missing");
+        assert_says(&file(Path::new("/dev/zero")), Warning, "belongs to a device");
+        assert_says(&files(None, Some(&report("a", true))), Warning, "no files of the device");
+    }
+
+    #[test]
+    fn gids_that_have_changed_are_a_warning() {
+        let scratch = tempfile::tempdir().unwrap();
+        let sys = scratch.path().to_owned();
+        let gids = sys.join("class/infiniband/isthmus0/ports/1/gids");
+        fs::create_dir_all(&gids).unwrap();
+        fs::write(gids.join("0"), "b\n").unwrap();
+        assert_says(&files(Some(sys.clone()), None), Fine, "no daemon");
+        assert_says(&files(Some(sys.clone()), Some(&report("a", true))), Warning, "not those of this daemon");
+        replace(&sys, &sysfs::files(&report("b", true), |_| false)).unwrap();
+        assert_says(&files(Some(sys.clone()), Some(&report("b", true))), Fine, "its GIDs");
+        assert_says(&files(Some(sys.clone()), Some(&report("a", true))), Warning, "have changed");
+    }
+
+    #[test]
+    fn plug_in_of_another_number_is_missing() {
+        let of = |number| plug_in(Path::new("/x/libibverbs.so.1"), number, |plug_in| plug_in == LIBRARY);
+        assert_says(&of(Ok(34)), Fine, "private ABI 34");
+        assert_says(&of(Ok(59)), Warning, "libisthmus-rdmav59.so is not installed");
+        assert_says(&of(Err(io::Error::other("no number"))), Warning, "no number");
+    }
+
+    #[test]
+    fn cache_names_each_library_once() {
+        let scratch = tempfile::tempdir().unwrap();
+        let library = scratch.path().canonicalize().unwrap().join(LIBIBVERBS);
+        fs::write(&library, "").unwrap();
+        std::os::unix::fs::symlink(scratch.path(), scratch.path().join("link")).unwrap();
+        let paths = [library.clone(), scratch.path().join("link").join(LIBIBVERBS), "/gone/libibverbs.so.1".into()];
+        let cache: String = paths.iter().map(|path| format!("{LIBIBVERBS}\0{}\0", path.display())).collect();
+        let found = libraries(cache.as_bytes());
+        assert_eq!(found.difference(&libraries(b"")).collect::<Vec<_>>(), [&library]);
+    }
+}
