@@ -9,6 +9,9 @@ use std::ffi::{c_char, c_int};
 /// The only port.
 pub(crate) const PORT: u8 = 1;
 
+/// The completion vectors: events of all queues take one way.
+pub(crate) const COMPLETION_VECTORS: u32 = 1;
+
 /// Names of devices begin with it; a number follows.
 const NAME_PREFIX: &[u8] = b"isthmus";
 

@@ -209,6 +209,13 @@ fn addresses_resolve_the_index_of_the_gid_and_return() {
     assert_eq!(address(&IbvAhAttr { port_num: 2, ..attr }, &GIDS), Err(Errno::INVAL));
 }
 
+#[test]
+fn completion_vectors_that_the_device_lacks_are_refused() {
+    assert_eq!(completion_vector(0), Ok(()));
+    assert_eq!(completion_vector(1), Err(Errno::INVAL));
+    assert_eq!(completion_vector((-1_i32).cast_unsigned()), Err(Errno::INVAL));
+}
+
 fn queue_pair() -> QpInit {
     let (pd, cq) = (Pd::from_number(1), Cq::from_number(2));
     QpInit {
