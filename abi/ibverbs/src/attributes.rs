@@ -46,6 +46,9 @@ const fn count(limit: u32) -> c_int {
     limit as c_int
 }
 
+/// The vendor of an adapter in software, as `rdma_rxe` has it. Programs take 0 for a failed query.
+const VENDOR: u32 = 0xff_ffff;
+
 /// The attributes of a device with this GUID.
 pub(crate) fn device_attributes(guid: u64) -> IbvDeviceAttr {
     let objects = limits::OBJECTS_MAX as c_int;
@@ -55,7 +58,7 @@ pub(crate) fn device_attributes(guid: u64) -> IbvDeviceAttr {
         sys_image_guid: guid.to_be(),
         max_mr_size: u64::MAX,
         page_size_cap: !0xfff,
-        vendor_id: 0,
+        vendor_id: VENDOR,
         vendor_part_id: 0,
         hw_ver: 0,
         max_qp: (BLOCK_NUMBERS as usize * BLOCKS_MAX) as c_int,
