@@ -9,6 +9,9 @@ use std::ffi::{c_char, c_int};
 /// The only port.
 pub(crate) const PORT: u8 = 1;
 
+/// The completion vectors: events of all queues take one way.
+pub(crate) const COMPLETION_VECTORS: u32 = 1;
+
 /// Names of devices begin with it; a number follows.
 const NAME_PREFIX: &[u8] = b"isthmus";
 
@@ -43,6 +46,9 @@ const fn count(limit: u32) -> c_int {
     limit as c_int
 }
 
+/// The vendor of an adapter in software, as `rdma_rxe` has it. Programs take 0 for a failed query.
+const VENDOR: u32 = 0xff_ffff;
+
 /// The attributes of a device with this GUID.
 pub(crate) fn device_attributes(guid: u64) -> IbvDeviceAttr {
     let objects = limits::OBJECTS_MAX as c_int;
@@ -52,7 +58,7 @@ pub(crate) fn device_attributes(guid: u64) -> IbvDeviceAttr {
         sys_image_guid: guid.to_be(),
         max_mr_size: u64::MAX,
         page_size_cap: !0xfff,
-        vendor_id: 0,
+        vendor_id: VENDOR,
         vendor_part_id: 0,
         hw_ver: 0,
         max_qp: (BLOCK_NUMBERS as usize * BLOCKS_MAX) as c_int,

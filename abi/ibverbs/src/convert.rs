@@ -6,8 +6,10 @@ mod attributes;
 mod creation;
 mod requests;
 
-pub(crate) use attributes::{address, attributes, qp_attributes};
-pub(crate) use creation::{access, is_zero_based, qp_capacities, qp_init, qp_send_operations, srq_init};
+pub(crate) use attributes::{address_of_handle, attributes, qp_attributes};
+pub(crate) use creation::{
+    access, completion_vector, is_zero_based, qp_capacities, qp_init, qp_send_operations, srq_init,
+};
 pub(crate) use requests::{SgeBuffer, completion, receive_request, send_request};
 
 use isthmus_verbs::Refused;

@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn alloc_context(
     object.domain = Box::into_raw(Box::new(opened));
     let verbs = object.verbs.get_mut();
     verbs.context.async_fd = async_fd.into_raw_fd();
-    verbs.context.num_comp_vectors = 1;
+    verbs.context.num_comp_vectors = attributes::COMPLETION_VECTORS.cast_signed();
     // SAFETY: the context is from `alloc_context`.
     unsafe { library.set_ops(verbs, &OPERATIONS) };
     verbs

@@ -18,8 +18,11 @@ pub(crate) unsafe extern "C" fn create_cq(
     context: *mut IbvContext,
     entries: c_int,
     channel: *mut IbvCompChannel,
-    _vector: c_int,
+    vector: c_int,
 ) -> *mut IbvCq {
+    if let Err(errno) = convert::completion_vector(vector.cast_unsigned()) {
+        return fail(errno);
+    }
     // SAFETY: libibverbs passes an open context, and a channel of the program or null.
     unsafe { create(context, u32::try_from(entries).unwrap_or(0), channel, |_| ()) }
 }

@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) 
     // SAFETY: libibverbs passes a protection domain of this provider and attributes of the program.
     let (context, attr) = unsafe { ((*pd).context, *attr) };
     // SAFETY: the context is open.
-    match convert::address(&attr, &unsafe { Device::of(context) }.gids) {
+    match convert::address_of_handle(&attr, &unsafe { Device::of(context) }.gids) {
         Ok(address) => {
             let ibv = IbvAh { context, pd, handle: 0 };
             AhObject::embedded(Box::into_raw(Box::new(AhObject { ibv: ibv.into(), address, attr })))

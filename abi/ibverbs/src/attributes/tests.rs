@@ -47,6 +47,7 @@ fn device_attributes_are_the_limits_of_the_engine() {
     assert_eq!((attr.max_qp_wr, attr.max_sge, attr.max_cqe, attr.max_qp_rd_atom), (16_384, 32, 1 << 20, 128));
     assert_eq!((attr.max_srq_wr, attr.max_srq_sge, attr.max_pkeys, attr.phys_port_cnt), (16_384, 32, 1, 1));
     assert_eq!((attr.max_mr_size, attr.page_size_cap & 0x1fff), (u64::MAX, 0x1000));
+    assert_eq!(attr.vendor_id, 0xff_ffff);
     assert_eq!((attr.atomic_cap, attr.max_mw, attr.max_mcast_grp), (ATOMIC_HCA, 0, 0));
     // Numbers of C are signed: none may wrap around.
     assert!(

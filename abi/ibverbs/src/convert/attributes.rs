@@ -24,6 +24,15 @@ pub(crate) fn address(attr: &IbvAhAttr, gids: &[Gid]) -> Result<AddressVector, E
     Ok(address)
 }
 
+/// The address of a handle.
+///
+/// # Errors
+///
+/// Those of [`address`], and `EINVAL` without a GRH: ports with Ethernet have no other addresses (RoCE, annex A17).
+pub(crate) fn address_of_handle(attr: &IbvAhAttr, gids: &[Gid]) -> Result<AddressVector, Errno> {
+    if attr.is_global == 0 { Err(Errno::INVAL) } else { address(attr, gids) }
+}
+
 /// An address as queries return it, without the fields that the engine does not keep.
 pub(crate) fn address_attributes(address: &AddressVector, gids: &[Gid]) -> IbvAhAttr {
     let is_global = address.gid != Gid::default();

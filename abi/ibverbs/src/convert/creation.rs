@@ -3,6 +3,7 @@
 use crate::abi::consts::*;
 use crate::abi::objects::{CqObject, SrqObject, embedding};
 use crate::abi::queries::{IbvQpCap, IbvQpInitAttr, IbvQpInitAttrEx, IbvSrqInitAttr, IbvSrqInitAttrEx};
+use crate::attributes::COMPLETION_VECTORS;
 use isthmus_verbs::{Access, Pd, QpInit, QpType};
 use rustix::io::Errno;
 
@@ -22,6 +23,15 @@ pub(crate) fn access(flags: u32) -> Result<Access, Errno> {
 /// True if requests name the first byte of a region by address 0.
 pub(crate) const fn is_zero_based(flags: u32) -> bool {
     flags & ACCESS_ZERO_BASED != 0
+}
+
+/// Checks the completion vector of a new queue.
+///
+/// # Errors
+///
+/// `EINVAL` if the device has fewer vectors.
+pub(crate) fn completion_vector(vector: u32) -> Result<(), Errno> {
+    if vector < COMPLETION_VECTORS { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// The type of a queue pair, or `EOPNOTSUPP` for those that the adapter does not have.

@@ -1,4 +1,4 @@
-use super::attributes::address_attributes;
+use super::attributes::{address, address_attributes};
 use super::creation::qp_type;
 use super::*;
 use crate::abi::consts::*;
@@ -203,8 +203,17 @@ fn addresses_resolve_the_index_of_the_gid_and_return() {
     let local = address(&IbvAhAttr { is_global: 0, ..attr }, &GIDS).unwrap();
     assert_eq!(local, AddressVector { service_level: 5, ..AddressVector::default() });
     assert_eq!(address_attributes(&local, &GIDS).is_global, 0);
+    assert_eq!(address_of_handle(&IbvAhAttr { is_global: 0, ..attr }, &GIDS), Err(Errno::INVAL));
+    assert_eq!(address_of_handle(&attr, &GIDS), Ok(resolved));
     assert_eq!(address(&attr, &GIDS[..1]), Err(Errno::INVAL));
     assert_eq!(address(&IbvAhAttr { port_num: 2, ..attr }, &GIDS), Err(Errno::INVAL));
+}
+
+#[test]
+fn completion_vectors_that_the_device_lacks_are_refused() {
+    assert_eq!(completion_vector(0), Ok(()));
+    assert_eq!(completion_vector(1), Err(Errno::INVAL));
+    assert_eq!(completion_vector((-1_i32).cast_unsigned()), Err(Errno::INVAL));
 }
 
 fn queue_pair() -> QpInit {

@@ -32,7 +32,7 @@ pub(super) fn check(attr: &IbvCqInitAttrEx) -> Result<(), Errno> {
 pub(crate) unsafe extern "C" fn create_cq_ex(context: *mut IbvContext, attr: *mut IbvCqInitAttrEx) -> *mut IbvCqEx {
     // SAFETY: the program passes its attributes.
     let attr = unsafe { &*attr };
-    if let Err(errno) = check(attr) {
+    if let Err(errno) = check(attr).and_then(|()| convert::completion_vector(attr.comp_vector)) {
         return fail(errno);
     }
     // SAFETY: libibverbs passes an open context, and the program its channel or null.

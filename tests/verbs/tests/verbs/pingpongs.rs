@@ -26,7 +26,7 @@ fn connected(stage: &Stage, kind: &str, variables: &[(&str, &str)]) {
 }
 
 fn datagrams(stage: &Stage, variables: &[(&str, &str)]) {
-    for words in ["-s 1024", "-s 2048 -g 0", "-s 4096 -g 1 -r 16"] {
+    for words in ["-s 1024 -g 0", "-s 2048 -g 0", "-s 4096 -g 1 -r 16"] {
         run(stage, "ud", 100, words, variables);
     }
 }
@@ -75,7 +75,7 @@ fn pingpongs_carry_their_data_through_the_daemon() {
 fn pingpongs_wait_for_events() {
     let Some(stage) = Stage::new() else { return };
     for kind in ["rc", "uc", "ud", "srq"] {
-        run(&stage, kind, 100, "-e -s 1024", &[]);
+        run(&stage, kind, 100, "-e -s 1024 -g 0", &[]);
     }
     run(&stage, "rc", 100, "-e -s 4096 -g 0", &DAEMON_PATH);
 }
