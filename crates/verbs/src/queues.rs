@@ -90,9 +90,9 @@ impl CompletionQueue {
         self.entries.pop_front()
     }
 
-    /// Changes the capacity. Refused if more completions wait.
-    pub(crate) fn resize(&mut self, capacity: usize) -> Result<(), Refused> {
-        if capacity < self.entries.len() {
+    /// Changes the capacity. Refused if more completions wait, together with those that are `due`.
+    pub(crate) fn resize(&mut self, capacity: usize, due: usize) -> Result<(), Refused> {
+        if capacity < self.entries.len() + due {
             return Err(Refused::Invalid);
         }
         self.capacity = capacity;

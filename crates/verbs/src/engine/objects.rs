@@ -4,7 +4,7 @@ use super::{Engine, limits};
 use crate::events::AsyncEvent;
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::queues::{CompletionQueue, ReceiveQueue};
-use crate::types::{Completion, Cq, Pd, QpNumber, Refused, Srq};
+use crate::types::{Completion, Cq, Pd, QpNumber, QpType, Refused, Srq};
 use alloc::boxed::Box;
 
 impl Engine {
@@ -38,12 +38,15 @@ impl Engine {
         Ok(Cq(self.cqs.insert(CompletionQueue::new(capacity as usize))))
     }
 
-    /// Changes the room of a completion queue.
+    /// Changes the room of a completion queue. Refused if the completions that wait need more. Those of datagrams under way count, too:
+    /// nothing but our own transmission delays them.
     pub fn resize_cq(&mut self, cq: Cq, capacity: u32) -> Result<(), Refused> {
         if !(1..=limits::COMPLETIONS_MAX).contains(&capacity) {
             return Err(Refused::Invalid);
         }
-        self.cqs.get_mut(cq.0).ok_or(Refused::Invalid)?.resize(capacity as usize)
+        let datagrams = self.qps.iter().flatten().filter(|qp| qp.init.kind == QpType::Ud && qp.init.send_cq == cq);
+        let due = datagrams.flat_map(|qp| &qp.sends).filter(|entry| entry.signaled).count();
+        self.cqs.get_mut(cq.0).ok_or(Refused::Invalid)?.resize(capacity as usize, due)
     }
 
     /// Ends a completion queue. Refused while queue pairs use it.

@@ -108,6 +108,22 @@ fn datagrams_carry_their_addresses() {
 }
 
 #[test]
+fn completions_of_datagrams_under_way_keep_their_room() {
+    let (mut network, one, other) = pair(QpType::Ud, &Options { signal_all: false, ..Options::default() });
+    let datagram = Some((AddressVector::default(), other.number, Q_KEY));
+    for (wr_id, flags) in [(10, SendFlags::SIGNALED), (11, SendFlags::empty()), (12, SendFlags::SIGNALED)] {
+        post(&mut network, one, &SendWr { wr_id, operation: SEND, flags, sges: Vec::new(), datagram }).unwrap();
+    }
+    for _ in 0..2 {
+        assert_eq!(network.call(0, |engine, _| engine.resize_cq(one.cq, 1)), Err(Refused::Invalid));
+        network.call(0, |engine, _| engine.resize_cq(one.cq, 2)).unwrap();
+        network.settle();
+    }
+    assert_eq!(statuses(&mut network, one), [(10, Success), (12, Success)]);
+    network.call(0, |engine, _| engine.resize_cq(one.cq, 1)).unwrap();
+}
+
+#[test]
 fn datagrams_with_another_q_key_or_without_room_are_lost() {
     let (mut network, one, other) = pair(QpType::Ud, &Options::default());
     let mut attempt = |q_key, room: u32, sent: usize| {
