@@ -35,7 +35,7 @@ const DRAIN_NS: u64 = 20_000_000;
 /// Posts of a device that wait so, at most.
 const DRAINS_MAX: u32 = 8;
 
-/// Iterations of the serving thread with the lock held, at most.
+/// Iterations of the serving thread with the lock held, and before a queue pair ends, at most.
 const ITERATIONS_PER_VISIT: u32 = 64;
 
 /// The time after which an event is written again that found no room.
@@ -146,6 +146,9 @@ impl Adapter {
         if mask.contains(AttributeMask::ADDRESS | AttributeMask::DESTINATION) {
             peer = self.resolve(attributes.address.gid, attributes.destination);
         }
+        if mask.contains(AttributeMask::STATE) && matches!(attributes.state, QpState::Reset | QpState::Error) {
+            self.take_arrived();
+        }
         let changed = self.engine().modify_qp(number, attributes, mask, peer);
         self.flush();
         self.send_acks();
@@ -154,10 +157,21 @@ impl Adapter {
 
     /// Ends a queue pair.
     pub(crate) fn destroy_qp(&mut self, number: QpNumber) -> Result<(), Refused> {
+        self.take_arrived();
         let ended = self.engine().destroy_qp(number);
         self.flush();
         self.send_acks();
         ended
+    }
+
+    /// Executes the requests of peers that have arrived. An adapter in hardware has done that long before the program ends a queue pair.
+    fn take_arrived(&mut self) {
+        for _ in 0..ITERATIONS_PER_VISIT {
+            if self.domain.is_idle() {
+                return;
+            }
+            self.progress();
+        }
     }
 
     /// The device that has a queue pair. None if the daemon knows none, or does not allow the two to communicate: sends to it are lost,

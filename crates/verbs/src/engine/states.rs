@@ -198,7 +198,7 @@ impl Engine {
         self.owe(slot, Syndrome::Ready);
     }
 
-    /// The domain has gone. Requests to it end, as if it no longer replied; receive requests that its messages had taken wait again. The
+    /// The domain has gone. Requests to it end when the retries of their queue pair would be over, one second later at most; receive requests that its messages had taken wait again. The
     /// transport confirms no more tokens of packets to it.
     pub fn peer_gone(&mut self, domain: DomainId) {
         self.routes.retain(|_, to| to.is_some_and(|to| to.domain != domain));
@@ -221,7 +221,7 @@ impl Engine {
             (qp.peer, qp.responses) = (None, 0);
             qp.owed = None;
             if qp.is_reliable() && qp.can_receive() {
-                self.fail_first_unacked(slot, Status::RetryExceeded);
+                self.peer_replies_no_more(slot);
             }
         }
     }

@@ -13,6 +13,9 @@ const RNR_PAUSES: [u32; 32] = [
     6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
+/// The time after which the requests to a peer that has gone have failed, at most.
+const RETRIES_NS_MAX: u64 = 1_000_000_000;
+
 /// A request of this number of retries is tried without end.
 const RNR_RETRY_FOREVER: u8 = 7;
 
@@ -117,6 +120,20 @@ impl Engine {
         qp.retries_left -= 1;
         let timeout = qp.attributes.timeout;
         self.rewind(slot, (timeout != 0).then(|| 4096 << timeout));
+    }
+
+    /// The peer has gone: what it has not executed fails when the retries of the queue pair would be over. Completions of earlier requests
+    /// reach the program before that, as they do on a wire.
+    pub(crate) fn peer_replies_no_more(&mut self, slot: u32) {
+        let Some(qp) = self.qp(slot) else { return };
+        if qp.unanswered().is_some() {
+            return self.fail_first_unacked(slot, Status::RetryExceeded);
+        }
+        if qp.next != qp.acked {
+            let (timeout, attempts) = (qp.attributes.timeout, u64::from(qp.attributes.retry_count) + 1);
+            let all = if timeout == 0 { RETRIES_NS_MAX } else { (4096 << timeout) * attempts };
+            self.rewind(slot, Some(all.min(RETRIES_NS_MAX)));
+        }
     }
 
     /// Goes back to the first request that the peer has not executed, and pauses.

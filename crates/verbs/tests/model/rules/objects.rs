@@ -65,7 +65,14 @@ fn a_peer_that_goes_ends_connections_and_loses_datagrams() {
     assert!(network.send(0, false));
     send(&mut network, one, 11, &[1; 1000]).unwrap();
     network.kill(other.node);
+    network.tick(0);
+    assert_eq!(statuses(&mut network, one), [], "retries are not over");
+    network.tick(1_000_000_000);
     assert_eq!(statuses(&mut network, one), [(10, Status::RetryExceeded), (11, Flushed), (1, Flushed)]);
+    let (mut network, one, other) = rc();
+    network.kill(other.node);
+    send(&mut network, one, 12, &[1; 10]).unwrap();
+    assert_eq!(statuses(&mut network, one), [(12, Status::RetryExceeded)], "nothing was outstanding");
     for kind in [QpType::Uc, QpType::Ud] {
         let (mut network, one, other) = pair(kind, &Options::default());
         let sge = source(&mut network, one, &[1; 1000]);
