@@ -326,22 +326,17 @@ impl Adapter {
     /// Takes completions of a queue, at most as many as `take` accepts. Makes progress if there is none.
     #[inline]
     pub(crate) fn poll(&mut self, cq: Cq, limit: usize, mut take: impl FnMut(usize, &Completion)) -> usize {
-        let mut taken = self.take_completions(cq, 0, limit, &mut take);
+        let mut taken = self.take_completions(cq, limit, &mut take);
         if taken == 0 && !self.domain.matcher_mut().should_skip() {
             self.progress();
-            taken = self.take_completions(cq, 0, limit, &mut take);
+            taken = self.take_completions(cq, limit, &mut take);
         }
         taken
     }
 
     #[inline]
-    fn take_completions(
-        &mut self,
-        cq: Cq,
-        mut taken: usize,
-        limit: usize,
-        take: &mut impl FnMut(usize, &Completion),
-    ) -> usize {
+    fn take_completions(&mut self, cq: Cq, limit: usize, take: &mut impl FnMut(usize, &Completion)) -> usize {
+        let mut taken = 0;
         while taken < limit
             && let Some(completion) = self.engine().poll(cq)
         {

@@ -7,6 +7,7 @@
 use crate::engine::Engine;
 use crate::packet::{PacketKind, Tag};
 use crate::queue_pair::QueuePair;
+use crate::queues::total_len;
 use crate::types::{Access, Completion, Operation, Pd, QpNumber, QpState, SendFlags, SendRequest, Sge};
 use isthmus_layout::EndpointAddress;
 
@@ -110,7 +111,7 @@ impl Engine {
         let one_sided = |entry: &crate::queue_pair::SendEntry| !matches!(entry.operation, Operation::Send { .. });
         let ready = qp.state == QpState::ReadyToSend && qp.pause.is_none() && qp.sends.iter().all(one_sided);
         let remote = qp.remote.filter(|remote| ready && remote.access.contains(access))?;
-        let len: u64 = request.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        let len = total_len(request.sges);
         let fits = request.sges.len() <= qp.init.send_sges_max as usize && len > 0;
         let whole = !matches!(request.operation, Operation::Atomic { .. }) || len == 8;
         let key = Direct::name(Pd(remote.pd), rkey);
@@ -152,7 +153,7 @@ impl Engine {
         let (kind, cq) = (request.operation.completion_kind(), qp.init.send_cq);
         let len = match request.operation {
             Operation::Send { .. } | Operation::Write { .. } => 0,
-            _ => request.sges.iter().map(|sge| sge.len).sum(),
+            _ => total_len(request.sges) as u32,
         };
         let completion = qp.completion(request.wr_id, crate::types::Status::Success, kind);
         self.report(cq, Completion { len, ..completion });
