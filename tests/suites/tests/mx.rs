@@ -1,36 +1,21 @@
 //! MX endpoint numbers, by the library and a real `isthmusd`: claimed, found, given back, and claimed again from the next daemon.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_client::{Domain, EndpointAddress, EndpointIndex, MxOpenedEndpoint, Options, QueryClient, Reason};
-use isthmus_layout::control::Name;
+use isthmus_client::{EndpointAddress, MxOpenedEndpoint, QueryClient, Reason};
+use isthmus_suites::attach::{attach, options, reason};
 use isthmus_suites::{TIMEOUT_S, daemon as start};
-use isthmus_testbed::{DaemonProcess, Deadline, Scratch, eventually};
-use std::path::PathBuf;
+use isthmus_testbed::{Deadline, Scratch, eventually};
 use std::time::Duration;
 
 const TWO_BOARDS: &str =
     "[[mx.board]]\nname = \"near\"\nendpoints_max = 2\n[[mx.board]]\nname = \"far\"\nendpoints_max = 2\n";
-
-fn options(socket: PathBuf, name: &str) -> Options {
-    Options { name: Name::new(name).ok(), socket: Some(socket), no_autostart: true, ..Options::default() }
-}
-
-fn attach(daemon: &DaemonProcess, name: &str) -> (Domain, EndpointIndex) {
-    let mut domain = Domain::attach_with(&options(daemon.socket(), name)).unwrap();
-    let at = domain.open(None, "").unwrap();
-    (domain, at)
-}
-
-fn reason<T: std::fmt::Debug>(outcome: Result<T, isthmus_client::Refusal>) -> Reason {
-    outcome.unwrap_err().reason
-}
 
 #[test]
 fn programs_find_each_other_by_board_number_and_key() {
     let scratch = Scratch::new().unwrap();
     let daemon = start(&scratch, TWO_BOARDS);
     let ((mut a, at_a), (mut b, at_b)) = (attach(&daemon, "a"), attach(&daemon, "b"));
-    let boards = QueryClient::connect(&options(daemon.socket(), "asks")).unwrap().mx().unwrap().boards;
+    let boards = QueryClient::connect(&options(&daemon, "asks")).unwrap().mx().unwrap().boards;
     assert_eq!(boards.iter().map(|board| board.name.as_str()).collect::<Vec<_>>(), ["near", "far"]);
     let nics = [boards[0].nic, boards[1].nic];
     // Any and any: the lowest number, on the lowest board that has it free.

@@ -1,33 +1,18 @@
 //! Queue pair numbers, by the library and a real `isthmusd`: taken, found, and taken again from the next daemon; and the GIDs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_client::{Domain, EndpointAddress, EndpointIndex, Options, QueryClient, Reason};
-use isthmus_layout::control::Name;
+use isthmus_client::{Domain, EndpointAddress, QueryClient, Reason};
 use isthmus_netns::Testbed;
+use isthmus_suites::attach::{attach, options, reason};
 use isthmus_suites::test_program::plan;
 use isthmus_suites::{TIMEOUT_S, daemon as start};
-use isthmus_testbed::{DaemonProcess, Deadline, Scratch, binary, eventually};
+use isthmus_testbed::{Deadline, Scratch, binary, eventually};
 use std::net::Ipv6Addr;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 /// The GID that stands for this host.
 const HERE: [u8; 16] = [0; 16];
-
-fn options(socket: PathBuf, name: &str) -> Options {
-    Options { name: Name::new(name).ok(), socket: Some(socket), no_autostart: true, ..Options::default() }
-}
-
-fn attach(daemon: &DaemonProcess, name: &str) -> (Domain, EndpointIndex) {
-    let mut domain = Domain::attach_with(&options(daemon.socket(), name)).unwrap();
-    let at = domain.open(None, "").unwrap();
-    (domain, at)
-}
-
-fn reason<T: std::fmt::Debug>(outcome: Result<T, isthmus_client::Refusal>) -> Reason {
-    outcome.unwrap_err().reason
-}
 
 #[test]
 fn programs_find_each_other_by_gid_and_number() {
@@ -37,7 +22,7 @@ fn programs_find_each_other_by_gid_and_number() {
     let numbers = b.verbs_take(at_b).unwrap();
     assert_eq!(numbers.len(), 256);
     let to_b = EndpointAddress { domain: b.id(), endpoint: at_b };
-    let device = QueryClient::connect(&options(daemon.socket(), "asks")).unwrap().verbs().unwrap();
+    let device = QueryClient::connect(&options(&daemon, "asks")).unwrap().verbs().unwrap();
     assert_eq!((device.enabled, device.name.as_str()), (true, "isthmus0"));
     assert_eq!(device.gids[0].gid.to_bits(), 0xFE80 << 112 | u128::from(device.node_guid));
     for gid in device.gids.iter().map(|row| row.gid.octets()).chain([HERE]) {
