@@ -350,9 +350,11 @@ impl Adapter {
     #[inline]
     pub(crate) fn progress(&mut self) {
         self.posts = 0;
-        // Acknowledgements of the requests that the last call found, unless a request of the program has carried them.
-        self.flush();
-        self.send_acks();
+        if self.engine().has_work() {
+            // Acknowledgements of the requests that the last call found, unless a request of the program has carried them.
+            self.flush();
+            self.send_acks();
+        }
         if self.domain.is_idle() && self.engine().is_idle() {
             return self.domain.matcher_mut().note_idle_progress();
         }
@@ -421,7 +423,10 @@ impl Adapter {
             return None;
         }
         let now = now();
-        self.engine().tick(now).map(|until| Duration::from_nanos(until.saturating_sub(now)))
+        let until = self.engine().tick(now);
+        self.flush();
+        self.deliver_events();
+        until.map(|until| Duration::from_nanos(until.saturating_sub(now)))
     }
 
     /// True in the child of a fork, which has no device any more.
@@ -432,8 +437,11 @@ impl Adapter {
     /// Sends packets and acknowledgements that wait.
     #[inline]
     pub(crate) fn flush(&mut self) {
-        if !self.engine().is_idle() {
+        if self.engine().has_packets() {
             self.send_packets();
+        }
+        if self.engine().has_released() {
+            self.release_buffers();
         }
     }
 
@@ -455,6 +463,10 @@ impl Adapter {
                 }
             }
         }
+    }
+
+    #[cold]
+    fn release_buffers(&mut self) {
         for peer in self.engine().take_released() {
             let wanted = |port: &Port, token: Token| port.wants_payload(token);
             self.domain.release_borrowed_buffers_except(peer, wanted);

@@ -131,6 +131,12 @@ impl Engine {
         core::mem::take(&mut self.released)
     }
 
+    /// True if [`Self::take_released`] would return a domain.
+    #[inline]
+    pub fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
     /// The caller has to release the buffers of requests with a domain.
     pub(crate) fn release(&mut self, domain: DomainId) {
         if !self.released.contains(&domain) {

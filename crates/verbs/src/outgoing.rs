@@ -5,11 +5,10 @@
 
 use crate::engine::Engine;
 use crate::memory::Memory;
-use crate::packet::{Header, PacketKind, SHORT_BYTES_MAX, Syndrome, Tag};
-use crate::queues::{SgeList, total_len};
+use crate::packet::{BodyWriter, PacketKind, SHORT_BYTES_MAX, Syndrome, Tag};
+use crate::queue_pair::QueuePair;
 use crate::receive::PayloadUse;
-use crate::types::{Key, QpType, Status};
-use alloc::vec;
+use crate::types::{Key, QpType, Sge, Status};
 use alloc::vec::Vec;
 use isthmus_layout::EndpointAddress;
 
@@ -51,48 +50,47 @@ impl Token {
     }
 }
 
-/// Where the payload of a packet is.
+/// A packet that waits for the caller. It is made when it leaves.
 #[derive(Debug)]
-pub(crate) enum Bytes {
-    None,
-    /// Inline bytes of a request.
-    Inline {
-        len: u32,
+pub(crate) enum Outgoing {
+    Request {
+        slot: u32,
+        sequence: u32,
     },
-    /// The program's memory, at addresses of the program.
-    Memory(SgeList),
+    Response {
+        slot: u32,
+        serial: u32,
+        content: ResponseContent,
+    },
+    /// An acknowledgement that asks for one.
+    Asks {
+        slot: u32,
+    },
 }
 
-/// A packet that waits for the caller.
+/// The content of a response.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) to: EndpointAddress,
-    /// The tag. The count of a reliable connection is entered when the packet leaves.
-    pub(crate) tag: Tag,
-    pub(crate) header: Header,
-    pub(crate) bytes: Bytes,
-    pub(crate) token: Token,
+pub(crate) enum ResponseContent {
+    /// Bytes at an address of the program.
+    Bytes(Sge),
+    /// The number that an atomic operation found.
+    Number(u64),
 }
 
 impl Outgoing {
-    pub(crate) const fn to(&self) -> EndpointAddress {
-        self.to
-    }
-
-    pub(crate) const fn slot(&self) -> Option<u32> {
-        match self.token {
-            Token::Request { slot, .. } | Token::Response { slot, .. } | Token::Ack { slot } => Some(slot),
-            Token::Receive { .. } | Token::ResponseBytes { .. } => None,
+    pub(crate) const fn slot(&self) -> u32 {
+        match self {
+            Self::Request { slot, .. } | Self::Response { slot, .. } | Self::Asks { slot } => *slot,
         }
     }
 
-    /// True for a response, and for a request, that lends the bytes of a region.
-    pub(crate) fn lends(&self, key: Key) -> bool {
-        matches!(&self.bytes, Bytes::Memory(list) if list.uses(key))
+    /// True for a response that lends the bytes of a region.
+    pub(crate) const fn lends(&self, key: Key) -> bool {
+        matches!(self, Self::Response { content: ResponseContent::Bytes(sge), .. } if sge.len > 0 && sge.lkey == key.0)
     }
 
     pub(crate) const fn is_request_of(&self, of: u32) -> bool {
-        matches!(self.token, Token::Request { slot, .. } if slot == of)
+        matches!(self, Self::Request { slot, .. } if *slot == of)
     }
 }
 
@@ -128,70 +126,106 @@ pub enum Payload {
     Bytes(Vec<u8>),
 }
 
-/// True if this many bytes fit beside a header.
+/// The count of a packet that leaves a queue pair. It acknowledges.
 #[inline]
-pub(crate) fn fits(header: &Header, len: u64) -> bool {
-    header.as_bytes().len() as u64 + len <= SHORT_BYTES_MAX as u64
+fn acknowledge(qp: &mut QueuePair) -> u32 {
+    if qp.owed == Some(Syndrome::None) {
+        qp.owed = None;
+    }
+    qp.executed
 }
 
 impl Engine {
     /// Takes the next packet. The body is written to `body`.
     #[inline]
     pub fn next_outgoing(&mut self, memory: &impl Memory, body: &mut [u8; SHORT_BYTES_MAX]) -> Option<Transmit> {
-        let outgoing = self.outbox.pop_front()?;
-        let Outgoing { to, mut tag, header, bytes, token } = outgoing;
-        let words = header.as_bytes();
-        body[..words.len()].copy_from_slice(words);
-        let mut len = words.len();
-        let mut payload = None;
-        if let Token::Request { slot, .. } | Token::Response { slot, .. } | Token::Ack { slot } = token
-            && let Some(qp) = self.qp_mut(slot)
-        {
-            if qp.init.kind != QpType::Ud {
-                tag.count = qp.executed;
+        loop {
+            let transmit = match self.outbox.pop_front()? {
+                Outgoing::Request { slot, sequence } => self.transmit_request(slot, sequence, memory, body),
+                Outgoing::Response { slot, serial, content } => {
+                    self.transmit_response(Token::Response { slot, serial }, slot, &content, memory, body)
+                }
+                Outgoing::Asks { slot } => self.transmit_question(slot),
+            };
+            if transmit.is_some() {
+                return transmit;
             }
-            if qp.owed == Some(Syndrome::None) {
-                qp.owed = None; // The packet acknowledges.
-            }
-            if let Token::Request { sequence, .. } = token
-                && let Some(entry) = qp.entry(sequence)
-            {
-                entry.queued = false;
+        }
+    }
+
+    /// The packet of a request. None if there is none any more, or the request has failed.
+    #[inline]
+    fn transmit_request(
+        &mut self,
+        slot: u32,
+        sequence: u32,
+        memory: &impl Memory,
+        body: &mut [u8; SHORT_BYTES_MAX],
+    ) -> Option<Transmit> {
+        let (qp, regions, _) = self.parts(slot)?;
+        let count = if qp.init.kind == QpType::Ud { qp.number.0 } else { acknowledge(qp) };
+        let entry = qp.sends.get(sequence.wrapping_sub(qp.first) as usize).filter(|entry| entry.queued)?;
+        let packet = crate::send::packet(qp, entry, regions, sequence, memory, BodyWriter::new(body));
+        let entry = qp.entry(sequence)?;
+        entry.queued = false;
+        match packet {
+            Ok(Some(mut packet)) => {
                 entry.transmissions += 1;
+                qp.restart = false;
+                packet.tag.count = count;
+                let token = Token::Request { slot, sequence }.number();
+                Some(Transmit {
+                    to: packet.to,
+                    tag: packet.tag.emit(),
+                    len: packet.len,
+                    token,
+                    payload: packet.payload,
+                })
             }
-            if let (Bytes::Inline { len: inline }, Token::Request { sequence, .. }) = (&bytes, token) {
-                let place = qp.inline_place(sequence);
-                let inline = &qp.inline_bytes[place..place + *inline as usize];
-                if tag.has(crate::packet::flags::FOLLOWS) {
-                    payload = Some(Payload::Bytes(inline.to_vec()));
+            // The datagram is lost.
+            Ok(None) => {
+                self.retire(slot);
+                None
+            }
+            Err(status) => {
+                self.fail_request(slot, sequence, status);
+                None
+            }
+        }
+    }
+
+    fn transmit_response(
+        &mut self,
+        token: Token,
+        slot: u32,
+        content: &ResponseContent,
+        memory: &impl Memory,
+        body: &mut [u8; SHORT_BYTES_MAX],
+    ) -> Option<Transmit> {
+        let qp = self.qp_mut(slot)?;
+        let (to, destination, count) = (qp.peer?, qp.attributes.destination, acknowledge(qp));
+        let mut body = BodyWriter::new(body);
+        let (mut parameter, mut payload) = (0, None);
+        match content {
+            ResponseContent::Number(number) => body.long(*number),
+            ResponseContent::Bytes(sge) => {
+                parameter = body.follows(sge.len);
+                if parameter == 0 {
+                    memory.read(sge.addr, body.take(sge.len as usize));
                 } else {
-                    body[len..len + inline.len()].copy_from_slice(inline);
-                    len += inline.len();
+                    payload = Some(Payload::Range { addr: sge.addr, len: u64::from(sge.len) });
                 }
             }
         }
-        if let Bytes::Memory(list) = &bytes {
-            match (tag.has(crate::packet::flags::FOLLOWS), list.as_slice()) {
-                (false, sges) => {
-                    for sge in sges {
-                        memory.read(sge.addr, &mut body[len..len + sge.len as usize]);
-                        len += sge.len as usize;
-                    }
-                }
-                (true, [sge]) => payload = Some(Payload::Range { addr: sge.addr, len: u64::from(sge.len) }),
-                (true, sges) => {
-                    let mut gathered = vec![0; total_len(sges) as usize];
-                    let mut at = 0;
-                    for sge in sges {
-                        memory.read(sge.addr, &mut gathered[at..at + sge.len as usize]);
-                        at += sge.len as usize;
-                    }
-                    payload = Some(Payload::Bytes(gathered));
-                }
-            }
-        }
-        let token = if tag.kind == PacketKind::Ack { 0 } else { token.number() };
-        Some(Transmit { to, tag: tag.emit(), len, token, payload })
+        let tag = Tag { kind: PacketKind::Response, parameter, count, destination };
+        Some(Transmit { to, tag: tag.emit(), len: body.len(), token: token.number(), payload })
+    }
+
+    fn transmit_question(&mut self, slot: u32) -> Option<Transmit> {
+        let qp = self.qp_mut(slot)?;
+        let (to, count) = (qp.peer?, acknowledge(qp));
+        let tag = Tag::ack(qp.attributes.destination, count, Syndrome::Asks);
+        Some(Transmit { to, tag: tag.emit(), len: 0, token: 0, payload: None })
     }
 
     /// Takes the next acknowledgement: a message without a body. The caller takes packets first. The token need not be confirmed if the
@@ -281,7 +315,13 @@ impl Engine {
         !self.has_work() && self.pausing.is_empty()
     }
 
-    /// True if there is something to send.
+    /// True if [`Self::next_outgoing`] may return a packet.
+    #[inline]
+    pub fn has_packets(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// True if there is something to send, or to release.
     #[inline]
     pub fn has_work(&self) -> bool {
         !self.outbox.is_empty() || !self.owing.is_empty() || !self.strays.is_empty() || !self.released.is_empty()

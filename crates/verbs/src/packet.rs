@@ -26,9 +26,6 @@ use crate::types::{AtomicOperation, Gid, Key, QpNumber};
 /// Bytes of header and payload together, in one message.
 pub const SHORT_BYTES_MAX: usize = 128;
 
-/// Bytes of a header's words at most.
-const HEADER_BYTES_MAX: usize = 48;
-
 /// Flags of a packet, in its parameter.
 pub(crate) mod flags {
     /// The payload follows as a message of its own.
@@ -199,24 +196,46 @@ impl Tag {
     }
 }
 
-/// The words of a header that is being written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    bytes: [u8; HEADER_BYTES_MAX],
-    len: u8,
+/// The body of a packet that is being written: the words of the header, then the payload.
+#[derive(Debug)]
+pub(crate) struct BodyWriter<'a> {
+    bytes: &'a mut [u8; SHORT_BYTES_MAX],
+    len: usize,
 }
 
-impl Header {
+impl<'a> BodyWriter<'a> {
     #[inline]
-    pub(crate) const fn new() -> Self {
-        Self { bytes: [0; HEADER_BYTES_MAX], len: 0 }
+    pub(crate) const fn new(bytes: &'a mut [u8; SHORT_BYTES_MAX]) -> Self {
+        Self { bytes, len: 0 }
+    }
+
+    /// The number of bytes so far.
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The next `len` bytes, which the caller writes.
+    #[inline]
+    pub(crate) fn take(&mut self, len: usize) -> &mut [u8] {
+        let taken = &mut self.bytes[self.len..self.len + len];
+        self.len += len;
+        taken
+    }
+
+    /// Writes the length of a payload that does not fit, which follows as a message of its own. Returns the flag that says so, or 0.
+    #[inline]
+    pub(crate) fn follows(&mut self, len: u32) -> u16 {
+        if self.len as u64 + u64::from(len) <= SHORT_BYTES_MAX as u64 {
+            return 0;
+        }
+        self.word(len);
+        flags::FOLLOWS
     }
 
     #[inline]
     pub(crate) fn word(&mut self, word: u32) {
-        let at = usize::from(self.len);
-        self.bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
-        self.len += 4;
+        self.take(4).copy_from_slice(&word.to_le_bytes());
     }
 
     #[inline]
@@ -226,15 +245,7 @@ impl Header {
     }
 
     pub(crate) fn gid(&mut self, gid: Gid) {
-        let at = usize::from(self.len);
-        self.bytes[at..at + 16].copy_from_slice(&gid.0);
-        self.len += 16;
-    }
-
-    /// The bytes.
-    #[inline]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        self.take(16).copy_from_slice(&gid.0);
     }
 }
 
@@ -313,14 +324,27 @@ mod tests {
 
     #[test]
     fn header_round_trips_and_ends() {
-        let mut header = Header::new();
-        header.word(7);
-        header.long(0x1_0000_0002);
-        header.gid(Gid([9; 16]));
-        let mut words = HeaderReader(header.as_bytes());
+        let mut bytes = [0; SHORT_BYTES_MAX];
+        let mut body = BodyWriter::new(&mut bytes);
+        body.word(7);
+        body.long(0x1_0000_0002);
+        body.gid(Gid([9; 16]));
+        let len = body.len();
+        let mut words = HeaderReader(&bytes[..len]);
         assert_eq!(words.word_if(false), Some(None));
         assert_eq!(words.word_if(true), Some(Some(7)));
         assert_eq!((words.long(), words.gid(), words.word()), (Some(0x1_0000_0002), Some(Gid([9; 16])), None));
         assert_eq!((words.gid(), words.long()), (None, None));
+    }
+
+    #[test]
+    fn payload_follows_if_the_body_has_no_room() {
+        let mut bytes = [0; SHORT_BYTES_MAX];
+        let mut body = BodyWriter::new(&mut bytes);
+        body.word(7);
+        let room = (SHORT_BYTES_MAX - 4) as u32;
+        assert_eq!((body.follows(room), body.len()), (0, 4));
+        assert_eq!((body.follows(room + 1), body.len()), (flags::FOLLOWS, 8));
+        assert_eq!(bytes[4..8], (room + 1).to_le_bytes());
     }
 }

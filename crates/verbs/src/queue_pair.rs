@@ -6,6 +6,7 @@ use crate::queues::{ReceiveEntry, SgeList, total_len};
 use crate::types::{
     AddressVector, Completion, CompletionKind, Cq, Gid, Key, Operation, Pd, QpNumber, QpState, QpType, Status,
 };
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use isthmus_layout::EndpointAddress;
@@ -64,7 +65,7 @@ pub(crate) struct SendEntry {
     pub(crate) operation: Operation,
     pub(crate) len: u32,
     pub(crate) source: Source,
-    pub(crate) datagram: Option<Datagram>,
+    pub(crate) datagram: Option<Box<Datagram>>,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) fence: bool,

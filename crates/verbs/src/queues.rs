@@ -32,14 +32,6 @@ impl SgeList {
     pub(crate) fn uses(&self, key: Key) -> bool {
         self.as_slice().iter().any(|sge| sge.len > 0 && sge.lkey == key.0)
     }
-
-    #[inline]
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [Sge] {
-        match self {
-            Self::One(sge) => core::slice::from_mut(sge),
-            Self::Many(many) => many,
-        }
-    }
 }
 
 /// The bytes of a list.

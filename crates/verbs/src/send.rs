@@ -4,14 +4,17 @@ mod retries;
 
 use crate::engine::{Engine, limits};
 use crate::memory::{Memory, Regions};
-use crate::outgoing::{Bytes, Outgoing, Token, fits};
-use crate::packet::{Header, PacketKind, Syndrome, Tag, flags};
+use crate::outgoing::{Outgoing, Payload};
+use crate::packet::{BodyWriter, PacketKind, Tag, flags};
 use crate::queue_pair::{Datagram, QueuePair, SendEntry, SendState, Source};
 use crate::queues::{SgeList, total_len};
 use crate::types::{
     Access, AtomicOperation, Completion, Operation, QpNumber, QpState, QpType, Refused, SendFlags, SendRequest, Sge,
     Status,
 };
+use alloc::boxed::Box;
+use alloc::vec;
+use isthmus_layout::EndpointAddress;
 
 impl Engine {
     /// Posts a send request. [`Refused::RouteMissing`] asks for [`Self::add_route`] and another call.
@@ -33,12 +36,14 @@ impl Engine {
         };
         let qp = self.qp_mut(slot).ok_or(Refused::Invalid)?;
         post(qp, request, datagram, memory)?;
+        let ends = matches!(qp.state, QpState::Error | QpState::SendQueueError);
         if let Some(Datagram { to: None, qp, address, .. }) = datagram {
             self.routes.remove(&(address.gid, qp));
         }
-        match self.qp(slot).map(|qp| qp.state) {
-            Some(QpState::Error | QpState::SendQueueError) => self.flush_sends(slot),
-            _ => self.pump(slot),
+        if ends {
+            self.flush_sends(slot);
+        } else {
+            self.pump(slot);
         }
         Ok(())
     }
@@ -56,10 +61,8 @@ impl Engine {
     /// Queues packets for all requests that may be sent now.
     #[inline]
     pub(crate) fn pump(&mut self, slot: u32) {
-        while let Some((qp, regions, outbox)) = self.parts(slot) {
-            if qp.state != QpState::ReadyToSend || qp.pause.is_some() || qp.stopped || qp.next == qp.end() {
-                break;
-            }
+        let Some((qp, _, outbox)) = self.parts(slot) else { return };
+        while qp.state == QpState::ReadyToSend && qp.pause.is_none() && !qp.stopped {
             let sequence = qp.next;
             let (reads, reads_max) = (qp.reads_outstanding, u32::from(qp.attributes.reads_max));
             let Some(entry) = qp.entry(sequence) else { break };
@@ -67,40 +70,18 @@ impl Engine {
             if entry.fence && reads > 0 || wants_response && reads > 0 && reads >= reads_max {
                 break;
             }
-            match prepare(qp, regions, slot, sequence) {
-                Ok(packet) => {
-                    let queued = packet.is_some();
-                    qp.reads_outstanding += u32::from(wants_response);
-                    qp.restart = false;
-                    outbox.extend(packet);
-                    if let Some(entry) = qp.entry(sequence) {
-                        (entry.state, entry.queued) = (SendState::Sent, queued);
-                    }
-                }
-                Err(status) => {
-                    qp.stopped = true;
-                    qp.entry(sequence).into_iter().for_each(|entry| entry.state = SendState::Failed(status));
-                    self.ask(slot);
-                    break;
-                }
-            }
+            (entry.state, entry.queued) = (SendState::Sent, true);
+            qp.reads_outstanding += u32::from(wants_response);
             qp.next = sequence.wrapping_add(1);
+            outbox.push_back(Outgoing::Request { slot, sequence });
         }
-        self.retire(slot);
     }
 
     /// Asks the peer for an acknowledgement, because a request has failed that waits for those before it.
     fn ask(&mut self, slot: u32) {
         let Some((qp, _, outbox)) = self.parts(slot) else { return };
-        if let (true, Some(to)) = (qp.is_reliable() && qp.acked != qp.next, qp.peer) {
-            let tag = Tag::ack(qp.attributes.destination, qp.executed, Syndrome::Asks);
-            outbox.push_back(Outgoing {
-                to,
-                tag,
-                header: Header::new(),
-                bytes: Bytes::None,
-                token: Token::Ack { slot },
-            });
+        if qp.is_reliable() && qp.acked != qp.next {
+            outbox.push_back(Outgoing::Asks { slot });
         }
     }
 
@@ -108,7 +89,7 @@ impl Engine {
     #[inline]
     pub(crate) fn retire(&mut self, slot: u32) {
         while let Some(qp) = self.qp_mut(slot) {
-            let (cq, number) = (qp.init.send_cq, qp.number);
+            let cq = qp.init.send_cq;
             let acked = !qp.is_reliable() || qp.acked != qp.first;
             let Some(entry) = qp.sends.front() else { return };
             let status = match entry.state {
@@ -117,14 +98,15 @@ impl Engine {
                 SendState::Sent | SendState::Waiting => return,
             };
             let failed = status != Status::Success;
-            let Some(entry) = qp.sends.pop_front() else { return };
+            let signaled = entry.signaled || failed;
+            let len = if entry.wants_response() { entry.len } else { 0 };
+            let completion = Completion { len, ..qp.completion(entry.wr_id, status, entry.completion_kind()) };
+            let failed = qp.sends.pop_front().filter(|_| failed);
             qp.first = qp.first.wrapping_add(1);
-            if entry.signaled || failed {
-                let len = if entry.wants_response() { entry.len } else { 0 };
-                let completion = qp.completion(entry.wr_id, status, entry.completion_kind());
-                self.report(cq, Completion { len, qp: number, ..completion });
+            if signaled {
+                self.report(cq, completion);
             }
-            if failed {
+            if let Some(entry) = failed {
                 return self.fail_queue(slot, &entry);
             }
         }
@@ -133,7 +115,7 @@ impl Engine {
     /// A request has failed: those after it are flushed.
     fn fail_queue(&mut self, slot: u32, entry: &SendEntry) {
         let Some(qp) = self.qp_mut(slot) else { return };
-        let to = entry.datagram.and_then(|to| to.to).or(qp.peer);
+        let to = entry.datagram.as_ref().and_then(|to| to.to).or(qp.peer);
         let reliable = qp.is_reliable();
         if !reliable {
             qp.state = QpState::SendQueueError;
@@ -196,7 +178,7 @@ fn post(
         operation: request.operation,
         len: len as u32,
         source,
-        datagram,
+        datagram: datagram.map(Box::new),
         signaled: qp.init.signal_all || request.flags.contains(SendFlags::SIGNALED),
         solicited: request.flags.contains(SendFlags::SOLICITED),
         fence: request.flags.contains(SendFlags::FENCE),
@@ -223,60 +205,107 @@ fn copy_inline(qp: &mut QueuePair, sges: &[Sge], memory: &impl Memory) {
     }
 }
 
+/// The packet of a request, without its count.
+pub(crate) struct RequestPacket {
+    pub(crate) to: EndpointAddress,
+    pub(crate) tag: Tag,
+    /// The length of the body in bytes.
+    pub(crate) len: usize,
+    pub(crate) payload: Option<Payload>,
+}
+
 /// Makes the packet of a request. None for a datagram that reaches no device; an error ends the request.
 #[inline]
-fn prepare(qp: &mut QueuePair, regions: &mut Regions, slot: u32, sequence: u32) -> Result<Option<Outgoing>, Status> {
-    let (pd, kind, number) = (qp.init.pd, qp.init.kind, qp.number);
+pub(crate) fn packet(
+    qp: &QueuePair,
+    entry: &SendEntry,
+    regions: &mut Regions,
+    sequence: u32,
+    memory: &impl Memory,
+    mut body: BodyWriter<'_>,
+) -> Result<Option<RequestPacket>, Status> {
+    let kind = qp.init.kind;
     let acknowledges = qp.is_reliable();
-    let (source, restart) = (acknowledges && !qp.established, acknowledges && qp.restart);
-    let half_full = qp.sends.len() * 2 >= qp.init.sends_max as usize;
-    let (peer, destination) = (qp.peer, qp.attributes.destination);
-    let psn = sequence.wrapping_sub(qp.base);
-    let q_key_of_qp = qp.attributes.q_key;
-    let entry = qp.entry(sequence).ok_or(Status::LocalQpOperation)?;
-    let bytes = match &entry.source {
-        _ if entry.wants_response() => {
-            check_response_place(regions, pd, &entry.source)?;
-            Bytes::None
-        }
-        Source::Inline => Bytes::Inline { len: entry.len },
-        Source::Memory(list) => {
-            let mut list = list.clone();
-            for sge in list.as_mut_slice() {
-                *sge = regions.locate_sge(pd, sge, Access::empty()).ok_or(Status::LocalProtection)?;
-            }
-            Bytes::Memory(list)
-        }
-    };
     let mut parameter = if entry.solicited { flags::SOLICITED } else { 0 };
-    let mut header = Header::new();
-    if source {
-        parameter |= flags::SOURCE;
-        header.word(number.0 | psn << 24);
+    if acknowledges {
+        if !qp.established {
+            parameter |= flags::SOURCE;
+            body.word(qp.number.0 | sequence.wrapping_sub(qp.base) << 24);
+        }
+        parameter |= if qp.restart { flags::RESTART } else { 0 };
+        let half_full = qp.sends.len() * 2 >= qp.init.sends_max as usize;
+        parameter |= if entry.signaled || half_full { flags::ACKNOWLEDGE } else { 0 };
     }
-    parameter |= if restart { flags::RESTART } else { 0 };
-    parameter |= if acknowledges && (entry.signaled || half_full) { flags::ACKNOWLEDGE } else { 0 };
     let packet_kind = match kind {
         QpType::Ud => PacketKind::Datagram,
-        _ => request_words(&mut header, &mut parameter, entry),
+        _ => request_words(&mut body, &mut parameter, entry),
     };
-    let mut tag = Tag { kind: packet_kind, parameter: 0, count: 0, destination };
-    let mut to = peer;
+    let (mut to, mut destination) = (qp.peer, qp.attributes.destination);
     if let Some(datagram) = &entry.datagram {
-        (to, tag.destination, tag.count) = (datagram.to, datagram.qp, number.0);
-        parameter |= datagram_words(&mut header, datagram, q_key_of_qp, entry.operation);
+        (to, destination) = (datagram.to, datagram.qp);
+        parameter |= datagram_words(&mut body, datagram, qp.attributes.q_key, entry.operation);
     }
-    // A length and a payload that follows, or the payload.
-    let len = if matches!(bytes, Bytes::None) { 0 } else { entry.len };
-    if !fits(&header, u64::from(len)) {
-        parameter |= flags::FOLLOWS;
-        header.word(len);
+    let mut payload = None;
+    if entry.wants_response() {
+        check_response_place(regions, qp.init.pd, &entry.source)?;
+    } else {
+        let follows = body.follows(entry.len);
+        parameter |= follows;
+        payload = payload_of(qp, entry, regions, sequence, memory, (follows == 0).then_some(&mut body))?;
     }
-    tag.parameter = parameter;
     let Some(to) = to else {
         return if kind == QpType::Rc { Err(Status::RetryExceeded) } else { Ok(None) };
     };
-    Ok(Some(Outgoing { to, tag, header, bytes, token: Token::Request { slot, sequence } }))
+    let tag = Tag { kind: packet_kind, parameter, count: 0, destination };
+    Ok(Some(RequestPacket { to, tag, len: body.len(), payload }))
+}
+
+/// Writes the bytes of a request to the body, or returns them if there is none: they follow as a message of their own.
+#[inline]
+fn payload_of(
+    qp: &QueuePair,
+    entry: &SendEntry,
+    regions: &mut Regions,
+    sequence: u32,
+    memory: &impl Memory,
+    body: Option<&mut BodyWriter<'_>>,
+) -> Result<Option<Payload>, Status> {
+    let list = match &entry.source {
+        Source::Inline => {
+            let place = qp.inline_place(sequence);
+            let bytes = &qp.inline_bytes[place..place + entry.len as usize];
+            return Ok(match body {
+                Some(body) => {
+                    body.take(bytes.len()).copy_from_slice(bytes);
+                    None
+                }
+                None => Some(Payload::Bytes(bytes.to_vec())),
+            });
+        }
+        Source::Memory(list) => list.as_slice(),
+    };
+    let pd = qp.init.pd;
+    let mut locate =
+        |sge: &Sge| regions.locate_sge(pd, sge, Access::empty()).map(|sge| sge.addr).ok_or(Status::LocalProtection);
+    Ok(match (body, list) {
+        (Some(body), list) => {
+            for sge in list {
+                memory.read(locate(sge)?, body.take(sge.len as usize));
+            }
+            None
+        }
+        (None, [sge]) => Some(Payload::Range { addr: locate(sge)?, len: u64::from(sge.len) }),
+        (None, list) => {
+            let mut gathered = vec![0; entry.len as usize];
+            let mut rest = &mut gathered[..];
+            for sge in list {
+                let (now, later) = rest.split_at_mut(sge.len as usize);
+                memory.read(locate(sge)?, now);
+                rest = later;
+            }
+            Some(Payload::Bytes(gathered))
+        }
+    })
 }
 
 /// The ranges that take a response must allow it.
@@ -290,33 +319,33 @@ fn check_response_place(regions: &mut Regions, pd: crate::types::Pd, source: &So
 
 /// Writes the words of a request of a connection.
 #[inline]
-fn request_words(header: &mut Header, parameter: &mut u16, entry: &SendEntry) -> PacketKind {
-    let mut word_of = |header: &mut Header, flag, word: Option<u32>| {
+fn request_words(body: &mut BodyWriter<'_>, parameter: &mut u16, entry: &SendEntry) -> PacketKind {
+    let mut word_of = |body: &mut BodyWriter<'_>, flag, word: Option<u32>| {
         if let Some(word) = word {
             *parameter |= flag;
-            header.word(word);
+            body.word(word);
         }
     };
     match entry.operation {
         Operation::Send { immediate } => {
-            word_of(header, flags::IMMEDIATE, immediate);
+            word_of(body, flags::IMMEDIATE, immediate);
             PacketKind::Send
         }
         Operation::Write { remote_addr, rkey, immediate } => {
-            header.long(remote_addr);
-            header.word(rkey.0);
-            word_of(header, flags::IMMEDIATE, immediate);
+            body.long(remote_addr);
+            body.word(rkey.0);
+            word_of(body, flags::IMMEDIATE, immediate);
             PacketKind::Write
         }
         Operation::Read { remote_addr, rkey } => {
-            header.long(remote_addr);
-            header.word(rkey.0);
-            header.word(entry.len);
+            body.long(remote_addr);
+            body.word(rkey.0);
+            body.word(entry.len);
             PacketKind::Read
         }
         Operation::Atomic { remote_addr, rkey, atomic } => {
-            header.long(remote_addr);
-            header.word(rkey.0);
+            body.long(remote_addr);
+            body.word(rkey.0);
             let (operand, compare) = match atomic {
                 AtomicOperation::FetchAdd(add) => (add, 0),
                 AtomicOperation::CompareSwap { compare, swap } => {
@@ -324,29 +353,29 @@ fn request_words(header: &mut Header, parameter: &mut u16, entry: &SendEntry) ->
                     (swap, compare)
                 }
             };
-            header.long(operand);
-            header.long(compare);
+            body.long(operand);
+            body.long(compare);
             PacketKind::Atomic
         }
     }
 }
 
 /// Writes the words of a datagram. Returns its flags.
-fn datagram_words(header: &mut Header, datagram: &Datagram, q_key_of_qp: u32, operation: Operation) -> u16 {
+fn datagram_words(body: &mut BodyWriter<'_>, datagram: &Datagram, q_key_of_qp: u32, operation: Operation) -> u16 {
     // A Q_Key with the highest bit stands for that of the queue pair.
     let q_key = if datagram.q_key >> 31 != 0 { q_key_of_qp } else { datagram.q_key };
-    header.word(q_key);
-    header.word(u32::from(datagram.address.service_level));
+    body.word(q_key);
+    body.word(u32::from(datagram.address.service_level));
     let mut parameter = 0;
     if let Operation::Send { immediate: Some(immediate) } = operation {
         parameter |= flags::IMMEDIATE;
-        header.word(immediate);
+        body.word(immediate);
     }
     let has_grh = datagram.address.gid != crate::types::Gid::default();
     if has_grh {
         parameter |= flags::GRH;
-        header.gid(datagram.address.source_gid);
-        header.gid(datagram.address.gid);
+        body.gid(datagram.address.source_gid);
+        body.gid(datagram.address.gid);
     }
     parameter
 }

@@ -75,7 +75,7 @@ impl Engine {
             }
             self.end_uses_of_requests(slot, key);
             let packets = self.outbox.len();
-            self.outbox.retain(|outgoing| outgoing.slot() != Some(slot) || !outgoing.lends(key));
+            self.outbox.retain(|outgoing| outgoing.slot() != slot || !outgoing.lends(key));
             let revoked = self.outbox.len() < packets;
             let inbound = self.qp(slot).and_then(|qp| qp.inbound.iter().find(|request| request.work.uses(key)));
             match inbound.map(|request| request.taken.is_some()) {
@@ -94,7 +94,8 @@ impl Engine {
         let is_over = |entry: &SendEntry| !entry.is_in_use() && entry.answered || entry.state == SendState::Waiting;
         let Some(at) = qp.sends.iter().position(|entry| uses(entry) && !is_over(entry)) else { return };
         let entry = &qp.sends[at];
-        let (sequence, to) = (qp.first.wrapping_add(at as u32), entry.datagram.and_then(|to| to.to).or(qp.peer));
+        let (sequence, to) =
+            (qp.first.wrapping_add(at as u32), entry.datagram.as_ref().and_then(|to| to.to).or(qp.peer));
         if let Some(to) = to {
             self.release(to.domain);
         }

@@ -74,7 +74,7 @@ impl Engine {
         let (number, init, receive_queue, peer) = (qp.number, qp.init, qp.receive_queue, qp.peer);
         let has_lent = !qp.inbound.is_empty() || qp.responses > 0;
         let lent = qp.sends.iter().filter(|entry| entry.transmissions > 0);
-        let lent = lent.filter_map(|entry| entry.datagram.and_then(|to| to.to).or(peer));
+        let lent = lent.filter_map(|entry| entry.datagram.as_ref().and_then(|to| to.to).or(peer));
         let mut released: Vec<_> = lent.chain(peer.filter(|_| has_lent)).map(|to| to.domain).collect();
         released.dedup();
         // In Error, the queue pair may still owe the reason.
@@ -86,7 +86,7 @@ impl Engine {
             self.refuse_stray(peer, goodbye);
         }
         released.into_iter().for_each(|domain| self.release(domain));
-        self.outbox.retain(|outgoing| outgoing.slot() != Some(slot));
+        self.outbox.retain(|outgoing| outgoing.slot() != slot);
         for cq in [init.send_cq, init.receive_cq] {
             self.cqs.get_mut(cq.0).into_iter().for_each(|cq| cq.forget(number));
         }
@@ -153,7 +153,7 @@ impl Engine {
         let flushed = core::mem::take(&mut qp.sends);
         let number = qp.number;
         for entry in flushed {
-            if let (true, Some(to)) = (entry.transmissions > 0, entry.datagram.and_then(|to| to.to).or(peer)) {
+            if let (true, Some(to)) = (entry.transmissions > 0, entry.datagram.as_ref().and_then(|to| to.to).or(peer)) {
                 self.release(to.domain);
             }
             let completion = flush_completion(entry.wr_id, entry.completion_kind());
@@ -205,19 +205,22 @@ impl Engine {
         self.peers.retain(|address, _| address.domain != domain);
         self.release(domain);
         self.strays.retain(|(to, _)| to.domain != domain);
-        self.outbox.retain(|outgoing| outgoing.to().domain != domain);
         for slot in self.slots() {
             let Some(qp) = self.qp_mut(slot) else { continue };
             let connected = qp.peer.is_some_and(|peer| peer.domain == domain);
             for entry in &mut qp.sends {
                 // The transport confirms no more.
-                if entry.datagram.map_or(connected, |to| to.to.is_some_and(|to| to.domain == domain)) {
+                if entry.datagram.as_ref().map_or(connected, |to| to.to.is_some_and(|to| to.domain == domain)) {
                     (entry.queued, entry.transmissions, entry.response_coming) = (false, 0, false);
                 }
             }
             self.forget_inbound(slot, |request| request.from.domain == domain);
             self.retire(slot);
-            let Some(qp) = self.qp_mut(slot).filter(|_| connected) else { continue };
+            if !connected {
+                continue;
+            }
+            self.outbox.retain(|outgoing| outgoing.slot() != slot);
+            let Some(qp) = self.qp_mut(slot) else { continue };
             (qp.peer, qp.responses) = (None, 0);
             qp.owed = None;
             if qp.is_reliable() && qp.can_receive() {

@@ -3,10 +3,9 @@
 use super::{PayloadUse, locate_list, scatter};
 use crate::engine::Engine;
 use crate::memory::Memory;
-use crate::outgoing::{Bytes, Outgoing, Token, fits};
-use crate::packet::{Header, HeaderReader, PacketKind, Tag, flags};
+use crate::outgoing::{Outgoing, ResponseContent};
+use crate::packet::{HeaderReader, Tag, flags};
 use crate::queue_pair::{SendEntry, SendState, Source};
-use crate::queues::SgeList;
 use crate::types::{Access, AtomicOperation, Key, Sge, Status};
 use isthmus_layout::EndpointAddress;
 
@@ -26,14 +25,7 @@ impl Engine {
 
     pub(super) fn respond_to_read(&mut self, slot: u32, at: u64, len: u32, key: Key) -> Option<()> {
         let addr = self.locate_remote(slot, key, at, u64::from(len), Access::REMOTE_READ)?;
-        let bytes = Bytes::Memory(SgeList::One(Sge { addr, len, lkey: key.0 }));
-        let mut header = Header::new();
-        let mut parameter = 0;
-        if !fits(&header, u64::from(len)) {
-            parameter = flags::FOLLOWS;
-            header.word(len);
-        }
-        self.respond(slot, parameter, header, bytes)
+        self.respond(slot, ResponseContent::Bytes(Sge { addr, len, lkey: key.0 }))
     }
 
     pub(super) fn respond_to_atomic(
@@ -48,19 +40,17 @@ impl Engine {
         if !addr.is_multiple_of(8) {
             return None;
         }
-        let mut header = Header::new();
-        header.long(memory.atomic(addr, operation));
-        self.respond(slot, 0, header, Bytes::None)
+        let before = memory.atomic(addr, operation);
+        self.respond(slot, ResponseContent::Number(before))
     }
 
-    fn respond(&mut self, slot: u32, parameter: u16, header: Header, bytes: Bytes) -> Option<()> {
+    fn respond(&mut self, slot: u32, content: ResponseContent) -> Option<()> {
         let (qp, _, outbox) = self.parts(slot)?;
-        let to = qp.peer?;
-        let tag = Tag { kind: PacketKind::Response, parameter, count: 0, destination: qp.attributes.destination };
+        qp.peer?;
         let serial = qp.next_serial;
         qp.next_serial = serial.wrapping_add(1);
         qp.responses += 1;
-        outbox.push_back(Outgoing { to, tag, header, bytes, token: Token::Response { slot, serial } });
+        outbox.push_back(Outgoing::Response { slot, serial, content });
         Some(())
     }
 
@@ -121,5 +111,6 @@ impl Engine {
             qp.reads_outstanding = qp.reads_outstanding.saturating_sub(1);
         }
         self.pump(slot);
+        self.retire(slot);
     }
 }

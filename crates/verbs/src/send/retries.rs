@@ -1,7 +1,7 @@
 //! Acknowledgements and refusals of the peer: completion, retries, pauses and failures of send requests.
 
 use crate::engine::Engine;
-use crate::outgoing::{Outgoing, Token};
+use crate::outgoing::Outgoing;
 use crate::packet::Syndrome;
 use crate::queue_pair::{Pause, SendEntry, SendState};
 use crate::types::{QpNumber, QpState, Status};
@@ -39,8 +39,8 @@ impl Engine {
         qp.stopped = true;
         qp.pause = None;
         let (first, at) = (qp.first, sequence.wrapping_sub(qp.first));
-        let keeps = |outgoing: &Outgoing| match outgoing.token {
-            Token::Request { slot: of, sequence } => of != slot || sequence.wrapping_sub(first) < at,
+        let keeps = |outgoing: &Outgoing| match outgoing {
+            Outgoing::Request { slot: of, sequence } => *of != slot || sequence.wrapping_sub(first) < at,
             _ => true,
         };
         self.outbox.retain(keeps);

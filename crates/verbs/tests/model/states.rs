@@ -99,6 +99,7 @@ fn fail(network: &mut Network, qp: Qp) {
     let operation = Operation::Send { immediate: None };
     let request = crate::setup::SendWr { wr_id: 1, operation, flags: SendFlags::SIGNALED, sges: vec![sge], datagram };
     crate::setup::post(network, qp, &request).unwrap();
+    network.settle();
 }
 
 fn attempt(kind: QpType, from: QpState, to: QpState, mask: u32) -> bool {

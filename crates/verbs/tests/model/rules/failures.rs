@@ -92,6 +92,7 @@ fn unreliable_send_queues_fail_alone_and_go_on() {
         };
         post(&mut network, one, &request(10, 0)).unwrap();
         post(&mut network, one, &request(11, good.lkey)).unwrap();
+        network.settle();
         assert_eq!(statuses(&mut network, one), [(10, LocalProtection), (11, Flushed)], "{kind:?}");
         assert_eq!(state(&network, one), QpState::SendQueueError);
         change_state(&mut network, one, QpState::ReadyToSend).unwrap();

@@ -68,10 +68,12 @@ fn a_peer_that_goes_ends_connections_and_loses_datagrams() {
     network.tick(0);
     assert_eq!(statuses(&mut network, one), [], "retries are not over");
     network.tick(1_000_000_000);
+    network.settle();
     assert_eq!(statuses(&mut network, one), [(10, Status::RetryExceeded), (11, Flushed), (1, Flushed)]);
     let (mut network, one, other) = rc();
     network.kill(other.node);
     send(&mut network, one, 12, &[1; 10]).unwrap();
+    network.settle();
     assert_eq!(statuses(&mut network, one), [(12, Status::RetryExceeded)], "nothing was outstanding");
     for kind in [QpType::Uc, QpType::Ud] {
         let (mut network, one, other) = pair(kind, &Options::default());
@@ -416,6 +418,7 @@ fn requests_that_no_adapter_takes_are_refused() {
     // A look-up that finds nothing loses one datagram.
     network.call(0, |engine, _| engine.add_route(Gid::default(), unresolved, None));
     post(&mut network, one, &unresolved_request).unwrap();
+    network.settle();
     assert_eq!(statuses(&mut network, one), [(1, Success)]);
     assert_eq!(post(&mut network, one, &unresolved_request), missing);
     network.call(0, |engine, _| engine.add_route(Gid::default(), unresolved, Some(address(1))));
