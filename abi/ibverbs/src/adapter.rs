@@ -386,6 +386,7 @@ impl Adapter {
         while self.engine().is_armed(cq) && !self.arm() {
             self.progress();
         }
+        self.deliver_events(); // Of a completion that was there already.
         Ok(())
     }
 

@@ -12,6 +12,12 @@ pub(crate) enum Armed {
     Solicited,
 }
 
+impl Armed {
+    fn includes(self, completion: &Completion) -> bool {
+        self == Self::Any || completion.solicited || completion.status != Status::Success
+    }
+}
+
 /// An event of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
@@ -31,13 +37,18 @@ pub enum AsyncEvent {
 
 impl Engine {
     /// Asks for an event at the next completion of a queue, or at the next one that is solicited or has failed. A request for any
-    /// completion includes an earlier one.
+    /// completion includes an earlier one. A completion that came since the last event and still waits counts as the next one, as with
+    /// adapters that compare the indices of the queue: programs such as UCX poll, then ask, and then sleep.
     pub fn request_notification(&mut self, cq: Cq, solicited_only: bool) -> Result<(), Refused> {
         let queue = self.cqs.get_mut(cq.0).ok_or(Refused::Invalid)?;
-        queue.armed = match (queue.armed, solicited_only) {
-            (Some(Armed::Any), _) | (_, false) => Some(Armed::Any),
-            (_, true) => Some(Armed::Solicited),
+        let armed = match (queue.armed, solicited_only) {
+            (Some(Armed::Any), _) | (_, false) => Armed::Any,
+            (_, true) => Armed::Solicited,
         };
+        queue.armed = Some(armed);
+        if queue.unreported().any(|completion| armed.includes(completion)) {
+            self.fire(cq);
+        }
         Ok(())
     }
 
@@ -69,13 +80,14 @@ impl Engine {
         if queue.overrun && !core::mem::replace(&mut queue.overrun_reported, true) {
             self.async_events.push_back(AsyncEvent::CqError(cq));
         }
-        let fires = match queue.armed {
-            None => false,
-            Some(Armed::Any) => true,
-            Some(Armed::Solicited) => completion.solicited || completion.status != Status::Success,
-        };
-        if fires {
-            queue.armed = None;
+        if queue.armed.is_some_and(|armed| armed.includes(completion)) {
+            self.fire(cq);
+        }
+    }
+
+    fn fire(&mut self, cq: Cq) {
+        if let Some(queue) = self.cqs.get_mut(cq.0) {
+            (queue.armed, queue.unreported) = (None, 0);
             self.completion_events.push_back(cq);
         }
     }
@@ -111,5 +123,76 @@ impl Engine {
     /// The object of these events has ended: they are dropped.
     pub(crate) fn forget_events(&mut self, of: impl Fn(&AsyncEvent) -> bool) {
         self.async_events.retain(|event| !of(event));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::CompletionKind;
+
+    fn completion(solicited: bool, status: Status) -> Completion {
+        Completion {
+            wr_id: 0,
+            status,
+            kind: CompletionKind::Receive,
+            len: 0,
+            immediate: None,
+            qp: QpNumber(256),
+            source_qp: QpNumber(0),
+            has_grh: false,
+            service_level: 0,
+            solicited,
+        }
+    }
+
+    const PLAIN: (bool, Status) = (false, Status::Success);
+    const SOLICITED: (bool, Status) = (true, Status::Success);
+    const FAILED: (bool, Status) = (false, Status::Flushed);
+
+    fn engine_with(completions: &[(bool, Status)]) -> (Engine, Cq) {
+        let mut engine = Engine::new(1);
+        let cq = engine.create_cq(8).expect("room");
+        for (solicited, status) in completions {
+            engine.report(cq, completion(*solicited, *status));
+        }
+        (engine, cq)
+    }
+
+    /// The number of events after a request for them.
+    fn events(engine: &mut Engine, cq: Cq, solicited_only: bool) -> usize {
+        engine.request_notification(cq, solicited_only).expect("a queue");
+        core::iter::from_fn(|| engine.next_completion_event()).count()
+    }
+
+    #[test]
+    fn request_after_the_completion_leads_to_an_event() {
+        let (mut engine, cq) = engine_with(&[PLAIN]);
+        assert_eq!((events(&mut engine, cq, false), engine.is_armed(cq)), (1, false));
+    }
+
+    #[test]
+    fn completion_that_had_an_event_or_was_polled_leads_to_no_other() {
+        let (mut engine, cq) = engine_with(&[]);
+        assert_eq!(events(&mut engine, cq, false), 0);
+        engine.report(cq, completion(false, Status::Success));
+        assert_eq!(engine.next_completion_event(), Some(cq));
+        assert_eq!((events(&mut engine, cq, false), engine.is_armed(cq)), (0, true), "it waits for the next one");
+        let (mut engine, cq) = engine_with(&[PLAIN, PLAIN]);
+        engine.poll(cq);
+        engine.poll(cq);
+        assert_eq!((events(&mut engine, cq, false), engine.is_armed(cq)), (0, true));
+    }
+
+    #[test]
+    fn request_for_solicited_completions_passes_over_others() {
+        for (completions, expected) in [(&[PLAIN][..], 0), (&[SOLICITED, PLAIN], 1), (&[PLAIN, FAILED], 1)] {
+            let (mut engine, cq) = engine_with(completions);
+            assert_eq!(events(&mut engine, cq, true), expected, "{completions:?}");
+        }
+        let (mut engine, cq) = engine_with(&[SOLICITED, PLAIN]);
+        engine.poll(cq);
+        assert_eq!(events(&mut engine, cq, true), 0, "the solicited one was polled");
+        assert_eq!(events(&mut engine, cq, false), 1, "the other one waits still");
     }
 }

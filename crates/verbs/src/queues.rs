@@ -51,6 +51,8 @@ pub(crate) struct CompletionQueue {
     pub(crate) overrun_reported: bool,
     /// The completions that lead to an event.
     pub(crate) armed: Option<crate::events::Armed>,
+    /// The number of completions that were added since the last event.
+    pub(crate) unreported: usize,
     /// The queue pairs that report here, counted once for each of their two queues.
     pub(crate) users: u32,
 }
@@ -63,6 +65,7 @@ impl CompletionQueue {
             overrun: false,
             overrun_reported: false,
             armed: None,
+            unreported: 0,
             users: 0,
         }
     }
@@ -74,12 +77,18 @@ impl CompletionQueue {
         }
         if !self.overrun {
             self.entries.push_back(completion);
+            self.unreported += 1;
         }
     }
 
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Completion> {
         self.entries.pop_front()
+    }
+
+    /// Returns the completions that had no event and still wait.
+    pub(crate) fn unreported(&self) -> impl Iterator<Item = &Completion> {
+        self.entries.iter().rev().take(self.unreported)
     }
 
     /// Changes the capacity. Refused if more completions wait, together with those that are `due`.
