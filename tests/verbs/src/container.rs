@@ -8,6 +8,9 @@ use crate::{build, timeout};
 /// The file that libibverbs opens. Its path is compiled in.
 const DEVICE_FILE: &str = "/dev/infiniband/uverbs0";
 
+/// The processors of the machine. Without this folder UCX aborts.
+const PROCESSORS: &str = "/sys/devices/system/cpu";
+
 /// The folder of the C program, as containers see it.
 pub(crate) const PROGRAMS: &str = "/programs";
 
@@ -27,7 +30,7 @@ impl Container {
     }
 
     pub(crate) fn sandbox() -> Sandbox {
-        let sandbox = Sandbox::new().host_network().symlink("/dev/null", DEVICE_FILE);
+        let sandbox = Sandbox::new().host_network().symlink("/dev/null", DEVICE_FILE).bind(PROCESSORS, PROCESSORS);
         match build::requests().and_then(|program| program.parent()) {
             Some(folder) => sandbox.bind(folder, PROGRAMS),
             None => sandbox,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Both containers have the daemon's socket in common, and nothing else. In them, programs are an ordinary user without capabilities, and
-//! there is no `/sys`. `ISTHMUS_VERBS_LIBRARY=DIR` tests the plug-in that lies in DIR.
+//! `/sys` has the processors only. `ISTHMUS_VERBS_LIBRARY=DIR` tests the plug-in that lies in DIR.
 
 #![forbid(unsafe_code)]
 

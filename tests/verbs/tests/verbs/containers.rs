@@ -28,7 +28,7 @@ fn containers_have_the_socket_in_common_and_nothing_else() {
     for lines in [server, client] {
         let [user, capabilities, words, run @ ..] = &lines[NAMESPACES..] else { panic!("{lines:?}") };
         assert_eq!((user.as_str(), capabilities.as_str()), ("1000", "0000000000000000"), "{lines:?}");
-        assert!(words.parse::<u32>().unwrap() > 1, "an error, because there is no /sys: {lines:?}");
+        assert!(words.parse::<u32>().unwrap() > 1, "an error, because /sys has the processors only: {lines:?}");
         assert_eq!(run, ["isthmus", "isthmus.lock", "isthmus.sock", "verbs"], "{lines:?}");
     }
 }

@@ -6,3 +6,4 @@ mod device;
 mod perftest;
 mod pingpongs;
 mod requests;
+mod ucx;
