@@ -7,7 +7,7 @@
 #include "check.h"
 
 static const int lengths[] = { 0, 1, 7, 8, 40, 100, 112, 113, 120, 128, 129, 1000, 4096, 4097, 16384, 32767, 32768, 32769,
-			       65536, 100001, 1 << 20, (3 << 20) + 17 };
+			       65536, 100001, 1 << 20, (3 << 20) + 17, 4 << 20 };
 #define LENGTHS (int)(sizeof lengths / sizeof *lengths)
 
 static int partner(void)

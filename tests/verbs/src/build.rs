@@ -1,10 +1,12 @@
-//! The plug-in and the preloaded library, `isthmus` beside them, and the C program: made once for each test program.
+//! The plug-in and the preloaded library, `isthmus` beside them, and C programs: made once for each test program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
 use isthmus_testbed::binary;
+
+use crate::container::PROGRAMS;
 
 /// The files of the plug-in and of the library that programs preload, with the folders of their packages.
 const LIBRARIES: [(&str, &str); 2] =
@@ -63,6 +65,13 @@ fn install(from: &Path, to: &Path) {
     std::fs::rename(&new, to).expect("both are in one folder");
 }
 
+/// The folder of compiled programs.
+pub(crate) fn programs() -> PathBuf {
+    let folder = scratch().join("programs");
+    std::fs::create_dir_all(&folder).expect("a folder in the target directory");
+    folder
+}
+
 /// The program of `c/requests.c`. None, with the reason on standard error, where the headers of libibverbs are not installed.
 pub fn requests() -> Option<&'static Path> {
     static COMPILED: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -70,20 +79,30 @@ pub fn requests() -> Option<&'static Path> {
         if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
             return None;
         }
-        let folder = scratch().join("programs");
-        std::fs::create_dir_all(&folder).expect("a folder in the target directory");
-        let (program, new) = (folder.join("requests"), folder.join(format!("requests.{}", std::process::id())));
         let mut cc = Command::new("cc");
-        cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&new);
-        cc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("c/requests.c")).arg("-libverbs");
-        succeed(&mut cc);
-        std::fs::rename(&new, &program).expect("both are in one folder");
-        Some(program)
+        cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+        Some(compile("requests", &mut cc, "tests/verbs/c/requests.c", &["-libverbs"]))
     });
     if compiled.is_none() {
         eprintln!("skipped: infiniband/verbs.h is not installed; it comes with the package libibverbs-dev");
     }
     compiled.as_deref()
+}
+
+/// The path in containers of the program `tests/mpi/c/SOURCE.c`, compiled as `NAME`. That suite has the warnings of its programs checked.
+pub fn mpi_program(compiler: &str, name: &str, source: &str) -> String {
+    let source = format!("tests/mpi/c/{source}.c");
+    compile(name, Command::new(compiler).args(["-w", "-O1", "-g", "-pthread"]), &source, &[]);
+    format!("{PROGRAMS}/{name}")
+}
+
+/// Compiles a program in one step: test programs of this package may run beside each other.
+fn compile(name: &str, compiler: &mut Command, source: &str, libraries: &[&str]) -> PathBuf {
+    let program = programs().join(name);
+    let new = program.with_extension(std::process::id().to_string());
+    succeed(compiler.arg("-o").arg(&new).arg(root().join(source)).args(libraries));
+    std::fs::rename(&new, &program).expect("both are in one folder");
+    program
 }
 
 /// Runs a tool that must do its work.

@@ -11,7 +11,7 @@ const DEVICE_FILE: &str = "/dev/infiniband/uverbs0";
 /// The processors of the machine. Without this folder UCX aborts.
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// The folder of the C program, as containers see it.
+/// The folder of compiled programs, as containers see it.
 pub(crate) const PROGRAMS: &str = "/programs";
 
 /// A network; each program in it has a sandbox of its own.
@@ -30,11 +30,8 @@ impl Container {
     }
 
     pub(crate) fn sandbox() -> Sandbox {
-        let sandbox = Sandbox::new().host_network().symlink("/dev/null", DEVICE_FILE).bind(PROCESSORS, PROCESSORS);
-        match build::requests().and_then(|program| program.parent()) {
-            Some(folder) => sandbox.bind(folder, PROGRAMS),
-            None => sandbox,
-        }
+        let sandbox = Sandbox::new().host_network().symlink("/dev/null", DEVICE_FILE);
+        sandbox.bind(PROCESSORS, PROCESSORS).bind(build::programs(), PROGRAMS)
     }
 
     /// Waits until a program listens at a port, or has ended. Connecting would not do: such servers accept once.

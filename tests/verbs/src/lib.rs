@@ -4,6 +4,7 @@
 //!   Stage ── a daemon, the files of `isthmus verbs enable`, two networks with a wire between them
 //!     ├─ Container ── a program in a sandbox: the daemon's socket, an end of the wire, a device file that is /dev/null
 //!     └─ Pair ── a server in one container and its client in the other
+//!   tests/mpi/c ── programs of MPI, compiled for MPIs that use UCX
 //!   c/requests.c ── with c/extended.h: two open devices in one process: one case of its list
 //! ```
 //!
@@ -17,7 +18,7 @@ mod container;
 mod pair;
 mod stage;
 
-pub use build::requests;
+pub use build::{mpi_program, requests};
 pub use container::Container;
 pub use pair::Pair;
 pub use stage::Stage;
@@ -26,5 +27,5 @@ use isthmus_testbed::Deadline;
 
 /// The longest time that something may take that must happen; it never judges speed.
 pub fn timeout() -> Deadline {
-    Deadline::secs(12)
+    Deadline::secs(60)
 }

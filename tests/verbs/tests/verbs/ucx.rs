@@ -23,20 +23,26 @@ fn measure(stage: &Stage, words: &str, count: u32, variables: &[(&str, &str)]) -
 }
 
 /// The transports of the connections that UCX has logged, as `rc_verbs/isthmus0:1`. A line is `… ep_cfg[0]: tag(rc_verbs/isthmus0:1)`.
-pub(crate) fn transports(log: &str) -> Vec<&str> {
+fn transports(log: &str) -> Vec<&str> {
     let connections = log.lines().filter_map(|line| line.split_once("ep_cfg[")?.1.split_once("]: "));
     let words = connections.flat_map(|(_, lanes)| lanes.split([' ', '(', ')']));
     words.filter(|word| word.contains('/')).collect()
 }
 
-/// Runs a test of messages with these transports, and asserts that UCX names no other.
+/// Asserts that UCX has logged connections, and on these transports of the device only.
+#[track_caller]
+pub(crate) fn expect_only(allowed: &[&str], log: &str) {
+    let used = transports(log);
+    let is_allowed = |used: &&str| allowed.iter().any(|name| **used == format!("{name}/{DEVICE}"));
+    assert!(!used.is_empty() && used.iter().all(is_allowed), "{used:?}\n{log}");
+}
+
+/// Runs a test of messages with these transports only.
 #[track_caller]
 fn exchange(stage: &Stage, allowed: &[&str], words: &str, count: u32) {
     let list = allowed.join(",");
     for log in measure(stage, words, count, &[("UCX_TLS", &list), ("UCX_LOG_LEVEL", "info")]) {
-        let used = transports(&log);
-        let is_ours = |used: &&str| allowed.iter().any(|name| **used == format!("{name}/{DEVICE}"));
-        assert!(!used.is_empty() && used.iter().all(is_ours), "{words}: {used:?}\n{log}");
+        expect_only(allowed, &log);
     }
 }
 
