@@ -58,7 +58,7 @@ fn link() -> PathBuf {
 }
 
 /// Puts a file at another path in one step: test programs of this package may run beside each other.
-fn install(from: &Path, to: &Path) {
+pub(crate) fn install(from: &Path, to: &Path) {
     let new = to.with_extension(format!("{}", std::process::id()));
     let _ = std::fs::remove_file(&new); // One that a killed test has left.
     succeed(Command::new("cp").arg("--reflink=auto").args([from, &new]));
@@ -105,9 +105,10 @@ fn compile(name: &str, compiler: &mut Command, source: &str, libraries: &[&str])
     program
 }
 
-/// Runs a tool that must do its work.
+/// Runs a tool that must do its work, and returns its output.
 #[track_caller]
-fn succeed(command: &mut Command) {
+pub(crate) fn succeed(command: &mut Command) -> Vec<u8> {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
 }

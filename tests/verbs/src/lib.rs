@@ -4,6 +4,7 @@
 //!   Stage ── a daemon, the files of `isthmus verbs enable`, two networks with a wire between them
 //!     ├─ Container ── a program in a sandbox: the daemon's socket, an end of the wire, a device file that is /dev/null
 //!     └─ Pair ── a server in one container and its client in the other
+//!   pyverbs/ ── runs the suite of pyverbs, and lists its results
 //!   tests/mpi/c ── programs of MPI, compiled for MPIs that use UCX
 //!   c/requests.c ── with c/extended.h: two open devices in one process: one case of its list
 //! ```
@@ -16,11 +17,13 @@
 mod build;
 mod container;
 mod pair;
+mod pyverbs;
 mod stage;
 
 pub use build::{mpi_program, requests};
 pub use container::Container;
 pub use pair::Pair;
+pub use pyverbs::pyverbs_suite;
 pub use stage::Stage;
 
 use isthmus_testbed::Deadline;

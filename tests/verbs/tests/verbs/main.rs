@@ -6,5 +6,6 @@ mod device;
 mod mpi;
 mod perftest;
 mod pingpongs;
+mod pyverbs;
 mod requests;
 mod ucx;
