@@ -30,5 +30,5 @@ use isthmus_testbed::Deadline;
 
 /// The longest time that something may take that must happen; it never judges speed.
 pub fn timeout() -> Deadline {
-    Deadline::secs(60)
+    Deadline::secs(12)
 }

@@ -30,7 +30,7 @@ fn tests_of_the_suite_have_the_results_of_the_list() {
     let modules: BTreeSet<&str> = expected.keys().map(|name| module(name)).collect();
     let words = [program.as_str(), &suite, "--dev", "isthmus0", "--port", "1", "--gid", "1"];
     let launch = stage.launch(stage.server(), "/usr/bin/python3", &words, &[("TMPDIR", "/dev/shm")]).args(&modules);
-    let finished = launch.spawn().unwrap().finish(Deadline::secs(600)).unwrap(); // The long form takes most of a minute.
+    let finished = launch.spawn().unwrap().finish(Deadline::secs(60)).unwrap();
     let found = results(finished.lines.iter().map(String::as_str));
     let names: BTreeSet<&str> = expected.keys().chain(found.keys()).copied().collect();
     let mut wrong = Vec::new();

@@ -25,7 +25,7 @@ fn measure(stage: &Stage, words: &str, count: u32, variables: &[(&str, &str)]) -
 /// The transports of the connections that UCX has logged, as `rc_verbs/isthmus0:1`. A line is `… ep_cfg[0]: tag(rc_verbs/isthmus0:1)`.
 fn transports(log: &str) -> Vec<&str> {
     let connections = log.lines().filter_map(|line| line.split_once("ep_cfg[")?.1.split_once("]: "));
-    let words = connections.flat_map(|(_, lanes)| lanes.split([' ', '(', ')']));
+    let words = connections.flat_map(|(_, used)| used.split([' ', '(', ')']));
     words.filter(|word| word.contains('/')).collect()
 }
 
