@@ -208,7 +208,9 @@ impl Engine {
             Completion { wr_id: *wr_id, len, immediate, solicited: tag.has(flags::SOLICITED), ..completion };
         let into = self.regions.locate_sge(queue.pd, &Sge { len, ..*sge }, Access::LOCAL_WRITE)?;
         queue.entries.pop_front();
-        scatter(memory, &[into], bytes);
+        if len > 0 {
+            memory.write(into.addr, bytes);
+        }
         self.executed(slot, Some(completion), acknowledge);
         Some(())
     }
