@@ -58,7 +58,7 @@ impl<M: Matcher> Domain<M> {
     #[inline]
     pub fn peer_arena(&mut self, peer: DomainId) -> Option<&mut ArenaMapping> {
         self.core.check_alive().ok()?;
-        let at = self.core.find_peer(peer)?;
+        let at = self.core.peers.find(peer)?;
         let known = &self.core.peers[at];
         if !matches!(known.path_out, Path::Channel(_)) || known.has_work() {
             return None;

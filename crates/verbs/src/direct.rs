@@ -96,6 +96,7 @@ impl Engine {
 
     /// The operation of a request, if the requester may perform it as soon as the peer has executed all earlier requests. None if those
     /// are not all writes, reads and atomic operations: they may take long.
+    #[inline]
     pub fn direct_later(&self, number: QpNumber, request: &SendRequest<'_>) -> Option<Direct> {
         let (remote_addr, rkey, access) = match request.operation {
             Operation::Write { remote_addr, rkey, immediate: None } => (remote_addr, rkey, Access::REMOTE_WRITE),

@@ -22,7 +22,11 @@ pub struct ArenaMapping {
     own_domain: DomainId,
     /// Our writer slot.
     writer_index: Option<u32>,
-    cached: HashMap<u64, CachedEntry>,
+    cached: Vec<CachedEntry>,
+    /// The index in `cached` of each key.
+    by_key: HashMap<u64, usize>,
+    /// The index in `cached` of the last access: most programs use few registrations.
+    last: usize,
     /// The count of changes at the last scan of all entries.
     seen_changes: Option<u32>,
 }
@@ -72,17 +76,19 @@ impl ArenaMapping {
         if !header.is_initialized() {
             return Err(MapError::NotSealed);
         }
-        Ok(Self { file, header, own_domain, writer_index: None, cached: HashMap::new(), seen_changes: None })
+        let (cached, by_key) = (Vec::new(), HashMap::new());
+        Ok(Self { file, header, own_domain, writer_index: None, cached, by_key, last: 0, seen_changes: None })
     }
 
     /// Begins an access to the `len` bytes that the registration with this `key` calls `named`. Returns None if the owner has to be
     /// asked to do it.
     pub fn access(&mut self, key: u64, named: u64, len: u64, rights: AccessRights) -> Option<ArenaAccess<'_>> {
-        let open = |cached: &CachedEntry| self.header.is_open(cached.index, cached.generation);
-        if !self.cached.get(&key).is_some_and(open) {
+        let cached = self.find(key).map(|at| &self.cached[at]);
+        if !cached.is_some_and(|cached| self.header.is_open(cached.index, cached.generation)) {
             self.rescan();
         }
-        let CachedEntry { index, generation, entry, mapping } = self.cached.get_mut(&key)?;
+        let at = self.find(key)?;
+        let CachedEntry { index, generation, entry, mapping } = &mut self.cached[at];
         let (index, generation) = (*index, *generation);
         let at = named.checked_sub(entry.base)?.checked_sub(entry.head)?;
         let inside = at.checked_add(len).is_some_and(|end| end <= entry.body);
@@ -111,6 +117,15 @@ impl ArenaMapping {
         entered.then_some(ArenaAccess { header: &self.header, mapping, at, index, generation, writer_index })
     }
 
+    /// The index in `cached` of a key.
+    #[inline]
+    fn find(&mut self, key: u64) -> Option<usize> {
+        if self.cached.get(self.last).is_none_or(|cached| cached.entry.key != key) {
+            self.last = *self.by_key.get(&key)?;
+        }
+        Some(self.last)
+    }
+
     /// Reads all entries again, if any has changed since the last scan.
     #[cold]
     fn rescan(&mut self) {
@@ -118,12 +133,16 @@ impl ArenaMapping {
         if self.seen_changes == Some(changes) {
             return;
         }
-        let mut before = std::mem::take(&mut self.cached);
+        let before = std::mem::take(&mut self.cached).into_iter();
+        let mut before: HashMap<u64, CachedEntry> = before.map(|cached| (cached.entry.key, cached)).collect();
+        self.by_key.clear();
+        self.last = usize::MAX; // Of two entries with one key, the later one counts.
         for index in 0..ENTRIES {
             let Some((generation, entry)) = self.header.read_entry(index) else { continue };
             let same = |old: &CachedEntry| (old.index, old.generation, old.entry) == (index, generation, entry);
             let mapping = before.remove(&entry.key).filter(same).and_then(|old| old.mapping);
-            self.cached.insert(entry.key, CachedEntry { index, generation, entry, mapping });
+            self.by_key.insert(entry.key, self.cached.len());
+            self.cached.push(CachedEntry { index, generation, entry, mapping });
         }
         self.seen_changes = Some(changes);
     }
