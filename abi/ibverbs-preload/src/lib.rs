@@ -1,11 +1,12 @@
-//! `libisthmus-verbs.so`: preloaded into RDMA programs, for the two things that libibverbs does itself with the kernel.
+//! `libisthmus-verbs.so`: preloaded into RDMA programs, for what libibverbs does itself with the kernel.
 //!
 //! ```text
 //!   nl_connect(RDMA) ────────► fails, so that libibverbs looks for devices in SYSFS_PATH, also where the kernel has InfiniBand
 //!   ibv_create_comp_channel ─► the provider of Isthmus, if the context is its own; else libibverbs
+//!   ibv_get_cq_event ────────► the provider sleeps until its channel has an event; then, and for others, libibverbs
 //! ```
 //!
-//! The provider announces itself when libibverbs loads it. Without a provider, both functions are those of the libraries.
+//! The provider announces itself when libibverbs loads it. Without a provider, all functions are those of the libraries.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -17,10 +18,18 @@ const NETLINK_RDMA: c_int = 20;
 const NLE_PROTO_MISMATCH: c_int = 10;
 
 type CreateChannel = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+type GetEvent = unsafe extern "C-unwind" fn(*mut c_void, *mut *mut c_void, *mut *mut c_void) -> c_int;
+type SleepForEvent = unsafe extern "C-unwind" fn(*mut c_void, *mut *mut c_void, *mut *mut c_void, GetEvent) -> c_int;
 type Connect = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
-/// The function of the provider, or null.
+/// The function of the provider that makes channels, or null.
 static CREATE_CHANNEL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The function of the provider that sleeps until a channel has an event, or null.
+static SLEEP_FOR_EVENT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// libibverbs' `ibv_get_cq_event()`, or null before it was looked up.
+static GET_EVENT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Sets the function of the provider. It returns null with `errno` `ENODEV` for a context of another provider.
 ///
@@ -30,6 +39,50 @@ static CREATE_CHANNEL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isthmus_verbs_set_channels(create: CreateChannel) {
     CREATE_CHANNEL.store(create as *mut c_void, Ordering::Release);
+}
+
+/// Sets the function of the provider. It sleeps until a channel has an event, if the channel is one of its own, and calls the function
+/// that it is given, which reads the event.
+///
+/// # Safety
+///
+/// The function may be called for ever, with the arguments of `ibv_get_cq_event()` and with that function of libibverbs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isthmus_verbs_set_events(sleep: SleepForEvent) {
+    SLEEP_FOR_EVENT.store(sleep as *mut c_void, Ordering::Release);
+}
+
+/// Gets the next event of a completion channel. A thread may be cancelled in here, so no frame has anything to drop.
+///
+/// # Safety
+///
+/// As for the function of libibverbs: the channel is open, and the other arguments are places for pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ibv_get_cq_event(
+    channel: *mut c_void,
+    cq: *mut *mut c_void,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    let mut get = GET_EVENT.load(Ordering::Relaxed);
+    if get.is_null() {
+        let Some(found) = next(c"ibv_get_cq_event", c"libibverbs.so.1", Some(c"IBVERBS_1.1")) else {
+            set_errno(libc::ENOSYS);
+            return -1;
+        };
+        GET_EVENT.store(found, Ordering::Relaxed);
+        get = found;
+    }
+    // SAFETY: the function of libibverbs has this type.
+    let get: GetEvent = unsafe { std::mem::transmute(get) };
+    let sleep = SLEEP_FOR_EVENT.load(Ordering::Acquire);
+    if sleep.is_null() {
+        // SAFETY: by the caller's promise.
+        return unsafe { get(channel, cq, cq_context) };
+    }
+    // SAFETY: only `isthmus_verbs_set_events` stores the pointer, from a function of this type.
+    let sleep: SleepForEvent = unsafe { std::mem::transmute(sleep) };
+    // SAFETY: by the caller's promise.
+    unsafe { sleep(channel, cq, cq_context, get) }
 }
 
 /// Creates a completion channel.

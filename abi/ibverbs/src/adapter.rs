@@ -6,7 +6,7 @@
 //!               └ progress └── Port (matcher) ◄── Domain::progress ◄── channel, daemon path
 //! ```
 
-use crate::events::Events;
+use crate::events::{ChannelPipe, Events};
 use crate::memory::{self, Range};
 use crate::port::{Port, STRAY};
 use isthmus_client::arena::{AccessRights, Arena, RegisteredMemory, Registration};
@@ -390,10 +390,14 @@ impl Adapter {
         Ok(())
     }
 
-    /// Runs iterations until there is nothing to do, for the serving thread.
-    pub(crate) fn serve(&mut self) {
+    /// Runs iterations until there is nothing to do, for a server. The program goes on at once if `is_over`, and sends the
+    /// acknowledgements.
+    pub(crate) fn serve(&mut self, is_over: impl Fn() -> bool) {
         for _ in 0..ITERATIONS_PER_VISIT {
             self.progress();
+            if is_over() {
+                return;
+            }
             self.send_acks();
             if self.domain.is_idle() {
                 return;
@@ -401,8 +405,21 @@ impl Adapter {
         }
     }
 
-    /// Prepares for a sleep on [`Self::fd`]. False if there is work already.
-    pub(crate) fn arm(&mut self) -> bool {
+    /// Prepares for a sleep on [`Self::fd`]. Returns the longest time of the sleep, or none if there is work already.
+    pub(crate) fn prepare_sleep(&mut self) -> Option<Option<Duration>> {
+        let armed = self.arm();
+        let limit = self.pause_left(); // It may end a pause.
+        (armed && !self.engine().has_work()).then_some(limit)
+    }
+
+    /// True if the program has asked for an event on a channel other than this one.
+    pub(crate) fn is_other_armed(&mut self, channel: &Arc<ChannelPipe>) -> bool {
+        let engine = &self.domain.matcher().engine;
+        self.events.is_other_armed(channel, |cq| engine.is_armed(cq))
+    }
+
+    /// Has a doorbell wake the server. False if there is work already.
+    fn arm(&mut self) -> bool {
         self.domain.matcher_mut().begin_progress();
         let quiet = self.domain.arm();
         self.flush();
@@ -410,13 +427,13 @@ impl Adapter {
         quiet && !self.engine().has_work()
     }
 
-    /// The descriptor that becomes readable when there is work, after [`Self::arm`].
+    /// The descriptor that becomes readable when there is work, after [`Self::prepare_sleep`].
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.domain.fd()
     }
 
     /// The time until a pause of a queue pair is over.
-    pub(crate) fn pause_left(&mut self) -> Option<Duration> {
+    fn pause_left(&mut self) -> Option<Duration> {
         if self.events.has_waiting() {
             return Some(RETRY_EVENTS);
         }

@@ -5,31 +5,53 @@
 //! find each other when the provider is loaded. Everything else about channels is libibverbs' own: it reads the descriptor, and closes it.
 
 use crate::abi::context::IbvContext;
-use crate::abi::objects::IbvCompChannel;
-use crate::device::{Context, fail};
+use crate::abi::objects::{IbvCompChannel, IbvCq};
+use crate::device::{Context, Device, Shared, fail};
 use crate::events::ChannelPipe;
+use crate::sleeping::Sleep;
 use crate::table::OPERATIONS;
-use rustix::fd::{AsRawFd, IntoRawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::c_int;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Creates a channel, or returns null with `errno` `ENODEV` for a context of another provider.
 pub(crate) type CreateChannel = unsafe extern "C" fn(*mut IbvContext) -> *mut IbvCompChannel;
 
-/// The pipes of all channels, by the descriptor of the program. A descriptor that libibverbs has closed is replaced when it is used again.
-static PIPES: Mutex<Option<HashMap<c_int, Arc<ChannelPipe>>>> = Mutex::new(None);
+/// libibverbs' `ibv_get_cq_event()`, which reads the descriptor of the channel. It is a point of cancellation.
+pub(crate) type GetEvent = unsafe extern "C-unwind" fn(*mut IbvCompChannel, *mut *mut IbvCq, *mut *mut c_void) -> c_int;
 
-/// Tells the preloaded library, if there is one, that this provider makes channels.
+/// Gets an event of a channel. The last argument is the function of libibverbs.
+pub(crate) type SleepForEvent =
+    unsafe extern "C-unwind" fn(*mut IbvCompChannel, *mut *mut IbvCq, *mut *mut c_void, GetEvent) -> c_int;
+
+/// A channel that a program has made.
+#[derive(Clone, Debug)]
+struct Channel {
+    pipe: Arc<ChannelPipe>,
+    device: Weak<Shared>,
+}
+
+/// All channels, by the descriptor of the program. A descriptor that libibverbs has closed is replaced when it is used again.
+static CHANNELS: Mutex<Option<HashMap<c_int, Channel>>> = Mutex::new(None);
+
+/// Tells the preloaded library, if there is one, that this provider makes channels, and sleeps on them.
 pub(crate) fn register() {
     // SAFETY: the name is a C string.
-    let hook = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"isthmus_verbs_set_channels".as_ptr()) };
-    if !hook.is_null() {
+    let hook = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    let (channels, events) = (hook(c"isthmus_verbs_set_channels"), hook(c"isthmus_verbs_set_events"));
+    if !channels.is_null() {
         // SAFETY: the preloaded library of this project defines the name, as a function of this type.
-        let hook: unsafe extern "C" fn(CreateChannel) = unsafe { std::mem::transmute(hook) };
+        let hook: unsafe extern "C" fn(CreateChannel) = unsafe { std::mem::transmute(channels) };
         // SAFETY: the function stays as long as the library, which libibverbs never closes.
         unsafe { hook(create_channel) };
+    }
+    if !events.is_null() {
+        // SAFETY: as above.
+        let hook: unsafe extern "C" fn(SleepForEvent) = unsafe { std::mem::transmute(events) };
+        // SAFETY: as above.
+        unsafe { hook(get_event) };
     }
 }
 
@@ -59,8 +81,10 @@ unsafe extern "C" fn create_channel(context: *mut IbvContext) -> *mut IbvCompCha
     if channel.is_null() {
         return fail(Errno::NOMEM);
     }
-    let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
-    pipes.get_or_insert_default().insert(fd, Arc::new(pipe));
+    // SAFETY: the program passes an open context.
+    let device = Arc::downgrade(unsafe { Device::of(context) }.shared());
+    let mut channels = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
+    channels.get_or_insert_default().insert(fd, Channel { pipe: Arc::new(pipe), device });
     // SAFETY: the memory has this size.
     unsafe { channel.write(IbvCompChannel { context, fd: program.into_raw_fd(), refcnt: 0 }) };
     channel
@@ -73,7 +97,29 @@ unsafe extern "C" fn create_channel(context: *mut IbvContext) -> *mut IbvCompCha
 /// The pointer is null or a live channel.
 pub(crate) unsafe fn pipe_of(channel: *const IbvCompChannel) -> Option<Arc<ChannelPipe>> {
     // SAFETY: by the caller's promise.
-    let fd = unsafe { channel.as_ref() }?.fd;
-    let pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
-    pipes.as_ref()?.get(&fd).cloned()
+    find(unsafe { channel.as_ref() }?.fd).map(|found| found.pipe)
+}
+
+fn find(fd: c_int) -> Option<Channel> {
+    let channels = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
+    channels.as_ref()?.get(&fd).cloned()
+}
+
+/// Sleeps until the channel has an event, and has libibverbs read it. A channel of another provider may have the descriptor of a closed one of
+/// ours. It is waited for as well, because only the program's descriptor counts.
+unsafe extern "C-unwind" fn get_event(
+    channel: *mut IbvCompChannel,
+    cq: *mut *mut IbvCq,
+    cq_context: *mut *mut c_void,
+    next: GetEvent,
+) -> c_int {
+    // SAFETY: the program passes a channel that it has created.
+    let fd = unsafe { (*channel).fd };
+    // SAFETY: the program's arguments, and libibverbs' function.
+    let read = || unsafe { next(channel, cq, cq_context) };
+    let Some((pipe, device)) = find(fd).and_then(|found| Some((found.pipe, found.device.upgrade()?))) else {
+        return read();
+    };
+    // SAFETY: the channel holds the descriptor, and the program does not destroy it during this call.
+    Sleep::new(device, pipe).get(unsafe { BorrowedFd::borrow_raw(fd) }, read)
 }

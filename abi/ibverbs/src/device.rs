@@ -8,8 +8,9 @@ use crate::abi::queries::{IbvDeviceAttrEx, IbvPortAttr, IbvQueryDeviceExInput};
 use crate::adapter::Adapter;
 use crate::attributes;
 use crate::events::Events;
+use crate::handover::Handover;
 use crate::libibverbs::Library;
-use crate::serving::{Handover, Serving};
+use crate::serving::Serving;
 use crate::table::OPERATIONS;
 use isthmus_client::arena::RegisteredMemory;
 use isthmus_client::{AttachError, Options};
@@ -33,6 +34,14 @@ pub(crate) struct Shared {
     pub(crate) handover: Handover,
 }
 
+impl Shared {
+    /// The lock, for a thread of the program, without counting a call.
+    #[inline]
+    pub(crate) fn lock(&self) -> BiasedLockGuard<'_, Adapter> {
+        self.adapter.try_lock().unwrap_or_else(|| self.adapter.lock())
+    }
+}
+
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -50,10 +59,14 @@ impl Device {
     /// The lock. One that a panic left behind is taken all the same: what was begun then fails, the rest goes on.
     #[inline]
     pub(crate) fn lock(&self) -> BiasedLockGuard<'_, Adapter> {
-        let adapter = &self.shared.adapter;
-        let guard = adapter.try_lock().unwrap_or_else(|| adapter.lock());
+        let guard = self.shared.lock();
         self.shared.handover.note_call();
         guard
+    }
+
+    /// State that a channel of the device needs while it sleeps.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// A connection begins: from now on the serving thread acts for peers while the program makes no calls. Called without the lock.
@@ -132,7 +145,8 @@ fn open(folder: &Path) -> Result<(Device, OwnedFd), String> {
     let options = Options::from_environment().map_err(|error| error.to_string())?;
     let (events, async_fd) = Events::new().map_err(|error| format!("no pipe for events: {error}"))?;
     let adapter = Adapter::open(&options, events).map_err(|error: AttachError| error.to_string())?;
-    let handover = Handover::new().map_err(|error| format!("no descriptor for the serving thread: {error}"))?;
+    let handover =
+        Handover::new(adapter.fd()).map_err(|error| format!("no descriptor for the serving thread: {error}"))?;
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
     let guid = attributes::parse_guid(read("node_guid").trim()).unwrap_or(0);
     let device = Device {
@@ -165,10 +179,9 @@ pub(crate) unsafe extern "C" fn free_context(context: *mut IbvContext) {
     let device = unsafe { Box::from_raw((*object).domain) };
     let mut device = *device;
     let is_child = device.lock().is_child(); // A fork does not copy the thread.
-    if let Some(Some(serving)) = device.serving.take()
-        && !is_child
-    {
-        serving.stop(&device.shared);
+    if !is_child {
+        device.shared.handover.stop();
+        device.serving.take().flatten().into_iter().for_each(Serving::join);
     }
     device.lock().close();
     drop(device);

@@ -1,8 +1,9 @@
 //! Completion channels and asynchronous events.
 //!
 //! libibverbs reads the address of a completion queue from the descriptor of a channel, and a record from that of asynchronous events. Both
-//! are pipes here, which only this process writes. An event is written by the call that finds it; while the program sleeps on a
-//! descriptor, that is the serving thread. A program that arms a queue arms the domain as well, so a doorbell wakes the thread.
+//! are pipes here, which only this process writes. An event is written by the call that finds it: that is `ibv_get_cq_event()` itself while
+//! the program sleeps there, and the serving thread while it sleeps on a descriptor in another way. A program that arms a queue arms the
+//! domain as well, so a doorbell wakes the thread.
 //!
 //! A pipe is written without blocking. An event that finds no room waits here until the next iteration.
 
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The bytes of a record of libibverbs' that names a completion queue.
 const CQ_BYTES: usize = 8;
@@ -27,6 +29,10 @@ const ASYNC_BYTES: usize = size_of::<AsyncEventRecord>();
 pub(crate) struct EventPipe<const N: usize> {
     read: OwnedFd,
     write: OwnedFd,
+    /// Counts records that were written. Changed under the lock of the device.
+    sent: AtomicU32,
+    /// Counts records that were taken back, or that the program has read or is about to read.
+    taken: AtomicU32,
 }
 
 impl<const N: usize> EventPipe<N> {
@@ -36,12 +42,25 @@ impl<const N: usize> EventPipe<N> {
         let flags = rustix::fs::fcntl_getfl(&write)?;
         rustix::fs::fcntl_setfl(&write, flags | OFlags::NONBLOCK)?;
         let read = rustix::io::fcntl_dupfd_cloexec(&program, 3)?;
-        Ok((Self { read, write }, program))
+        Ok((Self { read, write, sent: AtomicU32::new(0), taken: AtomicU32::new(0) }, program))
     }
 
     /// Writes a record. False if there is no room now.
     fn send(&self, record: [u8; N]) -> bool {
-        !matches!(rustix::io::write(&self.write, &record), Err(Errno::AGAIN | Errno::INTR))
+        let written = !matches!(rustix::io::write(&self.write, &record), Err(Errno::AGAIN | Errno::INTR));
+        self.sent.store(self.sent().wrapping_add(u32::from(written)), Ordering::Relaxed);
+        written
+    }
+
+    /// True if a record waits to be read, as far as is known. Counts it as read.
+    pub(crate) fn take(&self) -> bool {
+        let next = |taken: u32| (self.sent() != taken).then(|| taken.wrapping_add(1));
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+
+    /// The number of records written so far.
+    pub(crate) fn sent(&self) -> u32 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Takes records back that the program has not read, and that `of` picks out. Returns their number. The others keep their order.
@@ -53,6 +72,7 @@ impl<const N: usize> EventPipe<N> {
                 Ok(read) if read == N => {}
                 _ => break,
             }
+            self.take();
             if of(&record) {
                 taken += 1;
             } else {
@@ -101,7 +121,9 @@ pub(crate) enum Object {
 /// The receivers of the events of an open device.
 #[derive(Debug)]
 pub(crate) struct Events {
-    listeners: HashMap<u32, Listener>,
+    listeners: HashMap<Cq, Listener>,
+    /// There was more than one channel.
+    several_channels: bool,
     objects: HashMap<Object, Named>,
     asynchronous: EventPipe<ASYNC_BYTES>,
     /// Events that found no room.
@@ -119,12 +141,20 @@ impl Events {
     pub(crate) fn new() -> rustix::io::Result<(Self, OwnedFd)> {
         let (asynchronous, async_fd) = EventPipe::new()?;
         let (listeners, objects) = (HashMap::new(), HashMap::new());
-        Ok((Self { listeners, objects, asynchronous, waiting: VecDeque::new() }, async_fd))
+        Ok((Self { listeners, several_channels: false, objects, asynchronous, waiting: VecDeque::new() }, async_fd))
+    }
+
+    /// True if a program asked for an event on another channel as well. `is_armed` says whether it did for a queue.
+    pub(crate) fn is_other_armed(&self, channel: &Arc<ChannelPipe>, is_armed: impl Fn(Cq) -> bool) -> bool {
+        self.several_channels
+            && self.listeners.iter().any(|(cq, listener)| !Arc::ptr_eq(&listener.channel, channel) && is_armed(*cq))
     }
 
     /// A completion queue reports on a channel.
     pub(crate) fn listen(&mut self, cq: Cq, address: u64, channel: Arc<ChannelPipe>) {
-        self.listeners.insert(cq.number(), Listener { channel, cq: address, written: 0 });
+        self.several_channels |=
+            self.listeners.values().next().is_some_and(|other| !Arc::ptr_eq(&other.channel, &channel));
+        self.listeners.insert(cq, Listener { channel, cq: address, written: 0 });
     }
 
     /// An object of the program has this address.
@@ -135,7 +165,7 @@ impl Events {
     /// A completion queue ends: returns the number of its completion events that the program has read.
     pub(crate) fn forget_cq(&mut self, cq: Cq) -> u32 {
         self.waiting.retain(|waiting| *waiting != Waiting::Completion(cq));
-        let Some(listener) = self.listeners.remove(&cq.number()) else { return 0 };
+        let Some(listener) = self.listeners.remove(&cq) else { return 0 };
         listener.written - listener.channel.take_back(|record| u64::from_ne_bytes(*record) == listener.cq)
     }
 
@@ -176,7 +206,7 @@ impl Events {
 
     /// False if there is no room. An event of a queue without a channel is dropped.
     fn write_completion(&mut self, cq: Cq) -> bool {
-        let Some(listener) = self.listeners.get_mut(&cq.number()) else { return true };
+        let Some(listener) = self.listeners.get_mut(&cq) else { return true };
         let written = listener.channel.send(listener.cq.to_ne_bytes());
         listener.written += u32::from(written);
         written

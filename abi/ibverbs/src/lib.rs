@@ -19,6 +19,7 @@ mod convert;
 mod device;
 mod events;
 mod extended;
+mod handover;
 mod libibverbs;
 mod memory;
 mod port;
@@ -27,6 +28,7 @@ mod queue_pairs;
 mod queues;
 mod regions;
 mod serving;
+mod sleeping;
 mod table;
 
 pub use provider::isthmus_rdma_version;

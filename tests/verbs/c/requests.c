@@ -1,4 +1,5 @@
 // Requests that stock programs do not make, between two open devices of one process: `requests CASE`; `--list` prints the cases.
+#include "events.h"
 #include "extended.h"
 #include "verbs.h"
 
@@ -466,7 +467,9 @@ static const struct {
     CASE(unsignaled), CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
     CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer),
     CASE(receiver_polls_no_more), CASE(silent_target), CASE(extended_sends),
-    CASE(extended_posts_are_whole), CASE(extended_datagrams), CASE(extended_completions), CASE(forbidden_pair),
+    CASE(extended_posts_are_whole), CASE(extended_datagrams), CASE(extended_completions),
+    CASE(computes_after_an_event), CASE(two_channels), CASE(signals_while_asleep), CASE(cancelled_while_asleep),
+    CASE(channel_that_does_not_block), CASE(forbidden_pair),
 };
 
 int main(int count, char **words) {

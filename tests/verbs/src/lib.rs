@@ -6,7 +6,7 @@
 //!     └─ Pair ── a server in one container and its client in the other
 //!   pyverbs/ ── runs the suite of pyverbs, and lists its results
 //!   tests/mpi/c ── programs of MPI, compiled for MPIs that use UCX
-//!   c/requests.c ── with c/extended.h: two open devices in one process: one case of its list
+//!   c/requests.c ── with c/extended.h and c/events.h: two open devices in one process: one case of its list
 //! ```
 //!
 //! Both containers have the daemon's socket in common, and nothing else. In them, programs are an ordinary user without capabilities, and
