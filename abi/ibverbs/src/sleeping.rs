@@ -36,11 +36,11 @@ pub(crate) struct Sleep {
 /// The state of a thread that sleeps for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It serves.
+    /// Serves peers meanwhile.
     Serves,
-    /// It counts as one that waits.
+    /// Counts as a thread that waits.
     Waits,
-    /// It is awake, or reads an event that is there.
+    /// Awake, or reading an event that is there.
     Neither,
 }
 
