@@ -5,6 +5,7 @@
 //
 // Requests progress only while completions are polled. So next() polls the queues of all ends, and keeps what it finds for later calls.
 #pragma once
+#pragma GCC diagnostic ignored "-Wunused-function" // A program uses what it needs.
 
 #include <errno.h>
 #include <infiniband/verbs.h>

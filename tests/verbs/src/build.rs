@@ -1,4 +1,4 @@
-//! The plug-in and the preloaded library, `isthmus` beside them, and C programs: made once for each test program.
+//! The plug-in and the preloaded library, `isthmus` beside them, and the programs in C: made once for each test program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,11 +6,14 @@ use std::sync::OnceLock;
 
 use isthmus_testbed::binary;
 
-use crate::container::PROGRAMS;
+use crate::container;
 
 /// The files of the plug-in and of the library that programs preload, with the folders of their packages.
 const LIBRARIES: [(&str, &str); 2] =
     [("libisthmus-rdmav34.so", "abi/ibverbs"), ("libisthmus-verbs.so", "abi/ibverbs-preload")];
+
+/// The programs in C.
+const PROGRAMS: [&str; 2] = ["requests", "partners"];
 
 /// The root of the workspace.
 fn root() -> PathBuf {
@@ -66,22 +69,25 @@ pub(crate) fn install(from: &Path, to: &Path) {
 }
 
 /// The folder of compiled programs.
-pub(crate) fn programs() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     let folder = scratch().join("programs");
     std::fs::create_dir_all(&folder).expect("a folder in the target directory");
     folder
 }
 
-/// The program of `c/requests.c`. None, with the reason on standard error, where the headers of libibverbs are not installed.
-pub fn requests() -> Option<&'static Path> {
+/// The folder of the programs of `c`. None, with the reason on standard error, where the headers of libibverbs are not installed.
+pub fn programs() -> Option<&'static Path> {
     static COMPILED: OnceLock<Option<PathBuf>> = OnceLock::new();
     let compiled = COMPILED.get_or_init(|| {
         if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
             return None;
         }
-        let mut cc = Command::new("cc");
-        cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
-        Some(compile("requests", &mut cc, "tests/verbs/c/requests.c", &["-libverbs"]))
+        for name in PROGRAMS {
+            let mut cc = Command::new("cc");
+            cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+            compile(name, &mut cc, &format!("tests/verbs/c/{name}.c"), &["-libverbs"]);
+        }
+        Some(folder())
     });
     if compiled.is_none() {
         eprintln!("skipped: infiniband/verbs.h is not installed; it comes with the package libibverbs-dev");
@@ -93,16 +99,15 @@ pub fn requests() -> Option<&'static Path> {
 pub fn mpi_program(compiler: &str, name: &str, source: &str) -> String {
     let source = format!("tests/mpi/c/{source}.c");
     compile(name, Command::new(compiler).args(["-w", "-O1", "-g", "-pthread"]), &source, &[]);
-    format!("{PROGRAMS}/{name}")
+    format!("{}/{name}", container::PROGRAMS)
 }
 
 /// Compiles a program in one step: test programs of this package may run beside each other.
-fn compile(name: &str, compiler: &mut Command, source: &str, libraries: &[&str]) -> PathBuf {
-    let program = programs().join(name);
+fn compile(name: &str, compiler: &mut Command, source: &str, libraries: &[&str]) {
+    let program = folder().join(name);
     let new = program.with_extension(std::process::id().to_string());
     succeed(compiler.arg("-o").arg(&new).arg(root().join(source)).args(libraries));
     std::fs::rename(&new, &program).expect("both are in one folder");
-    program
 }
 
 /// Runs a tool that must do its work, and returns its output.

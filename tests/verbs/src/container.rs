@@ -31,7 +31,7 @@ impl Container {
 
     pub(crate) fn sandbox() -> Sandbox {
         let sandbox = Sandbox::new().host_network().symlink("/dev/null", DEVICE_FILE);
-        sandbox.bind(PROCESSORS, PROCESSORS).bind(build::programs(), PROGRAMS)
+        sandbox.bind(PROCESSORS, PROCESSORS).bind(build::folder(), PROGRAMS)
     }
 
     /// Waits until a program listens at a port, or has ended. Connecting would not do: such servers accept once.

@@ -1,4 +1,4 @@
-//! Programs that use RDMA, as Debian packages them, on the plug-in of libibverbs; and one in C, for what they do not do.
+//! Programs that use RDMA, as Debian packages them, on the plug-in of libibverbs; and some in C, for what they do not do.
 //!
 //! ```text
 //!   Stage ── a daemon, the files of `isthmus verbs enable`, two networks with a wire between them
@@ -7,6 +7,7 @@
 //!   pyverbs/ ── runs the suite of pyverbs, and lists its results
 //!   tests/mpi/c ── programs of MPI, compiled for MPIs that use UCX
 //!   c/requests.c ── with c/extended.h and c/events.h: two open devices in one process: one case of its list
+//!   c/partners.c ── a program whose partners are killed one after the other
 //! ```
 //!
 //! Both containers have the daemon's socket in common, and nothing else. In them, programs are an ordinary user without capabilities, and
@@ -20,7 +21,7 @@ mod pair;
 mod pyverbs;
 mod stage;
 
-pub use build::{mpi_program, requests};
+pub use build::{mpi_program, programs};
 pub use container::Container;
 pub use pair::Pair;
 pub use pyverbs::pyverbs_suite;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::build::{install, programs, succeed};
+use crate::build::{folder, install, succeed};
 use crate::container::PROGRAMS;
 
 /// Where the package python3-pyverbs has the suite.
@@ -17,12 +17,12 @@ pub fn pyverbs_suite() -> Option<[String; 2]> {
         eprintln!("skipped: there is no {SUITE}; it comes with the package python3-pyverbs");
         return None;
     };
-    let tests = programs().join("pyverbs/tests");
+    let tests = folder().join("pyverbs/tests");
     fs::create_dir_all(&tests).expect("a folder in the target directory");
     for file in files {
         unpack(&file.expect("a folder that can be read").path(), &tests);
     }
-    install(&Path::new(env!("CARGO_MANIFEST_DIR")).join("pyverbs/run.py"), &programs().join("pyverbs/run.py"));
+    install(&Path::new(env!("CARGO_MANIFEST_DIR")).join("pyverbs/run.py"), &folder().join("pyverbs/run.py"));
     Some(["pyverbs/run.py", "pyverbs"].map(|path| format!("{PROGRAMS}/{path}")))
 }
 

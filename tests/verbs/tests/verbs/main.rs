@@ -3,6 +3,7 @@
 
 mod containers;
 mod device;
+mod kills;
 mod mpi;
 mod perftest;
 mod pingpongs;

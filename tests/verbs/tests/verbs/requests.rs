@@ -1,7 +1,7 @@
 //! The cases of `c/requests.c`: requests that stock programs do not make, and their errors.
 
 use isthmus_testbed::Exit;
-use isthmus_verbs_tests::{Stage, requests};
+use isthmus_verbs_tests::{Stage, programs};
 
 /// The path of the program in a container.
 const PROGRAM: &str = "/programs/requests";
@@ -20,7 +20,7 @@ macro_rules! cases {
     ($($case:ident)*) => {
         $(#[test]
         fn $case() {
-            if requests().is_none() {
+            if programs().is_none() {
                 return;
             }
             let Some(stage) = Stage::new() else { return };
@@ -31,8 +31,8 @@ macro_rules! cases {
 
         #[test]
         fn every_case_of_the_program_has_a_test() {
-            let Some(program) = requests() else { return };
-            let listed = std::process::Command::new(program).arg("--list").output().unwrap();
+            let Some(folder) = programs() else { return };
+            let listed = std::process::Command::new(folder.join("requests")).arg("--list").output().unwrap();
             let tested = [$(stringify!($case),)* "forbidden_pair"];
             assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().collect::<Vec<_>>(), tested);
         }
@@ -50,7 +50,7 @@ cases! {
 
 #[test]
 fn pair_that_policy_forbids_is_not_reached() {
-    if requests().is_none() {
+    if programs().is_none() {
         return;
     }
     let Some(stage) = Stage::with_config(FORBIDDING) else { return };

@@ -1,0 +1,332 @@
+// A program whose partners are killed one after the other, each at a random moment: `partners SEED KILLS`.
+//
+//   launcher ── a fork from before a device was opened: it starts a partner, and kills it after a random time
+//   partner  ── a device of its own, in one stage of its work, until it is killed
+//   survivor ── one device for all partners, and a queue pair for each: its requests fail in the order and with the statuses of the standard
+//
+// It prints "survived" when all partners are dead, and ends when its input ends.
+#include "verbs.h"
+
+#include <sys/socket.h>
+
+enum stage { OPENING, REGISTERED, CONNECTED, SENDS, WRITES, READS, ATOMICS, SERVED, WAITING, SLEEPING, EVENTS, REGISTERING, STAGES };
+
+static const char *const NAMES[] = {"opening", "registered", "connected", "sends", "writes", "reads", "atomics", "served", "waiting",
+                                    "sleeping", "events", "registering"};
+
+enum { WINDOW = 12, HALF = MEMORY / 2, LENGTH_MAX = 100000, TARGET = 1 << 18, STAYS = 2000, MOMENT_US = 5000 };
+enum { RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+
+// What partners tell the survivor, the survivor its partners, and the survivor the launcher. A partner may die before it has read all.
+struct message {
+    uint32_t round, number, rkey, value;
+    uint64_t address;
+};
+
+static int to_partner[2], to_launcher[2]; // The first ends are the survivor's.
+static uint64_t seed;
+static unsigned round_number;
+static enum stage stage;
+
+static unsigned chance(unsigned below) {
+    seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+    return (unsigned)((seed >> 16) % below);
+}
+
+static void tell(int socket, struct message message) {
+    message.round = round_number;
+    must(write(socket, &message, sizeof message) == sizeof message, "%s", strerror(errno));
+}
+
+// Returns the next message of this round.
+static struct message hear(int socket) {
+    struct message message;
+    do {
+        must(read(socket, &message, sizeof message) == sizeof message, "%s", strerror(errno));
+    } while (message.round != round_number);
+    return message;
+}
+
+static unsigned char pattern(unsigned at) {
+    return (unsigned char)(at * 7 + at / 251);
+}
+
+static struct ibv_comp_channel *open_with_channel(struct end *end) {
+    open_end(end);
+    struct ibv_comp_channel *channel = ibv_create_comp_channel(end->context);
+    must(channel, "%s", strerror(errno));
+    struct queue *queues[] = {&end->sent, &end->received};
+    for (int at = 0; at < 2; at++) {
+        must(!ibv_destroy_cq(queues[at]->cq));
+        queues[at]->cq = ibv_create_cq(end->context, KEPT, NULL, channel, 0);
+        must(queues[at]->cq, "%s", strerror(errno));
+    }
+    return channel;
+}
+
+// Sleeps until a queue has a completion.
+static void sleep_on(struct ibv_comp_channel *channel, struct queue *queue) {
+    must(!ibv_req_notify_cq(queue->cq, 0));
+    poll_queue(queue);
+    if (queue->count) return;
+    struct ibv_cq *cq;
+    void *context;
+    must(!ibv_get_cq_event(channel, &cq, &context), "%s", strerror(errno));
+    ibv_ack_cq_events(cq, 1);
+    poll_queue(queue);
+}
+
+static struct ibv_srq *make_srq(void) {
+    struct ibv_srq_init_attr init = {.attr = {.max_wr = DEPTH, .max_sge = 1}};
+    struct ibv_srq *srq = ibv_create_srq(a.pd, &init);
+    must(srq, "%s", strerror(errno));
+    return srq;
+}
+
+static void post_room(struct ibv_srq *srq, uint64_t id) {
+    struct ibv_sge sge = range(&a, HALF + (unsigned)(id % WINDOW) * LENGTH_MAX, LENGTH_MAX);
+    struct ibv_recv_wr *bad, request = {.wr_id = id, .sg_list = &sge, .num_sge = 1};
+    must(!(srq ? ibv_post_srq_recv(srq, &request, &bad) : ibv_post_recv(a.qp, &request, &bad)));
+}
+
+// --- the partner -------------------------------------------------------------------------------------------------------------------
+
+// Receives for ever, and replies to each fourth message.
+static void receive_forever(struct ibv_comp_channel *channel, struct ibv_srq *srq) {
+    uint64_t id = 0, replies = 0;
+    while (id < WINDOW) post_room(srq, id++);
+    if (srq) {
+        struct ibv_srq_attr limit = {.srq_limit = WINDOW};
+        must(!ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT)); // Its event stays where it is.
+    }
+    tell(to_partner[1], (struct message){0});
+    for (;;) {
+        if (channel) sleep_on(channel, &a.received);
+        struct ibv_wc got = next(&a.received);
+        must(got.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(got.status));
+        post_room(srq, id++);
+        if (got.wr_id % 4 == 0) post_send(&a, replies++, 0, 100 + chance(1000));
+        while (a.sent.count) must(next(&a.sent).status == IBV_WC_SUCCESS);
+    }
+}
+
+// Registers memory that moves, and deregisters it, while peers write other memory.
+static void register_forever(void) {
+    for (unsigned char *memory = aligned_alloc(4096, HALF);;) {
+        memset(memory, 5, HALF);
+        struct ibv_mr *mr = ibv_reg_mr(a.pd, memory, HALF, RIGHTS);
+        must(mr, "%s", strerror(errno));
+        must(memory[chance(HALF)] == 5 && !ibv_dereg_mr(mr) && memory[chance(HALF)] == 5);
+        poll_all();
+    }
+}
+
+static void be_partner(void) {
+    if (stage == OPENING) {
+        for (tell(to_partner[1], (struct message){0});; close_end(&a)) open_end(&a);
+    }
+    struct options options = {.kind = IBV_QPT_RC, .rnr_retry = 7, .retry = 7};
+    struct ibv_comp_channel *channel = open_with_channel(&a);
+    options.srq = stage == EVENTS ? make_srq() : NULL;
+    a.qp = make_qp(&a, &options);
+    unsigned length = stage == SERVED ? STAYS : TARGET;
+    unsigned char *memory = stage == SERVED ? malloc(STAYS) : aligned_alloc(4096, TARGET);
+    for (unsigned at = 0; at < length; at++) memory[at] = pattern(at);
+    struct ibv_mr *target = ibv_reg_mr(a.pd, memory, length, RIGHTS);
+    must(target, "%s", strerror(errno));
+    tell(to_partner[1], (struct message){.number = a.qp->qp_num, .rkey = target->rkey, .value = length, .address = (uintptr_t)memory});
+    if (stage == REGISTERED) pause();
+    struct message survivor = hear(to_partner[1]);
+    connect_qp(&a, a.qp, survivor.number, &options);
+    struct ibv_qp_attr attr = {.qp_access_flags = RIGHTS};
+    must(!ibv_modify_qp(a.qp, &attr, IBV_QP_ACCESS_FLAGS));
+    if (stage == SENDS || stage == WAITING || stage == EVENTS) receive_forever(stage == WAITING ? channel : NULL, options.srq);
+    tell(to_partner[1], (struct message){0});
+    if (stage == REGISTERING) register_forever();
+    if (chance(2)) pause(); // Its thread serves.
+    for (;;) poll_all();
+}
+
+// --- the launcher ------------------------------------------------------------------------------------------------------------------
+
+// Starts a partner for each first message, and kills it some time after the second one. It says so before and after.
+static void launch(void) {
+    struct message order;
+    while (read(to_launcher[1], &order, sizeof order) == sizeof order) {
+        round_number = order.round, stage = order.number, seed = (uint64_t)order.value << 20 | 1;
+        pid_t partner = fork();
+        must(partner >= 0, "%s", strerror(errno));
+        if (!partner) be_partner();
+        order = hear(to_launcher[1]);
+        usleep(order.value); // A random moment.
+        tell(to_launcher[1], order);
+        int status;
+        must(!kill(partner, SIGKILL) && waitpid(partner, &status, 0) == partner);
+        must(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "the partner has ended: %#x", status);
+        tell(to_launcher[1], order);
+    }
+    exit(0);
+}
+
+// --- the survivor ------------------------------------------------------------------------------------------------------------------
+
+// Requests of the survivor: those that were posted, and those that are over. Their numbers are their wr_id.
+static uint64_t posted, over;
+
+static void post_one(const struct message *target) {
+    const bool sends = stage == SENDS || stage == WAITING || stage == EVENTS || stage == CONNECTED || stage == SLEEPING;
+    unsigned length = 1 + chance(chance(4) ? 1000 : LENGTH_MAX - 1);
+    if (stage == REGISTERED || sends) {
+        post_send(&a, posted++, 0, length);
+        return;
+    }
+    const enum ibv_wr_opcode all[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+    enum ibv_wr_opcode opcode = all[stage == WRITES ? 0 : stage == READS ? 1 : stage == ATOMICS ? 2 : chance(3)];
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) length = 8;
+    if (length > target->value) length = target->value;
+    const unsigned at = chance((target->value - length) / 8 + 1) * 8;
+    // Writes bring the bytes that are there, and atomic operations add nothing: reads can be checked.
+    struct ibv_sge list = range(&a, opcode == IBV_WR_RDMA_WRITE ? at : HALF + (unsigned)(posted % WINDOW) * LENGTH_MAX, length);
+    struct ibv_send_wr request = {.wr_id = posted, .sg_list = &list, .num_sge = 1, .opcode = opcode}, *refused;
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        request.wr.atomic.remote_addr = target->address + at, request.wr.atomic.rkey = target->rkey;
+    } else {
+        request.wr.rdma.remote_addr = target->address + at, request.wr.rdma.rkey = target->rkey;
+    }
+    request.wr_id |= (uint64_t)at << 32;
+    must(!ibv_post_send(a.qp, &request, &refused));
+    posted++;
+}
+
+// Takes the next completion of a request that has succeeded or failed, and checks what it has read.
+static enum ibv_wc_status take_one(void) {
+    struct ibv_wc got = next(&a.sent);
+    must((uint32_t)got.wr_id == (uint32_t)over, "request %lu instead of %lu", got.wr_id & 0xFFFFFFFF, over);
+    if (got.status == IBV_WC_SUCCESS && (got.opcode == IBV_WC_RDMA_READ || got.opcode == IBV_WC_FETCH_ADD)) {
+        const unsigned char *bytes = a.memory + HALF + (unsigned)(over % WINDOW) * LENGTH_MAX;
+        for (unsigned at = 0; at < got.byte_len; at++) must(bytes[at] == pattern((unsigned)(got.wr_id >> 32) + at), "byte %u", at);
+    }
+    over++;
+    return got.status;
+}
+
+// The first failure has this status, the requests behind it are flushed, and the queue pair is in error.
+static void expect_failure(enum ibv_wc_status first) {
+    must(first == IBV_WC_RETRY_EXC_ERR, "%s", ibv_wc_status_str(first));
+    must(state_of(a.qp) == IBV_QPS_ERR);
+    for (int more = 0; more < 2; more++) post_send(&a, posted++, 0, 10);
+    while (over < posted) {
+        enum ibv_wc_status status = take_one();
+        must(status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(status));
+    }
+}
+
+// Works until requests fail. Returns the status of the first one.
+static enum ibv_wc_status work(const struct message *target, uint64_t *received) {
+    for (;;) {
+        while (posted - over < WINDOW) post_one(target);
+        poll_all();
+        while (a.received.count && a.received.kept[a.received.first].status == IBV_WC_SUCCESS) {
+            expect(&a.received, (*received)++, IBV_WC_SUCCESS);
+            post_room(a.qp->srq, *received + WINDOW - 1);
+        }
+        while (a.sent.count) {
+            enum ibv_wc_status status = take_one();
+            if (status != IBV_WC_SUCCESS) return status;
+        }
+    }
+}
+
+// The event of a queue pair with a shared receive queue that is in error.
+static void expect_last_event(void) {
+    struct ibv_async_event event;
+    must(!ibv_get_async_event(a.context, &event), "%s", strerror(errno));
+    must(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == a.qp, "%s", ibv_event_type_str(event.event_type));
+    ibv_ack_async_event(&event);
+}
+
+static void kill_soon(void) {
+    tell(to_launcher[0], (struct message){.value = chance(MOMENT_US)});
+}
+
+// The connection has ended: the kill came before that. Receive requests are flushed in their order, and the queue pair goes.
+static void end_round(uint64_t received, struct ibv_srq *srq) {
+    if (srq) {
+        expect_last_event();
+    } else {
+        for (unsigned at = 0; at < WINDOW; at++) expect(&a.received, received + at, IBV_WC_WR_FLUSH_ERR);
+    }
+    expect_nothing();
+    must(!ibv_destroy_qp(a.qp) && (!srq || !ibv_destroy_srq(srq)));
+    a.qp = NULL;
+}
+
+static void survive(struct ibv_comp_channel *channel) {
+    struct message partner = hear(to_partner[0]);
+    if (stage == OPENING) {
+        kill_soon();
+        hear(to_launcher[0]), hear(to_launcher[0]);
+        return;
+    }
+    struct options options = {.kind = IBV_QPT_RC, .rnr_retry = 7, .retry = chance(8) ? chance(2) : 7};
+    struct ibv_srq *srq = options.srq = stage == EVENTS ? make_srq() : NULL;
+    a.qp = make_qp(&a, &options);
+    connect_qp(&a, a.qp, partner.number, &options);
+    posted = over = 0;
+    uint64_t received = 0;
+    for (unsigned id = 0; id < WINDOW; id++) post_room(srq, id);
+    if (stage != REGISTERED) {
+        tell(to_partner[0], (struct message){.number = a.qp->qp_num});
+        hear(to_partner[0]);
+    }
+    kill_soon();
+    if (stage == CONNECTED) hear(to_launcher[0]), hear(to_launcher[0]);
+    enum ibv_wc_status status;
+    if (stage == REGISTERED || stage == CONNECTED || stage == SLEEPING) {
+        for (unsigned count = 0; count < 3; count++) post_one(NULL);
+        if (stage == SLEEPING) sleep_on(channel, &a.sent);
+        status = take_one();
+    } else {
+        status = work(&partner, &received);
+    }
+    struct message none;
+    // Said before the kill, so it is here by now. A partner that is not connected may not be waited for so long.
+    const int flags = stage == REGISTERED ? 0 : MSG_DONTWAIT;
+    must(stage == CONNECTED || recv(to_launcher[0], &none, sizeof none, flags) == sizeof none, "%s before the kill", ibv_wc_status_str(status));
+    expect_failure(status);
+    end_round(received, srq);
+    if (stage != CONNECTED) hear(to_launcher[0]);
+}
+
+int main(int count, char **words) {
+    must(count == 3, "usage: partners SEED KILLS");
+    seed = strtoull(words[1], NULL, 0) | 1;
+    must(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, to_partner) && !socketpair(AF_UNIX, SOCK_SEQPACKET, 0, to_launcher));
+    pid_t launcher = fork();
+    must(launcher >= 0);
+    if (!launcher) {
+        close(to_launcher[0]);
+        launch();
+    }
+    close(to_launcher[1]);
+    struct ibv_comp_channel *channel = open_with_channel(&a);
+    for (unsigned at = 0; at < HALF; at++) a.memory[at] = pattern(at);
+    const unsigned kills = (unsigned)atoi(words[2]), first = chance(STAGES);
+    for (round_number = 1; round_number <= kills; round_number++) {
+        stage = (first + round_number) % STAGES;
+        fprintf(stderr, "round %u: %s\n", round_number, NAMES[stage]);
+        alarm(100); // Only a hang takes so long.
+        tell(to_launcher[0], (struct message){.number = stage, .value = chance(1 << 30)});
+        survive(channel);
+    }
+    puts("survived");
+    fflush(stdout);
+    while (read(0, &(char){0}, 1) > 0) {}
+    struct ibv_cq *cqs[] = {a.sent.cq, a.received.cq};
+    close(to_launcher[0]);
+    must(waitpid(launcher, NULL, 0) == launcher && cqs[0] != cqs[1]);
+    must(!ibv_dereg_mr(a.mr) && !ibv_destroy_cq(cqs[0]) && !ibv_destroy_cq(cqs[1]) && !ibv_destroy_comp_channel(channel));
+    must(!ibv_dealloc_pd(a.pd) && !ibv_close_device(a.context));
+    puts("done");
+    return 0;
+}
