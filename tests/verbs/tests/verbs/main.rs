@@ -9,4 +9,5 @@ mod perftest;
 mod pingpongs;
 mod pyverbs;
 mod requests;
+mod revoke;
 mod ucx;
