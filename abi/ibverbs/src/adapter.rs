@@ -441,10 +441,9 @@ impl Adapter {
             return None;
         }
         let now = now();
-        let until = self.engine().tick(now);
-        self.flush();
-        self.deliver_events();
-        until.map(|until| Duration::from_nanos(until.saturating_sub(now)))
+        let next = self.engine().tick(now).map(|until| Duration::from_nanos(until.saturating_sub(now)));
+        // Pauses that are over by now have left requests to send.
+        if self.engine().has_work() { Some(Duration::ZERO) } else { next }
     }
 
     /// True in the child of a fork, which has no device any more.

@@ -1,4 +1,4 @@
-// A program whose partners are killed one after the other, each at a random moment: `partners SEED KILLS`.
+// A program whose partners are killed one after the other, each at a random moment: `partners SEED KILLS [STAGE]`.
 //
 //   launcher ── a fork from before a device was opened: it starts a partner, and kills it after a random time
 //   partner  ── a device of its own, in one stage of its work, until it is killed
@@ -304,7 +304,7 @@ static void survive(struct ibv_comp_channel *channel) {
 }
 
 int main(int count, char **words) {
-    must(count == 3, "usage: partners SEED KILLS");
+    must(count == 3 || count == 4, "usage: partners SEED KILLS [STAGE]");
     seed = strtoull(words[1], NULL, 0) | 1;
     must(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, to_partner) && !socketpair(AF_UNIX, SOCK_SEQPACKET, 0, to_launcher));
     pid_t launcher = fork();
@@ -318,7 +318,7 @@ int main(int count, char **words) {
     for (unsigned at = 0; at < HALF; at++) a.memory[at] = pattern(at);
     const unsigned kills = (unsigned)atoi(words[2]), first = chance(STAGES);
     for (round_number = 1; round_number <= kills; round_number++) {
-        stage = (first + round_number) % STAGES;
+        stage = count == 4 ? (unsigned)atoi(words[3]) : (first + round_number) % STAGES;
         fprintf(stderr, "round %u: %s\n", round_number, NAMES[stage]);
         alarm(100); // Only a hang takes so long.
         tell(to_launcher[0], (struct message){.number = stage, .value = chance(1 << 30)});

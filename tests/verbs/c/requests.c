@@ -114,6 +114,33 @@ static void receiver_never_ready(void) {
     close_both();
 }
 
+// The program sleeps while its requests are refused: the thread of the device sends them again, until no attempt is left.
+static void sleeper_is_refused(void) {
+    struct options few = RC;
+    few.rnr_retry = 6;
+    open_end(&a);
+    open_end(&b);
+    struct ibv_comp_channel *channel = ibv_create_comp_channel(a.context);
+    must(channel && !ibv_destroy_cq(a.sent.cq), "%s", strerror(errno));
+    a.sent.cq = ibv_create_cq(a.context, KEPT, NULL, channel, 0);
+    must(a.sent.cq, "%s", strerror(errno));
+    for (int round = 0; round < 300; round++) {
+        connect_both(&few);
+        must(!ibv_req_notify_cq(a.sent.cq, 0));
+        post_send(&a, 1, 0, 100);
+        struct ibv_cq *cq;
+        void *context;
+        must(!ibv_get_cq_event(channel, &cq, &context) && cq == a.sent.cq, "%s", strerror(errno));
+        ibv_ack_cq_events(cq, 1);
+        expect(&a.sent, 1, IBV_WC_RNR_RETRY_EXC_ERR);
+        must(!ibv_destroy_qp(a.qp) && !ibv_destroy_qp(b.qp));
+    }
+    a.qp = b.qp = NULL;
+    must(!ibv_destroy_cq(a.sent.cq) && !ibv_destroy_comp_channel(channel));
+    a.sent.cq = ibv_create_cq(a.context, 1, NULL, NULL, 0);
+    close_both();
+}
+
 static void receiver_ready_later(void) {
     open_both(&RC);
     for (unsigned length = 16; length <= 1 << 20; length <<= 8) {
@@ -462,7 +489,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } CASES[] = {
-    CASE(two_devices), CASE(empty_messages), CASE(lists), CASE(immediate), CASE(inline_bytes), CASE(receiver_never_ready),
+    CASE(two_devices), CASE(empty_messages), CASE(lists), CASE(immediate), CASE(inline_bytes), CASE(receiver_never_ready), CASE(sleeper_is_refused),
     CASE(receiver_ready_later), CASE(message_too_long), CASE(foreign_memory), CASE(memory_behind_the_region), CASE(flush_in_order),
     CASE(unsignaled), CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
     CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer),
