@@ -442,8 +442,8 @@ impl Adapter {
         }
         let now = now();
         let next = self.engine().tick(now).map(|until| Duration::from_nanos(until.saturating_sub(now)));
-        // Pauses that are over by now have left requests to send.
-        if self.engine().has_work() { Some(Duration::ZERO) } else { next }
+        // Pauses that are over by now have left requests to send, or to report.
+        if self.engine().has_work() || self.engine().has_events() { Some(Duration::ZERO) } else { next }
     }
 
     /// True in the child of a fork, which has no device any more.

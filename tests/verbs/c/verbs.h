@@ -84,6 +84,13 @@ static void close_end(struct end *end) {
     memset(end, 0, sizeof *end);
 }
 
+static void begin_qp(struct ibv_qp *qp, const struct options *options) {
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = PORT, .qkey = QKEY};
+    int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    mask |= options->kind == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
+    must(!ibv_modify_qp(qp, &attr, mask));
+}
+
 static struct ibv_qp *make_qp(struct end *end, const struct options *options) {
     struct ibv_qp_init_attr_ex init = {
         .send_cq = end->sent.cq,
@@ -100,10 +107,7 @@ static struct ibv_qp *make_qp(struct end *end, const struct options *options) {
     must(qp, "%s", strerror(errno));
     end->inline_max = init.cap.max_inline_data;
     end->sends_max = init.cap.max_send_wr;
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = PORT, .qkey = QKEY};
-    int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
-    mask |= options->kind == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
-    must(!ibv_modify_qp(qp, &attr, mask));
+    begin_qp(qp, options);
     return qp;
 }
 
@@ -118,8 +122,8 @@ static struct ibv_ah_attr address_of(struct end *end) {
     return address;
 }
 
-// Moves a queue pair to the state in which it sends, towards the number of a peer.
-static void connect_qp(struct end *end, struct ibv_qp *qp, uint32_t peer, const struct options *options) {
+// Moves a queue pair to the state in which it sends, towards the number of a peer. A packet of the peer may end it meanwhile.
+static int try_connect_qp(struct end *end, struct ibv_qp *qp, uint32_t peer, const struct options *options) {
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_RTR,
         .path_mtu = IBV_MTU_1024,
@@ -133,12 +137,16 @@ static void connect_qp(struct end *end, struct ibv_qp *qp, uint32_t peer, const 
     if (!ud) mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     if (rc) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     int error = ibv_modify_qp(qp, &attr, mask);
-    must(!error, "%s", strerror(error));
+    if (error) return error;
     struct ibv_qp_attr send = {
         .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = options->retry, .rnr_retry = options->rnr_retry, .max_rd_atomic = 1};
     mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
     if (rc) mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-    error = ibv_modify_qp(qp, &send, mask);
+    return ibv_modify_qp(qp, &send, mask);
+}
+
+static void connect_qp(struct end *end, struct ibv_qp *qp, uint32_t peer, const struct options *options) {
+    int error = try_connect_qp(end, qp, peer, options);
     must(!error, "%s", strerror(error));
 }
 

@@ -13,7 +13,7 @@ const LIBRARIES: [(&str, &str); 2] =
     [("libisthmus-rdmav34.so", "abi/ibverbs"), ("libisthmus-verbs.so", "abi/ibverbs-preload")];
 
 /// The programs in C.
-const PROGRAMS: [&str; 3] = ["requests", "partners", "revoke"];
+const PROGRAMS: [&str; 5] = ["requests", "partners", "revoke", "victim", "other_user"];
 
 /// The root of the workspace.
 fn root() -> PathBuf {

@@ -43,7 +43,7 @@ impl Stage {
         let mut link = |a, b| testbed.link(a, b, &Wire::default()).unwrap_or_else(|error| panic!("{error}"));
         let cable = link(&server, &client);
         link(&machine, &server); // So the daemon's host has an address.
-        let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
+        let scratch = Scratch::shared().unwrap_or_else(|error| panic!("{error}"));
         binary("isthmusd", "isthmusd").unwrap_or_else(|error| panic!("{error}")); // Built before the time of its start runs.
         let plan = DaemonProcess::on(&scratch).host(&machine).config(&format!("{CONFIG}{lines}"));
         let daemon = plan.start(timeout()).unwrap_or_else(|error| panic!("{error}"));
@@ -84,7 +84,20 @@ impl Stage {
 
     /// Launches a program in a container, by `isthmus run`, with these variables.
     pub fn launch(&self, container: &Container, program: &str, words: &[&str], variables: &[(&str, &str)]) -> Launch {
-        let launch = self.daemon.launch_in_sandbox(Container::sandbox(), build::isthmus()).host(container.host());
+        self.launch_as(None, container, program, words, variables)
+    }
+
+    /// [`launch`](Self::launch) as another user, as the daemon sees it.
+    pub fn launch_as(
+        &self,
+        owner: Option<u32>,
+        container: &Container,
+        program: &str,
+        words: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Launch {
+        let sandbox = owner.into_iter().fold(Container::sandbox(), |sandbox, owner| sandbox.owner(owner));
+        let launch = self.daemon.launch_in_sandbox(sandbox, build::isthmus()).host(container.host());
         let launch = launch.args(["run", "--quiet", "--", program]).args(words);
         variables.iter().fold(launch, |launch, (name, value)| launch.env(name, value))
     }

@@ -70,7 +70,7 @@ const ALLOWED: [(&str, &[&str]); 30] = [
     ("isthmus-mx-tests", &[CLIENT]),
     ("isthmus-mpi-tests", &["isthmus-hosts", LAYOUT, NETNS]),
     ("isthmus-sockets-tests", &["isthmus-testbed", NETNS]),
-    ("isthmus-verbs-tests", &["isthmus-testbed", NETNS]),
+    ("isthmus-verbs-tests", &["isthmus-client", "isthmus-testbed", NETNS]),
 ];
 
 /// The crates that any crate may use in its own tests, beside those it may use anyway.

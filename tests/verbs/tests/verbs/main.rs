@@ -3,8 +3,10 @@
 
 mod containers;
 mod device;
+mod hostile;
 mod kills;
 mod mpi;
+mod owners;
 mod perftest;
 mod pingpongs;
 mod pyverbs;
