@@ -152,6 +152,7 @@ impl Adapter {
         let changed = self.engine().modify_qp(number, attributes, mask, peer);
         self.flush();
         self.send_acks();
+        self.deliver_events();
         changed
     }
 

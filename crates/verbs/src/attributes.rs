@@ -58,6 +58,8 @@ bitflags! {
 pub struct Attributes {
     pub state: QpState,
     pub current_state: QpState,
+    /// An event follows when the send queue is drained.
+    pub drained_event: bool,
     pub access: Access,
     pub p_key_index: u16,
     pub port: u8,
@@ -85,6 +87,7 @@ impl Default for Attributes {
         Self {
             state: QpState::Reset,
             current_state: QpState::Reset,
+            drained_event: false,
             access: Access::empty(),
             p_key_index: 0,
             port: 1,

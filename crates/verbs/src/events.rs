@@ -1,7 +1,7 @@
 //! Events of armed completion queues, and of objects that change their state.
 
 use crate::engine::Engine;
-use crate::types::{Completion, Cq, QpNumber, Refused, Srq, Status};
+use crate::types::{Completion, Cq, QpNumber, QpState, Refused, Srq, Status};
 
 /// Which completions lead to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,18 @@ impl Engine {
         {
             queue.limit = 0;
             self.async_events.push_back(AsyncEvent::SrqLimitReached(Srq(number)));
+        }
+    }
+
+    /// Fewer requests of a send queue are under way. If none is, and the queue takes no further ones, an event follows that was asked for.
+    pub(crate) fn note_drained(&mut self, slot: u32) {
+        if let Some(qp) = self.qp_mut(slot)
+            && qp.state == QpState::SendQueueDrained
+            && qp.next == qp.first
+            && core::mem::take(&mut qp.attributes.drained_event)
+        {
+            let event = AsyncEvent::SendQueueDrained(qp.number);
+            self.async_events.push_back(event);
         }
     }
 

@@ -91,11 +91,17 @@ impl Engine {
         while let Some(qp) = self.qp_mut(slot) {
             let cq = qp.init.send_cq;
             let acked = !qp.is_reliable() || qp.acked != qp.first;
-            let Some(entry) = qp.sends.front() else { return };
-            let status = match entry.state {
-                SendState::Sent if acked && entry.answered && !entry.is_in_use() => Status::Success,
-                SendState::Failed(status) => status,
-                SendState::Sent | SendState::Waiting => return,
+            let drained_event = qp.attributes.drained_event;
+            let over = |entry: &SendEntry| match entry.state {
+                SendState::Sent if acked && entry.answered && !entry.is_in_use() => Some(Status::Success),
+                SendState::Failed(status) => Some(status),
+                SendState::Sent | SendState::Waiting => None,
+            };
+            let Some((entry, status)) = qp.sends.front().and_then(|entry| Some((entry, over(entry)?))) else {
+                if drained_event {
+                    self.note_drained(slot);
+                }
+                return;
             };
             let failed = status != Status::Success;
             let signaled = entry.signaled || failed;

@@ -205,6 +205,29 @@ static void flush_in_order(void) {
     close_both();
 }
 
+// The event comes when the requests that are under way are over. Later ones wait.
+static void drained_queue(void) {
+    open_both(&RC);
+    for (int busy = 0; busy < 2; busy++) {
+        if (busy) post_receive(&b, 1, 0, 100), post_send(&a, 2, 0, 100);
+        struct ibv_qp_attr attr = {.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1};
+        must(!ibv_modify_qp(a.qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
+        post_send(&a, 3, 0, 100);
+        struct ibv_async_event event;
+        must(!ibv_get_async_event(a.context, &event), "%s", strerror(errno));
+        must(event.event_type == IBV_EVENT_SQ_DRAINED && event.element.qp == a.qp, "%s", ibv_event_type_str(event.event_type));
+        ibv_ack_async_event(&event);
+        if (busy) expect(&a.sent, 2, IBV_WC_SUCCESS), expect(&b.received, 1, IBV_WC_SUCCESS);
+        post_receive(&b, 4, 0, 100);
+        expect_nothing();
+        attr.qp_state = IBV_QPS_RTS;
+        must(!ibv_modify_qp(a.qp, &attr, IBV_QP_STATE));
+        expect(&a.sent, 3, IBV_WC_SUCCESS);
+        expect(&b.received, 4, IBV_WC_SUCCESS);
+    }
+    close_both();
+}
+
 static void unsignaled(void) {
     struct options options = RC;
     options.unsignaled = true;
@@ -490,7 +513,7 @@ static const struct {
     void (*run)(void);
 } CASES[] = {
     CASE(two_devices), CASE(empty_messages), CASE(lists), CASE(immediate), CASE(inline_bytes), CASE(receiver_never_ready), CASE(sleeper_is_refused),
-    CASE(receiver_ready_later), CASE(message_too_long), CASE(foreign_memory), CASE(memory_behind_the_region), CASE(flush_in_order),
+    CASE(receiver_ready_later), CASE(message_too_long), CASE(foreign_memory), CASE(memory_behind_the_region), CASE(flush_in_order), CASE(drained_queue),
     CASE(unsignaled), CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
     CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer),
     CASE(receiver_polls_no_more), CASE(silent_target), CASE(extended_sends),

@@ -65,6 +65,7 @@ pub(crate) fn attributes(attr: &IbvQpAttr, mask: c_int, gids: &[Gid]) -> Result<
     if has(AttributeMask::CURRENT_STATE) {
         values.current_state = state(attr.cur_qp_state)?;
     }
+    values.drained_event = has(AttributeMask::DRAINED_EVENT) && attr.en_sqd_async_notify != 0;
     if has(AttributeMask::ACCESS) {
         values.access = access(attr.qp_access_flags)?;
     }

@@ -63,6 +63,11 @@ impl Engine {
                 }
                 self.pump(slot);
             }
+            QpState::SendQueueDrained if from == QpState::ReadyToSend => {
+                qp.state = to;
+                qp.attributes.drained_event = mask.contains(AttributeMask::DRAINED_EVENT) && attributes.drained_event;
+                self.note_drained(slot);
+            }
             _ => qp.state = to,
         }
         Ok(())

@@ -153,6 +153,7 @@ impl Engine {
         if length_ns.is_some() && !self.pausing.contains(&slot) {
             self.pausing.push(slot);
         }
+        self.note_drained(slot);
     }
 
     fn resume(&mut self, slot: u32) {

@@ -1,6 +1,7 @@
 //! One rule of the standard each: connections, their order, and their operations.
 
 use super::*;
+use isthmus_verbs::AsyncEvent;
 
 #[test]
 fn a_peer_that_connects_late_gets_everything() {
@@ -136,6 +137,53 @@ fn a_drained_send_queue_keeps_its_requests() {
         assert_eq!(statuses(&mut network, one), [(10, Success)]);
         assert_eq!(statuses(&mut network, other), [(1, Success)]);
     }
+}
+
+#[test]
+fn a_send_queue_reports_that_it_is_drained() {
+    let drain = |network: &mut Network, qp: Qp, notify: bool| {
+        let attributes =
+            Attributes { state: QpState::SendQueueDrained, drained_event: notify, ..Attributes::default() };
+        modify(network, qp, &attributes, AttributeMask::STATE | AttributeMask::DRAINED_EVENT, None).unwrap();
+    };
+    let event = |network: &mut Network, qp: Qp| network.call(qp.node, |engine, _| engine.next_async_event());
+    for kind in [QpType::Rc, QpType::Uc] {
+        let (mut network, one, other) = pair(kind, &Options::default());
+        receive(&mut network, other, 1, 100);
+        send(&mut network, one, 10, b"under way").unwrap();
+        drain(&mut network, one, true);
+        assert_eq!(event(&mut network, one), None, "{kind:?}");
+        send(&mut network, one, 11, b"later").unwrap();
+        network.settle();
+        assert_eq!(statuses(&mut network, one), [(10, Success)]);
+        assert_eq!(event(&mut network, one), Some(AsyncEvent::SendQueueDrained(one.number)));
+        assert_eq!(event(&mut network, one), None, "once");
+        receive(&mut network, other, 2, 100);
+        change_state(&mut network, one, QpState::ReadyToSend).unwrap();
+        network.settle();
+        assert_eq!(statuses(&mut network, one), [(11, Success)]);
+        // Nothing is under way now.
+        drain(&mut network, one, true);
+        assert_eq!(event(&mut network, one), Some(AsyncEvent::SendQueueDrained(one.number)));
+        change_state(&mut network, one, QpState::ReadyToSend).unwrap();
+        drain(&mut network, one, false);
+        assert_eq!(event(&mut network, one), None, "not asked for");
+    }
+}
+
+#[test]
+fn a_send_queue_with_a_refused_request_is_drained() {
+    let (mut network, one, other) = rc();
+    send(&mut network, one, 10, b"refused").unwrap();
+    let attributes = Attributes { state: QpState::SendQueueDrained, drained_event: true, ..Attributes::default() };
+    modify(&mut network, one, &attributes, AttributeMask::STATE | AttributeMask::DRAINED_EVENT, None).unwrap();
+    network.settle();
+    let event = network.call(one.node, |engine, _| engine.next_async_event());
+    assert_eq!(event, Some(AsyncEvent::SendQueueDrained(one.number)));
+    receive(&mut network, other, 1, 100);
+    change_state(&mut network, one, QpState::ReadyToSend).unwrap();
+    network.settle();
+    assert_eq!(statuses(&mut network, one), [(10, Success)]);
 }
 
 #[test]
