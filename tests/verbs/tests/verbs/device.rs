@@ -3,10 +3,11 @@
 use std::net::Ipv6Addr;
 
 use isthmus_testbed::{Exit, Finished};
-use isthmus_verbs_tests::Stage;
+use isthmus_verbs_tests::{Stage, timeout};
 
 const DEVICES: &str = "/usr/bin/ibv_devices";
 const INFO: &str = "/usr/bin/ibv_devinfo";
+const WATCH: &str = "/usr/bin/ibv_asyncwatch";
 
 /// Returns the value of a field of `ibv_devinfo`.
 fn field<'a>(lines: &'a [String], name: &str) -> &'a str {
@@ -23,6 +24,14 @@ fn device_is_listed_with_its_identity() {
     let row = rows.iter().find(|row| row.first() == Some(&"isthmus0")).unwrap_or_else(|| panic!("{listed:#?}"));
     let info = stage.run(INFO, &["-d", "isthmus0"], &[]).expect_success();
     assert_eq!(field(&info, "node_guid").replace(':', ""), row[1]);
+}
+
+#[test]
+fn asynchronous_events_of_the_device_can_be_watched() {
+    let Some(stage) = Stage::new() else { return };
+    let mut watch = stage.launch(stage.server(), WATCH, &["-d", "isthmus0"], &[]).spawn().unwrap();
+    watch.wait_prefix("isthmus0: async event FD ", timeout()).unwrap();
+    assert!(watch.try_wait().unwrap().is_none(), "{}", watch.stderr());
 }
 
 #[test]
@@ -69,7 +78,7 @@ fn program_without_a_daemon_says_so() {
     let Some(mut stage) = Stage::new() else { return };
     let daemon = stage.daemon().proc();
     daemon.kill().unwrap();
-    daemon.wait(isthmus_verbs_tests::timeout()).unwrap();
+    daemon.wait(timeout()).unwrap();
     expect_refusal(stage.run(INFO, &[], &[]), "isthmus: cannot open the RDMA device: ");
 }
 

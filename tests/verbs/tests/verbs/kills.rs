@@ -7,6 +7,10 @@ use isthmus_verbs_tests::{Stage, programs, timeout};
 /// Kills of the short form and of the long one.
 const KILLS: [(u32, u32); 2] = [(28, 700), (12, 300)];
 
+/// The descriptors and the shared mappings of a survivor without partners, and its memory, at most: however many have died.
+const HELD_MAX: (usize, usize) = (32, 8);
+const BYTES_MAX: u64 = 64 << 20;
+
 /// The descriptors and the shared mappings of a process.
 fn held(view: &View) -> (usize, usize) {
     let fds = view.fds().unwrap().into_iter().filter(|fd| !fd.target.starts_with("/proc/"));
@@ -35,6 +39,10 @@ fn run((short, long): (u32, u32), variables: &[(&str, &str)]) {
     assert!(survived.is_ok(), "{survived:?} seed {seed}, {kills} kills: {}", survivor.stderr());
     eventually(timeout(), || rows(&stage, &["verbs", "list"]) == 1 && rows(&stage, &["domain", "list"]) == 1).unwrap();
     assert_eq!(rows(&stage, &["channel", "list"]), 0);
+    let view = survivor.view().unwrap();
+    let (held_now, bytes) = (held(&view), view.memory().unwrap().rss_bytes);
+    println!("{kills} kills: the survivor has {held_now:?} and {bytes} bytes");
+    assert!(held_now.0 <= HELD_MAX.0 && held_now.1 <= HELD_MAX.1 && bytes <= BYTES_MAX, "{held_now:?}, {bytes} bytes");
     survivor.close_stdin();
     let finished = survivor.finish(timeout()).unwrap();
     assert!(finished.exit == Exit::Code(0) && finished.lines == ["done"], "seed {seed}: {finished:#?}");
