@@ -39,6 +39,7 @@ mod path;
 mod pin;
 mod plot;
 mod pool;
+mod programs;
 mod redis;
 mod report;
 pub mod result_table;

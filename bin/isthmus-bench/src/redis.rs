@@ -11,11 +11,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::baseline::ucx::{KillOnDrop, TIMEOUT, find_program, free_port, is_listening, output, wait_until};
 use crate::case::{Case, Reading, Unit, not_installed};
 use crate::job::Wait;
 use crate::pair::Bench;
 use crate::pin;
+use crate::programs::{KillOnDrop, TIMEOUT, find_program, free_port, is_listening, output, wait_until};
 use crate::worker::CPUS;
 
 const SERVER: &str = "redis-server";

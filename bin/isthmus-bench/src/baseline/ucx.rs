@@ -2,21 +2,16 @@
 //!
 //! A server and a client are started on a port of their own, each bound to a CPU; the client's last line has the figures.
 
-use std::io::{self, Read};
-use std::net::{Ipv4Addr, TcpListener};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::case::{Case, Reading, Unit, not_installed, size_name};
 use crate::pair::Bench;
+use crate::programs::{KillOnDrop, TIMEOUT, find_program, free_port, is_listening, output, wait_until};
 
 const PROGRAM: &str = "ucx_perftest";
-/// The time that the server may take to listen, and the client beyond the budget.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The way of UCX through shared memory that it may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +139,7 @@ impl Ucx {
         let port = free_port()?;
         let mut server = self.command(bench, bench.placement.follow(0), port);
         let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start its server")?;
-        let server = KillOnDrop(server);
+        let server = KillOnDrop::new(server);
         wait_until(TIMEOUT, || is_listening(port)).context("its server does not listen")?;
         let test = if self.quantity == Quantity::HalfRtt { "tag_lat" } else { "tag_bw" };
         let count = self.iterations(bench.budget);
@@ -152,7 +147,7 @@ impl Ucx {
         client.args(["127.0.0.1", "-t", test, "-f", "-v", "-s", &self.size.to_string()]);
         client.args(["-n", &count.to_string(), "-w", &(count / 10).max(20).to_string()]);
         let client = client.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("cannot start its client")?;
-        let (_, printed) = output(KillOnDrop(client), TIMEOUT + bench.budget * 20)?;
+        let (_, printed) = output(KillOnDrop::new(client), TIMEOUT + bench.budget * 20)?;
         drop(server);
         FinalLine::parse(&printed).map(Some)
     }
@@ -179,69 +174,6 @@ impl FinalLine {
     }
 }
 
-/// A process that does not outlive its measurement.
-pub(crate) struct KillOnDrop(Child);
-
-impl KillOnDrop {
-    pub(crate) const fn new(process: Child) -> Self {
-        Self(process)
-    }
-}
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _: io::Result<()> = self.0.kill();
-        let _: io::Result<_> = self.0.wait();
-    }
-}
-
-/// Returns the exit status and the (short) output of a process; an error if it takes too long.
-pub(crate) fn output(mut process: KillOnDrop, timeout: Duration) -> Result<(ExitStatus, String)> {
-    wait_until(timeout, || Ok(process.0.try_wait()?.is_some())).context("it does not end")?;
-    let mut printed = String::new();
-    let mut stdout = process.0.stdout.take().context("it has no output")?;
-    stdout.read_to_string(&mut printed).context("cannot read its output")?;
-    Ok((process.0.wait().context("cannot wait for it")?, printed))
-}
-
-/// Finds a program in `PATH`.
-pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
-}
-
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
-    Ok(listener.local_addr().context("cannot find a free port")?.port())
-}
-
-/// Returns true if a program listens on a TCP port. A connection to find out would be taken for the client.
-pub(crate) fn is_listening(port: u16) -> Result<bool> {
-    let mut tables = std::fs::read_to_string("/proc/net/tcp").context("cannot read /proc/net/tcp")?;
-    tables.push_str(&std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default());
-    Ok(tables.lines().any(|line| listens(line, port)))
-}
-
-/// One line of the table: `0: 0100007F:3458 00000000:0000 0A …`, where 0A is LISTEN.
-fn listens(line: &str, port: u16) -> bool {
-    let mut fields = line.split_whitespace().skip(1);
-    let local = fields.next().and_then(|address| address.rsplit_once(':')).map(|(_, port)| port);
-    local.and_then(|text| u16::from_str_radix(text, 16).ok()) == Some(port) && fields.nth(1) == Some("0A")
-}
-
-pub(crate) fn wait_until(timeout: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + timeout;
-    while !holds()? {
-        if Instant::now() > deadline {
-            bail!("gave up after {} s", timeout.as_secs());
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,14 +192,5 @@ mod tests {
         {
             assert!(FinalLine::parse(printed).is_err(), "{printed:?}");
         }
-    }
-
-    #[test]
-    fn listening_ports_are_recognised() {
-        let line = "   0: 00000000:3458 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1";
-        assert!(listens(line, 0x3458));
-        assert!(!listens(line, 0x3459));
-        assert!(!listens(&line.replace(" 0A ", " 01 "), 0x3458));
-        assert!(!listens("  sl  local_address rem_address   st tx_queue", 0x3458));
     }
 }

@@ -6,11 +6,12 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 
-use super::installation::{Mpi, Transport, in_path};
+use super::installation::{Mpi, Transport};
 use super::launch::Launch;
 use super::system_mpi::SystemMpis;
 use crate::case::{Case, Reading, Unit, not_installed};
 use crate::pair::Bench;
+use crate::programs::find_program;
 
 const PROGRAM: &str = "hpcc";
 const RANKS: usize = 2;
@@ -52,7 +53,7 @@ impl HpccRuns {
         if let Some(said) = self.said.borrow().get(at) {
             return Ok(said.clone());
         }
-        let program = in_path(PROGRAM).context("it was there a moment ago")?;
+        let program = find_program(PROGRAM).context("it was there a moment ago")?;
         let folder = self.system_mpi.folder()?;
         let output = folder.join("hpccoutf.txt");
         let input = INPUT.replace("{n}", SIZE).replace("{p}", "1").replace("{q}", &RANKS.to_string());
@@ -92,7 +93,7 @@ impl Case for Hpcc {
     }
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
-        if in_path(PROGRAM).is_none() {
+        if find_program(PROGRAM).is_none() {
             return Ok(Reading::Unavailable(not_installed(PROGRAM, "package hpcc")));
         }
         if let Some(why) = self.runs.launch().unavailable_reason() {

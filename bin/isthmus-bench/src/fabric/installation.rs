@@ -1,10 +1,11 @@
 //! The known MPIs: their places, and the variables that leave each of them one transport and no other.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
 use crate::case::not_installed;
+use crate::programs::find_program;
 
 /// An MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +81,7 @@ impl Mpi {
             Self::Mpich5 => (Some("mpich"), "mpicc", "mpiexec", "scripts/setup installs the wheel of MPICH 5"),
         };
         let find = |name: &str| match folder {
-            None => in_path(name).with_context(|| not_installed(name, from)),
+            None => find_program(name).with_context(|| not_installed(name, from)),
             Some(folder) => {
                 let program = wheels()?.join(folder).join("bin").join(name);
                 program.is_file().then_some(program).with_context(|| not_installed(name, from))
@@ -163,12 +164,6 @@ fn wheels() -> Result<PathBuf> {
 fn own_folder() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;
     Ok(own.parent().context("a program lies in a folder")?.to_owned())
-}
-
-/// A program of the folders of `PATH`.
-pub(super) fn in_path(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program: &PathBuf| Path::is_file(program))
 }
 
 #[cfg(test)]

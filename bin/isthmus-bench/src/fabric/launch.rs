@@ -12,10 +12,10 @@ use anyhow::{Context, Result, bail};
 use super::installation::{FOREIGN, Mpi, Transport};
 use super::system_mpi::SystemMpis;
 use super::two_hosts;
-use crate::baseline::ucx::{KillOnDrop, TIMEOUT, output};
 use crate::hosts::{HostPairs, WireSpec};
 use crate::pair::Bench;
 use crate::pin::list;
+use crate::programs::{KillOnDrop, TIMEOUT, output};
 use crate::worker::RANK_CPUS;
 
 /// The number of bytes of its error output that are reported.

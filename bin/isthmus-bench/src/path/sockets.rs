@@ -5,16 +5,15 @@
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use isthmus_platform::tcp_socket;
 
 use super::tcp::Tcp;
 use super::{Link, Transport, isthmus};
-use crate::case::not_installed;
 use crate::control_pipe::ControlPipe;
 use crate::job::{Setup, Side, Wait};
+use crate::programs::library;
 
 const LIBRARY: &str = "libisthmus-sockets.so";
 
@@ -28,24 +27,15 @@ const LAST: u8 = 0;
 const BY_TCP: u8 = 1;
 const SHARED: u8 = 2;
 
-/// Returns the library: beside this program, as `make build` puts it, in `../lib`, as `make install` does, or in `../abi`, as
-/// `cargo xtask link-abi` does.
-fn library() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot find this program")?;
-    let folder = own.parent().context("this program is in no folder")?;
-    let mut places = ["", "../lib", "../abi"].into_iter().map(|place| folder.join(place).join(LIBRARY));
-    places.find(|file| file.is_file()).with_context(|| not_installed(LIBRARY, "run `make build`"))
-}
-
 /// Returns the reason that sockets cannot be measured here, if there is one.
 pub(super) fn unavailable_reason() -> Option<String> {
-    library().err().map(|error| error.to_string())
+    library(LIBRARY).err().map(|error| error.to_string())
 }
 
 /// The variables of a worker.
 pub(super) fn environment(wait: Wait) -> Result<Vec<(&'static str, OsString)>> {
     let wait = if wait == Wait::Sleep { "sleep" } else { "adaptive" }; // A worker that polls never waits in the library.
-    Ok(vec![("LD_PRELOAD", library()?.into()), ("ISTHMUS_WAIT", wait.into())])
+    Ok(vec![("LD_PRELOAD", library(LIBRARY)?.into()), ("ISTHMUS_WAIT", wait.into())])
 }
 
 /// Both sides listen, as on TCP.
