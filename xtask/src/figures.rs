@@ -27,9 +27,10 @@ const PAGE: &str = "docs/performance.md";
 const FOLDER: &str = "docs/performance";
 
 /// The results that become tables of rows, and the heading of each.
-const TABLES: [(&str, &str); 4] = [
+const TABLES: [(&str, &str); 5] = [
     ("figures.jsonl", "Figures"),
     ("sockets.jsonl", "Sockets, and receivers that sleep"),
+    ("verbs.jsonl", "RDMA programs"),
     ("guests.jsonl", "Guests of QEMU"),
     ("guests-xen.jsonl", "Guests of Xen"),
 ];

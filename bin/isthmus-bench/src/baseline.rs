@@ -1,12 +1,13 @@
 //! Cases that the figures are compared with, measured in the same run on the same machine.
 //!
-//! - the limits of the machine: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], [`copy::TwoCopies`], eventfds for sides that
+//! - the limits of the machine: [`CacheLine`], [`LockedAdd`], [`copy::CrossCore`], [`copy::OneCore`], [`copy::TwoCopies`], eventfds for sides that
 //!   sleep, and copies to unfavourable addresses ([`copy::OffsetCopy`]);
 //! - the means of every program: TCP, Unix sockets, pipes, each waiting both ways;
 //! - other ways between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`crate::fabric`]).
 
 mod cache_line;
 pub(crate) mod copy;
+mod locked_add;
 pub(crate) mod ucx;
 
 use crate::case::{Case, LinkCase};
@@ -14,12 +15,14 @@ use crate::job::{Buffers, Wait};
 use crate::path::Path;
 
 pub(crate) use cache_line::CacheLine;
+pub(crate) use locked_add::LockedAdd;
 pub(crate) use ucx::Ucx;
 
 /// All baselines. The two copies move `copy_size` bytes at once.
 pub(crate) fn all(copy_size: usize) -> Vec<Box<dyn Case>> {
     let mut cases: Vec<Box<dyn Case>> = vec![
         Box::new(CacheLine),
+        Box::new(LockedAdd),
         Box::new(copy::OneCore { size: copy_size }),
         Box::new(copy::CrossCore { size: copy_size }),
         Box::new(copy::TwoCopies { size: copy_size }),

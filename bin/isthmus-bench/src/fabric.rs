@@ -25,9 +25,9 @@ use crate::case::Case;
 use crate::figures::Row;
 use crate::hosts::HostPairs;
 
-use installation::{Mpi, Transport};
-use ranks::Ranks;
-use system_mpi::SystemMpis;
+pub(crate) use installation::{Mpi, Transport, Ucx};
+pub(crate) use ranks::Ranks;
+pub(crate) use system_mpi::SystemMpis;
 
 /// The rows of MPIs, in the order of the document.
 pub(crate) fn rows(host_pairs: &Rc<HostPairs>) -> Vec<Option<Row>> {

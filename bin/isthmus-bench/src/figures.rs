@@ -27,7 +27,8 @@ pub(crate) const MIB: usize = 1 << 20;
 type RowList = fn(&Rc<HostPairs>) -> Vec<Option<Row>>;
 
 /// The capabilities.
-const CAPABILITIES: [RowList; 3] = [crate::mx::rows, crate::fabric::rows, |_| crate::sockets::rows()];
+const CAPABILITIES: [RowList; 4] =
+    [crate::mx::rows, crate::fabric::rows, |_| crate::sockets::rows(), |_| crate::verbs::rows()];
 
 /// All rows of this path, in the order of the document.
 pub(crate) fn rows(path: Path) -> Vec<Row> {
@@ -126,7 +127,11 @@ mod tests {
         }
         let names: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("floor.")).collect();
         let copies = ["floor.copy", "floor.two_copies", "floor.ring"];
-        assert_eq!(names, [&["floor.cache_line", "floor.eventfd", "floor.eventfd.one_cpu"][..], &copies].concat());
+        assert_eq!(
+            names,
+            [&["floor.cache_line", "floor.eventfd", "floor.eventfd.one_cpu"][..], &copies, &["floor.locked_add"]]
+                .concat()
+        );
     }
 
     #[test]

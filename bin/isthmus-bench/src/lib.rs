@@ -6,7 +6,7 @@
 //!    ├─▶ paths ────▶ sweep ──────────┤            plot (SVG)
 //!    └─▶ raw ────────────────────────┘  hosts: two of them in namespaces, a wire between them, a daemon on each
 //!
-//! mx, fabric ── the rows of a capability, and the programs that they need
+//! mx, fabric, verbs ── the rows of a capability, and the programs that they need
 //! demo (isthmus try) ─▶ the same
 //! ```
 //!
@@ -48,6 +48,7 @@ mod stats;
 mod sweep;
 mod target;
 mod temp_folder;
+mod verbs;
 mod worker;
 
 pub use cli::main;

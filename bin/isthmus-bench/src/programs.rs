@@ -1,5 +1,7 @@
 //! Other programs and libraries that measurements need: where they are, and how they are run.
 
+use std::ffi::OsString;
+use std::fmt::Debug;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -13,6 +15,18 @@ use crate::case::not_installed;
 
 /// The time that a server may take to listen, and a client beyond the budget.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A place in which programs find more than they do on this machine.
+pub(crate) trait Place: Debug {
+    /// The reason that this installation does not have it, if there is one.
+    fn unavailable_reason(&self) -> Option<String>;
+
+    /// The variables of programs in it.
+    fn variables(&self) -> Result<Vec<(OsString, OsString)>>;
+
+    /// The words before a program in it.
+    fn words(&self) -> Vec<&'static str>;
+}
 
 /// Returns one of our libraries: beside this program, as `make build` puts it, in `../lib`, as `make install` does, or in `../abi`, as
 /// `cargo xtask link-abi` does.

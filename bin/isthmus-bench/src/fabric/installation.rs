@@ -31,6 +31,17 @@ pub(crate) enum Transport {
     Shm,
     /// TCP, as the MPI does it.
     Tcp,
+    /// UCX, which only MPIs of Debian have.
+    Ucx(Ucx),
+}
+
+/// UCX with these of its transports on this device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ucx {
+    /// The name in the names of cases.
+    pub(crate) name: &'static str,
+    pub(crate) transports: &'static str,
+    pub(crate) device: &'static str,
 }
 
 /// The programs of an MPI.
@@ -40,7 +51,8 @@ pub(super) struct Installed {
 }
 
 /// The prefixes of variables in our own environment that would change the measurement.
-pub(super) const FOREIGN: [&str; 8] = ["FI_", "OMPI_", "PRTE_", "PMIX_", "PMI_", "MPIR_CVAR_", "I_MPI_", "HYDRA_"];
+pub(super) const FOREIGN: [&str; 9] =
+    ["FI_", "OMPI_", "PRTE_", "PMIX_", "PMI_", "MPIR_CVAR_", "I_MPI_", "HYDRA_", "UCX_"];
 
 /// The provider's file, as libfabric looks for it.
 const PROVIDER: &str = "libisthmus-fi.so";
@@ -52,6 +64,7 @@ impl Transport {
             Self::Own => "own",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Ucx(ucx) => ucx.name,
         }
     }
 }
@@ -125,6 +138,13 @@ impl Mpi {
                 ("OMPI_MCA_opal_common_ofi_provider_include", transport.name()),
             ],
             Transport::Own => vec![("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", own)],
+            Transport::Ucx(ucx) => vec![
+                ("OMPI_MCA_pml", "ucx"),
+                ("OMPI_MCA_pml_ucx_tls", "any"), // It takes only adapters that it knows, unless it may take any.
+                ("OMPI_MCA_pml_ucx_devices", "any"),
+                ("UCX_TLS", ucx.transports),
+                ("UCX_NET_DEVICES", ucx.device),
+            ],
             Transport::Tcp => {
                 vec![("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_if_include", interface)]
             }
@@ -136,6 +156,10 @@ impl Mpi {
     fn of_mpich(transport: Transport, interface: &str) -> Vec<(&'static str, &str)> {
         if transport == Transport::Own {
             return Vec::new();
+        }
+        if let Transport::Ucx(ucx) = transport {
+            let net = [("MPIR_CVAR_CH4_NETMOD", "ucx"), ("MPIR_CVAR_NOLOCAL", "1")];
+            return [net, [("UCX_TLS", ucx.transports), ("UCX_NET_DEVICES", ucx.device)]].concat();
         }
         let mut set =
             vec![("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", transport.name())];
@@ -172,12 +196,16 @@ mod tests {
 
     #[test]
     fn each_transport_leaves_no_other() {
+        let ucx = Transport::Ucx(Ucx { name: "ucx_tcp", transports: "tcp,self", device: "lo" });
         for (mpi, transport, name, value) in [
             (Mpi::OpenMpi4, Transport::Tcp, "OMPI_MCA_btl", "self,tcp"),
             (Mpi::OpenMpi4, Transport::Own, "OMPI_MCA_btl", "self,vader"),
             (Mpi::OpenMpi5, Transport::Own, "OMPI_MCA_btl", "self,sm"),
             (Mpi::Mpich5, Transport::Shm, "FI_PROVIDER", "shm"),
             (Mpi::Mpich5, Transport::Tcp, "MPIR_CVAR_NOLOCAL", "1"),
+            (Mpi::Mpich4, ucx, "MPIR_CVAR_NOLOCAL", "1"),
+            (Mpi::Mpich4, ucx, "UCX_TLS", "tcp,self"),
+            (Mpi::OpenMpi4, ucx, "UCX_NET_DEVICES", "lo"),
         ] {
             let set = mpi.variables(transport, "lo").expect("no provider is needed");
             let found = set.iter().find(|set| set.0 == name).map(|set| set.1.as_str());

@@ -84,7 +84,11 @@ impl Launch {
         if self.transport == Transport::Isthmus {
             command.envs(system_mpi.daemon()?);
         }
-        command.arg("run-bound").arg(self.mpi.installed()?.launcher);
+        command.arg("run-bound");
+        if let Some(place) = system_mpi.place() {
+            command.envs(place.variables()?).args(place.words());
+        }
+        command.arg(self.mpi.installed()?.launcher);
         match self.mpi.is_open_mpi() {
             true => command.args(["--bind-to", "none"]),
             false => command.args(["-launcher", "fork", "-bind-to", "none"]),

@@ -10,6 +10,7 @@ use super::system_mpi::SystemMpis;
 use crate::case::{Case, Reading, Unit, size_name};
 use crate::hosts::{HostPairs, WireSpec};
 use crate::pair::Bench;
+use crate::programs::Place;
 
 /// The measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,14 +116,15 @@ impl Case for Ranks {
     }
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
-        if let Some(why) = self.launch.unavailable_reason() {
+        let place = self.system_mpi.place();
+        if let Some(why) = place.and_then(Place::unavailable_reason).or_else(|| self.launch.unavailable_reason()) {
             return Ok(Reading::Unavailable(why));
         }
         match (self.measure(bench), self.launch.transport) {
             (Ok(Ok(ns)), _) if self.work == Work::Bandwidth => Ok(Reading::value(self.size as f64 / ns)),
             (Ok(Ok(ns)), _) => Ok(Reading::value(ns / 1e3)),
             (Ok(Err(why)), _) => Ok(Reading::Unavailable(why)),
-            (Err(error), Transport::Isthmus) => Err(error),
+            (Err(error), transport) if transport == Transport::Isthmus || place.is_some() => Err(error),
             // Not ours to repair: a baseline less, and the reason in its row.
             (Err(error), _) => Ok(Reading::Unavailable(format!("it did not work: {error:#}"))),
         }

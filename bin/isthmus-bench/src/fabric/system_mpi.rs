@@ -6,11 +6,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 
 use super::installation::Mpi;
 use crate::daemon::PrivateDaemon;
+use crate::programs::Place;
 use crate::temp_folder::TempFolder;
 
 const SOURCE: &str = include_str!("program.c");
@@ -19,11 +21,22 @@ const SOURCE: &str = include_str!("program.c");
 #[derive(Debug, Default)]
 pub(crate) struct SystemMpis {
     daemon: OnceCell<PrivateDaemon>,
+    place: Option<Rc<dyn Place>>,
     programs: RefCell<BTreeMap<Mpi, PathBuf>>,
     folder: OnceCell<TempFolder>,
 }
 
 impl SystemMpis {
+    /// Jobs of this machine in a place of their own.
+    pub(crate) fn at(place: Rc<dyn Place>) -> Self {
+        Self { place: Some(place), ..Self::default() }
+    }
+
+    /// The place of jobs of this machine, if they have one of their own.
+    pub(super) fn place(&self) -> Option<&dyn Place> {
+        self.place.as_deref()
+    }
+
     /// The folder of the jobs, which is removed at the end.
     pub(super) fn folder(&self) -> Result<&Path> {
         if self.folder.get().is_none() {

@@ -5,7 +5,7 @@
 use anyhow::Result;
 
 use super::{MIB, Row};
-use crate::baseline::{CacheLine, copy};
+use crate::baseline::{CacheLine, LockedAdd, copy};
 use crate::case::{Case, LinkCase, Reading, Unit};
 use crate::job::{Buffers, Wait};
 use crate::pair::Bench;
@@ -58,8 +58,21 @@ pub(crate) fn ring() -> Floor<LinkCase> {
     Floor("floor.ring", LinkCase::bandwidth(Path::Ring, Wait::Poll, MIB, Buffers::Warm))
 }
 
+/// An addition to one word by each of two processors.
+pub(crate) const fn locked_add() -> Floor<LockedAdd> {
+    Floor("floor.locked_add", LockedAdd)
+}
+
 pub(super) fn rows() -> Vec<Option<Row>> {
-    vec![row(cache_line()), row(eventfd()), row(eventfd_one_cpu()), row(copy()), row(two_copies()), row(ring())]
+    vec![
+        row(cache_line()),
+        row(eventfd()),
+        row(eventfd_one_cpu()),
+        row(copy()),
+        row(two_copies()),
+        row(ring()),
+        row(locked_add()),
+    ]
 }
 
 fn row(floor: Floor<impl Case + 'static>) -> Option<Row> {

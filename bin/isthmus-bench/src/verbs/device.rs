@@ -1,0 +1,158 @@
+//! The RDMA device of the rows: a daemon of our own, the files by which libibverbs finds the device, and programs that use it.
+//!
+//! ```text
+//! isthmus-bench run-bound cpus=N ─▶ bwrap ─▶ the program       bwrap: only where /dev/infiniband/uverbs0 is no link to /dev/null
+//! ```
+
+use std::cell::OnceCell;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::case::not_installed;
+use crate::daemon::{self, PrivateDaemon};
+use crate::pair::Bench;
+use crate::pin;
+use crate::programs::{Place, find_program, library};
+use crate::temp_folder::TempFolder;
+use crate::worker::CPUS;
+
+/// The plug-in of libibverbs, and the part of its name that libibverbs does not append.
+const PLUG_IN: &str = "libisthmus-rdmav34.so";
+const DRIVER: &str = "libisthmus";
+
+/// The library for completion channels.
+const PRELOADED: &str = "libisthmus-verbs.so";
+
+/// Writes the files of the device.
+const ENABLER: &str = "isthmus";
+
+/// The file that libibverbs opens.
+const DEVICE_FILE: &str = "/dev/infiniband/uverbs0";
+
+/// Makes that file for one program.
+const SANDBOX: &str = "bwrap";
+
+/// The C program.
+const SOURCE: &str = include_str!("program.c");
+
+/// The C program needs it.
+const HEADER: &str = "/usr/include/infiniband/verbs.h";
+
+/// Made when it is first needed. What is declared first ends first.
+#[derive(Debug, Default)]
+pub(super) struct Device {
+    daemon: OnceCell<PrivateDaemon>,
+    program: OnceCell<PathBuf>,
+    folder: OnceCell<TempFolder>,
+}
+
+impl Device {
+    /// A folder for files of programs, which is removed at the end.
+    pub(super) fn folder(&self) -> Result<&Path> {
+        if self.folder.get().is_none() {
+            let folder = TempFolder::make()?;
+            // No other thread sets it: one thread measures all cases.
+            self.folder.get_or_init(|| folder);
+        }
+        Ok(self.folder.get().context("it was made")?.path())
+    }
+
+    /// The daemon, with the files of its device.
+    pub(super) fn daemon(&self) -> Result<&PrivateDaemon> {
+        if self.daemon.get().is_none() {
+            let folder = self.folder()?.join("daemon");
+            fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            let daemon = PrivateDaemon::start(&folder)?;
+            let mut enable = Command::new(enabler()?);
+            enable.args(["verbs", "enable"]).envs(daemon.environment()).stdin(Stdio::null());
+            let done = enable.output().context("cannot start isthmus")?;
+            ensure!(
+                done.status.success(),
+                "isthmus verbs enable: {}",
+                String::from_utf8_lossy(&done.stderr).trim_end()
+            );
+            self.daemon.get_or_init(|| daemon);
+        }
+        self.daemon.get().context("it was started")
+    }
+
+    /// A program on one CPU that finds the device and ends with this one. Its arguments are added by the caller.
+    pub(super) fn command(&self, bench: &Bench, cpu: usize, program: &Path) -> Result<Command> {
+        let mut command = Command::new(&bench.program);
+        command.arg("run-bound").arg(format!("{CPUS}{}", pin::list(&[cpu])));
+        command.args(self.words()).arg(program).envs(self.variables()?);
+        Ok(command)
+    }
+
+    /// The C program, compiled. The inner error is the reason that this machine cannot.
+    pub(super) fn program(&self) -> Result<Result<&Path, String>> {
+        if !Path::new(HEADER).is_file() {
+            return Ok(Err(not_installed("infiniband/verbs.h", "package libibverbs-dev")));
+        }
+        if self.program.get().is_none() {
+            let folder = self.folder()?;
+            let (source, program) = (folder.join("program.c"), folder.join("program"));
+            fs::write(&source, SOURCE).with_context(|| format!("cannot write {}", source.display()))?;
+            let mut compiler = Command::new("cc");
+            compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-o"]).arg(&program).arg(&source).arg("-libverbs");
+            let done = match compiler.stdin(Stdio::null()).output() {
+                Ok(done) => done,
+                Err(_) => return Ok(Err(not_installed("cc", "package gcc"))),
+            };
+            if !done.status.success() {
+                bail!("the compiler says: {}", String::from_utf8_lossy(&done.stderr).trim_end());
+            }
+            self.program.get_or_init(|| program);
+        }
+        Ok(Ok(self.program.get().context("it was compiled")?))
+    }
+}
+
+impl Place for Device {
+    fn unavailable_reason(&self) -> Option<String> {
+        let missing = || -> Result<()> {
+            [PLUG_IN, PRELOADED].into_iter().try_for_each(|name| library(name).map(drop))?;
+            enabler()?;
+            ensure!(!is_boxed() || find_program(SANDBOX).is_some(), not_installed(SANDBOX, "package bubblewrap"));
+            Ok(())
+        };
+        missing().err().map(|error| error.to_string()).or_else(daemon::unavailable_reason)
+    }
+
+    fn variables(&self) -> Result<Vec<(OsString, OsString)>> {
+        let daemon = self.daemon()?;
+        let sys = daemon.socket().with_file_name("verbs").join("sys");
+        let driver = library(PLUG_IN)?.with_file_name(DRIVER);
+        let own = [("SYSFS_PATH", sys), ("IBV_DRIVERS", driver), ("LD_PRELOAD", library(PRELOADED)?)];
+        let own = own.map(|(name, value)| (OsString::from(name), value.into_os_string()));
+        Ok(daemon.environment().into_iter().chain(own).collect())
+    }
+
+    fn words(&self) -> Vec<&'static str> {
+        if !is_boxed() {
+            return Vec::new();
+        }
+        let folder = DEVICE_FILE.rsplit_once('/').map_or("/", |(folder, _)| folder);
+        let dev = ["--dev", "/dev", "--dir", folder, "--symlink", "/dev/null", DEVICE_FILE];
+        [&[SANDBOX, "--die-with-parent", "--bind", "/", "/"][..], &dev].concat()
+    }
+}
+
+/// Returns whether programs need a /dev of their own: the file is missing, or belongs to a device of this machine.
+fn is_boxed() -> bool {
+    let number = |path| Some(fs::metadata(path).ok().filter(|found| found.file_type().is_char_device())?.rdev());
+    number(DEVICE_FILE) != number("/dev/null")
+}
+
+/// `isthmus`, which was built or installed together with this program.
+fn enabler() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find this program")?;
+    let beside = own.with_file_name(ENABLER);
+    ensure!(beside.is_file(), not_installed(ENABLER, "`make build` makes it, beside this program"));
+    Ok(beside)
+}
