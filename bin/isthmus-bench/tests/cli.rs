@@ -143,6 +143,26 @@ fn mx_rows_name_missing_programs() {
     assert_eq!(why, "not installed: mx_measure (run `make build`)");
 }
 
+/// Programs and libraries are named that are missing, and nothing has failed.
+#[test]
+fn rdma_rows_name_what_is_missing() {
+    if one_cpu() {
+        return;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let alone = folder.path().join("isthmus-bench");
+    std::fs::hard_link(env!("CARGO_BIN_EXE_isthmus-bench"), &alone).expect("a link");
+    let arguments =
+        ["figures", "--only", "verbs.read_lat", "--only", "verbs.idle", "--runs", "1", "--run-ms", "2", "--json", "-"];
+    let output =
+        Command::new(alone).args(arguments).env("PATH", "/nonexistent").assert().success().get_output().clone();
+    let rows = results(&output.stdout);
+    let why: Vec<_> = rows.iter().map(|row| (row["value"].is_null(), row["why"].as_str().expect("a reason"))).collect();
+    let perftest = "not installed: ib_read_lat (package perftest)";
+    assert_eq!(why, [(true, perftest), (true, "not installed: libisthmus-rdmav34.so (run `make build`)")]);
+    assert!(rows[0]["floor_value"].is_number(), "{rows:?}");
+}
+
 /// Where this machine cannot make hosts, all rows have the same reason, and nothing has failed.
 #[test]
 fn bare_frames_go_from_host_to_host() {

@@ -45,7 +45,8 @@ impl Case for LockedAdd {
     }
 }
 
-/// Adds until the time is over, and returns the nanoseconds of an addition.
+/// Adds until the time is over, and returns the nanoseconds of an addition: their mean, because a core that has the word in its cache
+/// adds several times.
 fn add(word: &AtomicU64, bench: &Bench) -> f64 {
     let (begin, mut adds) = (Instant::now(), 0);
     while begin.elapsed() < bench.budget || adds == 0 {

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::case::not_installed;
 use crate::daemon::{self, PrivateDaemon};
@@ -40,7 +40,8 @@ const SANDBOX: &str = "bwrap";
 /// The C program.
 const SOURCE: &str = include_str!("program.c");
 
-/// The C program needs it.
+/// The compiler and the headers of the C program.
+const COMPILER: &str = "cc";
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 
 /// Made when it is first needed. What is declared first ends first.
@@ -94,23 +95,27 @@ impl Device {
         if !Path::new(HEADER).is_file() {
             return Ok(Err(not_installed("infiniband/verbs.h", "package libibverbs-dev")));
         }
+        if find_program(COMPILER).is_none() {
+            return Ok(Err(not_installed(COMPILER, "package gcc")));
+        }
         if self.program.get().is_none() {
-            let folder = self.folder()?;
-            let (source, program) = (folder.join("program.c"), folder.join("program"));
-            fs::write(&source, SOURCE).with_context(|| format!("cannot write {}", source.display()))?;
-            let mut compiler = Command::new("cc");
-            compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-o"]).arg(&program).arg(&source).arg("-libverbs");
-            let done = match compiler.stdin(Stdio::null()).output() {
-                Ok(done) => done,
-                Err(_) => return Ok(Err(not_installed("cc", "package gcc"))),
-            };
-            if !done.status.success() {
-                bail!("the compiler says: {}", String::from_utf8_lossy(&done.stderr).trim_end());
-            }
+            let program = compile(self.folder()?, &[])?;
             self.program.get_or_init(|| program);
         }
         Ok(Ok(self.program.get().context("it was compiled")?))
     }
+}
+
+/// Compiles the C program in a folder, with these options as well.
+fn compile(folder: &Path, options: &[&str]) -> Result<PathBuf> {
+    let (source, program) = (folder.join("program.c"), folder.join("program"));
+    fs::write(&source, SOURCE).with_context(|| format!("cannot write {}", source.display()))?;
+    let mut compiler = Command::new(COMPILER);
+    compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O2"]).args(options);
+    compiler.arg("-o").arg(&program).arg(&source).arg("-libverbs");
+    let done = compiler.stdin(Stdio::null()).output().context("cannot start its compiler")?;
+    ensure!(done.status.success(), "its compiler says: {}", String::from_utf8_lossy(&done.stderr).trim_end());
+    Ok(program)
 }
 
 impl Place for Device {
@@ -155,4 +160,27 @@ fn enabler() -> Result<PathBuf> {
     let beside = own.with_file_name(ENABLER);
     ensure!(beside.is_file(), not_installed(ENABLER, "`make build` makes it, beside this program"));
     Ok(beside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The role that needs no device runs, and an unknown one does not.
+    #[test]
+    fn c_program_compiles_without_warnings_and_knows_its_roles() {
+        if !Path::new(HEADER).is_file() || find_program(COMPILER).is_none() {
+            return eprintln!("skipped: needs {COMPILER} and {HEADER}");
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let program =
+            compile(folder.path(), &["-Wall", "-Wextra", "-Werror"]).unwrap_or_else(|error| panic!("{error:#}"));
+        let run = |words: &[&str]| Command::new(&program).args(words).output().expect("it runs");
+        let remap = run(&["remap", "65536", "1"]);
+        let printed = String::from_utf8_lossy(&remap.stdout);
+        let number = printed.strip_prefix("remap_ns ").and_then(|number| number.trim().parse::<f64>().ok());
+        assert!(number.is_some_and(|ns| ns > 0.0), "{remap:?}");
+        let unknown = run(&["sing"]);
+        assert!(unknown.status.code() == Some(2) && unknown.stderr.ends_with(b"no role sing\n"), "{unknown:?}");
+    }
 }

@@ -175,11 +175,11 @@ impl Start<'_> {
         Ok(used as f64 / 1e6 * MINUTE_MS as f64 / ms as f64)
     }
 
-    /// Also checks that the word has the sum.
+    /// The mean, because a side that has the word in its cache adds several times. Also checks that the word has the sum.
     fn add(&self) -> Result<f64> {
         let cpus = self.cpus();
         let mut owner = self.side(cpus[0], "own", &[&2])?;
-        let done = self.requests(&mut owner, "add", &cpus)?;
+        let done = self.requests(&mut owner, "add", &cpus, "mean_ns")?;
         owner.say("sum")?;
         let (sum, adds) = (owner.number("word")?, done.iter().map(|done| done.0).sum::<f64>());
         ensure!(sum == adds, "{adds} additions have made {sum}");
@@ -189,22 +189,22 @@ impl Start<'_> {
     fn served_write(&self) -> Result<f64> {
         let [lead, follow] = self.cpus();
         let mut owner = self.side_with(follow, "own", &[&1], &[("ISTHMUS_RCACHE", "0")])?;
-        let done = self.requests(&mut owner, "write", &[lead])?;
+        let done = self.requests(&mut owner, "write", &[lead], "median_ns")?;
         done.first().map(|done| done.1).context("one side has requests")
     }
 
     /// Starts a side on each of these CPUs, which requests what its role says of the owner's word, all at the same time. Returns their
-    /// numbers of requests, and the nanoseconds of one.
-    fn requests(&self, owner: &mut Side, role: &str, cpus: &[usize]) -> Result<Vec<(f64, f64)>> {
+    /// numbers of requests, and the nanoseconds of one by their name.
+    fn requests(&self, owner: &mut Side, role: &str, cpus: &[usize], key: &str) -> Result<Vec<(f64, f64)>> {
         let start = |&cpu: &usize| self.side(cpu, role, &[&self.budget_ms()]);
         let mut sides = cpus.iter().map(start).collect::<Result<Vec<_>>>()?;
         let word = owner.line()?;
-        let [place, key, queue_pairs @ ..] = &word.split(' ').collect::<Vec<_>>()[..] else {
+        let [address, rkey, queue_pairs @ ..] = &word.split(' ').collect::<Vec<_>>()[..] else {
             bail!("{PROGRAM} says {word:?} instead of its word")
         };
-        let mut theirs = format!("{place} {key}");
+        let mut theirs = format!("{address} {rkey}");
         for (side, queue_pair) in sides.iter_mut().zip(queue_pairs) {
-            side.say(&format!("{place} {key} {queue_pair}"))?;
+            side.say(&format!("{address} {rkey} {queue_pair}"))?;
             let own = side.line()?;
             let (_, own) = own.rsplit_once(' ').with_context(|| format!("{own:?} names no queue pair"))?;
             theirs.push_str(&format!(" {own}"));
@@ -213,7 +213,7 @@ impl Start<'_> {
         owner.number("connected")?;
         sides.iter_mut().try_for_each(|side| side.number("connected").map(drop))?;
         sides.iter_mut().try_for_each(|side| side.say("go"))?;
-        sides.iter_mut().map(|side| Ok((side.number("requests")?, side.number("request_ns")?))).collect()
+        sides.iter_mut().map(|side| Ok((side.number("requests")?, side.number(key)?))).collect()
     }
 }
 

@@ -34,24 +34,24 @@ const UCX_TCP: fabric::Ucx = fabric::Ucx { name: "ucx_tcp", transports: "tcp,sel
 pub(crate) fn rows() -> Vec<Option<Row>> {
     let device = &Rc::new(Device::default());
     let mut rows = vec![
-        Some(send_lat(device)),
-        Some(one_sided_lat("verbs.write_lat.2b", Perftest::latency(device, "ib_write_lat", 2), 3.0)),
-        Some(one_sided_lat("verbs.read_lat.2b", Perftest::latency(device, "ib_read_lat", 2), 4.0)),
-        Some(one_sided_bw("verbs.write_bw.64k", device, "ib_write_bw", 64 << 10)),
-        Some(one_sided_bw("verbs.write_bw.1m", device, "ib_write_bw", MIB)),
-        Some(one_sided_bw("verbs.read_bw.1m", device, "ib_read_bw", MIB)),
-        Some(send_bw("verbs.send_bw.64k", device, 64 << 10)),
-        Some(send_bw("verbs.send_bw.1m", device, MIB)),
-        Some(rate(device)),
-        Some(atomic(device)),
-        Some(event_lat(device)),
-        Some(event_lat_one_cpu(device)),
-        Some(served_write_lat(device)),
+        send_lat(device),
+        one_sided_lat("verbs.write_lat.2b", Perftest::latency(device, "ib_write_lat", 2), 3.0),
+        one_sided_lat("verbs.read_lat.2b", Perftest::latency(device, "ib_read_lat", 2), 4.0),
+        one_sided_bw("verbs.write_bw.64k", device, "ib_write_bw", 64 << 10),
+        one_sided_bw("verbs.write_bw.1m", device, "ib_write_bw", MIB),
+        one_sided_bw("verbs.read_bw.1m", device, "ib_read_bw", MIB),
+        send_bw("verbs.send_bw.64k", device, 64 << 10),
+        send_bw("verbs.send_bw.1m", device, MIB),
+        rate(device),
+        atomic(device),
+        event_lat(device),
+        event_lat_one_cpu(device),
+        served_write_lat(device),
     ];
     rows.extend(REGISTRATIONS.into_iter().flat_map(|(bytes, first, again)| registration(device, bytes, first, again)));
     rows.extend(mpich(device));
-    rows.extend([Some(idle(device)), Some(silent_qps(device))]);
-    rows
+    rows.extend([idle(device), silent_qps(device)]);
+    rows.into_iter().map(Some).collect()
 }
 
 fn send_lat(device: &Rc<Device>) -> Row {
@@ -116,23 +116,23 @@ fn served_write_lat(device: &Rc<Device>) -> Row {
     row.floor(floor::eventfd()).target(Target::at_most(1.4, Floor))
 }
 
-fn registration(device: &Rc<Device>, bytes: usize, first: &'static str, again: &'static str) -> [Option<Row>; 2] {
+fn registration(device: &Rc<Device>, bytes: usize, first: &'static str, again: &'static str) -> [Row; 2] {
     let first = Row::new(first, Measured::first(device, bytes)).peer(Measured::remap(device, bytes));
     let again = Row::new(again, Measured::again(device, bytes));
-    [Some(first.target(Target::at_most(1.5, Peer))), Some(again.target(Target::at_most(5.0, Value)))]
+    [first.target(Target::at_most(1.5, Peer)), again.target(Target::at_most(5.0, Value))]
 }
 
 /// A job of an MPI over a transport.
 type Job = fn(&Rc<SystemMpis>, (Mpi, Transport)) -> Ranks;
 
 /// Debian's MPICH over UCX. The target is that of the same over TCP.
-fn mpich(device: &Rc<Device>) -> [Option<Row>; 2] {
+fn mpich(device: &Rc<Device>) -> [Row; 2] {
     let (on_device, elsewhere) = (Rc::new(SystemMpis::at(Rc::clone(device) as Rc<dyn Place>)), Rc::default());
     let row = |name, job: Job, target| {
         let row = Row::new(name, job(&on_device, (Mpi::Mpich4, Transport::Ucx(UCX))));
         let row = row.peer(job(&elsewhere, (Mpi::Mpich4, Transport::Ucx(UCX_TCP))));
         let row = row.beside(job(&elsewhere, (Mpi::Mpich4, Transport::Own)));
-        Some(row.beside(job(&on_device, (Mpi::OpenMpi4, Transport::Ucx(UCX)))).target(target))
+        row.beside(job(&on_device, (Mpi::OpenMpi4, Transport::Ucx(UCX)))).target(target)
     };
     let half_rtt: Job = |mpis, over| Ranks::half_rtt(mpis, over, 8);
     let bandwidth: Job = |mpis, over| Ranks::bandwidth(mpis, over, MIB);
