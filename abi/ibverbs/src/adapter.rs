@@ -7,20 +7,20 @@
 //! ```
 
 use crate::events::{ChannelPipe, Events};
+use crate::exposures::{Exposures, Region};
 use crate::memory::{self, Range};
 use crate::port::{Port, STRAY};
-use isthmus_client::arena::{AccessRights, Arena, RegisteredMemory, Registration};
+use isthmus_client::arena::AccessRights;
 use isthmus_client::{
     AttachError, Buffer, Domain, EndpointAddress, EndpointIndex, Message, Options, Reason, Refusal, Token,
 };
-use isthmus_layout::arena::{ATOMIC, READ, WRITE};
 use isthmus_verbs::{
-    Access, AttributeMask, Attributes, Completion, Cq, Direct, Engine, Gid, Key, Operation, Payload, Pd, QpInit,
+    Access, AttributeMask, Attributes, Completion, Cq, Engine, Gid, Key, Operation, Payload, Pd, PeerAccesses, QpInit,
     QpNumber, QpState, ReceiveRequest, Refused, SHORT_BYTES_MAX, SendRequest, Srq,
 };
 use rustix::fd::BorrowedFd;
 use rustix::time::ClockId;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The one endpoint of the domain.
@@ -41,6 +41,9 @@ const ITERATIONS_PER_VISIT: u32 = 64;
 /// The time after which an event is written again that found no room.
 const RETRY_EVENTS: Duration = Duration::from_millis(10);
 
+/// Requests of peers for memory that are recorded together, at most.
+const ACCESSES_PER_RECORD: u64 = 64;
+
 /// Sends between two progress calls, at most, for a program that posts without polling.
 const POSTS_PER_PROGRESS: u32 = 64;
 
@@ -57,20 +60,17 @@ pub(crate) struct Adapter {
     pub(crate) events: Events,
     /// The process that has opened the device.
     process: u32,
+    exposures: Arc<Exposures>,
     /// Memory never moves to the arena.
     no_arena: bool,
+    /// Requests of peers for memory that were recorded.
+    accesses: u64,
     /// A thread makes progress if the program makes no calls, so acknowledgements may wait for the next one.
     pub(crate) has_serving_thread: bool,
 }
 
 /// Ranges of a request that is performed directly, at most. Longer lists travel in packets.
 const RANGES_MAX: usize = 4;
-
-/// The arena of the process, which all its devices share.
-fn arena() -> Option<&'static Arc<Arena>> {
-    static ARENA: OnceLock<Option<Arc<Arena>>> = OnceLock::new();
-    ARENA.get_or_init(|| Arena::new().ok().map(Arc::new)).as_ref()
-}
 
 impl Adapter {
     /// Attaches. A name that the environment gives can only be the first device's.
@@ -96,7 +96,9 @@ impl Adapter {
             closed: false,
             events,
             process: std::process::id(),
+            exposures: Arc::default(),
             no_arena: options.no_regcache,
+            accesses: 0,
             has_serving_thread: false,
         };
         adapter.take_numbers()?;
@@ -242,16 +244,10 @@ impl Adapter {
     }
 
     /// Registers memory. Peers may access it themselves as far as it lies in the arena.
-    pub(crate) fn register(
-        &mut self,
-        pd: Pd,
-        addr: u64,
-        len: u64,
-        iova: u64,
-        access: Access,
-    ) -> Result<(Key, Option<RegisteredMemory>), Refused> {
+    pub(crate) fn register(&mut self, (pd, (addr, len), iova, access): Region) -> Result<Key, Refused> {
         let key = self.engine().register(pd, addr, len, iova, access)?;
-        Ok((key, self.expose(pd, key, (addr, len), iova, access)))
+        self.exposures.expose(&mut self.domain, key, (pd, (addr, len), iova, access), self.no_arena);
+        Ok(key)
     }
 
     /// Changes a region. Its memory must not lie in the arena; it does afterwards if the new rights allow it.
@@ -261,10 +257,17 @@ impl Adapter {
         pd: Option<Pd>,
         range: Option<(u64, u64)>,
         access: Option<Access>,
-    ) -> Result<Option<RegisteredMemory>, Refused> {
+    ) -> Result<(), Refused> {
         self.engine().reregister(key, pd, range, access)?;
-        let Some((pd, range, iova, access)) = self.engine().region(key) else { return Ok(None) };
-        Ok(self.expose(pd, key, range, iova, access))
+        if let Some(region) = self.engine().region(key) {
+            self.exposures.expose(&mut self.domain, key, region, self.no_arena);
+        }
+        Ok(())
+    }
+
+    /// The regions that peers may access.
+    pub(crate) fn exposures(&self) -> &Arc<Exposures> {
+        &self.exposures
     }
 
     /// Ends a registration. Memory that the client library still has is released.
@@ -272,34 +275,6 @@ impl Adapter {
         let ended = self.engine().deregister(key);
         self.flush();
         ended
-    }
-
-    /// Moves a region to the arena, if peers may change it and the memory can be moved.
-    fn expose(
-        &mut self,
-        pd: Pd,
-        key: Key,
-        (addr, len): (u64, u64),
-        iova: u64,
-        access: Access,
-    ) -> Option<RegisteredMemory> {
-        let mut rights = 0;
-        for (allowed, right) in
-            [(Access::REMOTE_READ, READ), (Access::REMOTE_WRITE, WRITE), (Access::REMOTE_ATOMIC, ATOMIC)]
-        {
-            rights |= if access.contains(allowed) { right } else { 0 };
-        }
-        // Peers map the whole file for writing, so memory that they may only read stays outside of it.
-        if !access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) || self.no_arena {
-            return None;
-        }
-        let arena = arena()?;
-        self.domain.share_arena(arena);
-        // SAFETY: `ibv_reg_mr(3)` makes the program promise that the memory stays until the region is deregistered, and that peers may
-        // write it.
-        let registration = unsafe { Registration::new(addr as *const u8, len as usize, Direct::name(pd, key), rights) }
-            .named_from(iova);
-        arena.register(&registration).ok()
     }
 
     /// Sends what the posts since the last call have made.
@@ -369,6 +344,10 @@ impl Adapter {
             self.send_acks();
         }
         self.deliver_events();
+        let pending = self.engine().accesses_pending();
+        if pending > 0 && pending >= self.accesses.min(ACCESSES_PER_RECORD) {
+            self.record_accesses();
+        }
         self.domain.matcher_mut().end_progress();
     }
 
@@ -401,7 +380,25 @@ impl Adapter {
             }
             self.send_acks();
             if self.domain.is_idle() {
-                return;
+                break;
+            }
+        }
+        self.record_accesses();
+        self.domain.publish_accesses();
+    }
+
+    /// Records what peers have asked for of memory here, for the daemon's reports.
+    #[cold]
+    fn record_accesses(&mut self) {
+        self.accesses = self.accesses.saturating_add(self.engine().accesses_pending());
+        while let Some(PeerAccesses { peer, served, last, refused }) = self.engine().next_accesses() {
+            if let Some((key, at, len)) = last {
+                let base = self.engine().region(key).map_or(0, |(_, _, iova, _)| iova);
+                let reason = self.exposures.assist_reason(key, at.wrapping_sub(base), len);
+                self.domain.record_assisted_accesses(peer, reason, served);
+            }
+            if refused > 0 {
+                self.domain.record_refused_accesses(peer, refused);
             }
         }
     }

@@ -8,21 +8,20 @@ use crate::abi::queries::{IbvDeviceAttrEx, IbvPortAttr, IbvQueryDeviceExInput};
 use crate::adapter::Adapter;
 use crate::attributes;
 use crate::events::Events;
+use crate::exposures::Exposures;
 use crate::handover::Handover;
 use crate::libibverbs::Library;
 use crate::serving::Serving;
 use crate::table::OPERATIONS;
-use isthmus_client::arena::RegisteredMemory;
 use isthmus_client::{AttachError, Options};
 use isthmus_shm::biased_lock::{BiasedLock, BiasedLockGuard};
 use isthmus_verbs::Gid;
 use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// The context of an open device.
 pub(crate) type Context = ContextObject<Device>;
@@ -48,8 +47,8 @@ pub(crate) struct Device {
     shared: Arc<Shared>,
     /// The serving thread, or none if it could not start. Empty until the first connection.
     serving: OnceLock<Option<Serving>>,
-    /// Registrations that lie in the arena, by key.
-    registered: Mutex<HashMap<u32, RegisteredMemory>>,
+    /// The regions that peers may access.
+    pub(crate) exposures: Arc<Exposures>,
     /// The GIDs of the port, by index.
     pub(crate) gids: Vec<Gid>,
     guid: u64,
@@ -73,11 +72,6 @@ impl Device {
     pub(crate) fn serve(&self) {
         let serving = self.serving.get_or_init(|| Serving::start(&self.shared));
         self.lock().has_serving_thread = serving.is_some();
-    }
-
-    /// The registrations that lie in the arena. Dropping one waits for peers, so it is done without the lock of the device.
-    pub(crate) fn registered(&self) -> MutexGuard<'_, HashMap<u32, RegisteredMemory>> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The open device of a context.
@@ -145,6 +139,7 @@ fn open(folder: &Path) -> Result<(Device, OwnedFd), String> {
     let options = Options::from_environment().map_err(|error| error.to_string())?;
     let (events, async_fd) = Events::new().map_err(|error| format!("no pipe for events: {error}"))?;
     let adapter = Adapter::open(&options, events).map_err(|error: AttachError| error.to_string())?;
+    let exposures = Arc::clone(adapter.exposures());
     let handover =
         Handover::new(adapter.fd()).map_err(|error| format!("no descriptor for the serving thread: {error}"))?;
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
@@ -152,7 +147,7 @@ fn open(folder: &Path) -> Result<(Device, OwnedFd), String> {
     let device = Device {
         shared: Arc::new(Shared { adapter: BiasedLock::new(adapter), handover }),
         serving: OnceLock::new(),
-        registered: Mutex::default(),
+        exposures,
         gids: gids(&folder.join("ports/1/gids")),
         guid,
     };

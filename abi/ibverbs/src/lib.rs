@@ -18,6 +18,7 @@ mod channels;
 mod convert;
 mod device;
 mod events;
+mod exposures;
 mod extended;
 mod handover;
 mod libibverbs;

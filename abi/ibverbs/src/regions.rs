@@ -63,10 +63,9 @@ pub(crate) unsafe extern "C" fn reg_mr(
     let (context, pd_value) = unsafe { ((*pd).context, pd_of(pd)) };
     // SAFETY: as above.
     let device = unsafe { Device::of(context) };
-    let made = device.lock().register(pd_value, addr as u64, len as u64, iova, access);
+    let made = device.lock().register((pd_value, (addr as u64, len as u64), iova, access));
     match made {
-        Ok((key, registered)) => {
-            device.registered().extend(registered.map(|registered| (key.0, registered)));
+        Ok(key) => {
             let mr = IbvMr { context, pd, addr, length: len, handle: key.0, lkey: key.0, rkey: key.0 };
             let verbs = VerbsMr { mr, mr_type: 0, access: flags };
             MrObject::embedded(Box::into_raw(Box::new(MrObject { verbs: verbs.into(), key })))
@@ -82,8 +81,7 @@ pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut VerbsMr) -> c_int {
     // SAFETY: its context is open.
     let device = unsafe { Device::of((*mr).mr.context) };
     let ended = device.lock().deregister(key);
-    let registered = device.registered().remove(&key.0);
-    drop(registered); // Without a lock: it waits for peers that write.
+    device.exposures.close(key);
     if ended.is_ok() {
         // SAFETY: from `reg_mr`.
         drop(unsafe { Box::from_raw(mr.cast::<MrObject>()) });
@@ -111,16 +109,9 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     let pd = has(CHANGE_PD).then(|| unsafe { pd_of(pd) });
     // SAFETY: the context is open.
     let device = unsafe { Device::of((*mr).mr.context) };
-    let registered = device.registered().remove(&object.key.0);
-    drop(registered);
+    device.exposures.close(object.key);
     let changed = device.lock().reregister(object.key, pd, range, access);
-    match changed {
-        Ok(registered) => {
-            device.registered().extend(registered.map(|registered| (object.key.0, registered)));
-            0
-        }
-        Err(refused) => convert::errno(refused).raw_os_error(),
-    }
+    status(changed.map_err(convert::errno))
 }
 
 pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh {

@@ -13,8 +13,8 @@ use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::record::{self, Fragment, Record, Route};
 use isthmus_platform::{Doorbell, Ring};
 use isthmus_shm::{
-    Consumer, Payload, PeerFault, PeerReadyBit, Producer, PushError, RecordBuffer, RingCounters, SharedMapping,
-    SlabConsumer, SlabProducer,
+    AccessCounters, Consumer, Payload, PeerFault, PeerReadyBit, Producer, PushError, RecordBuffer, RingCounters,
+    SharedMapping, SlabConsumer, SlabProducer,
 };
 
 /// The reason that a record was not sent.
@@ -131,6 +131,11 @@ impl Channel {
     #[inline]
     pub fn publish_slow_path_reasons(&mut self, slow_path_reasons: SlowPathReasons) {
         self.producer.publish_slow_path_reasons(slow_path_reasons);
+    }
+
+    /// Publishes counts of accesses to memory, for the daemon's reports.
+    pub fn publish_accesses(&mut self, counters: AccessCounters) {
+        self.producer.publish_accesses(counters);
     }
 
     /// Wakes the peer if something was sent and it is parked.

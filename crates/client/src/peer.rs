@@ -14,7 +14,7 @@ use isthmus_layout::record::{Fragment, Record, Route, Serial};
 use isthmus_layout::{DomainId, EndpointAddress};
 use isthmus_shm::regcache::arena::ArenaMapping;
 use isthmus_shm::regcache::{PeerRegion, RegionUse};
-use isthmus_shm::{Buffer, PeerFault};
+use isthmus_shm::{AccessCounters, Buffer, PeerFault};
 use std::collections::{HashMap, VecDeque};
 
 /// Index of a peer in its domain's table.
@@ -210,6 +210,8 @@ pub(crate) struct Peer {
     pub(crate) fragmented: Option<Reason>,
     /// Why the peer last needed help for an access to memory of this domain. `MemoryNotReady` does not replace another reason.
     pub(crate) assisted: Option<Reason>,
+    /// Counts of accesses to memory between the peer and this domain. Those that the arena mapping has not handed over yet are missing.
+    pub(crate) accesses: AccessCounters,
     /// True if the peer is on the domain's list of peers with something to send.
     pub(crate) is_pending: bool,
 }
@@ -241,6 +243,7 @@ impl Peer {
             granted: HashMap::new(),
             fragmented: None,
             assisted: None,
+            accesses: AccessCounters::default(),
             is_pending: false,
         }
     }

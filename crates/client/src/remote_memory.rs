@@ -12,7 +12,7 @@
 use crate::core::Core;
 use crate::domain::Domain;
 use crate::matcher::Matcher;
-use crate::peer::{ChannelState, GrantState, Path, PeerIndex};
+use crate::peer::{ChannelState, GrantState, Path, Peer, PeerIndex};
 use isthmus_layout::DomainId;
 use isthmus_layout::arena::{HEADER, REGION};
 use isthmus_layout::control::Grant;
@@ -36,8 +36,8 @@ impl<M: Matcher> Domain<M> {
     }
 
     /// A peer had to ask for what it wanted of memory that is registered here: why, as far as that is to be seen from the memory. For
-    /// [`Self::channels`], and for the daemon's reports.
-    pub fn record_assisted_access(&mut self, peer: DomainId, reason: Reason) {
+    /// [`Self::channels`], and for the daemon's reports. `count` accesses are counted.
+    pub fn record_assisted_accesses(&mut self, peer: DomainId, reason: Reason, count: u64) {
         let Some(at) = self.core.find_peer(peer) else { return };
         let owner = self.core.identity.owner;
         let known = &mut self.core.peers[at];
@@ -50,7 +50,26 @@ impl<M: Matcher> Domain<M> {
         if reason != Reason::MemoryNotReady || known.assisted.is_none() {
             known.assisted = Some(reason);
         }
+        known.accesses.served += count;
         self.core.publish_slow_path_reasons(at);
+        self.core.publish_accesses(at);
+    }
+
+    /// A peer named memory that it may not access, `count` times. For the daemon's reports.
+    pub fn record_refused_accesses(&mut self, peer: DomainId, count: u64) {
+        let Some(at) = self.core.find_peer(peer) else { return };
+        self.core.peers[at].accesses.refused += count;
+        self.core.publish_accesses(at);
+    }
+
+    /// Publishes the last accesses to arenas of peers for the daemon's reports. [`Self::peer_arena`] publishes only some of them.
+    pub fn publish_accesses(&mut self) {
+        let is_counted = |known: &Peer| known.arena_mapping.as_ref().is_some_and(|arena| arena.accesses() > 0);
+        for at in self.core.peers.indices() {
+            if is_counted(&self.core.peers[at]) {
+                self.core.publish_accesses(at);
+            }
+        }
     }
 
     /// The arena of a peer, to be accessed at once. None where there is none, no channel, or where something that was sent to the
@@ -66,6 +85,11 @@ impl<M: Matcher> Domain<M> {
         if known.arena_mapping.is_none() && self.core.should_check_for_arena_grant(at) {
             self.core.process_grants_of(at);
         }
+        let Peer { arena_mapping, accesses, .. } = &self.core.peers[at];
+        let unpublished = arena_mapping.as_ref()?.accesses();
+        if unpublished > 0 && unpublished >= accesses.direct.min(ACCESSES_PER_PUBLICATION) {
+            self.core.publish_accesses(at);
+        }
         self.core.peers[at].arena_mapping.as_mut()
     }
 }
@@ -74,7 +98,22 @@ impl<M: Matcher> Domain<M> {
 /// system call, and most arenas are granted before they are asked for, or never.
 const ARENA_CHECK_INTERVAL: u32 = 64;
 
+/// Accesses to a peer's arena after which the count is published, at most.
+const ACCESSES_PER_PUBLICATION: u64 = 64;
+
 impl<M: Matcher> Core<M> {
+    /// Publishes the counts of accesses for the daemon's reports.
+    #[cold]
+    fn publish_accesses(&mut self, at: PeerIndex) {
+        let Peer { channel_state, arena_mapping, accesses, .. } = &mut self.peers[at];
+        accesses.direct += arena_mapping.as_mut().map_or(0, ArenaMapping::take_accesses);
+        if let ChannelState::Made { key, .. } = *channel_state
+            && let Some(channel) = self.inbox.channel(key)
+        {
+            channel.publish_accesses(*accesses);
+        }
+    }
+
     fn should_check_for_arena_grant(&mut self, at: PeerIndex) -> bool {
         let checks = &mut self.peers[at].arena_checks;
         *checks = checks.wrapping_add(1);
@@ -98,6 +137,7 @@ impl<M: Matcher> Core<M> {
 
     /// A peer has granted its arena. One that cannot be mapped is one that was never granted: its owner is asked for everything.
     pub(crate) fn handle_arena_granted(&mut self, at: PeerIndex, file: OwnedFd) {
+        self.publish_accesses(at);
         self.peers[at].arena_mapping = ArenaMapping::new(file, self.identity.domain).ok();
     }
 }

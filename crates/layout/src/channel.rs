@@ -106,8 +106,15 @@ pub const MESSAGES: u32 = 2;
 pub const BYTES: u32 = 4;
 /// Words of the producer's block, low half first: doorbells rung, for display only.
 pub const DOORBELLS: u32 = 6;
+/// Words of the producer's block, low half first: accesses of this side to memory of the other side, made in that memory itself, for
+/// display only.
+pub const DIRECT_ACCESSES: u32 = 8;
+/// Words of the producer's block, low half first: accesses of the other side that this side performed at its request, for display only.
+pub const SERVED_ACCESSES: u32 = 10;
+/// Words of the producer's block, low half first: requests of the other side for memory that it may not access, for display only.
+pub const REFUSED_ACCESSES: u32 = 12;
 /// Words of a block that carry something.
-pub const BLOCK_WORDS: u32 = 8;
+pub const BLOCK_WORDS: u32 = 14;
 
 /// Words of a cell.
 pub const CELL_WORDS: u32 = CELL_BYTES / 4;

@@ -59,7 +59,7 @@ pub use fork_guard::ForkGuard;
 pub use gather::Gather;
 pub use mapping::{Access, MapError, Mapping, SharedMapping};
 pub use ready_map::{PeerReadyBit, ReadyMap};
-pub use ring::{Consumer, Producer, PushError, RecordBuffer, RingCounters};
+pub use ring::{AccessCounters, Consumer, Producer, PushError, RecordBuffer, RingCounters};
 pub use slab::{SlabConsumer, SlabProducer};
 pub use stream::{Board, StreamMemory};
 pub use words::{Payload, Words};

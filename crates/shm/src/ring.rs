@@ -33,9 +33,9 @@ use crate::fault::PeerFault;
 use crate::words::Words;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use isthmus_layout::channel::{
-    ASYMMETRIC, BLOCKED, BYTES, CELL_WORDS, DOORBELLS, DirectionLayout, FIRST_BODY_WORDS, HEAD, IS_PARKED, MESSAGES,
-    NEXT_BODY_WORDS, PARKED, RECORD_HEADER, RecordHeader, SLOW_PATH_REASONS, STAMP, SlowPathReasons, empty_stamp,
-    full_stamp,
+    ASYMMETRIC, BLOCKED, BYTES, CELL_WORDS, DIRECT_ACCESSES, DOORBELLS, DirectionLayout, FIRST_BODY_WORDS, HEAD,
+    IS_PARKED, MESSAGES, NEXT_BODY_WORDS, PARKED, RECORD_HEADER, REFUSED_ACCESSES, RecordHeader, SERVED_ACCESSES,
+    SLOW_PATH_REASONS, STAMP, SlowPathReasons, empty_stamp, full_stamp,
 };
 use isthmus_layout::limits::{FINAL_RECORD_CELLS, RECORD_CELLS_MAX, RING_CELLS};
 use isthmus_layout::record::BODY_WORDS_MAX;
@@ -93,6 +93,17 @@ pub struct RingCounters {
     pub bytes: u64,
     /// Doorbells rung.
     pub doorbells: u64,
+}
+
+/// Counts of accesses between the two sides to each other's memory, for display.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccessCounters {
+    /// Accesses of this side, made in the other side's memory itself.
+    pub direct: u64,
+    /// Accesses of the other side that this side performed at its request.
+    pub served: u64,
+    /// Requests of the other side for memory that it may not access.
+    pub refused: u64,
 }
 
 /// A private copy of one record.
@@ -263,6 +274,16 @@ impl<M: Words> Producer<M> {
             self.slow_path_reasons = slow_path_reasons;
             self.memory.store(self.at.producer + SLOW_PATH_REASONS, slow_path_reasons.emit(), Relaxed);
         }
+    }
+
+    /// Publishes counts of accesses to memory, where the daemon can read them.
+    pub fn publish_accesses(&mut self, counters: AccessCounters) {
+        const { assert!(SERVED_ACCESSES == DIRECT_ACCESSES + 2 && REFUSED_ACCESSES == SERVED_ACCESSES + 2) };
+        let halves = |count: u64| [count as u32, (count >> 32) as u32];
+        let [[direct, direct_high], [served, served_high], [refused, refused_high]] =
+            [counters.direct, counters.served, counters.refused].map(halves);
+        let further = [direct_high, served, served_high, refused, refused_high];
+        self.memory.store_words(self.at.producer + DIRECT_ACCESSES, direct, &further, &[]);
     }
 
     /// The producer's counters.

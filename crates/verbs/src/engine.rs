@@ -4,6 +4,7 @@ mod objects;
 mod regions;
 mod states;
 
+use crate::accesses::PeerAccesses;
 use crate::events::AsyncEvent;
 use crate::memory::{FastMap, Regions};
 use crate::outgoing::Outgoing;
@@ -91,6 +92,9 @@ pub struct Engine {
     pub(crate) released: Vec<DomainId>,
     /// Packets of peers that no device of ours would have sent.
     pub(crate) violations: u64,
+    /// Requests of peers for memory.
+    pub(crate) accesses: Vec<PeerAccesses>,
+    pub(crate) accesses_pending: u64,
     /// Completions reported so far.
     pub(crate) completions: u64,
     pub(crate) completion_events: VecDeque<Cq>,

@@ -19,6 +19,7 @@
 
 extern crate alloc;
 
+mod accesses;
 mod attributes;
 mod direct;
 mod engine;
@@ -32,6 +33,7 @@ mod receive;
 mod send;
 mod types;
 
+pub use accesses::PeerAccesses;
 pub use attributes::{AttributeMask, Attributes};
 pub use direct::Direct;
 pub use engine::{Engine, limits};

@@ -223,7 +223,7 @@ impl Endpoint {
     #[cold]
     fn record_assisted_access(&mut self) {
         for (peer, reason) in std::mem::take(&mut self.dispatcher().assisted) {
-            self.domain.record_assisted_access(peer, reason);
+            self.domain.record_assisted_accesses(peer, reason, 1);
         }
     }
 

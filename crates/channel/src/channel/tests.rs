@@ -1,5 +1,8 @@
 use super::*;
-use isthmus_layout::channel::{BYTES, DOORBELLS, HEAD, MESSAGES, SLAB_HEAD, SLOW_PATH_REASONS, SlabSize};
+use isthmus_layout::channel::{
+    BYTES, DIRECT_ACCESSES, DOORBELLS, HEAD, MESSAGES, REFUSED_ACCESSES, SERVED_ACCESSES, SLAB_HEAD, SLOW_PATH_REASONS,
+    SlabSize,
+};
 use isthmus_layout::limits::{FINAL_RECORD_CELLS, RING_CELLS};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{ReceiveOutcome, Serial};
@@ -166,6 +169,11 @@ fn messages_carry_their_bytes_and_are_counted_in_the_memory() {
     let reasons = SlowPathReasons { fragmented: Some(Reason::MemoryForked), assisted: None };
     fixture.ours.publish_slow_path_reasons(reasons);
     assert_eq!(SlowPathReasons::parse(fixture.produced(SLOW_PATH_REASONS)), reasons);
+    fixture.ours.publish_accesses(AccessCounters { direct: 1 << 32 | 2, served: 3 << 32 | 4, refused: 5 << 32 | 6 });
+    for (at, count) in [(DIRECT_ACCESSES, [2, 1]), (SERVED_ACCESSES, [4, 3]), (REFUSED_ACCESSES, [6, 5])] {
+        assert_eq!([fixture.produced(at), fixture.produced(at + 1)], count);
+    }
+    assert_eq!(fixture.produced(DOORBELLS), 0, "the word before");
 }
 
 #[test]

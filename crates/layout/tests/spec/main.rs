@@ -168,6 +168,21 @@ fn a_channel_stands_as_documented() {
         (channel::MESSAGES, 2, "`MESSAGES`: messages sent, for display only, low half first"),
         (channel::BYTES, 2, "`BYTES`: message bytes sent, for display only, low half first"),
         (channel::DOORBELLS, 2, "`DOORBELLS`: doorbells rung, for display only, low half first"),
+        (
+            channel::DIRECT_ACCESSES,
+            2,
+            "`DIRECT_ACCESSES`: accesses of this side to memory of the other side, made in that memory itself, for display only, low half first",
+        ),
+        (
+            channel::SERVED_ACCESSES,
+            2,
+            "`SERVED_ACCESSES`: accesses of the other side that this side performed at its request, for display only, low half first",
+        ),
+        (
+            channel::REFUSED_ACCESSES,
+            2,
+            "`REFUSED_ACCESSES`: requests of the other side for memory that it may not access, for display only, low half first",
+        ),
     ]);
     let cell = block(&[
         (channel::STAMP, 1, "stamp: written last"),

@@ -320,7 +320,7 @@ impl Engine {
         let immediate = words.word_if(tag.has(flags::IMMEDIATE))?;
         let follows = tag.has(flags::FOLLOWS);
         let len = if follows { words.word()? } else { words.0.len() as u32 };
-        let Some(addr) = self.locate_remote(slot, key, at, u64::from(len), Access::REMOTE_WRITE) else {
+        let Some(addr) = self.locate_remote(slot, (key, at, u64::from(len)), Access::REMOTE_WRITE) else {
             if self.qp(slot)?.is_reliable() {
                 self.refuse_in_turn(slot, from, None, Syndrome::Access);
             }
@@ -335,7 +335,10 @@ impl Engine {
             return None;
         }
         let taken = match immediate {
-            None => None,
+            None => {
+                self.count_served(slot, (key, at, u64::from(len)));
+                None
+            }
             Some(_) => {
                 let Taken { entry, completion, .. } = self.take_receive(slot, from, 0)?;
                 let kind = CompletionKind::ReceiveWriteImmediate;

@@ -10,8 +10,17 @@ use crate::types::{Access, AtomicOperation, Key, Sge, Status};
 use isthmus_layout::EndpointAddress;
 
 impl Engine {
-    /// The program's address of bytes that a peer names, if the region and the queue pair allow the access.
-    pub(super) fn locate_remote(&mut self, slot: u32, key: Key, at: u64, len: u64, access: Access) -> Option<u64> {
+    /// The program's address of bytes that a peer names by a key, an address and a length, if the region and the queue pair allow the
+    /// access. Counts a refusal.
+    pub(super) fn locate_remote(&mut self, slot: u32, named: (Key, u64, u64), access: Access) -> Option<u64> {
+        let found = self.locate_allowed(slot, named, access);
+        if found.is_none() {
+            self.count_refused(slot);
+        }
+        found
+    }
+
+    fn locate_allowed(&mut self, slot: u32, (key, at, len): (Key, u64, u64), access: Access) -> Option<u64> {
         let qp = self.qp(slot)?;
         let pd = qp.init.pd;
         if !qp.attributes.access.contains(access) {
@@ -24,7 +33,8 @@ impl Engine {
     }
 
     pub(super) fn respond_to_read(&mut self, slot: u32, at: u64, len: u32, key: Key) -> Option<()> {
-        let addr = self.locate_remote(slot, key, at, u64::from(len), Access::REMOTE_READ)?;
+        let addr = self.locate_remote(slot, (key, at, u64::from(len)), Access::REMOTE_READ)?;
+        self.count_served(slot, (key, at, u64::from(len)));
         self.respond(slot, ResponseContent::Bytes(Sge { addr, len, lkey: key.0 }))
     }
 
@@ -36,10 +46,11 @@ impl Engine {
         operation: AtomicOperation,
         memory: &mut impl Memory,
     ) -> Option<()> {
-        let addr = self.locate_remote(slot, key, at, 8, Access::REMOTE_ATOMIC)?;
+        let addr = self.locate_remote(slot, (key, at, 8), Access::REMOTE_ATOMIC)?;
         if !addr.is_multiple_of(8) {
             return None;
         }
+        self.count_served(slot, (key, at, 8));
         let before = memory.atomic(addr, operation);
         self.respond(slot, ResponseContent::Number(before))
     }

@@ -29,6 +29,8 @@ pub struct ArenaMapping {
     last: usize,
     /// The count of changes at the last scan of all entries.
     seen_changes: Option<u32>,
+    /// Accesses since [`ArenaMapping::take_accesses`].
+    accesses: u64,
 }
 
 /// An entry as this side has read it.
@@ -77,7 +79,17 @@ impl ArenaMapping {
             return Err(MapError::NotSealed);
         }
         let (cached, by_key) = (Vec::new(), HashMap::new());
-        Ok(Self { file, header, own_domain, writer_index: None, cached, by_key, last: 0, seen_changes: None })
+        Ok(Self {
+            file,
+            header,
+            own_domain,
+            writer_index: None,
+            cached,
+            by_key,
+            last: 0,
+            seen_changes: None,
+            accesses: 0,
+        })
     }
 
     /// Begins an access to the `len` bytes that the registration with this `key` calls `named`. Returns None if the owner has to be
@@ -114,7 +126,19 @@ impl ArenaMapping {
             Some(writer_index) => self.header.begin_write(writer_index, index, generation),
             None => self.header.is_open(index, generation),
         };
-        entered.then_some(ArenaAccess { header: &self.header, mapping, at, index, generation, writer_index })
+        let accesses = &mut self.accesses;
+        entered.then_some(ArenaAccess { header: &self.header, mapping, at, index, generation, writer_index, accesses })
+    }
+
+    /// The number of accesses that were finished since the last [`ArenaMapping::take_accesses`].
+    #[inline]
+    pub fn accesses(&self) -> u64 {
+        self.accesses
+    }
+
+    /// Returns that number, and counts from 0 again.
+    pub fn take_accesses(&mut self) -> u64 {
+        std::mem::take(&mut self.accesses)
     }
 
     /// The index in `cached` of a key.
@@ -158,6 +182,8 @@ pub struct ArenaAccess<'a> {
     generation: u32,
     /// The writer slot that says so, if we write.
     writer_index: Option<u32>,
+    /// The count of finished accesses.
+    accesses: &'a mut u64,
 }
 
 impl ArenaAccess<'_> {
@@ -173,6 +199,7 @@ impl ArenaAccess<'_> {
             Some(writer_index) => self.header.end_write(writer_index, self.index),
             None => self.header.is_still_open(self.index, self.generation),
         };
+        *self.accesses += u64::from(stayed);
         if stayed { Ok(()) } else { Err(Evicted) }
     }
 }
