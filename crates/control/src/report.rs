@@ -1,6 +1,6 @@
 //! Creates reports about the broker's state, as the [`schema`](isthmus_report)'s JSON.
 
-mod paths;
+pub(crate) mod paths;
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,9 +25,13 @@ const NANOSECONDS: u64 = 1_000_000_000;
 
 /// Creates the report on a topic.
 pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
-    let expected = if topic == Topic::Why { 2 } else { 0 };
-    if arguments.len() != expected {
-        let text = format!("this report takes {expected} arguments, not {}", arguments.len());
+    let (least, most) = match topic {
+        Topic::Why => (2, 2),
+        Topic::Verbs => (0, 1),
+        _ => (0, 0),
+    };
+    if !(least..=most).contains(&arguments.len()) {
+        let text = format!("this report takes {least} to {most} arguments, not {}", arguments.len());
         return Err(Refusal::new(Reason::RequestInvalid, text));
     }
     match topic {
@@ -41,7 +45,10 @@ pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Resul
         Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker) }),
         Topic::Mx => json(&Mx::report(broker)),
         Topic::Streams => json(&Sockets::report(broker)),
-        Topic::Verbs => json(&Verbs::report(broker)),
+        Topic::Verbs => match arguments {
+            [number] => json(&Verbs::queue_pair(broker, number)?),
+            _ => json(&Verbs::report(broker)),
+        },
     }
 }
 

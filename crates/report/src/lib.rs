@@ -24,7 +24,7 @@ mod sockets;
 mod verbs;
 pub use mx::{MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport};
 pub use sockets::{StreamEndRow, StreamRow, StreamsReport};
-pub use verbs::{VerbsBlockRow, VerbsDomainRow, VerbsGidRow, VerbsReport};
+pub use verbs::{VerbsBlockRow, VerbsDomainRow, VerbsGidRow, VerbsPeerRow, VerbsProgram, VerbsQueuePair, VerbsReport};
 
 reports! {
     /// An entry of the reason table.
@@ -283,6 +283,12 @@ reports! {
         fragmented: Option<ReasonRow>,
         /// The reason why the receiver's last access to memory registered by the sender needed the sender's help; none if no access did.
         assisted: Option<ReasonRow>,
+        /// Number of accesses of the sender to the receiver's memory that it made in that memory itself. A library may report some late.
+        direct: Option<u64>,
+        /// Number of accesses of the receiver that the sender performed at its request.
+        served: Option<u64>,
+        /// Number of requests of the receiver for memory of the sender that it may not access.
+        refused: Option<u64>,
     }
 
     /// The report of `isthmus why A B`: the path between two domains, and the reason for it.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::DomainName;
+use super::{DomainName, ReasonRow, Why};
 
 reports! {
     /// The report of `isthmus verbs list`.
@@ -19,6 +19,38 @@ reports! {
         gids: Vec<VerbsGidRow>,
         /// The domains that have queue pair numbers, ordered by domain.
         domains: Vec<VerbsDomainRow>,
+    }
+
+    /// The report of `isthmus why qp:NUMBER`.
+    VerbsQueuePair {
+        /// Schema number, see [`SCHEMA`](crate::SCHEMA).
+        schema: u32,
+        /// The number of the queue pair.
+        number: u32,
+        /// The program that has the number.
+        holder: VerbsProgram,
+        /// The programs that have asked for the number since the daemon started, the last one first. A queue pair of a connection has one.
+        peers: Vec<VerbsPeerRow>,
+    }
+
+    /// A program with an open device.
+    VerbsProgram {
+        /// The domain.
+        domain: DomainName,
+        /// The user ID that the domain belongs to.
+        uid: u32,
+        /// The process, as the daemon sees it; none if the daemon cannot see it.
+        pid: Option<i32>,
+    }
+
+    /// A peer of a queue pair.
+    VerbsPeerRow {
+        /// The program.
+        program: VerbsProgram,
+        /// The reason why its last request for the number was refused: the queue pairs are not connected.
+        refused: Option<ReasonRow>,
+        /// The path between the holder (`a`) and the peer (`b`).
+        path: Why,
     }
 
     /// A GID.

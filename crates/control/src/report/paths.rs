@@ -2,7 +2,8 @@
 
 use isthmus_layout::Refusal;
 use isthmus_layout::channel::{
-    BYTES, ChannelGeometry, DOORBELLS, Direction, MESSAGES, SLOW_PATH_REASONS, SlowPathReasons,
+    BYTES, ChannelGeometry, DIRECT_ACCESSES, DOORBELLS, Direction, MESSAGES, REFUSED_ACCESSES, SERVED_ACCESSES,
+    SLOW_PATH_REASONS, SlowPathReasons,
 };
 use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
@@ -54,13 +55,17 @@ pub(super) fn why(broker: &Broker, a: &Name, b: &Name) -> Result<Why, Refusal> {
         let refused = || Refusal::new(Reason::NoSuchDomain, format!("no domain is called {name}"));
         broker.directory.find(name).ok_or_else(refused)
     };
-    let (a, b) = (find(a)?, find(b)?);
+    Ok(why_between(broker, find(a)?, find(b)?))
+}
+
+/// Reports the path between two domains.
+pub(crate) fn why_between(broker: &Broker, a: &DomainEntry, b: &DomainEntry) -> Why {
     let path = path(broker, a, b);
     let large = match (broker.identity(a.id), broker.identity(b.id)) {
         (Some(owner), Some(reader)) if a.id != b.id => broker.policy.may_grant(&owner, &reader).err(),
         _ => None,
     };
-    Ok(Why {
+    Why {
         schema: SCHEMA,
         a: DomainName::from(a),
         b: DomainName::from(b),
@@ -70,7 +75,7 @@ pub(super) fn why(broker: &Broker, a: &Name, b: &Name) -> Result<Why, Refusal> {
         channel: path.channel.map(|channel| channel_row(broker, channel)),
         from_a: side_report(broker, a, b),
         from_b: side_report(broker, b, a),
-    })
+    }
 }
 
 fn path<'a>(broker: &'a Broker, a: &DomainEntry, b: &DomainEntry) -> Path<'a> {
@@ -158,5 +163,8 @@ fn counters(memory: &Resource, channel: &KnownChannel, direction: Direction, fro
         wakeups: read_u64(DOORBELLS)?,
         fragmented: slower.fragmented.map(Into::into),
         assisted: slower.assisted.map(Into::into),
+        direct: Some(read_u64(DIRECT_ACCESSES)?),
+        served: Some(read_u64(SERVED_ACCESSES)?),
+        refused: Some(read_u64(REFUSED_ACCESSES)?),
     })
 }

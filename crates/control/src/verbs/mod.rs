@@ -3,6 +3,7 @@
 //! ```text
 //!   Broker ── request, left, endpoint_closed ──► Verbs
 //!                                                 ├── NumberBlocks   blocks of queue pair numbers, and the endpoints that have them
+//!                                                 ├── NumberPeers    the domains that have asked for a queue pair
 //!                                                 └── GidTable       the node GUID, and the GIDs of the host's interfaces
 //! ```
 //!
@@ -11,6 +12,7 @@
 mod gids;
 mod metrics;
 mod numbers;
+mod peers;
 mod report;
 mod requests;
 
@@ -24,12 +26,14 @@ use crate::host;
 use crate::tickets::Tickets;
 use gids::GidTable;
 use numbers::NumberBlocks;
+use peers::NumberPeers;
 
 /// The state of verbs.
 #[derive(Debug, Default)]
 pub struct Verbs {
     is_enabled: bool,
     numbers: NumberBlocks,
+    peers: NumberPeers,
     gids: GidTable,
     counts: Counts,
 }

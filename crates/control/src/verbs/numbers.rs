@@ -86,12 +86,13 @@ impl NumberBlocks {
         blocks.into_iter().map(first_number).collect()
     }
 
-    /// Releases all blocks of a domain that has left, or that will not resume.
-    pub(super) fn remove_domain(&mut self, domain: DomainId) {
+    /// Releases all blocks of a domain that has left, or that will not resume, and returns their first numbers.
+    pub(super) fn remove_domain(&mut self, domain: DomainId) -> Vec<u32> {
         let held = self.by_domain.remove(&domain).unwrap_or_default().into_iter();
         let reserved = self.reserved.extract_if(.., |_, kept| *kept == domain).map(|(block, _)| block);
         let blocks: Vec<u16> = held.chain(reserved).collect();
         self.release(&blocks);
+        blocks.into_iter().map(first_number).collect()
     }
 
     /// The first numbers of all blocks that are taken, with their endpoints.

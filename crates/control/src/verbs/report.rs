@@ -3,13 +3,22 @@
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
+use isthmus_layout::Refusal;
+use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
+use isthmus_layout::reason::Reason;
 use isthmus_layout::verbs::BLOCK_NUMBERS;
-use isthmus_report::{DomainName, SCHEMA, VerbsBlockRow, VerbsDomainRow, VerbsGidRow, VerbsReport};
+use isthmus_report::{
+    DomainName, SCHEMA, VerbsBlockRow, VerbsDomainRow, VerbsGidRow, VerbsPeerRow, VerbsProgram, VerbsQueuePair,
+    VerbsReport,
+};
 
 use super::Verbs;
 use super::gids::GidEntry;
+use super::peers::NumberPeer;
 use crate::broker::Broker;
+use crate::directory::DomainEntry;
+use crate::report::paths::why_between;
 
 /// The name of the device.
 const DEVICE: &str = "isthmus0";
@@ -30,6 +39,33 @@ impl Verbs {
             domains: domains(broker),
         }
     }
+}
+
+impl Verbs {
+    /// Reports a queue pair: the program that has its number, and the paths to its peers.
+    pub(crate) fn queue_pair(broker: &Broker, number: &Name) -> Result<VerbsQueuePair, Refusal> {
+        let invalid = || Refusal::new(Reason::RequestInvalid, format!("{number} is not the number of a queue pair"));
+        let number: u32 = number.as_str().parse().map_err(|_| invalid())?;
+        let unknown = || {
+            let reason = Reason::VerbsNumberUnknown;
+            Refusal::new(reason, format!("{}: queue pair {number:#08x}", reason.summary()))
+        };
+        let Self { numbers, peers, .. } = &broker.capabilities.verbs;
+        let at = numbers.holder_of(number).ok_or_else(unknown)?;
+        let holder = broker.directory.get(at.domain).ok_or_else(unknown)?;
+        let peer = |peer: &NumberPeer| {
+            let domain = broker.directory.get(peer.domain)?; // One that has left is no peer any more.
+            let path = why_between(broker, holder, domain);
+            Some(VerbsPeerRow { program: program(broker, domain), refused: peer.refused.map(Into::into), path })
+        };
+        let peers = peers.of(number).iter().filter_map(peer).collect();
+        Ok(VerbsQueuePair { schema: SCHEMA, number, holder: program(broker, holder), peers })
+    }
+}
+
+fn program(broker: &Broker, domain: &DomainEntry) -> VerbsProgram {
+    let pid = broker.attachments.get(&domain.id).and_then(|attachment| attachment.pid);
+    VerbsProgram { domain: DomainName::from(domain), uid: domain.owner.0, pid }
 }
 
 fn gid((index, entry): (usize, GidEntry)) -> VerbsGidRow {

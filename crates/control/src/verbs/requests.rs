@@ -11,6 +11,7 @@ use isthmus_layout::verbs::{
 use isthmus_layout::{Capability, Refusal};
 
 use super::Verbs;
+use super::peers::NumberPeer;
 use crate::broker::{Broker, ControlSessionId};
 
 impl Verbs {
@@ -31,12 +32,14 @@ impl Verbs {
 
     /// Releases the numbers of a domain that has left, or that will not resume.
     pub(crate) fn left(broker: &mut Broker, domain: DomainId) {
-        broker.capabilities.verbs.numbers.remove_domain(domain);
+        let Self { numbers, peers, .. } = &mut broker.capabilities.verbs;
+        numbers.remove_domain(domain).into_iter().for_each(|first| peers.remove_block(first));
     }
 
     /// Releases the numbers of an endpoint that was closed.
     pub(crate) fn endpoint_closed(broker: &mut Broker, at: EndpointAddress) {
         for first in broker.capabilities.verbs.numbers.close(at) {
+            broker.capabilities.verbs.peers.remove_block(first);
             broker.tickets.release_claim(Capability::Verbs, &first.to_string());
         }
     }
@@ -80,11 +83,12 @@ impl Verbs {
             return Err(refused(Reason::VerbsGidUnknown));
         }
         let found = verbs.numbers.holder_of(qpn).ok_or_else(|| refused(Reason::VerbsNumberUnknown))?;
-        if found.domain != domain
-            && let Some((from, to)) = broker.identity(domain).zip(broker.identity(found.domain))
-        {
-            broker.policy.may_send(&from, &to).map_err(refused)?;
-        }
+        let allowed = match broker.identity(domain).zip(broker.identity(found.domain)) {
+            Some((from, to)) if found.domain != domain => broker.policy.may_send(&from, &to),
+            _ => Ok(()),
+        };
+        broker.capabilities.verbs.peers.add(qpn, NumberPeer { domain, refused: allowed.err() });
+        allowed.map_err(refused)?;
         broker.directory.watch(domain, found.domain);
         broker.capabilities.verbs.counts.resolved += 1;
         Ok(VerbsFound { domain: found.domain, endpoint: found.endpoint })

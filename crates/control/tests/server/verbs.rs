@@ -6,7 +6,7 @@ use isthmus_layout::control::*;
 use isthmus_layout::ids::{EndpointAddress, EndpointIndex};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::verbs::{BLOCK_NUMBERS, BLOCKS_MAX, VerbsResolve, VerbsTake, VerbsToClient};
-use isthmus_report::{MetricsText, VerbsReport};
+use isthmus_report::{MetricsText, VerbsQueuePair, VerbsReport};
 
 use crate::resuming::come_back;
 use crate::testbed::{Client, Testbed};
@@ -39,6 +39,10 @@ impl Client {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    fn queue_pair(&mut self, number: u32) -> Result<VerbsQueuePair, Reason> {
+        self.report(Topic::Verbs, &[&number.to_string()])
     }
 
     fn verbs_report(&mut self) -> VerbsReport {
@@ -98,6 +102,44 @@ fn policy_keeps_queue_pairs_apart() {
     assert_eq!(x.verbs_resolve(HERE, first), Err(Reason::TalkForbidden));
     assert!(b.verbs_resolve(HERE, own).is_ok(), "the other way is allowed");
     assert!(x.verbs_resolve(HERE, own).is_ok());
+    let report = bed.greeted().queue_pair(first).unwrap();
+    let [peer] = &report.peers[..] else { panic!("x has asked for it") };
+    assert_eq!((peer.path.b.name.as_str(), peer.refused.as_ref().unwrap().reason.as_str()), ("x", "talk-forbidden"));
+}
+
+#[test]
+fn queue_pair_is_reported_with_its_peers_and_paths() {
+    let bed = Testbed::new();
+    let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    let (mine, at) = (a.open_endpoint(), b.open_endpoint());
+    let (own, first) = (a.verbs_take(mine, None).unwrap(), b.verbs_take(at, None).unwrap());
+    let mut asks = bed.greeted();
+    assert_eq!(asks.queue_pair(own + 3).unwrap().peers, []);
+    b.verbs_resolve(HERE, own + 3).unwrap();
+    a.verbs_resolve(HERE, first).unwrap();
+    let report = asks.queue_pair(own + 3).unwrap();
+    assert_eq!((report.number, report.holder.domain.id), (own + 3, ours.id().number()));
+    assert_eq!(
+        (report.holder.uid, report.holder.pid),
+        (rustix::process::getuid().as_raw(), Some(std::process::id() as i32))
+    );
+    let [peer] = &report.peers[..] else { panic!("b has asked for it: {report:?}") };
+    assert_eq!((peer.program.domain.id, peer.refused.as_ref()), (theirs.id().number(), None));
+    assert_eq!((peer.path.a.id, peer.path.b.id), (ours.id().number(), theirs.id().number()));
+    assert_eq!(
+        (peer.path.path.as_str(), &peer.path.reason.as_ref().unwrap().reason),
+        ("daemon", &"channel-not-requested".to_owned())
+    );
+    a.verbs_resolve(HERE, own + 4).unwrap();
+    let report = asks.queue_pair(own + 4).unwrap();
+    let [peer] = &report.peers[..] else { panic!("another queue pair of a") };
+    assert_eq!((peer.program.domain.id, peer.path.path.as_str()), (ours.id().number(), "local"));
+    assert_eq!(asks.queue_pair(first.max(own) + BLOCK_NUMBERS), Err(Reason::VerbsNumberUnknown));
+    b.request(CloseEndpoint { index: at }, &[]).unwrap();
+    assert_eq!(asks.queue_pair(first), Err(Reason::VerbsNumberUnknown));
+    b.request(Detach {}, &[]).unwrap();
+    a.receive_matching(|heard| matches!(heard.message, ToClient::PeerGone(_)));
+    assert_eq!(asks.queue_pair(own + 3).unwrap().peers, []);
 }
 
 #[test]
