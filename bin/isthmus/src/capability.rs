@@ -44,6 +44,11 @@ pub(crate) fn why_descriptor(output: Output, socket: Option<PathBuf>, pid: u32, 
     sockets::why(output, socket, pid, fd)
 }
 
+/// Explains the path of a queue pair.
+pub(crate) fn why_queue_pair(output: Output, socket: Option<PathBuf>, number: u32) -> Result<Outcome> {
+    verbs::why(output, socket, number)
+}
+
 /// The table of `isthmus run`.
 pub(crate) const PROGRAM_CAPABILITIES: [ProgramCapability; 4] =
     [mx::PROGRAMS, fabric::PROGRAMS, sockets::PROGRAMS, verbs::PROGRAMS];

@@ -53,12 +53,13 @@ enum Command {
     #[command(subcommand)]
     Endpoint(EndpointVerb),
 
-    /// The path of messages between two domains or of a TCP connection, why it is not a faster one, and what would change that.
+    /// The path of messages between two domains, of a TCP connection or of a queue pair, why it is not a faster one, and what would
+    /// change that.
     ///
     /// The path between domains is shown as each of the two sees it. A TCP connection may be one of any program, with Isthmus or
-    /// without, and is named by a descriptor of one end.
+    /// without, and is named by a descriptor of one end. A queue pair is one of an RDMA program on Isthmus.
     Why {
-        /// Two domains, each by name, or by number as in `d7`; or a descriptor of a process, as in `4711:5`.
+        /// Two domains, each by name, or by number as in `d7`; a descriptor of a process, as in `4711:5`; or a queue pair, as in `qp:0x432800`.
         #[arg(value_name = "TARGET", required = true, num_args = 1..)]
         target: Vec<String>,
     },

@@ -19,7 +19,7 @@ use crate::capability::ENDPOINT_COLUMNS;
 use crate::output::{Align, Outcome, Output, Table, bytes, duration};
 
 pub(crate) use channels::{has_channel, list as channels, text as channels_text};
-pub(crate) use why::{WhyTarget, why};
+pub(crate) use why::{WhyTarget, explained, text as why_text, why};
 
 /// A connection for queries, which never attaches.
 #[derive(Debug)]

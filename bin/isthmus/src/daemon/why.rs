@@ -1,5 +1,5 @@
 //! `isthmus why TARGET`: the path between two domains, why it is not a faster one, and what would change that. The folder of a capability
-//! explains descriptors.
+//! explains descriptors, and that of another one queue pairs.
 
 mod target;
 
@@ -11,7 +11,7 @@ use isthmus_client::Topic;
 use isthmus_report::{ChannelRow, DirectionRow, DomainName, PathEnd, ReasonRow, Why};
 
 use super::{ask, named, show};
-use crate::capability::why_descriptor;
+use crate::capability::{why_descriptor, why_queue_pair};
 use crate::output::{Outcome, Output, bytes, counted, duration};
 
 pub(crate) use target::WhyTarget;
@@ -22,10 +22,11 @@ pub(crate) fn why(output: Output, socket: Option<PathBuf>, target: &WhyTarget) -
             show(output, "why", &ask(socket, Topic::Why, &[from.as_str(), to.as_str()])?, text)
         }
         WhyTarget::Descriptor { pid, fd } => why_descriptor(output, socket, *pid, *fd),
+        WhyTarget::QueuePair(number) => why_queue_pair(output, socket, *number),
     }
 }
 
-pub(super) fn text(why: &Why) -> String {
+pub(crate) fn text(why: &Why) -> String {
     let mut text = format!("{} and {}: {}\n", named(&why.a), named(&why.b), path(&why.path));
     if let Some(reason) = &why.reason {
         text += &explained("why not faster", reason);
@@ -53,7 +54,7 @@ fn path(name: &str) -> &str {
     }
 }
 
-fn explained(title: &str, reason: &ReasonRow) -> String {
+pub(crate) fn explained(title: &str, reason: &ReasonRow) -> String {
     format!("  {title}: {} [{}]\n    remedy: {}\n", reason.summary, reason.reason, reason.remedy)
 }
 

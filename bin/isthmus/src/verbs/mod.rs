@@ -4,6 +4,7 @@
 //! list ────▶ isthmus verbs list      the daemon's report about verbs
 //! enable ──▶ isthmus verbs enable    DIR/sys, from the report; what else a program needs
 //!    └─ sysfs ── the files of the device
+//! why ─────▶ isthmus why qp:NUMBER    a queue pair, its peers and the paths to them
 //! PROGRAMS ▶ isthmus run             SYSFS_PATH, IBV_DRIVERS and LD_PRELOAD
 //!    └─ doctor ─ the checks of `isthmus doctor`
 //! ```
@@ -12,6 +13,7 @@ mod doctor;
 mod enable;
 mod list;
 mod sysfs;
+mod why;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -74,6 +76,8 @@ impl VerbsCommand {
         }
     }
 }
+
+pub(crate) use why::why;
 
 /// The row of `isthmus run`.
 pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
