@@ -23,7 +23,7 @@ mod stage;
 
 pub use build::{mpi_program, programs};
 pub use container::Container;
-pub use pair::Pair;
+pub use pair::{Pair, Started};
 pub use pyverbs::pyverbs_suite;
 pub use stage::Stage;
 

@@ -7,6 +7,16 @@ use isthmus_testbed::{Exit, Finished, Proc};
 use crate::stage::Stage;
 use crate::timeout;
 
+/// A server and its client that run. They end when this is dropped.
+#[derive(Debug)]
+pub struct Started {
+    /// The server.
+    pub server: Proc,
+    /// The client.
+    pub client: Proc,
+    what: String,
+}
+
 /// The ends of both programs.
 #[derive(Debug)]
 pub struct Pair {
@@ -20,17 +30,7 @@ pub struct Pair {
 impl Pair {
     /// Runs a program and its client, which differ in the address only, to their ends, with these variables.
     pub fn run(stage: &Stage, program: &str, words: &[&str], variables: &[(&str, &str)]) -> Self {
-        static NEXT: AtomicU16 = AtomicU16::new(0);
-        let port = 18_500 + NEXT.fetch_add(1, Ordering::Relaxed); // Another for each: a closed one may be busy for a minute.
-        let (address, port_word) = (stage.address(), port.to_string());
-        let words = [&["-p", port_word.as_str()], words].concat();
-        let what = format!("{program} {words:?} {variables:?}");
-        let start = |container, words: &[&str]| -> Proc {
-            stage.launch(container, program, words, variables).spawn().unwrap_or_else(|error| panic!("{what}: {error}"))
-        };
-        let mut server = start(stage.server(), &words);
-        stage.server().wait_for_listener(port, &mut server);
-        let client = start(stage.client(), &[&words[..], &[&address]].concat());
+        let Started { server, client, what } = Started::new(stage, program, words, [variables; 2]);
         let [client, server] = [("client", client), ("server", server)]
             .map(|(name, proc)| proc.finish(timeout()).unwrap_or_else(|error| panic!("{name} of {what}: {error}")));
         Self { server, client, what }
@@ -50,5 +50,23 @@ impl Pair {
             );
         }
         [&self.client.lines, &self.server.lines]
+    }
+}
+
+impl Started {
+    /// Starts a program with the first of these lists of variables, and its client with the second one.
+    pub fn new(stage: &Stage, program: &str, words: &[&str], variables: [&[(&str, &str)]; 2]) -> Self {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let port = 18_500 + NEXT.fetch_add(1, Ordering::Relaxed); // Another for each: a closed one may be busy for a minute.
+        let (address, port_word) = (stage.address(), port.to_string());
+        let words = [&["-p", port_word.as_str()], words].concat();
+        let what = format!("{program} {words:?} {variables:?}");
+        let start = |container, words: &[&str], variables: &[(&str, &str)]| -> Proc {
+            stage.launch(container, program, words, variables).spawn().unwrap_or_else(|error| panic!("{what}: {error}"))
+        };
+        let mut server = start(stage.server(), &words, variables[0]);
+        stage.server().wait_for_listener(port, &mut server);
+        let client = start(stage.client(), &[&words[..], &[&address]].concat(), variables[1]);
+        Self { server, client, what }
     }
 }

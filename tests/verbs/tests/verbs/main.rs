@@ -13,3 +13,4 @@ mod pyverbs;
 mod requests;
 mod revoke;
 mod ucx;
+mod why;
