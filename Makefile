@@ -42,16 +42,18 @@ build: setup-build ## Builds the programs, the libraries of capabilities and the
 	@cargo xtask link-abi isthmus-ibverbs-preload --release $(VERBS_PRELOAD) --out $(RELEASE)/libisthmus-verbs.so >/dev/null
 
 run: ## Builds and measures Isthmus beside TCP: tables on the screen, JSON and a plot in out/ (half a minute once built)
-	@echo "[1/4] Checking for a compiler, a linker and redis-benchmark" >&2
+	@echo "[1/4] Checking for a compiler, a linker, redis-benchmark and perftest" >&2
 	@scripts/setup run
 	@echo "[2/4] Building Isthmus (a few minutes the first time)" >&2
 	@cargo build --profile trial --package isthmus --package isthmusd --package isthmus-myriexpress
-	@echo "[3/4] Building the C programs of MX and the library of sockets" >&2
+	@echo "[3/4] Building the C programs of MX and the libraries of sockets and verbs" >&2
 	@for program in mx_measure mx_match; do \
 		cc -std=gnu11 -O2 -I abi/myriexpress/include -o "$(TRIAL)/$$program" examples/mx/$$program.c \
 			"$(TRIAL)/libisthmus_myriexpress.a" -Wl,--gc-sections -pthread -ldl -lm; \
 	done
 	@cargo xtask link-abi isthmus-preload --profile trial $(SOCKETS) --out $(TRIAL)/libisthmus-sockets.so >/dev/null
+	@cargo xtask link-abi isthmus-ibverbs --profile trial $(VERBS) --out $(TRIAL)/libisthmus-rdmav34.so >/dev/null
+	@cargo xtask link-abi isthmus-ibverbs-preload --profile trial $(VERBS_PRELOAD) --out $(TRIAL)/libisthmus-verbs.so >/dev/null
 	@echo "[4/4] Measuring" >&2
 	@mkdir -p $(OUT)
 	@$(TRIAL)/isthmus try --out $(OUT)

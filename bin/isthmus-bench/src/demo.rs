@@ -5,6 +5,7 @@
 //!                 ├─ sweep ────────── each path of ROWS at each size, interleaved
 //!                 ├─ hosts ────────── MX, bare frames and TCP between two hosts, over a wire made for this run
 //!                 ├─ redis ────────── redis-benchmark over TCP and over sockets
+//!                 ├─ perftest ─────── ib_send_lat and ib_write_lat on the virtual RDMA device
 //!                 ├─ run_held_pair ── one pair that stays connected while the caller queries its daemon
 //!                 └─ plot ─────────── the picture
 //! ```
@@ -27,6 +28,7 @@ use crate::hosts::HostPairs;
 use crate::job::Work;
 use crate::machine::Machine;
 use crate::pair::{Bench, Task};
+use crate::perftest::PerftestLatency;
 use crate::pin::Placement;
 use crate::plot;
 use crate::redis::{RedisGet, Transport};
@@ -35,6 +37,7 @@ use crate::sweep::{Sweep, measure_size};
 pub use crate::daemon::PrivateDaemon;
 pub use crate::job::Wait;
 pub use crate::path::Path;
+pub use crate::perftest::RdmaPlace;
 pub use crate::sweep::Point;
 pub use crate::temp_folder::TempFolder;
 
@@ -160,6 +163,23 @@ pub struct RedisRates {
     pub sockets: RedisRate,
 }
 
+/// Half a round trip of one program of perftest.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PerftestTime {
+    /// The program.
+    pub program: &'static str,
+    /// The median over the runs in microseconds; none if there is no measurement.
+    pub half_rtt_us: Option<f64>,
+    /// The reason why there is no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Whether the measurement should have worked.
+    pub failed: bool,
+}
+
+/// The programs of perftest that are measured.
+pub const PERFTESTS: [&str; 2] = ["ib_write_lat", "ib_send_lat"];
+
 impl Session {
     /// Chooses CPUs. `program` is the caller's own; its workers get `environment` in addition to the caller's variables.
     pub fn start(program: PathBuf, environment: Vec<(OsString, OsString)>, effort: RunPlan) -> Result<Self> {
@@ -246,6 +266,24 @@ impl Session {
     /// Returns the number of calls of `progress` by `redis`.
     pub fn redis_steps(&self) -> usize {
         2 * self.bench.runs
+    }
+
+    /// Measures each of [`PERFTESTS`]; calls `progress` [`Session::perftest_steps`] times if nothing fails.
+    pub fn perftest(&self, place: &RdmaPlace, mut progress: impl FnMut(&str)) -> Vec<PerftestTime> {
+        let cases = PERFTESTS.map(|program| PerftestLatency { program, place: place.clone() });
+        let samples =
+            interleave(&cases.each_ref().map(|case| case as &dyn Case), &self.bench, |_, name| progress(name));
+        let time = |(case, samples): (&PerftestLatency, &Samples)| {
+            let LowerBound { value, why, .. } = LowerBound::new(case, samples);
+            let failed = matches!(samples.no_value, Some(NoValue::Failed(_)));
+            PerftestTime { program: case.program, half_rtt_us: value, why, failed }
+        };
+        cases.iter().zip(&samples).map(time).collect()
+    }
+
+    /// Returns the number of calls of `progress` by `perftest`.
+    pub fn perftest_steps(&self) -> usize {
+        PERFTESTS.len() * self.bench.runs
     }
 
     /// Runs two processes that play ping-pong over a path, long enough to find their best path even on a busy machine. Calls

@@ -36,6 +36,7 @@ mod machine;
 mod mx;
 mod pair;
 mod path;
+mod perftest;
 mod pin;
 mod plot;
 mod pool;

@@ -7,7 +7,7 @@
 //!              │    └─ mx_measure ── for MX: a C program that is linked with libmyriexpress
 //!              └─ two hosts ── network namespaces with a wire and an isthmusd each, where they can be made
 //!
-//! redis ── a row for TCP and one for sockets
+//! redis ── a row for TCP and one for sockets     verbs ── a row for each program of perftest, and one for TCP
 //! headline ── the comparison with TCP     table ── a row for each path and wait     hosts ── a row for each path
 //! ```
 //!
@@ -17,6 +17,7 @@ mod headline;
 mod hosts;
 mod redis;
 mod table;
+mod verbs;
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,8 +27,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use isthmus_bench::demo::{
-    self, HostMeasurement, LowerBound, Path as PathName, Point, PrivateDaemon, ROWS, RedisRates, RunPlan, Session,
-    SweepPlan, TempFolder, Wait,
+    self, HostMeasurement, LowerBound, Path as PathName, PerftestTime, Point, PrivateDaemon, ROWS, RedisRates, RunPlan,
+    Session, SweepPlan, TempFolder, Wait,
 };
 use isthmus_client::{Options, Topic};
 use serde::Serialize;
@@ -64,6 +65,8 @@ struct Results {
     hosts: Vec<HostMeasurement>,
     /// The rates of redis-benchmark over TCP and over sockets.
     redis: RedisRates,
+    /// The times of perftest over verbs.
+    verbs: Vec<PerftestTime>,
     /// The paths that this installation cannot measure.
     unavailable: Vec<Unavailable>,
     /// The daemon's channel list while two domains were connected.
@@ -88,7 +91,12 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let (plan, unavailable) = plan(args);
     let bar = bar(
         args,
-        session.lower_bound_steps() + session.sweep_steps(&plan) + session.hosts_steps() + session.redis_steps() + 1,
+        session.lower_bound_steps()
+            + session.sweep_steps(&plan)
+            + session.hosts_steps()
+            + session.redis_steps()
+            + session.perftest_steps()
+            + 1,
     );
     let step = |what: &str| {
         bar.set_message(what.to_owned());
@@ -98,6 +106,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let points = session.sweep(&plan, step);
     let hosts = session.hosts(step);
     let redis = redis::measure(&session, folder.path(), daemon.socket(), step);
+    let verbs = verbs::measure(&session, daemon.socket(), step);
     step("the path between two domains");
     let channels = channels(&session, daemon.socket()).context("asking the daemon about two connected domains");
     bar.finish_and_clear();
@@ -108,11 +117,12 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let results = Results {
         version: env!("CARGO_PKG_VERSION"),
         machine,
-        headline: headline::sentences(&points).into_iter().chain(headline::redis_sentence(&redis)).collect(),
+        headline: headline(&points, &redis, &verbs),
         lower_bounds,
         points,
         hosts,
         redis,
+        verbs,
         unavailable,
         channels,
         plot: svg,
@@ -122,8 +132,15 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     output.result("try", &results, || text(&results, args, &session.machine()))?;
     let failed = results.points.iter().any(|point| point.why.is_some())
         || results.hosts.iter().any(|measurement| measurement.failed)
-        || [&results.redis.tcp, &results.redis.sockets].iter().any(|rate| rate.failed);
+        || [&results.redis.tcp, &results.redis.sockets].iter().any(|rate| rate.failed)
+        || results.verbs.iter().any(|time| time.failed);
     Ok(if failed { Outcome::Failed } else { Outcome::Done })
+}
+
+/// The comparisons with TCP of all capabilities that were measured.
+fn headline(points: &[Point], redis: &RedisRates, verbs: &[PerftestTime]) -> Vec<String> {
+    let sentences = headline::sentences(points).into_iter().chain(headline::redis_sentence(redis));
+    sentences.chain(headline::verbs_sentence(verbs, verbs::tcp(points))).collect()
 }
 
 /// Runs one side of a pair.
@@ -195,6 +212,7 @@ fn text(results: &Results, args: &TryArgs, machine: &str) -> String {
         text += &table::by_size(&results.points, &results.lower_bounds);
     }
     text += &redis::text(&results.redis);
+    text += &verbs::text(&results.verbs, &results.points);
     text += &hosts::text(&results.hosts);
     text += &table::failures(&results.points);
     if !args.quick {

@@ -1,6 +1,6 @@
 //! The headline of `isthmus try`: one sentence for each capability that compares it with TCP.
 
-use isthmus_bench::demo::{Path, Point, RedisRates, default_wait};
+use isthmus_bench::demo::{Path, PerftestTime, Point, RedisRates, default_wait};
 
 use super::table::name;
 use super::{SIZE_LARGE, SIZE_SMALL};
@@ -22,6 +22,13 @@ pub(super) fn sentences(points: &[Point]) -> Vec<String> {
 pub(super) fn redis_sentence(rates: &RedisRates) -> Option<String> {
     let ratio = rates.sockets.requests_per_s? / rates.tcp.requests_per_s?;
     Some(format!("Sockets: redis-benchmark, GET: {}.", compare(Some(ratio))))
+}
+
+/// Returns the sentence about RDMA programs, if they were measured. The time of TCP is half a round trip in microseconds.
+pub(super) fn verbs_sentence(times: &[PerftestTime], tcp: Option<f64>) -> Option<String> {
+    let fastest = times.iter().find(|time| time.half_rtt_us.is_some())?;
+    let ratio = tcp? / fastest.half_rtt_us?;
+    Some(format!("Verbs: {}, 8 bytes: {}.", fastest.program, compare(Some(ratio))))
 }
 
 fn sentence(points: &[Point], path: Path) -> String {

@@ -136,6 +136,16 @@ fn libibverbs() -> Vec<Finding> {
     }
 }
 
+/// Returns the plug-in that is missing, if each libibverbs of the host expects one that is not installed.
+pub(super) fn missing_plug_in() -> Option<String> {
+    let found = libraries(&fs::read(CACHE).unwrap_or_default());
+    let number = |path: &PathBuf| File::open(path).and_then(|file| private_number(&file)).ok().flatten();
+    let expected: BTreeSet<String> =
+        found.iter().filter_map(number).map(|number| format!("{DRIVER}-rdmav{number}.so")).collect();
+    let is_installed = |plug_in: &String| installed_folder(plug_in).is_ok();
+    (!expected.iter().any(is_installed)).then(|| expected.into_iter().next())?
+}
+
 fn plug_in(path: &Path, number: io::Result<u32>, is_installed: impl Fn(&str) -> bool) -> Finding {
     let (id, tried) = ("verbs.libibverbs", format!("reading the versions of {}", path.display()));
     let number = match number {

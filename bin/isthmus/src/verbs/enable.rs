@@ -87,7 +87,7 @@ pub(super) fn enable(output: Output, socket: Option<PathBuf>, args: EnableArgs) 
 }
 
 /// Returns whether an interface exists in the network namespace of this process.
-fn has_interface(name: &str) -> bool {
+pub(super) fn has_interface(name: &str) -> bool {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None);
     socket.is_ok_and(|socket| rustix::net::netdevice::name_to_index(&socket, name).is_ok())
 }

@@ -5,6 +5,7 @@
 //! enable ──▶ isthmus verbs enable    DIR/sys, from the report; what else a program needs
 //!    └─ sysfs ── the files of the device
 //! why ─────▶ isthmus why qp:NUMBER    a queue pair, its peers and the paths to them
+//! trial ───▶ isthmus try             what the RDMA programs that it measures need
 //! PROGRAMS ▶ isthmus run             SYSFS_PATH, IBV_DRIVERS and LD_PRELOAD
 //!    └─ doctor ─ the checks of `isthmus doctor`
 //! ```
@@ -13,6 +14,7 @@ mod doctor;
 mod enable;
 mod list;
 mod sysfs;
+mod trial;
 mod why;
 
 use std::os::unix::fs::MetadataExt;
@@ -77,6 +79,7 @@ impl VerbsCommand {
     }
 }
 
+pub(crate) use trial::trial_place;
 pub(crate) use why::why;
 
 /// The row of `isthmus run`.
