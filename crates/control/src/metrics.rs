@@ -3,7 +3,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
+use isthmus_report::DirectionRow;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -13,6 +15,7 @@ use prometheus_client::registry::Registry;
 
 use crate::broker::Broker;
 use crate::capabilities::Capabilities;
+use crate::report::paths::directions;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ReasonLabels {
@@ -38,6 +41,7 @@ pub fn text(broker: &Broker) -> String {
     add_reasons(broker, &mut registry);
     add_workers(broker, &mut registry);
     add_domains(broker, &mut registry);
+    add_accesses(broker, &mut registry);
     Capabilities::metrics(broker, &mut registry);
     let mut text = String::new();
     match encode(&mut text, &registry) {
@@ -127,4 +131,33 @@ fn add_domains(broker: &Broker, registry: &mut Registry) {
         }
         registry.register(name, help, family);
     }
+}
+
+/// Adds what the ends of channels count of accesses to each other's memory. A channel that has ended takes its counts with it, so these are
+/// gauges.
+fn add_accesses(broker: &Broker, registry: &mut Registry) {
+    type Field = fn(&DirectionRow) -> Option<u64>;
+    let gauges: [(&str, &str, Field); 3] = [
+        ("domain_direct_accesses", "Accesses to memory of peers, made in that memory itself", |row| row.direct),
+        ("domain_served_accesses", "Accesses of peers that this domain performed at their request", |row| row.served),
+        ("domain_refused_accesses", "Requests of peers for memory that they may not access", |row| row.refused),
+    ];
+    let rows = directions(broker);
+    for (name, help, field) in gauges {
+        let family = Family::<DomainLabels, Gauge>::default();
+        for row in &rows {
+            let domain = DomainId::new(row.from).and_then(|id| broker.directory.get(id));
+            if let (Some(domain), Some(count)) = (domain, field(row).filter(|count| *count > 0)) {
+                let label = DomainLabels { domain: row.from, name: domain.name.to_string() };
+                family.get_or_create(&label).inc_by(count as i64);
+            }
+        }
+        registry.register(name, help, family);
+    }
+    let assisted = Family::<ReasonLabels, Gauge>::default();
+    for reason in rows.iter().filter_map(|row| Reason::from_code(row.assisted.as_ref()?.code)) {
+        assisted.get_or_create(&reason_labels(reason)).inc();
+    }
+    let help = "Directions of channels in which an access to memory needed its owner's help, by the last reason";
+    registry.register("channel_assisted", help, assisted);
 }

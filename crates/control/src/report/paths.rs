@@ -127,6 +127,11 @@ fn side_report(broker: &Broker, of: &DomainEntry, peer: &DomainEntry) -> PathEnd
     }
 }
 
+/// The directions of all channels, as their senders count them.
+pub(crate) fn directions(broker: &Broker) -> Vec<DirectionRow> {
+    broker.channels.iter().filter_map(|channel| channel_row(broker, channel).directions).flatten().collect()
+}
+
 fn channel_row(broker: &Broker, channel: &KnownChannel) -> ChannelRow {
     let memory = channel.memory.as_ref();
     let direction = |direction, from: DomainId| counters(memory?, channel, direction, from);

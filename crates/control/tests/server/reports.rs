@@ -1,5 +1,10 @@
 //! Reports of the daemon about itself and its domains.
 
+use std::os::unix::fs::FileExt;
+
+use isthmus_layout::channel::{
+    ChannelGeometry, DIRECT_ACCESSES, Direction, REFUSED_ACCESSES, SERVED_ACCESSES, SLOW_PATH_REASONS, SlowPathReasons,
+};
 use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;
 use isthmus_report::{Channels, Doctor, Domains, Endpoints, MetricsText, SCHEMA, StatusReport, Why};
@@ -86,6 +91,41 @@ fn counters_configuration_and_surroundings_are_shown() {
     assert!(slab["origin"].to_string().contains("test.toml"), "{slab}");
     let doctor: Doctor = client.report(Topic::Doctor, &[]).unwrap();
     assert!(doctor.fds > 0 && doctor.fds <= doctor.fds_max && doctor.resumable);
+}
+
+#[test]
+fn accesses_to_memory_are_shown_as_the_ends_of_a_channel_count_them() {
+    let bed = Testbed::new();
+    let ((mut a, _), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    let [(end, fds), _] = channel(&mut a, &mut b, theirs.id());
+    let geometry = ChannelGeometry { slab: end.slab };
+    let memory = std::fs::File::from(fds.into_iter().next().unwrap());
+    let write = |direction, word: u32, value: u64| {
+        let at = 4 * u64::from(geometry.direction(direction).producer + word);
+        memory.write_all_at(&value.to_le_bytes(), at).unwrap();
+    };
+    let assisted = SlowPathReasons { fragmented: None, assisted: Some(Reason::MemoryThreads) };
+    write(Direction::Zero, DIRECT_ACCESSES, 1 << 40);
+    write(Direction::Zero, REFUSED_ACCESSES, 5);
+    memory
+        .write_all_at(
+            &assisted.emit().to_le_bytes(),
+            4 * u64::from(geometry.direction(Direction::One).producer + SLOW_PATH_REASONS),
+        )
+        .unwrap();
+    write(Direction::One, SERVED_ACCESSES, 7);
+    let why: Why = a.report(Topic::Why, &["a", "b"]).unwrap();
+    let counts = why.channel.unwrap().directions.unwrap().map(|row| [row.direct, row.served, row.refused]);
+    assert_eq!(counts, [[Some(1 << 40), Some(0), Some(5)], [Some(0), Some(7), Some(0)]]);
+    let text = a.report::<MetricsText>(Topic::Metrics, &[]).unwrap().text;
+    for line in [
+        "isthmus_domain_direct_accesses{domain=\"1\",name=\"a\"} 1099511627776\n",
+        "isthmus_domain_refused_accesses{domain=\"1\",name=\"a\"} 5\n",
+        "isthmus_domain_served_accesses{domain=\"2\",name=\"b\"} 7\n",
+        "isthmus_channel_assisted{reason=\"memory-threads\",kind=\"fallback\"} 1\n",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
 }
 
 #[test]
