@@ -5,8 +5,8 @@ use crate::engine::{Engine, limits};
 use crate::packet::{PacketKind, Syndrome, Tag, flags};
 use crate::queue_pair::{InboundWork, QpInit};
 use crate::{
-    Access, AtomicOperation, AttributeMask, Attributes, Key, Memory, QpNumber, QpState, QpType, ReceiveRequest, Sge,
-    Status,
+    Access, AtomicOperation, AttributeMask, Attributes, Key, Memory, PeerAccesses, QpNumber, QpState, QpType,
+    ReceiveRequest, Sge, Status,
 };
 use alloc::vec::Vec;
 use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex};
@@ -212,4 +212,24 @@ fn packets_of_others_change_nothing() {
     // Nor do acknowledgements of more than was sent, and responses without a request.
     engine.receive(peer(0), tag(PacketKind::Response, 0, number), &[0; 8], &mut Nothing);
     assert_eq!((engine.completions(), engine.violations()), (0, 9));
+}
+
+#[test]
+fn requests_for_memory_are_counted_for_each_peer() {
+    let (mut engine, number, key) = connected(QpType::Rc, 1);
+    let send = |engine: &mut Engine, kind, parameter, bytes: &[u32]| {
+        engine.receive(peer(0), tag(kind, parameter, number), &words(bytes), &mut Nothing);
+    };
+    send(&mut engine, PacketKind::Write, FIRST, &[0, 64, 0, key.0, 9]);
+    send(&mut engine, PacketKind::Read, 0, &[128, 0, key.0, 4096]);
+    let sges = [Sge { addr: 0, len: 16, lkey: key.0 }];
+    engine.post_receive(number, &ReceiveRequest { wr_id: 3, sges: &sges }).expect("room");
+    send(&mut engine, PacketKind::Write, flags::IMMEDIATE, &[0, 0, key.0, 7, 9]); // Peers never perform it themselves.
+    send(&mut engine, PacketKind::Write, 0, &[0, 0, key.0]); // Nor one without a byte.
+    assert_eq!(engine.accesses_pending(), 2);
+    let counted = PeerAccesses { peer: peer(0).domain, served: 2, last: Some((key, 128, 4096)), refused: 0 };
+    assert_eq!((engine.next_accesses(), engine.accesses_pending(), engine.next_accesses()), (Some(counted), 0, None));
+    send(&mut engine, PacketKind::Write, 0, &[0, 0, !key.0, 9]);
+    let refused = PeerAccesses { served: 0, last: None, refused: 1, ..counted };
+    assert_eq!((engine.accesses_pending(), engine.next_accesses()), (1, Some(refused)));
 }
