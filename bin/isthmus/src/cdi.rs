@@ -6,7 +6,8 @@
 //!
 //! on the host                              in the container
 //! the folder of the daemon's socket   ──►  /run/isthmus
-//! the library of each capability      ──►  /opt/isthmus/CAPABILITY, under each of its names
+//! the libraries of each capability    ──►  /opt/isthmus/CAPABILITY, the first one under each of its names
+//! /dev/null                           ──►  the file that programs open in place of a device
 //! the variables of `isthmus run`      ──►  the same, with the folders of the container
 //! ```
 //!
@@ -26,7 +27,7 @@ use serde::Serialize;
 use crate::capability::PROGRAM_CAPABILITIES;
 use crate::daemon;
 use crate::output::{Outcome, Output, note};
-use crate::run::{ProgramCapability, ProgramPlace, capability_names, installed_folder};
+use crate::run::{ProgramCapability, ProgramPlace, Setting, capability_names, installed_folder, joined};
 
 /// The lowest version of the specification that has every field used here. Runtimes accept lower versions than their own and
 /// refuse higher ones: podman 4.3.1 refuses 0.6.0.
@@ -78,10 +79,32 @@ struct Device {
 
 /// The changes to a container.
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct ContainerEdits {
     /// The variables, each as `NAME=VALUE`.
     env: Vec<String>,
     mounts: Vec<Mount>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    device_nodes: Vec<DeviceNode>,
+}
+
+/// A device file that is /dev/null. Its numbers stand for the path on the host, which the standard has since version 0.5.0 only.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DeviceNode {
+    path: &'static str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    major: u32,
+    minor: u32,
+    file_mode: u32,
+    permissions: &'static str,
+}
+
+impl DeviceNode {
+    const fn null(path: &'static str) -> Self {
+        Self { path, kind: "c", major: 1, minor: 3, file_mode: 0o666, permissions: "rw" }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -123,17 +146,18 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &CdiArgs) -> Re
 
 /// Returns the device with all capabilities but `without`.
 fn specification(socket: &Path, without: &[String]) -> Result<Specification> {
-    let mut edits = ContainerEdits { env: Vec::new(), mounts: Vec::new() };
+    let mut edits = ContainerEdits { env: Vec::new(), mounts: Vec::new(), device_nodes: Vec::new() };
     add_daemon(&mut edits, socket)?;
-    let mut missing = Vec::new();
-    let wanted = |row: &&ProgramCapability| row.is_for_containers && !without.iter().any(|name| name == row.name);
+    let (mut missing, mut settings) = (Vec::new(), Vec::new());
+    let wanted = |row: &&ProgramCapability| !without.iter().any(|name| name == row.name);
     for capability in PROGRAM_CAPABILITIES.iter().filter(wanted) {
         match installed_folder(capability.library) {
-            Ok(folder) => add_capability(&mut edits, capability, &folder)?,
+            Ok(folder) => settings.extend(add_capability(&mut edits, capability, &folder)?),
             Err(error) => missing.push(format!("{error} (leave it out: --without {})", capability.name)),
         }
     }
     ensure!(missing.is_empty(), "{}; `make install` installs the libraries", missing.join("; "));
+    edits.env.extend(joined(settings.into_iter()).into_iter().map(|set| format!("{}={}", set.name, set.value)));
     Ok(Specification {
         cdi_version: CDI_VERSION,
         kind: KIND,
@@ -166,18 +190,18 @@ fn add_daemon(edits: &mut ContainerEdits, socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds the library of a capability, installed in `folder`, under each of its names.
-fn add_capability(edits: &mut ContainerEdits, capability: &ProgramCapability, folder: &Path) -> Result<()> {
-    let library = folder.join(capability.library);
-    let library = library.canonicalize().with_context(|| format!("cannot find {}", library.display()))?;
+/// Adds the libraries of a capability, installed in `folder`, the first one under each of its names. Returns the variables.
+fn add_capability(edits: &mut ContainerEdits, capability: &ProgramCapability, folder: &Path) -> Result<Vec<Setting>> {
     let within = Path::new(LIBRARY_FOLDER).join(capability.name);
-    for name in capability.other_names.iter().chain([&capability.library]) {
+    let names = capability.other_names.iter().chain([&capability.library]).map(|name| (capability.library, *name));
+    for (library, name) in names.chain(capability.other_libraries.iter().map(|library| (*library, *library))) {
+        let library = folder.join(library);
+        let library = library.canonicalize().with_context(|| format!("cannot find {}", library.display()))?;
         edits.mounts.push(Mount::new(&library, &within.join(name))?);
     }
-    let place = ProgramPlace { folder: &within, socket: None };
-    let settings = (capability.settings)(&place).map_err(anyhow::Error::msg)?;
-    edits.env.extend(settings.into_iter().map(|set| format!("{}={}", set.name, set.value)));
-    Ok(())
+    edits.device_nodes.extend(capability.device_file.map(DeviceNode::null));
+    let place = ProgramPlace { folder: &within, socket: None, container: Some(Path::new(SOCKET_FOLDER)) };
+    (capability.settings)(&place).map_err(anyhow::Error::msg)
 }
 
 /// Writes a file that every user may read. A runtime finds the old one or the new one, and never a part.

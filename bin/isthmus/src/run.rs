@@ -40,8 +40,10 @@ pub(crate) struct ProgramCapability {
     pub(crate) library: &'static str,
     /// The other names by which programs load the library.
     pub(crate) other_names: &'static [&'static str],
-    /// Whether `isthmus cdi` gives it to containers.
-    pub(crate) is_for_containers: bool,
+    /// Further libraries that lie beside it.
+    pub(crate) other_libraries: &'static [&'static str],
+    /// The file that programs open in place of a device. It is /dev/null.
+    pub(crate) device_file: Option<&'static str>,
     /// Returns the variables that a program needs, or why the capability is off.
     pub(crate) settings: fn(&ProgramPlace<'_>) -> Result<Vec<Setting>, String>,
     /// Returns why a program would not start with these variables.
@@ -57,6 +59,8 @@ pub(crate) struct ProgramPlace<'a> {
     pub(crate) folder: &'a Path,
     /// The socket of the daemon, if the command line names one.
     pub(crate) socket: Option<&'a Path>,
+    /// In a container: the folder that has what is beside the daemon's socket.
+    pub(crate) container: Option<&'a Path>,
 }
 
 /// A variable, and its effect.
@@ -100,7 +104,7 @@ pub(crate) struct RunArgs {
 impl ProgramCapability {
     fn switch(&self, socket: Option<&Path>) -> Result<Switch, String> {
         let folder = installed_folder(self.library).map_err(|error| format!("not installed: {error}"))?;
-        let variables = (self.settings)(&ProgramPlace { folder: &folder, socket })?;
+        let variables = (self.settings)(&ProgramPlace { folder: &folder, socket, container: None })?;
         Ok(Switch { capability: self.name, folder, variables })
     }
 }
@@ -122,7 +126,7 @@ pub(crate) fn installed_folder(library: &str) -> Result<PathBuf> {
 }
 
 /// Joins the values of a list that several capabilities set.
-fn joined(all: impl Iterator<Item = Setting>) -> Vec<Setting> {
+pub(crate) fn joined(all: impl Iterator<Item = Setting>) -> Vec<Setting> {
     let mut variables: Vec<Setting> = Vec::new();
     for set in all {
         match variables.iter_mut().find(|other| other.name == set.name && set.is_list) {
@@ -205,7 +209,7 @@ impl Switches {
 
     /// Takes the library of a capability out of the lists that are set already, as by a shell that `isthmus run` has started.
     fn correct(&mut self, capability: &ProgramCapability) {
-        let place = ProgramPlace { folder: Path::new(""), socket: None };
+        let place = ProgramPlace { folder: Path::new(""), socket: None, container: None };
         for list in (capability.settings)(&place).iter().flatten().filter(|set| set.is_list) {
             let present = std::env::var_os(list.name).unwrap_or_default();
             if let Some(value) = without_library(&present, capability.library) {

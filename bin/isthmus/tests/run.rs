@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// An installation: this program in `bin`, and these files, which stand for libraries.
@@ -320,7 +320,8 @@ int main(void)
 }
 
 /// The libraries of all capabilities.
-const ALL: [&str; 3] = [BOTH[0], BOTH[1], "lib/libisthmus-sockets.so"];
+const ALL: [&str; 5] =
+    [BOTH[0], BOTH[1], "lib/libisthmus-sockets.so", "lib/libisthmus-rdmav34.so", "lib/libisthmus-verbs.so"];
 
 /// Returns whether the standard permits this name of a vendor or a class: letters, digits, `_` and `-`, and a letter first and
 /// a letter or a digit last. (A vendor may have dots, too.)
@@ -340,7 +341,12 @@ fn checked_device(specification: &Value) -> (Vec<String>, Vec<(String, String)>)
     let [device] = specification["devices"].as_array().expect("a list").as_slice() else { panic!("{specification}") };
     assert_eq!((keys(device), &device["name"]), (vec!["containerEdits".into(), "name".into()], &"all".into()));
     let edits = &device["containerEdits"];
-    assert_eq!(keys(edits), ["env", "mounts"]);
+    if edits.get("deviceNodes").is_some() {
+        let device = json!({ "path": "/dev/infiniband/uverbs0", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666, "permissions": "rw" });
+        assert_eq!(edits["deviceNodes"], Value::Array(vec![device]), "a copy of /dev/null");
+    }
+    let expected = ["deviceNodes", "env", "mounts"];
+    assert!(expected.ends_with(&keys(edits).iter().map(String::as_str).collect::<Vec<_>>()), "{edits}");
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
     let variables: Vec<String> = edits["env"].as_array().expect("a list").iter().map(text).collect();
     let names: Vec<&str> = variables.iter().map(|set| set.split_once('=').expect("NAME=VALUE").0).collect();
@@ -369,7 +375,9 @@ fn cdi_device_has_the_socket_the_libraries_and_the_variables() {
     for set in [
         "ISTHMUS_SOCKET=/run/isthmus/isthmus.sock",
         "ISTHMUS_AUTOSTART=0",
-        "LD_PRELOAD=/opt/isthmus/sockets/libisthmus-sockets.so",
+        "LD_PRELOAD=/opt/isthmus/sockets/libisthmus-sockets.so:/opt/isthmus/verbs/libisthmus-verbs.so",
+        "SYSFS_PATH=/run/isthmus/verbs/sys",
+        "IBV_DRIVERS=/opt/isthmus/verbs/libisthmus",
         "LD_LIBRARY_PATH=/opt/isthmus/mx",
         "FI_PROVIDER_PATH=/opt/isthmus/fabric",
         "FI_PROVIDER=isthmus",
@@ -384,6 +392,8 @@ fn cdi_device_has_the_socket_the_libraries_and_the_variables() {
         ("/opt/isthmus/mx/libmyriexpress.so", BOTH[0]),
         ("/opt/isthmus/fabric/libisthmus-fi.so", BOTH[1]),
         ("/opt/isthmus/sockets/libisthmus-sockets.so", ALL[2]),
+        ("/opt/isthmus/verbs/libisthmus-rdmav34.so", ALL[3]),
+        ("/opt/isthmus/verbs/libisthmus-verbs.so", ALL[4]),
     ];
     let expected: Vec<_> = expected.iter().map(|(within, host)| ((*within).to_owned(), installed.path(host))).collect();
     assert_eq!(mounts, expected);
@@ -420,8 +430,10 @@ fn cdi_names_the_libraries_that_are_missing() {
     }
     assert!(said.contains("--without sockets") && !said.contains("libmyriexpress"), "{said}");
     assert!(!Path::new(&installed.path("cdi")).exists());
-    let output = installed.run(&["cdi", "--without", "fabric", "--without", "sockets"], &[]);
-    let (variables, mounts) = checked_device(&serde_json::from_slice(&output.stdout).expect("JSON"));
+    let output = installed.run(&["cdi", "--without", "fabric", "--without", "sockets", "--without", "verbs"], &[]);
+    let specification: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(specification["devices"][0]["containerEdits"].get("deviceNodes"), None);
+    let (variables, mounts) = checked_device(&specification);
     assert_eq!((variables.len(), mounts.len()), (3, 5), "{variables:?} {mounts:?}");
 }
 

@@ -11,7 +11,7 @@ use isthmus_report::{StatusReport, VerbsReport};
 use rustix::net::{AddressFamily, SocketType};
 use serde::Serialize;
 
-use super::{DRIVERS, LIBRARY, SYS, folder_beside, settings, sysfs};
+use super::{DRIVERS, LIBRARY, SYS, folder_beside, is_preloaded, settings, sysfs};
 use crate::daemon::{Daemon, options, read};
 use crate::output::{Outcome, Output};
 use crate::run::{Setting, installed_folder, shell_quoted};
@@ -79,7 +79,8 @@ pub(super) fn enable(output: Output, socket: Option<PathBuf>, args: EnableArgs) 
         let what = format!("the plug-in of libibverbs: {error}");
         missing.push(Missing { what, remedy: "`make install` installs it.".to_owned() });
     }
-    let mut variables = settings(library.as_deref().unwrap_or(Path::new("")), &sysfs);
+    let installed = library.as_deref().unwrap_or(Path::new(""));
+    let mut variables = settings(installed, &sysfs, is_preloaded(installed));
     variables.retain(|set| library.is_ok() || set.name != DRIVERS);
     let enabled = Enabled { sysfs, is_default, changed, missing, variables };
     output.result("verbs enable", &enabled, || text(&enabled))?;
@@ -152,7 +153,7 @@ mod tests {
     fn text_names_what_is_missing_and_the_variables() {
         let missing = vec![Missing { what: "a".to_owned(), remedy: "b\nc".to_owned() }];
         let sysfs = PathBuf::from("/run/isthmus/verbs/sys");
-        let variables = settings(Path::new("/opt/lib"), &sysfs);
+        let variables = settings(Path::new("/opt/lib"), &sysfs, false);
         insta::assert_snapshot!(
             "enable",
             text(&Enabled { sysfs, is_default: true, changed: true, missing, variables })

@@ -88,13 +88,17 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     users: "Programs that use RDMA",
     library: LIBRARY,
     other_names: &[],
-    is_for_containers: false,
+    other_libraries: &[PRELOADED],
+    device_file: Some(enable::DEVICE_FILE),
     settings: |place| {
+        if let Some(beside_socket) = place.container {
+            return Ok(settings(place.folder, &beside_socket.join(FOLDER).join(SYS), true));
+        }
         if std::env::var_os(VERBS.name).is_some_and(|value| value == "off") {
             return Err(format!("{}=off", VERBS.name));
         }
         let sys = device_files(place.socket).ok_or("no files of the device: `isthmus verbs enable` writes them")?;
-        Ok(settings(place.folder, &sys))
+        Ok(settings(place.folder, &sys, is_preloaded(place.folder)))
     },
     unfit: |program| other_c_library(&program.path, &program.linking, PRELOADED),
     doctor: Some(doctor::check),
@@ -108,11 +112,15 @@ fn device_files(socket: Option<&Path>) -> Option<PathBuf> {
     found.find(|sys| sys.join(sysfs::UVERBS).is_dir())
 }
 
-fn settings(folder: &Path, sys: &Path) -> Vec<Setting> {
-    let preloaded = folder.join(PRELOADED);
-    let preload = preloaded.is_file().then(|| Setting {
+/// Returns whether a folder has the library for completion channels.
+fn is_preloaded(folder: &Path) -> bool {
+    folder.join(PRELOADED).is_file()
+}
+
+fn settings(folder: &Path, sys: &Path, is_preloaded: bool) -> Vec<Setting> {
+    let preload = is_preloaded.then(|| Setting {
         name: "LD_PRELOAD",
-        value: preloaded.to_string_lossy().into_owned(),
+        value: folder.join(PRELOADED).to_string_lossy().into_owned(),
         effect: "makes completion channels, and keeps libibverbs from asking the kernel for devices",
         is_list: true,
     });
@@ -162,7 +170,7 @@ mod tests {
 
     #[test]
     fn both_variables_name_what_libibverbs_completes() {
-        let values = settings(Path::new("/opt/lib"), Path::new("/run/isthmus/verbs/sys"));
+        let values = settings(Path::new("/opt/lib"), Path::new("/run/isthmus/verbs/sys"), false);
         let values: Vec<_> = values.iter().map(|set| (set.name, set.value.as_str(), set.is_list)).collect();
         let expected = [("SYSFS_PATH", "/run/isthmus/verbs/sys", false), ("IBV_DRIVERS", "/opt/lib/libisthmus", true)];
         assert_eq!(values, expected);
@@ -172,8 +180,10 @@ mod tests {
     #[test]
     fn library_for_channels_is_preloaded_where_it_is_installed() {
         let scratch = tempfile::tempdir().unwrap();
+        assert!(!is_preloaded(scratch.path()));
         std::fs::write(scratch.path().join(PRELOADED), "").unwrap();
-        let preload = settings(scratch.path(), Path::new("/sys")).pop().unwrap();
+        assert!(is_preloaded(scratch.path()));
+        let preload = settings(scratch.path(), Path::new("/sys"), true).pop().unwrap();
         let library = scratch.path().join(PRELOADED).to_string_lossy().into_owned();
         assert_eq!((preload.name, preload.value, preload.is_list), ("LD_PRELOAD", library, true));
     }

@@ -8,7 +8,7 @@ use isthmus_report::VerbsReport;
 
 use super::doctor::missing_plug_in;
 use super::enable::{DEVICE_FILE, device_file, has_interface};
-use super::{FOLDER, LIBRARY, SYS, settings, sysfs};
+use super::{FOLDER, LIBRARY, SYS, is_preloaded, settings, sysfs};
 use crate::daemon::{ask, read};
 use crate::run::{Setting, installed_folder};
 
@@ -30,5 +30,5 @@ pub(crate) fn trial_place(socket: &Path) -> Result<(Vec<Setting>, Vec<&'static s
             [&["bwrap", "--die-with-parent", "--bind", "/", "/", "--dev", "/dev"][..], &file].concat()
         }
     };
-    Ok((settings(&folder, &sys), enclosure))
+    Ok((settings(&folder, &sys, is_preloaded(&folder)), enclosure))
 }

@@ -57,7 +57,7 @@ mod tests {
     fn the_last_peers_of_a_number_are_remembered_once() {
         let mut peers = NumberPeers::default();
         let refused = NumberPeer { refused: Some(Reason::TalkForbidden), ..peer(1) };
-        [peer(1), peer(2), refused].map(|peer| peers.add(300, peer));
+        [peer(1), peer(2), refused].into_iter().for_each(|peer| peers.add(300, peer));
         assert_eq!((peers.of(300), peers.of(301)), (&[refused, peer(2)][..], &[][..]));
         (3..100).for_each(|domain| peers.add(300, peer(domain)));
         assert_eq!(peers.of(300), [99, 98, 97, 96, 95, 94, 93, 92].map(peer));
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn a_returned_block_is_forgotten() {
         let mut peers = NumberPeers::default();
-        [255, 256, 511, 512].map(|number| peers.add(number, peer(number)));
+        [255, 256, 511, 512].into_iter().for_each(|number| peers.add(number, peer(number)));
         peers.remove_block(256);
         let known = [255, 256, 511, 512].map(|number| peers.of(number).len());
         assert_eq!(known, [1, 0, 0, 1]);
