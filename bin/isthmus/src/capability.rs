@@ -2,7 +2,7 @@
 //!
 //! A capability has a folder with its commands, its row of `isthmus run`, and its column of lists. Everything else uses this list.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -11,9 +11,9 @@ use isthmus_report::EndpointRow;
 use crate::fabric::{self, FabricCommand};
 use crate::mx::{self, MxCommand};
 use crate::output::{Outcome, Output};
-use crate::run::ProgramCapability;
+use crate::run::{ProgramCapability, Setting};
 use crate::sockets::{self, SocketsCommand};
-use crate::verbs::{self, VerbsCommand};
+use crate::verbs::{self, VerbsCommand, explain_queue_pair, trial_place};
 
 /// The commands of all capabilities.
 #[derive(Subcommand)]
@@ -46,7 +46,12 @@ pub(crate) fn why_descriptor(output: Output, socket: Option<PathBuf>, pid: u32, 
 
 /// Explains the path of a queue pair.
 pub(crate) fn why_queue_pair(output: Output, socket: Option<PathBuf>, number: u32) -> Result<Outcome> {
-    verbs::why(output, socket, number)
+    explain_queue_pair(output, socket, number)
+}
+
+/// Returns the variables that RDMA programs need to find the device of this daemon, and the words in front of such a program.
+pub(crate) fn rdma_place(socket: &Path) -> Result<(Vec<Setting>, Vec<&'static str>)> {
+    trial_place(socket)
 }
 
 /// The table of `isthmus run`.

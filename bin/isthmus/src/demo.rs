@@ -7,7 +7,7 @@
 //!              │    └─ mx_measure ── for MX: a C program that is linked with libmyriexpress
 //!              └─ two hosts ── network namespaces with a wire and an isthmusd each, where they can be made
 //!
-//! redis ── a row for TCP and one for sockets     verbs ── a row for each program of perftest, and one for TCP
+//! redis ── a row for TCP and one for sockets     perftest ── a row for each program, and one for TCP
 //! headline ── the comparison with TCP     table ── a row for each path and wait     hosts ── a row for each path
 //! ```
 //!
@@ -15,9 +15,9 @@
 
 mod headline;
 mod hosts;
+mod perftest;
 mod redis;
 mod table;
-mod verbs;
 
 use std::ffi::OsString;
 use std::fs;
@@ -66,7 +66,7 @@ struct Results {
     /// The rates of redis-benchmark over TCP and over sockets.
     redis: RedisRates,
     /// The times of perftest over verbs.
-    verbs: Vec<PerftestTime>,
+    perftest: Vec<PerftestTime>,
     /// The paths that this installation cannot measure.
     unavailable: Vec<Unavailable>,
     /// The daemon's channel list while two domains were connected.
@@ -106,7 +106,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let points = session.sweep(&plan, step);
     let hosts = session.hosts(step);
     let redis = redis::measure(&session, folder.path(), daemon.socket(), step);
-    let verbs = verbs::measure(&session, daemon.socket(), step);
+    let perftest = perftest::measure(&session, daemon.socket(), step);
     step("the path between two domains");
     let channels = channels(&session, daemon.socket()).context("asking the daemon about two connected domains");
     bar.finish_and_clear();
@@ -117,12 +117,12 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let results = Results {
         version: env!("CARGO_PKG_VERSION"),
         machine,
-        headline: headline(&points, &redis, &verbs),
+        headline: headline(&points, &redis, &perftest),
         lower_bounds,
         points,
         hosts,
         redis,
-        verbs,
+        perftest,
         unavailable,
         channels,
         plot: svg,
@@ -133,14 +133,14 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let failed = results.points.iter().any(|point| point.why.is_some())
         || results.hosts.iter().any(|measurement| measurement.failed)
         || [&results.redis.tcp, &results.redis.sockets].iter().any(|rate| rate.failed)
-        || results.verbs.iter().any(|time| time.failed);
+        || results.perftest.iter().any(|time| time.failed);
     Ok(if failed { Outcome::Failed } else { Outcome::Done })
 }
 
 /// The comparisons with TCP of all capabilities that were measured.
-fn headline(points: &[Point], redis: &RedisRates, verbs: &[PerftestTime]) -> Vec<String> {
+fn headline(points: &[Point], redis: &RedisRates, times: &[PerftestTime]) -> Vec<String> {
     let sentences = headline::sentences(points).into_iter().chain(headline::redis_sentence(redis));
-    sentences.chain(headline::verbs_sentence(verbs, verbs::tcp(points))).collect()
+    sentences.chain(headline::perftest_sentence(times, perftest::tcp(points))).collect()
 }
 
 /// Runs one side of a pair.
@@ -212,7 +212,7 @@ fn text(results: &Results, args: &TryArgs, machine: &str) -> String {
         text += &table::by_size(&results.points, &results.lower_bounds);
     }
     text += &redis::text(&results.redis);
-    text += &verbs::text(&results.verbs, &results.points);
+    text += &perftest::text(&results.perftest, &results.points);
     text += &hosts::text(&results.hosts);
     text += &table::failures(&results.points);
     if !args.quick {

@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn no_two_capabilities_set_the_same_variable() {
-        let place = ProgramPlace { folder: Path::new("/x"), socket: None };
+        let place = ProgramPlace { folder: Path::new("/x"), socket: None, container: None };
         let all = PROGRAM_CAPABILITIES.map(|capability| (capability.settings)(&place));
         let names: Vec<&str> = all.iter().flatten().flatten().map(|set| set.name).collect();
         let distinct: HashSet<&str> = names.iter().copied().collect();

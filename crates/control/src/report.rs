@@ -25,34 +25,31 @@ const NANOSECONDS: u64 = 1_000_000_000;
 
 /// Creates the report on a topic.
 pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
-    let (least, most) = match topic {
-        Topic::Why => (2, 2),
-        Topic::Verbs => (0, 1),
-        _ => (0, 0),
-    };
-    if !(least..=most).contains(&arguments.len()) {
-        let text = format!("this report takes {least} to {most} arguments, not {}", arguments.len());
-        return Err(Refusal::new(Reason::RequestInvalid, text));
-    }
     match topic {
+        Topic::Why => match arguments {
+            [a, b] => json(&paths::why(broker, a, b)?),
+            _ => Err(wrong_arguments("2", arguments)),
+        },
+        Topic::Verbs => Verbs::report(broker, arguments),
+        _ if !arguments.is_empty() => Err(wrong_arguments("no", arguments)),
         Topic::Status => json(&status(broker)),
         Topic::Domains => json(&domains(broker)),
         Topic::Channels => json(&paths::channels(broker)),
         Topic::Endpoints => json(&endpoints(broker)),
-        Topic::Why => json(&paths::why(broker, &arguments[0], &arguments[1])?),
         Topic::Doctor => json(&doctor(broker)),
         Topic::Config => json(&broker.settings.report_facts.config),
         Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker) }),
         Topic::Mx => json(&Mx::report(broker)),
         Topic::Streams => json(&Sockets::report(broker)),
-        Topic::Verbs => match arguments {
-            [number] => json(&Verbs::queue_pair(broker, number)?),
-            _ => json(&Verbs::report(broker)),
-        },
     }
 }
 
-fn json(report: &impl Serialize) -> Result<Vec<u8>, Refusal> {
+pub(crate) fn wrong_arguments(expected: &str, arguments: &[Name]) -> Refusal {
+    let text = format!("this report takes {expected} arguments, not {}", arguments.len());
+    Refusal::new(Reason::RequestInvalid, text)
+}
+
+pub(crate) fn json(report: &impl Serialize) -> Result<Vec<u8>, Refusal> {
     serde_json::to_vec(report).map_err(|error| Refusal::new(Reason::RequestInvalid, error.to_string()))
 }
 

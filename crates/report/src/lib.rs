@@ -24,7 +24,9 @@ mod sockets;
 mod verbs;
 pub use mx::{MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport};
 pub use sockets::{StreamEndRow, StreamRow, StreamsReport};
-pub use verbs::{VerbsBlockRow, VerbsDomainRow, VerbsGidRow, VerbsPeerRow, VerbsProgram, VerbsQueuePair, VerbsReport};
+pub use verbs::{
+    QueuePairPeer, QueuePairProgram, QueuePairReport, VerbsBlockRow, VerbsDomainRow, VerbsGidRow, VerbsReport,
+};
 
 reports! {
     /// An entry of the reason table.

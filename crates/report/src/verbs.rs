@@ -22,19 +22,19 @@ reports! {
     }
 
     /// The report of `isthmus why qp:NUMBER`.
-    VerbsQueuePair {
+    QueuePairReport {
         /// Schema number, see [`SCHEMA`](crate::SCHEMA).
         schema: u32,
         /// The number of the queue pair.
         number: u32,
         /// The program that has the number.
-        holder: VerbsProgram,
+        holder: QueuePairProgram,
         /// The programs that have asked for the number since the daemon started, the last one first. A queue pair of a connection has one.
-        peers: Vec<VerbsPeerRow>,
+        peers: Vec<QueuePairPeer>,
     }
 
     /// A program with an open device.
-    VerbsProgram {
+    QueuePairProgram {
         /// The domain.
         domain: DomainName,
         /// The user ID that the domain belongs to.
@@ -44,9 +44,9 @@ reports! {
     }
 
     /// A peer of a queue pair.
-    VerbsPeerRow {
+    QueuePairPeer {
         /// The program.
-        program: VerbsProgram,
+        program: QueuePairProgram,
         /// The reason why its last request for the number was refused: the queue pairs are not connected.
         refused: Option<ReasonRow>,
         /// The path between the holder (`a`) and the peer (`b`).

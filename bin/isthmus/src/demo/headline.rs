@@ -25,7 +25,7 @@ pub(super) fn redis_sentence(rates: &RedisRates) -> Option<String> {
 }
 
 /// Returns the sentence about RDMA programs, if they were measured. The time of TCP is half a round trip in microseconds.
-pub(super) fn verbs_sentence(times: &[PerftestTime], tcp: Option<f64>) -> Option<String> {
+pub(super) fn perftest_sentence(times: &[PerftestTime], tcp: Option<f64>) -> Option<String> {
     let fastest = times.iter().find(|time| time.half_rtt_us.is_some())?;
     let ratio = tcp? / fastest.half_rtt_us?;
     Some(format!("Verbs: {}, 8 bytes: {}.", fastest.program, compare(Some(ratio))))

@@ -80,7 +80,7 @@ impl VerbsCommand {
 }
 
 pub(crate) use trial::trial_place;
-pub(crate) use why::why;
+pub(crate) use why::explain_queue_pair;
 
 /// The row of `isthmus run`.
 pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {

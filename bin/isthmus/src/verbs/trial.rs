@@ -1,4 +1,4 @@
-//! What RDMA programs of `isthmus try` need: the files of the device, the variables, and the device file where the host has none.
+//! The needs of the RDMA programs of `isthmus try`: the files of the device, the variables, and the device file where the host has none.
 
 use std::path::Path;
 

@@ -1,11 +1,11 @@
-//! `isthmus why qp:NUMBER`: the programs of a queue pair and of its peers, the path between them, and who performs the operations in
-//! each other's memory.
+//! `isthmus why qp:NUMBER`: the programs of a queue pair and of its peers, the path between them, and the program that performs the
+//! operations in each other's memory.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::{Reason, Topic};
-use isthmus_report::{DirectionRow, ReasonRow, VerbsPeerRow, VerbsProgram, VerbsQueuePair, Why};
+use isthmus_report::{DirectionRow, QueuePairPeer, QueuePairProgram, QueuePairReport, ReasonRow, Why};
 use serde::Serialize;
 
 use crate::daemon::{ask, explained, named, read, why_text};
@@ -25,7 +25,7 @@ struct Answer {
 #[derive(Debug, Serialize)]
 struct Program {
     #[serde(flatten)]
-    program: VerbsProgram,
+    program: QueuePairProgram,
     /// Whether the process has a serving thread. None if this user cannot see the process.
     serving_thread: Option<bool>,
 }
@@ -38,7 +38,7 @@ struct Peer {
 }
 
 impl Program {
-    fn examine(program: VerbsProgram) -> Self {
+    fn examine(program: QueuePairProgram) -> Self {
         let serving_thread = program.pid.and_then(has_serving_thread);
         Self { program, serving_thread }
     }
@@ -50,9 +50,9 @@ fn has_serving_thread(pid: i32) -> Option<bool> {
     Some(tasks.flatten().filter_map(name).any(|name| name.trim_end() == SERVING_THREAD))
 }
 
-pub(crate) fn why(output: Output, socket: Option<PathBuf>, number: u32) -> Result<Outcome> {
-    let report: VerbsQueuePair = read(&ask(socket, Topic::Verbs, &[&number.to_string()])?)?;
-    let peer = |VerbsPeerRow { program, refused, path }| Peer { program: Program::examine(program), refused, path };
+pub(crate) fn explain_queue_pair(output: Output, socket: Option<PathBuf>, number: u32) -> Result<Outcome> {
+    let report: QueuePairReport = read(&ask(socket, Topic::Verbs, &[&number.to_string()])?)?;
+    let peer = |QueuePairPeer { program, refused, path }| Peer { program: Program::examine(program), refused, path };
     let holder = Program::examine(report.holder);
     let answer = Answer { number: report.number, holder, peers: report.peers.into_iter().map(peer).collect() };
     output.result("why queue pair", &answer, || text(&answer))?;
@@ -89,8 +89,8 @@ fn program_text(Program { program, serving_thread }: &Program) -> String {
     format!("  {process}, user {}; {thread}\n", program.uid)
 }
 
-/// Says who performs the writes, reads and atomic operations of one program in memory of the other one.
-fn operations(path: &Why, requester: &VerbsProgram, owner: &VerbsProgram) -> String {
+/// Names the program that performs the writes, reads and atomic operations of one program in memory of the other one.
+fn operations(path: &Why, requester: &QueuePairProgram, owner: &QueuePairProgram) -> String {
     let (by, of) = (named(&requester.domain), named(&owner.domain));
     if path.path == "local" {
         return format!("  {by} performs them itself\n");
@@ -103,7 +103,7 @@ fn operations(path: &Why, requester: &VerbsProgram, owner: &VerbsProgram) -> Str
         return explained(&format!("of {by}: {of} performs them"), &reason);
     }
     let directions = path.channel.as_ref().and_then(|channel| channel.directions.as_ref());
-    let sent_by = |program: &VerbsProgram| directions?.iter().find(|row| row.from == program.domain.id);
+    let sent_by = |program: &QueuePairProgram| directions?.iter().find(|row| row.from == program.domain.id);
     let count = |row: Option<&DirectionRow>, of: fn(&DirectionRow) -> Option<u64>| row.and_then(of);
     let direct = count(sent_by(requester), |row| row.direct);
     let (served, refused) = (count(sent_by(owner), |row| row.served), count(sent_by(owner), |row| row.refused));
@@ -162,8 +162,8 @@ mod tests {
 
     fn answer(peers: Value) -> Answer {
         let report = json!({ "schema": 1, "number": 0x43_2800, "holder": program(3, "web", 1000), "peers": peers });
-        let report: VerbsQueuePair = read(&report).expect("a report");
-        let peer = |VerbsPeerRow { program, refused, path }| Peer {
+        let report: QueuePairReport = read(&report).expect("a report");
+        let peer = |QueuePairPeer { program, refused, path }| Peer {
             program: Program { program, serving_thread: Some(false) },
             refused,
             path,

@@ -9,7 +9,7 @@ use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::verbs::BLOCK_NUMBERS;
 use isthmus_report::{
-    DomainName, SCHEMA, VerbsBlockRow, VerbsDomainRow, VerbsGidRow, VerbsPeerRow, VerbsProgram, VerbsQueuePair,
+    DomainName, QueuePairPeer, QueuePairProgram, QueuePairReport, SCHEMA, VerbsBlockRow, VerbsDomainRow, VerbsGidRow,
     VerbsReport,
 };
 
@@ -19,6 +19,7 @@ use super::peers::NumberPeer;
 use crate::broker::Broker;
 use crate::directory::DomainEntry;
 use crate::report::paths::why_between;
+use crate::report::{json, wrong_arguments};
 
 /// The name of the device.
 const DEVICE: &str = "isthmus0";
@@ -27,8 +28,16 @@ const DEVICE: &str = "isthmus0";
 const GID_KIND: &str = "RoCE v2";
 
 impl Verbs {
-    /// Reports the device and the domains.
-    pub(crate) fn report(broker: &Broker) -> VerbsReport {
+    /// Reports the device and the domains, or the queue pair with the number that is the argument.
+    pub(crate) fn report(broker: &Broker, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
+        match arguments {
+            [] => json(&Self::device(broker)),
+            [number] => json(&Self::queue_pair(broker, number)?),
+            _ => Err(wrong_arguments("0 or 1", arguments)),
+        }
+    }
+
+    fn device(broker: &Broker) -> VerbsReport {
         let verbs = &broker.capabilities.verbs;
         VerbsReport {
             schema: SCHEMA,
@@ -43,7 +52,7 @@ impl Verbs {
 
 impl Verbs {
     /// Reports a queue pair: the program that has its number, and the paths to its peers.
-    pub(crate) fn queue_pair(broker: &Broker, number: &Name) -> Result<VerbsQueuePair, Refusal> {
+    fn queue_pair(broker: &Broker, number: &Name) -> Result<QueuePairReport, Refusal> {
         let invalid = || Refusal::new(Reason::RequestInvalid, format!("{number} is not the number of a queue pair"));
         let number: u32 = number.as_str().parse().map_err(|_| invalid())?;
         let unknown = || {
@@ -56,16 +65,16 @@ impl Verbs {
         let peer = |peer: &NumberPeer| {
             let domain = broker.directory.get(peer.domain)?; // One that has left is no peer any more.
             let path = why_between(broker, holder, domain);
-            Some(VerbsPeerRow { program: program(broker, domain), refused: peer.refused.map(Into::into), path })
+            Some(QueuePairPeer { program: program(broker, domain), refused: peer.refused.map(Into::into), path })
         };
         let peers = peers.of(number).iter().filter_map(peer).collect();
-        Ok(VerbsQueuePair { schema: SCHEMA, number, holder: program(broker, holder), peers })
+        Ok(QueuePairReport { schema: SCHEMA, number, holder: program(broker, holder), peers })
     }
 }
 
-fn program(broker: &Broker, domain: &DomainEntry) -> VerbsProgram {
+fn program(broker: &Broker, domain: &DomainEntry) -> QueuePairProgram {
     let pid = broker.attachments.get(&domain.id).and_then(|attachment| attachment.pid);
-    VerbsProgram { domain: DomainName::from(domain), uid: domain.owner.0, pid }
+    QueuePairProgram { domain: DomainName::from(domain), uid: domain.owner.0, pid }
 }
 
 fn gid((index, entry): (usize, GidEntry)) -> VerbsGidRow {

@@ -6,7 +6,7 @@ use isthmus_layout::control::*;
 use isthmus_layout::ids::{EndpointAddress, EndpointIndex};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::verbs::{BLOCK_NUMBERS, BLOCKS_MAX, VerbsResolve, VerbsTake, VerbsToClient};
-use isthmus_report::{MetricsText, VerbsQueuePair, VerbsReport};
+use isthmus_report::{MetricsText, QueuePairReport, VerbsReport};
 
 use crate::resuming::come_back;
 use crate::testbed::{Client, Testbed};
@@ -41,7 +41,7 @@ impl Client {
         }
     }
 
-    fn queue_pair(&mut self, number: u32) -> Result<VerbsQueuePair, Reason> {
+    fn queue_pair(&mut self, number: u32) -> Result<QueuePairReport, Reason> {
         self.report(Topic::Verbs, &[&number.to_string()])
     }
 

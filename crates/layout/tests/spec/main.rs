@@ -113,6 +113,34 @@ fn rows(head: &str, rows: &[(u64, u64, &str)]) -> String {
     table
 }
 
+/// The words of the producer's block: word, number of words, meaning.
+const PRODUCER_WORDS: [(u32, u64, &str); 8] = [
+    (channel::BLOCKED, 1, "`BLOCKED`: 1 while the producer sleeps until the consumer has given something back"),
+    (
+        channel::SLOW_PATH_REASONS,
+        1,
+        "`SLOW_PATH_REASONS`: for display only: the reasons why its last long message was sent in fragments (bits 0 to 15) and why the consumer had to ask for what it last wanted of memory registered here (bits 16 to 31); 0 for none",
+    ),
+    (channel::MESSAGES, 2, "`MESSAGES`: messages sent, for display only, low half first"),
+    (channel::BYTES, 2, "`BYTES`: message bytes sent, for display only, low half first"),
+    (channel::DOORBELLS, 2, "`DOORBELLS`: doorbells rung, for display only, low half first"),
+    (
+        channel::DIRECT_ACCESSES,
+        2,
+        "`DIRECT_ACCESSES`: accesses of this side to memory of the other side, made in that memory itself, for display only, low half first",
+    ),
+    (
+        channel::SERVED_ACCESSES,
+        2,
+        "`SERVED_ACCESSES`: accesses of the other side that this side performed at its request, for display only, low half first",
+    ),
+    (
+        channel::REFUSED_ACCESSES,
+        2,
+        "`REFUSED_ACCESSES`: requests of the other side for memory that it may not access, for display only, low half first",
+    ),
+];
+
 #[test]
 fn a_channel_stands_as_documented() {
     let geometry = ChannelGeometry { slab: SlabSize::new(limits::SLAB_BYTES_DEFAULT).unwrap() };
@@ -158,32 +186,7 @@ fn a_channel_stands_as_documented() {
             "`PARKED`: 1 while the consumer wants its bit set in the ready map instead of polling this ring, 2 while it polls here and will use a heavy fence before it stops",
         ),
     ]);
-    let producer = block(&[
-        (channel::BLOCKED, 1, "`BLOCKED`: 1 while the producer sleeps until the consumer has given something back"),
-        (
-            channel::SLOW_PATH_REASONS,
-            1,
-            "`SLOW_PATH_REASONS`: for display only: the reasons why its last long message was sent in fragments (bits 0 to 15) and why the consumer had to ask for what it last wanted of memory registered here (bits 16 to 31); 0 for none",
-        ),
-        (channel::MESSAGES, 2, "`MESSAGES`: messages sent, for display only, low half first"),
-        (channel::BYTES, 2, "`BYTES`: message bytes sent, for display only, low half first"),
-        (channel::DOORBELLS, 2, "`DOORBELLS`: doorbells rung, for display only, low half first"),
-        (
-            channel::DIRECT_ACCESSES,
-            2,
-            "`DIRECT_ACCESSES`: accesses of this side to memory of the other side, made in that memory itself, for display only, low half first",
-        ),
-        (
-            channel::SERVED_ACCESSES,
-            2,
-            "`SERVED_ACCESSES`: accesses of the other side that this side performed at its request, for display only, low half first",
-        ),
-        (
-            channel::REFUSED_ACCESSES,
-            2,
-            "`REFUSED_ACCESSES`: requests of the other side for memory that it may not access, for display only, low half first",
-        ),
-    ]);
+    let producer = block(&PRODUCER_WORDS);
     let cell = block(&[
         (channel::STAMP, 1, "stamp: written last"),
         (

@@ -7,14 +7,14 @@ use isthmus_bench::demo::{PERFTESTS, PerftestTime, Point, RdmaPlace, Session, Wa
 
 use super::SIZE_SMALL;
 use super::table::{distinct, name, round_trips, shown};
+use crate::capability::rdma_place;
 use crate::output::{Align, Table};
-use crate::verbs::trial_place;
 
 const TITLE: &str = "perftest over verbs: ib_write_lat and ib_send_lat; in each row both sides poll";
 
 /// Measures, or says why not.
 pub(super) fn measure(session: &Session, socket: &Path, step: impl FnMut(&str)) -> Vec<PerftestTime> {
-    match trial_place(socket) {
+    match rdma_place(socket) {
         Ok((variables, enclosure)) => {
             let variables = variables.into_iter().map(|set| (OsString::from(set.name), OsString::from(set.value)));
             let enclosure = enclosure.iter().map(OsString::from).collect();
