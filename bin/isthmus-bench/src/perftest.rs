@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::baseline::ucx::{KillOnDrop, TIMEOUT, find_program, free_port, is_listening, output, wait_until};
 use crate::case::{Case, Reading, Unit, not_installed, size_name};
 use crate::pair::Bench;
 use crate::pin;
+use crate::programs::{KillOnDrop, TIMEOUT, find_program, free_port, is_listening, output, wait_until};
 use crate::worker::CPUS;
 
 /// Bytes of a message.
