@@ -15,8 +15,8 @@ use isthmus_client::{
     AttachError, Buffer, Domain, EndpointAddress, EndpointIndex, Message, Options, Reason, Refusal, Token,
 };
 use isthmus_verbs::{
-    Access, AttributeMask, Attributes, Completion, Cq, Engine, Gid, Key, Operation, Payload, Pd, PeerAccesses, QpInit,
-    QpNumber, QpState, ReceiveRequest, Refused, SHORT_BYTES_MAX, SendRequest, Srq,
+    Access, AttributeMask, Attributes, Completion, Cq, Direct, Engine, Gid, Key, Operation, Payload, Pd, PeerAccesses,
+    QpInit, QpNumber, QpState, ReceiveRequest, Refused, SHORT_BYTES_MAX, SendRequest, Srq,
 };
 use rustix::fd::BorrowedFd;
 use rustix::time::ClockId;
@@ -29,11 +29,11 @@ const INDEX: EndpointIndex = EndpointIndex::new(0).expect("there is an endpoint 
 /// The longest time that sent messages may take to leave when a device is closed.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The longest time for which a post waits, so that a request can be performed directly, in nanoseconds.
+/// The longest time for which a post waits, so that requests can be performed directly, in nanoseconds.
 const DRAIN_NS: u64 = 20_000_000;
 
-/// Posts of a device that wait so, at most.
-const DRAINS_MAX: u32 = 8;
+/// The number of such waits in vain, after which posts wait no more until a request was performed directly.
+const WAITS_IN_VAIN_MAX: u32 = 8;
 
 /// Iterations of the serving thread with the lock held, and before a queue pair ends, at most.
 const ITERATIONS_PER_VISIT: u32 = 64;
@@ -53,8 +53,8 @@ pub(crate) struct Adapter {
     domain: Domain<Port>,
     /// Posts since the last progress call.
     posts: u32,
-    /// Posts that have waited for earlier requests.
-    drains: u32,
+    /// Posts, one after the other, that have waited in vain for earlier requests.
+    waits_in_vain: u32,
     /// The device has left the daemon.
     closed: bool,
     pub(crate) events: Events,
@@ -92,7 +92,7 @@ impl Adapter {
         let mut adapter = Self {
             domain,
             posts: 0,
-            drains: 0,
+            waits_in_vain: 0,
             closed: false,
             events,
             process: std::process::id(),
@@ -204,15 +204,24 @@ impl Adapter {
         }
     }
 
-    /// Waits until the peer has executed all earlier requests, if this one could then be performed directly. A program that posts many
-    /// requests ahead would otherwise never get from packets to the peer's memory. False if that took too long, or too often.
+    /// Waits until the peer has executed two earlier requests, or all of them, if this one could be performed directly after them. A
+    /// program that posts requests ahead would otherwise never get from packets to the peer's memory: so each post leaves fewer requests
+    /// under way than it found. True if there are none.
     fn drain(&mut self, number: QpNumber, request: &SendRequest<'_>) -> bool {
-        if self.drains >= DRAINS_MAX || self.engine().direct_later(number, request).is_none() {
+        if self.waits_in_vain >= WAITS_IN_VAIN_MAX {
             return false;
         }
-        self.drains += 1;
+        let Some(Direct { to, key, at, len }) = self.engine().direct_later(number, request) else { return false };
+        if !self.domain.has_mapped(to.domain, key, at, len, rights_for(&request.operation)) {
+            return false; // A packet has to carry it in any case.
+        }
+        let enough = self.engine().sends_under_way(number).saturating_sub(2);
         let end = now() + DRAIN_NS;
-        while self.engine().direct(number, request).is_none() && now() < end {
+        while self.engine().sends_under_way(number) > enough {
+            if now() >= end {
+                self.waits_in_vain += 1;
+                return false;
+            }
             self.flush();
             self.progress();
         }
@@ -235,7 +244,10 @@ impl Adapter {
         let performed = unsafe { memory::perform(&request.operation, ranges, place) };
         match (performed, access.finish()) {
             (false, _) => return None,
-            (true, Ok(())) => self.engine().complete_direct(number, request),
+            (true, Ok(())) => {
+                self.waits_in_vain = 0;
+                self.engine().complete_direct(number, request);
+            }
             // The owner has closed the region meanwhile. A packet gives the status.
             (true, Err(_)) if rights != AccessRights::Atomic => return None,
             (true, Err(_)) => self.engine().fail_direct(number, request),

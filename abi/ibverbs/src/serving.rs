@@ -28,6 +28,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// The tick of a program that has made calls for long.
 const TICK_MAX: Duration = Duration::from_millis(8);
 
+/// The time slices that the thread requests, so that it runs soon after a doorbell also where the program computes.
+const TIME_SLICE: Duration = Duration::from_micros(150);
+
 /// The stack of the thread.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -41,6 +44,7 @@ impl Serving {
         let shared = Arc::clone(shared);
         let thread = std::thread::Builder::new().name("isthmus-verbs".into()).stack_size(STACK_BYTES);
         let run = move || {
+            isthmus_client::request_short_slices(TIME_SLICE);
             // SAFETY: a thread of `std`. Outside of the gate, `run` only sleeps, reads an eventfd or a timer into its stack, and loads
             // words.
             unsafe { serving::run(|thread| run(&mut Thread { thread, shared: &shared })) }

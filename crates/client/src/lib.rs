@@ -54,6 +54,7 @@ pub use inorder::InOrder;
 pub use isthmus_channel::{AdaptiveSpin, PollBackoff, WaitMode};
 pub use isthmus_layout::control::{Name, Topic};
 pub use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex, reason::Reason};
+pub use isthmus_platform::scheduling::request_short_slices;
 pub use isthmus_shm::Buffer;
 pub use isthmus_shm::regcache::{arena, serving};
 pub use matcher::{Announced, Completion, Envelope, Matcher, Outcome, Posted, Token, Unexpected, UnexpectedState};

@@ -17,7 +17,7 @@ use isthmus_layout::DomainId;
 use isthmus_layout::arena::{HEADER, REGION};
 use isthmus_layout::control::Grant;
 use isthmus_layout::reason::Reason;
-use isthmus_shm::regcache::arena::{Arena, ArenaMapping};
+use isthmus_shm::regcache::arena::{AccessRights, Arena, ArenaMapping};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -72,6 +72,15 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
+    /// True if this process can access `len` bytes of a peer's arena, which the registration with this `key` calls `named`, as soon as
+    /// [`Self::peer_arena`] returns the arena.
+    pub fn has_mapped(&mut self, peer: DomainId, key: u64, named: u64, len: u64, rights: AccessRights) -> bool {
+        let Some(at) = self.core.peers.find(peer) else { return false };
+        self.core.check_for_arena_grant(at);
+        let arena = self.core.peers[at].arena_mapping.as_mut();
+        arena.is_some_and(|arena| arena.access(key, named, len, rights).is_some())
+    }
+
     /// The arena of a peer, to be accessed at once. None where there is none, no channel, or where something that was sent to the
     /// peer still waits to go out.
     #[inline]
@@ -82,9 +91,7 @@ impl<M: Matcher> Domain<M> {
         if !matches!(known.path_out, Path::Channel(_)) || known.has_work() {
             return None;
         }
-        if known.arena_mapping.is_none() && self.core.should_check_for_arena_grant(at) {
-            self.core.process_grants_of(at);
-        }
+        self.core.check_for_arena_grant(at);
         let Peer { arena_mapping, accesses, .. } = &self.core.peers[at];
         let unpublished = arena_mapping.as_ref()?.accesses();
         if unpublished > 0 && unpublished >= accesses.direct.min(ACCESSES_PER_PUBLICATION) {
@@ -102,6 +109,14 @@ const ARENA_CHECK_INTERVAL: u32 = 64;
 const ACCESSES_PER_PUBLICATION: u64 = 64;
 
 impl<M: Matcher> Core<M> {
+    /// Looks whether a peer has granted its arena, if there is none yet and it is time.
+    #[inline]
+    fn check_for_arena_grant(&mut self, at: PeerIndex) {
+        if self.peers[at].arena_mapping.is_none() && self.should_check_for_arena_grant(at) {
+            self.process_grants_of(at);
+        }
+    }
+
     /// Publishes the counts of accesses for the daemon's reports.
     #[cold]
     fn publish_accesses(&mut self, at: PeerIndex) {

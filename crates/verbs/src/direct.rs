@@ -119,6 +119,11 @@ impl Engine {
         (fits && whole).then_some(Direct { to: qp.peer?, key, at: remote_addr, len })
     }
 
+    /// The number of send requests that are not over.
+    pub fn sends_under_way(&self, number: QpNumber) -> usize {
+        self.slot(number).and_then(|slot| self.qp(slot)).map_or(0, |qp| qp.sends.len())
+    }
+
     /// The program's address of one range of a request that is performed directly. None if the adapter may not use the range.
     #[inline]
     pub fn local_range(&mut self, number: QpNumber, request: &SendRequest<'_>, sge: &Sge) -> Option<u64> {
