@@ -252,8 +252,12 @@ fn metrics_include_mx_board_counters() {
 
 #[test]
 fn metrics_page_and_daemon_have_the_same_metrics() {
-    const ONLY_WHEN_COUNTED: [&str; 5] = [
+    const ONLY_WHEN_COUNTED: [&str; 9] = [
+        "isthmus_channel_assisted",
         "isthmus_control_reasons_total",
+        "isthmus_domain_direct_accesses",
+        "isthmus_domain_refused_accesses",
+        "isthmus_domain_served_accesses",
         "isthmus_ring_drops_total",
         "isthmus_ring_violations_total",
         "isthmus_stream_refused_total",
