@@ -6,7 +6,7 @@ use rustix::event::{EventfdFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The time that a program has between two sleeps for an event before the serving thread acts for peers again.
@@ -18,9 +18,6 @@ const THREAD: u8 = 1;
 /// A thread of the program does.
 const PROGRAM: u8 = 2;
 
-/// The value of [`Handover::sleeper`] for no thread.
-const NONE: usize = 0;
-
 /// The words and descriptors of an open device. In the common case each word is written by one side.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -30,8 +27,8 @@ pub(crate) struct Handover {
     /// [`THREAD`] and [`PROGRAM`]: those that a call of the program has to wake, because it may end the arming of the domain.
     asleep: AtomicU8,
     stopped: AtomicBool,
-    /// The thread of the program that sleeps for an event and serves meanwhile, or [`NONE`].
-    sleeper: AtomicUsize,
+    /// A thread of the program sleeps for an event, and serves meanwhile.
+    has_turn: AtomicBool,
     /// Further threads of the program that sleep for events.
     waiting: AtomicU32,
     /// The serving thread sleeps here.
@@ -50,7 +47,7 @@ impl Handover {
             calls: AtomicU32::new(0),
             asleep: AtomicU8::new(0),
             stopped: AtomicBool::new(false),
-            sleeper: AtomicUsize::new(NONE),
+            has_turn: AtomicBool::new(false),
             waiting: AtomicU32::new(0),
             thread: SleepSet::new(domain)?,
             program: SleepSet::new(domain)?,
@@ -100,8 +97,8 @@ impl Handover {
     }
 
     /// True if a thread of the program serves.
-    pub(crate) fn has_sleeper(&self) -> bool {
-        self.sleeper.load(Ordering::SeqCst) != NONE
+    pub(crate) fn has_turn(&self) -> bool {
+        self.has_turn.load(Ordering::SeqCst)
     }
 
     /// The serving thread is going to sleep on the armed domain. Called inside of the gate, under the lock.
@@ -138,29 +135,14 @@ impl Handover {
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value);
     }
 
-    /// A thread of the program that sleeps for an event serves meanwhile. False if another one sleeps. Then all of them sleep on their
-    /// pipes, and the serving thread acts for peers.
+    /// A thread of the program that sleeps for an event serves meanwhile. False if another one sleeps: this one sleeps on its pipe then.
     pub(crate) fn begin_turn(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) == 0 && self.change_sleeper(NONE, this_thread())
+        self.waiting.load(Ordering::Relaxed) == 0 && !self.has_turn.swap(true, Ordering::SeqCst)
     }
 
-    /// True if this thread of the program still serves.
-    pub(crate) fn has_turn(&self) -> bool {
-        !self.is_stopped() && self.sleeper.load(Ordering::SeqCst) == this_thread()
-    }
-
-    fn change_sleeper(&self, from: usize, to: usize) -> bool {
-        self.sleeper.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// A thread of the program sleeps for an event, and does not serve. The turn of another one is over.
+    /// A thread of the program sleeps for an event, and does not serve.
     pub(crate) fn begin_wait(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        if self.sleeper.swap(NONE, Ordering::SeqCst) != NONE {
-            self.wake_thread();
-            self.program.wake();
-            self.end_stand_by();
-        }
     }
 
     /// A thread of the program that did not serve sleeps no more.
@@ -181,23 +163,15 @@ impl Handover {
     /// The turn of the thread of the program is over. The serving thread looks at once, or when the program had time to sleep again. Called
     /// under the lock.
     pub(crate) fn end_turn(&self, at_once: bool) {
-        if !self.change_sleeper(this_thread(), NONE) {
-            return; // It was over before.
-        }
         self.program_wakes();
         self.wake_thread();
+        self.has_turn.store(false, Ordering::SeqCst);
         if at_once || self.waiting.load(Ordering::Relaxed) > 0 {
             self.end_stand_by();
         } else if !self.timer_set.swap(true, Ordering::SeqCst) {
             self.set_timer(STAND_BY);
         }
     }
-}
-
-/// A number that no other living thread has.
-fn this_thread() -> usize {
-    // SAFETY: no requirement.
-    unsafe { libc::pthread_self() as usize }
 }
 
 /// Why a sleep has ended.

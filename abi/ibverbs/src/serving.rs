@@ -135,7 +135,7 @@ impl Thread<'_> {
         let handover = &self.shared.handover;
         let mut inside = self.thread.enter();
         handover.thread_wakes();
-        while handover.has_sleeper() && !handover.is_stopped() {
+        while handover.has_turn() && !handover.is_stopped() {
             drop(inside);
             handover.wait_for_timer();
             inside = self.thread.enter();
@@ -154,7 +154,7 @@ impl Server for Thread<'_> {
         let _inside = self.thread.enter();
         // The program is in a call if the lock is not free. It may wait for the gate there, so this thread does not wait for the lock.
         let Some(mut adapter) = self.shared.adapter.try_visit() else { return Visit::Refused };
-        if handover.has_sleeper() {
+        if handover.has_turn() {
             return Visit::Over;
         }
         adapter.serve(|| false);
@@ -165,6 +165,6 @@ impl Server for Thread<'_> {
     fn sleep(&mut self, limit: Option<Duration>) -> Option<Woken> {
         let handover = &self.shared.handover;
         let woken = handover.thread.sleep(limit);
-        (!handover.is_stopped() && !handover.has_sleeper()).then_some(woken)
+        (!handover.is_stopped() && !handover.has_turn()).then_some(woken)
     }
 }

@@ -5,9 +5,8 @@
 //!                                              └──► events of other channels: into their pipes
 //! ```
 //!
-//! The serving thread stands by until the program has been away for a while. One thread serves at a time. Where several threads
-//! sleep, on one channel or on several, the serving thread acts for peers, and they sleep on the pipes. So do programs that poll the
-//! descriptor, and channels that do not block.
+//! The serving thread stands by until the program has been away for a while. One thread serves at a time. Further threads that sleep, on
+//! the same channel or on others, sleep on the pipes. So do programs that poll the descriptor, and channels that do not block.
 
 use crate::device::{Shared, set_errno};
 use crate::events::ChannelPipe;
@@ -47,10 +46,8 @@ enum State {
 /// The end of a turn of serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TurnEnd {
-    /// The pipe has an event, as far as is known.
+    /// The pipe has an event, as far as is known, or the device is closed.
     Event,
-    /// Another thread sleeps as well, or there is no need to serve.
-    Revoked,
     /// A signal with `SA_RESTART`.
     Restarted,
     /// A signal without it, which ends the call.
@@ -97,23 +94,21 @@ impl Sleep {
             self.channel.take();
             Ok(result)
         };
-        let mut end = TurnEnd::Revoked;
         if handover.begin_turn() {
             self.state.set(State::Serves);
-            end = Turn::run(self, fd, cancellation);
+            let end = Turn::run(self, fd, cancellation);
             self.end_turn(end != TurnEnd::Event);
-        }
-        match end {
-            TurnEnd::Event => read(),
-            TurnEnd::Interrupted => Err(Errno::INTR),
-            TurnEnd::Restarted | TurnEnd::Revoked => {
-                handover.begin_wait();
-                self.state.set(State::Waits);
-                let result = read();
-                self.end_wait();
-                result
+            match end {
+                TurnEnd::Event => return read(),
+                TurnEnd::Interrupted => return Err(Errno::INTR),
+                TurnEnd::Restarted => {}
             }
         }
+        handover.begin_wait();
+        self.state.set(State::Waits);
+        let result = read();
+        self.end_wait();
+        result
     }
 
     fn end_turn(&self, at_once: bool) {
@@ -206,8 +201,7 @@ impl Server for Turn<'_> {
         let Sleep { shared, channel, .. } = self.sleep;
         let has_event = || channel.sent() != self.sent;
         let mut adapter = shared.lock();
-        if !shared.handover.has_turn() {
-            self.end = TurnEnd::Revoked;
+        if shared.handover.is_stopped() {
             return Visit::Over;
         }
         shared.handover.program_wakes();
@@ -245,11 +239,7 @@ impl Server for Turn<'_> {
             self.end = if has_restarting_handler() { TurnEnd::Restarted } else { TurnEnd::Interrupted };
             return None;
         }
-        if fds[0].revents != 0 {
-            return None;
-        }
-        if !handover.has_turn() {
-            self.end = TurnEnd::Revoked;
+        if fds[0].revents != 0 || handover.is_stopped() {
             return None;
         }
         Some(if ready == 0 { Woken::default() } else { handover.program.sleep(Some(Duration::ZERO)) })
