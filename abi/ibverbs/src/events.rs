@@ -248,11 +248,13 @@ mod tests {
         }
         let mut first = [0; 8];
         assert_eq!(rustix::io::read(&program, &mut first).ok(), Some(8));
+        assert!(pipe.take(), "the one that was read");
         assert_eq!(pipe.take_back(|record| *record == 1_u64.to_ne_bytes()), 1);
         let mut rest = [0; 32];
         assert_eq!(rustix::io::read(&program, &mut rest).ok(), Some(16));
         let numbers: Vec<u64> = rest.chunks_exact(8).map(|n| u64::from_ne_bytes(n.try_into().expect("8"))).collect();
         assert_eq!((first, &numbers[..2]), (1_u64.to_ne_bytes(), &[2, 3][..]));
+        assert!(pipe.take() && pipe.take() && !pipe.take(), "those that were left");
     }
 
     #[test]

@@ -231,3 +231,50 @@ impl AsFd for SleepSet {
         self.set.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handover() -> Handover {
+        let domain = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
+        Handover::new(domain.as_fd()).expect("descriptors")
+    }
+
+    #[test]
+    fn one_thread_serves_while_no_other_one_sleeps() {
+        let handover = handover();
+        assert!(handover.begin_turn() && handover.has_turn());
+        assert!(!handover.begin_turn());
+        handover.begin_wait();
+        handover.end_turn(false);
+        assert!(!handover.has_turn() && !handover.begin_turn());
+        handover.end_wait();
+        assert!(handover.begin_turn());
+    }
+
+    #[test]
+    fn each_end_of_a_turn_ends_the_stand_by() {
+        let handover = handover();
+        for at_once in [false, true, false] {
+            assert!(handover.begin_turn());
+            handover.end_turn(at_once);
+            handover.wait_for_timer(); // It hangs if the timer does not run.
+            handover.timer_is_over();
+        }
+    }
+
+    #[test]
+    fn a_call_wakes_those_that_sleep_on_the_armed_domain_once() {
+        let handover = handover();
+        handover.note_call();
+        assert!(!handover.program.sleep(Some(Duration::ZERO)).called);
+        handover.program_sleeps();
+        handover.note_call();
+        assert!(handover.program.sleep(None).called && !handover.thread.sleep(Some(Duration::ZERO)).called);
+        handover.program.clear();
+        handover.note_call();
+        assert!(!handover.program.sleep(Some(Duration::ZERO)).called);
+        assert_eq!(handover.calls(), 3);
+    }
+}
