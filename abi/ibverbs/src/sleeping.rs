@@ -68,8 +68,14 @@ impl Sleep {
             return read();
         };
         let sleep = Box::into_raw(Box::new(self));
-        // SAFETY: the key is live.
-        unsafe { libc::pthread_setspecific(key, sleep.cast()) };
+        // SAFETY: the key is live. Its value is null, or from an earlier call that a handler of a signal has left by a jump.
+        unsafe {
+            let left = libc::pthread_getspecific(key);
+            if !left.is_null() {
+                leave(left);
+            }
+            libc::pthread_setspecific(key, sleep.cast());
+        }
         let cancellation = set_cancellation(DISABLED);
         // SAFETY: from above.
         let result = unsafe { &*sleep }.run(fd, cancellation, read);
@@ -91,7 +97,9 @@ impl Sleep {
             set_cancellation(cancellation);
             let result = read();
             set_cancellation(DISABLED);
-            self.channel.take();
+            if result == 0 {
+                self.channel.take();
+            }
             Ok(result)
         };
         if handover.begin_turn() {
@@ -135,7 +143,7 @@ fn sleep_key() -> Option<libc::pthread_key_t> {
     })
 }
 
-/// The thread was cancelled in its call.
+/// The thread was cancelled in its call, or a handler of a signal has left it by a jump.
 unsafe extern "C" fn leave(sleep: *mut c_void) {
     // SAFETY: from `Sleep::get`, which does not go on.
     let sleep = unsafe { Box::from_raw(sleep.cast::<Sleep>()) };

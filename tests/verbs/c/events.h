@@ -6,7 +6,9 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 
 // Gives an end a channel for its received messages.
 static struct ibv_comp_channel *add_channel(struct end *end) {
@@ -180,31 +182,46 @@ struct sleeper {
     struct ibv_comp_channel *channel;
     struct ibv_cq *cq;
     int error;
-    atomic_bool ready, done;
+    atomic_int thread;
+    atomic_bool done;
 };
 
 static void *sleep_once(void *argument) {
     struct sleeper *own = argument;
     void *context;
-    atomic_store(&own->ready, true);
+    atomic_store(&own->thread, gettid());
     own->error = ibv_get_cq_event(own->channel, &own->cq, &context) ? errno : 0;
     if (!own->error) ibv_ack_cq_events(own->cq, 1);
     atomic_store(&own->done, true);
     return NULL;
 }
 
-static pthread_t start_sleeper(struct sleeper *sleeper, struct ibv_comp_channel *channel) {
+static pthread_t start_sleeper(struct sleeper *sleeper, struct ibv_comp_channel *channel, void *(*run)(void *)) {
     memset(sleeper, 0, sizeof *sleeper);
     sleeper->channel = channel;
-    pthread_t thread = start(sleep_once, sleeper);
-    while (!atomic_load(&sleeper->ready)) {}
+    pthread_t thread = start(run, sleeper);
+    while (!atomic_load(&sleeper->thread)) {}
     return thread;
+}
+
+// Waits until a thread sleeps on descriptors: in the call of the kernel for one of them or for several.
+static void wait_until_asleep(struct sleeper *sleeper) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", atomic_load(&sleeper->thread));
+    for (bool asleep = false; !asleep && !atomic_load(&sleeper->done);) {
+        FILE *file = fopen(path, "r");
+        if (!file) continue; // The thread has ended.
+        long call, fd; // Otherwise it is "running".
+        int found = fscanf(file, "%ld %li", &call, &fd);
+        asleep = found == 2 && (call == SYS_ppoll || (call == SYS_read && fd == sleeper->channel->fd));
+        fclose(file);
+    }
 }
 
 // A message gets through to a thread that begins to sleep, and to one that polls afterwards.
 static void message_arrives(struct ibv_comp_channel *channel, unsigned id) {
     struct sleeper sleeper;
-    pthread_t thread = start_sleeper(&sleeper, channel);
+    pthread_t thread = start_sleeper(&sleeper, channel, sleep_once);
     post_receive(&b, id, MEMORY / 2, 100);
     post_send(&a, id, 0, 100);
     finish_send(id);
@@ -222,7 +239,7 @@ static void signals_while_asleep(void) {
     message_arrives(channel, 0);
     for (unsigned round = 1; round <= 20; round++) {
         handle(SIGUSR1, count_signal, SA_RESTART);
-        pthread_t thread = start_sleeper(&sleeper, channel);
+        pthread_t thread = start_sleeper(&sleeper, channel, sleep_once);
         for (unsigned count = atomic_load(&handled), sent = 0; sent < 20; sent++) {
             must(!pthread_kill(thread, SIGUSR1));
             while (atomic_load(&handled) <= count + sent) {}
@@ -237,8 +254,11 @@ static void signals_while_asleep(void) {
         take_one(b.received.cq, round);
 
         handle(SIGUSR1, count_signal, 0);
-        thread = start_sleeper(&sleeper, channel);
-        while (!atomic_load(&sleeper.done)) pthread_kill(thread, SIGUSR1);
+        thread = start_sleeper(&sleeper, channel, sleep_once);
+        while (!atomic_load(&sleeper.done)) { // A signal may come while the thread is awake.
+            wait_until_asleep(&sleeper);
+            pthread_kill(thread, SIGUSR1);
+        }
         join(thread);
         must(sleeper.error == EINTR, "%s", strerror(sleeper.error));
     }
@@ -254,7 +274,7 @@ static void cancelled_while_asleep(void) {
     for (unsigned round = 0; round < 40; round++) {
         pthread_t threads[2];
         unsigned count = 1 + round % 2;
-        for (unsigned at = 0; at < count; at++) threads[at] = start_sleeper(&sleepers[at], channel);
+        for (unsigned at = 0; at < count; at++) threads[at] = start_sleeper(&sleepers[at], channel, sleep_once);
         for (unsigned at = 0; at < count; at++) {
             must(!pthread_cancel(threads[at]));
             must(join(threads[at]) == PTHREAD_CANCELED, "not cancelled");
@@ -263,6 +283,41 @@ static void cancelled_while_asleep(void) {
         post_send(&a, round, 0, 100);
         finish_send(round); // Without a call of b.
         sleep_for(channel, b.received.cq);
+        take_one(b.received.cq, round);
+    }
+    close_with_channel(channel);
+}
+
+static sigjmp_buf before_sleep;
+
+static void jump(int signal) {
+    count_signal(signal);
+    siglongjmp(before_sleep, 1);
+}
+
+static void *sleep_jump_and_sleep(void *argument) {
+    struct sleeper *own = argument;
+    sigsetjmp(before_sleep, 1);
+    return sleep_once(own);
+}
+
+// A handler leaves the sleep by a jump, and the thread sleeps again.
+static void jump_out_of_the_sleep(void) {
+    struct ibv_comp_channel *channel;
+    struct sleeper sleeper;
+    open_with_channel(&channel);
+    handle(SIGUSR1, jump, 0);
+    for (unsigned round = 0; round < 20; round++) {
+        pthread_t thread = start_sleeper(&sleeper, channel, sleep_jump_and_sleep);
+        wait_until_asleep(&sleeper);
+        must(!pthread_kill(thread, SIGUSR1));
+        while (atomic_load(&handled) <= round) {}
+        post_receive(&b, round, MEMORY / 2, 100);
+        post_send(&a, round, 0, 100);
+        finish_send(round);
+        join(thread);
+        must(!sleeper.error);
+        must(!ibv_req_notify_cq(b.received.cq, 0));
         take_one(b.received.cq, round);
     }
     close_with_channel(channel);

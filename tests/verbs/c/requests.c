@@ -519,7 +519,7 @@ static const struct {
     CASE(receiver_polls_no_more), CASE(silent_target), CASE(extended_sends),
     CASE(extended_posts_are_whole), CASE(extended_datagrams), CASE(extended_completions),
     CASE(computes_after_an_event), CASE(two_channels), CASE(signals_while_asleep), CASE(cancelled_while_asleep),
-    CASE(channel_that_does_not_block), CASE(forbidden_pair),
+    CASE(jump_out_of_the_sleep), CASE(channel_that_does_not_block), CASE(forbidden_pair),
 };
 
 int main(int count, char **words) {

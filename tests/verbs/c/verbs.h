@@ -7,6 +7,7 @@
 #pragma once
 #pragma GCC diagnostic ignored "-Wunused-function" // A program uses what it needs.
 
+#define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <signal.h>

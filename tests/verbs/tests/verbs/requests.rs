@@ -46,7 +46,8 @@ cases! {
     shared_receive_queue fork_in_the_middle killed_peer absent_peer receiver_polls_no_more silent_target
     extended_sends extended_posts_are_whole
     extended_datagrams extended_completions
-    computes_after_an_event two_channels signals_while_asleep cancelled_while_asleep channel_that_does_not_block
+    computes_after_an_event two_channels signals_while_asleep cancelled_while_asleep jump_out_of_the_sleep
+    channel_that_does_not_block
 }
 
 #[test]
