@@ -65,7 +65,9 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut IbvQp, attr: *mut IbvQpAttr, 
         Err(errno) => return errno.raw_os_error(),
     };
     let changed = device.lock().modify_qp(object.qp, &values, mask);
-    if mask.contains(AttributeMask::STATE) && values.state == QpState::ReadyToReceive && changed.is_ok() {
+    // In error, requests end in the post, and a program may sleep on their events.
+    let is_served = matches!(values.state, QpState::ReadyToReceive | QpState::Error);
+    if mask.contains(AttributeMask::STATE) && is_served && changed.is_ok() {
         device.serve();
     }
     if changed.is_ok() && mask.contains(AttributeMask::ADDRESS) {

@@ -2,17 +2,19 @@
 //
 //   launcher ── a fork from before a device was opened: it starts a partner, and kills it after a random time
 //   partner  ── a device of its own, in one stage of its work, until it is killed
-//   survivor ── one device for all partners, and a queue pair for each: its requests fail in the order and with the statuses of the standard
+//   survivor ── one device for all partners, and a queue pair for each: its requests fail in their order, with the standard's statuses
 //
 // It prints "survived" when all partners are dead, and ends when its input ends.
 #include "verbs.h"
 
 #include <sys/socket.h>
 
-enum stage { OPENING, REGISTERED, CONNECTED, SENDS, WRITES, READS, ATOMICS, SERVED, WAITING, SLEEPING, EVENTS, REGISTERING, STAGES };
+enum stage {
+    OPENING, REGISTERED, CONNECTED, SENDS, WRITES, READS, ATOMICS, SERVED, WAITING, SLEEPING, EVENTS, REGISTERING, UNRELIABLE, STAGES
+};
 
 static const char *const NAMES[] = {"opening", "registered", "connected", "sends", "writes", "reads", "atomics", "served", "waiting",
-                                    "sleeping", "events", "registering"};
+                                    "sleeping", "events", "registering", "unreliable"};
 
 enum { WINDOW = 12, HALF = MEMORY / 2, LENGTH_MAX = 100000, TARGET = 1 << 18, STAYS = 2000, MOMENT_US = 5000 };
 enum { RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
@@ -125,7 +127,7 @@ static void be_partner(void) {
     if (stage == OPENING) {
         for (tell(to_partner[1], (struct message){0});; close_end(&a)) open_end(&a);
     }
-    struct options options = {.kind = IBV_QPT_RC, .rnr_retry = 7, .retry = 7};
+    struct options options = {.kind = stage == UNRELIABLE ? IBV_QPT_UC : IBV_QPT_RC, .rnr_retry = 7, .retry = 7};
     struct ibv_comp_channel *channel = open_with_channel(&a);
     options.srq = stage == EVENTS ? make_srq() : NULL;
     a.qp = make_qp(&a, &options);
@@ -140,7 +142,9 @@ static void be_partner(void) {
     connect_qp(&a, a.qp, survivor.number, &options);
     struct ibv_qp_attr attr = {.qp_access_flags = RIGHTS};
     must(!ibv_modify_qp(a.qp, &attr, IBV_QP_ACCESS_FLAGS));
-    if (stage == SENDS || stage == WAITING || stage == EVENTS) receive_forever(stage == WAITING ? channel : NULL, options.srq);
+    if (stage == SENDS || stage == WAITING || stage == EVENTS || stage == UNRELIABLE) {
+        receive_forever(stage == WAITING ? channel : NULL, options.srq);
+    }
     tell(to_partner[1], (struct message){0});
     if (stage == REGISTERING) register_forever();
     if (chance(2)) pause(); // Its thread serves.
@@ -174,9 +178,9 @@ static void launch(void) {
 static uint64_t posted, over;
 
 static void post_one(const struct message *target) {
-    const bool sends = stage == SENDS || stage == WAITING || stage == EVENTS || stage == CONNECTED || stage == SLEEPING;
+    const bool one_sided = (stage >= WRITES && stage <= SERVED) || stage == REGISTERING;
     unsigned length = 1 + chance(chance(4) ? 1000 : LENGTH_MAX - 1);
-    if (stage == REGISTERED || sends) {
+    if (!one_sided) {
         post_send(&a, posted++, 0, length);
         return;
     }
@@ -221,15 +225,19 @@ static void expect_failure(enum ibv_wc_status first) {
     }
 }
 
+static void take_received(uint64_t *received) {
+    poll_all();
+    while (a.received.count && a.received.kept[a.received.first].status == IBV_WC_SUCCESS) {
+        expect(&a.received, (*received)++, IBV_WC_SUCCESS);
+        post_room(a.qp->srq, *received + WINDOW - 1);
+    }
+}
+
 // Works until requests fail. Returns the status of the first one.
 static enum ibv_wc_status work(const struct message *target, uint64_t *received) {
     for (;;) {
         while (posted - over < WINDOW) post_one(target);
-        poll_all();
-        while (a.received.count && a.received.kept[a.received.first].status == IBV_WC_SUCCESS) {
-            expect(&a.received, (*received)++, IBV_WC_SUCCESS);
-            post_room(a.qp->srq, *received + WINDOW - 1);
-        }
+        take_received(received);
         while (a.sent.count) {
             enum ibv_wc_status status = take_one();
             if (status != IBV_WC_SUCCESS) return status;
@@ -243,6 +251,21 @@ static void expect_last_event(void) {
     must(!ibv_get_async_event(a.context, &event), "%s", strerror(errno));
     must(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == a.qp, "%s", ibv_event_type_str(event.event_type));
     ibv_ack_async_event(&event);
+}
+
+// Messages of an unreliable connection to a partner that is dead are lost, and succeed.
+static void work_unreliably(uint64_t *received) {
+    struct message none;
+    for (int left = 2, more = WINDOW; left > 0 || more > 0; more -= left == 0) {
+        while (posted - over < WINDOW) post_one(NULL);
+        take_received(received);
+        must(take_one() == IBV_WC_SUCCESS);
+        if (left) left -= recv(to_launcher[0], &none, sizeof none, MSG_DONTWAIT) == sizeof none;
+    }
+    while (over < posted) must(take_one() == IBV_WC_SUCCESS);
+    must(state_of(a.qp) == IBV_QPS_RTS && !ibv_destroy_qp(a.qp));
+    a.qp = NULL;
+    a.received.count = 0;
 }
 
 static void kill_soon(void) {
@@ -273,7 +296,7 @@ static void survive(struct ibv_comp_channel *channel) {
         hear(to_launcher[0]), hear(to_launcher[0]);
         return;
     }
-    struct options options = {.kind = IBV_QPT_RC, .rnr_retry = 7, .retry = chance(8) ? chance(2) : 7};
+    struct options options = {.kind = stage == UNRELIABLE ? IBV_QPT_UC : IBV_QPT_RC, .rnr_retry = 7, .retry = chance(8) ? chance(2) : 7};
     struct ibv_srq *srq = options.srq = stage == EVENTS ? make_srq() : NULL;
     a.qp = make_qp(&a, &options);
     connect_qp(&a, a.qp, partner.number, &options);
@@ -285,6 +308,10 @@ static void survive(struct ibv_comp_channel *channel) {
         hear(to_partner[0]);
     }
     kill_soon();
+    if (stage == UNRELIABLE) {
+        work_unreliably(&received);
+        return;
+    }
     if (stage == CONNECTED) hear(to_launcher[0]), hear(to_launcher[0]);
     enum ibv_wc_status status;
     if (stage == REGISTERED || stage == CONNECTED || stage == SLEEPING) {
@@ -297,7 +324,8 @@ static void survive(struct ibv_comp_channel *channel) {
     struct message none;
     // Said before the kill, so it is here by now. A partner that is not connected may not be waited for so long.
     const int flags = stage == REGISTERED ? 0 : MSG_DONTWAIT;
-    must(stage == CONNECTED || recv(to_launcher[0], &none, sizeof none, flags) == sizeof none, "%s before the kill", ibv_wc_status_str(status));
+    const bool was_killed = stage == CONNECTED || recv(to_launcher[0], &none, sizeof none, flags) == sizeof none;
+    must(was_killed, "%s before the kill", ibv_wc_status_str(status));
     expect_failure(status);
     end_round(received, srq);
     if (stage != CONNECTED) hear(to_launcher[0]);

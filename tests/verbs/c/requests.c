@@ -141,6 +141,33 @@ static void sleeper_is_refused(void) {
     close_both();
 }
 
+// The program sleeps before a queue pair that was never connected flushes its requests.
+static void sleeper_is_flushed(void) {
+    open_end(&a);
+    struct ibv_comp_channel *channel = ibv_create_comp_channel(a.context);
+    must(channel && !ibv_destroy_cq(a.received.cq), "%s", strerror(errno));
+    a.received.cq = ibv_create_cq(a.context, KEPT, NULL, channel, 0);
+    must(a.received.cq, "%s", strerror(errno));
+    for (int late = 0; late < 2; late++) {
+        a.qp = make_qp(&a, &RC);
+        must(!ibv_req_notify_cq(a.received.cq, 0));
+        if (!late) post_receive(&a, 1, 0, 100);
+        struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+        must(!ibv_modify_qp(a.qp, &attr, IBV_QP_STATE));
+        if (late) post_receive(&a, 1, 0, 100);
+        struct ibv_cq *cq;
+        void *context;
+        must(!ibv_get_cq_event(channel, &cq, &context) && cq == a.received.cq, "%s", strerror(errno));
+        ibv_ack_cq_events(cq, 1);
+        expect(&a.received, 1, IBV_WC_WR_FLUSH_ERR);
+        must(!ibv_destroy_qp(a.qp));
+        a.qp = NULL;
+    }
+    must(!ibv_destroy_cq(a.received.cq) && !ibv_destroy_comp_channel(channel));
+    a.received.cq = ibv_create_cq(a.context, 1, NULL, NULL, 0);
+    close_end(&a);
+}
+
 static void receiver_ready_later(void) {
     open_both(&RC);
     for (unsigned length = 16; length <= 1 << 20; length <<= 8) {
@@ -512,9 +539,10 @@ static const struct {
     const char *name;
     void (*run)(void);
 } CASES[] = {
-    CASE(two_devices), CASE(empty_messages), CASE(lists), CASE(immediate), CASE(inline_bytes), CASE(receiver_never_ready), CASE(sleeper_is_refused),
-    CASE(receiver_ready_later), CASE(message_too_long), CASE(foreign_memory), CASE(memory_behind_the_region), CASE(flush_in_order), CASE(drained_queue),
-    CASE(unsignaled), CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
+    CASE(two_devices), CASE(empty_messages), CASE(lists), CASE(immediate), CASE(inline_bytes), CASE(receiver_never_ready),
+    CASE(sleeper_is_refused), CASE(sleeper_is_flushed), CASE(receiver_ready_later), CASE(message_too_long), CASE(foreign_memory),
+    CASE(memory_behind_the_region), CASE(flush_in_order), CASE(drained_queue), CASE(unsignaled),
+    CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
     CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer),
     CASE(receiver_polls_no_more), CASE(silent_target), CASE(extended_sends),
     CASE(extended_posts_are_whole), CASE(extended_datagrams), CASE(extended_completions),

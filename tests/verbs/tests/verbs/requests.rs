@@ -41,7 +41,7 @@ macro_rules! cases {
 
 cases! {
     two_devices empty_messages lists immediate inline_bytes receiver_never_ready
-    sleeper_is_refused receiver_ready_later message_too_long foreign_memory
+    sleeper_is_refused sleeper_is_flushed receiver_ready_later message_too_long foreign_memory
     memory_behind_the_region flush_in_order drained_queue unsignaled full_queues unreliable datagrams destroy_with_work_outstanding
     shared_receive_queue fork_in_the_middle killed_peer absent_peer receiver_polls_no_more silent_target
     extended_sends extended_posts_are_whole
