@@ -217,8 +217,8 @@ impl Attacker {
         }
         let message =
             Message { token: Token::new(1), from: self.at, to: self.to, tag, buffer: Buffer::from(body), sync: false };
-        self.domain.post(message).expect("the domain is attached");
         self.domain.matcher_mut().under_way += 1;
+        self.domain.post(message).expect("the domain is attached");
     }
 }
 
