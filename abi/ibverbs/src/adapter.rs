@@ -521,7 +521,7 @@ impl Adapter {
     fn post(&mut self, to: EndpointAddress, tag: u64, buffer: Buffer, token: u64) {
         let message = Message { token: Token::new(token), from: INDEX, to, tag, buffer, sync: false };
         if self.domain.post(message).is_err() {
-            self.engine().failed(token);
+            self.engine().failed(token, false);
         }
     }
 

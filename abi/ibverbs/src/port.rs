@@ -4,7 +4,8 @@
 
 use crate::memory::ProgramMemory;
 use isthmus_client::{
-    Buffer, Completion, DomainId, EndpointIndex, Envelope, Matcher, Outcome, Posted, Token, Unexpected, UnexpectedState,
+    Buffer, Completion, DomainId, EndpointIndex, Envelope, Matcher, Outcome, Posted, Reason, Token, Unexpected,
+    UnexpectedState,
 };
 use isthmus_verbs::{Engine, PAYLOAD_TAG, PayloadTarget, SHORT_BYTES_MAX};
 
@@ -147,7 +148,11 @@ impl Matcher for Port {
                 let collected = (token & COLLECT != 0).then(|| completion.buffer.as_slice());
                 self.engine.payload_received(token & !COLLECT, collected, &mut self.memory);
             }
-            Outcome::Failed(_) | Outcome::Cancelled => self.engine.failed(token & !COLLECT),
+            Outcome::Failed(reason) => {
+                let peer_ended = matches!(reason, Reason::PeerConnectionLost | Reason::PeerDetached);
+                self.engine.failed(token & !COLLECT, peer_ended);
+            }
+            Outcome::Cancelled => self.engine.failed(token & !COLLECT, false),
         }
     }
 

@@ -26,6 +26,11 @@ pub(crate) enum Token {
 }
 
 impl Token {
+    /// The slot of the queue pair.
+    const fn slot(self) -> u32 {
+        (self.number() >> 32) as u32 & 0xfff_ffff
+    }
+
     pub(crate) const fn number(self) -> u64 {
         let (kind, slot, number) = match self {
             Self::Request { slot, sequence } => (1_u64, slot, sequence),
@@ -292,20 +297,21 @@ impl Engine {
         }
     }
 
-    /// The transport could not carry out an operation, or its other side is gone. The connection that it belongs to fails.
-    pub fn failed(&mut self, token: u64) {
+    /// The transport could not carry out an operation. The connection that it belongs to fails. If the peer has ended, [`Self::peer_gone`]
+    /// follows, and does that: it is no error of this side that a message of the peer is incomplete, or that the peer takes none.
+    pub fn failed(&mut self, token: u64, peer_ended: bool) {
         self.sent(token);
-        match Token::parse(token) {
-            Some(Token::Request { slot, sequence } | Token::ResponseBytes { slot, sequence }) => {
-                if self.qp(slot).is_some_and(|qp| qp.is_reliable() && qp.can_receive()) {
-                    self.fail_request(slot, sequence, Status::RetryExceeded);
-                }
+        let Some(token) = Token::parse(token) else { return };
+        let Some(qp) = self.qp(token.slot()) else { return };
+        let (reliable, can_receive) = (qp.is_reliable(), qp.can_receive());
+        match token {
+            _ if peer_ended && reliable => {}
+            Token::Request { slot, sequence } | Token::ResponseBytes { slot, sequence } if reliable && can_receive => {
+                self.fail_request(slot, sequence, Status::RetryExceeded);
             }
-            Some(Token::Receive { slot, serial }) => self.payload_is_lost(PayloadUse::Receive { slot, serial }),
-            Some(Token::Response { slot, .. }) if self.qp(slot).is_some_and(|qp| qp.can_receive()) => {
-                self.enter_error(slot);
-            }
-            Some(Token::Response { .. } | Token::Ack { .. }) | None => {}
+            Token::Receive { slot, serial } => self.payload_is_lost(PayloadUse::Receive { slot, serial }),
+            Token::Response { slot, .. } if can_receive => self.enter_error(slot),
+            Token::Request { .. } | Token::ResponseBytes { .. } | Token::Response { .. } | Token::Ack { .. } => {}
         }
     }
 

@@ -10,11 +10,12 @@
 #include <sys/socket.h>
 
 enum stage {
-    OPENING, REGISTERED, CONNECTED, SENDS, WRITES, READS, ATOMICS, SERVED, WAITING, SLEEPING, EVENTS, REGISTERING, UNRELIABLE, STAGES
+    OPENING, REGISTERED, CONNECTED, SENDS, WRITES, READS, ATOMICS, SERVED, WAITING, SLEEPING, EVENTS, REGISTERING, UNRELIABLE, VISITING,
+    STAGES
 };
 
 static const char *const NAMES[] = {"opening", "registered", "connected", "sends", "writes", "reads", "atomics", "served", "waiting",
-                                    "sleeping", "events", "registering", "unreliable"};
+                                    "sleeping", "events", "registering", "unreliable", "visiting"};
 
 enum { WINDOW = 12, HALF = MEMORY / 2, LENGTH_MAX = 100000, TARGET = 1 << 18, STAYS = 2000, MOMENT_US = 5000 };
 enum { RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
@@ -78,6 +79,22 @@ static void sleep_on(struct ibv_comp_channel *channel, struct queue *queue) {
     poll_queue(queue);
 }
 
+// Returns whether other processes can map this memory.
+static int is_shared(const void *memory) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    must(maps, "%s", strerror(errno));
+    char line[512];
+    int shared = -1;
+    while (shared < 0 && fgets(line, sizeof line, maps)) {
+        unsigned long first, end;
+        char access[5];
+        must(sscanf(line, "%lx-%lx %4s", &first, &end, access) == 3);
+        if ((uintptr_t)memory >= first && (uintptr_t)memory < end) shared = access[3] == 's';
+    }
+    must(!fclose(maps) && shared >= 0);
+    return shared;
+}
+
 static struct ibv_srq *make_srq(void) {
     struct ibv_srq_init_attr init = {.attr = {.max_wr = DEPTH, .max_sge = 1}};
     struct ibv_srq *srq = ibv_create_srq(a.pd, &init);
@@ -89,6 +106,34 @@ static void post_room(struct ibv_srq *srq, uint64_t id) {
     struct ibv_sge sge = range(&a, HALF + (unsigned)(id % WINDOW) * LENGTH_MAX, LENGTH_MAX);
     struct ibv_recv_wr *bad, request = {.wr_id = id, .sg_list = &sge, .num_sge = 1};
     must(!(srq ? ibv_post_srq_recv(srq, &request, &bad) : ibv_post_recv(a.qp, &request, &bad)));
+}
+
+// Requests: those that were posted, and those that are over. Their numbers are their wr_id.
+static uint64_t posted, over;
+
+static void post_one(const struct message *target) {
+    const bool one_sided = (stage >= WRITES && stage <= SERVED) || stage == REGISTERING || stage == VISITING;
+    unsigned length = 1 + chance(chance(4) ? 1000 : LENGTH_MAX - 1);
+    if (!one_sided || !target) {
+        post_send(&a, posted++, 0, length);
+        return;
+    }
+    const enum ibv_wr_opcode all[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+    enum ibv_wr_opcode opcode = all[stage == WRITES ? 0 : stage == READS ? 1 : stage == ATOMICS ? 2 : chance(3)];
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) length = 8;
+    if (length > target->value) length = target->value;
+    const unsigned at = chance((target->value - length) / 8 + 1) * 8;
+    // Writes bring the bytes that are there, and atomic operations add nothing: reads can be checked.
+    struct ibv_sge list = range(&a, opcode == IBV_WR_RDMA_WRITE ? at : HALF + (unsigned)(posted % WINDOW) * LENGTH_MAX, length);
+    struct ibv_send_wr request = {.wr_id = posted, .sg_list = &list, .num_sge = 1, .opcode = opcode}, *refused;
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        request.wr.atomic.remote_addr = target->address + at, request.wr.atomic.rkey = target->rkey;
+    } else {
+        request.wr.rdma.remote_addr = target->address + at, request.wr.rdma.rkey = target->rkey;
+    }
+    request.wr_id |= (uint64_t)at << 32;
+    must(!ibv_post_send(a.qp, &request, &refused));
+    posted++;
 }
 
 // --- the partner -------------------------------------------------------------------------------------------------------------------
@@ -123,6 +168,16 @@ static void register_forever(void) {
     }
 }
 
+// Accesses the memory of the survivor.
+static void visit_forever(const struct message *target) {
+    for (unsigned at = 0; at < TARGET; at++) a.memory[at] = pattern(at);
+    tell(to_partner[1], (struct message){0});
+    for (;; over++) {
+        while (posted - over < WINDOW) post_one(target);
+        must(next(&a.sent).status == IBV_WC_SUCCESS);
+    }
+}
+
 static void be_partner(void) {
     if (stage == OPENING) {
         for (tell(to_partner[1], (struct message){0});; close_end(&a)) open_end(&a);
@@ -145,6 +200,7 @@ static void be_partner(void) {
     if (stage == SENDS || stage == WAITING || stage == EVENTS || stage == UNRELIABLE) {
         receive_forever(stage == WAITING ? channel : NULL, options.srq);
     }
+    if (stage == VISITING) visit_forever(&survivor);
     tell(to_partner[1], (struct message){0});
     if (stage == REGISTERING) register_forever();
     if (chance(2)) pause(); // Its thread serves.
@@ -173,34 +229,6 @@ static void launch(void) {
 }
 
 // --- the survivor ------------------------------------------------------------------------------------------------------------------
-
-// Requests of the survivor: those that were posted, and those that are over. Their numbers are their wr_id.
-static uint64_t posted, over;
-
-static void post_one(const struct message *target) {
-    const bool one_sided = (stage >= WRITES && stage <= SERVED) || stage == REGISTERING;
-    unsigned length = 1 + chance(chance(4) ? 1000 : LENGTH_MAX - 1);
-    if (!one_sided) {
-        post_send(&a, posted++, 0, length);
-        return;
-    }
-    const enum ibv_wr_opcode all[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
-    enum ibv_wr_opcode opcode = all[stage == WRITES ? 0 : stage == READS ? 1 : stage == ATOMICS ? 2 : chance(3)];
-    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) length = 8;
-    if (length > target->value) length = target->value;
-    const unsigned at = chance((target->value - length) / 8 + 1) * 8;
-    // Writes bring the bytes that are there, and atomic operations add nothing: reads can be checked.
-    struct ibv_sge list = range(&a, opcode == IBV_WR_RDMA_WRITE ? at : HALF + (unsigned)(posted % WINDOW) * LENGTH_MAX, length);
-    struct ibv_send_wr request = {.wr_id = posted, .sg_list = &list, .num_sge = 1, .opcode = opcode}, *refused;
-    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-        request.wr.atomic.remote_addr = target->address + at, request.wr.atomic.rkey = target->rkey;
-    } else {
-        request.wr.rdma.remote_addr = target->address + at, request.wr.rdma.rkey = target->rkey;
-    }
-    request.wr_id |= (uint64_t)at << 32;
-    must(!ibv_post_send(a.qp, &request, &refused));
-    posted++;
-}
 
 // Takes the next completion of a request that has succeeded or failed, and checks what it has read.
 static enum ibv_wc_status take_one(void) {
@@ -289,6 +317,27 @@ static void end_round(uint64_t received, struct ibv_srq *srq) {
     a.qp = NULL;
 }
 
+// Memory of the survivor that partners access.
+static unsigned char *visited;
+
+static struct ibv_mr *open_to_visitor(struct message *told) {
+    for (unsigned at = 0; at < TARGET; at++) visited[at] = pattern(at);
+    struct ibv_mr *mr = ibv_reg_mr(a.pd, visited, TARGET, RIGHTS);
+    must(mr, "%s", strerror(errno));
+    static int first = -1; // What was possible for the first partner is so for all.
+    const int moved = is_shared(visited);
+    if (first < 0) first = moved;
+    must(moved == first, "the memory has not moved");
+    told->rkey = mr->rkey, told->value = TARGET, told->address = (uintptr_t)visited;
+    return mr;
+}
+
+// The visitor was killed in the middle of an access.
+static void close_to_visitor(struct ibv_mr *mr) {
+    must(!ibv_dereg_mr(mr) && !is_shared(visited));
+    for (unsigned at = 0; at < TARGET; at++) must(visited[at] == pattern(at), "byte %u", at);
+}
+
 static void survive(struct ibv_comp_channel *channel) {
     struct message partner = hear(to_partner[0]);
     if (stage == OPENING) {
@@ -303,8 +352,12 @@ static void survive(struct ibv_comp_channel *channel) {
     posted = over = 0;
     uint64_t received = 0;
     for (unsigned id = 0; id < WINDOW; id++) post_room(srq, id);
+    struct ibv_qp_attr attr = {.qp_access_flags = RIGHTS};
+    must(!ibv_modify_qp(a.qp, &attr, IBV_QP_ACCESS_FLAGS));
+    struct message told = {.number = a.qp->qp_num};
+    struct ibv_mr *mr = stage == VISITING ? open_to_visitor(&told) : NULL;
     if (stage != REGISTERED) {
-        tell(to_partner[0], (struct message){.number = a.qp->qp_num});
+        tell(to_partner[0], told);
         hear(to_partner[0]);
     }
     kill_soon();
@@ -312,9 +365,10 @@ static void survive(struct ibv_comp_channel *channel) {
         work_unreliably(&received);
         return;
     }
-    if (stage == CONNECTED) hear(to_launcher[0]), hear(to_launcher[0]);
+    const bool is_over = stage == CONNECTED || stage == VISITING;
+    if (is_over) hear(to_launcher[0]), hear(to_launcher[0]);
     enum ibv_wc_status status;
-    if (stage == REGISTERED || stage == CONNECTED || stage == SLEEPING) {
+    if (stage == REGISTERED || stage == SLEEPING || is_over) {
         for (unsigned count = 0; count < 3; count++) post_one(NULL);
         if (stage == SLEEPING) sleep_on(channel, &a.sent);
         status = take_one();
@@ -324,11 +378,12 @@ static void survive(struct ibv_comp_channel *channel) {
     struct message none;
     // Said before the kill, so it is here by now. A partner that is not connected may not be waited for so long.
     const int flags = stage == REGISTERED ? 0 : MSG_DONTWAIT;
-    const bool was_killed = stage == CONNECTED || recv(to_launcher[0], &none, sizeof none, flags) == sizeof none;
+    const bool was_killed = is_over || recv(to_launcher[0], &none, sizeof none, flags) == sizeof none;
     must(was_killed, "%s before the kill", ibv_wc_status_str(status));
     expect_failure(status);
     end_round(received, srq);
-    if (stage != CONNECTED) hear(to_launcher[0]);
+    if (mr) close_to_visitor(mr);
+    if (!is_over) hear(to_launcher[0]);
 }
 
 int main(int count, char **words) {
@@ -344,6 +399,7 @@ int main(int count, char **words) {
     close(to_launcher[1]);
     struct ibv_comp_channel *channel = open_with_channel(&a);
     for (unsigned at = 0; at < HALF; at++) a.memory[at] = pattern(at);
+    visited = aligned_alloc(4096, TARGET);
     const unsigned kills = (unsigned)atoi(words[2]), first = chance(STAGES);
     for (round_number = 1; round_number <= kills; round_number++) {
         stage = count == 4 ? (unsigned)atoi(words[3]) : (first + round_number) % STAGES;

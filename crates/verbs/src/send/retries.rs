@@ -129,7 +129,7 @@ impl Engine {
         if qp.unanswered().is_some() {
             return self.fail_first_unacked(slot, Status::RetryExceeded);
         }
-        if qp.next != qp.acked {
+        if !qp.sends.is_empty() {
             let (timeout, attempts) = (qp.attributes.timeout, u64::from(qp.attributes.retry_count) + 1);
             let all = if timeout == 0 { RETRIES_NS_MAX } else { (4096 << timeout) * attempts };
             self.rewind(slot, Some(all.min(RETRIES_NS_MAX)));

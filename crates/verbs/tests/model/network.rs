@@ -266,7 +266,7 @@ impl Network {
         }
     }
 
-    /// A program ends. Payloads that it had lent are lost, and its peers learn of it.
+    /// A program ends. Payloads that it had lent are lost. The transport of each peer fails what was under way, and then reports the end.
     pub(crate) fn kill(&mut self, gone: usize) {
         self.nodes[gone].gone = true;
         let mut messages = Vec::new();
@@ -279,12 +279,17 @@ impl Network {
             .into_iter()
             .partition(|arriving| arriving.node == gone || arriving.from == gone);
         self.arriving = arriving;
+        let mut failed: Vec<_> =
+            lost.iter().filter_map(|arriving| Some((arriving.node, token(arriving.target)?))).collect();
         messages.extend(lost.into_iter().map(|arriving| (arriving.from, arriving.message)));
-        // A transport confirms nothing to a peer that is gone.
-        for (_, message) in messages {
+        for (from, message) in messages {
             if let Load::Borrowed(at) = message.body {
                 self.lent[at].over = true;
             }
+            failed.extend((message.token != 0).then_some((from, message.token)));
+        }
+        for (node, token) in failed.into_iter().filter(|(node, _)| *node != gone) {
+            self.call(node, |engine, _| engine.failed(token, true));
         }
         for node in 0..self.nodes.len() {
             if node != gone {

@@ -7,7 +7,9 @@ mod objects;
 use crate::memory::{READ, WRITE};
 use crate::network::{Network, address, domain};
 use crate::setup::*;
-use Status::{Flushed, LocalLength, LocalProtection, RemoteAccess, RemoteInvalidRequest, RemoteOperation, Success};
+use Status::{
+    Flushed, LocalLength, LocalProtection, RemoteAccess, RemoteInvalidRequest, RemoteOperation, RetryExceeded, Success,
+};
 use isthmus_verbs::{
     Access, AddressVector, AtomicOperation, AttributeMask, Attributes, CompletionKind, Gid, Key, Operation, QpNumber,
     QpState, QpType, ReceiveRequest, Refused, SendFlags, Sge, Status,

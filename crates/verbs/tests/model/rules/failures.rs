@@ -19,6 +19,60 @@ fn a_message_too_long_ends_both_ends() {
     assert_eq!(statuses(&mut network, other), [(3, Flushed)]);
 }
 
+/// A peer has died. What this side has sent fails for want of a reply, and nothing blames the peer.
+#[track_caller]
+fn expect_end_of_peer(network: &mut Network, one: Qp, received: u64) {
+    network.settle();
+    network.tick(1 << 40);
+    network.tick(1 << 40);
+    send(network, one, 11, b"late").unwrap();
+    network.settle();
+    assert_eq!(statuses(network, one), [(10, RetryExceeded), (received, Flushed), (11, Flushed)]);
+    assert_eq!(network.call(one.node, |engine, _| engine.next_async_event()), None);
+}
+
+#[test]
+fn a_peer_that_dies_in_the_middle_of_its_message_made_no_error() {
+    let (mut network, one, other) = rc();
+    receive(&mut network, one, 1, 1000);
+    send(&mut network, other, 20, &[7; 1000]).unwrap();
+    send(&mut network, one, 10, b"waits").unwrap();
+    while network.send(1, false) || network.deliver(0) {}
+    network.kill(1);
+    expect_end_of_peer(&mut network, one, 1);
+}
+
+#[test]
+fn a_peer_that_dies_before_its_response_made_no_error() {
+    let (mut network, one, other) = rc();
+    let (target, place) = (room(&mut network, one, 1000), room(&mut network, other, 1000));
+    receive(&mut network, one, 1, 1000);
+    operate(&mut network, other, 20, read_of(target), place);
+    send(&mut network, one, 10, b"waits").unwrap();
+    while network.send(1, false) || network.deliver(0) {}
+    while network.send(0, false) {}
+    network.kill(1);
+    expect_end_of_peer(&mut network, one, 1);
+}
+
+#[test]
+fn a_request_that_waits_for_a_peer_without_a_limit_ends_with_it() {
+    let options = Options { timeout: 0, ..Options::default() };
+    let mut network = Network::new(2, 1);
+    let (one, other) =
+        (create(&mut network, 0, QpType::Rc, &options, None), create(&mut network, 1, QpType::Rc, &options, None));
+    ready_to_receive(&mut network, one, other, &options);
+    ready_to_send(&mut network, one, other, &options);
+    send(&mut network, one, 10, b"waits").unwrap();
+    network.settle();
+    network.tick(1 << 40);
+    assert_eq!(statuses(&mut network, one), []);
+    network.kill(1);
+    network.tick(1 << 40);
+    network.tick(1 << 40);
+    assert_eq!(statuses(&mut network, one), [(10, RetryExceeded)]);
+}
+
 #[test]
 fn a_failure_waits_for_the_payloads_before_it() {
     let (mut network, one, other) = rc();
