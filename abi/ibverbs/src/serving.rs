@@ -39,17 +39,28 @@ const STACK_BYTES: usize = 256 << 10;
 pub(crate) struct Serving(JoinHandle<()>);
 
 impl Serving {
-    /// Starts the thread. None if the system allows no further thread: the program's calls then do everything.
+    /// Starts the thread, and waits until it keeps no memory from being moved. None if the system allows no further thread: the program's
+    /// calls then do everything.
     pub(crate) fn start(shared: &Arc<Shared>) -> Option<Self> {
         let shared = Arc::clone(shared);
         let thread = std::thread::Builder::new().name("isthmus-verbs".into()).stack_size(STACK_BYTES);
-        let run = move || {
+        let (begun, has_begun) = std::sync::mpsc::sync_channel(1);
+        let main = move || {
             isthmus_client::request_short_slices(TIME_SLICE);
+            let mut begun = Some(begun);
+            let serve = |thread: &mut ServingThread| {
+                let inside = thread.enter();
+                begun.take().into_iter().for_each(|begun| _ = begun.send(()));
+                drop(inside);
+                run(&mut Thread { thread, shared: &shared });
+            };
             // SAFETY: a thread of `std`. Outside of the gate, `run` only sleeps, reads an eventfd or a timer into its stack, and loads
             // words.
-            unsafe { serving::run(|thread| run(&mut Thread { thread, shared: &shared })) }
+            unsafe { serving::run(serve) }
         };
-        thread.spawn(run).ok().map(Self)
+        let started = thread.spawn(main).ok()?;
+        let _ = has_begun.recv(); // It has begun, or has ended.
+        Some(Self(started))
     }
 
     /// Waits until the thread has ended, after [`Handover::stop`].

@@ -79,22 +79,6 @@ static void sleep_on(struct ibv_comp_channel *channel, struct queue *queue) {
     poll_queue(queue);
 }
 
-// Returns whether other processes can map this memory.
-static int is_shared(const void *memory) {
-    FILE *maps = fopen("/proc/self/maps", "r");
-    must(maps, "%s", strerror(errno));
-    char line[512];
-    int shared = -1;
-    while (shared < 0 && fgets(line, sizeof line, maps)) {
-        unsigned long first, end;
-        char access[5];
-        must(sscanf(line, "%lx-%lx %4s", &first, &end, access) == 3);
-        if ((uintptr_t)memory >= first && (uintptr_t)memory < end) shared = access[3] == 's';
-    }
-    must(!fclose(maps) && shared >= 0);
-    return shared;
-}
-
 static struct ibv_srq *make_srq(void) {
     struct ibv_srq_init_attr init = {.attr = {.max_wr = DEPTH, .max_sge = 1}};
     struct ibv_srq *srq = ibv_create_srq(a.pd, &init);

@@ -534,6 +534,27 @@ static void silent_target(void) {
     close_both();
 }
 
+// Memory moves as well right after the thread of the device has started.
+static void memory_beside_a_new_thread(void) {
+    const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    for (int round = 0; round < 20; round++) {
+        open_end(&a);
+        open_end(&b);
+        int moved[2];
+        for (int connected = 0; connected < 2; connected++) {
+            if (connected) connect_both(&RC);
+            unsigned char *memory = aligned_alloc(4096, 1 << 20);
+            struct ibv_mr *mr = ibv_reg_mr(a.pd, memory, 1 << 20, access);
+            must(mr, "%s", strerror(errno));
+            moved[connected] = is_shared(memory);
+            must(!ibv_dereg_mr(mr));
+            free(memory);
+        }
+        must(moved[0] == moved[1], "memory moves before a connection only");
+        close_both();
+    }
+}
+
 #define CASE(name) {#name, name}
 static const struct {
     const char *name;
@@ -544,7 +565,7 @@ static const struct {
     CASE(memory_behind_the_region), CASE(flush_in_order), CASE(drained_queue), CASE(unsignaled),
     CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
     CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer),
-    CASE(receiver_polls_no_more), CASE(silent_target), CASE(extended_sends),
+    CASE(receiver_polls_no_more), CASE(silent_target), CASE(memory_beside_a_new_thread), CASE(extended_sends),
     CASE(extended_posts_are_whole), CASE(extended_datagrams), CASE(extended_completions),
     CASE(computes_after_an_event), CASE(two_channels), CASE(signals_while_asleep), CASE(cancelled_while_asleep),
     CASE(jump_out_of_the_sleep), CASE(channel_that_does_not_block), CASE(forbidden_pair),

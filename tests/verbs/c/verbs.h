@@ -237,6 +237,22 @@ static void expect_nothing(void) {
     must(!a.sent.count && !a.received.count && !b.sent.count && !b.received.count, "a completion that should not be");
 }
 
+// Returns whether other processes can map this memory.
+static int is_shared(const void *memory) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    must(maps, "%s", strerror(errno));
+    char line[512];
+    int shared = -1;
+    while (shared < 0 && fgets(line, sizeof line, maps)) {
+        unsigned long first, end;
+        char access[5];
+        must(sscanf(line, "%lx-%lx %4s", &first, &end, access) == 3);
+        if ((uintptr_t)memory >= first && (uintptr_t)memory < end) shared = access[3] == 's';
+    }
+    must(!fclose(maps) && shared >= 0);
+    return shared;
+}
+
 // Sends from one end to the other, and checks the bytes.
 static void exchange(struct end *from, struct end *to, unsigned length) {
     static unsigned char salt = 1;
