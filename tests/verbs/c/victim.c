@@ -3,7 +3,8 @@
 //   good    ── another process, which returns each message. Its connection goes on, whatever the hostile peer does
 //   hostile ── the peer of some queue pairs: it may access one region. All other memory stays as it is
 //
-// It prints the numbers of its queue pairs and the region, reads the number of the hostile peer, and works until its input ends. Then it
+// It prints the numbers of its queue pairs and the region, reads the number of the hostile peer, and works until its input ends. Unless it
+// is quiet, it prints a line after each exchange with the good partner: then the queue pairs of the hostile peer are connected. At the end it
 // prints how many bytes the hostile peer has changed and how often it was refused, and "done".
 #include "verbs.h"
 
@@ -180,6 +181,8 @@ int main(int words, char **word) {
         renew_hostile(count);
         count_events();
         if (count % 64 == 0) check_pages();
+        if (hostile_count > 1) puts("exchanged");
+        fflush(stdout);
         left -= poll(&input, 1, 0) > 0;
     }
     check_pages();
