@@ -32,8 +32,8 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The longest time for which a post waits, so that requests can be performed directly, in nanoseconds.
 const DRAIN_NS: u64 = 20_000_000;
 
-/// The number of such waits in vain, after which posts wait no more until a request was performed directly.
-const WAITS_IN_VAIN_MAX: u32 = 8;
+/// The number of waits that end so, after which posts wait no more until a request was performed directly.
+const FAILED_WAITS_MAX: u32 = 8;
 
 /// Iterations of the serving thread with the lock held, and before a queue pair ends, at most.
 const ITERATIONS_PER_VISIT: u32 = 64;
@@ -53,8 +53,8 @@ pub(crate) struct Adapter {
     domain: Domain<Port>,
     /// Posts since the last progress call.
     posts: u32,
-    /// Posts, one after the other, that have waited in vain for earlier requests.
-    waits_in_vain: u32,
+    /// Posts, one after the other, that have waited for earlier requests and given up.
+    failed_waits: u32,
     /// The device has left the daemon.
     closed: bool,
     pub(crate) events: Events,
@@ -92,7 +92,7 @@ impl Adapter {
         let mut adapter = Self {
             domain,
             posts: 0,
-            waits_in_vain: 0,
+            failed_waits: 0,
             closed: false,
             events,
             process: std::process::id(),
@@ -208,7 +208,7 @@ impl Adapter {
     /// program that posts requests ahead would otherwise never get from packets to the peer's memory: so each post leaves fewer requests
     /// under way than it found. True if there are none.
     fn drain(&mut self, number: QpNumber, request: &SendRequest<'_>) -> bool {
-        if self.waits_in_vain >= WAITS_IN_VAIN_MAX {
+        if self.failed_waits >= FAILED_WAITS_MAX {
             return false;
         }
         let Some(Direct { to, key, at, len }) = self.engine().direct_later(number, request) else { return false };
@@ -219,7 +219,7 @@ impl Adapter {
         let end = now() + DRAIN_NS;
         while self.engine().sends_under_way(number) > enough {
             if now() >= end {
-                self.waits_in_vain += 1;
+                self.failed_waits += 1;
                 return false;
             }
             self.flush();
@@ -245,7 +245,7 @@ impl Adapter {
         match (performed, access.finish()) {
             (false, _) => return None,
             (true, Ok(())) => {
-                self.waits_in_vain = 0;
+                self.failed_waits = 0;
                 self.engine().complete_direct(number, request);
             }
             // The owner has closed the region meanwhile. A packet gives the status.
@@ -481,7 +481,11 @@ impl Adapter {
             let sent = self.domain.inject(INDEX, packet.to, packet.tag, bytes);
             match (packet.payload, sent) {
                 (None, true) => self.engine().sent(packet.token),
-                (None, false) => self.post(packet.to, packet.tag, Buffer::from(bytes.to_vec()), packet.token),
+                (None, false) => {
+                    self.post(packet.to, packet.tag, Buffer::from(bytes.to_vec()), packet.token);
+                    // The bytes are copied: completions that need no reply come before the peer's next message, as on a wire.
+                    self.engine().packet_copied(packet.token);
+                }
                 (Some(payload), _) => {
                     if !sent {
                         self.post(packet.to, packet.tag, Buffer::from(bytes.to_vec()), 0);

@@ -297,6 +297,13 @@ impl Engine {
         }
     }
 
+    /// The transport has copied the whole packet of a token, so it needs no bytes of the program. [`Self::sent`] may follow.
+    pub fn packet_copied(&mut self, token: u64) {
+        if matches!(Token::parse(token), Some(Token::Request { .. })) {
+            self.sent(token);
+        }
+    }
+
     /// The transport could not carry out an operation. The connection that it belongs to fails. If the peer has ended, [`Self::peer_gone`]
     /// follows, and does that: it is no error of this side that a message of the peer is incomplete, or that the peer takes none.
     pub fn failed(&mut self, token: u64, peer_ended: bool) {

@@ -25,6 +25,7 @@ fn expect_end_of_peer(network: &mut Network, one: Qp, received: u64) {
     network.settle();
     network.tick(1 << 40);
     network.tick(1 << 40);
+    network.settle();
     send(network, one, 11, b"late").unwrap();
     network.settle();
     assert_eq!(statuses(network, one), [(10, RetryExceeded), (received, Flushed), (11, Flushed)]);
@@ -70,6 +71,7 @@ fn a_request_that_waits_for_a_peer_without_a_limit_ends_with_it() {
     network.kill(1);
     network.tick(1 << 40);
     network.tick(1 << 40);
+    network.settle();
     assert_eq!(statuses(&mut network, one), [(10, RetryExceeded)]);
 }
 

@@ -445,3 +445,19 @@ fn counts_wrap_around() {
     let mask = AttributeMask::STATE | AttributeMask::CURRENT_STATE;
     assert_eq!(modify(&mut network, one, &attributes, mask, None), Err(Refused::Invalid));
 }
+
+#[test]
+fn request_without_a_reply_is_over_when_its_packet_was_copied() {
+    for kind in [QpType::Rc, QpType::Uc] {
+        let (mut network, one, _) = pair(kind, &Options::default());
+        send(&mut network, one, 1, b"short").unwrap();
+        let mut body = [0; isthmus_verbs::SHORT_BYTES_MAX];
+        let packet = network.call(0, |engine, program| engine.next_outgoing(program, &mut body)).unwrap();
+        assert_eq!(statuses(&mut network, one), [], "the transport has the packet still");
+        network.call(0, |engine, _| engine.packet_copied(packet.token));
+        let expected: &[_] = if kind == QpType::Uc { &[(1, Success)] } else { &[] };
+        assert_eq!(statuses(&mut network, one), expected, "{kind:?}");
+        network.call(0, |engine, _| engine.sent(packet.token));
+        assert_eq!(statuses(&mut network, one), []);
+    }
+}
