@@ -36,7 +36,6 @@ mod machine;
 mod mx;
 mod pair;
 mod path;
-mod perftest;
 mod pin;
 mod plot;
 mod pool;

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,13 +38,8 @@ pub(crate) fn library(name: &str) -> Result<PathBuf> {
 }
 
 /// A process that does not outlive its measurement.
-pub(crate) struct KillOnDrop(Child);
-
-impl KillOnDrop {
-    pub(crate) const fn new(process: Child) -> Self {
-        Self(process)
-    }
-}
+#[derive(Debug)]
+pub(crate) struct KillOnDrop(pub(crate) Child);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
@@ -52,6 +47,19 @@ impl Drop for KillOnDrop {
         let _: io::Result<()> = self.0.kill();
         let _: io::Result<_> = self.0.wait();
     }
+}
+
+/// Starts a server and waits until it listens on its port.
+pub(crate) fn start_server(mut server: Command, port: u16) -> Result<KillOnDrop> {
+    let server = server.stdout(Stdio::null()).spawn().map(KillOnDrop).context("cannot start the server")?;
+    wait_until(TIMEOUT, || is_listening(port)).context("the server does not listen")?;
+    Ok(server)
+}
+
+/// Runs a client. Returns as [`output`] does.
+pub(crate) fn run_client(mut client: Command, timeout: Duration) -> Result<(ExitStatus, String)> {
+    let client = client.stdout(Stdio::piped()).spawn().context("cannot start the client")?;
+    output(KillOnDrop(client), timeout)
 }
 
 /// Returns the exit status and the (short) output of a process; an error if it takes too long.
@@ -76,7 +84,7 @@ pub(crate) fn free_port() -> Result<u16> {
 }
 
 /// Returns true if a program listens on a TCP port. A connection to find out would be taken for the client.
-pub(crate) fn is_listening(port: u16) -> Result<bool> {
+fn is_listening(port: u16) -> Result<bool> {
     let mut tables = std::fs::read_to_string("/proc/net/tcp").context("cannot read /proc/net/tcp")?;
     tables.push_str(&std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default());
     Ok(tables.lines().any(|line| listens(line, port)))
@@ -89,7 +97,7 @@ fn listens(line: &str, port: u16) -> bool {
     local.and_then(|text| u16::from_str_radix(text, 16).ok()) == Some(port) && fields.nth(1) == Some("0A")
 }
 
-pub(crate) fn wait_until(timeout: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+fn wait_until(timeout: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + timeout;
     while !holds()? {
         if Instant::now() > deadline {

@@ -15,7 +15,7 @@ use crate::case::{Case, Reading, Unit, not_installed};
 use crate::job::Wait;
 use crate::pair::Bench;
 use crate::pin;
-use crate::programs::{KillOnDrop, TIMEOUT, find_program, free_port, is_listening, output, wait_until};
+use crate::programs::{TIMEOUT, find_program, free_port, run_client, start_server};
 use crate::worker::CPUS;
 
 const SERVER: &str = "redis-server";
@@ -73,9 +73,7 @@ impl Case for RedisGet {
         server.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"]);
         let unix = self.folder.join(format!("isthmus-redis-{port}.sock"));
         server.arg("--unixsocket").arg(&unix);
-        let server = server.stdout(Stdio::null()).spawn().context("cannot start redis-server")?;
-        let _server = KillOnDrop::new(server);
-        wait_until(TIMEOUT, || is_listening(port)).context("redis-server does not listen")?;
+        let _server = start_server(server, port).context("redis-server")?;
         let mut benchmark = self.command(bench, bench.placement.lead(0), &benchmark)?;
         if self.transport == Transport::Unix {
             benchmark.arg("-s").arg(&unix);
@@ -83,8 +81,7 @@ impl Case for RedisGet {
         let (clients, pipeline) = (self.clients.to_string(), self.pipeline.to_string());
         benchmark.args(["-p", &port.to_string(), "-c", &clients, "-P", &pipeline, "-t", "get", "--csv"]);
         benchmark.args(["-n", &(REQUESTS * self.pipeline).to_string()]);
-        let benchmark = benchmark.stdout(Stdio::piped()).spawn().context("cannot start redis-benchmark")?;
-        let (status, printed) = output(KillOnDrop::new(benchmark), TIMEOUT)?;
+        let (status, printed) = run_client(benchmark, TIMEOUT).context("redis-benchmark")?;
         ensure!(status.success(), "redis-benchmark ended with {status}");
         Ok(Reading::value(rate(&printed)?))
     }

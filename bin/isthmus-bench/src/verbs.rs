@@ -12,6 +12,7 @@ mod measured;
 mod perftest;
 mod rows;
 
+pub(crate) use perftest::Perftest;
 pub(crate) use rows::rows;
 
 #[cfg(test)]

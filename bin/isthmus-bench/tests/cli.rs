@@ -158,7 +158,7 @@ fn rdma_rows_name_what_is_missing() {
         Command::new(alone).args(arguments).env("PATH", "/nonexistent").assert().success().get_output().clone();
     let rows = results(&output.stdout);
     let why: Vec<_> = rows.iter().map(|row| (row["value"].is_null(), row["why"].as_str().expect("a reason"))).collect();
-    let perftest = "not installed: ib_read_lat (package perftest)";
+    let perftest = "not installed: perftest (package perftest)";
     assert_eq!(why, [(true, perftest), (true, "not installed: libisthmus-rdmav34.so (run `make build`)")]);
     assert!(rows[0]["floor_value"].is_number(), "{rows:?}");
 }

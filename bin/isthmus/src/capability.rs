@@ -2,7 +2,7 @@
 //!
 //! A capability has a folder with its commands, its row of `isthmus run`, and its column of lists. Everything else uses this list.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -11,9 +11,9 @@ use isthmus_report::EndpointRow;
 use crate::fabric::{self, FabricCommand};
 use crate::mx::{self, MxCommand};
 use crate::output::{Outcome, Output};
-use crate::run::{ProgramCapability, Setting};
+use crate::run::ProgramCapability;
 use crate::sockets::{self, SocketsCommand};
-use crate::verbs::{self, VerbsCommand, explain_queue_pair, trial_place};
+use crate::verbs::{self, VerbsCommand, explain_queue_pair, missing_plug_in};
 
 /// The commands of all capabilities.
 #[derive(Subcommand)]
@@ -49,9 +49,9 @@ pub(crate) fn why_queue_pair(output: Output, socket: Option<PathBuf>, number: u3
     explain_queue_pair(output, socket, number)
 }
 
-/// Returns the variables that RDMA programs need to find the device of this daemon, and the words in front of such a program.
-pub(crate) fn rdma_place(socket: &Path) -> Result<(Vec<Setting>, Vec<&'static str>)> {
-    trial_place(socket)
+/// Returns what RDMA programs of this machine lack of this installation, if anything.
+pub(crate) fn missing_for_rdma() -> Option<String> {
+    missing_plug_in()
 }
 
 /// The table of `isthmus run`.

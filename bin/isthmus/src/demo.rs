@@ -106,7 +106,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let points = session.sweep(&plan, step);
     let hosts = session.hosts(step);
     let redis = redis::measure(&session, folder.path(), daemon.socket(), step);
-    let perftest = perftest::measure(&session, daemon.socket(), step);
+    let perftest = perftest::measure(&session, step);
     step("the path between two domains");
     let channels = channels(&session, daemon.socket()).context("asking the daemon about two connected domains");
     bar.finish_and_clear();

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::case::{Case, Reading, Unit, not_installed, size_name};
 use crate::pair::Bench;
-use crate::programs::{KillOnDrop, TIMEOUT, find_program, free_port, is_listening, output, wait_until};
+use crate::programs::{TIMEOUT, find_program, free_port, run_client, start_server};
 
 const PROGRAM: &str = "ucx_perftest";
 
@@ -92,7 +92,8 @@ impl Ucx {
     fn command(&self, bench: &Bench, cpu: usize, port: u16) -> Command {
         let mut command = Command::new(&bench.program);
         command.args(["run-bound", PROGRAM]);
-        command.env("UCX_TLS", self.transport.tls()).env("UCX_WARN_UNUSED_ENV_VARS", "n").stdin(Stdio::null());
+        command.env("UCX_TLS", self.transport.tls()).env("UCX_WARN_UNUSED_ENV_VARS", "n");
+        command.stdin(Stdio::null()).stderr(Stdio::null());
         command.args(["-c", &cpu.to_string(), "-p", &port.to_string()]);
         command
     }
@@ -137,18 +138,13 @@ impl Ucx {
             return Ok(None);
         }
         let port = free_port()?;
-        let mut server = self.command(bench, bench.placement.follow(0), port);
-        let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start its server")?;
-        let server = KillOnDrop::new(server);
-        wait_until(TIMEOUT, || is_listening(port)).context("its server does not listen")?;
+        let _server = start_server(self.command(bench, bench.placement.follow(0), port), port)?;
         let test = if self.quantity == Quantity::HalfRtt { "tag_lat" } else { "tag_bw" };
         let count = self.iterations(bench.budget);
         let mut client = self.command(bench, bench.placement.lead(0), port);
         client.args(["127.0.0.1", "-t", test, "-f", "-v", "-s", &self.size.to_string()]);
         client.args(["-n", &count.to_string(), "-w", &(count / 10).max(20).to_string()]);
-        let client = client.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("cannot start its client")?;
-        let (_, printed) = output(KillOnDrop::new(client), TIMEOUT + bench.budget * 20)?;
-        drop(server);
+        let (_, printed) = run_client(client, TIMEOUT + bench.budget * 20)?;
         FinalLine::parse(&printed).map(Some)
     }
 }

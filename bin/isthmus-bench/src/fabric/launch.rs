@@ -111,7 +111,7 @@ impl Launch {
     fn finish(&self, command: &mut Command, stderr: &Path, timeout: Duration) -> Result<String> {
         let file = File::create(stderr).with_context(|| format!("cannot write {}", stderr.display()))?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
-        let process = KillOnDrop::new(command.spawn().context("cannot start its launcher")?);
+        let process = KillOnDrop(command.spawn().context("cannot start its launcher")?);
         let said = || {
             let said = fs::read(stderr).unwrap_or_default();
             let last = &said[said.len().saturating_sub(STDERR_BYTES_MAX)..];

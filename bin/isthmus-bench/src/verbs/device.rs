@@ -46,7 +46,7 @@ const HEADER: &str = "/usr/include/infiniband/verbs.h";
 
 /// Made when it is first needed. What is declared first ends first.
 #[derive(Debug, Default)]
-pub(super) struct Device {
+pub(crate) struct Device {
     daemon: OnceCell<PrivateDaemon>,
     program: OnceCell<PathBuf>,
     folder: OnceCell<TempFolder>,
@@ -123,8 +123,7 @@ impl Place for Device {
         let missing = || -> Result<()> {
             [PLUG_IN, PRELOADED].into_iter().try_for_each(|name| library(name).map(drop))?;
             enabler()?;
-            ensure!(!is_boxed() || find_program(SANDBOX).is_some(), not_installed(SANDBOX, "package bubblewrap"));
-            Ok(())
+            start_true(&self.words())
         };
         missing().err().map(|error| error.to_string()).or_else(daemon::unavailable_reason)
     }
@@ -148,6 +147,16 @@ impl Place for Device {
     }
 }
 
+/// Starts `true` behind these words, to find out whether they work here: user namespaces may be forbidden.
+fn start_true(words: &[&str]) -> Result<()> {
+    let Some((program, arguments)) = words.split_first() else { return Ok(()) };
+    ensure!(find_program(program).is_some(), not_installed(program, "package bubblewrap"));
+    let tried = Command::new(program).args(arguments).arg("true").stdin(Stdio::null()).output()?;
+    let why = String::from_utf8_lossy(&tried.stderr);
+    ensure!(tried.status.success(), "{program} does not work here: {}", why.trim_end());
+    Ok(())
+}
+
 /// Returns whether programs need a /dev of their own: the file is missing, or belongs to a device of this machine.
 fn is_boxed() -> bool {
     let number = |path| Some(fs::metadata(path).ok().filter(|found| found.file_type().is_char_device())?.rdev());
@@ -165,6 +174,13 @@ fn enabler() -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn program_that_starts_no_other_is_named() {
+        let refusal = |words: &[&str]| start_true(words).err().map(|error| error.to_string());
+        assert_eq!([refusal(&[]), refusal(&["env"])], [None, None]);
+        assert_eq!(refusal(&["false"]).as_deref(), Some("false does not work here: "));
+    }
 
     /// The role that needs no device runs, and an unknown one does not.
     #[test]

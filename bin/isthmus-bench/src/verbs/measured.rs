@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::rc::Rc;
 use std::thread::sleep;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::device::Device;
 use crate::case::{Case, Reading, Unit, size_name};
 use crate::cpu::cpu_ns_of_all;
 use crate::pair::Bench;
-use crate::programs::Place;
+use crate::programs::{KillOnDrop, Place};
 
 /// The name of the program in errors.
 const PROGRAM: &str = "the C program of verbs";
@@ -136,7 +136,7 @@ impl Start<'_> {
         let mut child = command.spawn().with_context(|| format!("cannot start {PROGRAM}"))?;
         let stdin = child.stdin.take().context("a program without input")?;
         let stdout = child.stdout.take().map(BufReader::new).context("a program without output")?;
-        Ok(Side { child, stdin, stdout })
+        Ok(Side { child: KillOnDrop(child), stdin, stdout })
     }
 
     fn budget_ms(&self) -> u128 {
@@ -227,7 +227,7 @@ fn connect(one: &mut Side, other: &mut Side) -> Result<[u32; 2]> {
 
 /// A running program. Dropping it ends it.
 struct Side {
-    child: Child,
+    child: KillOnDrop,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
@@ -241,10 +241,10 @@ impl Side {
             return Ok(line.trim_end().to_owned());
         }
         let mut errors = String::new();
-        if let Some(mut stderr) = self.child.stderr.take() {
+        if let Some(mut stderr) = self.child.0.stderr.take() {
             stderr.read_to_string(&mut errors).context("cannot read a program's errors")?;
         }
-        let status = self.child.wait().context("cannot wait for a program")?;
+        let status = self.child.0.wait().context("cannot wait for a program")?;
         bail!("{PROGRAM} ended with {status}: {}", errors.trim_end())
     }
 
@@ -262,13 +262,5 @@ impl Side {
 
     fn say(&mut self, line: &str) -> Result<()> {
         writeln!(self.stdin, "{line}").with_context(|| format!("cannot write to {PROGRAM}"))
-    }
-}
-
-impl Drop for Side {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _: std::io::Result<()> = self.child.kill();
-        let _: std::io::Result<_> = self.child.wait();
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::device::Device;
 use crate::case::{Case, Reading, Unit, not_installed, size_name};
 use crate::pair::Bench;
-use crate::programs::{KillOnDrop, Place, TIMEOUT, find_program, free_port, is_listening, output, wait_until};
+use crate::programs::{Place, TIMEOUT, find_program, free_port, run_client, start_server};
 
 /// Requests of one list, of which a run has whole ones.
 const LIST: u64 = 32;
@@ -33,7 +33,7 @@ enum Quantity {
 
 /// One test.
 #[derive(Clone, Debug)]
-pub(super) struct Perftest {
+pub(crate) struct Perftest {
     device: Rc<Device>,
     program: &'static str,
     quantity: Quantity,
@@ -50,7 +50,7 @@ impl Perftest {
     }
 
     /// The median of a latency.
-    pub(super) fn latency(device: &Rc<Device>, program: &'static str, size: usize) -> Self {
+    pub(crate) fn latency(device: &Rc<Device>, program: &'static str, size: usize) -> Self {
         Self::new(device, program, Quantity::Latency, size)
     }
 
@@ -118,14 +118,11 @@ impl Perftest {
         let follow = if self.one_cpu { lead } else { bench.placement.follow(0) };
         let folder = self.device.folder()?;
         let (of_server, of_client) = (folder.join("server"), folder.join("client"));
-        let mut server = self.command(bench, follow, port, &of_server)?;
-        let server = server.stdout(Stdio::null()).spawn().context("cannot start its server")?;
-        let _server = KillOnDrop::new(server);
-        let listens = wait_until(TIMEOUT, || is_listening(port));
-        listens.with_context(|| format!("its server does not listen: {}", text(&of_server)))?;
+        let server = start_server(self.command(bench, follow, port, &of_server)?, port);
+        let _server = server.with_context(|| text(&of_server))?;
         let mut client = self.command(bench, lead, port, &of_client)?;
-        let client = client.arg("127.0.0.1").stdout(Stdio::piped()).spawn().context("cannot start its client")?;
-        let done = output(KillOnDrop::new(client), TIMEOUT + bench.budget * 20);
+        client.arg("127.0.0.1");
+        let done = run_client(client, TIMEOUT + bench.budget * 20);
         let (status, printed) = done.with_context(|| text(&of_client))?;
         ensure!(status.success(), "its client ended with {status}: {}{}", text(&of_client), text(&of_server));
         self.value(&printed)
@@ -158,7 +155,7 @@ impl Case for Perftest {
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
         if find_program(self.program).is_none() {
-            return Ok(Reading::Unavailable(not_installed(self.program, "package perftest")));
+            return Ok(Reading::Unavailable(not_installed("perftest", "package perftest")));
         }
         if let Some(why) = self.device.unavailable_reason() {
             return Ok(Reading::Unavailable(why));

@@ -1,30 +1,19 @@
 //! RDMA programs beside TCP: perftest as it is packaged. Higher is better.
 
-use std::ffi::OsString;
-use std::path::Path;
-
-use isthmus_bench::demo::{PERFTESTS, PerftestTime, Point, RdmaPlace, Session, Wait};
+use isthmus_bench::demo::{PERFTESTS, PerftestTime, Point, Session, Wait};
 
 use super::SIZE_SMALL;
 use super::table::{distinct, name, round_trips, shown};
-use crate::capability::rdma_place;
+use crate::capability::missing_for_rdma;
 use crate::output::{Align, Table};
 
 const TITLE: &str = "perftest over verbs: ib_write_lat and ib_send_lat; in each row both sides poll";
 
 /// Measures, or says why not.
-pub(super) fn measure(session: &Session, socket: &Path, step: impl FnMut(&str)) -> Vec<PerftestTime> {
-    match rdma_place(socket) {
-        Ok((variables, enclosure)) => {
-            let variables = variables.into_iter().map(|set| (OsString::from(set.name), OsString::from(set.value)));
-            let enclosure = enclosure.iter().map(OsString::from).collect();
-            session.perftest(&RdmaPlace { variables: variables.collect(), enclosure }, step)
-        }
-        Err(error) => {
-            let why = Some(format!("{error:#}"));
-            PERFTESTS.map(|program| PerftestTime { program, half_rtt_us: None, why: why.clone(), failed: false }).into()
-        }
-    }
+pub(super) fn measure(session: &Session, step: impl FnMut(&str)) -> Vec<PerftestTime> {
+    let Some(missing) = missing_for_rdma() else { return session.perftest(step) };
+    let why = Some(format!("not installed: {missing}"));
+    PERFTESTS.map(|program| PerftestTime { program, half_rtt_us: None, why: why.clone(), failed: false }).into()
 }
 
 /// Returns the table with TCP of the same run, or the reasons why there is none.

@@ -137,7 +137,7 @@ fn libibverbs() -> Vec<Finding> {
 }
 
 /// Returns the plug-in that is missing, if each libibverbs of the host expects one that is not installed.
-pub(super) fn missing_plug_in() -> Option<String> {
+pub(crate) fn missing_plug_in() -> Option<String> {
     let found = libraries(&fs::read(CACHE).unwrap_or_default());
     let number = |path: &PathBuf| File::open(path).and_then(|file| private_number(&file)).ok().flatten();
     let expected: BTreeSet<String> =

@@ -5,7 +5,6 @@
 //! enable ──▶ isthmus verbs enable    DIR/sys, from the report; what else a program needs
 //!    └─ sysfs ── the files of the device
 //! why ─────▶ isthmus why qp:NUMBER    a queue pair, its peers and the paths to them
-//! trial ───▶ isthmus try             what the RDMA programs that it measures need
 //! PROGRAMS ▶ isthmus run             SYSFS_PATH, IBV_DRIVERS and LD_PRELOAD
 //!    └─ doctor ─ the checks of `isthmus doctor`
 //! ```
@@ -14,7 +13,6 @@ mod doctor;
 mod enable;
 mod list;
 mod sysfs;
-mod trial;
 mod why;
 
 use std::os::unix::fs::MetadataExt;
@@ -79,7 +77,7 @@ impl VerbsCommand {
     }
 }
 
-pub(crate) use trial::trial_place;
+pub(crate) use doctor::missing_plug_in;
 pub(crate) use why::explain_queue_pair;
 
 /// The row of `isthmus run`.
