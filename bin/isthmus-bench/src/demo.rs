@@ -315,15 +315,15 @@ fn host_measurements() -> Vec<(Quantity, Path, LinkCase)> {
     let host_pairs = &Rc::new(HostPairs::default());
     let mut all = Vec::new();
     for (quantity, wait) in [(Quantity::HalfRttPoll, Wait::Poll), (Quantity::HalfRttSleep, Wait::Sleep)] {
-        let there_and_back = |path| LinkCase::half_rtt(path, wait, 8).between(host_pairs, VETH);
-        all.push((quantity, Path::Mx, there_and_back(Path::Mx)));
+        let there_and_back = |path| (quantity, path, LinkCase::half_rtt(path, wait, 8).between(host_pairs, VETH));
+        all.push(there_and_back(Path::Mx));
         all.push((quantity, Path::Raw, frame_there_and_back(wait, host_pairs)));
-        all.push((quantity, Path::Tcp, there_and_back(Path::Tcp)));
+        all.push(there_and_back(Path::Tcp));
     }
-    let one_way = |path| goodput(path, Wait::Sleep, host_pairs, VETH);
-    all.push((Quantity::Bandwidth, Path::Mx, one_way(Path::Mx)));
+    let one_way = |path| (Quantity::Bandwidth, path, goodput(path, Wait::Sleep, host_pairs, VETH));
+    all.push(one_way(Path::Mx));
     all.push((Quantity::Bandwidth, Path::Raw, frames(Wait::Sleep, host_pairs, VETH)));
-    all.push((Quantity::Bandwidth, Path::Tcp, one_way(Path::Tcp)));
+    all.push(one_way(Path::Tcp));
     all
 }
 
