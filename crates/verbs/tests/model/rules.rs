@@ -1,6 +1,7 @@
 //! Rules of the standard that the model of whole programs cannot express well.
 
 mod connections;
+mod direct;
 mod failures;
 mod objects;
 
