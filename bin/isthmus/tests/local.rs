@@ -169,7 +169,7 @@ fn usage_errors_have_a_distinct_exit_status() {
         &["why"],
         &["why", "a"],
         &["why", "4711:"],
-        &["why", "qp:17"],
+        &["why", "qp:x"],
         &["why", "a", "b", "c"],
         &["status", "--nonsense"],
         &["config", "show", "--user", "--system"],
