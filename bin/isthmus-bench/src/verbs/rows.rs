@@ -137,7 +137,7 @@ fn mpich(device: &Rc<Device>) -> [Row; 2] {
     let half_rtt: Job = |mpis, over| Ranks::half_rtt(mpis, over, 8);
     let bandwidth: Job = |mpis, over| Ranks::bandwidth(mpis, over, MIB);
     [
-        row("verbs.mpich_ucx.8b", half_rtt, Target::at_most(1.0 / 3.0, Peer)),
+        row("verbs.mpich_ucx.8b", half_rtt, Target::at_most(0.333, Peer)),
         row("verbs.mpich_ucx.1m", bandwidth, Target::at_least(3.0, Peer)),
     ]
 }
