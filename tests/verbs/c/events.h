@@ -231,6 +231,17 @@ static void message_arrives(struct ibv_comp_channel *channel, unsigned id) {
     take_one(b.received.cq, id);
 }
 
+// Sends the message for which a thread sleeps, and takes its completion when the thread has ended.
+static void end_by_a_message(unsigned round, pthread_t thread, const struct sleeper *sleeper) {
+    post_receive(&b, round, MEMORY / 2, 100);
+    post_send(&a, round, 0, 100);
+    finish_send(round);
+    join(thread);
+    must(!sleeper->error);
+    must(!ibv_req_notify_cq(b.received.cq, 0));
+    take_one(b.received.cq, round);
+}
+
 // Signals of both kinds while a thread sleeps. The read of libibverbs does what is expected here.
 static void signals_while_asleep(void) {
     struct ibv_comp_channel *channel;
@@ -245,13 +256,7 @@ static void signals_while_asleep(void) {
             while (atomic_load(&handled) <= count + sent) {}
         }
         must(!atomic_load(&sleeper.done), "interrupted in spite of SA_RESTART: %s", strerror(sleeper.error));
-        post_receive(&b, round, MEMORY / 2, 100);
-        post_send(&a, round, 0, 100);
-        finish_send(round);
-        join(thread);
-        must(!sleeper.error);
-        must(!ibv_req_notify_cq(b.received.cq, 0));
-        take_one(b.received.cq, round);
+        end_by_a_message(round, thread, &sleeper);
 
         handle(SIGUSR1, count_signal, 0);
         thread = start_sleeper(&sleeper, channel, sleep_once);
@@ -312,13 +317,7 @@ static void jump_out_of_the_sleep(void) {
         wait_until_asleep(&sleeper);
         must(!pthread_kill(thread, SIGUSR1));
         while (atomic_load(&handled) <= round) {}
-        post_receive(&b, round, MEMORY / 2, 100);
-        post_send(&a, round, 0, 100);
-        finish_send(round);
-        join(thread);
-        must(!sleeper.error);
-        must(!ibv_req_notify_cq(b.received.cq, 0));
-        take_one(b.received.cq, round);
+        end_by_a_message(round, thread, &sleeper);
     }
     close_with_channel(channel);
 }
