@@ -168,7 +168,6 @@ impl Engine {
         body: &mut [u8; SHORT_BYTES_MAX],
     ) -> Option<Transmit> {
         let (qp, regions, _) = self.parts(slot)?;
-        let count = if qp.init.kind == QpType::Ud { qp.number.0 } else { acknowledge(qp) };
         let entry = qp.sends.get(sequence.wrapping_sub(qp.first) as usize).filter(|entry| entry.queued)?;
         let packet = crate::send::packet(qp, entry, regions, sequence, memory, BodyWriter::new(body));
         let entry = qp.entry(sequence)?;
@@ -177,7 +176,7 @@ impl Engine {
             Ok(Some(mut packet)) => {
                 entry.transmissions += 1;
                 qp.restart = false;
-                packet.tag.count = count;
+                packet.tag.count = if qp.init.kind == QpType::Ud { qp.number.0 } else { acknowledge(qp) };
                 let token = Token::Request { slot, sequence }.number();
                 Some(Transmit {
                     to: packet.to,

@@ -203,8 +203,8 @@ impl Engine {
         self.owe(slot, Syndrome::Ready);
     }
 
-    /// The domain has gone. Requests to it end when the retries of their queue pair would be over, one second later at most; receive requests that its messages had taken wait again. The
-    /// transport confirms no more tokens of packets to it.
+    /// The domain has gone. Requests to it end when the retries of their queue pair would be over, one second later at most; receive
+    /// requests that its messages had taken wait again. The transport confirms no more tokens of packets to it.
     pub fn peer_gone(&mut self, domain: DomainId) {
         self.routes.retain(|_, to| to.is_some_and(|to| to.domain != domain));
         self.peers.retain(|address, _| address.domain != domain);
