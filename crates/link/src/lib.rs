@@ -35,6 +35,7 @@
 //! ```
 
 mod counters;
+mod edge;
 mod frame;
 mod incoming;
 mod interface;
@@ -44,15 +45,18 @@ mod outgoing;
 mod packet;
 pub mod raw;
 mod sys;
+mod tap;
 mod udp;
 #[cfg(feature = "af-xdp")]
 mod xdp;
 
 pub use counters::LinkCounters;
+pub use edge::{DATAGRAM_BYTES_MAX, EdgeMessage, EdgeSend, EdgeSocket, SEGMENTS_MAX};
 pub use frame::{Frame, HEADER_BYTES, octets};
 pub use interface::{Interface, InterfaceError, interface};
 pub use link::{Link, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, SEND_MAX, SendNext, SendOutcome};
 pub use packet::{PacketLink, PacketOptions};
+pub use tap::{TAP_FRAME_BYTES_MAX, Tap, TapWrite, VNET_HEADER_BYTES};
 pub use udp::{Peer, UDP_PORT, UdpLink, UdpOptions};
 #[cfg(feature = "af-xdp")]
 pub use xdp::{XdpLink, XdpMode, XdpOptions};

@@ -109,7 +109,7 @@ impl Outgoing {
 }
 
 /// Returns the control message `UDP_SEGMENT` (struct cmsghdr of a 64-bit system).
-fn segment_control(bytes: u16) -> [u64; CONTROL_ROOM / 8] {
+pub(crate) fn segment_control(bytes: u16) -> [u64; CONTROL_ROOM / 8] {
     let mut control = [0; CONTROL_ROOM];
     control[..8].copy_from_slice(&(CONTROL_BYTES as u64).to_ne_bytes());
     control[8..12].copy_from_slice(&sys::UDP_SEGMENT.level().to_ne_bytes());
@@ -119,7 +119,7 @@ fn segment_control(bytes: u16) -> [u64; CONTROL_ROOM / 8] {
 }
 
 /// Returns `struct sockaddr_in` or `sockaddr_in6`, and its length.
-fn name_of(address: SocketAddr) -> ([u32; 7], u32) {
+pub(crate) fn name_of(address: SocketAddr) -> ([u32; 7], u32) {
     let mut name = [0; 28];
     name[2..4].copy_from_slice(&address.port().to_be_bytes());
     let len = match address {

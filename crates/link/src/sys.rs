@@ -1,6 +1,7 @@
 //! System calls that rustix lacks: many messages at once, addresses of packet sockets, options by number, and ioctls about interfaces. Only
 //! this file calls libc.
 
+use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
@@ -28,6 +29,8 @@ pub(crate) const FAMILY_V4: u16 = libc::AF_INET as u16;
 pub(crate) const FAMILY_V6: u16 = libc::AF_INET6 as u16;
 /// Datagrams that are too long are refused instead of fragmented: `IP_PMTUDISC_DO`.
 pub(crate) const DISCOVER_DO: i32 = libc::IP_PMTUDISC_DO;
+/// Datagrams that are too long are fragmented: `IP_PMTUDISC_DONT`.
+pub(crate) const DISCOVER_DONT: i32 = libc::IP_PMTUDISC_DONT;
 /// Hardware types with an Ethernet header at the start of frames: `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`.
 pub(crate) const ETHERNET: [u16; 2] = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK];
 
@@ -126,6 +129,30 @@ pub(crate) unsafe fn send_messages(socket: impl AsFd, messages: &mut [mmsghdr]) 
     let (fd, count) = (socket.as_fd().as_raw_fd(), messages.len() as u32);
     // SAFETY: the caller's promise; the headers are borrowed for the call.
     checked(unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, flags as _) })
+}
+
+/// Sends one message, made of `parts`, to a socket address. `control` is a whole control message.
+pub(crate) fn send_parts(
+    socket: impl AsFd,
+    (name, name_len): &([u32; 7], u32),
+    parts: &[IoSlice<'_>],
+    control: Option<[u64; 3]>,
+) -> Result<usize, Errno> {
+    // SAFETY: a header of zeroes has no name, no vectors and no control.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = name.as_ptr().cast_mut().cast();
+    header.msg_namelen = (*name_len).min(size_of_val(name) as u32);
+    header.msg_iov = parts.as_ptr().cast_mut().cast();
+    header.msg_iovlen = parts.len() as _;
+    if let Some(control) = &control {
+        header.msg_control = std::ptr::from_ref(control).cast_mut().cast();
+        header.msg_controllen = size_of_val(control) as _;
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the header names memory that is borrowed for the call, with its lengths; an `IoSlice` is laid out as an iovec. The kernel
+    // only reads all of it.
+    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, flags) };
+    usize::try_from(sent).map_err(|_| last())
 }
 
 /// Receives at most `count` messages; returns their number.

@@ -8,10 +8,10 @@
 //! Hosts are configured ([`UdpLink::set_peers`]). The table says which host may use which source addresses. Datagrams are never fragmented:
 //! a frame that is too long for the path is refused.
 
-mod path;
+pub(crate) mod path;
 mod peers;
-mod received;
-mod segments;
+pub(crate) mod received;
+pub(crate) mod segments;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +29,7 @@ use crate::sys;
 use crate::{
     Frame, Link, LinkCounters, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, SendNext, SendOutcome,
 };
-use path::{Routes, is_about_cutting, is_about_the_path, open_socket, overhead};
+use path::{Fragments, Routes, is_about_cutting, is_about_the_path, open_socket, overhead};
 pub use peers::Peer;
 use peers::Peers;
 use received::{Drop, check, sender};
@@ -111,7 +111,7 @@ pub struct UdpLink {
 impl UdpLink {
     /// Opens a link without peers.
     pub fn open(options: &UdpOptions) -> Result<Self, OpenError> {
-        let socket = open_socket(options.bind)?;
+        let socket = open_socket(options.bind, Fragments::Refused)?;
         let refused = |operation| move |source| OpenError::Refused { operation, source };
         let bound = getsockname(&socket).and_then(SocketAddr::try_from).map_err(refused("asking for our address"))?;
         set_buffers(&socket, options.receive_buffer, options.send_buffer);

@@ -9,8 +9,18 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, connect
 use crate::OpenError;
 use crate::sys;
 
-/// Opens a socket at this address that never fragments.
-pub(super) fn open_socket(address: SocketAddr) -> Result<OwnedFd, OpenError> {
+/// Whether IP may fragment the datagrams of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fragments {
+    /// Datagrams that are too long are fragmented.
+    Allowed,
+    /// Datagrams that are too long are refused.
+    Refused,
+}
+
+/// Opens a socket at this address.
+pub(crate) fn open_socket(address: SocketAddr, fragments: Fragments) -> Result<OwnedFd, OpenError> {
+    let discover = if fragments == Fragments::Allowed { sys::DISCOVER_DONT } else { sys::DISCOVER_DO };
     let operation = "opening a UDP socket";
     let refused = |source| OpenError::Refused { operation, source };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -21,10 +31,10 @@ pub(super) fn open_socket(address: SocketAddr) -> Result<OwnedFd, OpenError> {
     })?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, !address.ip().is_unspecified()).map_err(refused)?;
-        sys::set_option(&socket, sys::DISCOVER_V6, sys::DISCOVER_DO).map_err(refused)?;
+        sys::set_option(&socket, sys::DISCOVER_V6, discover).map_err(refused)?;
     }
     // On an IPv6 socket the option applies to the IPv4 traffic, if there is any.
-    let v4 = sys::set_option(&socket, sys::DISCOVER_V4, sys::DISCOVER_DO);
+    let v4 = sys::set_option(&socket, sys::DISCOVER_V4, discover);
     if address.is_ipv4() {
         v4.map_err(refused)?;
     }
@@ -37,22 +47,22 @@ pub(super) fn open_socket(address: SocketAddr) -> Result<OwnedFd, OpenError> {
 }
 
 /// Returns the number of bytes of a datagram's headers.
-pub(super) fn overhead(to: IpAddr) -> u32 {
+pub(crate) fn overhead(to: IpAddr) -> u32 {
     8 + if to.is_ipv4() { 20 } else { 40 }
 }
 
 /// Sockets that query routes, IPv4 and IPv6. They query the network namespace in which they were opened, independent of the caller's.
 #[derive(Debug)]
-pub(super) struct Routes([Option<OwnedFd>; 2]);
+pub(crate) struct Routes([Option<OwnedFd>; 2]);
 
 impl Routes {
-    pub(super) fn open() -> Self {
+    pub(crate) fn open() -> Self {
         let open = |family| socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok();
         Self([AddressFamily::INET, AddressFamily::INET6].map(open))
     }
 
     /// Returns the length of the longest frame on the path to a host, as the kernel knows it now.
-    pub(super) fn frame_bytes_to(&self, to: SocketAddr) -> Result<u32, Errno> {
+    pub(crate) fn frame_bytes_to(&self, to: SocketAddr) -> Result<u32, Errno> {
         let (socket, opt) = match to {
             SocketAddr::V4(_) => (&self.0[0], sys::PATH_MTU_V4),
             SocketAddr::V6(_) => (&self.0[1], sys::PATH_MTU_V6),
@@ -67,12 +77,12 @@ impl Routes {
 }
 
 /// Returns true for errors by which kernels refuse to split a message. Its frames may be valid individually.
-pub(super) fn is_about_cutting(errno: Errno) -> bool {
+pub(crate) fn is_about_cutting(errno: Errno) -> bool {
     [Errno::MSGSIZE, Errno::INVAL, Errno::IO, Errno::OPNOTSUPP, Errno::NOPROTOOPT].contains(&errno)
 }
 
 /// Returns true for errors that concern one host or are temporary: routes, rules, neighbours.
-pub(super) fn is_about_the_path(errno: Errno) -> bool {
+pub(crate) fn is_about_the_path(errno: Errno) -> bool {
     [
         Errno::NETUNREACH,
         Errno::HOSTUNREACH,

@@ -41,7 +41,7 @@ pub(super) fn check(frame: &[u8], options: &UdpOptions, peers: &mut Peers, host:
 }
 
 /// Returns the sender of a message.
-pub(super) fn sender(name: &[u8; NAME_BYTES]) -> Option<SocketAddr> {
+pub(crate) fn sender(name: &[u8; NAME_BYTES]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes([name[2], name[3]]);
     let four = |at: usize| [name[at], name[at + 1], name[at + 2], name[at + 3]];
     match u16::from_ne_bytes([name[0], name[1]]) {

@@ -6,7 +6,7 @@ use crate::link::SEND_MAX;
 use crate::outgoing::Message;
 
 /// The maximum size of a datagram before it is split: the limit of IPv4, which is the lower one.
-pub(super) const DATAGRAM_BYTES_MAX: usize = 65_507;
+pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// Appends the messages for frames `first..`, as far as `to` knows their destinations. Frames before `singly` become messages of their own;
 /// so do all frames if `singly` is `usize::MAX`. A frame that is shorter than those before it can only be the last of its message.

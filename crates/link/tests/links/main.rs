@@ -5,6 +5,7 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod edge;
 mod packet;
 mod pattern;
 mod raw;
