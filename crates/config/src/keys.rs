@@ -10,6 +10,7 @@ use super::fields::FieldTable;
 use super::guests::Guests;
 use super::kvm::KvmGuest;
 use super::mx::MxBoardList;
+use super::overlay::{ListenAddress, Networks};
 use super::parse::ConfigReader;
 use super::paths::{Dir, LogFilter, MetricsListen, SocketPath};
 use super::policy::{AttachPolicy, NameBindings, Rules};
@@ -123,6 +124,17 @@ table! {
     verbs: VerbsConfig {
         /// Whether programs may use the adapter. Without it, they find no RDMA device of Isthmus.
         enabled: bool = "true", Restart;
+    }
+    /// The overlay: Ethernet networks for containers and VMs of several hosts.
+    overlay: OverlayConfig {
+        /// The address of this host at which edges receive. An unspecified IPv6 address includes IPv4.
+        listen: ListenAddress = "::", Restart;
+        /// The socket of `isthmus-helper`, which creates the interfaces. A daemon that root starts by hand starts its own helper if
+        /// the socket does not exist.
+        helper: SocketPath = "/run/isthmus/helper.sock", Restart;
+        /// The networks of this host. Each is an Ethernet of its own. In a variable:
+        /// `ISTHMUS_DAEMON_OVERLAY_NETWORK='[{ name = "lan", interfaces = [{ name = "lan0" }] }]'`.
+        network: Networks = "[]", Restart;
     }
     /// Guests under QEMU, with or without KVM.
     kvm: KvmConfig {

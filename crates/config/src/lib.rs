@@ -32,6 +32,7 @@ mod keys;
 mod kvm;
 mod mx;
 mod origin;
+pub mod overlay;
 mod parse;
 mod paths;
 mod policy;
@@ -50,8 +51,8 @@ use std::path::PathBuf;
 pub use document::document;
 pub use guests::{GuestName, Guests};
 pub use keys::{
-    Config, DaemonConfig, Effect, KEYS, Key, KvmConfig, LimitsConfig, MetricsConfig, MxConfig, PolicyConfig,
-    SocketsConfig, TABLES, Table, VerbsConfig, WaitConfig, XenConfig, key,
+    Config, DaemonConfig, Effect, KEYS, Key, KvmConfig, LimitsConfig, MetricsConfig, MxConfig, OverlayConfig,
+    PolicyConfig, SocketsConfig, TABLES, Table, VerbsConfig, WaitConfig, XenConfig, key,
 };
 pub use kvm::KvmGuest;
 pub use mx::{

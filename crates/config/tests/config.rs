@@ -92,6 +92,11 @@ enabled = false
 streams_max = 5
 allow = ["10.1.0.0/16"]
 deny = ["10.0.0.0/8", "[fd00::1]:443"]
+[overlay]
+listen = "0.0.0.0"
+helper = "/tmp/helper.sock"
+network = [{ name = "lan", vni = 7, learning = false, interfaces = [{ name = "eth0", namespace = "web", mac = "02:00:00:00:00:01", mtu = 1450, addresses = ["10.0.0.1/24"] }], edges = [{ to = "[fd00::2]:8472", kind = "vxlan" }] }]
+
 [verbs]
 enabled = false
 [kvm]

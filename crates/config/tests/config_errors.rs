@@ -43,7 +43,7 @@ fn rejects_unknown_tables() {
     isthmus.toml:3:2: there is no table [zzz]
         3 | [zzz]
           |  ^^^
-          = the tables are daemon, wait, policy, limits, mx, sockets, verbs, kvm, xen, metrics
+          = the tables are daemon, wait, policy, limits, mx, sockets, verbs, overlay, kvm, xen, metrics
     "#);
     assert_snapshot!(refusal("wait = 5\n[[policy]]\n"), @r#"
     isthmus.toml:1:1: wait is 5, but must be a table of keys

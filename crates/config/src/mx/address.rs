@@ -19,6 +19,13 @@ impl Mac {
         self.0
     }
 
+    /// The octets, in the order of a frame.
+    #[must_use]
+    pub const fn octets(self) -> [u8; 6] {
+        let [_, _, a, b, c, d, e, f] = self.0.number().to_be_bytes();
+        [a, b, c, d, e, f]
+    }
+
     fn parse(text: &str) -> Option<[u8; 6]> {
         let parts: Vec<&str> = text.split([':', '-']).collect();
         let octets: Option<Vec<u8>> =

@@ -1,0 +1,142 @@
+//! Interfaces: how containers and this host are attached to an overlay network.
+
+use std::path::{Path, PathBuf};
+
+use super::value::{Addresses, InterfaceAddress, InterfaceName, Namespace};
+use crate::fields::{Field, Fields, listed, names, table};
+use crate::Mac;
+use crate::problem::Finding;
+use crate::setting::{ConfigValue, Integer, Setting};
+
+/// The network namespace that an interface is created in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The namespace of the helper: that of the host.
+    Host,
+    /// A namespace, by its file.
+    Namespace(PathBuf),
+}
+
+/// The MTU, as Linux limits it.
+type Mtu = Integer<68, 65_535>;
+
+/// An interface of an overlay network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    name: InterfaceName,
+    namespace: Option<Namespace>,
+    mac: Option<Mac>,
+    mtu: Option<Mtu>,
+    addresses: Addresses,
+}
+
+impl Interface {
+    pub(super) const FIELDS: [Field; 5] = [
+        Field {
+            name: "name",
+            expected: InterfaceName::expected,
+            default: "none; required",
+            text: "The name of the interface, which the daemon creates.",
+        },
+        Field {
+            name: "namespace",
+            expected: Namespace::expected,
+            default: "that of the host",
+            text: "The network namespace of a container: its name under `/run/netns`, or the path of its file, as in `/proc/4711/ns/net`. The daemon waits until it exists.",
+        },
+        Field {
+            name: "mac",
+            expected: Mac::expected,
+            default: "generated from the host, the network and the name",
+            text: "The MAC address of the interface.",
+        },
+        Field {
+            name: "mtu",
+            expected: Mtu::expected,
+            default: "`1500`; if the network has `vxlan` or `udp` edges, what fits a datagram of their paths",
+            text: "The MTU of the interface. All interfaces of a network need the same one.",
+        },
+        Field {
+            name: "addresses",
+            expected: Addresses::expected,
+            default: "`[]`",
+            text: "IP addresses with prefix lengths, which the interface gets.",
+        },
+    ];
+
+    pub(super) const NAMES: &'static [&'static str] = &names(&Self::FIELDS);
+
+    /// The name of the interface in its namespace.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// The name of the interface in reports: `lan0` in the host's namespace, `web/lan0` in that of a container.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match &self.namespace {
+            None => self.name.as_str().to_owned(),
+            Some(namespace) => format!("{}/{}", namespace.as_str(), self.name.as_str()),
+        }
+    }
+
+    /// The namespace that the interface is created in.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        match &self.namespace {
+            None => Place::Host,
+            Some(namespace) if namespace.as_str().starts_with('/') => {
+                Place::Namespace(PathBuf::from(namespace.as_str()))
+            }
+            Some(namespace) => Place::Namespace(Path::new("/run/netns").join(namespace.as_str())),
+        }
+    }
+
+    /// The MAC address, if it was written.
+    #[must_use]
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        self.mac.map(Mac::octets)
+    }
+
+    /// The MTU, if it was written.
+    #[must_use]
+    pub fn mtu(&self) -> Option<u16> {
+        self.mtu.map(|mtu| mtu.get() as u16) // At most 65535.
+    }
+
+    /// The IP addresses of the interface.
+    #[must_use]
+    pub fn addresses(&self) -> &[InterfaceAddress] {
+        self.addresses.as_slice()
+    }
+}
+
+impl Setting for Interface {
+    const TYPE: &'static str = "table";
+
+    fn expected() -> String {
+        format!("a table {{ {} }}", Self::NAMES.join(", "))
+    }
+
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let before = findings.len();
+        let help = |_: &str| format!("an interface has {}", listed(Self::NAMES));
+        let fields = Fields::of::<Self>(item, Self::NAMES, help, findings)?;
+        let name = fields.need("name", findings);
+        let (namespace, mac) = (fields.get("namespace", findings), fields.get("mac", findings));
+        let (mtu, addresses) = (fields.get("mtu", findings), fields.get("addresses", findings));
+        let interface = Self { name: name?, namespace, mac, mtu, addresses: addresses.unwrap_or_default() };
+        (findings.len() == before).then_some(interface)
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        table([
+            ("name", Some(self.name.to_toml())),
+            ("namespace", self.namespace.as_ref().map(Setting::to_toml)),
+            ("mac", self.mac.as_ref().map(Setting::to_toml)),
+            ("mtu", self.mtu.as_ref().map(Setting::to_toml)),
+            ("addresses", Some(self.addresses.to_toml())),
+        ])
+    }
+}

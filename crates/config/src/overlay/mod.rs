@@ -1,0 +1,224 @@
+//! Overlay networks of this host: the settings.
+//!
+//! ```text
+//!   [[overlay.network]]   Networks ─► Network   name, vni, learning
+//!                                              ├─► Interface   name, namespace, mac, mtu, addresses
+//!                                              └─► Edge        to, kind
+//! ```
+
+mod edge;
+mod interface;
+mod value;
+
+use std::collections::BTreeSet;
+
+pub use edge::{Edge, EdgeKind};
+pub use interface::{Interface, Place};
+pub use value::{InterfaceAddress, ListenAddress};
+
+use super::fields::{Field, FieldTable, Fields, listed, members, names, table};
+use super::guests::GuestName;
+use super::problem::{Finding, ProblemKind};
+use super::setting::{ConfigValue, Integer, Setting};
+
+/// The maximum number of networks of one host.
+pub const NETWORKS_MAX: usize = 64;
+
+/// The maximum number of interfaces, and of edges, of one network.
+pub const PORTS_MAX: usize = 256;
+
+/// The network identifier of a VXLAN header, which has 24 bits.
+type Vni = Integer<0, 0xFF_FFFF>;
+
+/// The networks, in the order they were written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Networks(Vec<Network>);
+
+impl Networks {
+    /// All networks.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Network] {
+        &self.0
+    }
+}
+
+impl Setting for Networks {
+    const TYPE: &'static str = "list of tables";
+    const EXAMPLE: &'static str = "networks are written as in [{ name = \"lan\", interfaces = [{ name = \"lan0\" }], edges = [{ to = \"192.0.2.2\" }] }]";
+    const TABLES: &'static [FieldTable] = &[
+        FieldTable { of: "A network", fields: &Network::FIELDS },
+        FieldTable { of: "An interface", fields: &Interface::FIELDS },
+        FieldTable { of: "An edge", fields: &Edge::FIELDS },
+    ];
+
+    fn expected() -> String {
+        format!("a list of at most {NETWORKS_MAX} tables {{ {} }}", Network::NAMES.join(", "))
+    }
+
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let before = findings.len();
+        let networks = members::<Self, Network>(item, NETWORKS_MAX, findings)?;
+        let mut seen = BTreeSet::new();
+        for (member, network) in &networks {
+            for found in network.unique_values().into_iter().filter(|own| !seen.insert(own.clone())) {
+                findings.push(member.finding(ProblemKind::Repeated { key: item.key.clone(), found }, None));
+            }
+        }
+        let edges: Vec<_> = networks
+            .iter()
+            .flat_map(|(member, network)| network.edges.iter().map(move |edge| (member, edge)))
+            .collect();
+        for (index, (member, edge)) in edges.iter().enumerate() {
+            if let Some((_, other)) = edges[..index].iter().find(|(_, other)| edge.shares_port_wrongly(other)) {
+                let conflict = format!(
+                    "has an edge of kind \"{}\" at port {}, which edges of kind \"{}\" use",
+                    edge.kind.as_str(),
+                    edge.to.port(),
+                    other.kind.as_str()
+                );
+                let help = "give one of them another port: to = \"192.0.2.2:8472\"".to_owned();
+                findings.push(member.finding(ProblemKind::Conflict { key: member.key.clone(), conflict }, Some(help)));
+            }
+        }
+        (findings.len() == before).then(|| Self(networks.into_iter().map(|(_, network)| network).collect()))
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.0.iter().map(Network::to_toml).collect::<Vec<_>>().into()
+    }
+}
+
+/// An overlay network: one Ethernet LAN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// The name of the network on this host.
+    pub name: GuestName,
+    vni: Option<Vni>,
+    learning: Option<bool>,
+    /// The interfaces of this host.
+    pub interfaces: Vec<Interface>,
+    /// The edges to other hosts.
+    pub edges: Vec<Edge>,
+}
+
+impl Network {
+    const FIELDS: [Field; 5] = [
+        Field {
+            name: "name",
+            expected: GuestName::expected,
+            default: "none; required",
+            text: "The name of the network on this host.",
+        },
+        Field {
+            name: "vni",
+            expected: Vni::expected,
+            default: "`0`",
+            text: "The number of the network on `fast` and `vxlan` edges. All hosts of the network need the same one.",
+        },
+        Field {
+            name: "learning",
+            expected: bool::expected,
+            default: "`true`",
+            text: "Whether the network learns which interface or edge has a MAC address, and sends a frame for an unknown address to all. Without learning, frames take explicit routes only.",
+        },
+        Field {
+            name: "interfaces",
+            expected: Interfaces::expected,
+            default: "`[]`",
+            text: "The interfaces of the network on this host.",
+        },
+        Field {
+            name: "edges",
+            expected: Edges::expected,
+            default: "`[]`",
+            text: "The other hosts of the network. Each host needs an edge to every other one.",
+        },
+    ];
+
+    const NAMES: &'static [&'static str] = &names(&Self::FIELDS);
+
+    /// The number of the network on the wire.
+    #[must_use]
+    pub fn vni(&self) -> u32 {
+        self.vni.map_or(0, Vni::get)
+    }
+
+    /// Whether the network learns MAC addresses.
+    #[must_use]
+    pub fn learning(&self) -> bool {
+        self.learning.unwrap_or(true)
+    }
+
+    /// The values that no other network may have.
+    fn unique_values(&self) -> Vec<String> {
+        let named = format!("the name {}", self.name.name());
+        let interfaces = self.interfaces.iter().map(|interface| format!("the interface {}", interface.label()));
+        let edges = self.edges.iter().map(|edge| match edge.kind {
+            EdgeKind::Udp => format!("the UDP edge to {}", edge.to),
+            kind => format!("the network number {} on the {} edge to {}", self.vni(), kind.as_str(), edge.to),
+        });
+        std::iter::once(named).chain(interfaces).chain(edges).collect()
+    }
+}
+
+impl Setting for Network {
+    const TYPE: &'static str = "table";
+
+    fn expected() -> String {
+        format!("a table {{ {} }}", Self::NAMES.join(", "))
+    }
+
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let before = findings.len();
+        let help = |_: &str| format!("a network has {}", listed(Self::NAMES));
+        let fields = Fields::of::<Self>(item, Self::NAMES, help, findings)?;
+        let name = fields.need("name", findings);
+        let (vni, learning) = (fields.get("vni", findings), fields.get("learning", findings));
+        let interfaces = fields.get::<Interfaces>("interfaces", findings).unwrap_or_default().0;
+        let edges = fields.get::<Edges>("edges", findings).unwrap_or_default().0;
+        let network = Self { name: name?, vni, learning, interfaces, edges };
+        (findings.len() == before).then_some(network)
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        table([
+            ("name", Some(self.name.to_toml())),
+            ("vni", self.vni.as_ref().map(Setting::to_toml)),
+            ("learning", self.learning.as_ref().map(Setting::to_toml)),
+            ("interfaces", Some(Interfaces(self.interfaces.clone()).to_toml())),
+            ("edges", Some(Edges(self.edges.clone()).to_toml())),
+        ])
+    }
+}
+
+/// Declares a list of tables.
+macro_rules! lists {
+    ($($name:ident of $member:ident, $example:literal;)*) => { $(
+        #[derive(Default)]
+        struct $name(Vec<$member>);
+
+        impl Setting for $name {
+            const TYPE: &'static str = "list of tables";
+            const EXAMPLE: &'static str = $example;
+
+            fn expected() -> String {
+                format!("a list of at most {PORTS_MAX} tables {{ {} }}", $member::NAMES.join(", "))
+            }
+
+            fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+                let before = findings.len();
+                let members = members::<Self, $member>(item, PORTS_MAX, findings)?;
+                (findings.len() == before).then(|| Self(members.into_iter().map(|(_, member)| member).collect()))
+            }
+
+            fn to_toml(&self) -> toml::Value {
+                self.0.iter().map($member::to_toml).collect::<Vec<_>>().into()
+            }
+        }
+    )* };
+}
+
+lists! {
+    Interfaces of Interface, "interfaces are written as in [{ name = \"lan0\", namespace = \"web\" }]";
+    Edges of Edge, "edges are written as in [{ to = \"192.0.2.2\" }]";
+}

@@ -1,0 +1,112 @@
+//! Overlay networks: what is read, and what is said about each mistake.
+
+use insta::assert_snapshot;
+use isthmus_config::overlay::{EdgeKind, Place};
+use isthmus_config::{ConfigFile, Inputs, Role, load};
+
+fn inputs(file: &str) -> Inputs {
+    let file = ConfigFile::Given { path: "isthmus.toml".into(), bytes: file.into() };
+    Inputs { file, ..Inputs::bare(Role::System) }
+}
+
+/// Returns the report about a file.
+fn refusal(file: &str) -> String {
+    load(&inputs(file)).expect_err("it is wrong").to_string()
+}
+
+#[test]
+fn reads_a_network_with_its_defaults() {
+    let file = "[[overlay.network]]\nname = 'lan'\ninterfaces = [{ name = 'lan0' }, { name = 'eth0', namespace = 'web' }]\n\
+                edges = [{ to = '192.0.2.2' }, { to = 'fd00::2', kind = 'vxlan' }, { to = '[fd00::3]:20003', kind = 'udp' }]\n";
+    let overlay = load(&inputs(file)).unwrap().config.overlay;
+    let [network] = overlay.network.as_slice() else { panic!("one network") };
+    assert_eq!((network.name.name().as_str(), network.vni(), network.learning()), ("lan", 0, true));
+    let labels: Vec<_> = network.interfaces.iter().map(|interface| interface.label()).collect();
+    assert_eq!(labels, ["lan0", "web/eth0"]);
+    let [here, web] = &network.interfaces[..] else { panic!("two interfaces") };
+    assert_eq!((here.mac(), here.mtu(), here.addresses(), here.place()), (None, None, &[][..], Place::Host));
+    assert_eq!((web.name(), web.place()), ("eth0", Place::Namespace("/run/netns/web".into())));
+    let edges: Vec<_> = network.edges.iter().map(|edge| (edge.to.to_string(), edge.kind)).collect();
+    let expected =
+        [("192.0.2.2:9001", EdgeKind::Fast), ("[fd00::2]:4789", EdgeKind::Vxlan), ("[fd00::3]:20003", EdgeKind::Udp)];
+    assert_eq!(edges, expected.map(|(to, kind)| (to.to_owned(), kind)));
+}
+
+#[test]
+fn reads_what_is_written() {
+    let file = "[overlay]\nlisten = '0.0.0.0'\nhelper = '/tmp/helper.sock'\n[[overlay.network]]\nname = 'lan'\nvni = 16777215\nlearning = false\n\
+                [[overlay.network.interfaces]]\nname = 'eth0'\nnamespace = '/proc/1/ns/net'\nmac = '02:00:00:00:00:01'\nmtu = 9000\n\
+                addresses = ['10.0.0.1/24', 'fd00::1/64']\n";
+    let overlay = load(&inputs(file)).unwrap().config.overlay;
+    assert_eq!(
+        (overlay.listen.ip().to_string().as_str(), overlay.helper.path().to_str()),
+        ("0.0.0.0", Some("/tmp/helper.sock"))
+    );
+    let [network] = overlay.network.as_slice() else { panic!("one network") };
+    assert_eq!((network.vni(), network.learning()), (16_777_215, false));
+    let [interface] = &network.interfaces[..] else { panic!("one interface") };
+    assert_eq!((interface.mac(), interface.mtu()), (Some([2, 0, 0, 0, 0, 1]), Some(9000)));
+    assert_eq!(interface.place(), Place::Namespace("/proc/1/ns/net".into()));
+    let addresses: Vec<_> = interface.addresses().iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["10.0.0.1/24", "fd00::1/64"]);
+}
+
+#[test]
+fn rejects_wrong_values() {
+    assert_snapshot!(refusal(
+        "[[overlay.network]]\nvni = 16777216\n[[overlay.network.interfaces]]\nname = 'a-long-name-0000'\nmtu = 67\naddresses = ['10.0.0.1']\n\
+         [[overlay.network.edges]]\nto = '224.0.0.1'\nkind = 'vxlna'\n[[overlay.network]]\nname = 'b'\nedge = 1\n"
+    ), @r#"
+    isthmus.toml:1:1: overlay.network[0] has no name
+        1 | [[overlay.network]]
+          | ^^^^^^^^^^^^^^^^^^^
+          = name is 1 to 32 letters, digits, - and _
+    isthmus.toml:2:7: overlay.network[0].vni is 16777216, but must be an integer from 0 to 16777215
+        2 | vni = 16777216
+          |       ^^^^^^^^
+    isthmus.toml:4:8: overlay.network[0].interfaces[0].name is "a-long-name-0000", but must be 1 to 15 letters, digits, -, _ and .
+        4 | name = 'a-long-name-0000'
+          |        ^^^^^^^^^^^^^^^^^^
+    isthmus.toml:5:7: overlay.network[0].interfaces[0].mtu is 67, but must be an integer from 68 to 65535
+        5 | mtu = 67
+          |       ^^
+    isthmus.toml:6:14: overlay.network[0].interfaces[0].addresses[0] is "10.0.0.1", but must be an IP address with the length of its prefix, as in "10.0.0.1/24" or "fd00::1/64"
+        6 | addresses = ['10.0.0.1']
+          |              ^^^^^^^^^^
+          = did you mean "10.0.0.1/24"?
+    isthmus.toml:8:6: overlay.network[0].edges[0].to is "224.0.0.1", but must be the address of a host, perhaps with a port, as in "192.0.2.2" or "[fd00::2]:4789"
+        8 | to = '224.0.0.1'
+          |      ^^^^^^^^^^^
+    isthmus.toml:9:8: overlay.network[0].edges[0].kind is "vxlna", but must be "fast", "vxlan" or "udp"
+        9 | kind = 'vxlna'
+          |        ^^^^^^^
+          = did you mean "vxlan"?
+    isthmus.toml:12:1: there is no key overlay.network[1].edge
+       12 | edge = 1
+          | ^^^^
+          = did you mean "edges"?
+    "#);
+}
+
+#[test]
+fn rejects_two_uses_of_one_thing() {
+    assert_snapshot!(refusal(
+        "overlay.network = [{ name = 'a', interfaces = [{ name = 'x' }], edges = [{ to = '192.0.2.2', kind = 'udp' }] },\n\
+         { name = 'a', interfaces = [{ name = 'x' }], edges = [{ to = '192.0.2.2', kind = 'udp' }] },\n\
+         { name = 'c', edges = [{ to = '192.0.2.3:9000' }] }]\n"
+    ), @r#"
+    isthmus.toml:2:1: overlay.network repeats the name a
+        2 | { name = 'a', interfaces = [{ name = 'x' }], edges = [{ to =…
+          | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    isthmus.toml:2:1: overlay.network repeats the interface x
+        2 | { name = 'a', interfaces = [{ name = 'x' }], edges = [{ to =…
+          | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    isthmus.toml:2:1: overlay.network repeats the UDP edge to 192.0.2.2:9000
+        2 | { name = 'a', interfaces = [{ name = 'x' }], edges = [{ to =…
+          | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    isthmus.toml:3:1: overlay.network[2] has an edge of kind "fast" at port 9000, which edges of kind "udp" use
+        3 | { name = 'c', edges = [{ to = '192.0.2.3:9000' }] }]
+          | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          = give one of them another port: to = "192.0.2.2:8472"
+    "#);
+}
