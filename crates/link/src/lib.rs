@@ -46,6 +46,7 @@ mod packet;
 pub mod raw;
 mod sys;
 mod tap;
+mod tun_device;
 mod udp;
 #[cfg(feature = "af-xdp")]
 mod xdp;
@@ -57,6 +58,9 @@ pub use interface::{Interface, InterfaceError, interface};
 pub use link::{Link, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, SEND_MAX, SendNext, SendOutcome};
 pub use packet::{PacketLink, PacketOptions};
 pub use tap::{TAP_FRAME_BYTES_MAX, Tap, TapWrite, VNET_HEADER_BYTES};
+pub use tun_device::{
+    CreateTapError, NewTap, TAP_HEADER_BYTES, TapOffloads, create_tap, has_tun_driver, set_tap_offloads,
+};
 pub use udp::{Peer, UDP_PORT, UdpLink, UdpOptions};
 #[cfg(feature = "af-xdp")]
 pub use xdp::{XdpLink, XdpMode, XdpOptions};
