@@ -30,6 +30,7 @@ const VERBS: &str = "isthmus-verbs";
 const OVERLAY: &str = "isthmus-overlay";
 const SOCKETS: &str = "isthmus-sockets";
 const LINK: &str = "isthmus-link";
+const HELPER: &str = "isthmus-helper";
 const NETNS: &str = "isthmus-netns";
 const CAPTURE: &str = "isthmus-capture";
 const MX_TRANSPORT: &str = "isthmus-mx-transport";
@@ -40,7 +41,7 @@ const XEN: &str = "isthmus-platform-xen";
 pub(super) const ENGINES: [&str; 4] = [MX, VERBS, OVERLAY, SOCKETS];
 
 /// Each package and what it may depend on; `abi` stands for every crate below abi/.
-const ALLOWED: [(&str, &[&str]); 30] = [
+const ALLOWED: [(&str, &[&str]); 31] = [
     (LAYOUT, &[]),
     (SHM, &[LAYOUT]),
     (PLATFORM, &[LAYOUT, SHM]),
@@ -52,6 +53,7 @@ const ALLOWED: [(&str, &[&str]); 30] = [
     (OVERLAY, &[LAYOUT]),
     (SOCKETS, &[LAYOUT]),
     (LINK, &[LAYOUT, SHM]),
+    (HELPER, &[LAYOUT, SHM, PLATFORM, LINK, NETNS]),
     (NETNS, &[]),
     (CAPTURE, &[LAYOUT, MX]),
     (MX_TRANSPORT, &[LAYOUT, SHM, MX]),
@@ -59,7 +61,7 @@ const ALLOWED: [(&str, &[&str]); 30] = [
     (CLIENT, &[LAYOUT, SHM, PLATFORM, CHANNEL]),
     (CONFIG, &[LAYOUT, MX]),
     (REPORT, &[LAYOUT]),
-    (CONTROL, &[CONFIG, REPORT, LAYOUT, SHM, PLATFORM, KVM, XEN, CHANNEL, CAPTURE, SERVICE, LINK, MX]),
+    (CONTROL, &[CONFIG, REPORT, LAYOUT, SHM, PLATFORM, KVM, XEN, CHANNEL, CAPTURE, SERVICE, LINK, HELPER, MX]),
     ("isthmusd", &[CONFIG, CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
     ("isthmus", &[CAPTURE, CLIENT, CONFIG, REPORT, LAYOUT, SHM, KVM, XEN, "isthmus-bench", NETNS]),
     ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM, LINK, NETNS]),

@@ -1,0 +1,179 @@
+//! The interfaces of a connection: creates them, and changes those that still are what it created.
+//!
+//! ```text
+//!   created as isthmusN ── alias, MAC, MTU, limits ── renamed ── addresses ── up ──► descriptor
+//! ```
+//!
+//! An interface is created under a passing name and renamed once it has its alias. udev sees the passing name in the first event and the alias
+//! in the next one, so its rules recognize the interface in both (`packaging/network/70-isthmus.rules`). The alias contains a random number.
+//! It proves that the interface behind an index is still the one that was created.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use isthmus_link::{CreateTapError, TapOffloads, create_tap};
+use netlink_packet_route::link::LinkAttribute;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+
+use super::namespace::work_in;
+use super::route_socket::RouteSocket;
+use crate::protocol::{InterfaceNumber, TapInfo, TapRequest};
+use crate::refusal::{Refusal, RefusalReason};
+use crate::values::{InterfaceAddress, Mtu};
+
+/// The maximum number of interfaces of a connection.
+pub(super) const INTERFACES_MAX: usize = 256;
+
+/// The passing name of a new interface; the kernel replaces `%d`.
+const PASSING_NAME: &str = "isthmus%d";
+
+/// The interfaces of one connection.
+#[derive(Default)]
+pub(super) struct Interfaces {
+    made: BTreeMap<InterfaceNumber, Interface>,
+    next_number: u32,
+}
+
+/// An interface that was created.
+struct Interface {
+    index: u32,
+    alias: String,
+    /// None for the namespace of the helper.
+    namespace: Option<OwnedFd>,
+}
+
+impl Interfaces {
+    /// Creates a TAP interface. Returns the only descriptor of its device.
+    pub(super) fn open_tap(
+        &mut self,
+        tap: &TapRequest,
+        namespace: Option<OwnedFd>,
+    ) -> Result<(TapInfo, OwnedFd), Refusal> {
+        if self.made.len() >= INTERFACES_MAX || self.next_number == u32::MAX {
+            return Err(RefusalReason::TooManyInterfaces.into());
+        }
+        let alias = new_alias()?;
+        let created = work_in(namespace.as_ref(), || create(tap, &alias))?;
+        let interface = InterfaceNumber(self.next_number);
+        self.next_number += 1;
+        let info = TapInfo {
+            interface,
+            index: created.index,
+            has_udp_offloads: created.has_udp_offloads,
+            has_gso_max_size: created.has_gso_max_size,
+        };
+        self.made.insert(interface, Interface { index: created.index, alias, namespace });
+        Ok((info, created.descriptor))
+    }
+
+    pub(super) fn set_mtu(&self, number: InterfaceNumber, mtu: Mtu) -> Result<(), Refusal> {
+        self.change(number, |routes, index| set_mtu(routes, index, mtu))
+    }
+
+    pub(super) fn set_up(&self, number: InterfaceNumber, is_up: bool) -> Result<(), Refusal> {
+        self.change(number, |routes, index| set_up(routes, index, is_up))
+    }
+
+    pub(super) fn add_address(&self, number: InterfaceNumber, address: InterfaceAddress) -> Result<(), Refusal> {
+        self.change(number, |routes, index| add_address(routes, index, address))
+    }
+
+    pub(super) fn del_address(&self, number: InterfaceNumber, address: InterfaceAddress) -> Result<(), Refusal> {
+        self.change(number, |routes, index| {
+            routes.del_address(index, address).map_err(|errno| match errno {
+                Errno::ADDRNOTAVAIL => RefusalReason::NoSuchAddress.by(errno),
+                errno => Refusal::of(errno, RefusalReason::AddressRefused),
+            })
+        })
+    }
+
+    /// Forgets an interface, with the descriptor of its namespace.
+    pub(super) fn release(&mut self, number: InterfaceNumber) -> Result<(), Refusal> {
+        self.made.remove(&number).map(drop).ok_or(RefusalReason::NoSuchInterface.into())
+    }
+
+    /// Changes an interface, if it still is the one that was created.
+    fn change(
+        &self,
+        number: InterfaceNumber,
+        change: impl FnOnce(&RouteSocket, u32) -> Result<(), Refusal> + Send,
+    ) -> Result<(), Refusal> {
+        let interface = self.made.get(&number).ok_or(RefusalReason::NoSuchInterface)?;
+        work_in(interface.namespace.as_ref(), || {
+            let routes = open_routes()?;
+            let alias =
+                routes.alias(interface.index).map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))?;
+            if alias != interface.alias {
+                return Err(RefusalReason::InterfaceGone.into());
+            }
+            change(&routes, interface.index)
+        })
+    }
+}
+
+struct Created {
+    descriptor: OwnedFd,
+    index: u32,
+    has_udp_offloads: bool,
+    has_gso_max_size: bool,
+}
+
+/// Creates a TAP interface in the network namespace of this thread. If a step fails, the interface goes with its descriptor.
+fn create(tap: &TapRequest, alias: &str) -> Result<Created, Refusal> {
+    let routes = open_routes()?;
+    let device = create_tap(PASSING_NAME).map_err(|error| match error {
+        CreateTapError::Open(errno) => RefusalReason::NoTunDevice.by(errno),
+        CreateTapError::Create(errno) | CreateTapError::SetUp(errno) => {
+            Refusal::of(errno, RefusalReason::KernelRefused)
+        }
+    })?;
+    let kernel_refused = |errno| Refusal::of(errno, RefusalReason::KernelRefused);
+    let index = routes.index(&device.name).map_err(kernel_refused)?;
+    routes.set(index, LinkAttribute::IfAlias(alias.to_owned())).map_err(kernel_refused)?;
+    routes.set(index, LinkAttribute::Address(tap.mac.octets().to_vec())).map_err(kernel_refused)?;
+    set_mtu(&routes, index, tap.mtu)?;
+    let set_gso = |size: NonZeroU32| routes.set(index, LinkAttribute::GsoMaxSize(size.get())).is_ok();
+    let has_gso_max_size = tap.gso_max_size.is_some_and(set_gso);
+    routes.set(index, LinkAttribute::IfName(tap.name.to_string())).map_err(|errno| match errno {
+        Errno::EXIST => RefusalReason::NameTaken.by(errno),
+        errno => kernel_refused(errno),
+    })?;
+    for address in tap.addresses.as_slice() {
+        add_address(&routes, index, *address)?;
+    }
+    if tap.is_up {
+        set_up(&routes, index, true)?;
+    }
+    let has_udp_offloads = device.offloads.contains(TapOffloads::UDP);
+    Ok(Created { descriptor: device.descriptor, index, has_udp_offloads, has_gso_max_size })
+}
+
+fn open_routes() -> Result<RouteSocket, Refusal> {
+    RouteSocket::open().map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))
+}
+
+fn set_mtu(routes: &RouteSocket, index: u32, mtu: Mtu) -> Result<(), Refusal> {
+    let set = routes.set(index, LinkAttribute::Mtu(mtu.bytes()));
+    set.map_err(|errno| Refusal::of(errno, RefusalReason::MtuRefused))
+}
+
+fn set_up(routes: &RouteSocket, index: u32, is_up: bool) -> Result<(), Refusal> {
+    routes.set_up(index, is_up).map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))
+}
+
+fn add_address(routes: &RouteSocket, index: u32, address: InterfaceAddress) -> Result<(), Refusal> {
+    routes.add_address(index, address).map_err(|errno| match errno {
+        Errno::EXIST => RefusalReason::AddressTaken.by(errno),
+        errno => Refusal::of(errno, RefusalReason::AddressRefused),
+    })
+}
+
+/// Returns an alias that no other interface has.
+fn new_alias() -> Result<String, Refusal> {
+    let mut random = [0_u8; 8];
+    let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    let filled = filled.map_err(|errno| RefusalReason::KernelRefused.by(errno))?;
+    assert_eq!(filled, random.len(), "the kernel fills up to 256 bytes at once");
+    Ok(format!("isthmus {:016x}", u64::from_ne_bytes(random)))
+}

@@ -1,0 +1,113 @@
+//! The ways to a helper: a socket of a service manager, a socket of its own, a child of the daemon.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use isthmus_helper::server::CONNECTIONS_MAX;
+use isthmus_helper::{HelperClient, HelperError, Mtu, RefusalReason};
+use isthmus_platform::seqpacket;
+
+use crate::{PROGRAM, Running, TwoHosts, bed, link, open, reason};
+
+/// Starts a helper as a service manager does, with a listening socket.
+fn activated(bed: &TwoHosts, path: &Path) -> Running {
+    let listener = seqpacket::listen(path, 16).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\"", PROGRAM]);
+    Running(
+        bed.a
+            .spawn({
+                command.stdin(listener).stderr(Stdio::null());
+                command
+            })
+            .unwrap(),
+    )
+}
+
+#[test]
+fn connections_have_interfaces_of_their_own() {
+    let Some(bed) = bed() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("helper.sock");
+    let _helper = activated(&bed, &path);
+    let (mut first, mut second) = (HelperClient::connect(&path).unwrap(), HelperClient::connect(&path).unwrap());
+    let opened = open(&mut first, "tap0");
+    let (interface, mtu) = (opened.info.interface, Mtu::new(2000).unwrap());
+    assert_eq!(reason(second.set_mtu(interface, mtu)), RefusalReason::NoSuchInterface);
+    assert_eq!(reason(second.set_up(interface, false)), RefusalReason::NoSuchInterface);
+    assert_eq!(reason(second.add_address(interface, "10.9.0.1/24".parse().unwrap())), RefusalReason::NoSuchInterface);
+    assert_eq!(reason(second.del_address(interface, "10.9.0.1/24".parse().unwrap())), RefusalReason::NoSuchInterface);
+    assert_eq!(reason(second.release(interface)), RefusalReason::NoSuchInterface);
+    // The number means the second connection's own interface once it has one.
+    let other = open(&mut second, "tap1");
+    assert_eq!(other.info.interface, interface);
+    second.set_mtu(interface, mtu).unwrap();
+    assert!(link(&bed.a, "tap0").contains("mtu 1500") && link(&bed.a, "tap1").contains("mtu 2000"));
+    drop(first);
+    second.set_up(interface, false).unwrap();
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed_and_places_come_back() {
+    let Some(bed) = bed() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("helper.sock");
+    let _helper = activated(&bed, &path);
+    let mut clients: Vec<_> = (0..CONNECTIONS_MAX).map(|_| HelperClient::connect(&path).unwrap()).collect();
+    assert!(matches!(HelperClient::connect(&path), Err(HelperError::Closed)));
+    clients[0].hello().unwrap();
+    clients.pop();
+    // The helper gives the place back when it has seen the end of that connection.
+    let next = loop {
+        match HelperClient::connect(&path) {
+            Err(HelperError::Closed) => {}
+            next => break next,
+        }
+    };
+    next.unwrap().hello().unwrap();
+}
+
+#[test]
+fn socket_of_a_helper_belongs_to_one_user() {
+    let Some(bed) = bed() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("helper.sock");
+    for _ in 0..2 {
+        // The second one replaces what the first has left.
+        let mut command = Command::new(PROGRAM);
+        command.arg("--socket").arg(&path).args(["--user", "0"]).stderr(Stdio::piped());
+        let mut helper = Running(bed.a.spawn(command).unwrap());
+        let mut log = BufReader::new(helper.0.stderr.take().unwrap()).lines();
+        assert!(log.any(|line| line.unwrap().contains("listening")), "the helper says when it listens");
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.permissions().mode() & 0o777, found.uid()), (0o600, 0));
+        open(&mut HelperClient::connect(&path).unwrap(), "tap0");
+        let mut second = Command::new(PROGRAM);
+        second.arg("--socket").arg(&path).stderr(Stdio::null());
+        assert!(!bed.a.output(second).unwrap().status.success(), "a helper that listens keeps its socket");
+    }
+}
+
+#[test]
+fn child_serves_the_program_that_started_it() {
+    let Some(bed) = bed() else { return };
+    let program = Path::new(PROGRAM);
+    // The child gets the namespace of the thread that starts it.
+    let mut client = bed.a.with(|| HelperClient::spawn(program, false)).unwrap().unwrap();
+    let _tap = open(&mut client, "tap0");
+    assert!(link(&bed.a, "tap0").contains(",UP,"));
+    drop(client);
+    assert!(link(&bed.a, "tap0").contains(",UP,"));
+    let error = HelperClient::spawn(Path::new("/bin/true"), false).unwrap_err();
+    assert!(matches!(error, HelperError::Closed), "{error}");
+}
+
+#[test]
+fn helper_without_a_socket_says_how_to_start_it() {
+    let output = Command::new(PROGRAM).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("isthmus-helper.socket"), "{said}");
+}
