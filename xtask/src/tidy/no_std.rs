@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn layout_and_engines_declare_no_std() {
-        for name in ["isthmus-layout", "isthmus-mx", "isthmus-verbs"] {
+        for name in ["isthmus-layout", "isthmus-mx", "isthmus-overlay", "isthmus-verbs"] {
             let path = format!("{}/src/lib.rs", folder_of(name));
             assert_eq!(count(&path, ""), 1);
             assert_eq!(count(&path, "#![cfg_attr(feature = \"x\", no_std)]"), 1);

@@ -1,0 +1,32 @@
+//! The overlay without I/O: one Ethernet for containers and guests on several hosts.
+//!
+//! ```text
+//!   interfaces of this host ──►┐                                          ┌──► interfaces
+//!                              ├─► FrameHeader ─► Network::forward ─► ports
+//!   edges to other hosts ─────►┘       routes, else learned, else flood   └──► edges
+//! ```
+//!
+//! A [`Network`] decides which ports get a copy of a frame. It has no sockets and no clock: a poller passes frames and the time in, and
+//! sends the copies. [`Network::explain`] says why a frame goes where it goes.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod cache;
+mod explain;
+mod frame;
+mod learned;
+mod mac;
+mod network;
+mod ports;
+mod route;
+
+pub use explain::{Explanation, RouteOutcome, Verdict};
+pub use frame::{FrameError, FrameHeader, HEADER_BYTES, TAGS_MAX};
+pub use learned::{CLAIM_AFTER_MS, FLAP_MOVES_MAX, FLAP_WINDOW_MS, LOOP_MS, LearnedCounts, REPORT_INTERVAL_MS};
+pub use mac::{MacAddr, MacParseError};
+pub use network::{Counters, Decision, DropReason, Millis, Network, NetworkOptions, REPORTS_MAX, Report};
+pub use ports::{EdgeId, InterfaceId, Port};
+pub use route::table::{ROUTES_MAX, RouteError};
+pub use route::{MacPattern, Mismatch, Rank, Route, RouteId, RouteSource};

@@ -1,0 +1,207 @@
+//! One overlay network on this host: its ports, its routes and what was learned.
+//!
+//! ```text
+//!   forward ─► cached decision? ─ no ─► search of the route table, kept in the cache
+//!                  │
+//!                  ├─ source: learned, or refused as a loop
+//!                  └─ routes match ─► their ports
+//!                     no route ─────► the learned port of the destination, else all ports; dropped without learning
+//! ```
+//!
+//! Split horizon ([`Port::may_forward`]) holds for every copy. A frame has at most one copy for each port. Learned addresses are shared by all
+//! VLANs of a network: one station is expected to be reached by one port.
+
+mod decision;
+mod options;
+mod reports;
+#[cfg(test)]
+mod tests;
+
+pub use decision::{Counters, Decision, DropReason};
+pub use options::{Millis, NetworkOptions};
+pub(crate) use reports::Reports;
+pub use reports::{REPORTS_MAX, Report};
+
+use alloc::vec::Vec;
+
+use crate::cache::{CacheIndex, CacheKey, CachedDecision, DecisionCache, Outcome, PortList};
+use crate::frame::FrameHeader;
+use crate::learned::{LearnedAddresses, SlotHint};
+use crate::mac::{KeyedHash, MacAddr};
+use crate::ports::{Port, PortSet};
+use crate::route::table::{RouteError, RouteTable};
+use crate::route::{Route, RouteId};
+
+/// An overlay network.
+pub struct Network {
+    pub(crate) ports: PortSet,
+    routes: RouteTable,
+    cache: DecisionCache,
+    pub(crate) learned: LearnedAddresses,
+    pub(crate) learning: bool,
+    /// The latest time that was passed in. Time does not go backwards.
+    pub(crate) now: Millis,
+    counters: Counters,
+    reports: Reports,
+    /// Ports of the frame at hand, in memory that is used again.
+    scratch: Vec<Port>,
+}
+
+impl Network {
+    /// Makes a network without ports and routes.
+    pub fn new(options: NetworkOptions) -> Self {
+        let hash = KeyedHash::new(options.hash_key);
+        Self {
+            ports: PortSet::default(),
+            routes: RouteTable::new(hash),
+            cache: DecisionCache::new(options.cache_entries, hash),
+            learned: LearnedAddresses::new(hash, options.learned_max, options.learned_age),
+            learning: options.learning,
+            now: Millis(0),
+            counters: Counters::default(),
+            reports: Reports::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Adds a port. Returns false if the network has it already.
+    pub fn add_port(&mut self, port: Port) -> bool {
+        let is_new = self.ports.insert(port);
+        if is_new {
+            self.scratch.reserve(self.ports.as_slice().len());
+            self.cache.retain(|_, decision| !decision.has_gone_port);
+        }
+        is_new
+    }
+
+    /// Removes a port, and forgets the addresses that were learned there. Routes to it stay; frames for it are dropped as
+    /// [`DropReason::PortGone`]. Returns false if the network does not have the port.
+    pub fn remove_port(&mut self, port: Port) -> bool {
+        let was_there = self.ports.remove(port);
+        if was_there {
+            self.learned.forget_port(port);
+            self.cache.retain(|key, decision| {
+                let is_affected = match &decision.outcome {
+                    Outcome::Copies(ports) => ports.as_slice().contains(&port),
+                    Outcome::Drop(reason) => *reason == DropReason::SplitHorizon,
+                    Outcome::ByAddress(_) => false,
+                };
+                key.from() != port && !is_affected
+            });
+        }
+        was_there
+    }
+
+    /// The ports of this network, ascending.
+    pub fn ports(&self) -> &[Port] {
+        self.ports.as_slice()
+    }
+
+    /// Adds a route, also one to a port that is not there.
+    pub fn add_route(&mut self, route: Route) -> Result<RouteId, RouteError> {
+        let id = self.routes.add(route)?;
+        self.cache.retain(|key, decision| !is_affected(&route, key, decision));
+        Ok(id)
+    }
+
+    /// Removes a route. Returns `None` if no route has this number.
+    pub fn remove_route(&mut self, id: RouteId) -> Option<Route> {
+        let route = self.routes.remove(id)?;
+        self.cache.retain(|key, decision| !is_affected(&route, key, decision));
+        Some(route)
+    }
+
+    /// Puts other routes in the place of all, with new numbers in the order of `routes`. If they are refused, nothing changes.
+    pub fn replace_routes(&mut self, routes: &[Route]) -> Result<Vec<RouteId>, RouteError> {
+        let ids = self.routes.replace(routes)?;
+        self.cache.retain(|_, _| false);
+        Ok(ids)
+    }
+
+    /// The routes in the order of their numbers, oldest first.
+    pub fn routes(&self) -> impl Iterator<Item = (RouteId, Route)> {
+        self.routes.iter()
+    }
+
+    /// The learned addresses with the port and the time since each was seen, those not seen for longest first.
+    pub fn learned(&self, now: Millis) -> impl Iterator<Item = (MacAddr, Port, Millis)> {
+        self.learned.iter(now.max(self.now))
+    }
+
+    /// Counts of frames and addresses since the network was made.
+    pub fn counters(&self) -> Counters {
+        Counters { addresses: self.learned.counts(), reports_lost: self.reports.lost(), ..self.counters }
+    }
+
+    /// Takes the oldest of the reports that wait.
+    pub fn take_report(&mut self) -> Option<Report> {
+        self.reports.take()
+    }
+
+    /// Decides which ports get a copy of a frame that came by `from`.
+    ///
+    /// Allocates nothing if the cache has the decision.
+    #[inline]
+    pub fn forward(&mut self, now: Millis, from: Port, frame: &FrameHeader) -> Decision<'_> {
+        self.now = self.now.max(now);
+        let key = CacheKey::new(from, frame.source, frame.destination);
+        let at = match self.cache.find(key) {
+            Some(at) => at,
+            None if self.ports.contains(from) => self.decide(key),
+            None => return self.counters.refuse(DropReason::UnknownPort),
+        };
+        let decision = self.cache.get_mut(at);
+        if self.learning && frame.source.is_station() {
+            let hint = &mut decision.source_slot;
+            if let Err(reason) = self.learned.note(self.now, from, frame.source, hint, &mut self.reports) {
+                return self.counters.refuse(reason);
+            }
+        }
+        match &mut decision.outcome {
+            Outcome::Copies(ports) => self.counters.routed(ports.as_slice()),
+            Outcome::Drop(reason) => self.counters.refuse(*reason),
+            Outcome::ByAddress(hint) => {
+                let destination = frame.destination;
+                let place =
+                    if destination.is_station() { self.learned.locate(self.now, destination, hint) } else { None };
+                self.scratch.clear();
+                match place {
+                    Some(to) => self.scratch.extend(Some(to).filter(|to| from.may_forward(*to))),
+                    None => self.scratch.extend(self.ports.flood(from)),
+                }
+                self.counters.by_address(place.is_some(), &self.scratch)
+            }
+        }
+    }
+
+    /// Searches the route table, and keeps what it says in the cache.
+    #[inline(never)]
+    fn decide(&mut self, key: CacheKey) -> CacheIndex {
+        self.counters.cache_misses += 1;
+        let from = key.from();
+        let rank = self.routes.find(from, key.source(), key.destination(), &mut self.scratch);
+        let (outcome, has_gone_port) = match rank {
+            None if self.learning => (Outcome::ByAddress(SlotHint::NONE), false),
+            None => (Outcome::Drop(DropReason::NoRoute), false),
+            Some(_) => self.copies(from),
+        };
+        self.cache.insert(key, CachedDecision { outcome, rank, has_gone_port, source_slot: SlotHint::NONE })
+    }
+
+    /// Turns the ports of the winning routes into the ports that get a copy. Also says whether one of the former is not there.
+    fn copies(&mut self, from: Port) -> (Outcome, bool) {
+        self.scratch.sort_unstable();
+        self.scratch.dedup();
+        let targets = self.scratch.len();
+        self.scratch.retain(|port| self.ports.contains(*port));
+        let has_gone_port = self.scratch.len() < targets;
+        self.scratch.retain(|port| from.may_forward(*port));
+        let nowhere = if has_gone_port { DropReason::PortGone } else { DropReason::SplitHorizon };
+        (PortList::new(&self.scratch).map_or(Outcome::Drop(nowhere), Outcome::Copies), has_gone_port)
+    }
+}
+
+/// Whether a decision changes when this route is added or removed: the route matches, and no route of a higher rank wins.
+fn is_affected(route: &Route, key: CacheKey, decision: &CachedDecision) -> bool {
+    route.check(key.from(), key.source(), key.destination()).is_ok_and(|rank| Some(rank) >= decision.rank)
+}

@@ -1,0 +1,34 @@
+//! The options of a network, and its time.
+
+/// Milliseconds of a clock that does not go backwards, or a number of them. The caller chooses the origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Millis(pub u64);
+
+impl Millis {
+    /// The time from `earlier` to this; zero if `earlier` is later.
+    pub const fn since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// The options of a network.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct NetworkOptions {
+    /// Whether frames without a route go where their destination was last seen, or everywhere. Without learning they are dropped.
+    pub learning: bool,
+    /// The number of learned addresses. A new address takes the place of the one that was not seen for longest.
+    pub learned_max: usize,
+    /// The time after which an address that is not seen counts as unknown.
+    pub learned_age: Millis,
+    /// The number of decisions in the cache, rounded up to a power of two.
+    pub cache_entries: usize,
+    /// Random bits that guests do not know. They keep guests from choosing addresses that collide in the tables.
+    pub hash_key: [u64; 2],
+}
+
+impl NetworkOptions {
+    /// The default options: learning with 4,096 addresses that age out after five minutes, and 4,096 decisions.
+    pub const fn new(hash_key: [u64; 2]) -> Self {
+        Self { learning: true, learned_max: 4_096, learned_age: Millis(300_000), cache_entries: 4_096, hash_key }
+    }
+}

@@ -1,0 +1,181 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+use crate::ports::{EdgeId, InterfaceId};
+use crate::route::{MacPattern, RouteSource};
+use MacPattern::{Any, Exact, Not};
+
+const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa]);
+const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xb]);
+const C: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xc]);
+const I1: Port = Port::Interface(InterfaceId(1));
+const I2: Port = Port::Interface(InterfaceId(2));
+const E1: Port = Port::Edge(EdgeId(1));
+const E2: Port = Port::Edge(EdgeId(2));
+
+fn network(learning: bool) -> Network {
+    let mut network = Network::new(NetworkOptions { learning, ..NetworkOptions::new([1, 2]) });
+    assert!([E2, I1, I2, E1].into_iter().all(|port| network.add_port(port)));
+    network
+}
+
+fn route(source: MacPattern, destination: MacPattern, to: Port) -> Route {
+    Route { source, destination, from: RouteSource::Any, to }
+}
+
+fn send(network: &mut Network, from: Port, source: MacAddr, destination: MacAddr) -> Result<Vec<Port>, DropReason> {
+    send_at(network, 0, from, source, destination)
+}
+
+fn send_at(
+    network: &mut Network,
+    now: u64,
+    from: Port,
+    source: MacAddr,
+    destination: MacAddr,
+) -> Result<Vec<Port>, DropReason> {
+    let frame = FrameHeader { destination, source, vlan: None, ethertype: 0x0800, header_bytes: 14 };
+    match network.forward(Millis(now), from, &frame) {
+        Decision::To(ports) => Ok(ports.to_vec()),
+        Decision::Drop(reason) => Err(reason),
+    }
+}
+
+#[test]
+fn floods_groups_and_unknown_stations_and_finds_known_ones() {
+    let mut network = network(true);
+    assert_eq!(send(&mut network, I1, A, MacAddr::BROADCAST), Ok(vec![I2, E1, E2]));
+    assert_eq!(send(&mut network, E1, B, C), Ok(vec![I1, I2]));
+    assert_eq!(send(&mut network, E1, B, A), Ok(vec![I1]));
+    assert_eq!(send(&mut network, I1, A, B), Ok(vec![E1]));
+    assert_eq!(send(&mut network, I2, A, A), Err(DropReason::SplitHorizon));
+    let counters = network.counters();
+    assert_eq!((counters.flooded, counters.learned, counters.routed, counters.copies), (2, 2, 0, 7));
+    assert_eq!(counters.dropped(DropReason::SplitHorizon), 1);
+    assert_eq!((counters.addresses.learned, counters.addresses.moved), (2, 1));
+}
+
+#[test]
+fn a_learned_address_counts_at_once_for_a_cached_decision() {
+    let mut network = network(true);
+    assert_eq!(send(&mut network, I1, A, B), Ok(vec![I2, E1, E2]));
+    send(&mut network, E1, B, A).unwrap();
+    assert_eq!(send(&mut network, I1, A, B), Ok(vec![E1]));
+    send(&mut network, E2, B, A).unwrap();
+    assert_eq!(send(&mut network, I1, A, B), Ok(vec![E2]));
+    assert_eq!(network.counters().cache_misses, 3, "one for each port and pair of addresses");
+    assert_eq!(send_at(&mut network, 300_000, I1, A, B), Ok(vec![I2, E1, E2]));
+}
+
+#[test]
+fn groups_and_the_zero_address_are_not_learned() {
+    let mut network = network(true);
+    for source in [MacAddr::BROADCAST, MacAddr([0; 6])] {
+        send(&mut network, I1, source, B).unwrap();
+    }
+    assert_eq!(network.learned(Millis(0)).count(), 0);
+    assert_eq!(send(&mut network, I2, A, MacAddr([0; 6])), Ok(vec![I1, E1, E2]));
+}
+
+#[test]
+fn without_learning_only_routes_forward() {
+    let mut network = network(false);
+    assert_eq!(send(&mut network, I1, A, B), Err(DropReason::NoRoute));
+    network.add_route(route(Any, Exact(B), E1)).unwrap();
+    assert_eq!(send(&mut network, I1, A, B), Ok(vec![E1]));
+    assert_eq!(network.learned(Millis(0)).count(), 0);
+    assert_eq!(send(&mut network, E1, A, B), Err(DropReason::SplitHorizon));
+    assert_eq!(network.counters().routed, 1);
+    assert_eq!(network.counters().dropped(DropReason::NoRoute), 1);
+}
+
+#[test]
+fn each_port_of_the_winning_routes_gets_one_copy() {
+    let mut network = network(false);
+    for to in [E2, I1, E1, E2, I2] {
+        network.add_route(route(Any, Exact(B), to)).unwrap();
+    }
+    assert_eq!(send(&mut network, I1, A, B), Ok(vec![I2, E1, E2]));
+    assert_eq!(send(&mut network, E1, A, B), Ok(vec![I1, I2]));
+    assert_eq!(network.counters().copies, 5);
+}
+
+#[test]
+fn refuses_frames_from_ports_that_are_not_there() {
+    let mut network = network(true);
+    let absent = Port::Interface(InterfaceId(9));
+    assert_eq!(send(&mut network, absent, A, B), Err(DropReason::UnknownPort));
+    assert_eq!(network.counters().dropped(DropReason::UnknownPort), 1);
+    assert_eq!(network.learned(Millis(0)).count(), 0);
+    send(&mut network, I1, A, B).unwrap();
+    assert!(network.remove_port(I1) && !network.remove_port(I1));
+    assert_eq!(send(&mut network, I1, A, B), Err(DropReason::UnknownPort));
+    assert_eq!(network.learned(Millis(0)).count(), 0);
+    assert!(network.add_port(I1) && !network.add_port(I1));
+    assert_eq!(network.ports(), [I1, I2, E1, E2]);
+}
+
+#[test]
+fn routes_to_a_port_that_goes_drop_until_it_returns() {
+    let mut network = network(false);
+    for to in [E1, I2] {
+        network.add_route(route(Any, Any, to)).unwrap();
+    }
+    assert_eq!(send(&mut network, I1, A, B), Ok(vec![I2, E1]));
+    assert_eq!(send(&mut network, I2, A, B), Ok(vec![E1]));
+    assert_eq!(send(&mut network, E2, A, B), Ok(vec![I2]));
+    network.remove_port(I2);
+    assert_eq!(send(&mut network, I1, A, B), Ok(vec![E1]));
+    assert_eq!(send(&mut network, E2, A, B), Err(DropReason::PortGone), "one port is gone, the other leads to an edge");
+    network.remove_port(E1);
+    assert_eq!(send(&mut network, I1, A, B), Err(DropReason::PortGone));
+    assert_eq!(network.routes().count(), 2);
+    network.add_port(I2);
+    assert_eq!(send(&mut network, I1, A, B), Ok(vec![I2]));
+}
+
+#[test]
+fn a_route_changes_only_the_decisions_that_it_affects() {
+    let mut network = network(false);
+    network.add_route(route(Any, Exact(B), E1)).unwrap();
+    network.add_route(route(Exact(A), Exact(C), E1)).unwrap();
+    let check = |network: &mut Network, to_b: Port, misses: u64| {
+        let before = network.counters().cache_misses;
+        assert_eq!(send(network, I1, A, B), Ok(vec![to_b]));
+        assert_eq!(send(network, I1, A, C), Ok(vec![E1]));
+        assert_eq!(network.counters().cache_misses - before, misses);
+    };
+    check(&mut network, E1, 2);
+    check(&mut network, E1, 0);
+    let lower = network.add_route(route(Any, Any, I2)).unwrap();
+    let other = network.add_route(route(Exact(B), Any, I2)).unwrap();
+    check(&mut network, E1, 0);
+    let higher = network.add_route(route(Not(C), Exact(B), I2)).unwrap();
+    check(&mut network, I2, 1);
+    assert!(network.remove_route(lower).is_some() && network.remove_route(other).is_some());
+    check(&mut network, I2, 0);
+    assert_eq!(network.remove_route(higher), Some(route(Not(C), Exact(B), I2)));
+    assert_eq!(network.remove_route(higher), None);
+    check(&mut network, E1, 1);
+    network.replace_routes(&[route(Any, Any, E1)]).unwrap();
+    check(&mut network, E1, 2);
+}
+
+#[test]
+fn a_frame_without_other_ports_is_dropped() {
+    let mut network = Network::new(NetworkOptions::new([1, 2]));
+    network.add_port(I1);
+    assert_eq!(send(&mut network, I1, A, MacAddr::BROADCAST), Err(DropReason::SplitHorizon));
+}
+
+#[test]
+fn time_does_not_go_backwards() {
+    let mut network = network(true);
+    send_at(&mut network, 10_000, I1, A, B).unwrap();
+    assert_eq!(send_at(&mut network, 0, E1, A, B), Err(DropReason::Loop));
+    assert_eq!(network.counters().dropped(DropReason::Loop), 1);
+    assert_eq!(network.take_report(), Some(Report::Loop { mac: A, interface: I1, edge: E1 }));
+    assert_eq!(network.take_report(), None);
+    assert_eq!(network.learned(Millis(0)).collect::<Vec<_>>(), [(A, I1, Millis(0))]);
+}
