@@ -21,6 +21,7 @@ extern crate alloc;
 
 mod cache;
 pub mod checksum;
+pub mod coalesce;
 mod explain;
 mod frame;
 pub mod headers;

@@ -1,0 +1,311 @@
+//! Merges received frames before they enter a TAP: consecutive TCP segments of a flow become one frame that the kernel takes whole.
+//!
+//! ```text
+//!   received   a0 │ b0 │ a1 │ a2 │ x │ b1            flows a and b, and a frame x that cannot be merged
+//!   delivered  a0 a1 a2 │ b0 b1 │ x                  a head of our own, then borrowed slices
+//! ```
+//!
+//! Segments are merged if their headers are equal but for sequence number, lengths, checksums and IPv4 identification, and all but the
+//! last have the same length. Frames of a flow stay in order; a frame with PSH or FIN is the last of its merged frame.
+//!
+//! Each checksum is verified here. A frame with a correct checksum is delivered with a partial checksum, which the kernel does not
+//! verify again (a TAP of Linux 6.18 ignores `VIRTIO_NET_HDR_F_DATA_VALID`). Other frames pass unchanged, and the receiver drops them.
+
+use alloc::vec::Vec;
+use core::num::NonZeroU16;
+
+use crate::headers::{Headers, HeadersError, IpVersion, Transport};
+use crate::virtio_net::{ChecksumState, Gso, GsoKind, VirtioNetHeader};
+
+/// The most segments in a merged frame, so that one `writev` takes them.
+pub const MERGED_SEGMENTS_MAX: usize = 128;
+
+/// Flows that may have an incomplete merged frame at a time.
+const OPEN_FLOWS_MAX: usize = 16;
+const IP_BYTES_MAX: usize = 65_535;
+
+const TCP_FIN: u8 = 0x01;
+const TCP_PSH: u8 = 0x08;
+const TCP_ACK: u8 = 0x10;
+const TCP_ECE: u8 = 0x40;
+const TCP_CWR: u8 = 0x80;
+
+/// Merges a run of frames at a time. Its buffers are reused.
+#[derive(Debug, Default)]
+pub struct Coalescer {
+    heads: Vec<u8>,
+    slices: Vec<Slice>,
+    merged: Vec<Merged>,
+    open: Vec<OpenFlow>,
+    counters: CoalesceCounters,
+}
+
+/// Counters of received frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoalesceCounters {
+    /// Frames that were appended to an earlier one.
+    pub merged: u64,
+    /// TCP and UDP frames without a checksum, or with a wrong one.
+    pub unverified: u64,
+    /// Frames that are neither TCP nor UDP, or have headers that cannot be parsed.
+    pub unparsed: u64,
+}
+
+/// The frames to deliver.
+#[derive(Clone, Copy, Debug)]
+pub struct Coalesced<'a> {
+    coalescer: &'a Coalescer,
+    frames: &'a [&'a [u8]],
+}
+
+/// A frame to deliver: its virtio-net header, its head, then its slices.
+#[derive(Clone, Copy, Debug)]
+pub struct MergedFrame<'a> {
+    /// The header for the TAP.
+    pub header: VirtioNetHeader,
+    /// The headers of a verified frame; empty for other frames.
+    pub head: &'a [u8],
+    slices: Option<usize>,
+    of: Coalesced<'a>,
+}
+
+/// A part of a received frame, in the list of a merged frame.
+#[derive(Debug)]
+struct Slice {
+    frame: usize,
+    start: usize,
+    end: usize,
+    next: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Merged {
+    /// The headers of a verified frame, and where their bytes start in `heads`.
+    head: Option<(Headers, usize)>,
+    first: usize,
+    last: usize,
+    segments: usize,
+    payload_bytes: usize,
+    segment_bytes: usize,
+}
+
+/// A flow with a merged frame that may grow.
+#[derive(Debug)]
+struct OpenFlow {
+    merged: usize,
+    next_sequence: u32,
+}
+
+impl Coalescer {
+    /// Merges a run of frames.
+    pub fn coalesce<'a>(&'a mut self, frames: &'a [&'a [u8]]) -> Coalesced<'a> {
+        self.heads.clear();
+        self.slices.clear();
+        self.merged.clear();
+        self.open.clear();
+        for (index, frame) in frames.iter().enumerate() {
+            self.add(index, frame);
+        }
+        for merged in &self.merged {
+            if let Some((headers, head)) = merged.head {
+                headers.write_lengths(&mut self.heads[head..head + headers.payload], merged.payload_bytes);
+            }
+        }
+        Coalesced { coalescer: self, frames }
+    }
+
+    /// Counters of the frames that were received so far.
+    pub const fn counters(&self) -> &CoalesceCounters {
+        &self.counters
+    }
+
+    fn add(&mut self, index: usize, frame: &[u8]) {
+        let headers = match Headers::parse(frame) {
+            Ok(headers) if headers.end <= frame.len() => headers,
+            error => {
+                self.counters.unparsed += 1;
+                if error == Err(HeadersError::Fragment) {
+                    self.open.clear(); // Its flow is not known.
+                }
+                return self.push(index, frame, None);
+            }
+        };
+        if !headers.has_correct_checksum(frame) {
+            self.counters.unverified += 1;
+            return self.push(index, frame, None);
+        }
+        if headers.transport_kind == Transport::Udp {
+            return self.push(index, frame, Some(headers));
+        }
+        let open = self.open.iter().position(|flow| self.is_same_flow(flow, &headers, frame));
+        if let Some(open) = open {
+            if self.can_append(&self.open[open], &headers, frame) {
+                return self.append(open, index, &headers, frame);
+            }
+            self.open.swap_remove(open);
+        }
+        self.push(index, frame, Some(headers));
+        if may_grow(&headers, frame) && self.open.len() < OPEN_FLOWS_MAX {
+            let payload_bytes = (headers.end - headers.payload) as u32;
+            let next_sequence = sequence(&headers, frame).wrapping_add(payload_bytes);
+            self.open.push(OpenFlow { merged: self.merged.len() - 1, next_sequence });
+        }
+    }
+
+    /// Starts a frame to deliver. `headers` is for frames with a correct checksum.
+    fn push(&mut self, frame: usize, bytes: &[u8], headers: Option<Headers>) {
+        let (start, end) = headers.map_or((0, bytes.len()), |headers| (headers.payload, headers.end));
+        let slice = self.slices.len();
+        self.slices.push(Slice { frame, start, end, next: None });
+        let head = headers.map(|headers| (headers, self.heads.len()));
+        self.heads.extend_from_slice(&bytes[..start]);
+        let payload_bytes = end - start;
+        self.merged.push(Merged {
+            head,
+            first: slice,
+            last: slice,
+            segments: 1,
+            payload_bytes,
+            segment_bytes: payload_bytes,
+        });
+    }
+
+    fn append(&mut self, open: usize, frame: usize, headers: &Headers, bytes: &[u8]) {
+        let flow = &mut self.open[open];
+        let merged = &mut self.merged[flow.merged];
+        let payload_bytes = headers.end - headers.payload;
+        self.slices[merged.last].next = Some(self.slices.len());
+        merged.last = self.slices.len();
+        self.slices.push(Slice { frame, start: headers.payload, end: headers.end, next: None });
+        merged.segments += 1;
+        merged.payload_bytes += payload_bytes;
+        flow.next_sequence = flow.next_sequence.wrapping_add(payload_bytes as u32);
+        self.counters.merged += 1;
+        let flags = bytes[headers.transport + 13];
+        if let Some((_, head)) = merged.head {
+            self.heads[head + headers.transport + 13] |= flags;
+        }
+        let is_last = payload_bytes < merged.segment_bytes || flags & (TCP_PSH | TCP_FIN) != 0;
+        if is_last || merged.segments == MERGED_SEGMENTS_MAX {
+            self.open.swap_remove(open);
+        }
+    }
+
+    fn is_same_flow(&self, flow: &OpenFlow, headers: &Headers, frame: &[u8]) -> bool {
+        let Some((ours, head)) = self.merged[flow.merged].head else { return false };
+        let head = &self.heads[head..];
+        let addresses = |headers: &Headers| match headers.version {
+            IpVersion::V4 => headers.network + 12..headers.network + 20,
+            IpVersion::V6 => headers.network + 8..headers.network + 40,
+        };
+        let ports = |headers: &Headers| headers.transport..headers.transport + 4;
+        ours.version == headers.version
+            && head[ports(&ours)] == frame[ports(headers)]
+            && head[addresses(&ours)] == frame[addresses(headers)]
+            && head[..ours.network] == frame[..headers.network]
+    }
+
+    fn can_append(&self, flow: &OpenFlow, headers: &Headers, frame: &[u8]) -> bool {
+        let merged = &self.merged[flow.merged];
+        let Some((ours, head)) = merged.head else { return false };
+        let head = &self.heads[head..head + ours.payload];
+        let payload_bytes = headers.end - headers.payload;
+        let Headers { network, transport, payload, .. } = ours;
+        let has_equal_ip = |head: &[u8], frame: &[u8]| match ours.version {
+            // Length, identification and checksum lie between these.
+            IpVersion::V4 => {
+                head[network..network + 2] == frame[network..network + 2]
+                    && head[network + 6..network + 10] == frame[network + 6..network + 10]
+                    && head[network + 12..transport] == frame[network + 12..transport]
+            }
+            IpVersion::V6 => {
+                head[network..network + 4] == frame[network..network + 4]
+                    && head[network + 6..transport] == frame[network + 6..transport]
+            }
+        };
+        let flags = frame[transport + 13];
+        (network, transport, payload) == (headers.network, headers.transport, headers.payload)
+            && sequence(headers, frame) == flow.next_sequence
+            && (1..=merged.segment_bytes).contains(&payload_bytes)
+            && payload + merged.payload_bytes + payload_bytes - network <= IP_BYTES_MAX
+            && flags & !(TCP_PSH | TCP_FIN) == head[transport + 13] & !TCP_CWR
+            && has_equal_ip(head, frame)
+            && head[transport + 8..transport + 13] == frame[transport + 8..transport + 13]
+            && head[transport + 14..transport + 16] == frame[transport + 14..transport + 16]
+            && head[transport + 18..payload] == frame[transport + 18..payload]
+    }
+}
+
+fn sequence(headers: &Headers, frame: &[u8]) -> u32 {
+    let bytes = &frame[headers.transport + 4..headers.transport + 8];
+    u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+/// Returns true if others may follow in the same merged frame: the segment has payload, and only flags that permit it.
+fn may_grow(headers: &Headers, frame: &[u8]) -> bool {
+    let flags = frame[headers.transport + 13];
+    headers.end > headers.payload && flags & TCP_ACK != 0 && flags & !(TCP_ACK | TCP_ECE | TCP_CWR) == 0
+}
+
+impl<'a> Coalesced<'a> {
+    /// The number of frames to deliver.
+    pub const fn len(&self) -> usize {
+        self.coalescer.merged.len()
+    }
+
+    /// Returns true if there is no frame.
+    pub const fn is_empty(&self) -> bool {
+        self.coalescer.merged.is_empty()
+    }
+
+    /// A frame to deliver.
+    ///
+    /// # Panics
+    /// There is no such frame.
+    pub fn get(&self, index: usize) -> MergedFrame<'a> {
+        let merged = &self.coalescer.merged[index];
+        let (header, head) = match merged.head {
+            None => (VirtioNetHeader::default(), &[][..]),
+            Some((headers, at)) => {
+                let head = &self.coalescer.heads[at..at + headers.payload];
+                (merged.header(&headers, head), head)
+            }
+        };
+        MergedFrame { header, head, slices: Some(merged.first), of: *self }
+    }
+
+    /// All frames, in order.
+    pub fn iter(&self) -> impl Iterator<Item = MergedFrame<'a>> {
+        (0..self.len()).map(|index| self.get(index))
+    }
+}
+
+impl Merged {
+    fn header(&self, headers: &Headers, head: &[u8]) -> VirtioNetHeader {
+        let kind = match headers.version {
+            IpVersion::V4 => GsoKind::Tcp4,
+            IpVersion::V6 => GsoKind::Tcp6,
+        };
+        let size = NonZeroU16::new(self.segment_bytes as u16).filter(|_| self.segments > 1);
+        VirtioNetHeader {
+            checksum: ChecksumState::Partial {
+                start: headers.transport as u16,
+                offset: headers.checksum_offset() as u16,
+            },
+            gso: size.map(|size| Gso { kind, size, ecn: head[headers.transport + 13] & TCP_CWR != 0 }),
+            hdr_len: headers.payload as u16,
+        }
+    }
+}
+
+impl<'a> MergedFrame<'a> {
+    /// Returns what follows the head, in order: at least one slice, at most [`MERGED_SEGMENTS_MAX`].
+    pub fn slices(&self) -> impl Iterator<Item = &'a [u8]> {
+        let Coalesced { coalescer, frames } = self.of;
+        let list = core::iter::successors(self.slices, |slice| coalescer.slices[*slice].next);
+        list.map(|slice| &coalescer.slices[slice]).map(|slice| &frames[slice.frame][slice.start..slice.end])
+    }
+}
+
+#[cfg(test)]
+mod tests;

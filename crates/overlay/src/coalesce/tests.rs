@@ -1,0 +1,159 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::samples::{ACK, FIN, PSH, SYN, Sample, samples};
+use crate::segment::Cutter;
+
+/// The segments of a sample as they arrive.
+fn segments(sample: &Sample, size: u16) -> Vec<Vec<u8>> {
+    let frame = sample.frame();
+    let mut cutter = Cutter::default();
+    let segments = cutter.cut(&[], &sample.header(size), &frame).expect("can be cut");
+    segments.iter().map(|(head, data)| [head, data].concat()).collect()
+}
+
+fn delivered(frames: &[Vec<u8>]) -> Vec<(VirtioNetHeader, Vec<u8>)> {
+    let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    let mut coalescer = Coalescer::default();
+    let merged = coalescer.coalesce(&frames);
+    merged
+        .iter()
+        .map(|frame| (frame.header, [frame.head, &frame.slices().collect::<Vec<_>>().concat()].concat()))
+        .collect()
+}
+
+fn lengths(frames: &[Vec<u8>]) -> Vec<usize> {
+    delivered(frames).iter().map(|(_, frame)| frame.len()).collect()
+}
+
+/// The segments of [`Sample::default`], 1000 bytes each, with another segment 1.
+fn with_change(change: impl FnOnce(&mut Sample)) -> Vec<Vec<u8>> {
+    let mut frames = segments(&Sample::default(), 1000);
+    let mut sample = Sample { flags: ACK, payload: Sample::default().payload[1000..2000].into(), ..Sample::default() };
+    sample.sequence = sample.sequence.wrapping_add(1000);
+    change(&mut sample);
+    frames[1] = segments(&sample, 2000).remove(0);
+    frames
+}
+
+#[test]
+fn restores_the_frame_that_was_cut() {
+    for is_v6 in [false, true] {
+        let sample = Sample { is_v6, flags: ACK | PSH | FIN, ..Sample::default() };
+        assert_eq!(delivered(&segments(&sample, 1448)), [(sample.header(1448), sample.frame())]);
+    }
+}
+
+#[test]
+fn keeps_flows_apart_and_each_in_order() {
+    let a = Sample::default();
+    let b = Sample { is_v6: true, ..Sample::default() };
+    let mixed: Vec<_> = segments(&a, 1000).into_iter().zip(segments(&b, 1000)).flat_map(|(a, b)| [a, b]).collect();
+    assert_eq!(delivered(&mixed), [(a.header(1000), a.frame()), (b.header(1000), b.frame())]);
+}
+
+#[test]
+fn merges_only_what_continues_the_stream() {
+    let head = Sample::default().head_bytes();
+    let four = [head + 1000; 4];
+    assert_eq!(lengths(&with_change(|_| {})), [head + 4000]);
+    assert_eq!(lengths(&with_change(|sample| sample.sequence += 1)), [head + 1000, head + 1000, head + 2000]);
+    assert_eq!(lengths(&with_change(|sample| sample.flags |= SYN)), [head + 1000, head + 1000, head + 2000]);
+    assert_eq!(lengths(&with_change(|sample| sample.flags |= PSH)), [head + 2000, head + 2000]);
+    assert_eq!(lengths(&with_change(|sample| sample.payload.truncate(999))), [head + 1999, head + 2000]);
+    let longer = with_change(|sample| sample.payload.push(0));
+    assert_eq!(lengths(&longer[..2]), [head + 1000, head + 1001]);
+    let other_options = with_change(|sample| sample.tcp_options = 4);
+    assert_eq!(lengths(&other_options), [head + 1000, head + 1004, head + 2000]);
+    let mut frames = segments(&Sample::default(), 1000);
+    frames.reverse();
+    assert_eq!(lengths(&frames), four);
+}
+
+#[test]
+fn passes_frames_with_a_wrong_checksum_unchanged() {
+    let mut frames = segments(&Sample::default(), 1000);
+    frames[1][500] ^= 1;
+    let merged = delivered(&frames);
+    assert_eq!(merged.len(), 3);
+    assert_eq!(merged[1], (VirtioNetHeader::default(), frames[1].clone()));
+    frames[1][500] ^= 1;
+    frames[1][24] ^= 1; // The checksum of IPv4.
+    assert_eq!(delivered(&frames)[1], (VirtioNetHeader::default(), frames[1].clone()));
+}
+
+#[test]
+fn passes_other_frames_unchanged_and_counts_them() {
+    let arp = [&[0xff; 12][..], &[8, 6], &[1; 46]].concat();
+    let mut fragment = segments(&Sample::default(), 1000).remove(0);
+    fragment[20] = 0x20;
+    let mut without_checksum = segments(&Sample { is_udp: true, ..Sample::default() }, 1000).remove(0);
+    without_checksum[40..42].fill(0);
+    let frames = [arp, fragment, vec![], without_checksum];
+    let unchanged: Vec<_> = frames.iter().map(|frame| (VirtioNetHeader::default(), frame.clone())).collect();
+    assert_eq!(delivered(&frames), unchanged);
+    let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    let mut coalescer = Coalescer::default();
+    coalescer.coalesce(&frames);
+    assert_eq!(*coalescer.counters(), CoalesceCounters { merged: 0, unverified: 1, unparsed: 3 });
+}
+
+#[test]
+fn a_verified_frame_has_a_partial_checksum_and_no_padding() {
+    for is_udp in [false, true] {
+        let sample = Sample { is_udp, payload: vec![7; 3], ..Sample::default() };
+        let mut frames = segments(&sample, 1000);
+        frames[0].resize(80, 0);
+        assert_eq!(delivered(&frames), [(sample.header(0), sample.frame())]);
+    }
+}
+
+#[test]
+fn a_merged_frame_fits_an_ip_packet_and_a_writev() {
+    let sample = Sample { flags: ACK, payload: vec![1; 1000], ..Sample::default() };
+    let run = |bytes: usize, count: usize| -> Vec<Vec<u8>> {
+        let at = |index: usize| sample.sequence.wrapping_add((index * bytes) as u32);
+        let sample = |index| Sample { sequence: at(index), payload: vec![1; bytes], ..sample.clone() };
+        (0..count).map(|index| segments(&sample(index), 1000).remove(0)).collect()
+    };
+    let head = sample.head_bytes();
+    assert_eq!(lengths(&run(1000, 70)), [head + 65_000, head + 5000]);
+    assert_eq!(lengths(&run(10, 130)), [head + 1280, head + 20]);
+}
+
+proptest! {
+    #[test]
+    fn a_cut_frame_is_restored(sample in samples(), size in 100_u16..3000) {
+        let mut sample = Sample { is_udp: false, flags: sample.flags & 0xd9, ..sample };
+        let payload = sample.payload.len();
+        if payload <= usize::from(size) {
+            sample.payload.resize(payload + usize::from(size) + 1, 3);
+        }
+        prop_assert_eq!(delivered(&segments(&sample, size)), vec![(sample.header(size), sample.frame())]);
+    }
+
+    #[test]
+    fn hostile_frames_lose_no_byte_and_never_panic(
+        samples in prop::collection::vec(samples(), 1..4),
+        changes in prop::collection::vec((any::<usize>(), any::<usize>(), any::<u8>()), 0..8),
+        cut in any::<usize>(),
+    ) {
+        let mut frames: Vec<_> = samples.iter().flat_map(|sample| segments(sample, 700)).collect();
+        let count = frames.len();
+        for (frame, at, value) in changes {
+            let frame = &mut frames[frame % count];
+            let at = at % frame.len();
+            frame[at] = value;
+        }
+        let short = cut % frames[0].len();
+        frames[0].truncate(short);
+        let total: usize = delivered(&frames).iter().map(|(header, frame)| {
+            assert_eq!(VirtioNetHeader::parse(&header.emit(), frame.len().max(14)), Ok(*header));
+            frame.len()
+        }).sum();
+        prop_assert!(total <= frames.iter().map(Vec::len).sum());
+    }
+}
