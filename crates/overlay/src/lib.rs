@@ -34,6 +34,7 @@ mod route;
 mod samples;
 pub mod segment;
 pub mod virtio_net;
+pub mod vxlan;
 
 pub use explain::{Explanation, RouteOutcome, Verdict};
 pub use frame::{FrameError, FrameHeader, HEADER_BYTES, TAGS_MAX};
