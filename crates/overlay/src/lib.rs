@@ -23,6 +23,7 @@ mod cache;
 pub mod checksum;
 pub mod coalesce;
 mod explain;
+pub mod fast;
 mod frame;
 pub mod headers;
 mod learned;
