@@ -18,7 +18,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-pub use header::{CHUNK_HEADER_BYTES, ChunkError};
+pub use header::{CHUNK_HEADER_BYTES, ChunkError, vni_of};
 pub use reassembler::{Delivery, FastCounters, Reassembler};
 pub use sender::{Chunks, SendBatch, SendError, Sender};
 

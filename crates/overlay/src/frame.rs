@@ -53,6 +53,11 @@ pub enum FrameError {
 }
 
 impl FrameHeader {
+    /// Returns the header of a frame without tags and payload.
+    pub const fn untagged(destination: MacAddr, source: MacAddr) -> Self {
+        Self { destination, source, vlan: None, ethertype: 0, header_bytes: HEADER_BYTES }
+    }
+
     /// Reads the header at the start of a frame.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<Self, FrameError> {

@@ -35,6 +35,7 @@ mod route;
 mod samples;
 pub mod segment;
 pub mod virtio_net;
+pub mod vnet;
 pub mod vxlan;
 
 pub use explain::{Explanation, RouteOutcome, Verdict};

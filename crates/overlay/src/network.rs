@@ -23,6 +23,7 @@ pub(crate) use reports::Reports;
 pub use reports::{REPORTS_MAX, Report};
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use crate::cache::{CacheIndex, CacheKey, CachedDecision, DecisionCache, Outcome, PortList};
 use crate::frame::FrameHeader;
@@ -198,6 +199,16 @@ impl Network {
         self.scratch.retain(|port| from.may_forward(*port));
         let nowhere = if has_gone_port { DropReason::PortGone } else { DropReason::SplitHorizon };
         (PortList::new(&self.scratch).map_or(Outcome::Drop(nowhere), Outcome::Copies), has_gone_port)
+    }
+}
+
+/// Shows what is in the network, not its tables.
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network")
+            .field("ports", &self.ports())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
     }
 }
 

@@ -18,6 +18,9 @@ const VNI_VALID: u8 = 0x08;
 pub struct Vni(u32);
 
 impl Vni {
+    /// The smallest number.
+    pub const MIN: Self = Self(0);
+
     /// The largest number.
     pub const MAX: Self = Self(0xff_ffff);
 

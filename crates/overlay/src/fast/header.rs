@@ -60,6 +60,12 @@ pub enum ChunkError {
     Overlap,
 }
 
+/// Returns the number of the network that a datagram names. `None` if the datagram has no header of this version.
+pub fn vni_of(datagram: &[u8]) -> Option<Vni> {
+    let bytes = datagram.first_chunk::<CHUNK_HEADER_BYTES>()?;
+    (bytes[0] >> 4 == VERSION).then(|| Vni::from_bytes([bytes[1], bytes[2], bytes[3]]))
+}
+
 impl ChunkHeader {
     pub(super) fn emit(&self) -> [u8; CHUNK_HEADER_BYTES] {
         let mut bytes = [0; CHUNK_HEADER_BYTES];

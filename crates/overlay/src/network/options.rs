@@ -1,5 +1,7 @@
 //! The options of a network, and its time.
 
+use core::fmt;
+
 /// Milliseconds of a clock that does not go backwards, or a number of them. The caller chooses the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
@@ -30,5 +32,15 @@ impl NetworkOptions {
     /// The default options: learning with 4,096 addresses that age out after five minutes, and 4,096 decisions.
     pub const fn new(hash_key: [u64; 2]) -> Self {
         Self { learning: true, learned_max: 4_096, learned_age: Millis(300_000), cache_entries: 4_096, hash_key }
+    }
+}
+
+/// Does not show the key.
+impl fmt::Debug for NetworkOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { learning, learned_max, learned_age, cache_entries, hash_key: _ } = self;
+        let mut out = f.debug_struct("NetworkOptions");
+        out.field("learning", learning).field("learned_max", learned_max).field("learned_age", learned_age);
+        out.field("cache_entries", cache_entries).finish_non_exhaustive()
     }
 }
