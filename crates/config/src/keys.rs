@@ -131,7 +131,7 @@ table! {
         listen: ListenAddress = "::", Restart;
         /// The socket of `isthmus-helper`, which creates the interfaces. A daemon that root starts by hand starts its own helper if
         /// the socket does not exist.
-        helper: SocketPath = "/run/isthmus/helper.sock", Restart;
+        helper: SocketPath = "/run/isthmus-helper.sock", Restart;
         /// The networks of this host. Each is an Ethernet of its own. In a variable:
         /// `ISTHMUS_DAEMON_OVERLAY_NETWORK='[{ name = "lan", interfaces = [{ name = "lan0" }] }]'`.
         network: Networks = "[]", Restart;

@@ -1,7 +1,7 @@
 //! Overlay networks: what is read, and what is said about each mistake.
 
 use insta::assert_snapshot;
-use isthmus_config::overlay::{EdgeKind, Place};
+use isthmus_config::overlay::{EdgeKind, NetworkPort, Place};
 use isthmus_config::{ConfigFile, Inputs, Role, load};
 
 fn inputs(file: &str) -> Inputs {
@@ -49,6 +49,33 @@ fn reads_what_is_written() {
     assert_eq!(interface.place(), Place::Namespace("/proc/1/ns/net".into()));
     let addresses: Vec<_> = interface.addresses().iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["10.0.0.1/24", "fd00::1/64"]);
+}
+
+#[test]
+fn routes_name_interfaces_and_edges_of_their_network() {
+    let network = "[[overlay.network]]\nname = 'lan'\ninterfaces = [{ name = 'eth0', namespace = 'web', mac = '02:00:00:00:00:01' }]\n\
+                   edges = [{ to = '192.0.2.2' }]\n";
+    let file = format!(
+        "{network}routes = ['any any edge 192.0.2.2 any', 'any 2:0:0:0:0:1 interface 02:00:00:00:00:01 edge 192.0.2.2:9001']\n"
+    );
+    let overlay = load(&inputs(&file)).unwrap().config.overlay;
+    let network_of = |overlay: &isthmus_config::OverlayConfig| overlay.network.as_slice()[0].clone();
+    let lan = network_of(&overlay);
+    let ports: Vec<_> = lan.routes().iter().flat_map(|route| route.ports()).map(|name| lan.port_of(name)).collect();
+    let (interface, edge) = (Some(NetworkPort::Interface(0)), Some(NetworkPort::Edge(0)));
+    assert_eq!(ports, [edge, interface, edge]);
+    assert_snapshot!(refusal(&format!("{network}routes = ['any any edge 192.0.2.3 any']\n")), @r#"
+    isthmus.toml:5:10: overlay.network[0].routes name edge 192.0.2.3, which the network does not have
+        5 | routes = ['any any edge 192.0.2.3 any']
+          |          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          = name an interface of `interfaces` by its name or mac, or an edge of `edges` by its address
+    "#);
+    assert_snapshot!(refusal(&format!("{network}routes = ['any any edge 192.0.2.2']\n")), @r#"
+    isthmus.toml:5:11: overlay.network[0].routes[0] is "any any edge 192.0.2.2", but must be a route, as in "any 02:00:00:00:00:01 edge 192.0.2.2 any"
+        5 | routes = ['any any edge 192.0.2.2']
+          |           ^^^^^^^^^^^^^^^^^^^^^^^^
+          = a route has 5 words (SOURCE-MAC DESTINATION-MAC edge|interface ID any) or 6 (…, then edge|interface ID), not 4
+    "#);
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl EdgeKind {
 }
 
 /// An edge: another host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
     /// The address and the port of the other host. This host receives at the same port.
     pub to: SocketAddr,

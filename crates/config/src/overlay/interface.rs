@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::value::{Addresses, InterfaceAddress, InterfaceName, Namespace};
-use crate::fields::{Field, Fields, listed, names, table};
 use crate::Mac;
+use crate::fields::{Field, Fields, listed, names, table};
 use crate::problem::Finding;
 use crate::setting::{ConfigValue, Integer, Setting};
 

@@ -8,12 +8,17 @@
 
 mod edge;
 mod interface;
+mod route;
 mod value;
 
 use std::collections::BTreeSet;
 
+use isthmus_overlay::MacAddr;
+use isthmus_overlay::vnet::{PortName, RouteLine};
+
 pub use edge::{Edge, EdgeKind};
 pub use interface::{Interface, Place};
+use route::Routes;
 pub use value::{InterfaceAddress, ListenAddress};
 
 use super::fields::{Field, FieldTable, Fields, listed, members, names, table};
@@ -88,6 +93,15 @@ impl Setting for Networks {
     }
 }
 
+/// An interface or edge of a network, by its place in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkPort {
+    /// An interface.
+    Interface(usize),
+    /// An edge.
+    Edge(usize),
+}
+
 /// An overlay network: one Ethernet LAN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
@@ -99,10 +113,11 @@ pub struct Network {
     pub interfaces: Vec<Interface>,
     /// The edges to other hosts.
     pub edges: Vec<Edge>,
+    routes: Routes,
 }
 
 impl Network {
-    const FIELDS: [Field; 5] = [
+    const FIELDS: [Field; 6] = [
         Field {
             name: "name",
             expected: GuestName::expected,
@@ -133,6 +148,12 @@ impl Network {
             default: "`[]`",
             text: "The other hosts of the network. Each host needs an edge to every other one.",
         },
+        Field {
+            name: "routes",
+            expected: Routes::expected,
+            default: "`[]`",
+            text: "Explicit routes, which come before learned addresses: the words of VNET's `ADD`, as in `any 02:00:00:00:00:01 edge 192.0.2.2 any`. An interface is named by its name or by the `mac` that it has here.",
+        },
     ];
 
     const NAMES: &'static [&'static str] = &names(&Self::FIELDS);
@@ -147,6 +168,40 @@ impl Network {
     #[must_use]
     pub fn learning(&self) -> bool {
         self.learning.unwrap_or(true)
+    }
+
+    /// The explicit routes.
+    #[must_use]
+    pub fn routes(&self) -> &[RouteLine] {
+        &self.routes.0
+    }
+
+    /// Returns the place of an interface or edge of this network that a route names.
+    #[must_use]
+    pub fn port_of(&self, name: &PortName) -> Option<NetworkPort> {
+        match name {
+            PortName::Interface(id) => {
+                let mac = id.parse::<MacAddr>().ok().map(|mac| mac.0);
+                let is_named =
+                    |interface: &Interface| interface.label() == *id || mac.is_some() && interface.mac() == mac;
+                self.interfaces.iter().position(is_named).map(NetworkPort::Interface)
+            }
+            PortName::Edge(id) => {
+                let is_named = |edge: &Edge| edge.to.ip().to_string() == *id || edge.to.to_string() == *id;
+                self.edges.iter().position(is_named).map(NetworkPort::Edge)
+            }
+        }
+    }
+
+    /// Notes the routes that name an interface or edge which the network does not have.
+    fn check_routes(&self, fields: &Fields<'_, '_>, findings: &mut Vec<Finding>) {
+        for route in self.routes() {
+            if let Some(unknown) = route.ports().find(|name| self.port_of(name).is_none()) {
+                let conflict = format!("name {unknown}, which the network does not have");
+                let help = "name an interface of `interfaces` by its name or mac, or an edge of `edges` by its address";
+                fields.conflict("routes", conflict, help, findings);
+            }
+        }
     }
 
     /// The values that no other network may have.
@@ -176,7 +231,9 @@ impl Setting for Network {
         let (vni, learning) = (fields.get("vni", findings), fields.get("learning", findings));
         let interfaces = fields.get::<Interfaces>("interfaces", findings).unwrap_or_default().0;
         let edges = fields.get::<Edges>("edges", findings).unwrap_or_default().0;
-        let network = Self { name: name?, vni, learning, interfaces, edges };
+        let routes = fields.get("routes", findings).unwrap_or_default();
+        let network = Self { name: name?, vni, learning, interfaces, edges, routes };
+        network.check_routes(&fields, findings);
         (findings.len() == before).then_some(network)
     }
 
@@ -187,6 +244,7 @@ impl Setting for Network {
             ("learning", self.learning.as_ref().map(Setting::to_toml)),
             ("interfaces", Some(Interfaces(self.interfaces.clone()).to_toml())),
             ("edges", Some(Edges(self.edges.clone()).to_toml())),
+            ("routes", Some(self.routes.to_toml())),
         ])
     }
 }
