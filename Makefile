@@ -11,7 +11,7 @@ OUT ?= out
 # scripts/setup links a toolchain here if the one in PATH is too old.
 export PATH := $(CURDIR)/target/toolchain:$(PATH)
 
-PROGRAMS := isthmus isthmusd isthmus-bench
+PROGRAMS := isthmus isthmusd isthmus-bench isthmus-helper
 RELEASE := target/release
 # The profile of `make run`: optimised, but without the long link-time optimisation of `make build`.
 TRIAL := $(or $(CARGO_TARGET_DIR),target)/trial

@@ -10,10 +10,12 @@ use tempfile::TempDir;
 const PREFIX: &str = "/usr/local";
 
 /// The files of the source tree that are installed. Without the version scripts, the other libraries are not linked.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 8] = [
     "abi/myriexpress/include",
     "kmod",
+    "packaging/network",
     "packaging/systemd",
+    "packaging/sysusers.d",
     "packaging/wireshark",
     "packaging/isthmus.toml",
     "CHANGELOG.md",
@@ -49,7 +51,7 @@ impl Tree {
         copy(&root().join("packaging/install"), &tree.file("packaging/install"));
         let isthmus = Path::new(env!("CARGO_BIN_EXE_isthmus"));
         copy(isthmus, &tree.file("target/release/isthmus"));
-        for program in ["isthmusd", "isthmus-bench"] {
+        for program in ["isthmusd", "isthmus-bench", "isthmus-helper"] {
             fs::copy("/bin/true", tree.file(&format!("target/release/{program}"))).expect("a program");
         }
         for library in LIBRARIES {
@@ -116,6 +118,31 @@ fn installed_plug_in_of_verbs_lies_where_isthmus_run_looks() {
     assert!(printed.contains(&format!("export IBV_DRIVERS={} # ", driver.display())), "{printed}");
     assert!(tree.installed("lib/libisthmus-rdmav34.so").is_file());
     assert!(tree.installed("lib/libisthmus-verbs.so").is_file());
+}
+
+/// The files that keep network managers from the interfaces of the helper, below the folder of the installation.
+const NETWORK_FILES: [&str; 3] = [
+    "lib/udev/rules.d/70-isthmus.rules",
+    "lib/systemd/network/05-isthmus.link",
+    "lib/systemd/network/05-isthmus.network",
+];
+
+#[test]
+fn installation_has_the_helper_with_its_units_and_the_files_for_network_managers() {
+    let tree = Tree::built();
+    expect_success(&tree.install(&[]));
+    assert!(tree.installed("bin/isthmus-helper").is_file());
+    let read = |below: &str| fs::read_to_string(tree.installed(below)).expect("it is installed");
+    let service = read("lib/systemd/system/isthmus-helper.service");
+    assert!(service.contains(&format!("\nExecStart={PREFIX}/bin/isthmus-helper\n")), "{service}");
+    assert!(!service.contains("=@bindir@"), "{service}");
+    let socket = read("lib/systemd/system/isthmus-helper.socket");
+    assert!(socket.contains("\nSocketUser=isthmus\n") && socket.contains("\nSocketMode=0600\n"), "{socket}");
+    assert!(read("lib/sysusers.d/isthmus.conf").contains("\nu isthmus "));
+    let marked = NETWORK_FILES.map(|below| read(below).contains("ID_ISTHMUS"));
+    assert_eq!(marked, [true; 3]);
+    expect_success(&tree.install(&["--remove"]));
+    assert_eq!(files(&tree.installed("")), Vec::<PathBuf>::new());
 }
 
 #[test]

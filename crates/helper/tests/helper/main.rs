@@ -5,6 +5,7 @@
 
 mod interfaces;
 mod lifetime;
+mod packaging;
 mod refusals;
 mod sandbox;
 mod sockets;
