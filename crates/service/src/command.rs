@@ -110,10 +110,12 @@ pub enum Command {
         /// The reason: [`Reason::PeerDetached`], [`Reason::PeerConnectionLost`], …
         reason: Reason,
     },
-    /// A command about MX boards.
-    Mx(MxCommand),
+    /// A command about MX boards, for the worker that control has chosen for these boards.
+    Mx(WorkerIndex, MxCommand),
     /// Grants a remote peer a domain's memory, so that messages are sent straight out of it.
     GrantRemote {
+        /// The worker of the remote peer ([`Event::RemoteAdded`]).
+        worker: WorkerIndex,
         /// The remote peer that the grant is for.
         remote_peer: DomainId,
         /// The domain's number for the memory.
@@ -123,6 +125,8 @@ pub enum Command {
     },
     /// Revokes a grant of [`Command::GrantRemote`].
     RevokeRemote {
+        /// The worker of the remote peer.
+        worker: WorkerIndex,
         /// The remote peer that the grant is for.
         remote_peer: DomainId,
         /// The number of the memory.
@@ -164,6 +168,8 @@ pub enum Event {
     /// A domain has a new remote peer, with a number that was never used before. This event precedes every record that the
     /// domain receives from the remote peer.
     RemoteAdded {
+        /// The worker that reaches the remote peer.
+        worker: WorkerIndex,
         /// The number.
         remote_peer: DomainId,
         /// The domain that the remote peer belongs to.

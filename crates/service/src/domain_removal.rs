@@ -3,6 +3,7 @@
 use crate::command::Event;
 use crate::mailbox::Task;
 use crate::router::Slot;
+use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::worker::Worker;
 use isthmus_layout::limits::RING_CELLS;
@@ -10,7 +11,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_shm::RecordBuffer;
 use std::sync::atomic::Ordering::Relaxed;
 
-impl Worker {
+impl Shared {
     /// Notes that a domain broke the contract; [`Self::reap`] follows.
     pub(crate) fn violation(&mut self, slot: Slot, violation: Violation) {
         self.violations.push((slot, violation));
@@ -23,25 +24,8 @@ impl Worker {
             self.violations.retain(|&(other, _)| other != slot);
             self.counters.faults.add(violation.reason(), 1);
             let flight = self.detach_ring(slot, Reason::PeerFault);
-            (self.event_handler)(Event::Fault { domain, violation, flight });
+            self.emit_event(Event::Fault { domain, violation, flight });
         }
-    }
-
-    /// Removes a domain that has detached or ended. Records that are still in its ring are delivered first, because they were sent.
-    pub(crate) fn remove(&mut self, slot: Slot, reason: Reason) {
-        let domain = self.router.domain(slot);
-        let mut record = RecordBuffer::default();
-        for _ in 0..RING_CELLS {
-            if !matches!(self.rings.receive(slot, &mut record), Ok(true)) {
-                break;
-            }
-            self.handle(slot, &record);
-            self.reap();
-            if self.router.domain(slot) != domain {
-                return;
-            }
-        }
-        self.detach_ring(slot, reason);
     }
 
     /// Detaches the ring of a domain and removes it from the router. Returns what the ring's flight recorder has of its last events.
@@ -54,5 +38,31 @@ impl Worker {
             self.post(worker, Task::Bounce { to, route, bounce, reason });
         }
         channel.as_mut().map(|channel| channel.flight_recorder().to_string()).unwrap_or_default()
+    }
+
+    /// Trims idle rings, after a sleep in which nothing happened.
+    pub(crate) fn trim(&mut self) {
+        if let Some((slot, fault)) = self.rings.trim() {
+            self.violation(slot, fault.into());
+        }
+    }
+}
+
+impl Worker {
+    /// Removes a domain that has detached or ended. Records that are still in its ring are delivered first, because they were sent.
+    pub(crate) fn remove(&mut self, slot: Slot, reason: Reason) {
+        let domain = self.shared.router.domain(slot);
+        let mut record = RecordBuffer::default();
+        for _ in 0..RING_CELLS {
+            if !matches!(self.shared.rings.receive(slot, &mut record), Ok(true)) {
+                break;
+            }
+            self.handle(slot, &record);
+            self.shared.reap();
+            if self.shared.router.domain(slot) != domain {
+                return;
+            }
+        }
+        self.shared.detach_ring(slot, reason);
     }
 }

@@ -4,10 +4,12 @@
 //!   command ─ commands of control, and events      service ─ the workers, their threads
 //!      │                                              │
 //!      └─► mailbox ─► worker ◄──────────────────────── ┘
-//!                       │ ├── router ── permissions, credit, waiting records: decides, never touches a ring
-//!                       │ │     domain_state, flow
-//!                       │ └── domain_rings ─ records and bytes in and out
-//!                       └──── sleeper ─ all doorbells
+//!                       ├── pollers ── links to other hosts, by capability ──┐
+//!                       └── shared ◄── deliver, credit ──────────────────────┘
+//!                             ├── router ── permissions, credit, waiting records: decides, never touches a ring
+//!                             │     domain_state, flow
+//!                             ├── domain_rings ─ records and bytes in and out
+//!                             └── sleeper ─ all doorbells, all links
 //! ```
 //!
 //! Most messages between domains of one host use channels and never come here. The daemon path carries messages before a channel is
@@ -70,9 +72,12 @@ mod domain_state;
 mod flow;
 mod mailbox;
 mod mx;
+mod pollers;
 mod record_kinds;
+mod remote_peers;
 mod router;
 mod service;
+mod shared;
 mod sleeper;
 mod tasks;
 mod violation;
@@ -84,7 +89,8 @@ mod tests;
 pub use command::{Command, Event, EventHandler, NewDomain, SendPolicy, WorkerIndex, WorkerReadyMapId};
 pub use counters::{DomainCounters, PerReason, WorkerCounters};
 pub use mx::{
-    LinkView, MxBoardNumber, MxCommand, MxView, NewCapture, NewMxBoard, NewMxConnect, NewMxEndpoint, WakeReader,
+    CaptureTap, LinkView, MxBoardNumber, MxCommand, MxView, NewCapture, NewMxBoard, NewMxConnect, NewMxEndpoint,
+    WakeReader,
 };
 pub use router::{HELD_DOMAIN_MAX, HELD_WORKER_MAX};
 pub use service::{Service, ServiceOptions, StartError, WORKERS_MAX};

@@ -3,7 +3,6 @@
 use crate::command::{Command, Event, SendPolicy, WorkerIndex};
 use crate::counters::WorkerCounters;
 use crate::mailbox::{MailboxSender, Task, mailbox};
-use crate::mx::MX_WORKER;
 use crate::worker::{Worker, WorkerConfig};
 use isthmus_channel::WaitMode;
 use isthmus_layout::DomainId;
@@ -134,9 +133,11 @@ impl Service {
     /// Sends a command to the workers that it concerns. Never waits.
     pub fn send(&self, command: Command) {
         match command {
-            Command::AddReadyMap { worker, .. } | Command::RemoveReadyMap { worker, .. } => {
-                self.post(worker, Task::Command(command));
-            }
+            Command::AddReadyMap { worker, .. }
+            | Command::RemoveReadyMap { worker, .. }
+            | Command::Mx(worker, _)
+            | Command::GrantRemote { worker, .. }
+            | Command::RevokeRemote { worker, .. } => self.post(worker, Task::Command(command)),
             Command::Add(new) => {
                 let (domain, worker) = (new.domain, self.worker_of(new.domain));
                 self.post_others(worker, || Task::RemoteDomainAdded { domain, worker });
@@ -146,9 +147,6 @@ impl Service {
                 let worker = self.worker_of(domain);
                 self.post(worker, Task::Command(Command::Remove { domain, reason }));
                 self.post_others(worker, || Task::RemoteDomainRemoved { domain, reason });
-            }
-            Command::Mx(_) | Command::GrantRemote { .. } | Command::RevokeRemote { .. } => {
-                self.post(MX_WORKER, Task::Command(command));
             }
             Command::SendPolicy(send_policy) => {
                 self.post_all(|| Task::Command(Command::SendPolicy(send_policy.clone())));

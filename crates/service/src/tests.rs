@@ -2,6 +2,7 @@
 
 mod fixture;
 mod forwarding;
+mod links;
 mod refusal;
 mod removal;
 mod sleeping;

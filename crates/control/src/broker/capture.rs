@@ -7,7 +7,7 @@ use isthmus_capture::tap;
 use isthmus_layout::Refusal;
 use isthmus_layout::control::{Capture, Done, RequestSerial};
 use isthmus_layout::reason::Reason;
-use isthmus_service::{NewCapture, WakeReader};
+use isthmus_service::{CaptureTap, WakeReader};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tokio::sync::Notify;
 
@@ -42,7 +42,10 @@ impl Broker {
         let waker = Arc::clone(&wakeup);
         let wake = WakeReader::new(move || waker.notify_one());
         self.captures += 1;
-        self.workers.send(Mx::start_capture(NewCapture { boards, domain: request.domain, tap, wake }));
+        let tap = CaptureTap::new(tap, wake);
+        for command in Mx::start_capture(&boards, request.domain, &tap) {
+            self.workers.send(command);
+        }
         let capturing = Box::new(CaptureTask { socket, reader, interfaces, wakeup });
         self.outgoing.push_back(Outgoing::Capture { to: id, capturing });
         self.send(id, serial, Done {}.into(), Vec::new());

@@ -10,7 +10,7 @@ use isthmus_layout::control::{Grant, PeerGone, Revoke};
 use isthmus_layout::ids::{DomainId, RegionId};
 use isthmus_layout::limits::PEER_REGIONS_MAX;
 use isthmus_layout::reason::Reason;
-use isthmus_service::Command;
+use isthmus_service::{Command, WorkerIndex};
 use isthmus_shm::regcache::PeerRegion;
 
 use super::Broker;
@@ -25,6 +25,8 @@ const REGION_BYTES_MAX: u64 = 64 << 30;
 struct RemotePeer {
     /// The local domain that knows it.
     domain: DomainId,
+    /// The worker that reaches it.
+    worker: WorkerIndex,
     /// The regions that the domain has granted to it.
     regions: Vec<RegionId>,
 }
@@ -35,8 +37,8 @@ pub(crate) struct RemotePeers(BTreeMap<DomainId, RemotePeer>);
 
 impl RemotePeers {
     /// Adds a remote peer of a domain.
-    pub(crate) fn insert(&mut self, remote_peer: DomainId, domain: DomainId) {
-        self.0.insert(remote_peer, RemotePeer { domain, regions: Vec::new() });
+    pub(crate) fn insert(&mut self, remote_peer: DomainId, domain: DomainId, worker: WorkerIndex) {
+        self.0.insert(remote_peer, RemotePeer { domain, worker, regions: Vec::new() });
     }
 
     /// Removes and returns all remote peers of a domain.
@@ -44,9 +46,9 @@ impl RemotePeers {
         self.0.extract_if(.., |_, known| known.domain == domain).map(|(remote_peer, _)| remote_peer).collect()
     }
 
-    /// Returns the regions that a domain has granted to a remote peer, if the remote peer is its own.
-    fn regions(&mut self, remote_peer: DomainId, domain: DomainId) -> Option<&mut Vec<RegionId>> {
-        self.0.get_mut(&remote_peer).filter(|known| known.domain == domain).map(|known| &mut known.regions)
+    /// Returns a remote peer of a domain.
+    fn of_domain(&mut self, remote_peer: DomainId, domain: DomainId) -> Option<&mut RemotePeer> {
+        self.0.get_mut(&remote_peer).filter(|known| known.domain == domain)
     }
 }
 
@@ -61,24 +63,26 @@ impl Broker {
     /// Lets messages to a remote peer be sent directly from a domain's memory. Only the data plane maps that memory.
     pub(super) fn grant_remote(&mut self, domain: DomainId, grant: &Grant, memory: ReceivedFd) -> Result<(), Refusal> {
         let Grant { peer, region, start, bytes } = *grant;
-        let regions = self.remote_peers.regions(peer, domain).ok_or(Reason::NoSuchDomain)?;
-        if regions.len() >= PEER_REGIONS_MAX {
+        let known = self.remote_peers.of_domain(peer, domain).ok_or(Reason::NoSuchDomain)?;
+        if known.regions.len() >= PEER_REGIONS_MAX {
             return Err(Reason::RegionsFull.into());
         }
         sealed(&memory, start.checked_add(bytes))?;
         let mapped = PeerRegion::map(&memory.into_fd(), start, bytes, REGION_BYTES_MAX);
         let memory = mapped.map_err(|error| Refusal::new(Reason::RegionNotSealed, error.to_string()))?;
-        regions.push(region);
-        self.workers.send(Command::GrantRemote { remote_peer: peer, region, memory: Arc::new(memory) });
+        known.regions.push(region);
+        let (worker, memory) = (known.worker, Arc::new(memory));
+        self.workers.send(Command::GrantRemote { worker, remote_peer: peer, region, memory });
         Ok(())
     }
 
     pub(super) fn revoke_remote(&mut self, domain: DomainId, revoke: &Revoke) -> Result<(), Refusal> {
         let Revoke { peer, region } = *revoke;
-        let regions = self.remote_peers.regions(peer, domain).ok_or(Reason::RegionNotGranted)?;
-        let at = regions.iter().position(|granted| *granted == region).ok_or(Reason::RegionNotGranted)?;
-        regions.swap_remove(at);
-        self.workers.send(Command::RevokeRemote { remote_peer: peer, region });
+        let known = self.remote_peers.of_domain(peer, domain).ok_or(Reason::RegionNotGranted)?;
+        let at = known.regions.iter().position(|granted| *granted == region).ok_or(Reason::RegionNotGranted)?;
+        known.regions.swap_remove(at);
+        let worker = known.worker;
+        self.workers.send(Command::RevokeRemote { worker, remote_peer: peer, region });
         Ok(())
     }
 }

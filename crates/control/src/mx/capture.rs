@@ -1,21 +1,35 @@
 //! The boards and links of a capture.
 
+use std::collections::BTreeMap;
+
 use isthmus_capture::{InterfaceIndex, PcapInterface};
 use isthmus_layout::Refusal;
 use isthmus_layout::control::Capture;
+use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
-use isthmus_service::{Command, MxBoardNumber, MxCommand, NewCapture};
+use isthmus_service::{CaptureTap, Command, MxBoardNumber, MxCommand, NewCapture, WorkerIndex};
 
-use super::Mx;
+use super::{Mx, worker_of};
 use crate::broker::Broker;
 
-/// The targets of a capture: the number of each board with the interface of its first link, and all interfaces.
-type CaptureTargets = (Vec<(MxBoardNumber, InterfaceIndex)>, Vec<PcapInterface>);
+/// The number of each board with the interface of its first link.
+type CaptureBoards = Vec<(MxBoardNumber, InterfaceIndex)>;
+
+/// The targets of a capture: the boards, and all interfaces.
+type CaptureTargets = (CaptureBoards, Vec<PcapInterface>);
 
 impl Mx {
-    /// Returns the command with which the workers begin to copy frames.
-    pub(crate) fn start_capture(capture: NewCapture) -> Command {
-        Command::Mx(MxCommand::Capture(Box::new(capture)))
+    /// Returns the commands with which the workers of the boards begin to copy frames.
+    pub(crate) fn start_capture(targets: &CaptureBoards, domain: Option<DomainId>, tap: &CaptureTap) -> Vec<Command> {
+        let mut by_worker: BTreeMap<WorkerIndex, CaptureBoards> = BTreeMap::new();
+        for &(board, first) in targets {
+            by_worker.entry(worker_of(board)).or_default().push((board, first));
+        }
+        let command = |(worker, boards)| {
+            let capture = NewCapture { boards, domain, tap: tap.clone() };
+            Command::Mx(worker, MxCommand::Capture(Box::new(capture)))
+        };
+        by_worker.into_iter().map(command).collect()
     }
 
     /// The requested boards, and their links.

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 
 use isthmus_config::{Config, MxHost};
 use isthmus_layout::Capability;
-use isthmus_service::{Command, MxCommand, MxView, NewMxBoard};
+use isthmus_service::{Command, MxBoardNumber, MxCommand, MxView, NewMxBoard, WorkerIndex};
 
 use crate::broker::PendingRequests;
 use crate::host;
@@ -75,10 +75,20 @@ impl Mx {
 
     /// Returns the commands with which the workers begin to poll the boards.
     pub(crate) fn first_commands(&mut self) -> impl Iterator<Item = Command> {
-        self.linked.drain(..).map(|board| Command::Mx(MxCommand::AddBoard(Box::new(board))))
+        self.linked.drain(..).map(|board| board_command(board.number, MxCommand::AddBoard(Box::new(board))))
     }
 
     fn board_has_links(&self, board: u32) -> bool {
         self.views.get(board as usize).is_some_and(Option::is_some)
     }
+}
+
+/// The worker that polls a board: boards go to the first worker.
+const fn worker_of(_board: MxBoardNumber) -> WorkerIndex {
+    WorkerIndex(0)
+}
+
+/// A command about a board, for the worker that polls it.
+fn board_command(board: MxBoardNumber, command: MxCommand) -> Command {
+    Command::Mx(worker_of(board), command)
 }

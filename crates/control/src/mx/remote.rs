@@ -9,10 +9,10 @@ use isthmus_layout::control::RequestSerial;
 use isthmus_layout::ids::{DomainId, EndpointIndex, NicId};
 use isthmus_layout::mx::{MxConnect, MxFound};
 use isthmus_layout::reason::Reason;
-use isthmus_service::{Command, Event, MxBoardNumber, MxCommand, NewMxConnect};
+use isthmus_service::{Event, MxBoardNumber, MxCommand, NewMxConnect};
 
 use super::requests::describe;
-use super::{Mx, MxNumber};
+use super::{Mx, MxNumber, board_command};
 use crate::broker::{Broker, ControlSessionId, PendingRequest};
 
 /// The number of remote peers that are remembered after they are gone.
@@ -79,7 +79,7 @@ impl Mx {
         })?;
         let (board, endpoint) = (MxBoardNumber(own_number.board), own_number.endpoint as u8);
         let connect = NewMxConnect { request, board, endpoint, nic, number, key: target.key };
-        broker.workers.send(Command::Mx(MxCommand::Connect(connect)));
+        broker.workers.send(board_command(board, MxCommand::Connect(connect)));
         Ok(())
     }
 
@@ -87,8 +87,8 @@ impl Mx {
     pub(crate) fn event(broker: &mut Broker, event: &Event) {
         match *event {
             Event::RemoteConnected { request, outcome } => Self::connected(broker, request, outcome),
-            Event::RemoteAdded { remote_peer, domain, nic, number } => {
-                broker.remote_peers.insert(remote_peer, domain);
+            Event::RemoteAdded { worker, remote_peer, domain, nic, number } => {
+                broker.remote_peers.insert(remote_peer, domain, worker);
                 broker.capabilities.mx.remote.known.insert(remote_peer, (nic, number));
             }
             Event::RemoteRemoved { remote_peer, domain, reason } => {

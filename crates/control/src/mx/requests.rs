@@ -7,9 +7,9 @@ use isthmus_layout::ids::{DomainId, EndpointAddress, NicId};
 use isthmus_layout::mx::{MxConnect, MxFound, MxOpen, MxOpened, MxResolve, MxResolved, MxToClient, MxToDaemon};
 use isthmus_layout::reason::Reason;
 use isthmus_mx::wire::SessionId as MxSession;
-use isthmus_service::{Command, MxBoardNumber, MxCommand, NewMxEndpoint};
+use isthmus_service::{MxBoardNumber, MxCommand, NewMxEndpoint};
 
-use super::{Mx, MxNumber, network};
+use super::{Mx, MxNumber, board_command, network};
 use crate::broker::{Broker, ControlSessionId};
 use crate::directory::Directory;
 
@@ -134,8 +134,9 @@ impl Mx {
         let refused = |error| Refusal::new(Reason::OutOfMemory, format!("drawing random numbers: {error}"));
         let [session, secret] = network::random_u32s().map_err(refused)?;
         let ring_slab = broker.attachments.get(&at.domain).ok_or(Reason::NoSuchDomain)?.ring_slab;
-        broker.workers.send(Command::Mx(MxCommand::OpenEndpoint(Box::new(NewMxEndpoint {
-            board: MxBoardNumber(number.board),
+        let board = MxBoardNumber(number.board);
+        let open = MxCommand::OpenEndpoint(Box::new(NewMxEndpoint {
+            board,
             number: number.endpoint as u8, // A board has at most 255.
             domain: at.domain,
             at: at.endpoint,
@@ -143,7 +144,8 @@ impl Mx {
             key,
             session: MxSession(session & !1), // Never the one that stands for none.
             secret,
-        }))));
+        }));
+        broker.workers.send(board_command(board, open));
         Ok(())
     }
 
@@ -153,7 +155,7 @@ impl Mx {
             return;
         }
         let (board, endpoint) = (MxBoardNumber(number.board), number.endpoint as u8);
-        broker.workers.send(Command::Mx(MxCommand::CloseEndpoint { board, endpoint }));
+        broker.workers.send(board_command(board, MxCommand::CloseEndpoint { board, endpoint }));
         for remote_peer in broker.remote_peers.remove_of(domain) {
             broker.capabilities.mx.remote.depart(remote_peer);
         }

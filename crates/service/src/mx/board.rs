@@ -1,24 +1,24 @@
 //! One MX board: its links on one side, its endpoints on the other.
 
 use super::capture::Captures;
-use super::command::{MxBoardNumber, NewMxBoard, NewMxConnect, NewMxEndpoint};
+use super::command::{NewMxBoard, NewMxConnect, NewMxEndpoint};
 use super::duplicates::DuplicateAddress;
 use super::endpoints::{Endpoints, ServedEndpoint};
-use super::poller::{RemotePeerIds, WorkerPeer, link_number};
+use super::local_domain::{LocalDomain, RemotePeers};
 use super::port::{LinkChange, Port};
+use super::schedule::Polled;
 use super::view::{LinkView, MxView};
 use crate::command::Event;
-use crate::sleeper::Sleeper;
-use crate::worker::Worker;
+use crate::pollers::PollerKind;
+use crate::shared::Shared;
+use crate::sleeper::{Sleeper, Source};
 use isthmus_layout::DomainId;
 use isthmus_layout::reason::Reason;
-use isthmus_mx::board::{Board, Dropped, FrameAction};
+use isthmus_mx::board::{Board, Dropped, FrameAction, LinkNumber};
 use isthmus_mx::net::{self, Address, EndpointTuning, IgnoredCounts, Time, TrafficCounters};
 use isthmus_mx::wire::{self, EndpointNumber, Sizes};
 use isthmus_mx_transport::MxTransport;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
-use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex};
 
 /// Frames that one endpoint sends before the next one is served.
@@ -43,10 +43,26 @@ const VIEW_AGE_MAX_US: u64 = 100_000;
 /// The maximum age of the view while the worker sleeps. It is not zero, because an update for each frame would cost too much.
 const VIEW_AGE_MAX_ASLEEP_US: u64 = 4_000;
 
+/// The place of a board in its poller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BoardIndex(pub(super) u32);
+
+impl BoardIndex {
+    /// The source number of a link.
+    fn source(self, port: usize) -> u32 {
+        self.0 << u8::BITS | u32::from(link_number(port).0)
+    }
+
+    /// The board and the link of a source number.
+    pub(super) fn of_source(source: u32) -> (Self, usize) {
+        (Self(source >> u8::BITS), source as usize & usize::from(u8::MAX))
+    }
+}
+
 /// One MX board.
 #[derive(Debug)]
 pub(super) struct MxBoard {
-    number: MxBoardNumber,
+    index: BoardIndex,
     board: Board,
     sizes: Sizes,
     tuning: EndpointTuning,
@@ -71,7 +87,7 @@ pub(super) struct MxBoard {
 }
 
 impl MxBoard {
-    pub(super) fn new(now: Time, new: NewMxBoard) -> Self {
+    pub(super) fn new(now: Time, index: BoardIndex, new: NewMxBoard) -> Self {
         let mut board = Board::new(new.setup);
         for (nic, name) in new.locals {
             if let Err(error) = board.add_local(nic, name) {
@@ -91,7 +107,7 @@ impl MxBoard {
             }
         }
         Self {
-            number: new.number,
+            index,
             board,
             sizes: new.sizes,
             tuning: new.tuning,
@@ -108,10 +124,6 @@ impl MxBoard {
             duplicates: DuplicateAddress::default(),
             captures: Captures::default(),
         }
-    }
-
-    pub(super) fn number(&self) -> MxBoardNumber {
-        self.number
     }
 
     pub(super) fn transport(&mut self, endpoint: EndpointNumber) -> Option<&mut MxTransport> {
@@ -160,18 +172,18 @@ impl MxBoard {
         &mut self,
         now: Time,
         connect: &NewMxConnect,
-        remote_peer_ids: &mut RemotePeerIds,
-        worker: &mut Worker,
+        remote_peers: &mut RemotePeers,
+        shared: &mut Shared,
     ) {
         let &NewMxConnect { request, endpoint, nic, number, key, .. } = connect;
         let refused = |reason| Event::RemoteConnected { request, outcome: Err(reason) };
-        let Some(peer) = self.board.find(nic) else { return (worker.event_handler)(refused(Reason::MxNicUnknown)) };
+        let Some(peer) = self.board.find(nic) else { return shared.emit_event(refused(Reason::MxNicUnknown)) };
         let to = Address { peer, endpoint: EndpointNumber(number) };
-        let known = self.with(now, EndpointNumber(endpoint), None, remote_peer_ids, worker, |transport, now, local| {
+        let known = self.with(now, EndpointNumber(endpoint), None, remote_peers, shared, |transport, now, local| {
             transport.connect(now, to, key, request, local);
         });
         if known.is_none() {
-            (worker.event_handler)(refused(Reason::MxEndpointClosed));
+            shared.emit_event(refused(Reason::MxEndpointClosed));
         }
     }
 
@@ -181,16 +193,16 @@ impl MxBoard {
         now: Time,
         endpoint: EndpointNumber,
         domain: Option<DomainId>,
-        remote_peer_ids: &mut RemotePeerIds,
-        worker: &mut Worker,
-        act: impl FnOnce(&mut MxTransport, Time, &mut WorkerPeer<'_>) -> T,
+        remote_peers: &mut RemotePeers,
+        shared: &mut Shared,
+        act: impl FnOnce(&mut MxTransport, Time, &mut LocalDomain<'_>) -> T,
     ) -> Option<T> {
         let served = self.endpoints.get_mut(endpoint)?;
         if domain.is_some_and(|domain| domain != served.domain) {
             return None;
         }
-        let at = (self.number, endpoint);
-        let mut local = WorkerPeer { worker, remote_peer_ids, board: &self.board, at, domain: served.domain };
+        let at = (self.index, endpoint);
+        let mut local = LocalDomain { shared, remote_peers, board: &self.board, at, domain: served.domain };
         let done = act(&mut served.transport, now, &mut local);
         if let Some(due) = served.transport.next_deadline() {
             self.deadline = Some(self.deadline.map_or(due, |at| at.min(due)));
@@ -219,35 +231,35 @@ impl MxBoard {
         self.endpoints.all_mut().for_each(|served| served.transport.set_fetch_bytes_max(share));
     }
 
-    /// Sends, receives, runs due timers, and sends again. True if anything was done.
-    pub(super) fn poll(
-        &mut self,
-        now: Time,
-        number: MxBoardNumber,
-        remote_peer_ids: &mut RemotePeerIds,
-        worker: &mut Worker,
-    ) -> bool {
-        debug_assert_eq!(number, self.number);
+    /// Sends, receives, runs due timers, and sends again.
+    pub(super) fn poll(&mut self, now: Time, remote_peers: &mut RemotePeers, shared: &mut Shared) -> Polled {
         self.share_fetch_budget();
-        let mut busy = self.transmit(now);
-        let received = self.receive(now, remote_peer_ids, worker);
-        let ticked = self.tick(now, remote_peer_ids, worker);
+        let mut is_busy = self.transmit(now);
+        let received = self.receive(now, remote_peers, shared);
+        let ticked = self.tick(now, remote_peers, shared);
         if received || ticked {
-            busy |= self.transmit(now) | received;
+            is_busy |= self.transmit(now) | received;
         }
-        if busy {
+        if is_busy {
             self.view_stale_since.get_or_insert(now);
         }
         self.update_view(now, VIEW_AGE_MAX_US);
-        busy
+        let has_unsent = !self.send_queue.is_empty() || self.ports.iter().any(Port::has_unsent);
+        Polled { is_busy, has_unsent, due: self.due(VIEW_AGE_MAX_US) }
     }
 
-    fn receive(&mut self, now: Time, remote_peer_ids: &mut RemotePeerIds, worker: &mut Worker) -> bool {
+    /// The time of the next poll, if the view may be older than `view_age_us` until then.
+    fn due(&self, view_age_us: u64) -> Option<Time> {
+        let stale = self.view_stale_since.map(|since| since.after_us(view_age_us));
+        self.deadline.into_iter().chain(stale).min()
+    }
+
+    fn receive(&mut self, now: Time, remote_peers: &mut RemotePeers, shared: &mut Shared) -> bool {
         let mut received = false;
         for at in 0..self.ports.len() {
             for _ in 0..RECEIVE_BATCHES {
                 let (count, has_more) = self.ports[at].receive(now);
-                (0..count).for_each(|frame| self.handle_frame(now, at, frame, remote_peer_ids, worker));
+                (0..count).for_each(|frame| self.handle_frame(now, at, frame, remote_peers, shared));
                 received |= count > 0 || has_more;
                 if count == 0 && !has_more {
                     break;
@@ -264,8 +276,8 @@ impl MxBoard {
         now: Time,
         port: usize,
         frame: usize,
-        remote_peer_ids: &mut RemotePeerIds,
-        worker: &mut Worker,
+        remote_peers: &mut RemotePeers,
+        shared: &mut Shared,
     ) {
         let frame = self.ports[port].link.frame(frame);
         self.captures.received(&self.board, &self.endpoints, port, frame);
@@ -277,8 +289,8 @@ impl MxBoard {
             _ => return,
         };
         let Some(served) = self.endpoints.get_mut(endpoint) else { return };
-        let at = (self.number, endpoint);
-        let mut local = WorkerPeer { worker, remote_peer_ids, board: &self.board, at, domain: served.domain };
+        let at = (self.index, endpoint);
+        let mut local = LocalDomain { shared, remote_peers, board: &self.board, at, domain: served.domain };
         // The transport has counted the packets that it ignored.
         let _ = served.transport.receive(now, peer, &packet, &mut local);
         if let Some(due) = served.transport.next_deadline() {
@@ -311,7 +323,7 @@ impl MxBoard {
         self.view_stale_since.get_or_insert(now);
     }
 
-    fn tick(&mut self, now: Time, remote_peer_ids: &mut RemotePeerIds, worker: &mut Worker) -> bool {
+    fn tick(&mut self, now: Time, remote_peers: &mut RemotePeers, shared: &mut Shared) -> bool {
         if self.deadline.is_none_or(|at| at > now) {
             return false;
         }
@@ -319,7 +331,7 @@ impl MxBoard {
         for endpoint in self.endpoints.numbers() {
             let due = self.endpoints.get(endpoint).and_then(|served| served.transport.next_deadline());
             if due.is_some_and(|due| due <= now) {
-                self.with(now, endpoint, None, remote_peer_ids, worker, |transport, now, local| {
+                self.with(now, endpoint, None, remote_peers, shared, |transport, now, local| {
                     transport.tick(now, local)
                 });
             }
@@ -416,37 +428,28 @@ impl MxBoard {
         }
     }
 
-    /// Returns whether frames wait.
-    pub(super) fn is_ready(&mut self) -> bool {
-        let waiting = |port: &Port| {
-            let fd = port.link.as_fd();
-            matches!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())), Ok(1))
-        };
-        let ready = self.ports.iter().any(|port| !port.broken && waiting(port));
-        if ready {
-            self.end_sleep(true);
+    /// Notes that a link has frames, or room for some.
+    pub(super) fn link_ready(&mut self, port: usize, is_readable: bool, is_writable: bool) {
+        if let Some(port) = self.ports.get_mut(port) {
+            port.is_ready |= is_readable;
+            port.full &= !is_writable;
         }
-        ready
     }
 
-    /// Ends a sleep of the worker. All links are polled next if `frames` says that they may have frames. Otherwise they are treated as
-    /// if they had just been polled.
-    pub(super) fn end_sleep(&mut self, frames: bool) {
-        self.ports.iter_mut().for_each(|port| port.end_sleep(frames));
+    /// Lets the sleeper watch the links: for frames, and for room where a send found none.
+    pub(super) fn watch_links(&mut self, sleeper: &mut Sleeper) {
+        for (at, port) in self.ports.iter_mut().enumerate() {
+            let source = Source { poller: PollerKind::Mx, number: self.index.source(at) };
+            port.watch(source, sleeper);
+        }
     }
 
-    /// Lets the sleeper watch the links, and returns the time until which the worker may sleep.
+    /// Prepares a sleep of the worker, and returns the time until which it may sleep.
     pub(super) fn before_sleep(&mut self, now: Time, sleeper: &mut Sleeper) -> Option<Time> {
-        for port in self.ports.iter_mut().filter(|port| !port.broken && port.watched != Some(port.full)) {
-            match sleeper.watch(&port.link.as_fd(), port.full) {
-                Ok(()) => port.watched = Some(port.full),
-                Err(error) => tracing::error!(%error, link = port.link.name(), "a link cannot be waited for"),
-            }
-        }
+        self.watch_links(sleeper);
         self.update_view(now, VIEW_AGE_MAX_ASLEEP_US);
         self.deadline = self.next_deadline(now);
-        let stale = self.view_stale_since.map(|since| since.after_us(VIEW_AGE_MAX_ASLEEP_US));
-        self.deadline.into_iter().chain(stale).min()
+        self.due(VIEW_AGE_MAX_ASLEEP_US)
     }
 
     /// Updates the view if it is older than `age_us`.
@@ -475,4 +478,9 @@ impl MxBoard {
             traffic,
         };
     }
+}
+
+/// The number of a board's link.
+fn link_number(at: usize) -> LinkNumber {
+    LinkNumber(u8::try_from(at).unwrap_or(u8::MAX))
 }

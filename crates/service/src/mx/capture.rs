@@ -44,29 +44,33 @@ impl fmt::Debug for WakeReader {
 /// A new capture: frames are copied into a tap until its reader is gone.
 #[derive(Debug)]
 pub struct NewCapture {
-    /// The boards, and for each the tap's interface of its first link; the interfaces of its other links follow.
+    /// The boards of one worker, and for each the tap's interface of its first link; the interfaces of its other links follow.
     pub boards: Vec<(MxBoardNumber, InterfaceIndex)>,
     /// Only frames from or to endpoints of this domain.
     pub domain: Option<DomainId>,
     /// The destination of the copies.
-    pub tap: Tap,
-    /// Called when a sleeping reader has something to read, and at the end.
-    pub wake: WakeReader,
+    pub tap: CaptureTap,
 }
 
-/// A tap of several boards. They are all of one worker, so the lock is never contended.
+/// A tap that several boards share. Boards of different workers contend for its lock, which is held while one frame is copied.
+#[derive(Clone, Debug)]
+pub struct CaptureTap(Arc<SharedTap>);
+
+impl CaptureTap {
+    /// Calls `wake` when a sleeping reader has something to read, and at the end.
+    pub fn new(tap: Tap, wake: WakeReader) -> Self {
+        Self(Arc::new(SharedTap { tap: Mutex::new(Some(tap)), wake }))
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct SharedTap {
+struct SharedTap {
     /// There until this is dropped.
     tap: Mutex<Option<Tap>>,
     wake: WakeReader,
 }
 
 impl SharedTap {
-    pub(super) fn new(tap: Tap, wake: WakeReader) -> Arc<Self> {
-        Arc::new(Self { tap: Mutex::new(Some(tap)), wake })
-    }
-
     fn with<T>(&self, act: impl FnOnce(&mut Tap) -> T) -> Option<T> {
         self.tap.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(act)
     }
@@ -87,7 +91,7 @@ impl Drop for SharedTap {
 /// A capture of frames of a board.
 #[derive(Debug)]
 struct FrameWatcher {
-    shared: Arc<SharedTap>,
+    tap: CaptureTap,
     first: InterfaceIndex,
     domain: Option<DomainId>,
     snap_bytes: u32,
@@ -101,9 +105,9 @@ impl FrameWatcher {
     fn offer(&self, port: usize, direction: CaptureDirection, bytes: &[u8], had: usize) {
         let interface = InterfaceIndex(self.first.0.saturating_add(u16::try_from(port).unwrap_or(u16::MAX)));
         let had = u32::try_from(had).unwrap_or(u32::MAX);
-        let offered = self.shared.with(|tap| tap.offer_truncated(now_ns(), interface, direction, &[bytes], had));
+        let offered = self.tap.0.with(|tap| tap.offer_truncated(now_ns(), interface, direction, &[bytes], had));
         if offered == Some(OfferResult::QueuedWakeReader) {
-            self.shared.wake.wake();
+            self.tap.0.wake.wake();
         }
     }
 }
@@ -119,7 +123,7 @@ struct FrameWatchers {
 impl FrameWatchers {
     /// Removes captures without a reader. False if none is left.
     fn prune(&mut self) -> bool {
-        self.all.retain(|watcher| watcher.shared.is_watched());
+        self.all.retain(|watcher| watcher.tap.0.is_watched());
         !self.all.is_empty()
     }
 
@@ -134,11 +138,11 @@ pub(super) struct Captures(Option<Box<FrameWatchers>>);
 
 impl Captures {
     /// One more. Its interfaces begin with `first`.
-    pub(super) fn add(&mut self, shared: Arc<SharedTap>, first: InterfaceIndex, domain: Option<DomainId>) {
-        let snap_bytes = shared.with(|tap| tap.snap_bytes()).unwrap_or(SNAP_BYTES_MAX);
+    pub(super) fn add(&mut self, tap: CaptureTap, first: InterfaceIndex, domain: Option<DomainId>) {
+        let snap_bytes = tap.0.with(|tap| tap.snap_bytes()).unwrap_or(SNAP_BYTES_MAX);
         let watchers = self.0.get_or_insert_with(|| Box::new(FrameWatchers { all: Vec::new(), scratch: Vec::new() }));
         watchers.prune(); // A quiet board finds closed captures only here.
-        watchers.all.push(FrameWatcher { shared, first, domain, snap_bytes });
+        watchers.all.push(FrameWatcher { tap, first, domain, snap_bytes });
     }
 
     /// The watchers, if there are any left.
@@ -207,12 +211,12 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     /// A tap that keeps `snap_bytes` of each frame, its reader, and the number of times that the reader was woken.
-    fn watched(snap_bytes: u32) -> (Arc<SharedTap>, isthmus_capture::TapReader, Arc<AtomicUsize>) {
+    fn watched(snap_bytes: u32) -> (CaptureTap, isthmus_capture::TapReader, Arc<AtomicUsize>) {
         let (tap, reader) = tap(2, snap_bytes, 1 << 16);
         let woken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&woken);
         let wake = WakeReader::new(move || _ = count.fetch_add(1, Relaxed));
-        (SharedTap::new(tap, wake), reader, woken)
+        (CaptureTap::new(tap, wake), reader, woken)
     }
 
     fn send(captures: &mut Captures, frames: &[Frame<'_>], refused: RefusedFrames) {
@@ -262,7 +266,7 @@ mod tests {
     #[test]
     fn the_end_of_the_last_board_is_the_end_of_the_capture() {
         let (mut one, mut other, (shared, mut reader, woken)) = (Captures::default(), Captures::default(), watched(64));
-        one.add(Arc::clone(&shared), InterfaceIndex(0), None);
+        one.add(shared.clone(), InterfaceIndex(0), None);
         other.add(shared, InterfaceIndex(1), None);
         assert!(reader.begin_sleep());
         drop(one);

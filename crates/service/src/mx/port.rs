@@ -2,22 +2,20 @@
 
 use super::capture::Captures;
 use super::endpoints::Endpoints;
+use crate::sleeper::{Sleeper, Source};
 use isthmus_layout::mx::ENDPOINTS_MAX;
 use isthmus_link::{Frame, Link, LinkState, SEND_MAX, SendNext};
 use isthmus_mx::net::{PayloadRange, Time};
 use isthmus_mx::wire::{Dialect, EmitError, EndpointNumber, Header, Packet, emit_head};
 use isthmus_shm::Gather;
 use std::collections::VecDeque;
+use std::os::fd::AsFd as _;
 
 /// The maximum number of frames that wait for a link. It is small because frames that are made later carry newer acknowledgements.
 pub(super) const QUEUE_MAX: usize = 2 * SEND_MAX;
 
 /// Bytes before the data, at most, in a packet of an endpoint.
 const HEAD_BYTES_MAX: usize = 64;
-
-/// The number of polls that skip a link after a receive that took all its frames. A worker with other work makes these polls; a
-/// worker without work sleeps, and the next frame wakes it.
-const QUIET_POLLS: u8 = 3;
 
 /// The interval at which a link that is down is checked.
 const LINK_CHECK_INTERVAL_US: u64 = 250_000;
@@ -63,9 +61,9 @@ pub(super) struct Port {
     /// Whether the link had no room at the last send.
     pub(super) full: bool,
     /// Whether the sleeper also wakes the worker when the link has room. None if the sleeper does not watch the link.
-    pub(super) watched: Option<bool>,
-    /// The number of polls that still skip the link, because the last receive took all its frames.
-    quiet_polls: u8,
+    watched: Option<bool>,
+    /// Whether the link may have frames: set by the sleeper's events, and cleared by a receive that took all frames.
+    pub(super) is_ready: bool,
     /// The link failed and is not tried again.
     pub(super) broken: bool,
     /// The time of the next check, while the link is down.
@@ -91,7 +89,7 @@ impl Port {
             scratch: Vec::new(),
             full: false,
             watched: None,
-            quiet_polls: 0,
+            is_ready: true,
             broken: false,
             next_check: None,
             unsent: 0,
@@ -100,6 +98,11 @@ impl Port {
 
     pub(super) fn has_room(&self) -> bool {
         self.queue.len() < QUEUE_MAX
+    }
+
+    /// Returns whether frames wait to be sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// A frame of the board's own.
@@ -163,13 +166,13 @@ impl Port {
 
     /// Receives a batch of frames. Returns the number of frames, and whether there may be more.
     pub(super) fn receive(&mut self, now: Time) -> (usize, bool) {
-        if self.broken || self.quiet_polls > 0 {
-            self.quiet_polls = self.quiet_polls.saturating_sub(1);
+        if self.broken || !self.is_ready {
             return (0, false);
         }
         match self.link.receive() {
             Ok(count) => {
-                self.quiet_polls = if self.link.has_more() { 0 } else { QUIET_POLLS };
+                // Without the sleeper's events, only a receive finds frames.
+                self.is_ready = self.link.has_more() || self.watched.is_none();
                 if self.link.state() != LinkState::Up {
                     self.next_check.get_or_insert(now);
                 }
@@ -183,10 +186,18 @@ impl Port {
         }
     }
 
-    /// Ends a sleep of the worker. `frames` is true if the link may have frames. Otherwise the next polls skip the link, because the
-    /// sleeper notices every frame that comes during a sleep.
-    pub(super) fn end_sleep(&mut self, frames: bool) {
-        self.quiet_polls = if frames { 0 } else { QUIET_POLLS };
+    /// Lets the sleeper watch the link, and also for room if the link is full.
+    pub(super) fn watch(&mut self, source: Source, sleeper: &mut Sleeper) {
+        if self.broken {
+            if self.watched.take().is_some() {
+                sleeper.unwatch(&self.link.as_fd());
+            }
+        } else if self.watched != Some(self.full) {
+            match sleeper.watch(&self.link.as_fd(), source, self.full) {
+                Ok(()) => self.watched = Some(self.full),
+                Err(error) => tracing::error!(%error, link = self.link.name(), "a link cannot be waited for"),
+            }
+        }
     }
 
     /// Checks a link that is down, at intervals. Returns the change of its state.

@@ -233,7 +233,7 @@ fn idle_ring_releases_its_pages_even_if_the_domain_does_not_read() {
     a.send_fragment(b.id, 1, &[1; 8000]);
     fixture.run_until_idle();
     let looks = |fixture: &mut ServiceFixture| {
-        let rings = &mut fixture.workers[0].rings;
+        let rings = &mut fixture.workers[0].shared.rings;
         let looks = (0..100).take_while(|_| rings.wants_trim() && rings.trim().is_none()).count();
         assert!(!rings.wants_trim());
         looks

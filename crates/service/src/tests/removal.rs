@@ -106,7 +106,7 @@ fn attach_and_detach_leave_no_state() {
         fixture.run_until_idle();
         assert_eq!(stays.receive_all(), [], "a delivered record is not returned a second time");
     }
-    let (router, waiting) = (&fixture.workers[0].router, fixture.workers[0].router.waiting());
+    let (router, waiting) = (&fixture.workers[0].shared.router, fixture.workers[0].shared.router.waiting());
     assert_eq!((router.domains(), router.flow_counts(), waiting), ((1, 2), (0, 0), 0));
     assert_eq!(fixture.faults(), []);
 }

@@ -1,0 +1,105 @@
+//! The pollers of a worker: what it polls beside the rings of its domains. Each capability that has links or interfaces has one.
+//!
+//! ```text
+//!   worker ──┬── poll, before_sleep ──────────► poller ── deliver, credit, events ──► Shared
+//!            ├── ready ◄── sleeper: one system call for all sources
+//!            └── records for remote peers, commands
+//! ```
+//!
+//! A *source* is a descriptor that a poller watches, such as a link. The sleeper reports each change of a source once, by
+//! [`Pollers::ready`]. The poller then polls the source until nothing is left in it. A poller that has no sources costs nothing.
+//!
+//! Bytes flow one way: the worker calls a poller with `&mut Shared`, and no poller calls the worker. This file is the only common code
+//! that names pollers: a new one adds a field, and a line in each method that concerns it.
+
+use crate::mx::MxPoller;
+use crate::shared::Shared;
+use crate::sleeper::{Sleeper, SourceEvent};
+use isthmus_layout::record::Record;
+use isthmus_layout::{DomainId, RegionId};
+use isthmus_shm::regcache::PeerRegion;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The kinds of pollers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PollerKind {
+    Mx,
+}
+
+impl PollerKind {
+    /// All kinds.
+    pub(crate) const ALL: [Self; 1] = [Self::Mx];
+}
+
+/// One poller of each kind.
+#[derive(Debug, Default)]
+pub(crate) struct Pollers {
+    pub(crate) mx: MxPoller,
+}
+
+impl Pollers {
+    /// Polls what is ready or due; never waits. True if anything was done.
+    pub(crate) fn poll(&mut self, shared: &mut Shared) -> bool {
+        self.mx.poll(shared)
+    }
+
+    /// Asks the sleeper which sources have changed. True if any source has.
+    pub(crate) fn check_sources(&mut self, sleeper: &mut Sleeper) -> bool {
+        sleeper.check() && self.take_events(sleeper)
+    }
+
+    /// Passes the sleeper's events on to the pollers. True if there were any.
+    pub(crate) fn take_events(&mut self, sleeper: &mut Sleeper) -> bool {
+        let mut any = false;
+        while let Some(event) = sleeper.pop_event() {
+            any = true;
+            self.ready(event);
+        }
+        any
+    }
+
+    fn ready(&mut self, event: SourceEvent) {
+        match event.source.poller {
+            PollerKind::Mx => self.mx.ready(event.source.number, event.is_readable, event.is_writable),
+        }
+    }
+
+    /// Prepares a sleep: the sleeper watches all sources from now on. Returns the maximum duration of the sleep.
+    pub(crate) fn before_sleep(&mut self, sleeper: &mut Sleeper) -> Option<Duration> {
+        self.mx.before_sleep(sleeper)
+    }
+
+    /// Sends a record of a domain to a remote peer.
+    pub(crate) fn send_to_remote(
+        &mut self,
+        shared: &mut Shared,
+        domain: DomainId,
+        remote_peer: DomainId,
+        record: &Record<'_>,
+        bytes: &[u8],
+    ) {
+        self.mx.send(shared, domain, remote_peer, record, bytes);
+    }
+
+    /// Returns credit to a remote peer: a domain has taken `bytes` of its records.
+    pub(crate) fn return_remote_credit(
+        &mut self,
+        shared: &mut Shared,
+        domain: DomainId,
+        remote_peer: DomainId,
+        bytes: u32,
+    ) {
+        self.mx.return_credit(shared, domain, remote_peer, bytes);
+    }
+
+    /// Lets messages to a remote peer be sent straight out of a domain's memory.
+    pub(crate) fn grant(&mut self, remote_peer: DomainId, region: RegionId, memory: Arc<PeerRegion>) {
+        self.mx.grant(remote_peer, region, memory);
+    }
+
+    /// Revokes a grant of [`Self::grant`].
+    pub(crate) fn revoke(&mut self, remote_peer: DomainId, region: RegionId) {
+        self.mx.revoke(remote_peer, region);
+    }
+}
