@@ -57,7 +57,7 @@ pub use frame::{Frame, HEADER_BYTES, octets};
 pub use interface::{Interface, InterfaceError, interface};
 pub use link::{Link, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, SEND_MAX, SendNext, SendOutcome};
 pub use packet::{PacketLink, PacketOptions};
-pub use tap::{TAP_FRAME_BYTES_MAX, Tap, TapWrite, VNET_HEADER_BYTES};
+pub use tap::{TAP_FRAME_BYTES_MAX, Tap, TapWrite};
 pub use tun_device::{
     CreateTapError, NewTap, TAP_HEADER_BYTES, TapOffloads, create_tap, has_tun_driver, set_tap_offloads,
 };

@@ -1,7 +1,7 @@
 //! A TAP: the end of a virtual Ethernet interface at which a program reads the frames that the interface sends, and writes those that it
 //! receives.
 //!
-//! Each frame follows a virtio-net header of [`VNET_HEADER_BYTES`], which describes its offloads. A frame that passes from one TAP to
+//! Each frame follows a virtio-net header of [`TAP_HEADER_BYTES`](crate::TAP_HEADER_BYTES), which describes its offloads. A frame that passes from one TAP to
 //! another one keeps this header, so no checksum is computed and no segment is cut.
 
 use std::io::IoSlice;
@@ -9,13 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, read, writev};
 
-use crate::LinkError;
-
-/// The size of the virtio-net header before each frame.
-pub const VNET_HEADER_BYTES: usize = 12;
+use crate::{LinkError, TAP_HEADER_BYTES};
 
 /// The size of a buffer that holds every frame with its virtio-net header: 64 KiB of data behind an Ethernet header with VLAN tags.
-pub const TAP_FRAME_BYTES_MAX: usize = VNET_HEADER_BYTES + 14 + 4 * 4 + 65_535;
+pub const TAP_FRAME_BYTES_MAX: usize = TAP_HEADER_BYTES + 14 + 4 * 4 + 65_535;
 
 /// `EBADFD`: the interface of the descriptor no longer exists.
 const NO_INTERFACE: Errno = Errno::BADFD;

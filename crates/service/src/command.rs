@@ -11,6 +11,7 @@
 
 use crate::counters::DomainCounters;
 use crate::mx::MxCommand;
+use crate::overlay::{OverlayCommand, OverlayEvent};
 use crate::violation::Violation;
 use isthmus_channel::ChannelParts;
 use isthmus_layout::control::Owner;
@@ -112,6 +113,8 @@ pub enum Command {
     },
     /// A command about MX boards, for the worker that control has chosen for these boards.
     Mx(WorkerIndex, MxCommand),
+    /// A command about overlay networks, to the worker that has them.
+    Overlay(WorkerIndex, OverlayCommand),
     /// Grants a remote peer a domain's memory, so that messages are sent straight out of it.
     GrantRemote {
         /// The worker of the remote peer ([`Event::RemoteAdded`]).
@@ -188,6 +191,8 @@ pub enum Event {
         /// The reason.
         reason: Reason,
     },
+    /// An event of an overlay network.
+    Overlay(OverlayEvent),
     /// The worker has ended.
     Stopped {
         /// The worker.

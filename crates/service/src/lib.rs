@@ -72,6 +72,7 @@ mod domain_state;
 mod flow;
 mod mailbox;
 mod mx;
+pub mod overlay;
 mod pollers;
 mod record_kinds;
 mod remote_peers;

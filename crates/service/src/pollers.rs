@@ -13,6 +13,7 @@
 //! that names pollers: a new one adds a field, and a line in each method that concerns it.
 
 use crate::mx::MxPoller;
+use crate::overlay::OverlayPoller;
 use crate::shared::Shared;
 use crate::sleeper::{Sleeper, SourceEvent};
 use isthmus_layout::record::Record;
@@ -25,23 +26,25 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollerKind {
     Mx,
+    Overlay,
 }
 
 impl PollerKind {
     /// All kinds.
-    pub(crate) const ALL: [Self; 1] = [Self::Mx];
+    pub(crate) const ALL: [Self; 2] = [Self::Mx, Self::Overlay];
 }
 
 /// One poller of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Pollers {
     pub(crate) mx: MxPoller,
+    pub(crate) overlay: OverlayPoller,
 }
 
 impl Pollers {
     /// Polls what is ready or due; never waits. True if anything was done.
     pub(crate) fn poll(&mut self, shared: &mut Shared) -> bool {
-        self.mx.poll(shared)
+        self.mx.poll(shared) | self.overlay.poll(shared)
     }
 
     /// Asks the sleeper which sources have changed. True if any source has.
@@ -62,12 +65,13 @@ impl Pollers {
     fn ready(&mut self, event: SourceEvent) {
         match event.source.poller {
             PollerKind::Mx => self.mx.ready(event.source.number, event.is_readable, event.is_writable),
+            PollerKind::Overlay => self.overlay.ready(event.source.number, event.is_readable, event.is_writable),
         }
     }
 
     /// Prepares a sleep: the sleeper watches all sources from now on. Returns the maximum duration of the sleep.
     pub(crate) fn before_sleep(&mut self, sleeper: &mut Sleeper) -> Option<Duration> {
-        self.mx.before_sleep(sleeper)
+        self.mx.before_sleep(sleeper).into_iter().chain(self.overlay.before_sleep()).min()
     }
 
     /// Sends a record of a domain to a remote peer.

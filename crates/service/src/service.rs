@@ -136,6 +136,7 @@ impl Service {
             Command::AddReadyMap { worker, .. }
             | Command::RemoveReadyMap { worker, .. }
             | Command::Mx(worker, _)
+            | Command::Overlay(worker, _)
             | Command::GrantRemote { worker, .. }
             | Command::RevokeRemote { worker, .. } => self.post(worker, Task::Command(command)),
             Command::Add(new) => {

@@ -47,6 +47,7 @@ impl Worker {
             },
             Command::Add(new) => self.add(*new),
             Command::Remove { domain, reason } => self.remove_domain(domain, reason),
+            Command::Overlay(_, command) => self.pollers.overlay.execute(&mut self.shared, command),
             Command::Mx(_, command) => self.pollers.mx.execute(&mut self.shared, command),
             Command::GrantRemote { remote_peer, region, memory, .. } => self.pollers.grant(remote_peer, region, memory),
             Command::RevokeRemote { remote_peer, region, .. } => self.pollers.revoke(remote_peer, region),

@@ -1,0 +1,124 @@
+//! The commands of control about overlay networks.
+
+use super::view::OverlayView;
+use isthmus_link::{EdgeSocket, Tap};
+use isthmus_overlay::vxlan::Vni;
+use isthmus_overlay::{EdgeId, InterfaceId, NetworkOptions, Route};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+/// A command about overlay networks.
+#[derive(Debug)]
+pub enum OverlayCommand {
+    /// Adds a network without interfaces and edges.
+    AddNetwork(Box<NewOverlayNetwork>),
+    /// Removes a network with its interfaces and edges.
+    RemoveNetwork(OverlayNetworkNumber),
+    /// Adds a socket for edges.
+    AddSocket(Box<NewOverlaySocket>),
+    /// Adds an interface to a network.
+    AddInterface(NewOverlayInterface),
+    /// Removes an interface. Its TAP is closed, so the interface vanishes.
+    RemoveInterface {
+        /// The network.
+        network: OverlayNetworkNumber,
+        /// The interface.
+        interface: InterfaceId,
+    },
+    /// Adds an edge to a network.
+    AddEdge(NewOverlayEdge),
+    /// Removes an edge.
+    RemoveEdge {
+        /// The network.
+        network: OverlayNetworkNumber,
+        /// The edge.
+        edge: EdgeId,
+    },
+    /// Replaces all routes of a network.
+    SetRoutes {
+        /// The network.
+        network: OverlayNetworkNumber,
+        /// The routes, in their order.
+        routes: Vec<Route>,
+    },
+}
+
+/// An overlay network, numbered by control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OverlayNetworkNumber(pub u32);
+
+/// A socket of edges, numbered by control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OverlaySocketNumber(pub u32);
+
+/// An overlay network.
+#[derive(Debug)]
+pub struct NewOverlayNetwork {
+    /// The number of the network; each number is used once.
+    pub number: OverlayNetworkNumber,
+    /// The number of the network on the wire.
+    pub vni: Vni,
+    /// How the network learns addresses.
+    pub options: NetworkOptions,
+    /// The visible state of the network, which the worker updates.
+    pub view: Arc<Mutex<OverlayView>>,
+}
+
+/// The encapsulation of a socket's edges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OverlayEdgeKind {
+    /// Our own: whole frames with their virtio-net headers.
+    Fast,
+    /// VXLAN.
+    Vxlan,
+    /// Bare frames.
+    Udp,
+}
+
+/// A socket of edges.
+#[derive(Debug)]
+pub struct NewOverlaySocket {
+    /// The number of the socket; each number is used once.
+    pub number: OverlaySocketNumber,
+    /// The encapsulation of all its edges.
+    pub kind: OverlayEdgeKind,
+    /// The socket.
+    pub socket: EdgeSocket,
+}
+
+/// An interface of a network.
+#[derive(Debug)]
+pub struct NewOverlayInterface {
+    /// The network.
+    pub network: OverlayNetworkNumber,
+    /// The number of the interface in the network.
+    pub interface: InterfaceId,
+    /// The open TAP, with virtio-net headers of 12 bytes.
+    pub tap: Tap,
+}
+
+/// An edge of a network.
+#[derive(Clone, Copy, Debug)]
+pub struct NewOverlayEdge {
+    /// The network.
+    pub network: OverlayNetworkNumber,
+    /// The number of the edge in the network.
+    pub edge: EdgeId,
+    /// The socket by which frames leave and arrive.
+    pub socket: OverlaySocketNumber,
+    /// The other host. Frames are accepted from its address, at any port.
+    pub to: SocketAddr,
+}
+
+/// An event of an overlay network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverlayEvent {
+    /// An interface no longer exists: its container has ended, or another program has deleted it. Control sends
+    /// [`OverlayCommand::RemoveInterface`].
+    InterfaceGone {
+        /// The network.
+        network: OverlayNetworkNumber,
+        /// The interface.
+        interface: InterfaceId,
+    },
+}

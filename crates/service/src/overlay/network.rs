@@ -1,0 +1,296 @@
+//! One network: what happens to a frame that comes from an interface or an edge.
+
+use super::command::{NewOverlayNetwork, OverlayNetworkNumber};
+use super::counters::{FrameLoss, PortCounters};
+use super::edge::{Edge, EdgeOutcome, Resume, TapFrame};
+use super::socket::Socket;
+use super::view::{EdgeView, InterfaceView, LearnedView, OverlayView};
+use isthmus_link::{Tap, TapWrite};
+use isthmus_overlay::fast::{Delivery, Reassembler};
+use isthmus_overlay::segment::Cutter;
+use isthmus_overlay::virtio_net::VIRTIO_NET_BYTES;
+use isthmus_overlay::vxlan::Vni;
+use isthmus_overlay::{Decision, EdgeId, FrameHeader, InterfaceId, Millis, Network, Port};
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// The maximum number of slices of a frame, as the kernel limits vectors.
+const SLICES_MAX: usize = 1024;
+
+/// An interface of a network.
+#[derive(Debug)]
+pub(super) struct Interface {
+    pub(super) id: InterfaceId,
+    pub(super) tap: Tap,
+    pub(super) held: Option<HeldFrame>,
+    pub(super) counters: PortCounters,
+    /// True if the interface no longer exists.
+    pub(super) is_gone: bool,
+}
+
+/// A frame that waits for room in the socket of an edge.
+#[derive(Debug)]
+pub(super) struct HeldFrame {
+    /// The virtio-net header and the frame, which fill the first `len` bytes.
+    pub(super) bytes: Box<[u8]>,
+    pub(super) len: usize,
+    pub(super) edge: EdgeId,
+    pub(super) resume: Resume,
+}
+
+/// The parts of the poller that all networks use.
+#[derive(Debug)]
+pub(super) struct Outlets<'a> {
+    pub(super) now: Millis,
+    pub(super) sockets: &'a mut [Socket],
+    pub(super) cutter: &'a mut Cutter,
+}
+
+/// A network.
+#[derive(Debug)]
+pub(super) struct OverlayNetwork {
+    pub(super) number: OverlayNetworkNumber,
+    pub(super) vni: Vni,
+    core: Network,
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) edges: Vec<Edge>,
+    view: Arc<Mutex<OverlayView>>,
+    /// The time of the first change that the view does not show.
+    view_stale_since: Option<Millis>,
+}
+
+impl OverlayNetwork {
+    pub(super) fn new(new: NewOverlayNetwork) -> Self {
+        let NewOverlayNetwork { number, vni, options, view } = new;
+        Self {
+            number,
+            vni,
+            core: Network::new(options),
+            interfaces: Vec::new(),
+            edges: Vec::new(),
+            view,
+            view_stale_since: None,
+        }
+    }
+
+    pub(super) fn core_mut(&mut self) -> &mut Network {
+        &mut self.core
+    }
+
+    pub(super) fn interface(&mut self, id: InterfaceId) -> Option<&mut Interface> {
+        self.interfaces.iter_mut().find(|interface| interface.id == id)
+    }
+
+    pub(super) fn edge(&mut self, id: EdgeId) -> Option<&mut Edge> {
+        self.edges.iter_mut().find(|edge| edge.id == id)
+    }
+
+    /// Marks that the state changed.
+    pub(super) fn touch(&mut self, now: Millis) {
+        self.view_stale_since.get_or_insert(now);
+    }
+
+    /// Handles a frame that interface `from` sent. Returns the place at which sending continues if the frame has to wait.
+    pub(super) fn send_frame(
+        &mut self,
+        outlets: &mut Outlets<'_>,
+        from: InterfaceId,
+        frame: TapFrame<'_>,
+    ) -> Option<(EdgeId, Resume)> {
+        let header = match FrameHeader::parse(frame.frame) {
+            Ok(header) => header,
+            Err(_) => {
+                self.lost(Port::Interface(from), FrameLoss::Invalid);
+                return None;
+            }
+        };
+        if let Some(interface) = self.interface(from) {
+            interface.counters.count_received(frame.frame.len());
+        }
+        let to = match self.core.forward(outlets.now, Port::Interface(from), &header) {
+            Decision::To(to) => to,
+            Decision::Drop(reason) => {
+                self.lost(Port::Interface(from), reason.into());
+                return None;
+            }
+        };
+        let may_wait = to.len() == 1;
+        let mut waits = None;
+        for &port in to {
+            match port {
+                Port::Interface(id) => {
+                    if let Some(interface) = self.interfaces.iter_mut().find(|interface| interface.id == id) {
+                        interface.write(&[IoSlice::new(frame.header), IoSlice::new(frame.frame)], frame.frame.len());
+                    }
+                }
+                Port::Edge(id) => {
+                    if let Some(edge) = self.edges.iter_mut().find(|edge| edge.id == id)
+                        && let EdgeOutcome::Full(resume) = outlets.send(edge, self.vni, frame, None)
+                    {
+                        match may_wait {
+                            true => waits = Some((id, resume)),
+                            false => edge.counters.lost.add(FrameLoss::NoRoom, 1),
+                        }
+                    }
+                }
+            }
+        }
+        waits
+    }
+
+    /// Sends the rest of a held frame. False if it still has to wait.
+    pub(super) fn send_held(&mut self, outlets: &mut Outlets<'_>, interface: InterfaceId) -> bool {
+        let (edges, vni) = (&mut self.edges, self.vni);
+        let Some(interface) = self.interfaces.iter_mut().find(|other| other.id == interface) else { return true };
+        let Some(held) = &mut interface.held else { return true };
+        let Some((header, frame)) = held.bytes[..held.len].split_first_chunk() else { return true };
+        if let Some(edge) = edges.iter_mut().find(|edge| edge.id == held.edge)
+            && let EdgeOutcome::Full(resume) = outlets.send(edge, vni, TapFrame { header, frame }, Some(held.resume))
+        {
+            held.resume = resume;
+            return false;
+        }
+        interface.held = None;
+        true
+    }
+
+    /// Delivers a frame that came by an edge. `head` begins with the Ethernet header; `slices` are the virtio-net header and the whole frame.
+    pub(super) fn deliver_frame<'a>(
+        &mut self,
+        now: Millis,
+        from: EdgeId,
+        head: &[u8],
+        slices: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let mut list = [IoSlice::new(&[]); SLICES_MAX];
+        let (mut count, mut bytes) = (0, 0);
+        for slice in slices.filter(|slice| !slice.is_empty()) {
+            let Some(place) = list.get_mut(count) else { return self.lost(Port::Edge(from), FrameLoss::TooLong) };
+            *place = IoSlice::new(slice);
+            (count, bytes) = (count + 1, bytes + slice.len());
+        }
+        let Ok(header) = FrameHeader::parse(head) else { return self.lost(Port::Edge(from), FrameLoss::Invalid) };
+        let (slices, bytes) = (&list[..count], bytes - VIRTIO_NET_BYTES);
+        if let Some(edge) = self.edge(from) {
+            edge.counters.count_received(bytes);
+        }
+        match self.core.forward(now, Port::Edge(from), &header) {
+            Decision::Drop(reason) => self.lost(Port::Edge(from), reason.into()),
+            Decision::To(to) => {
+                for &port in to {
+                    let Port::Interface(id) = port else { continue }; // Frames of an edge never leave by an edge.
+                    if let Some(interface) = self.interfaces.iter_mut().find(|interface| interface.id == id) {
+                        interface.write(slices, bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Delivers a message of a *fast* edge.
+    pub(super) fn deliver_message(&mut self, now: Millis, from: EdgeId, message: &Delivery<'_>) {
+        let head = &message.head()[VIRTIO_NET_BYTES..]; // The first chunk has at least the headers.
+        self.deliver_frame(now, from, head, message.slices());
+    }
+
+    /// Calls `act` with the reassembler of an edge.
+    pub(super) fn with_reassembler(&mut self, edge: EdgeId, act: impl FnOnce(&mut Self, &mut Reassembler)) {
+        let Some(mut reassembler) = self.edge(edge).map(|edge| std::mem::take(&mut edge.reassembler)) else { return };
+        act(self, &mut reassembler);
+        if let Some(edge) = self.edge(edge) {
+            edge.reassembler = reassembler;
+        }
+    }
+
+    /// Counts a frame that came from a port and was lost.
+    pub(super) fn lost(&mut self, from: Port, loss: FrameLoss) {
+        let counters = match from {
+            Port::Interface(id) => self.interface(id).map(|interface| &mut interface.counters),
+            Port::Edge(id) => self.edge(id).map(|edge| &mut edge.counters),
+        };
+        if let Some(counters) = counters {
+            counters.lost.add(loss, 1);
+        }
+    }
+
+    /// Returns whether a frame of an interface waits for room in a socket.
+    pub(super) fn waits_for(&self, interface: InterfaceId, socket: usize) -> bool {
+        let held = self.interfaces.iter().find(|other| other.id == interface).and_then(|other| other.held.as_ref());
+        held.is_some_and(|held| self.edges.iter().any(|edge| edge.id == held.edge && edge.socket == socket))
+    }
+
+    /// The time at which the next incomplete message of an edge is given up.
+    pub(super) fn next_expiry(&self) -> Option<Millis> {
+        self.edges.iter().filter_map(|edge| edge.reassembler.next_expiry_ms()).min().map(Millis)
+    }
+
+    /// Gives up messages of edges that are incomplete for too long, and delivers what came of them.
+    pub(super) fn expire(&mut self, now: Millis) {
+        for at in 0..self.edges.len() {
+            let id = self.edges[at].id;
+            if self.edges[at].reassembler.next_expiry_ms().is_some_and(|expiry| expiry <= now.0) {
+                self.with_reassembler(id, |network, reassembler| {
+                    reassembler.expire(now.0, |message| network.deliver_message(now, id, &message));
+                });
+            }
+        }
+    }
+
+    /// The time at which the view is to be updated, if it is stale.
+    pub(super) fn view_due(&self, age_ms: u64) -> Option<Millis> {
+        Some(Millis(self.view_stale_since?.0 + age_ms))
+    }
+
+    /// Updates the view if it is older than `age_ms`.
+    pub(super) fn update_view(&mut self, now: Millis, age_ms: u64) {
+        if self.view_due(age_ms).is_none_or(|due| due > now) {
+            return;
+        }
+        let Ok(mut view) = self.view.try_lock() else { return };
+        self.view_stale_since = None;
+        let interface = |interface: &Interface| InterfaceView {
+            interface: interface.id,
+            counters: interface.counters,
+            is_held: interface.held.is_some(),
+        };
+        let edge =
+            |edge: &Edge| EdgeView { edge: edge.id, counters: edge.counters, datagram_bytes: edge.datagram_bytes };
+        let learned = self.core.learned(now).map(|(mac, port, age)| LearnedView { mac, port, age_ms: age.0 });
+        *view = OverlayView {
+            updated_at: Instant::now(),
+            interfaces: self.interfaces.iter().map(interface).collect(),
+            edges: self.edges.iter().map(edge).collect(),
+            learned: learned.collect(),
+        };
+    }
+}
+
+impl Interface {
+    pub(super) fn new(id: InterfaceId, tap: Tap) -> Self {
+        Self { id, tap, held: None, counters: PortCounters::default(), is_gone: false }
+    }
+
+    fn write(&mut self, slices: &[IoSlice<'_>], bytes: usize) {
+        let loss = match self.tap.write(slices) {
+            Ok(TapWrite::Written) => return self.counters.count_sent(bytes),
+            Ok(TapWrite::Down) => FrameLoss::Down,
+            Ok(TapWrite::NoRoom) => FrameLoss::NoRoom,
+            Ok(TapWrite::Refused) => FrameLoss::Refused,
+            Err(_) => {
+                self.is_gone = true;
+                FrameLoss::PortGone
+            }
+        };
+        self.counters.lost.add(loss, 1);
+    }
+}
+
+impl Outlets<'_> {
+    fn send(&mut self, edge: &mut Edge, vni: Vni, frame: TapFrame<'_>, resume: Option<Resume>) -> EdgeOutcome {
+        let socket = &mut self.sockets[edge.socket];
+        let outcome = edge.send(self.now, (socket.kind, vni), &mut socket.link, self.cutter, frame, resume);
+        socket.is_full |= matches!(outcome, EdgeOutcome::Full(_));
+        outcome
+    }
+}

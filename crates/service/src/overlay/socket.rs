@@ -1,0 +1,187 @@
+//! Receives the datagrams of all edges of a socket, and finds the edge of each.
+
+use super::command::{NewOverlaySocket, OverlayEdgeKind, OverlaySocketNumber};
+use super::network::OverlayNetwork;
+use isthmus_link::{EdgeMessage, EdgeSocket};
+use isthmus_overlay::coalesce::Coalescer;
+use isthmus_overlay::virtio_net::VIRTIO_NET_BYTES;
+use isthmus_overlay::vxlan::{self, Vni};
+use isthmus_overlay::{EdgeId, Millis, fast};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// The virtio-net header of a frame that is whole and has its checksums.
+const PLAIN: [u8; VIRTIO_NET_BYTES] = [0; VIRTIO_NET_BYTES];
+
+/// A socket of edges.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) number: OverlaySocketNumber,
+    pub(super) kind: OverlayEdgeKind,
+    pub(super) link: EdgeSocket,
+    /// The edge that a datagram belongs to: by the sender, and by the number of the network (0 for bare frames).
+    edges: HashMap<(IpAddr, Vni), (usize, EdgeId)>,
+    /// True if a frame waits for room.
+    pub(super) is_full: bool,
+    /// True if the sleeper reports room.
+    pub(super) is_room_watched: bool,
+    /// True if the kernel's error ended the socket.
+    pub(super) is_broken: bool,
+    pub(super) counters: SocketCounters,
+}
+
+/// Counts of datagrams that belong to no edge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SocketCounters {
+    /// Datagrams of senders that have no edge with this number of a network.
+    pub(super) unknown: u64,
+    /// Datagrams without a valid encapsulation.
+    pub(super) invalid: u64,
+}
+
+impl Socket {
+    pub(super) fn new(new: NewOverlaySocket) -> Self {
+        let NewOverlaySocket { number, kind, socket } = new;
+        let (edges, counters) = (HashMap::new(), SocketCounters::default());
+        Self { number, kind, link: socket, edges, is_full: false, is_room_watched: false, is_broken: false, counters }
+    }
+
+    /// The number by which datagrams name a network.
+    fn key(&self, address: IpAddr, vni: Vni) -> (IpAddr, Vni) {
+        let is_bare = self.kind == OverlayEdgeKind::Udp;
+        (address.to_canonical(), if is_bare { Vni::MIN } else { vni })
+    }
+
+    pub(super) fn add_edge(&mut self, address: IpAddr, vni: Vni, network: usize, edge: EdgeId) {
+        self.edges.insert(self.key(address, vni), (network, edge));
+    }
+
+    pub(super) fn remove_edge(&mut self, address: IpAddr, vni: Vni) {
+        self.edges.remove(&self.key(address, vni));
+    }
+
+    /// Removes all edges of a network.
+    pub(super) fn remove_network(&mut self, network: usize) {
+        self.edges.retain(|_, (other, _)| *other != network);
+    }
+
+    /// Receives a batch. Returns whether anything came or may still come.
+    pub(super) fn receive(
+        &mut self,
+        now: Millis,
+        networks: &mut [Option<OverlayNetwork>],
+        coalescer: &mut Coalescer,
+    ) -> bool {
+        let count = match self.link.receive() {
+            Ok(count) => count,
+            Err(error) => {
+                tracing::error!(%error, "a socket of overlay edges is given up");
+                self.is_broken = true;
+                return false;
+            }
+        };
+        for n in 0..count {
+            let Some(message) = self.link.message(n) else {
+                self.counters.invalid += 1;
+                continue;
+            };
+            let mut rest = message;
+            while !rest.bytes.is_empty() {
+                let run = self.take_run(&mut rest);
+                self.counters.invalid += run.invalid;
+                let Some(vni) = run.vni else { continue };
+                let owner = self.edges.get(&(message.from.ip().to_canonical(), vni)).copied();
+                let owner = owner.and_then(|(network, edge)| Some((networks.get_mut(network)?.as_mut()?, edge)));
+                match owner {
+                    Some((network, edge)) => deliver(now, self.kind, network, edge, &run, coalescer),
+                    None => self.counters.unknown += run.datagrams() as u64,
+                }
+            }
+        }
+        count > 0 || self.link.has_more()
+    }
+
+    /// Takes the first datagrams of a message that name one network.
+    fn take_run<'a>(&self, message: &mut EdgeMessage<'a>) -> Run<'a> {
+        let vni_of = |datagram: &[u8]| match self.kind {
+            OverlayEdgeKind::Udp => Some(Vni::MIN),
+            OverlayEdgeKind::Vxlan => vxlan::parse(datagram).ok().map(|(vni, _)| vni),
+            OverlayEdgeKind::Fast => fast::vni_of(datagram),
+        };
+        let size = message.datagram_bytes;
+        let mut datagrams = message.bytes.chunks(size);
+        let vni = datagrams.next().and_then(vni_of);
+        let count = 1 + datagrams.take_while(|datagram| vni_of(datagram) == vni).count();
+        let (bytes, rest) = message.bytes.split_at(message.bytes.len().min(count * size));
+        message.bytes = rest;
+        Run { vni, bytes, datagram_bytes: size, invalid: if vni.is_none() { count as u64 } else { 0 } }
+    }
+}
+
+/// Datagrams of one sender for one network.
+#[derive(Clone, Copy, Debug)]
+struct Run<'a> {
+    /// None if the datagrams are invalid.
+    vni: Option<Vni>,
+    bytes: &'a [u8],
+    datagram_bytes: usize,
+    invalid: u64,
+}
+
+impl Run<'_> {
+    fn datagrams(&self) -> usize {
+        self.bytes.len().div_ceil(self.datagram_bytes)
+    }
+}
+
+fn deliver(
+    now: Millis,
+    kind: OverlayEdgeKind,
+    network: &mut OverlayNetwork,
+    edge: EdgeId,
+    run: &Run<'_>,
+    coalescer: &mut Coalescer,
+) {
+    network.touch(now);
+    match kind {
+        OverlayEdgeKind::Fast => deliver_whole(now, network, edge, run),
+        OverlayEdgeKind::Vxlan | OverlayEdgeKind::Udp => {
+            let skip = if kind == OverlayEdgeKind::Vxlan { vxlan::VXLAN_BYTES } else { 0 };
+            deliver_cut(now, network, edge, run, skip, coalescer);
+        }
+    }
+}
+
+/// Delivers frames that other implementations may have sent. Segments of one flow become one frame again.
+fn deliver_cut(
+    now: Millis,
+    network: &mut OverlayNetwork,
+    edge: EdgeId,
+    run: &Run<'_>,
+    skip: usize,
+    coalescer: &mut Coalescer,
+) {
+    let mut datagrams = run.bytes.chunks(run.datagram_bytes).map(|datagram| &datagram[skip.min(datagram.len())..]);
+    if run.datagrams() == 1 {
+        return deliver_plain(now, network, edge, datagrams.next().unwrap_or_default());
+    }
+    let frames: Vec<&[u8]> = datagrams.collect();
+    for frame in coalescer.coalesce(&frames).iter() {
+        let header = frame.header.emit();
+        let head = if frame.head.is_empty() { frame.slices().next().unwrap_or_default() } else { frame.head };
+        network.deliver_frame(now, edge, head, [&header, frame.head].into_iter().chain(frame.slices()));
+    }
+}
+
+/// Delivers a frame that has its checksums.
+fn deliver_plain(now: Millis, network: &mut OverlayNetwork, edge: EdgeId, frame: &[u8]) {
+    network.deliver_frame(now, edge, frame, [&PLAIN, frame].into_iter());
+}
+
+/// Delivers messages of another Isthmus daemon.
+fn deliver_whole(now: Millis, network: &mut OverlayNetwork, edge: EdgeId, run: &Run<'_>) {
+    network.with_reassembler(edge, |network, reassembler| {
+        reassembler
+            .receive(run.bytes, run.datagram_bytes, now.0, |message| network.deliver_message(now, edge, &message));
+    });
+}

@@ -1,0 +1,57 @@
+//! The visible state of a network, which its worker publishes.
+
+use super::counters::PortCounters;
+use isthmus_overlay::{EdgeId, InterfaceId, MacAddr, Port};
+use std::time::Instant;
+
+/// The visible state of an overlay network.
+#[derive(Clone, Debug)]
+pub struct OverlayView {
+    /// The time of the last update.
+    pub updated_at: Instant,
+    /// The interfaces.
+    pub interfaces: Vec<InterfaceView>,
+    /// The edges.
+    pub edges: Vec<EdgeView>,
+    /// The learned addresses.
+    pub learned: Vec<LearnedView>,
+}
+
+impl Default for OverlayView {
+    fn default() -> Self {
+        Self { updated_at: Instant::now(), interfaces: Vec::new(), edges: Vec::new(), learned: Vec::new() }
+    }
+}
+
+/// An interface.
+#[derive(Clone, Copy, Debug)]
+pub struct InterfaceView {
+    /// The interface.
+    pub interface: InterfaceId,
+    /// Its counters.
+    pub counters: PortCounters,
+    /// True if a frame of the interface waits for room in the socket of an edge.
+    pub is_held: bool,
+}
+
+/// An edge.
+#[derive(Clone, Copy, Debug)]
+pub struct EdgeView {
+    /// The edge.
+    pub edge: EdgeId,
+    /// Its counters.
+    pub counters: PortCounters,
+    /// The length of the longest datagram on the path; none without a route.
+    pub datagram_bytes: Option<usize>,
+}
+
+/// A learned address.
+#[derive(Clone, Copy, Debug)]
+pub struct LearnedView {
+    /// The address.
+    pub mac: MacAddr,
+    /// The interface or edge that has it.
+    pub port: Port,
+    /// The time since its last frame, in milliseconds.
+    pub age_ms: u64,
+}
