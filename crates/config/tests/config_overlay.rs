@@ -22,7 +22,7 @@ fn reads_a_network_with_its_defaults() {
     let [network] = overlay.network.as_slice() else { panic!("one network") };
     assert_eq!((network.name.name().as_str(), network.vni(), network.learning()), ("lan", 0, true));
     let labels: Vec<_> = network.interfaces.iter().map(|interface| interface.label()).collect();
-    assert_eq!(labels, ["lan0", "web/eth0"]);
+    assert_eq!(labels, ["lan0", "eth0@web"]);
     let [here, web] = &network.interfaces[..] else { panic!("two interfaces") };
     assert_eq!((here.mac(), here.mtu(), here.addresses(), here.place()), (None, None, &[][..], Place::Host));
     assert_eq!((web.name(), web.place()), ("eth0", Place::Namespace("/run/netns/web".into())));
@@ -125,7 +125,7 @@ fn rejects_two_uses_of_one_thing() {
     isthmus.toml:2:1: overlay.network repeats the name a
         2 | { name = 'a', interfaces = [{ name = 'x' }], edges = [{ to =…
           | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-    isthmus.toml:2:1: overlay.network repeats the interface x
+    isthmus.toml:2:1: overlay.network repeats the interface x of the host
         2 | { name = 'a', interfaces = [{ name = 'x' }], edges = [{ to =…
           | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     isthmus.toml:2:1: overlay.network repeats the UDP edge to 192.0.2.2:9000

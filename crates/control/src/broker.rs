@@ -45,6 +45,7 @@ use crate::directory::Directory;
 use crate::directory::channels::{Channels, Overdue};
 use crate::fd_reaper::{self, PENDING_MAX, ReceivedFd};
 use crate::mx::Mx;
+use crate::overlay::Overlay;
 use crate::policy::{Identity, Policy};
 use crate::reason_log::ReasonLog;
 use crate::tickets::Tickets;
@@ -265,6 +266,7 @@ impl Broker {
             Event::RemoteConnected { .. } | Event::RemoteAdded { .. } | Event::RemoteRemoved { .. } => {
                 Mx::event(self, event);
             }
+            Event::Overlay(event) => Overlay::event(self, *event),
         }
     }
 

@@ -33,7 +33,7 @@ impl Capabilities {
             mx: Mx::open(config, tickets)?,
             sockets: Sockets::open(config),
             verbs: Verbs::open(config, tickets),
-            ..Self::default()
+            overlay: Overlay::open(config, tickets)?,
         })
     }
 
@@ -49,7 +49,7 @@ impl Capabilities {
 
     /// Returns the commands that the workers carry out first.
     pub(crate) fn first_commands(&mut self) -> impl Iterator<Item = Command> {
-        self.mx.first_commands()
+        self.mx.first_commands().chain(self.overlay.first_commands())
     }
 
     /// True if programs use the daemon without a domain.
@@ -64,12 +64,13 @@ impl Capabilities {
 
     /// The time at which [`Capabilities::tick`] has something to do.
     pub(crate) fn deadline(&self) -> Option<u64> {
-        self.sockets.deadline()
+        self.sockets.deadline().into_iter().chain(self.overlay.deadline()).min()
     }
 
     /// Handles all deadlines that have passed.
     pub(crate) fn tick(broker: &mut Broker) {
         Sockets::tick(broker);
+        Overlay::tick(broker);
     }
 
     /// Releases the state of a connection that has ended.

@@ -14,6 +14,7 @@ use crate::broker::{Attachment, Broker};
 use crate::directory::DomainEntry;
 use crate::metrics;
 use crate::mx::Mx;
+use crate::overlay::Overlay;
 use crate::sockets::Sockets;
 use crate::verbs::Verbs;
 use isthmus_report::{
@@ -31,6 +32,7 @@ pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Resul
             _ => Err(wrong_arguments("2", arguments)),
         },
         Topic::Verbs => Verbs::report(broker, arguments),
+        Topic::Overlay => Overlay::report(broker, arguments),
         _ if !arguments.is_empty() => Err(wrong_arguments("no", arguments)),
         Topic::Status => json(&status(broker)),
         Topic::Domains => json(&domains(broker)),

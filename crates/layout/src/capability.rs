@@ -78,7 +78,7 @@ impl Capability {
 
 #[cfg(test)]
 mod tests {
-    use super::Capability::{Mx, Sockets, Verbs};
+    use super::Capability::{Mx, Overlay, Sockets, Verbs};
     use super::*;
     use crate::control::{ToClient, ToDaemon, Topic};
     use crate::mx::{MxToClient, MxToDaemon};
@@ -112,10 +112,10 @@ mod tests {
     }
 
     /// Checks that the numbers in use that lie in a block are exactly those of the capabilities.
-    fn check_numbers_in_use(
+    fn check_numbers_in_use<const N: usize>(
         table: Table,
         in_use: impl IntoIterator<Item = u16>,
-        of_capabilities: [(Capability, Vec<u16>); 3],
+        of_capabilities: [(Capability, Vec<u16>); N],
     ) {
         let owners = owners(table);
         let in_blocks: BTreeMap<u16, Capability> =
@@ -162,8 +162,9 @@ mod tests {
 
     #[test]
     fn topics_lie_in_the_blocks_of_their_capabilities() {
-        let of_capabilities = [(Mx, Topic::Mx), (Sockets, Topic::Streams), (Verbs, Topic::Verbs)]
-            .map(|(capability, topic)| (capability, vec![topic.code().into()]));
+        let of_capabilities =
+            [(Mx, Topic::Mx), (Sockets, Topic::Streams), (Verbs, Topic::Verbs), (Overlay, Topic::Overlay)]
+                .map(|(capability, topic)| (capability, vec![topic.code().into()]));
         check_numbers_in_use(TOPICS, Topic::ALL.map(|topic| topic.code().into()), of_capabilities);
     }
 }

@@ -150,7 +150,7 @@ mod tests {
     fn port_of(name: &PortName) -> Option<Port> {
         match name {
             PortName::Edge(id) if id == "192.0.2.2" => Some(Port::Edge(EdgeId(3))),
-            PortName::Interface(id) if id == "web/eth0" => Some(Port::Interface(InterfaceId(4))),
+            PortName::Interface(id) if id == "eth0@web" => Some(Port::Interface(InterfaceId(4))),
             _ => None,
         }
     }
@@ -163,14 +163,14 @@ mod tests {
             ("any any edge 192.0.2.2 any", MacPattern::Any, MacPattern::Any, edge, RouteSource::Any),
             ("A N EDGE 192.0.2.2 ANY", MacPattern::Any, MacPattern::None, edge, RouteSource::Any),
             (
-                "2:0:0:0:0:1 not-02:00:00:00:00:01 interface web/eth0 edge 192.0.2.2",
+                "2:0:0:0:0:1 not-02:00:00:00:00:01 interface eth0@web edge 192.0.2.2",
                 MacPattern::Exact(mac),
                 MacPattern::Not(mac),
                 interface,
                 RouteSource::Port(edge),
             ),
             (
-                "NOT-2:0:0:0:0:1 none edge\t192.0.2.2  interface web/eth0",
+                "NOT-2:0:0:0:0:1 none edge\t192.0.2.2  interface eth0@web",
                 MacPattern::Not(mac),
                 MacPattern::None,
                 edge,

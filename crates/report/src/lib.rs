@@ -20,6 +20,7 @@ macro_rules! reports {
 }
 
 mod mx;
+pub mod overlay;
 mod sockets;
 mod verbs;
 pub use mx::{MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport};

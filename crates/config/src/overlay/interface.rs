@@ -1,5 +1,6 @@
 //! Interfaces: how containers and this host are attached to an overlay network.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::value::{Addresses, InterfaceAddress, InterfaceName, Namespace};
@@ -15,6 +16,15 @@ pub enum Place {
     Host,
     /// A namespace, by its file.
     Namespace(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("the host"),
+            Self::Namespace(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// The MTU, as Linux limits it.
@@ -72,12 +82,13 @@ impl Interface {
         self.name.as_str()
     }
 
-    /// The name of the interface in reports: `lan0` in the host's namespace, `web/lan0` in that of a container.
+    /// The name of the interface in reports: `lan0` in the host's namespace, `lan0@web` in that of a container. A namespace that is written as
+    /// `/proc/4711/ns/net` is `4711`; other paths stand for themselves by their last part.
     #[must_use]
     pub fn label(&self) -> String {
         match &self.namespace {
             None => self.name.as_str().to_owned(),
-            Some(namespace) => format!("{}/{}", namespace.as_str(), self.name.as_str()),
+            Some(namespace) => format!("{}@{}", self.name.as_str(), namespace.short()),
         }
     }
 

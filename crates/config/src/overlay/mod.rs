@@ -207,7 +207,10 @@ impl Network {
     /// The values that no other network may have.
     fn unique_values(&self) -> Vec<String> {
         let named = format!("the name {}", self.name.name());
-        let interfaces = self.interfaces.iter().map(|interface| format!("the interface {}", interface.label()));
+        let interfaces = self
+            .interfaces
+            .iter()
+            .map(|interface| format!("the interface {} of {}", interface.name(), interface.place()));
         let edges = self.edges.iter().map(|edge| match edge.kind {
             EdgeKind::Udp => format!("the UDP edge to {}", edge.to),
             kind => format!("the network number {} on the {} edge to {}", self.vni(), kind.as_str(), edge.to),

@@ -57,6 +57,14 @@ texts! {
     Namespace, "the name of a network namespace (`ip netns list`), or the path of its file, as in \"/proc/4711/ns/net\"".to_owned(), is_namespace;
 }
 
+impl Namespace {
+    /// The namespace in the names of its interfaces.
+    pub(super) fn short(&self) -> &str {
+        let process = self.0.strip_prefix("/proc/").and_then(|rest| rest.strip_suffix("/ns/net"));
+        process.or_else(|| self.0.rsplit('/').find(|part| !part.is_empty())).unwrap_or(&self.0)
+    }
+}
+
 fn is_plain(text: &str) -> bool {
     !matches!(text, "" | "." | "..")
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))

@@ -95,7 +95,7 @@ impl Mx {
                 broker.remote_peer_removed(remote_peer, domain, reason);
                 broker.capabilities.mx.remote.depart(remote_peer);
             }
-            Event::Fault { .. } | Event::Removed { .. } | Event::Stopped { .. } => {}
+            _ => {}
         }
     }
 

@@ -87,11 +87,14 @@ pub enum Topic {
     Streams = 32,
     /// The virtual RDMA device, and the domains that have queue pair numbers.
     Verbs = 40,
+    /// The overlay networks; or, with a network, the interface or edge that a frame comes from, its source and its destination address, why
+    /// such a frame goes where it goes.
+    Overlay = 48,
 }
 
 impl Topic {
     /// All topics.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Status,
         Self::Domains,
         Self::Channels,
@@ -103,6 +106,7 @@ impl Topic {
         Self::Mx,
         Self::Streams,
         Self::Verbs,
+        Self::Overlay,
     ];
 
     /// Returns the code, as in control messages.
@@ -114,7 +118,7 @@ impl Topic {
     pub const fn since(self) -> u16 {
         match self {
             Self::Mx => 2,
-            Self::Streams | Self::Verbs => 4,
+            Self::Streams | Self::Verbs | Self::Overlay => 4,
             _ => 0,
         }
     }

@@ -1,0 +1,73 @@
+//! The metrics of overlay networks.
+
+use isthmus_service::overlay::PortCounters;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::Overlay;
+use super::interface::InterfaceStage;
+use crate::broker::Broker;
+use isthmus_overlay::Port;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PortLabels {
+    network: String,
+    port: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LossLabels {
+    network: String,
+    port: String,
+    reason: &'static str,
+}
+
+/// A count of a port, with its name and help.
+type PortCount = (&'static str, &'static str, fn(&PortCounters) -> u64);
+
+const COUNTS: [PortCount; 4] = [
+    ("overlay_received_frames", "Frames that came from an interface or edge", |counters| counters.received),
+    ("overlay_received_bytes", "Bytes in frames that came from an interface or edge", |counters| {
+        counters.received_bytes
+    }),
+    ("overlay_sent_frames", "Frames that left by an interface or edge", |counters| counters.sent),
+    ("overlay_sent_bytes", "Bytes in frames that left by an interface or edge", |counters| counters.sent_bytes),
+];
+
+impl Overlay {
+    /// Adds the metrics of the overlay.
+    pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
+        let overlay = &broker.capabilities.overlay;
+        if overlay.networks.is_empty() {
+            return;
+        }
+        let missing = overlay.interfaces().filter(|interface| !matches!(interface.stage, InterfaceStage::Open { .. }));
+        let gauge = Gauge::<i64>::default();
+        gauge.set(missing.count() as i64);
+        registry.register("overlay_missing_interfaces", "Interfaces of overlay networks that do not exist", gauge);
+        let counts = COUNTS.map(|_| Family::<PortLabels, Counter>::default());
+        let lost = Family::<LossLabels, Counter>::default();
+        for state in &overlay.networks {
+            let view = state.view();
+            let interfaces = view.interfaces.iter().map(|served| (Port::Interface(served.interface), &served.counters));
+            let edges = view.edges.iter().map(|served| (Port::Edge(served.edge), &served.counters));
+            for (port, counters) in interfaces.chain(edges) {
+                let labels = PortLabels { network: state.name().to_owned(), port: state.port_name(port) };
+                for (family, (_, _, count)) in counts.iter().zip(COUNTS) {
+                    family.get_or_create(&labels).inc_by(count(counters));
+                }
+                for (reason, count) in counters.lost.iter().filter(|(_, count)| *count > 0) {
+                    let PortLabels { network, port } = labels.clone();
+                    lost.get_or_create(&LossLabels { network, port, reason }).inc_by(count);
+                }
+            }
+        }
+        for (family, (name, help, _)) in counts.into_iter().zip(COUNTS) {
+            registry.register(name, help, family);
+        }
+        registry.register("overlay_lost_frames", "Frames that were lost at an interface or edge, by reason", lost);
+    }
+}

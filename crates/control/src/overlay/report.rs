@@ -1,0 +1,84 @@
+//! Reports the overlay networks.
+
+use isthmus_layout::Refusal;
+use isthmus_layout::control::Name;
+use isthmus_report::SCHEMA;
+use isthmus_report::overlay::{
+    OverlayEdgeRow, OverlayInterfaceRow, OverlayLearnedRow, OverlayLoss, OverlayNetworkRow, OverlayReport,
+    OverlayTraffic,
+};
+use isthmus_service::overlay::{OverlayView, PortCounters};
+
+use super::Overlay;
+use super::interface::{InterfaceStage, InterfaceState};
+use super::network::{EdgeState, NetworkState};
+use crate::broker::Broker;
+use crate::report::{json, wrong_arguments};
+
+impl Overlay {
+    /// Reports all networks, or explains the way of a frame: of a network, from an interface or edge, with a source and a destination.
+    pub(crate) fn report(broker: &Broker, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
+        let overlay = &broker.capabilities.overlay;
+        match arguments {
+            [] => json(&overlay.all()),
+            [network, from, source, destination] => json(&overlay.explain(network, from, source, destination)?),
+            _ => Err(wrong_arguments("0 or 4", arguments)),
+        }
+    }
+
+    fn all(&self) -> OverlayReport {
+        OverlayReport { schema: SCHEMA, networks: self.networks.iter().map(network).collect() }
+    }
+}
+
+fn network(network: &NetworkState) -> OverlayNetworkRow {
+    let view = network.view();
+    let learned = view.learned.iter().map(|learned| OverlayLearnedRow {
+        mac: learned.mac.to_string(),
+        port: network.port_name(learned.port),
+        age_ms: learned.age_ms + u64::try_from(view.updated_at.elapsed().as_millis()).unwrap_or(u64::MAX),
+    });
+    OverlayNetworkRow {
+        name: network.name().to_owned(),
+        vni: network.plan.vni(),
+        learning: network.plan.learning(),
+        interfaces: network.interfaces.iter().map(|state| interface(state, &view)).collect(),
+        edges: network.edges.iter().map(|state| edge(state, &view)).collect(),
+        routes: network.routes().map(|(_, text)| text).collect(),
+        learned: learned.collect(),
+    }
+}
+
+fn interface(state: &InterfaceState, view: &OverlayView) -> OverlayInterfaceRow {
+    let exists = matches!(state.stage, InterfaceStage::Open { .. });
+    let served = view.interfaces.iter().find(|served| served.interface == state.key.interface);
+    OverlayInterfaceRow {
+        name: state.plan.label(),
+        mac: state.mac.to_string(),
+        mtu: state.mtu,
+        exists,
+        missing: state.reason.clone().filter(|_| !exists),
+        traffic: traffic(&served.map(|served| served.counters).unwrap_or_default()),
+    }
+}
+
+fn edge(state: &EdgeState, view: &OverlayView) -> OverlayEdgeRow {
+    let served = view.edges.iter().find(|served| served.edge == state.id);
+    OverlayEdgeRow {
+        to: state.plan.to.to_string(),
+        kind: state.plan.kind.as_str().to_owned(),
+        datagram_bytes: served.and_then(|served| served.datagram_bytes).map(|bytes| bytes as u64),
+        traffic: traffic(&served.map(|served| served.counters).unwrap_or_default()),
+    }
+}
+
+fn traffic(counters: &PortCounters) -> OverlayTraffic {
+    let lost = counters.lost.iter().filter(|(_, count)| *count > 0);
+    OverlayTraffic {
+        received: counters.received,
+        received_bytes: counters.received_bytes,
+        sent: counters.sent,
+        sent_bytes: counters.sent_bytes,
+        lost: lost.map(|(reason, count)| OverlayLoss { reason: reason.to_owned(), count }).collect(),
+    }
+}

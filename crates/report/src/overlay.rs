@@ -1,0 +1,131 @@
+//! The reports about overlay networks.
+
+use serde::{Deserialize, Serialize};
+
+reports! {
+    /// The report of `isthmus overlay list`.
+    OverlayReport {
+        /// Schema number, see [`SCHEMA`](crate::SCHEMA).
+        schema: u32,
+        /// The networks, in the order of the configuration.
+        networks: Vec<OverlayNetworkRow>,
+    }
+
+    /// An overlay network.
+    OverlayNetworkRow {
+        /// The name of the network on this host.
+        name: String,
+        /// The number of the network on the wire.
+        vni: u32,
+        /// True if the network learns MAC addresses.
+        learning: bool,
+        /// The interfaces of this host.
+        interfaces: Vec<OverlayInterfaceRow>,
+        /// The edges to other hosts.
+        edges: Vec<OverlayEdgeRow>,
+        /// The routes, in the order of their numbers.
+        routes: Vec<String>,
+        /// The MAC addresses that the network has learned.
+        learned: Vec<OverlayLearnedRow>,
+    }
+
+    /// An interface of an overlay network.
+    OverlayInterfaceRow {
+        /// Name of the interface, followed by that of its network namespace if it is not the host's: `eth0@web`.
+        name: String,
+        /// MAC address.
+        mac: String,
+        /// MTU in bytes.
+        mtu: u16,
+        /// True if the interface exists.
+        exists: bool,
+        /// The reason why the interface does not exist, and what to do.
+        missing: Option<String>,
+        /// Frames and bytes that passed.
+        traffic: OverlayTraffic,
+    }
+
+    /// An edge of an overlay network.
+    OverlayEdgeRow {
+        /// Address and port of the other host.
+        to: String,
+        /// `fast`, `vxlan` or `udp`.
+        kind: String,
+        /// Length of the longest datagram to the host, in bytes. None if there is no route.
+        datagram_bytes: Option<u64>,
+        /// Frames and bytes that passed.
+        traffic: OverlayTraffic,
+    }
+
+    /// Frames that passed an interface or an edge, as seen from the network. A frame that is cut later counts once.
+    OverlayTraffic {
+        /// Frames that came from it.
+        received: u64,
+        /// Bytes in them.
+        received_bytes: u64,
+        /// Frames that left by it.
+        sent: u64,
+        /// Bytes in them.
+        sent_bytes: u64,
+        /// Frames that were lost, by reason.
+        lost: Vec<OverlayLoss>,
+    }
+
+    /// Lost frames.
+    OverlayLoss {
+        /// Identifier of the reason.
+        reason: String,
+        /// Number of frames.
+        count: u64,
+    }
+
+    /// A learned MAC address.
+    OverlayLearnedRow {
+        /// The address.
+        mac: String,
+        /// The interface or edge that has it.
+        port: String,
+        /// Milliseconds since its last frame.
+        age_ms: u64,
+    }
+
+    /// The report of `isthmus overlay explain`.
+    OverlayExplanation {
+        /// Schema number, see [`SCHEMA`](crate::SCHEMA).
+        schema: u32,
+        /// The network.
+        network: String,
+        /// The interface or edge that the frame comes from.
+        from: String,
+        /// Source MAC address of the frame.
+        source: String,
+        /// Destination MAC address of the frame.
+        destination: String,
+        /// The rule that decides.
+        rule: String,
+        /// The path of each copy.
+        copies: Vec<OverlayCopy>,
+        /// Every route with its part in the decision.
+        routes: Vec<OverlayRouteOutcome>,
+    }
+
+    /// A copy of a frame.
+    OverlayCopy {
+        /// The interface or edge that gets it.
+        to: String,
+        /// The way it takes there.
+        path: String,
+    }
+
+    /// The part of a route in a decision.
+    OverlayRouteOutcome {
+        /// Number of the route.
+        number: u32,
+        /// The route, as VNET's language writes it.
+        route: String,
+        /// True if a copy leaves by the route.
+        wins: bool,
+        /// Its part in the decision.
+        outcome: String,
+    }
+}
