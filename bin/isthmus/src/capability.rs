@@ -11,6 +11,7 @@ use isthmus_report::EndpointRow;
 use crate::fabric::{self, FabricCommand};
 use crate::mx::{self, MxCommand};
 use crate::output::{Outcome, Output};
+use crate::overlay::OverlayCommand;
 use crate::run::ProgramCapability;
 use crate::sockets::{self, SocketsCommand};
 use crate::verbs::{self, VerbsCommand, explain_queue_pair, missing_plug_in};
@@ -26,6 +27,8 @@ pub(crate) enum CapabilityCommand {
     Sockets(SocketsCommand),
     #[command(flatten)]
     Verbs(VerbsCommand),
+    #[command(flatten)]
+    Overlay(OverlayCommand),
 }
 
 impl CapabilityCommand {
@@ -35,6 +38,7 @@ impl CapabilityCommand {
             Self::Fabric(command) => command.run(output, socket),
             Self::Sockets(command) => command.run(output, socket),
             Self::Verbs(command) => command.run(output, socket),
+            Self::Overlay(command) => command.run(output, socket),
         }
     }
 }

@@ -30,6 +30,7 @@ mod fabric;
 mod guest;
 mod mx;
 mod output;
+mod overlay;
 mod program_file;
 mod reason;
 mod run;
