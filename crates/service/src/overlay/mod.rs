@@ -6,7 +6,7 @@
 //!   TAP ◄── writev from the received buffer ◄── routes ◄── edge of the sender ◄── socket ◄─
 //! ```
 //!
-//! A poll reads a bounded number of frames from each TAP and socket that is ready; it never waits. A frame for an edge whose socket is full
+//! A poll reads a bounded number of frames from each TAP and socket that is ready; it never waits. A frame for an edge with a full socket
 //! is held, and its TAP is not read until the socket has room. All interfaces and edges of a network are on one worker.
 //!
 //! | file | content |
