@@ -8,10 +8,11 @@ use anyhow::Result;
 use clap::Subcommand;
 use isthmus_report::EndpointRow;
 
+use crate::doctor::{CheckPlace, Finding};
 use crate::fabric::{self, FabricCommand};
 use crate::mx::{self, MxCommand};
 use crate::output::{Outcome, Output};
-use crate::overlay::OverlayCommand;
+use crate::overlay::{self, OverlayCommand};
 use crate::run::ProgramCapability;
 use crate::sockets::{self, SocketsCommand};
 use crate::verbs::{self, VerbsCommand, explain_queue_pair, missing_plug_in};
@@ -61,6 +62,9 @@ pub(crate) fn missing_for_rdma() -> Option<String> {
 /// The table of `isthmus run`.
 pub(crate) const PROGRAM_CAPABILITIES: [ProgramCapability; 4] =
     [mx::PROGRAMS, fabric::PROGRAMS, sockets::PROGRAMS, verbs::PROGRAMS];
+
+/// The checks of capabilities that are not used by programs.
+pub(crate) const CHECKS: [fn(&CheckPlace<'_>, &mut Vec<Finding>); 1] = [overlay::check];
 
 /// A column of `isthmus endpoint list`.
 #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@
 //! daemon ── whether it answers, its user and version, the safety of its folder
 //! pair ──── two domains: attach, loopback, messages, a channel, large messages
 //! sockets ─ the library of TCP programs, the daemon's setting, TCP timestamps
-//! others ── the checks of other capabilities, from their rows of the table of `isthmus run`
+//! others ── the checks of other capabilities, from the list of capabilities
 //! guest ─── the device, its driver, the caching of its window; only in a guest with a device
 //! xen ───── nodes, grants, the permission of domain 0; only in a Xen domain
 //! memory ── sealed files, buffers moved onto shared pages, limits, huge pages
@@ -28,7 +28,7 @@ use anyhow::Result;
 use isthmus_client::{Options, Reason, Refusal};
 use serde::Serialize;
 
-use crate::capability::PROGRAM_CAPABILITIES;
+use crate::capability::{CHECKS, PROGRAM_CAPABILITIES};
 use crate::output::{Outcome, Output, counted};
 
 pub(crate) use daemon::unexpected;
@@ -115,7 +115,7 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     }
     sockets::check(&mut findings);
     let place = CheckPlace { socket: socket.as_deref(), daemon };
-    for check in PROGRAM_CAPABILITIES.iter().filter_map(|row| row.doctor) {
+    for check in PROGRAM_CAPABILITIES.iter().filter_map(|row| row.doctor).chain(CHECKS) {
         check(&place, &mut findings);
     }
     guest::check(&mut findings);

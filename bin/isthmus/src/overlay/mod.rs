@@ -3,8 +3,10 @@
 //! ```text
 //! list ─────▶ isthmus overlay list       the daemon's report about its networks
 //! explain ──▶ isthmus overlay explain    why a frame goes where it goes
+//! doctor ───▶ isthmus doctor             interfaces that are missing, hosts that cannot be reached
 //! ```
 
+mod doctor;
 mod explain;
 mod list;
 
@@ -14,6 +16,8 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::output::{Outcome, Output};
+
+pub(crate) use doctor::check;
 
 /// The commands of the overlay.
 #[derive(Subcommand)]

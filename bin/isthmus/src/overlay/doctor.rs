@@ -1,0 +1,73 @@
+//! Checks of the overlay: whether the interfaces of its networks exist, and whether the hosts of its edges can be reached.
+
+use isthmus_client::Topic;
+use isthmus_report::overlay::{OverlayNetworkRow, OverlayReport};
+
+use crate::daemon::{Daemon, read};
+use crate::doctor::{CheckPlace, Finding, unexpected};
+use crate::output::counted;
+
+/// Checks the networks of the daemon.
+pub(crate) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
+    let Some(options) = place.daemon else { return };
+    let (id, tried) = ("overlay", "querying the overlay networks of the daemon");
+    let report = Daemon::connect(options).and_then(|mut daemon| daemon.ask(Topic::Overlay, &[]));
+    match report.and_then(|answer| read::<OverlayReport>(&answer)) {
+        Ok(report) if report.networks.is_empty() => {
+            findings.push(Finding::ok(id, tried, "not used: the configuration has no overlay network"));
+        }
+        Ok(report) => findings.extend(report.networks.iter().flat_map(|network| [interfaces(network), edges(network)])),
+        Err(error) => findings.push(unexpected(id, tried, &error)),
+    }
+}
+
+/// The interfaces of a network. Each that is missing has a reason, which says what to do.
+fn interfaces(network: &OverlayNetworkRow) -> Finding {
+    let (id, tried) =
+        ("overlay.interfaces", format!("querying the interfaces of the overlay network {}", network.name));
+    let missing = network.interfaces.iter().filter_map(|row| Some((&row.name, row.missing.as_ref()?)));
+    let missing: Vec<_> = missing.map(|(name, reason)| format!("{name} is missing: {reason}")).collect();
+    if missing.is_empty() {
+        return Finding::ok(id, tried, format!("{}: {}", network.name, counted(network.interfaces.len(), "interface")));
+    }
+    Finding::problem(id, tried, format!("{}: {}", network.name, missing.join("; ")))
+        .remedy("The reason says what to do. The daemon tries again each second.")
+}
+
+/// The edges of a network.
+fn edges(network: &OverlayNetworkRow) -> Finding {
+    let (id, tried) = ("overlay.edges", format!("querying the edges of the overlay network {}", network.name));
+    let lost: Vec<_> = network.edges.iter().filter(|row| row.datagram_bytes.is_none()).map(|row| &*row.to).collect();
+    if lost.is_empty() {
+        return Finding::ok(id, tried, format!("{}: {}", network.name, counted(network.edges.len(), "edge")));
+    }
+    Finding::note(id, tried, format!("{}: no route to {}", network.name, lost.join(", ")))
+        .remedy("Check the address in `edges`, and the routes of this host (`ip route get ADDRESS`).")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::doctor::Severity;
+
+    #[test]
+    fn missing_interfaces_and_lost_hosts_have_remedies() {
+        let traffic = json!({ "received": 0, "received_bytes": 0, "sent": 0, "sent_bytes": 0, "lost": [] });
+        let network = |missing: Option<&str>, bytes: Option<u64>| {
+            let interface = json!({ "name": "eth0@web", "mac": "02:00:00:00:00:01", "mtu": 1500, "exists": missing.is_none(), "missing": missing, "traffic": traffic });
+            let edge = json!({ "to": "192.0.2.2:9001", "kind": "fast", "datagram_bytes": bytes, "traffic": traffic });
+            let row = json!({ "name": "lan", "vni": 0, "learning": true, "interfaces": [interface], "edges": [edge], "routes": [], "learned": [] });
+            read::<OverlayNetworkRow>(&row).expect("a row")
+        };
+        let works = network(None, Some(1472));
+        assert_eq!([interfaces(&works).severity, edges(&works).severity], [Severity::Ok, Severity::Ok]);
+        let broken = network(Some("isthmus-helper is not running"), None);
+        let (missing, lost) = (interfaces(&broken), edges(&broken));
+        assert_eq!([missing.severity, lost.severity], [Severity::Problem, Severity::Warning]);
+        assert!(missing.result.contains("eth0@web is missing: isthmus-helper is not running"), "{}", missing.result);
+        assert!(lost.result.contains("192.0.2.2:9001"), "{}", lost.result);
+        assert!(missing.remedy.is_some() && lost.remedy.is_some());
+    }
+}
