@@ -29,9 +29,9 @@ pub struct NetworkOptions {
 }
 
 impl NetworkOptions {
-    /// The default options: learning with 4,096 addresses that age out after five minutes, and 4,096 decisions.
+    /// The default options: learning with 4,096 addresses that age out after five minutes, and 8,192 decisions.
     pub const fn new(hash_key: [u64; 2]) -> Self {
-        Self { learning: true, learned_max: 4_096, learned_age: Millis(300_000), cache_entries: 4_096, hash_key }
+        Self { learning: true, learned_max: 4_096, learned_age: Millis(300_000), cache_entries: 8_192, hash_key }
     }
 }
 
@@ -42,5 +42,30 @@ impl fmt::Debug for NetworkOptions {
         let mut out = f.debug_struct("NetworkOptions");
         out.field("learning", learning).field("learned_max", learned_max).field("learned_age", learned_age);
         out.field("cache_entries", cache_entries).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    #[test]
+    fn a_time_that_did_not_pass_is_zero() {
+        assert_eq!(Millis(5).since(Millis(2)), Millis(3));
+        assert_eq!(Millis(2).since(Millis(5)), Millis(0));
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_description() {
+        let options = NetworkOptions::new([1, 2]);
+        assert_eq!((options.learning, options.learned_max, options.learned_age), (true, 4_096, Millis(300_000)));
+        assert_eq!((options.cache_entries, options.hash_key), (8_192, [1, 2]));
+    }
+
+    #[test]
+    fn the_key_is_not_shown() {
+        let text = format!("{:?}", NetworkOptions::new([0x1234_5678, 0x1234_5678]));
+        assert!(text.contains("learned_max: 4096") && !text.contains("305419896"), "{text}");
     }
 }
