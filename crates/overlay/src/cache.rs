@@ -203,6 +203,7 @@ mod tests {
     use super::*;
     use crate::ports::EdgeId;
     use alloc::vec::Vec;
+    use core::cell::Cell;
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa]);
     const B: MacAddr = MacAddr([2, 0xff, 0, 0, 0, 0xb]);
@@ -270,7 +271,12 @@ mod tests {
         for number in 1..=8 {
             cache.insert(key(number), to(u16::from(number)));
         }
-        cache.retain(|known, decision| known != key(3) && *decision != to(5));
+        let asked = Cell::new(0);
+        cache.retain(|known, decision| {
+            asked.set(asked.get() + 1);
+            known != key(3) && *decision != to(5)
+        });
+        assert_eq!(asked.get(), 8, "empty places are passed over");
         let left: Vec<_> = (1..=8).filter(|number| cache.find(key(*number)).is_some()).collect();
         assert_eq!(left, [1, 2, 4, 6, 7, 8]);
         let empty = cache.decisions.iter().filter(|decision| **decision == CachedDecision::empty());

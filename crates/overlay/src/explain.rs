@@ -112,7 +112,7 @@ impl Network {
         let is_gone = routes.iter().any(|(.., outcome)| *outcome == RouteOutcome::PortGone);
         let verdict = match best {
             _ if !self.ports().contains(&from) => Verdict::Dropped(DropReason::UnknownPort),
-            _ if let Err(reason) = self.check_source(now, from, frame.source) => Verdict::Dropped(reason),
+            _ if let Err(reason) = self.learned.check(now, from, frame.source) => Verdict::Dropped(reason),
             Some(rank) if !ports.is_empty() => Verdict::Routed { rank, ports },
             Some(_) if is_gone => Verdict::Dropped(DropReason::PortGone),
             Some(_) => Verdict::Dropped(DropReason::SplitHorizon),
@@ -140,10 +140,6 @@ impl Network {
             winners.push((to, id));
             RouteOutcome::Wins(rank)
         }
-    }
-
-    fn check_source(&self, now: Millis, from: Port, source: MacAddr) -> Result<(), DropReason> {
-        if self.learning && source.is_station() { self.learned.check(now, from, source) } else { Ok(()) }
     }
 
     /// The verdict on a frame that no route matches.

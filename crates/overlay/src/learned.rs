@@ -279,7 +279,6 @@ impl LearnedAddresses {
         let slot = &mut self.slots[at as usize];
         self.by_mac.remove(&slot.mac);
         slot.mac = FREE;
-        slot.watched = false;
         self.histories[at as usize] = History::default();
         self.free.push(at);
     }

@@ -162,9 +162,7 @@ impl Network {
             Outcome::Copies(ports) => self.counters.routed(ports.as_slice()),
             Outcome::Drop(reason) => self.counters.refuse(*reason),
             Outcome::ByAddress(hint) => {
-                let destination = frame.destination;
-                let place =
-                    if destination.is_station() { self.learned.locate(self.now, destination, hint) } else { None };
+                let place = self.learned.locate(self.now, frame.destination, hint);
                 self.scratch.clear();
                 match place {
                     Some(to) => self.scratch.extend(Some(to).filter(|to| from.may_forward(*to))),

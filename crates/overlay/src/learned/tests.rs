@@ -1,3 +1,4 @@
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::*;
@@ -19,18 +20,20 @@ const fn station(number: u8) -> MacAddr {
 struct Table {
     learned: LearnedAddresses,
     reports: Reports,
+    hints: BTreeMap<MacAddr, SlotHint>,
 }
 
 impl Table {
     fn new() -> Self {
         let learned = LearnedAddresses::new(KeyedHash::new([1, 2]), 3, Millis(5_000));
-        Self { learned, reports: Reports::default() }
+        Self { learned, reports: Reports::default(), hints: BTreeMap::new() }
     }
 
     fn note(&mut self, now: u64, from: Port, mac: MacAddr) -> Result<(), DropReason> {
         let now = Millis(now);
         let expected = self.learned.check(now, from, mac);
-        let outcome = self.learned.note(now, from, mac, &mut SlotHint::NONE.clone(), &mut self.reports);
+        let hint = self.hints.entry(mac).or_insert(SlotHint::NONE);
+        let outcome = self.learned.note(now, from, mac, hint, &mut self.reports);
         assert_eq!(outcome, expected, "a check answers like the frame itself");
         outcome
     }
@@ -194,6 +197,7 @@ fn a_station_that_moved_and_announced_itself_once_is_found_within_a_second() {
     assert_eq!(table.learned.counts().moved, 1);
     assert_eq!(table.locate(5_199, A), Some(E1));
     assert_eq!(table.locate(5_200, A), None, "the age counts from the announcement");
+    assert_eq!(table.learned.counts().moved, 1, "the claim has been used");
 }
 
 #[test]
@@ -249,6 +253,18 @@ fn eight_moves_in_a_second_are_not_flapping() {
         now += 1_000;
     }
     assert_eq!(table.reports(), []);
+}
+
+#[test]
+fn a_window_of_moves_ends_after_a_second() {
+    let mut table = Table::new();
+    table.note(5_000, E1, A).unwrap();
+    table.note(5_000, E2, A).unwrap();
+    for step in 0..9 {
+        assert_eq!(table.reports(), []);
+        table.note(6_000, if step % 2 == 0 { E1 } else { E2 }, A).unwrap();
+    }
+    assert_eq!(table.reports(), [Report::Flapping { mac: A, ports: [E2, E1] }]);
 }
 
 #[test]

@@ -178,4 +178,7 @@ fn time_does_not_go_backwards() {
     assert_eq!(network.take_report(), Some(Report::Loop { mac: A, interface: I1, edge: E1 }));
     assert_eq!(network.take_report(), None);
     assert_eq!(network.learned(Millis(0)).collect::<Vec<_>>(), [(A, I1, Millis(0))]);
+    assert_eq!(network.learned(Millis(10_005)).collect::<Vec<_>>(), [(A, I1, Millis(5))]);
+    send_at(&mut network, 0, I2, B, A).unwrap();
+    assert_eq!(send_at(&mut network, 309_999, I1, A, B), Ok(vec![I2]), "the frame of B counts as one at 10 s");
 }
