@@ -25,7 +25,7 @@ pub(super) struct Interface {
     pub(super) tap: Tap,
     pub(super) held: Option<HeldFrame>,
     pub(super) counters: PortCounters,
-    /// True if the interface no longer exists.
+    /// True if the interface no longer exists, which was reported.
     pub(super) is_gone: bool,
 }
 
@@ -277,10 +277,7 @@ impl Interface {
             Ok(TapWrite::Down) => FrameLoss::Down,
             Ok(TapWrite::NoRoom) => FrameLoss::NoRoom,
             Ok(TapWrite::Refused) => FrameLoss::Refused,
-            Err(_) => {
-                self.is_gone = true;
-                FrameLoss::PortGone
-            }
+            Err(_) => FrameLoss::PortGone, // The next read finds that, too, and reports it.
         };
         self.counters.lost.add(loss, 1);
     }
