@@ -134,7 +134,7 @@ table! {
         helper: SocketPath = "/run/isthmus-helper.sock", Restart;
         /// The networks of this host. Each is an Ethernet of its own. In a variable:
         /// `ISTHMUS_DAEMON_OVERLAY_NETWORK='[{ name = "lan", interfaces = [{ name = "lan0" }] }]'`.
-        network: Networks = "[]", Restart;
+        network: Networks = "[]", Reload;
     }
     /// Guests under QEMU, with or without KVM.
     kvm: KvmConfig {

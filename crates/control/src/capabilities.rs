@@ -37,6 +37,13 @@ impl Capabilities {
         })
     }
 
+    /// Applies what may change while the daemon runs.
+    pub(crate) fn reload(broker: &mut Broker, config: &Config) {
+        if let Err(error) = Overlay::reload(broker, config.overlay.network.as_slice()) {
+            tracing::error!("the overlay networks stay as they are: {error}");
+        }
+    }
+
     /// True if an AF_XDP link is open. Such a link needs privileges again later.
     pub(crate) fn has_xdp_links(&self) -> bool {
         self.mx.has_xdp_links()

@@ -505,12 +505,13 @@ fn handle_signals(server: &Server, stop: &Stop, reload: Option<Reload>) -> io::R
     Ok(())
 }
 
-/// Applies the parts of a configuration that may change while the daemon runs: the policy.
+/// Applies the parts of a configuration that may change while the daemon runs: the policy, and the overlay networks.
 fn apply(server: &Server, loaded: &Loaded) {
     let uid = rustix::process::geteuid().as_raw();
     let policy = Policy::new(loaded.config.policy.clone(), uid);
     server.with(|broker| {
         broker.set_policy(policy);
+        Capabilities::reload(broker, &loaded.config);
         broker.set_report_facts(report_facts(loaded));
     });
     tracing::info!("the configuration was read again");

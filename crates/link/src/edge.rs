@@ -32,6 +32,16 @@ const MESSAGE_BUFFER_BYTES: usize = 1 << 16;
 const RECEIVE_BUFFER_BYTES: u32 = 16 << 20;
 const SEND_BUFFER_BYTES: u32 = 4 << 20;
 
+/// Returns the length of the longest datagram on the path to a host, as the kernel knows it now. Returns none without a route.
+pub fn datagram_bytes_to(to: SocketAddr) -> Option<usize> {
+    longest_datagram(&Routes::open(), to)
+}
+
+fn longest_datagram(routes: &Routes, to: SocketAddr) -> Option<usize> {
+    let bytes = routes.frame_bytes_to(to).ok()?;
+    Some((bytes as usize).min(DATAGRAM_BYTES_MAX))
+}
+
 /// A UDP socket of overlay edges.
 #[derive(Debug)]
 pub struct EdgeSocket {
@@ -96,8 +106,7 @@ impl EdgeSocket {
 
     /// Returns the length of the longest datagram on the path to a host, as the kernel knows it now. Returns none without a route.
     pub fn datagram_bytes_to(&self, to: SocketAddr) -> Option<usize> {
-        let bytes = self.routes.frame_bytes_to(to).ok()?;
-        Some((bytes as usize).min(DATAGRAM_BYTES_MAX))
+        longest_datagram(&self.routes, to)
     }
 
     /// Receives a batch of messages without blocking; returns their number. The messages of the last batch become invalid.

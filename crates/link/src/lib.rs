@@ -52,7 +52,7 @@ mod udp;
 mod xdp;
 
 pub use counters::LinkCounters;
-pub use edge::{DATAGRAM_BYTES_MAX, EdgeMessage, EdgeSend, EdgeSocket, SEGMENTS_MAX};
+pub use edge::{DATAGRAM_BYTES_MAX, EdgeMessage, EdgeSend, EdgeSocket, SEGMENTS_MAX, datagram_bytes_to};
 pub use frame::{Frame, HEADER_BYTES, octets};
 pub use interface::{Interface, InterfaceError, interface};
 pub use link::{Link, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, SEND_MAX, SendNext, SendOutcome};

@@ -54,7 +54,15 @@ pub(super) enum InterfaceStage {
 
 impl InterfaceState {
     pub(super) fn new(key: InterfaceKey, plan: &Interface, mac: MacAddr, mtu: u16) -> Self {
-        Self { key, plan: plan.clone(), mac, mtu, stage: InterfaceStage::Asked, reason: None, retry_at: 0 }
+        Self { key, plan: plan.clone(), mac, mtu, stage: InterfaceStage::Missing, reason: None, retry_at: 0 }
+    }
+
+    /// The helper's number for the interface, if it exists.
+    pub(super) fn helper_number(&self) -> Option<InterfaceNumber> {
+        match self.stage {
+            InterfaceStage::Open { helper_number } => Some(helper_number),
+            InterfaceStage::Asked | InterfaceStage::Missing => None,
+        }
     }
 
     /// The request that creates the interface.
@@ -104,7 +112,7 @@ impl InterfaceState {
 }
 
 /// Generates the MAC addresses of interfaces that have none in the configuration. They are the same after each start.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct MacGenerator {
     key: [u8; 32],
 }

@@ -1,7 +1,7 @@
 //! The overlay in the control plane: its networks, the interfaces that the helper creates for them, and the edges.
 //!
 //! ```text
-//!   configuration ──► Overlay::open ──► Opener ──► isthmus-helper ──► TAPs         before the privileges are dropped
+//!   configuration ──► open, reload  ──► Opener ──► isthmus-helper ──► TAPs         at first before the privileges are dropped
 //!                        │                 ▲
 //!                        ▼                 └── tick: interfaces that could not be created are tried again
 //!                     commands ──► the worker of the networks
@@ -13,25 +13,24 @@ mod metrics;
 mod network;
 mod opener;
 mod report;
+mod sockets;
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
 
 use isthmus_config::Config;
-use isthmus_config::overlay::EdgeKind;
+use isthmus_config::overlay::Network;
 use isthmus_layout::ids::{DomainId, EndpointAddress};
-use isthmus_link::EdgeSocket;
-use isthmus_service::overlay::{
-    NewOverlaySocket, OverlayCommand, OverlayEdgeKind, OverlayEvent, OverlayNetworkNumber, OverlaySocketNumber,
-};
+use isthmus_service::overlay::{OverlayCommand, OverlayEvent, OverlayNetworkNumber};
 use isthmus_service::{Command, WorkerIndex};
 
 use crate::broker::Broker;
 use crate::host;
 use crate::tickets::Tickets;
 use interface::{InterfaceKey, InterfaceStage, InterfaceState, MacGenerator};
-use network::{EdgeSockets, NetworkState};
+use network::{Changes, NetworkState};
 use opener::Opener;
+use sockets::EdgeSockets;
 
 /// The interval in nanoseconds at which interfaces that could not be created are tried again.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -43,11 +42,14 @@ const REPLY_CHECK_NS: u64 = 5_000_000;
 #[derive(Debug)]
 pub struct Overlay {
     networks: Vec<NetworkState>,
+    next_network: u32,
+    sockets: EdgeSockets,
+    macs: MacGenerator,
+    opener: Opener,
     /// The worker of all networks.
     worker: WorkerIndex,
     /// Commands that no worker has carried out yet.
     first_commands: Vec<OverlayCommand>,
-    opener: Option<Opener>,
     /// The time at which interfaces are tried again, or replies are looked for.
     due: Option<u64>,
 }
@@ -55,55 +57,76 @@ pub struct Overlay {
 impl Default for Overlay {
     /// Returns the state without networks.
     fn default() -> Self {
-        Self { networks: Vec::new(), worker: WorkerIndex(0), first_commands: Vec::new(), opener: None, due: None }
+        Self {
+            networks: Vec::new(),
+            next_network: 0,
+            sockets: EdgeSockets::new(IpAddr::from(Ipv6Addr::UNSPECIFIED)),
+            macs: MacGenerator::default(),
+            opener: Opener::new(Path::new(isthmus_helper::SOCKET_PATH)),
+            worker: WorkerIndex(0),
+            first_commands: Vec::new(),
+            due: None,
+        }
     }
 }
 
 impl Overlay {
     /// Opens the sockets of the edges and creates the interfaces. An interface that cannot be created is tried again later.
     pub(crate) fn open(config: &Config, tickets: &Tickets) -> Result<Self, String> {
-        let networks = config.overlay.network.as_slice();
-        if networks.is_empty() {
-            return Ok(Self::default());
-        }
-        let macs = MacGenerator::new(&host::identity(tickets.host_id()), config.daemon.runtime_dir.path());
         let mut overlay = Self {
+            sockets: EdgeSockets::new(config.overlay.listen.ip()),
+            macs: MacGenerator::new(&host::identity(tickets.host_id()), config.daemon.runtime_dir.path()),
+            opener: Opener::new(config.overlay.helper.path()),
             // Workers with high numbers do not have the MX boards.
             worker: WorkerIndex((config.daemon.workers.get() - 1) as u8), // At most 64.
-            opener: Some(Opener::new(config.overlay.helper.path())),
             ..Self::default()
         };
-        let sockets = overlay.open_sockets(config)?;
-        for (number, plan) in (0..).zip(networks) {
-            let (network, commands) = NetworkState::new(OverlayNetworkNumber(number), plan, &macs, &sockets)?;
-            overlay.first_commands.extend(commands);
-            overlay.networks.push(network);
-        }
+        overlay.first_commands = overlay.change(config.overlay.network.as_slice())?;
         overlay.open_interfaces();
         Ok(overlay)
     }
 
-    /// Opens a socket for each port of the edges.
-    fn open_sockets(&mut self, config: &Config) -> Result<EdgeSockets, String> {
-        let edges = || config.overlay.network.as_slice().iter().flat_map(|network| &network.edges);
-        let ports: BTreeMap<u16, EdgeKind> = edges().map(|edge| (edge.to.port(), edge.kind)).collect();
-        let mut sockets = EdgeSockets::default();
-        for (number, (port, kind)) in (0..).zip(ports) {
-            let address = SocketAddr::new(config.overlay.listen.ip(), port);
-            let socket = EdgeSocket::open(address, kind != EdgeKind::Fast)
-                .map_err(|error| format!("overlay: the socket for {} edges: {error}", kind.as_str()))?;
-            let number = OverlaySocketNumber(number);
-            sockets.add(number, &socket, edges().map(|edge| edge.to).filter(|to| to.port() == port));
-            let kind = service_kind(kind);
-            self.first_commands.push(OverlayCommand::AddSocket(Box::new(NewOverlaySocket { number, kind, socket })));
+    /// Applies the networks of a configuration that was read again: all of them, or none. Interfaces and edges that stay are not touched.
+    pub(crate) fn reload(broker: &mut Broker, networks: &[Network]) -> Result<(), String> {
+        let now = broker.now;
+        let overlay = &mut broker.capabilities.overlay;
+        let commands = overlay.change(networks)?;
+        if overlay.has_missing() {
+            overlay.due = Some(now);
         }
-        Ok(sockets)
+        let worker = overlay.worker;
+        commands.into_iter().for_each(|command| broker.workers.send(Command::Overlay(worker, command)));
+        Ok(())
+    }
+
+    /// Makes the networks what `plans` say. Returns the commands for the worker: what goes, then what comes, because an address may pass from
+    /// one edge to another.
+    fn change(&mut self, plans: &[Network]) -> Result<Vec<OverlayCommand>, String> {
+        let mut new = Changes { commands: self.sockets.open(plans)?, ..Changes::default() };
+        let mut before = std::mem::take(&mut self.networks);
+        for plan in plans {
+            let stays = before.iter().position(|network| network.may_become(plan));
+            let mut network = match stays {
+                Some(at) => before.swap_remove(at),
+                None => {
+                    let number = OverlayNetworkNumber(self.next_network);
+                    self.next_network += 1;
+                    NetworkState::new(number, plan, &mut new)
+                }
+            };
+            network.change(plan, &self.macs, &self.sockets, &mut new);
+            self.networks.push(network);
+        }
+        for network in before {
+            network.remove(&mut new);
+        }
+        new.released.into_iter().for_each(|number| self.opener.release(number));
+        Ok(new.removals.into_iter().chain(new.commands).collect())
     }
 
     /// Creates all interfaces before the daemon is ready.
     fn open_interfaces(&mut self) {
         let Self { networks, opener, first_commands, .. } = self;
-        let Some(opener) = opener else { return };
         for interface in networks.iter_mut().flat_map(|network| &mut network.interfaces) {
             let outcome = opener.open_now(&interface.request());
             first_commands.extend(interface.opened(outcome));
@@ -150,13 +173,16 @@ impl Overlay {
     }
 
     fn take_replies(&mut self, now: u64) -> Vec<OverlayCommand> {
-        let Some(opener) = &self.opener else { return Vec::new() };
         let mut commands = Vec::new();
-        while let Some((key, outcome)) = opener.reply() {
+        while let Some((key, outcome)) = self.opener.reply() {
             let mut interfaces = self.networks.iter_mut().flat_map(|network| &mut network.interfaces);
-            if let Some(interface) = interfaces.find(|interface| interface.key == key) {
-                commands.extend(interface.opened(outcome));
-                interface.retry_at = now + RETRY_NS;
+            match (interfaces.find(|interface| interface.key == key), outcome) {
+                (Some(interface), outcome) => {
+                    commands.extend(interface.opened(outcome));
+                    interface.retry_at = now + RETRY_NS;
+                }
+                (None, Ok(opened)) => self.opener.release(opened.helper_number), // The interface was removed meanwhile.
+                (None, Err(_)) => {}
             }
         }
         commands
@@ -164,8 +190,8 @@ impl Overlay {
 
     /// Asks the opener for the interfaces that are missing for long enough.
     fn ask_again(&mut self, now: u64) {
-        let Some(opener) = &mut self.opener else { return };
-        for interface in self.networks.iter_mut().flat_map(|network| &mut network.interfaces) {
+        let Self { networks, opener, .. } = self;
+        for interface in networks.iter_mut().flat_map(|network| &mut network.interfaces) {
             if matches!(interface.stage, InterfaceStage::Missing) && interface.retry_at <= now {
                 opener.ask(interface.request());
                 interface.stage = InterfaceStage::Asked;
@@ -181,8 +207,8 @@ impl Overlay {
         let key = InterfaceKey { network, interface };
         let mut interfaces = overlay.networks.iter_mut().flat_map(|network| &mut network.interfaces);
         let Some(state) = interfaces.find(|state| state.key == key) else { return };
-        if let (InterfaceStage::Open { helper_number }, Some(opener)) = (&state.stage, &mut overlay.opener) {
-            opener.release(*helper_number);
+        if let InterfaceStage::Open { helper_number } = state.stage {
+            overlay.opener.release(helper_number);
         }
         state.missing("it was deleted, or its network namespace has ended".to_owned());
         state.retry_at = now + RETRY_NS;
@@ -197,13 +223,4 @@ impl Overlay {
 
     /// Releases the state of an endpoint that was closed. Endpoints have no part in networks.
     pub(crate) fn endpoint_closed(_broker: &mut Broker, _at: EndpointAddress) {}
-}
-
-/// Returns the encapsulation as the workers know it.
-fn service_kind(kind: EdgeKind) -> OverlayEdgeKind {
-    match kind {
-        EdgeKind::Fast => OverlayEdgeKind::Fast,
-        EdgeKind::Vxlan => OverlayEdgeKind::Vxlan,
-        EdgeKind::Udp => OverlayEdgeKind::Udp,
-    }
 }

@@ -1,19 +1,18 @@
 //! A network, as control knows it: its plan, and the numbers by which its worker knows its parts.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use isthmus_config::overlay::{Edge, EdgeKind, Network, NetworkPort};
-use isthmus_link::EdgeSocket;
+use isthmus_helper::InterfaceNumber;
+use isthmus_link::datagram_bytes_to;
 use isthmus_overlay::vnet::PortName;
 use isthmus_overlay::vxlan::{VXLAN_BYTES, Vni};
-use isthmus_overlay::{EdgeId, HEADER_BYTES, InterfaceId, NetworkOptions, Port, Route};
-use isthmus_service::overlay::{
-    NewOverlayEdge, NewOverlayNetwork, OverlayCommand, OverlayNetworkNumber, OverlaySocketNumber, OverlayView,
-};
+use isthmus_overlay::{EdgeId, HEADER_BYTES, InterfaceId, MacAddr, NetworkOptions, Port, Route};
+use isthmus_service::overlay::{NewOverlayEdge, NewOverlayNetwork, OverlayCommand, OverlayNetworkNumber, OverlayView};
 
 use super::interface::{InterfaceKey, InterfaceState, MacGenerator};
+use super::sockets::EdgeSockets;
+use rustix::rand::{GetRandomFlags, getrandom};
 
 /// The MTU of interfaces, unless a datagram of an edge has less room.
 const MTU: u16 = 1500;
@@ -21,29 +20,15 @@ const MTU: u16 = 1500;
 /// The lowest MTU that IPv6 needs. A path with less fragments datagrams.
 const MTU_MIN: u16 = 1280;
 
-/// The sockets of the edges, by port.
+/// The effects of a change of the networks.
 #[derive(Debug, Default)]
-pub(super) struct EdgeSockets(BTreeMap<u16, (OverlaySocketNumber, BTreeMap<SocketAddr, usize>)>);
-
-impl EdgeSockets {
-    /// Adds a socket, with the length of the longest datagram to each edge that has a route.
-    pub(super) fn add(
-        &mut self,
-        number: OverlaySocketNumber,
-        socket: &EdgeSocket,
-        edges: impl Iterator<Item = SocketAddr>,
-    ) {
-        let paths = edges.filter_map(|to| Some((to, socket.datagram_bytes_to(to)?)));
-        self.0.insert(socket.bound().port(), (number, paths.collect()));
-    }
-
-    fn number(&self, port: u16) -> OverlaySocketNumber {
-        self.0[&port].0
-    }
-
-    fn datagram_bytes(&self, to: SocketAddr) -> Option<usize> {
-        self.0[&to.port()].1.get(&to).copied()
-    }
+pub(super) struct Changes {
+    /// Commands that remove interfaces, edges and networks.
+    pub(super) removals: Vec<OverlayCommand>,
+    /// Commands that add them.
+    pub(super) commands: Vec<OverlayCommand>,
+    /// Interfaces that the helper may forget.
+    pub(super) released: Vec<InterfaceNumber>,
 }
 
 /// An edge.
@@ -56,46 +41,99 @@ pub(super) struct EdgeState {
 /// A network.
 #[derive(Debug)]
 pub(super) struct NetworkState {
+    number: OverlayNetworkNumber,
     pub(super) plan: Network,
     pub(super) options: NetworkOptions,
     pub(super) interfaces: Vec<InterfaceState>,
     pub(super) edges: Vec<EdgeState>,
+    /// The numbers of the next interface and edge. They are not used again, so that no reply is taken for that about another interface.
+    next_interface: u16,
+    next_edge: u16,
     view: Arc<Mutex<OverlayView>>,
 }
 
 impl NetworkState {
-    /// Returns the network, and the commands with which its worker begins to serve its edges.
-    pub(super) fn new(
-        number: OverlayNetworkNumber,
-        plan: &Network,
-        macs: &MacGenerator,
-        sockets: &EdgeSockets,
-    ) -> Result<(Self, Vec<OverlayCommand>), String> {
+    /// Returns a network without interfaces and edges. [`NetworkState::change`] adds them.
+    pub(super) fn new(number: OverlayNetworkNumber, plan: &Network, changes: &mut Changes) -> Self {
         let vni = Vni::new(plan.vni()).expect("the configuration allows 24 bits");
-        let options = NetworkOptions { learning: plan.learning(), ..NetworkOptions::new(random_key()?) };
-        let mtu = mtu(&plan.edges, sockets);
-        let interface = |(id, interface): (u16, &isthmus_config::overlay::Interface)| {
-            let mac = interface.mac().map(isthmus_overlay::MacAddr);
-            let mac = mac.unwrap_or_else(|| macs.mac(plan.name.name().as_str(), &interface.label()));
-            let key = InterfaceKey { network: number, interface: InterfaceId(id) };
-            InterfaceState::new(key, interface, mac, interface.mtu().unwrap_or(mtu))
-        };
-        let interfaces = (0..).zip(&plan.interfaces).map(interface).collect();
-        let edges: Vec<_> = (0..).zip(&plan.edges).map(|(id, &plan)| EdgeState { id: EdgeId(id), plan }).collect();
+        let options = NetworkOptions { learning: plan.learning(), ..NetworkOptions::new(random_key()) };
         let view = Arc::default();
         let new = NewOverlayNetwork { number, vni, options, view: Arc::clone(&view) };
-        let edge = |edge: &EdgeState| {
-            let (socket, to) = (sockets.number(edge.plan.to.port()), edge.plan.to);
-            OverlayCommand::AddEdge(NewOverlayEdge { network: number, edge: edge.id, socket, to })
-        };
-        let mut commands = vec![OverlayCommand::AddNetwork(Box::new(new))];
-        commands.extend(edges.iter().map(edge));
-        let state = Self { plan: plan.clone(), options, interfaces, edges, view };
-        commands.push(OverlayCommand::SetRoutes {
-            network: number,
-            routes: state.routes().map(|(route, _)| route).collect(),
-        });
-        Ok((state, commands))
+        changes.commands.push(OverlayCommand::AddNetwork(Box::new(new)));
+        Self {
+            number,
+            plan: plan.clone(),
+            options,
+            interfaces: Vec::new(),
+            edges: Vec::new(),
+            next_interface: 0,
+            next_edge: 0,
+            view,
+        }
+    }
+
+    /// True if a change of interfaces, edges and routes makes this network what the plan says.
+    pub(super) fn may_become(&self, plan: &Network) -> bool {
+        let key = |plan: &Network| (plan.name.clone(), plan.vni(), plan.learning());
+        key(&self.plan) == key(plan)
+    }
+
+    /// Makes the interfaces, edges and routes what the plan says. Those that stay the same are not touched.
+    pub(super) fn change(&mut self, plan: &Network, macs: &MacGenerator, sockets: &EdgeSockets, changes: &mut Changes) {
+        self.plan = plan.clone();
+        self.change_edges(sockets, changes);
+        self.change_interfaces(macs, changes);
+        let routes = self.routes().map(|(route, _)| route).collect();
+        changes.commands.push(OverlayCommand::SetRoutes { network: self.number, routes });
+    }
+
+    fn change_edges(&mut self, sockets: &EdgeSockets, changes: &mut Changes) {
+        let (network, mut before) = (self.number, std::mem::take(&mut self.edges));
+        for &plan in &self.plan.edges {
+            let stays = before.iter().position(|edge| edge.plan == plan).map(|at| before.swap_remove(at));
+            let edge = stays.unwrap_or_else(|| {
+                let (id, socket) = (EdgeId(self.next_edge), sockets.number(plan.to.port()));
+                self.next_edge = self.next_edge.wrapping_add(1);
+                changes.commands.push(OverlayCommand::AddEdge(NewOverlayEdge {
+                    network,
+                    edge: id,
+                    socket,
+                    to: plan.to,
+                }));
+                EdgeState { id, plan }
+            });
+            self.edges.push(edge);
+        }
+        let removals = before.into_iter().map(|edge| OverlayCommand::RemoveEdge { network, edge: edge.id });
+        changes.removals.extend(removals);
+    }
+
+    fn change_interfaces(&mut self, macs: &MacGenerator, changes: &mut Changes) {
+        let (network, mut before) = (self.number, std::mem::take(&mut self.interfaces));
+        let mtu = mtu(&self.plan.edges);
+        for plan in &self.plan.interfaces {
+            let mac = plan.mac().map(MacAddr);
+            let mac = mac.unwrap_or_else(|| macs.mac(self.plan.name.name().as_str(), &plan.label()));
+            let mtu = plan.mtu().unwrap_or(mtu);
+            let stays = before.iter().position(|state| (&state.plan, state.mac, state.mtu) == (plan, mac, mtu));
+            let state = stays.map(|at| before.swap_remove(at)).unwrap_or_else(|| {
+                let key = InterfaceKey { network, interface: InterfaceId(self.next_interface) };
+                self.next_interface = self.next_interface.wrapping_add(1);
+                InterfaceState::new(key, plan, mac, mtu)
+            });
+            self.interfaces.push(state);
+        }
+        for state in before {
+            let interface = state.key.interface;
+            changes.released.extend(state.helper_number());
+            changes.removals.push(OverlayCommand::RemoveInterface { network, interface });
+        }
+    }
+
+    /// Removes the network with all its parts.
+    pub(super) fn remove(self, changes: &mut Changes) {
+        changes.released.extend(self.interfaces.iter().filter_map(InterfaceState::helper_number));
+        changes.removals.push(OverlayCommand::RemoveNetwork(self.number));
     }
 
     /// The routes in the order of their numbers, each with its text.
@@ -145,22 +183,94 @@ impl NetworkState {
 }
 
 /// The MTU of interfaces that have none in the configuration: frames fit a datagram of each edge that does not carry them in several.
-fn mtu(edges: &[Edge], sockets: &EdgeSockets) -> u16 {
+fn mtu(edges: &[Edge]) -> u16 {
     let room = |edge: &Edge| {
         let headers = match edge.kind {
             EdgeKind::Fast => return None,
             EdgeKind::Vxlan => VXLAN_BYTES + HEADER_BYTES,
             EdgeKind::Udp => HEADER_BYTES,
         };
-        u16::try_from(sockets.datagram_bytes(edge.to)? - headers).ok()
+        u16::try_from(datagram_bytes_to(edge.to)? - headers).ok()
     };
     edges.iter().filter_map(room).chain([MTU]).min().unwrap_or(MTU).max(MTU_MIN)
 }
 
 /// Draws a key that guests do not know.
-fn random_key() -> Result<[u64; 2], String> {
+fn random_key() -> [u64; 2] {
     let mut bytes = [[0; 8]; 2];
-    rustix::rand::getrandom(bytes.as_flattened_mut(), rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| format!("drawing a random key: {error}"))?;
-    Ok(bytes.map(u64::from_ne_bytes))
+    getrandom(bytes.as_flattened_mut(), GetRandomFlags::empty()).expect("the kernel has random bytes since its start");
+    bytes.map(u64::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isthmus_config::{ConfigFile, Inputs, Role, load};
+    use std::path::Path;
+
+    const EDGE: &str = "{ to = '127.0.0.2:PORT' }";
+
+    /// The networks of a configuration. `PORT` stands for a port that is free.
+    fn networks(text: &str) -> Vec<Network> {
+        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let text = text.replace("PORT", &free.to_string());
+        let file =
+            ConfigFile::Given { path: "isthmus.toml".into(), bytes: format!("overlay.network = [{text}]").into() };
+        load(&Inputs { file, ..Inputs::bare(Role::System) }).unwrap().config.overlay.network.as_slice().to_vec()
+    }
+
+    /// The commands of a change, without the sockets' own.
+    fn commands(changes: Changes) -> Vec<String> {
+        let name = |command: OverlayCommand| match command {
+            OverlayCommand::AddNetwork(_) => "add network".to_owned(),
+            OverlayCommand::RemoveNetwork(number) => format!("remove network {}", number.0),
+            OverlayCommand::AddEdge(edge) => format!("add edge {}", edge.edge.0),
+            OverlayCommand::RemoveEdge { edge, .. } => format!("remove edge {}", edge.0),
+            OverlayCommand::RemoveInterface { interface, .. } => format!("remove interface {}", interface.0),
+            OverlayCommand::SetRoutes { routes, .. } => format!("set {} routes", routes.len()),
+            other => format!("{other:?}"),
+        };
+        changes.removals.into_iter().chain(changes.commands).map(name).collect()
+    }
+
+    #[test]
+    fn a_change_touches_only_what_differs() {
+        let macs = MacGenerator::new(
+            &crate::host::HostIdentity { name: "a".to_owned(), id: [1; 32] },
+            Path::new("/run/isthmus"),
+        );
+        let mut sockets = EdgeSockets::new("127.0.0.1".parse().unwrap());
+        let first = networks(&format!(
+            "{{ name = 'lan', interfaces = [{{ name = 'a' }}, {{ name = 'b' }}], edges = [{EDGE}], routes = ['any any edge 127.0.0.2 any'] }}"
+        ));
+        sockets.open(&first).unwrap();
+        let mut changes = Changes::default();
+        let mut state = NetworkState::new(OverlayNetworkNumber(5), &first[0], &mut changes);
+        state.change(&first[0], &macs, &sockets, &mut changes);
+        assert_eq!(commands(changes), ["add network", "add edge 0", "set 1 routes"]);
+        let numbers =
+            |state: &NetworkState| state.interfaces.iter().map(|state| state.key.interface.0).collect::<Vec<_>>();
+        assert_eq!(numbers(&state), [0, 1]);
+        state.interfaces[0].stage = super::super::InterfaceStage::Open { helper_number: InterfaceNumber(77) };
+
+        // `a` gets another MTU, `b` stays, `c` is new, and the edge goes.
+        let second =
+            networks("{ name = 'lan', interfaces = [{ name = 'b' }, { name = 'a', mtu = 1400 }, { name = 'c' }] }");
+        assert!(state.may_become(&second[0]));
+        let mut changes = Changes::default();
+        state.change(&second[0], &macs, &sockets, &mut changes);
+        assert_eq!(changes.released, [InterfaceNumber(77)]);
+        assert_eq!(commands(changes), ["remove edge 0", "remove interface 0", "set 0 routes"]);
+        assert_eq!(numbers(&state), [1, 2, 3]);
+        assert_eq!(state.port_named("a"), Some(Port::Interface(InterfaceId(2))));
+
+        let mut changes = Changes::default();
+        state.change(&second[0], &macs, &sockets, &mut changes);
+        assert_eq!(commands(changes), ["set 0 routes"]);
+        let other = networks("{ name = 'lan', vni = 3 }, { name = 'lan2' }, { name = 'lan3', learning = false }");
+        assert!(other.iter().all(|plan| !state.may_become(plan)));
+        let mut changes = Changes::default();
+        state.remove(&mut changes);
+        assert_eq!(commands(changes), ["remove network 5"]);
+    }
 }
