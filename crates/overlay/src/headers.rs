@@ -249,3 +249,54 @@ fn tcp_error(error: etherparse::err::tcp::HeaderSliceError) -> HeadersError {
         etherparse::err::tcp::HeaderSliceError::Content(_) => HeadersError::Malformed,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::Sample;
+
+    fn parse_with(sample: &Sample, at: usize, value: u8) -> Result<Headers, HeadersError> {
+        let mut frame = sample.frame();
+        frame[at] = value;
+        Headers::parse(&frame)
+    }
+
+    #[test]
+    fn finds_the_headers_behind_tags_and_extensions() {
+        let sample = Sample { tags: 2, is_v6: true, ip_options: 3, ..Sample::default() };
+        let frame = sample.frame();
+        let headers = Headers::parse(&frame).expect("valid");
+        let expected = Headers {
+            version: IpVersion::V6,
+            transport_kind: Transport::Tcp,
+            network: 22,
+            transport: 22 + 40 + 24,
+            payload: 22 + 40 + 24 + 32,
+            end: frame.len(),
+        };
+        assert_eq!(headers, expected);
+        assert_eq!(Headers::parse(&frame[..expected.payload]), Ok(expected));
+        assert_eq!(Headers::parse(&frame[..expected.payload - 1]), Err(HeadersError::Truncated));
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_cut() {
+        let plain = Sample { is_v6: true, ..Sample::default() };
+        let routed = Sample { is_v6: true, ip_options: 2, ..Sample::default() };
+        let (next, route) = (14 + 6, 14 + 40 + 8);
+        assert_eq!(parse_with(&plain, next, 50), Err(HeadersError::NotTransport));
+        assert_eq!(parse_with(&routed, route + 3, 1), Err(HeadersError::Routed));
+        assert_eq!(parse_with(&routed, next, 51), Err(HeadersError::Malformed));
+        assert_eq!(parse_with(&Sample { tags: 4, ..plain.clone() }, 0, 0), Err(HeadersError::NotIp));
+        assert_eq!(parse_with(&routed, 14 + 40 + 1, 255), Err(HeadersError::Truncated));
+        let mut authenticated = Sample { ip_options: 3, ..routed.clone() }.frame();
+        authenticated[route - 8] = 51;
+        authenticated[route..route + 2].copy_from_slice(&[6, 2]);
+        assert_eq!(Headers::parse(&authenticated), Err(HeadersError::Authenticated));
+        let mut fragment = routed.frame();
+        fragment[route - 8] = 44;
+        assert!(Headers::parse(&fragment).is_ok());
+        fragment[route + 3] = 1;
+        assert_eq!(Headers::parse(&fragment), Err(HeadersError::Fragment));
+    }
+}

@@ -9,9 +9,12 @@ use crate::segment::Cutter;
 
 /// The segments of a sample as they arrive.
 fn segments(sample: &Sample, size: u16) -> Vec<Vec<u8>> {
-    let frame = sample.frame();
+    cut(&sample.frame(), &sample.header(size))
+}
+
+fn cut(frame: &[u8], header: &VirtioNetHeader) -> Vec<Vec<u8>> {
     let mut cutter = Cutter::default();
-    let segments = cutter.cut(&[], &sample.header(size), &frame).expect("can be cut");
+    let segments = cutter.cut(&[], header, frame).expect("can be cut");
     segments.iter().map(|(head, data)| [head, data].concat()).collect()
 }
 
@@ -74,6 +77,46 @@ fn merges_only_what_continues_the_stream() {
 }
 
 #[test]
+fn merges_only_frames_with_equal_headers() {
+    for is_v6 in [false, true] {
+        let sample = Sample { is_v6, flags: ACK, ..Sample::default() };
+        let (ip, tcp) = (sample.network(), sample.transport());
+        let second = Sample {
+            sequence: sample.sequence.wrapping_add(1000),
+            payload: sample.payload[1000..2000].into(),
+            ..sample.clone()
+        };
+        let lengths_with = |at: usize| {
+            let mut frames = segments(&sample, 1000);
+            let mut frame = second.frame();
+            frame[at] ^= 8;
+            frames[1] = cut(&frame, &second.header(2000)).remove(0);
+            lengths(&frames)
+        };
+        let head = sample.head_bytes();
+        let apart = [head + 1000, head + 1000, head + 2000];
+        // MAC addresses; class and hop limit or lifetime; addresses; ports, acknowledgement, window, an option.
+        let ip_fields = if is_v6 { [ip + 1, ip + 7, ip + 8, ip + 39] } else { [ip + 1, ip + 8, ip + 12, ip + 19] };
+        for at in
+            [[0, 6], [tcp, tcp + 2], [tcp + 8, tcp + 11], [tcp + 14, tcp + 31]].concat().into_iter().chain(ip_fields)
+        {
+            assert_eq!(lengths_with(at), apart, "byte {at}");
+        }
+        let identification = ip + 4;
+        assert!(is_v6 || lengths_with(identification) == [head + 4000]);
+    }
+}
+
+#[test]
+fn a_fragment_keeps_its_place() {
+    let mut frames = segments(&Sample::default(), 1000);
+    frames[2] = frames[1].clone();
+    frames[1][20] = 0x20;
+    let delivered = delivered(&frames[..3]);
+    assert_eq!((delivered.len(), &delivered[1].1), (3, &frames[1]));
+}
+
+#[test]
 fn passes_frames_with_a_wrong_checksum_unchanged() {
     let mut frames = segments(&Sample::default(), 1000);
     frames[1][500] ^= 1;
@@ -90,15 +133,20 @@ fn passes_other_frames_unchanged_and_counts_them() {
     let arp = [&[0xff; 12][..], &[8, 6], &[1; 46]].concat();
     let mut fragment = segments(&Sample::default(), 1000).remove(0);
     fragment[20] = 0x20;
+    let mut lying = segments(&Sample { is_udp: true, ..Sample::default() }, 1000).remove(0);
+    let word = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let (length, checksum) = (word(&lying, 38) - 1, word(&lying, 40) + 1);
+    lying[38..40].copy_from_slice(&length.to_be_bytes());
+    lying[40..42].copy_from_slice(&checksum.to_be_bytes());
     let mut without_checksum = segments(&Sample { is_udp: true, ..Sample::default() }, 1000).remove(0);
     without_checksum[40..42].fill(0);
-    let frames = [arp, fragment, vec![], without_checksum];
+    let frames = [arp, fragment, vec![], without_checksum, lying];
     let unchanged: Vec<_> = frames.iter().map(|frame| (VirtioNetHeader::default(), frame.clone())).collect();
     assert_eq!(delivered(&frames), unchanged);
     let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     let mut coalescer = Coalescer::default();
     coalescer.coalesce(&frames);
-    assert_eq!(*coalescer.counters(), CoalesceCounters { merged: 0, unverified: 1, unparsed: 3 });
+    assert_eq!(*coalescer.counters(), CoalesceCounters { merged: 0, unverified: 2, unparsed: 3 });
 }
 
 #[test]
@@ -117,10 +165,12 @@ fn a_merged_frame_fits_an_ip_packet_and_a_writev() {
     let run = |bytes: usize, count: usize| -> Vec<Vec<u8>> {
         let at = |index: usize| sample.sequence.wrapping_add((index * bytes) as u32);
         let sample = |index| Sample { sequence: at(index), payload: vec![1; bytes], ..sample.clone() };
-        (0..count).map(|index| segments(&sample(index), 1000).remove(0)).collect()
+        (0..count).map(|index| segments(&sample(index), 2000).remove(0)).collect()
     };
     let head = sample.head_bytes();
     assert_eq!(lengths(&run(1000, 70)), [head + 65_000, head + 5000]);
+    // 50 segments would be 65,552 bytes of IP.
+    assert_eq!(lengths(&run(1310, 50)), [head + 64_190, head + 1310]);
     assert_eq!(lengths(&run(10, 130)), [head + 1280, head + 20]);
 }
 
