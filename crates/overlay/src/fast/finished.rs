@@ -62,6 +62,11 @@ mod tests {
         }
         let last = (u32::MAX - 1500).wrapping_add(2 * 2999);
         assert!(finished.contains(last.wrapping_sub(WINDOW - 2)));
+        // Two steps, each within the window, so that the second reaches the bit of `last`.
+        finished.insert(last.wrapping_add(1000));
+        finished.insert(last.wrapping_add(1500));
+        assert!(!finished.contains(last.wrapping_add(WINDOW)));
+        let last = last.wrapping_add(1500);
         finished.insert(last.wrapping_sub(1));
         assert!(finished.contains(last) && finished.contains(last.wrapping_sub(1)));
     }

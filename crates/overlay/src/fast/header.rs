@@ -6,15 +6,17 @@
 
 use thiserror::Error;
 
-use super::{CHUNK_BYTES_MIN, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
+use super::{CHUNK_BYTES_MIN, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN, REPEATED_BYTES};
 use crate::vxlan::Vni;
 
 /// Bytes of the header.
 pub const CHUNK_HEADER_BYTES: usize = 16;
 
 pub(super) const VERSION: u8 = 1;
-/// The only kind: a chunk of a frame.
+/// A chunk of a frame.
 pub(super) const KIND_FRAME: u8 = 0;
+/// A chunk of a frame that is followed by its first [`REPEATED_BYTES`].
+pub(super) const KIND_REPEATED: u8 = 1;
 
 /// A header that agrees with the length of its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub(super) struct ChunkHeader {
     pub(super) message: u32,
     /// Bytes of the message.
     pub(super) total: usize,
+    /// The first bytes follow the message again.
+    pub(super) is_repeated: bool,
     pub(super) offset: usize,
 }
 
@@ -69,7 +73,7 @@ pub fn vni_of(datagram: &[u8]) -> Option<Vni> {
 impl ChunkHeader {
     pub(super) fn emit(&self) -> [u8; CHUNK_HEADER_BYTES] {
         let mut bytes = [0; CHUNK_HEADER_BYTES];
-        bytes[0] = VERSION << 4 | KIND_FRAME;
+        bytes[0] = VERSION << 4 | if self.is_repeated { KIND_REPEATED } else { KIND_FRAME };
         bytes[1..4].copy_from_slice(&self.vni.to_bytes());
         bytes[4..8].copy_from_slice(&self.message.to_be_bytes());
         bytes[8..12].copy_from_slice(&(self.total as u32).to_be_bytes());
@@ -82,30 +86,38 @@ impl ChunkHeader {
         let short = ChunkError::Short(datagram.len());
         let (bytes, chunk) = datagram.split_first_chunk::<CHUNK_HEADER_BYTES>().ok_or(short)?;
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        match (bytes[0] >> 4, bytes[0] & 0xf) {
-            (VERSION, KIND_FRAME) => {}
+        let is_repeated = match (bytes[0] >> 4, bytes[0] & 0xf) {
+            (VERSION, KIND_FRAME) => false,
+            (VERSION, KIND_REPEATED) => true,
             (VERSION, kind) => return Err(ChunkError::Kind(kind)),
             (version, _) => return Err(ChunkError::Version(version)),
-        }
+        };
         if chunk.is_empty() {
             return Err(short);
         }
         let (total, offset) = (word(8) as usize, word(12) as usize);
-        if !(MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&total) {
+        let least = if is_repeated { REPEATED_BYTES } else { MESSAGE_BYTES_MIN };
+        if !(least..=MESSAGE_BYTES_MAX).contains(&total) {
             return Err(ChunkError::Total(word(8)));
         }
-        if offset >= total || chunk.len() > total - offset {
+        let vni = Vni::from_bytes([bytes[1], bytes[2], bytes[3]]);
+        let header = Self { vni, message: word(4), total, is_repeated, offset };
+        if offset >= header.extent() || chunk.len() > header.extent() - offset {
             return Err(ChunkError::Outside { offset: word(12), bytes: chunk.len() });
         }
-        if chunk.len() < CHUNK_BYTES_MIN && offset + chunk.len() < total {
+        if chunk.len() < CHUNK_BYTES_MIN && offset + chunk.len() < header.extent() {
             return Err(ChunkError::ChunkShort(chunk.len()));
         }
-        let vni = Vni::from_bytes([bytes[1], bytes[2], bytes[3]]);
-        Ok((Self { vni, message: word(4), total, offset }, chunk))
+        Ok((header, chunk))
     }
 
     /// True if a chunk with `other` as its header may belong to the same message.
     pub(super) fn is_same_message(&self, other: &Self) -> bool {
-        (self.vni, self.message, self.total) == (other.vni, other.message, other.total)
+        *self == Self { offset: self.offset, ..*other }
+    }
+
+    /// Bytes of the message and its repeated head.
+    pub(super) const fn extent(&self) -> usize {
+        self.total + if self.is_repeated { REPEATED_BYTES } else { 0 }
     }
 }

@@ -1,9 +1,10 @@
-//! An incomplete message: its bytes, and which of them have come.
+//! An incomplete message: its bytes, which of them have come, and which of these were not delivered yet.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::header::{ChunkError, ChunkHeader};
+use super::ranges::{Overlap, Ranges};
 
 /// An incomplete message.
 #[derive(Debug)]
@@ -13,66 +14,83 @@ pub(super) struct Pending {
     pub(super) started_ms: u64,
     /// Newer messages that were complete before this one.
     pub(super) newer: u8,
-    /// At least as long as the message. Bytes outside of `ranges` are those of earlier messages.
-    bytes: Vec<u8>,
-    /// The bytes that have come, in order; neighbours do not touch.
-    ranges: Vec<Range<usize>>,
+    /// True if a part was delivered.
+    pub(super) is_in_parts: bool,
+    memory: Spare,
 }
 
 /// The memory of a message that ended, for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
+    /// At least as long as the message with its repeated head. Bytes outside of `received` are those of earlier messages.
     bytes: Vec<u8>,
-    ranges: Vec<Range<usize>>,
+    received: Ranges,
+    /// The part of `received` that was not delivered.
+    undelivered: Ranges,
 }
 
 impl Pending {
-    pub(super) fn new(header: ChunkHeader, now_ms: u64, spare: Spare) -> Self {
-        let Spare { mut bytes, mut ranges } = spare;
-        if bytes.len() < header.total {
-            bytes.resize(header.total, 0);
+    pub(super) fn new(header: ChunkHeader, now_ms: u64, mut memory: Spare) -> Self {
+        if memory.bytes.len() < header.extent() {
+            memory.bytes.resize(header.extent(), 0);
         }
-        ranges.clear();
-        Self { header, started_ms: now_ms, newer: 0, bytes, ranges }
+        memory.received.clear();
+        memory.undelivered.clear();
+        Self { header, started_ms: now_ms, newer: 0, is_in_parts: false, memory }
     }
 
     pub(super) fn into_spare(self) -> Spare {
-        Spare { bytes: self.bytes, ranges: self.ranges }
+        self.memory
     }
 
     /// Adds a chunk. Returns false for a duplicate.
     pub(super) fn add(&mut self, offset: usize, chunk: &[u8]) -> Result<bool, ChunkError> {
-        let (start, end) = (offset, offset + chunk.len());
-        // The first range that ends after the start of the chunk.
-        let next = self.ranges.partition_point(|range| range.end <= start);
-        match self.ranges.get(next) {
-            Some(range) if range.start <= start && end <= range.end => return Ok(false),
-            Some(range) if range.start < end => return Err(ChunkError::Overlap),
-            _ => {}
+        let range = offset..offset + chunk.len();
+        match self.memory.received.overlap(&range) {
+            Overlap::Whole => return Ok(false),
+            Overlap::Partial => return Err(ChunkError::Overlap),
+            Overlap::None => {}
         }
-        self.bytes[start..end].copy_from_slice(chunk);
-        let touches_next = self.ranges.get(next).is_some_and(|range| range.start == end);
-        let touches_last = next > 0 && self.ranges[next - 1].end == start;
-        match (touches_last, touches_next) {
-            (true, true) => self.ranges[next - 1].end = self.ranges.remove(next).end,
-            (true, false) => self.ranges[next - 1].end = end,
-            (false, true) => self.ranges[next].start = start,
-            (false, false) => self.ranges.insert(next, start..end),
-        }
+        self.memory.bytes[range.clone()].copy_from_slice(chunk);
+        self.memory.received.insert(range.clone());
+        self.memory.undelivered.insert(range);
         Ok(true)
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.prefix_bytes() == self.header.total
+        self.prefix().len() == self.header.total
     }
 
-    /// The bytes before the first hole.
-    pub(super) fn prefix(&mut self) -> &mut [u8] {
-        let bytes = self.prefix_bytes();
-        &mut self.bytes[..bytes]
+    /// The first bytes of the message, from either end. They hold the headers, or are empty.
+    pub(super) fn head(&self) -> &[u8] {
+        let repeated = self.header.total..self.header.extent();
+        match self.prefix() {
+            [] if self.memory.received.overlap(&repeated) == Overlap::Whole => self.get(repeated),
+            prefix => prefix,
+        }
     }
 
-    fn prefix_bytes(&self) -> usize {
-        self.ranges.first().filter(|range| range.start == 0).map_or(0, |range| range.end)
+    /// Returns true if the last chunk has come.
+    pub(super) fn has_end(&self) -> bool {
+        self.memory.received.as_slice().last().is_some_and(|range| range.end == self.header.extent())
+    }
+
+    /// The bytes of the message before the first hole.
+    pub(super) fn prefix(&self) -> &[u8] {
+        let first = self.memory.received.as_slice().first().filter(|range| range.start == 0);
+        &self.memory.bytes[..first.map_or(0, |range| range.end.min(self.header.total))]
+    }
+
+    /// The bytes of a range that has come.
+    pub(super) fn get(&self, range: Range<usize>) -> &[u8] {
+        &self.memory.bytes[range]
+    }
+
+    pub(super) fn undelivered(&self) -> &[Range<usize>] {
+        self.memory.undelivered.as_slice()
+    }
+
+    pub(super) fn set_delivered(&mut self) {
+        self.memory.undelivered.clear();
     }
 }

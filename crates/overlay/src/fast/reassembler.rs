@@ -1,15 +1,20 @@
 //! Makes messages of received datagrams.
 //!
 //! A run of datagrams that is a whole message is delivered where it lies. Other chunks are copied into one of a few [`Pending`]
-//! messages. A pending message is delivered when it is complete. It is given up after a time, after some newer messages, or for its memory.
+//! messages, which is delivered when it is complete.
+//!
+//! A TCP frame is also delivered in parts, as soon as its last chunk or a newer message shows a hole. So TCP sees the losses and the order
+//! of the path. Chunks that come late are further parts. Other frames wait until they are complete, or given up: after a time, after some
+//! newer messages, or for their memory.
 
 use alloc::vec::Vec;
 
 use super::finished::Finished;
 use super::header::{CHUNK_HEADER_BYTES, ChunkError, ChunkHeader};
+use super::parts::Partition;
 use super::pending::{Pending, Spare};
-use super::repair::truncate;
 use super::{NEWER_MESSAGES_MAX, PENDING_MAX, PENDING_MS_MAX};
+use crate::headers::Transport;
 use crate::virtio_net::{VIRTIO_NET_BYTES, VirtioNetHeader};
 use crate::vxlan::Vni;
 
@@ -19,6 +24,8 @@ pub struct Reassembler {
     /// The oldest first.
     pending: Vec<Pending>,
     spares: Vec<Spare>,
+    /// The head of a part.
+    head: Vec<u8>,
     finished: Finished,
     counters: FastCounters,
 }
@@ -30,10 +37,12 @@ pub struct FastCounters {
     pub in_place: u64,
     /// Messages that were complete after a copy.
     pub copied: u64,
-    /// Messages of which the part before a hole was delivered.
-    pub shortened: u64,
+    /// Messages that ended with a hole, of which parts were delivered.
+    pub incomplete: u64,
     /// Messages of which nothing could be delivered.
     pub lost: u64,
+    /// Frames that are parts of a message.
+    pub parts: u64,
     /// Incomplete messages that were given up after [`PENDING_MS_MAX`].
     pub timed_out: u64,
     /// Incomplete messages that were given up after [`NEWER_MESSAGES_MAX`].
@@ -71,15 +80,17 @@ pub struct Delivery<'a> {
     pub header: VirtioNetHeader,
     /// Bytes of the message.
     pub message_bytes: usize,
-    /// False if only the part before a hole is delivered.
+    /// False for a part of a message.
     pub is_whole: bool,
     parts: Parts<'a>,
 }
 
-/// Where the bytes of a message lie: in a row, or between the chunk headers of datagrams of one length.
+/// Where the bytes of a message lie: in a row, as a head and payload, or between the chunk headers
+/// of datagrams of one length.
 #[derive(Clone, Copy, Debug)]
 enum Parts<'a> {
     One(&'a [u8]),
+    Two(&'a [u8], &'a [u8]),
     Datagrams { bytes: &'a [u8], segment_bytes: usize },
 }
 
@@ -96,20 +107,27 @@ impl Reassembler {
             let run = Run::take(rest, segment_bytes);
             let (datagrams, after) = rest.split_at(run.bytes);
             rest = after;
-            match run.header {
-                Err(error) => self.counters.refuse(error),
-                Ok(header) if run.is_whole && !self.is_known(header.message) => {
-                    self.finish(header.message, &mut deliver);
-                    let parts = Parts::Datagrams { bytes: datagrams, segment_bytes };
-                    if self.deliver_whole(header, parts, &mut deliver) {
-                        self.counters.in_place += 1;
-                    }
+            let header = match run.header {
+                Ok(header) => header,
+                Err(error) => {
+                    self.counters.refuse(error);
+                    continue;
                 }
-                Ok(_) => {
-                    for datagram in datagrams.chunks(segment_bytes) {
-                        self.store(datagram, now_ms, &mut deliver);
-                    }
+            };
+            self.deliver_older(header.message, &mut deliver);
+            if run.is_whole && !self.is_known(header.message) {
+                self.finish(header.message, &mut deliver);
+                let parts = Parts::of_datagrams(datagrams, segment_bytes, header.total);
+                if self.deliver_whole(header, parts, &mut deliver) {
+                    self.counters.in_place += 1;
                 }
+                continue;
+            }
+            for datagram in datagrams.chunks(segment_bytes) {
+                self.store(datagram, now_ms, &mut deliver);
+            }
+            if let Some(index) = self.position(header.message).filter(|index| self.pending[*index].has_end()) {
+                self.deliver_parts(index, false, &mut deliver);
             }
         }
     }
@@ -134,7 +152,11 @@ impl Reassembler {
 
     /// Returns true if chunks of a message have come before.
     fn is_known(&self, message: u32) -> bool {
-        self.finished.contains(message) || self.pending.iter().any(|pending| pending.header.message == message)
+        self.finished.contains(message) || self.position(message).is_some()
+    }
+
+    fn position(&self, message: u32) -> Option<usize> {
+        self.pending.iter().position(|pending| pending.header.message == message)
     }
 
     /// Copies a chunk, and delivers its message if it is complete.
@@ -144,10 +166,11 @@ impl Reassembler {
             Err(error) => return self.counters.refuse(error),
         };
         if self.finished.contains(header.message) {
-            self.counters.duplicates += 1;
+            // A repeated head is not needed for a message that was complete before.
+            self.counters.duplicates += u64::from(header.offset < header.total);
             return;
         }
-        let index = match self.pending.iter().position(|pending| pending.header.message == header.message) {
+        let index = match self.position(header.message) {
             Some(index) if !self.pending[index].header.is_same_message(&header) => {
                 return self.counters.refuse(ChunkError::Inconsistent);
             }
@@ -174,9 +197,12 @@ impl Reassembler {
     }
 
     fn complete(&mut self, index: usize, deliver: &mut impl FnMut(Delivery<'_>)) {
-        let mut pending = self.pending.remove(index);
+        if self.pending[index].is_in_parts {
+            self.deliver_parts(index, false, deliver);
+        }
+        let pending = self.pending.remove(index);
         self.finish(pending.header.message, deliver);
-        if self.deliver_whole(pending.header, Parts::One(pending.prefix()), deliver) {
+        if pending.is_in_parts || self.deliver_whole(pending.header, Parts::One(pending.prefix()), deliver) {
             self.counters.copied += 1;
         }
         self.spares.push(pending.into_spare());
@@ -197,9 +223,8 @@ impl Reassembler {
         self.finished.insert(message);
         let mut index = 0;
         while let Some(pending) = self.pending.get_mut(index) {
-            let is_newer = (message.wrapping_sub(pending.header.message) as i32) > 0;
-            pending.newer += u8::from(is_newer);
-            if pending.newer >= NEWER_MESSAGES_MAX {
+            pending.newer = pending.newer.saturating_add(u8::from(is_newer(message, pending.header.message)));
+            if pending.newer >= NEWER_MESSAGES_MAX && !pending.is_in_parts {
                 self.counters.overtaken += 1;
                 self.give_up(index, deliver);
             } else {
@@ -208,23 +233,53 @@ impl Reassembler {
         }
     }
 
-    /// Delivers what lies before the first hole, if that can be a frame.
-    fn give_up(&mut self, index: usize, deliver: &mut impl FnMut(Delivery<'_>)) {
-        let mut pending = self.pending.remove(index);
-        let ChunkHeader { message, vni, total, .. } = pending.header;
-        self.finished.insert(message);
-        let prefix = pending.prefix();
-        let shortened =
-            truncate(prefix, total).and_then(|bytes| Delivery::new(vni, bytes, Parts::One(&prefix[..bytes])));
-        match shortened {
-            Some(delivery) => {
-                self.counters.shortened += 1;
-                deliver(Delivery { is_whole: false, ..delivery });
+    /// Delivers the parts of older messages before a newer one, so that the order of the path is kept.
+    fn deliver_older(&mut self, message: u32, deliver: &mut impl FnMut(Delivery<'_>)) {
+        for index in 0..self.pending.len() {
+            if is_newer(message, self.pending[index].header.message) {
+                self.deliver_parts(index, false, deliver);
             }
-            None => self.counters.lost += 1,
         }
+    }
+
+    /// Delivers what has come of a TCP frame. At its end also of others that have parts.
+    fn deliver_parts(&mut self, index: usize, is_end: bool, deliver: &mut impl FnMut(Delivery<'_>)) {
+        let pending = &mut self.pending[index];
+        let ChunkHeader { vni, total, .. } = pending.header;
+        if pending.undelivered().is_empty() {
+            return;
+        }
+        let Some(partition) = Partition::parse(pending.head(), total) else { return };
+        if partition.transport() == Transport::Udp && !is_end {
+            return;
+        }
+        let before = self.counters.parts;
+        for range in pending.undelivered() {
+            if let Some((header, payload)) = partition.part(pending.head(), range, &mut self.head) {
+                self.counters.parts += 1;
+                let message_bytes = self.head.len() + payload.len();
+                let parts = Parts::Two(&self.head, pending.get(payload));
+                deliver(Delivery { vni, header, message_bytes, is_whole: false, parts });
+            }
+        }
+        pending.is_in_parts |= self.counters.parts > before;
+        pending.set_delivered();
+    }
+
+    /// Ends an incomplete message.
+    fn give_up(&mut self, index: usize, deliver: &mut impl FnMut(Delivery<'_>)) {
+        self.deliver_parts(index, true, deliver);
+        let pending = self.pending.remove(index);
+        self.finished.insert(pending.header.message);
+        let counter = if pending.is_in_parts { &mut self.counters.incomplete } else { &mut self.counters.lost };
+        *counter += 1;
         self.spares.push(pending.into_spare());
     }
+}
+
+/// Message numbers are compared modulo 2³².
+const fn is_newer(message: u32, other: u32) -> bool {
+    (message.wrapping_sub(other) as i32) > 0
 }
 
 /// Consecutive datagrams of one message at the start of a buffer, without a gap between their chunks.
@@ -254,7 +309,7 @@ impl Run {
                 _ => break,
             }
         }
-        Self { header: Ok(header), bytes, is_whole: header.offset == 0 && expected == header.total }
+        Self { header: Ok(header), bytes, is_whole: header.offset == 0 && expected == header.extent() }
     }
 }
 
@@ -277,12 +332,23 @@ impl<'a> Delivery<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn iter(self) -> impl Iterator<Item = &'a [u8]> {
-        let (bytes, segment_bytes, header_bytes) = match self {
-            Self::One(bytes) => (bytes, bytes.len().max(1), 0),
-            Self::Datagrams { bytes, segment_bytes } => (bytes, segment_bytes, CHUNK_HEADER_BYTES),
+    /// A whole message of `total` bytes, without its repeated head.
+    fn of_datagrams(datagrams: &'a [u8], segment_bytes: usize, total: usize) -> Self {
+        let chunk_bytes = segment_bytes - CHUNK_HEADER_BYTES;
+        let last = match total % chunk_bytes {
+            0 => 0,
+            rest => CHUNK_HEADER_BYTES + rest,
         };
-        bytes.chunks(segment_bytes).map(move |datagram| &datagram[header_bytes..])
+        Self::Datagrams { bytes: &datagrams[..total / chunk_bytes * segment_bytes + last], segment_bytes }
+    }
+
+    fn iter(self) -> impl Iterator<Item = &'a [u8]> {
+        let (head, bytes, segment_bytes, header_bytes) = match self {
+            Self::One(bytes) => (None, bytes, bytes.len().max(1), 0),
+            Self::Two(head, payload) => (Some(head), payload, payload.len().max(1), 0),
+            Self::Datagrams { bytes, segment_bytes } => (None, bytes, segment_bytes, CHUNK_HEADER_BYTES),
+        };
+        head.into_iter().chain(bytes.chunks(segment_bytes).map(move |datagram| &datagram[header_bytes..]))
     }
 }
 

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::header::{CHUNK_HEADER_BYTES, ChunkHeader};
 use super::{CHUNK_BYTES_MIN, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN, SEND_BYTES_MAX, SEND_SEGMENTS_MAX};
+use crate::virtio_net::VirtioNetHeader;
 use crate::vxlan::Vni;
 
 /// The sending end of an edge: numbers its messages.
@@ -28,10 +29,19 @@ pub enum SendError {
 /// The chunks of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunks {
-    vni: Vni,
-    message: u32,
-    message_bytes: usize,
+    first: ChunkHeader,
     chunk_bytes: usize,
+}
+
+/// The contents of a datagram: the header, then these bytes of the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The header.
+    pub header: [u8; CHUNK_HEADER_BYTES],
+    /// The bytes of the message that follow the header; may be empty in the last datagram.
+    pub range: Range<usize>,
+    /// The bytes from the start of the message that follow `range`; empty but at the end.
+    pub repeated: Range<usize>,
 }
 
 /// The chunks of one `sendmsg`.
@@ -50,11 +60,18 @@ impl Sender {
         Self { next: first }
     }
 
-    /// Plans a message (virtio-net header and frame) for a path that carries UDP payloads of `datagram_bytes`.
+    /// Plans a message (virtio-net header and frame) for a path that carries UDP payloads of `datagram_bytes`. `header` is that of the
+    /// message: if the frame is to be cut and takes several chunks, its head is repeated.
     ///
     /// # Errors
     /// The message or the datagrams have no possible length.
-    pub fn plan(&mut self, vni: Vni, message_bytes: usize, datagram_bytes: usize) -> Result<Chunks, SendError> {
+    pub fn plan(
+        &mut self,
+        vni: Vni,
+        header: &VirtioNetHeader,
+        message_bytes: usize,
+        datagram_bytes: usize,
+    ) -> Result<Chunks, SendError> {
         if !(MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&message_bytes) {
             return Err(SendError::MessageLength(message_bytes));
         }
@@ -64,7 +81,8 @@ impl Sender {
         let message = self.next;
         self.next = message.wrapping_add(1);
         let chunk_bytes = datagram_bytes.min(SEND_BYTES_MAX) - CHUNK_HEADER_BYTES;
-        Ok(Chunks { vni, message, message_bytes, chunk_bytes })
+        let is_repeated = header.gso.is_some() && message_bytes > chunk_bytes;
+        Ok(Chunks { first: ChunkHeader { vni, message, total: message_bytes, is_repeated, offset: 0 }, chunk_bytes })
     }
 }
 
@@ -72,18 +90,23 @@ impl Chunks {
     /// The number of chunks.
     #[expect(clippy::len_without_is_empty, reason = "there is always one")]
     pub const fn len(&self) -> usize {
-        self.message_bytes.div_ceil(self.chunk_bytes)
+        self.first.extent().div_ceil(self.chunk_bytes)
     }
 
-    /// The header of a chunk, and its bytes in the message.
+    /// The contents of a datagram.
     ///
     /// # Panics
     /// There is no such chunk.
-    pub fn get(&self, index: usize) -> ([u8; CHUNK_HEADER_BYTES], Range<usize>) {
+    pub fn get(&self, index: usize) -> Chunk {
         let offset = index * self.chunk_bytes;
-        assert!(offset < self.message_bytes, "chunk {index} of {}", self.len());
-        let header = ChunkHeader { vni: self.vni, message: self.message, total: self.message_bytes, offset };
-        (header.emit(), offset..self.message_bytes.min(offset + self.chunk_bytes))
+        let ChunkHeader { total, .. } = self.first;
+        assert!(index < self.len(), "chunk {index} of {}", self.len());
+        let end = self.first.extent().min(offset + self.chunk_bytes);
+        Chunk {
+            header: ChunkHeader { offset, ..self.first }.emit(),
+            range: offset.min(total)..end.min(total),
+            repeated: offset.saturating_sub(total)..end.saturating_sub(total),
+        }
     }
 
     /// The chunks of each `sendmsg`.

@@ -3,7 +3,7 @@
 use super::command::OverlayEdgeKind;
 use super::counters::{FrameLoss, PortCounters};
 use isthmus_link::{DATAGRAM_BYTES_MAX, EdgeSend, EdgeSocket, SEGMENTS_MAX};
-use isthmus_overlay::fast::{CHUNK_HEADER_BYTES, Chunks, Reassembler, Sender};
+use isthmus_overlay::fast::{CHUNK_HEADER_BYTES, Chunk, Chunks, Reassembler, Sender};
 use isthmus_overlay::segment::Cutter;
 use isthmus_overlay::virtio_net::{VIRTIO_NET_BYTES, VirtioNetHeader};
 use isthmus_overlay::vxlan::{self, Vni};
@@ -32,7 +32,7 @@ pub(super) struct Edge {
     path_due: Millis,
     sender: Sender,
     /// The headers and ranges of the datagrams of a message.
-    chunks: Vec<([u8; CHUNK_HEADER_BYTES], Range<usize>)>,
+    chunks: Vec<Chunk>,
     pub(super) reassembler: Reassembler,
     pub(super) counters: PortCounters,
 }
@@ -121,19 +121,24 @@ impl Edge {
 /// The datagrams of a frame.
 impl Edge {
     fn send_whole(&mut self, vni: Vni, socket: &mut EdgeSocket, frame: TapFrame<'_>, resume: Resume) -> EdgeOutcome {
+        let Ok(header) = VirtioNetHeader::parse(frame.header, frame.frame.len()) else {
+            return EdgeOutcome::Lost(FrameLoss::Invalid);
+        };
         let bytes = VIRTIO_NET_BYTES + frame.frame.len();
-        let Some(chunks) = resume.chunks.or_else(|| self.sender.plan(vni, bytes, self.datagram_bytes()).ok()) else {
+        let plan = || self.sender.plan(vni, &header, bytes, self.datagram_bytes()).ok();
+        let Some(chunks) = resume.chunks.or_else(plan) else {
             return EdgeOutcome::Lost(FrameLoss::TooLong);
         };
         self.chunks.clear();
         self.chunks.extend((0..chunks.len()).map(|chunk| chunks.get(chunk)));
-        let (_, first) = &self.chunks[0];
-        let datagrams = Datagrams { count: chunks.len(), bytes: CHUNK_HEADER_BYTES + first.len(), to: self.to };
+        let bytes = CHUNK_HEADER_BYTES + self.chunks[0].range.len();
+        let datagrams = Datagrams { count: chunks.len(), bytes, to: self.to };
         let resume = Resume { chunks: Some(chunks), ..resume };
         datagrams.send(socket, resume, true, |chunk, slices| {
-            let (header, range) = &self.chunks[chunk];
+            let Chunk { header, range, repeated } = &self.chunks[chunk];
             slices.push(header);
-            frame.part(range.clone()).into_iter().for_each(|part| slices.push(part));
+            let parts = [range, repeated].map(|range| frame.part(range.clone()));
+            parts.into_iter().flatten().for_each(|part| slices.push(part));
         })
     }
 

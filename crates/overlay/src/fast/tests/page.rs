@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use super::*;
+use crate::fast::header::{KIND_FRAME, VERSION};
 
 const PAGE: &str = include_str!("../../../../../docs/spec/overlay-fast.md");
 
@@ -16,7 +17,13 @@ fn table(heading: &str) -> Vec<Vec<&'static str>> {
 
 #[test]
 fn the_header_is_as_stated() {
-    let header = ChunkHeader { vni: Vni::from_bytes([1, 2, 3]), message: 0x0405_0607, total: 0x0809, offset: 0x0a0b };
+    let header = ChunkHeader {
+        vni: Vni::from_bytes([1, 2, 3]),
+        message: 0x0405_0607,
+        total: 0x0809,
+        is_repeated: false,
+        offset: 0x0a0b,
+    };
     let mut bytes: Vec<u8> = Vec::new();
     for row in table("## The chunk header") {
         let [offset, length, field, _] = row[..] else { panic!("four columns: {row:?}") };
@@ -40,7 +47,10 @@ fn the_limits_are_as_stated() {
     let limits: Vec<usize> = table("## Limits").iter().map(|row| row[1].parse().expect("a number")).collect();
     let newer = usize::from(NEWER_MESSAGES_MAX);
     let pending = [PENDING_MAX, PENDING_MS_MAX as usize, newer];
-    assert_eq!(limits, [&[MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX, CHUNK_BYTES_MIN][..], &pending].concat());
+    assert_eq!(
+        limits,
+        [&[MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX, CHUNK_BYTES_MIN, REPEATED_BYTES][..], &pending].concat()
+    );
 }
 
 #[test]
