@@ -6,6 +6,8 @@ use super::*;
 use crate::samples::{ACK, CWR, FIN, PSH, Sample, samples};
 use crate::virtio_net::{FRAME_BYTES_MAX, VIRTIO_NET_BYTES};
 
+mod gso_split;
+
 const PREFIX: [u8; 8] = [8, 0, 0, 0, 0, 0, 42, 0];
 
 fn joined(segment: (&[u8], &[u8])) -> Vec<u8> {
