@@ -357,8 +357,12 @@ impl Link for XdpLink {
             }
         }
         self.socket.receive.release(ahead);
-        if filled == 0 && self.socket.fill.wants_a_kick() {
-            let _ = sys::kick(&self.socket.fd, false); // The next call finds the outcome.
+        if self.socket.fill.wants_a_kick() {
+            if filled == 0 {
+                let _ = sys::kick(&self.socket.fd, false); // The next call finds the outcome.
+            } else {
+                self.has_more = true; // The next call gives these frames back and kicks: without buffers, the kernel has no event.
+            }
         }
         Ok(self.batch.len())
     }
