@@ -271,7 +271,7 @@ impl RawArgs {
     fn run(self) -> Result<Ended> {
         let link_kind = if self.udp { LinkKind::Udp } else { LinkKind::Packet };
         let Self { mtu, offloads, .. } = self;
-        let between = WireSpec { name: "veth", mtu, offloads, conditions: None, link_kind };
+        let between = WireSpec { name: "veth", mtu, offloads, conditions: None, link_kind, silent_links: 0 };
         let most = between.frame_bytes();
         if self.size.is_some_and(|size| !(RAW_MESSAGE_BYTES..=most).contains(&size)) {
             return Ok(Ended::UsageError(format!("a frame has {RAW_MESSAGE_BYTES} to {most} bytes at this MTU")));

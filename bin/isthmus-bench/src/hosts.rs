@@ -36,6 +36,8 @@ pub(crate) struct WireSpec {
     pub(crate) conditions: Option<Impairments>,
     /// The carrier of the frames of the daemons.
     pub(crate) link_kind: LinkKind,
+    /// The number of further links of each daemon, on boards of their own, by which no frame goes.
+    pub(crate) silent_links: u16,
 }
 
 /// The carrier of the frames of the daemons.
@@ -177,7 +179,7 @@ impl HostPair {
         let (own, other) = (&self.ends[of], &self.ends[1 - of]);
         let folder = self.folder.path().join(own.host.name());
         fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let config = Path::host_config(self.between.link_kind, own, other)?;
+        let config = Path::host_config(&self.between, own, other)?;
         let cpus = &bench.host_cpus.daemons[of];
         PrivateDaemon::start_as(&folder, &daemon::Plan { config: &config, host: Some(&own.host), cpus })
             .with_context(|| format!("on host {}", own.host.name()))
@@ -227,7 +229,14 @@ mod tests {
     #[test]
     fn a_line_carries_less_than_its_rate() {
         let conditions = Impairments { rate_bits: Some(1_000_000_000), ..Impairments::default() };
-        let between = |link_kind, conditions| WireSpec { name: "", mtu: 9000, offloads: false, conditions, link_kind };
+        let between = |link_kind, conditions| WireSpec {
+            name: "",
+            mtu: 9000,
+            offloads: false,
+            conditions,
+            link_kind,
+            silent_links: 0,
+        };
         let packet = between(LinkKind::Packet, Some(conditions));
         assert_eq!(packet.frame_bytes(), 9014);
         let payload = packet.payload_max().expect("a rate");

@@ -43,6 +43,7 @@ mod tests {
                 "udp.goodput.1m.cut",
                 "wire.half_rtt.8b.poll",
                 "wire.half_rtt.8b.sleep",
+                "wire.silent_links",
                 "wire.goodput.loss1",
                 "wire.cpu_per_gb",
                 "wire.aggregate.20pairs",

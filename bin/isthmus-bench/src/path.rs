@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control_pipe::ControlPipe;
 use crate::drive;
-use crate::hosts::LinkKind;
+use crate::hosts::WireSpec;
 use crate::job::{Job, Setup, Side, SideResult, Wait, Work};
 use crate::mx;
 use crate::pool::Pool;
@@ -197,8 +197,8 @@ impl Path {
     }
 
     /// The configuration of a host's daemon, for the paths that need one.
-    pub(crate) fn host_config(link_kind: LinkKind, own: &WireInterface, other: &WireInterface) -> Result<String> {
-        mx::wire::host_config(link_kind, own, other)
+    pub(crate) fn host_config(between: &WireSpec, own: &WireInterface, other: &WireInterface) -> Result<String> {
+        mx::wire::host_config(between, own, other)
     }
 
     /// Processes besides the workers that spend CPU time for this path: a daemon.

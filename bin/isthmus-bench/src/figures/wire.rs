@@ -14,8 +14,14 @@ use crate::job::{Buffers, Wait};
 use crate::path::Path;
 
 /// A veth pair that carries frames as a plain network card does.
-pub(crate) const VETH: WireSpec =
-    WireSpec { name: "veth", mtu: 9000, offloads: false, conditions: None, link_kind: LinkKind::Packet };
+pub(crate) const VETH: WireSpec = WireSpec {
+    name: "veth",
+    mtu: 9000,
+    offloads: false,
+    conditions: None,
+    link_kind: LinkKind::Packet,
+    silent_links: 0,
+};
 
 /// Messages of 1 MiB one way.
 pub(crate) fn goodput(path: Path, wait: Wait, host_pairs: &Rc<HostPairs>, between: WireSpec) -> LinkCase {

@@ -18,7 +18,13 @@ use crate::target::Target;
 use crate::target::Versus::{Floor, Peer};
 
 const UDP: WireSpec = WireSpec { name: "udp", offloads: true, link_kind: LinkKind::Udp, ..VETH };
+const SILENT: WireSpec = WireSpec { name: "udp.silent99", silent_links: 99, ..UDP };
 const UDP_CUT: WireSpec = WireSpec { name: "udp.cut", offloads: false, ..UDP };
+
+/// The links of each silent board: as many as a board may have.
+const SILENT_LINKS: usize = 8;
+/// The port of the first silent link. The others follow.
+const SILENT_PORT: u16 = 20_000;
 
 /// Pairs of domains at once; and how much longer they are measured, so that all of them are at work for most of the time.
 const PAIRS: usize = 20;
@@ -44,6 +50,7 @@ pub(super) fn rows(host_pairs: &Rc<HostPairs>) -> Vec<Option<Row>> {
         udp_goodput_1m_cut(host_pairs),
         half_rtt_8b(host_pairs, "wire.half_rtt.8b.poll", Wait::Poll),
         half_rtt_8b(host_pairs, "wire.half_rtt.8b.sleep", Wait::Sleep),
+        silent_links(host_pairs),
         goodput_loss1(host_pairs),
         cpu_per_gb(host_pairs),
         aggregate_20pairs(host_pairs),
@@ -56,8 +63,9 @@ pub(crate) fn board(interface: &WireInterface) -> String {
 }
 
 /// The configuration of a host's daemon: a board that knows the board of the other host, so that nothing has to be discovered.
-pub(crate) fn host_config(link_kind: LinkKind, own: &WireInterface, other: &WireInterface) -> Result<String> {
-    let link = match link_kind {
+/// Silent boards know no other board.
+pub(crate) fn host_config(between: &WireSpec, own: &WireInterface, other: &WireInterface) -> Result<String> {
+    let link = match between.link_kind {
         LinkKind::Packet => format!("interface = {:?}", own.name),
         LinkKind::Udp => format!("udp = \"{}\", peers = [\"{}\"]", own.v4, other.v4),
     };
@@ -65,6 +73,13 @@ pub(crate) fn host_config(link_kind: LinkKind, own: &WireInterface, other: &Wire
     let mut config = String::new();
     writeln!(config, "[[mx.board]]\nname = {:?}\nmac = \"{}\"\nlinks = [{{ {link} }}]", board(own), mac(own))?;
     writeln!(config, "discovery = false\npeers = [{{ mac = \"{}\", name = {:?} }}]", mac(other), board(other))?;
+    let ports: Vec<u16> = (SILENT_PORT..SILENT_PORT + between.silent_links).collect();
+    for (number, ports) in ports.chunks(SILENT_LINKS).enumerate() {
+        let link = |port| format!("{{ udp = \"{}:{port}\", peers = [\"{}:{port}\"] }}", own.v4, other.v4);
+        let links = ports.iter().map(link).collect::<Vec<_>>().join(", ");
+        writeln!(config, "[[mx.board]]\nname = \"{}:{}\"\nlinks = [{links}]", own.host.name(), number + 1)?;
+        writeln!(config, "mac = \"0a:{number:02x}{}\"\ndiscovery = false", &mac(own)[5..])?;
+    }
     Ok(config)
 }
 
@@ -120,6 +135,13 @@ fn half_rtt_8b(host_pairs: &Rc<HostPairs>, name: &'static str, wait: Wait) -> Op
         Wait::Poll | Wait::Adaptive => row,
         Wait::Sleep => row.beside(over(Path::Mx).with_option("wait", "adaptive").between(host_pairs, VETH)),
     })
+}
+
+/// The peer is the same wire without silent links.
+fn silent_links(host_pairs: &Rc<HostPairs>) -> Option<Row> {
+    let over = |between| LinkCase::half_rtt(Path::Mx, Wait::Poll, 8).between(host_pairs, between);
+    let row = Row::of_link("wire.silent_links", over(SILENT))?;
+    Some(row.peer(over(UDP)).target(Target::at_most(1.1, Peer)))
 }
 
 /// Linux has TCP with `cubic`; the machine may have another congestion control, which is a peer as well.
