@@ -57,6 +57,17 @@ pub enum Transport {
     Udp,
 }
 
+/// The state of the checksums of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketChecksum {
+    /// All checksums are correct.
+    Complete,
+    /// The transport checksum holds the sum of the pseudo-header. The sender left the rest to its network card.
+    Partial,
+    /// A checksum is wrong, or UDP has none.
+    Wrong,
+}
+
 /// Why a frame cannot be cut or coalesced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeadersError {
@@ -125,18 +136,27 @@ impl Headers {
         Sum::of(&frame[addresses]).plus_word(protocol)
     }
 
-    /// Returns true if the checksums of a whole packet are there and correct. `frame` reaches at least to `end`.
-    pub fn has_correct_checksum(&self, frame: &[u8]) -> bool {
+    /// Examines the checksums of a whole packet. `frame` reaches at least to `end`.
+    ///
+    /// A field with the sum of the pseudo-header is [`Partial`](PacketChecksum::Partial), whatever the payload holds. If it is a complete
+    /// checksum by chance, completing it again changes nothing.
+    pub fn checksum(&self, frame: &[u8]) -> PacketChecksum {
         let at = self.transport + self.checksum_offset();
-        if self.transport_kind == Transport::Udp && (frame[at..at + 2] == [0, 0] || !self.has_equal_udp_length(frame)) {
-            return false;
+        let field = u16::from_be_bytes([frame[at], frame[at + 1]]);
+        if self.transport_kind == Transport::Udp && (field == 0 || !self.has_equal_udp_length(frame)) {
+            return PacketChecksum::Wrong;
         }
         if self.version == IpVersion::V4 && Sum::of(&frame[self.network..self.network_end()]).folded() != 0xffff {
-            return false;
+            return PacketChecksum::Wrong;
         }
-        let length = (self.end - self.transport) as u32;
-        let sum = self.pseudo_sum(frame).plus_double_word(length).plus(Sum::of(&frame[self.transport..self.end]));
-        sum.folded() == 0xffff
+        let pseudo = self.pseudo_sum(frame).plus_double_word((self.end - self.transport) as u32);
+        if field == pseudo.folded() {
+            return PacketChecksum::Partial;
+        }
+        match pseudo.plus(Sum::of(&frame[self.transport..self.end])).folded() {
+            0xffff => PacketChecksum::Complete,
+            _ => PacketChecksum::Wrong,
+        }
     }
 
     /// Writes the lengths for `payload_bytes` of payload, the checksum of IPv4, and the partial checksum of the transport.

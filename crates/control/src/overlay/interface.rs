@@ -92,7 +92,7 @@ impl InterfaceState {
                 self.stage = InterfaceStage::Open { helper_number };
                 let InterfaceKey { network, interface } = self.key;
                 let tap = Tap::new(label, tap);
-                Some(OverlayCommand::AddInterface(NewOverlayInterface { network, interface, tap }))
+                Some(OverlayCommand::AddInterface(NewOverlayInterface { network, interface, tap, mtu: self.mtu }))
             }
             Err(error) => {
                 self.missing(error.to_string());

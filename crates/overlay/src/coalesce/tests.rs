@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::samples::{ACK, FIN, PSH, SYN, Sample, samples};
+use crate::checksum::Sum;
+use crate::samples::{ACK, CWR, FIN, PSH, SYN, Sample, samples};
 use crate::segment::Cutter;
 
 /// The segments of a sample as they arrive.
@@ -19,9 +20,14 @@ fn cut(frame: &[u8], header: &VirtioNetHeader) -> Vec<Vec<u8>> {
 }
 
 fn delivered(frames: &[Vec<u8>]) -> Vec<(VirtioNetHeader, Vec<u8>)> {
+    delivered_to(u16::MAX, frames)
+}
+
+/// Delivers to an interface of this MTU.
+fn delivered_to(mtu: u16, frames: &[Vec<u8>]) -> Vec<(VirtioNetHeader, Vec<u8>)> {
     let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     let mut coalescer = Coalescer::default();
-    let merged = coalescer.coalesce(&frames);
+    let merged = coalescer.coalesce(mtu, &frames);
     merged
         .iter()
         .map(|frame| (frame.header, [frame.head, &frame.slices().collect::<Vec<_>>().concat()].concat()))
@@ -145,8 +151,8 @@ fn passes_other_frames_unchanged_and_counts_them() {
     assert_eq!(delivered(&frames), unchanged);
     let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     let mut coalescer = Coalescer::default();
-    coalescer.coalesce(&frames);
-    assert_eq!(*coalescer.counters(), CoalesceCounters { merged: 0, unverified: 2, unparsed: 3 });
+    coalescer.coalesce(1500, &frames);
+    assert_eq!(*coalescer.counters(), CoalesceCounters { unverified: 2, unparsed: 3, ..CoalesceCounters::default() });
 }
 
 #[test]
@@ -174,7 +180,107 @@ fn a_merged_frame_fits_an_ip_packet_and_a_writev() {
     assert_eq!(lengths(&run(10, 130)), [head + 1280, head + 20]);
 }
 
+/// The sample with a payload that no MTU refuses.
+fn short(sample: Sample) -> Sample {
+    Sample { payload: vec![7; 301], ..sample }
+}
+
+#[test]
+fn delivers_a_partial_checksum_as_such() {
+    for (is_v6, is_udp, tags) in [(false, false, 0), (true, false, 1), (false, true, 2), (true, true, 0)] {
+        let sample = short(Sample { is_v6, is_udp, tags, ..Sample::default() });
+        let mut frame = sample.frame();
+        frame.resize(frame.len() + 9, 0); // Padding.
+        assert_eq!(delivered_to(1500, &[frame]), [(sample.header(0), sample.frame())]);
+    }
+}
+
+#[test]
+fn a_long_tcp_frame_with_a_partial_checksum_is_to_be_cut_to_the_mtu() {
+    for (is_v6, tags, size) in [(false, 0, 1450 - 52), (true, 1, 1450 - 72)] {
+        let sample = Sample { is_v6, tags, flags: ACK | CWR, ..Sample::default() };
+        assert_eq!(delivered_to(1450, &[sample.frame()]), [(sample.header(size), sample.frame())]);
+    }
+    let sample = Sample::default();
+    assert_eq!(delivered_to(4052, &[sample.frame()]), [(sample.header(0), sample.frame())]);
+    assert_eq!(delivered_to(4051, &[sample.frame()]), [(sample.header(3999), sample.frame())]);
+}
+
+#[test]
+fn partial_and_complete_checksums_of_a_flow_are_merged() {
+    let sample = Sample { flags: ACK, ..Sample::default() };
+    let mut frames = segments(&sample, 1000);
+    for (index, frame) in frames.iter_mut().enumerate().skip(2) {
+        let sequence = sample.sequence.wrapping_add(1000 * index as u32);
+        let payload = sample.payload[1000 * index..][..1000].to_vec();
+        *frame = Sample { sequence, payload, identification: index as u16, ..sample.clone() }.frame();
+    }
+    assert_eq!(delivered_to(1500, &frames), [(sample.header(1000), sample.frame())]);
+    // Nothing is appended to a frame that was not cut.
+    let next = Sample { sequence: sample.sequence.wrapping_add(4000), payload: vec![1; 900], ..sample.clone() };
+    let merged = delivered_to(1500, &[sample.frame(), next.frame()]);
+    assert_eq!(merged, [(sample.header(1448), sample.frame()), (next.header(0), next.frame())]);
+}
+
+#[test]
+fn a_long_udp_frame_with_a_partial_checksum_is_lost_and_counted() {
+    let sample = Sample { is_udp: true, ..Sample::default() };
+    let complete = segments(&sample, 5000).remove(0);
+    let frames = [sample.frame(), complete, short(sample.clone()).frame()];
+    let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    let mut coalescer = Coalescer::default();
+    let merged = coalescer.coalesce(1500, &frames);
+    assert_eq!((merged.len(), merged.lost()), (2, 1));
+    assert_eq!(merged.get(0).header, sample.header(0), "a datagram of a sender with a larger MTU");
+    let expected = CoalesceCounters { uncut: 1, ..CoalesceCounters::default() };
+    assert_eq!(*coalescer.counters(), expected);
+    assert_eq!(coalescer.coalesce(1500, &[]).lost(), 0);
+}
+
+#[test]
+fn a_tcp_frame_whose_headers_fill_the_mtu_is_lost() {
+    let frame = Sample::default().frame();
+    let mut coalescer = Coalescer::default();
+    assert_eq!(coalescer.coalesce(52, &[&frame]).lost(), 1);
+    assert_eq!(coalescer.coalesce(53, &[&frame]).get(0).header, Sample::default().header(1));
+}
+
+#[test]
+fn a_partial_checksum_does_not_hide_a_wrong_header() {
+    let mut frame = Sample::default().frame();
+    frame[24] ^= 1; // The checksum of IPv4.
+    assert_eq!(delivered_to(1450, core::slice::from_ref(&frame)), [(VirtioNetHeader::default(), frame)]);
+    let mut frame = Sample { is_udp: true, is_v6: true, ..Sample::default() }.frame();
+    frame[58] ^= 1; // The length of UDP.
+    assert_eq!(delivered_to(1450, core::slice::from_ref(&frame)), [(VirtioNetHeader::default(), frame)]);
+}
+
 proptest! {
+    /// The kernel completes a partial checksum. For a complete one that has the value of a partial one, that changes nothing.
+    #[test]
+    fn a_complete_checksum_that_looks_partial_stays_complete(mut sample in samples()) {
+        sample.payload.truncate(1000);
+        sample.payload.resize(sample.payload.len().next_multiple_of(2), 0);
+        sample.payload.extend([0, 0]);
+        let frame = sample.frame();
+        let mut frame = Cutter::default().cut(&[], &sample.header(0), &frame).unwrap().get(0).0.to_vec();
+        frame.extend(&sample.frame()[frame.len()..]);
+        let headers = Headers::parse(&frame).unwrap();
+        let at = headers.transport + headers.checksum_offset();
+        let (partial, complete) = (Sum::of(&sample.frame()[at..at + 2]), Sum::of(&frame[at..at + 2]));
+        // The last word of the payload makes up for the difference.
+        let last = frame.len() - 2;
+        let word = complete.plus_word(partial.complement()).folded().to_be_bytes();
+        frame[last..].copy_from_slice(&word);
+        frame[at..at + 2].copy_from_slice(&partial.folded().to_be_bytes());
+        sample.check(&frame);
+        let delivered = delivered_to(u16::MAX, core::slice::from_ref(&frame));
+        let (header, delivered) = &delivered[0];
+        let mut completed = Cutter::default();
+        let (head, data) = completed.cut(&[], header, delivered).unwrap().get(0);
+        prop_assert_eq!([head, data].concat(), frame);
+    }
+
     #[test]
     fn a_cut_frame_is_restored(sample in samples(), size in 100_u16..3000) {
         let mut sample = Sample { is_udp: false, flags: sample.flags & 0xd9, ..sample };

@@ -95,6 +95,8 @@ pub struct NewOverlayInterface {
     pub interface: InterfaceId,
     /// The open TAP, with virtio-net headers of 12 bytes.
     pub tap: Tap,
+    /// The MTU of the interface.
+    pub mtu: u16,
 }
 
 /// An edge of a network.

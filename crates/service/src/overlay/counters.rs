@@ -42,6 +42,8 @@ losses! {
     Refused = "refused",
     /// The frame is longer than a datagram to the other host can be.
     TooLong = "too-long",
+    /// The frame holds several datagrams of UDP of a size that it does not state.
+    Uncut = "uncut",
     /// There is no route to the other host.
     Unreachable = "unreachable",
     /// A part of the frame was lost on the wire.

@@ -1,6 +1,6 @@
 //! One network: what happens to a frame that comes from an interface or an edge.
 
-use super::command::{NewOverlayNetwork, OverlayNetworkNumber};
+use super::command::{NewOverlayInterface, NewOverlayNetwork, OverlayNetworkNumber};
 use super::counters::{FrameLoss, PortCounters};
 use super::edge::{Edge, EdgeOutcome, Resume, TapFrame};
 use super::socket::Socket;
@@ -23,6 +23,7 @@ const SLICES_MAX: usize = 1024;
 pub(super) struct Interface {
     pub(super) id: InterfaceId,
     pub(super) tap: Tap,
+    mtu: u16,
     pub(super) held: Option<HeldFrame>,
     pub(super) counters: PortCounters,
     /// True if the interface no longer exists, which was reported.
@@ -54,6 +55,8 @@ pub(super) struct OverlayNetwork {
     pub(super) vni: Vni,
     core: Network,
     pub(super) interfaces: Vec<Interface>,
+    /// The smallest MTU of the interfaces.
+    pub(super) mtu: u16,
     pub(super) edges: Vec<Edge>,
     view: Arc<Mutex<OverlayView>>,
     /// The time of the first change that the view does not show.
@@ -68,6 +71,7 @@ impl OverlayNetwork {
             vni,
             core: Network::new(options),
             interfaces: Vec::new(),
+            mtu: u16::MAX,
             edges: Vec::new(),
             view,
             view_stale_since: None,
@@ -80,6 +84,30 @@ impl OverlayNetwork {
 
     pub(super) fn interface(&mut self, id: InterfaceId) -> Option<&mut Interface> {
         self.interfaces.iter_mut().find(|interface| interface.id == id)
+    }
+
+    pub(super) fn add_interface(&mut self, new: NewOverlayInterface) {
+        let NewOverlayInterface { network: _, interface, tap, mtu } = new;
+        self.interfaces.push(Interface {
+            id: interface,
+            tap,
+            mtu,
+            held: None,
+            counters: PortCounters::default(),
+            is_gone: false,
+        });
+        self.core.add_port(Port::Interface(interface));
+        self.update_mtu();
+    }
+
+    pub(super) fn remove_interface(&mut self, id: InterfaceId) {
+        self.interfaces.retain(|interface| interface.id != id);
+        self.core.remove_port(Port::Interface(id));
+        self.update_mtu();
+    }
+
+    fn update_mtu(&mut self) {
+        self.mtu = self.interfaces.iter().map(|interface| interface.mtu).min().unwrap_or(u16::MAX);
     }
 
     pub(super) fn edge(&mut self, id: EdgeId) -> Option<&mut Edge> {
@@ -267,10 +295,6 @@ impl OverlayNetwork {
 }
 
 impl Interface {
-    pub(super) fn new(id: InterfaceId, tap: Tap) -> Self {
-        Self { id, tap, held: None, counters: PortCounters::default(), is_gone: false }
-    }
-
     fn write(&mut self, slices: &[IoSlice<'_>], bytes: usize) {
         let loss = match self.tap.write(slices) {
             Ok(TapWrite::Written) => return self.counters.count_sent(bytes),

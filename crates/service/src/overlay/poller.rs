@@ -4,7 +4,7 @@ use super::command::{
     NewOverlayEdge, NewOverlayInterface, OverlayCommand, OverlayEvent, OverlayNetworkNumber, OverlaySocketNumber,
 };
 use super::edge::{Edge, TapFrame};
-use super::network::{HeldFrame, Interface, Outlets, OverlayNetwork};
+use super::network::{HeldFrame, Outlets, OverlayNetwork};
 use super::socket::Socket;
 use crate::command::Event;
 use crate::pollers::PollerKind;
@@ -106,8 +106,7 @@ impl OverlayPoller {
                 let Some(place) = self.place(network) else { return };
                 self.remove_sources(shared, |source| source == FrameSource::Interface { network: place, interface });
                 if let Some(network) = &mut self.networks[place] {
-                    network.core_mut().remove_port(Port::Interface(interface));
-                    network.interfaces.retain(|other| other.id != interface);
+                    network.remove_interface(interface);
                 }
                 self.touch(place, now);
             }
@@ -137,8 +136,7 @@ impl OverlayPoller {
         let Some(place) = self.place(new.network) else { return };
         let interface = new.interface;
         if let Some(network) = &mut self.networks[place] {
-            network.interfaces.push(Interface::new(interface, new.tap));
-            network.core_mut().add_port(Port::Interface(interface));
+            network.add_interface(new);
         }
         if self.buffer.is_empty() {
             self.buffer = new_buffer();

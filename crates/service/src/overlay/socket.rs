@@ -1,17 +1,14 @@
 //! Receives the datagrams of all edges of a socket, and finds the edge of each.
 
 use super::command::{NewOverlaySocket, OverlayEdgeKind, OverlaySocketNumber};
+use super::counters::FrameLoss;
 use super::network::OverlayNetwork;
 use isthmus_link::{EdgeMessage, EdgeSocket};
 use isthmus_overlay::coalesce::Coalescer;
-use isthmus_overlay::virtio_net::VIRTIO_NET_BYTES;
 use isthmus_overlay::vxlan::{self, Vni};
-use isthmus_overlay::{EdgeId, Millis, fast};
+use isthmus_overlay::{EdgeId, Millis, Port, fast};
 use std::collections::HashMap;
 use std::net::IpAddr;
-
-/// The virtio-net header of a frame that is whole and has its checksums.
-const PLAIN: [u8; VIRTIO_NET_BYTES] = [0; VIRTIO_NET_BYTES];
 
 /// A socket of edges.
 #[derive(Debug)]
@@ -162,20 +159,21 @@ fn deliver_cut(
     coalescer: &mut Coalescer,
 ) {
     let mut datagrams = run.bytes.chunks(run.datagram_bytes).map(|datagram| &datagram[skip.min(datagram.len())..]);
-    if run.datagrams() == 1 {
-        return deliver_plain(now, network, edge, datagrams.next().unwrap_or_default());
-    }
-    let frames: Vec<&[u8]> = datagrams.collect();
-    for frame in coalescer.coalesce(&frames).iter() {
+    let (one, several);
+    let frames: &[&[u8]] = if run.datagrams() == 1 {
+        one = [datagrams.next().unwrap_or_default()];
+        &one
+    } else {
+        several = datagrams.collect::<Vec<_>>();
+        &several
+    };
+    let frames = coalescer.coalesce(network.mtu, frames);
+    (0..frames.lost()).for_each(|_| network.lost(Port::Edge(edge), FrameLoss::Uncut));
+    for frame in frames.iter() {
         let header = frame.header.emit();
         let head = if frame.head.is_empty() { frame.slices().next().unwrap_or_default() } else { frame.head };
         network.deliver_frame(now, edge, head, [&header, frame.head].into_iter().chain(frame.slices()));
     }
-}
-
-/// Delivers a frame that has its checksums.
-fn deliver_plain(now: Millis, network: &mut OverlayNetwork, edge: EdgeId, frame: &[u8]) {
-    network.deliver_frame(now, edge, frame, [&PLAIN, frame].into_iter());
 }
 
 /// Delivers messages of another Isthmus daemon.
