@@ -104,6 +104,12 @@ impl EdgeSocket {
         self.bound
     }
 
+    /// Returns the size of the receive buffer that the kernel granted, in the units of `net.core.rmem_max`.
+    pub fn receive_buffer_bytes(&self) -> Option<usize> {
+        let bytes = sys::option::<i32>(&self.socket, sys::RECEIVE_BUFFER).ok()?;
+        usize::try_from(bytes / 2).ok() // The kernel doubles the size, for what it adds to each datagram.
+    }
+
     /// Returns the length of the longest datagram on the path to a host, as the kernel knows it now. Returns none without a route.
     pub fn datagram_bytes_to(&self, to: SocketAddr) -> Option<usize> {
         longest_datagram(&self.routes, to)

@@ -7,6 +7,9 @@ use isthmus_config::overlay::{EdgeKind, Network};
 use isthmus_link::EdgeSocket;
 use isthmus_service::overlay::{NewOverlaySocket, OverlayCommand, OverlayEdgeKind, OverlaySocketNumber};
 
+/// The size of the receive buffer of a socket that holds a burst of other hosts, in bytes.
+const RECEIVE_BUFFER_BYTES_MIN: usize = 4 << 20;
+
 /// The sockets of edges.
 #[derive(Debug)]
 pub(super) struct EdgeSockets {
@@ -40,6 +43,9 @@ impl EdgeSockets {
             let address = SocketAddr::new(self.listen, port);
             let socket = EdgeSocket::open(address, kind != EdgeKind::Fast)
                 .map_err(|error| format!("overlay: the socket for {} edges: {error}", kind.as_str()))?;
+            if ports.is_empty() {
+                check_receive_buffer(&socket);
+            }
             let number = OverlaySocketNumber(ports.len() as u32); // Sockets are never closed, and there are fewer than 2¹⁶ ports.
             ports.insert(port, (number, kind));
             let kind = service_kind(kind);
@@ -52,6 +58,17 @@ impl EdgeSockets {
     /// The socket for edges at a port. It is open.
     pub(super) fn number(&self, port: u16) -> OverlaySocketNumber {
         self.ports[&port].0
+    }
+}
+
+/// Warns of a receive buffer that is too small for a burst. The kernel treats all sockets alike, so one is checked.
+fn check_receive_buffer(socket: &EdgeSocket) {
+    if let Some(bytes) = socket.receive_buffer_bytes().filter(|bytes| *bytes < RECEIVE_BUFFER_BYTES_MIN) {
+        tracing::warn!(
+            bytes,
+            "the receive buffers of overlay edges are small, and datagrams of a burst may be lost: set net.core.rmem_max to at least \
+             {RECEIVE_BUFFER_BYTES_MIN}, or start the daemon with CAP_NET_ADMIN"
+        );
     }
 }
 
