@@ -7,7 +7,7 @@
 //!   bucket of (·, ·)                  ranks 5 and 3     ┘
 //! ```
 //!
-//! A route stands in the bucket of its exact addresses. A search looks into four buckets, however many routes there are.
+//! A route stands in the bucket of its exact addresses. A search looks into four buckets at most, however many routes there are.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -35,7 +35,8 @@ pub enum RouteError {
 /// The routes of a network.
 pub(crate) struct RouteTable {
     routes: BTreeMap<RouteId, Route>,
-    buckets: MacMap<BucketKey, Vec<BucketEntry>>,
+    /// A map for each kind of bucket. A search hashes nothing for a kind that no route has.
+    buckets: [MacMap<BucketKey, Vec<BucketEntry>>; 4],
     /// The number of the last route that was added.
     last_id: u32,
 }
@@ -53,6 +54,13 @@ impl BucketKey {
             if let MacPattern::Exact(mac) = pattern { Some(mac) } else { None }
         }
         Self { source: exact(route.source), destination: exact(route.destination) }
+    }
+}
+
+impl BucketKey {
+    /// The map of this bucket.
+    const fn kind(self) -> usize {
+        (self.source.is_some() as usize) << 1 | self.destination.is_some() as usize
     }
 }
 
@@ -78,7 +86,7 @@ impl BucketEntry {
 
 impl RouteTable {
     pub(crate) fn new(hash: KeyedHash) -> Self {
-        Self { routes: BTreeMap::new(), buckets: MacMap::with_hasher(hash), last_id: 0 }
+        Self { routes: BTreeMap::new(), buckets: core::array::from_fn(|_| MacMap::with_hasher(hash)), last_id: 0 }
     }
 
     pub(crate) fn add(&mut self, route: Route) -> Result<RouteId, RouteError> {
@@ -91,7 +99,8 @@ impl RouteTable {
         // A route without rank never matches, so no search has to find it.
         if let Some(rank) = route.rank() {
             let entry = BucketEntry { rank, id, route };
-            let bucket = self.buckets.entry(BucketKey::of(&route)).or_default();
+            let key = BucketKey::of(&route);
+            let bucket = self.buckets[key.kind()].entry(key).or_default();
             let at = bucket.partition_point(|other| other.order() < entry.order());
             bucket.insert(at, entry);
         }
@@ -102,11 +111,12 @@ impl RouteTable {
         let route = self.routes.remove(&id)?;
         if let Some(rank) = route.rank() {
             let key = BucketKey::of(&route);
-            let bucket = self.buckets.get_mut(&key).expect("a route with a rank stands in its bucket");
+            let buckets = &mut self.buckets[key.kind()];
+            let bucket = buckets.get_mut(&key).expect("a route with a rank stands in its bucket");
             let at = bucket.binary_search_by_key(&(Reverse(rank), id), BucketEntry::order);
             bucket.remove(at.expect("the bucket of a route has it, sorted by rank and number"));
             if bucket.is_empty() {
-                self.buckets.remove(&key);
+                buckets.remove(&key);
             }
         }
         Some(route)
@@ -120,7 +130,7 @@ impl RouteTable {
         let count = u32::try_from(routes.len()).expect("at most ROUTES_MAX");
         self.last_id.checked_add(count).ok_or(RouteError::NumbersExhausted)?;
         self.routes.clear();
-        self.buckets.clear();
+        self.buckets.iter_mut().for_each(MacMap::clear);
         routes.iter().map(|route| self.add(*route)).collect()
     }
 
@@ -143,7 +153,7 @@ impl RouteTable {
         ports.clear();
         for (source_key, destination_key) in keys {
             let key = BucketKey { source: source_key, destination: destination_key };
-            for entry in self.buckets.get(&key).into_iter().flatten() {
+            for entry in self.buckets[key.kind()].get(&key).into_iter().flatten() {
                 if Some(entry.rank) < best {
                     break;
                 }
@@ -214,7 +224,7 @@ mod tests {
             table.remove(id);
         }
         assert_eq!(find(&table), (None, vec![]));
-        assert!(table.buckets.is_empty());
+        assert!(table.buckets.iter().all(MacMap::is_empty));
     }
 
     #[test]
