@@ -77,6 +77,7 @@ impl Socket {
                 return false;
             }
         };
+        let mut batch = Batch { owner: None, frames: Vec::new() };
         for n in 0..count {
             let Some(message) = self.link.message(n) else {
                 self.counters.invalid += 1;
@@ -88,13 +89,23 @@ impl Socket {
                 self.counters.invalid += run.invalid;
                 let Some(vni) = run.vni else { continue };
                 let owner = self.edges.get(&(message.from.ip().to_canonical(), vni)).copied();
-                let owner = owner.and_then(|(network, edge)| Some((networks.get_mut(network)?.as_mut()?, edge)));
-                match owner {
-                    Some((network, edge)) => deliver(now, self.kind, network, edge, &run, coalescer),
-                    None => self.counters.unknown += run.datagrams() as u64,
+                let network = owner.and_then(|(network, edge)| Some((networks.get_mut(network)?.as_mut()?, edge)));
+                match (network, self.kind) {
+                    (Some((network, edge)), OverlayEdgeKind::Fast) => deliver_whole(now, network, edge, &run),
+                    (Some(_), kind) => {
+                        if owner != batch.owner {
+                            batch.deliver(now, networks, coalescer);
+                            batch.owner = owner;
+                        }
+                        let skip = if kind == OverlayEdgeKind::Vxlan { vxlan::VXLAN_BYTES } else { 0 };
+                        let datagrams = run.bytes.chunks(run.datagram_bytes);
+                        batch.frames.extend(datagrams.map(|datagram| &datagram[skip.min(datagram.len())..]));
+                    }
+                    (None, _) => self.counters.unknown += run.datagrams() as u64,
                 }
             }
         }
+        batch.deliver(now, networks, coalescer);
         count > 0 || self.link.has_more()
     }
 
@@ -131,53 +142,34 @@ impl Run<'_> {
     }
 }
 
-fn deliver(
-    now: Millis,
-    kind: OverlayEdgeKind,
-    network: &mut OverlayNetwork,
-    edge: EdgeId,
-    run: &Run<'_>,
-    coalescer: &mut Coalescer,
-) {
-    network.touch(now);
-    match kind {
-        OverlayEdgeKind::Fast => deliver_whole(now, network, edge, run),
-        OverlayEdgeKind::Vxlan | OverlayEdgeKind::Udp => {
-            let skip = if kind == OverlayEdgeKind::Vxlan { vxlan::VXLAN_BYTES } else { 0 };
-            deliver_cut(now, network, edge, run, skip, coalescer);
-        }
-    }
+/// Frames that other implementations have sent by one edge. The kernel does not merge all datagrams of a flow into one message, so the
+/// batch takes those of several messages.
+struct Batch<'a> {
+    /// The network and the edge of the frames.
+    owner: Option<(usize, EdgeId)>,
+    frames: Vec<&'a [u8]>,
 }
 
-/// Delivers frames that other implementations may have sent. Segments of one flow become one frame again.
-fn deliver_cut(
-    now: Millis,
-    network: &mut OverlayNetwork,
-    edge: EdgeId,
-    run: &Run<'_>,
-    skip: usize,
-    coalescer: &mut Coalescer,
-) {
-    let mut datagrams = run.bytes.chunks(run.datagram_bytes).map(|datagram| &datagram[skip.min(datagram.len())..]);
-    let (one, several);
-    let frames: &[&[u8]] = if run.datagrams() == 1 {
-        one = [datagrams.next().unwrap_or_default()];
-        &one
-    } else {
-        several = datagrams.collect::<Vec<_>>();
-        &several
-    };
-    let frames = coalescer.coalesce(network.mtu, frames);
-    (0..frames.lost()).for_each(|_| network.lost(Port::Edge(edge), FrameLoss::Uncut));
-    for frame in frames.iter() {
-        let header = frame.header.emit();
-        let head = if frame.head.is_empty() { frame.slices().next().unwrap_or_default() } else { frame.head };
-        network.deliver_frame(now, edge, head, [&header, frame.head].into_iter().chain(frame.slices()));
+impl Batch<'_> {
+    /// Delivers the frames. Segments of one flow become one frame again.
+    fn deliver(&mut self, now: Millis, networks: &mut [Option<OverlayNetwork>], coalescer: &mut Coalescer) {
+        let Some((network, edge)) = self.owner.take() else { return };
+        let Some(network) = networks.get_mut(network).and_then(Option::as_mut) else { return };
+        network.touch(now);
+        let frames = coalescer.coalesce(network.mtu, &self.frames);
+        (0..frames.lost()).for_each(|_| network.lost(Port::Edge(edge), FrameLoss::Uncut));
+        for frame in frames.iter() {
+            let header = frame.header.emit();
+            let head = if frame.head.is_empty() { frame.slices().next().unwrap_or_default() } else { frame.head };
+            network.deliver_frame(now, edge, head, [&header, frame.head].into_iter().chain(frame.slices()));
+        }
+        self.frames.clear();
     }
 }
 
 /// Delivers messages of another Isthmus daemon.
 fn deliver_whole(now: Millis, network: &mut OverlayNetwork, edge: EdgeId, run: &Run<'_>) {
+    network.touch(now);
     network.with_reassembler(edge, |network, reassembler| {
         reassembler
             .receive(run.bytes, run.datagram_bytes, now.0, |message| network.deliver_message(now, edge, &message));
