@@ -9,6 +9,18 @@ reports! {
         schema: u32,
         /// The networks, in the order of the configuration.
         networks: Vec<OverlayNetworkRow>,
+        /// The sockets of the edges.
+        sockets: Vec<OverlaySocketRow>,
+    }
+
+    /// A socket of edges.
+    OverlaySocketRow {
+        /// Address and port of this host.
+        bound: String,
+        /// `fast`, `vxlan` or `udp`.
+        kind: String,
+        /// Received datagrams that belong to no edge, by reason.
+        refused: Vec<OverlayLoss>,
     }
 
     /// An overlay network.

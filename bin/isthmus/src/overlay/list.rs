@@ -17,7 +17,12 @@ fn text(report: &OverlayReport) -> String {
     if report.networks.is_empty() {
         return "there is no overlay network: [[overlay.network]] in the configuration makes one\n".to_owned();
     }
-    report.networks.iter().map(network).collect::<Vec<_>>().join("\n")
+    let mut text = report.networks.iter().map(network).collect::<Vec<_>>().join("\n");
+    for socket in report.sockets.iter().filter(|socket| !socket.refused.is_empty()) {
+        let refused: Vec<_> = socket.refused.iter().map(|loss| format!("{} {}", loss.count, loss.reason)).collect();
+        text += &format!("\n{}, {}: refused datagrams: {}\n", socket.bound, socket.kind, refused.join(", "));
+    }
+    text
 }
 
 /// Formats a network, with a line for each interface, edge and learned address.
@@ -91,9 +96,12 @@ mod tests {
                 "learned": [{ "mac": "02:00:00:00:00:02", "port": "192.0.2.2:9001", "age_ms": 2500 }],
             },
             { "name": "lab", "vni": 0, "learning": false, "interfaces": [], "edges": [], "routes": [], "learned": [] },
+        ], "sockets": [
+            { "bound": "[::]:9001", "kind": "fast", "refused": [{ "reason": "unknown-sender", "count": 3 }] },
+            { "bound": "[::]:4789", "kind": "vxlan", "refused": [] },
         ] });
         insta::assert_snapshot!("networks", text(&read(&report).expect("a report")));
-        let none = json!({ "schema": 1, "networks": [] });
+        let none = json!({ "schema": 1, "networks": [], "sockets": [] });
         insta::assert_snapshot!("no_networks", text(&read(&none).expect("a report")));
     }
 }

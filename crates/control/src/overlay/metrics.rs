@@ -25,6 +25,12 @@ struct LossLabels {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RefusalLabels {
+    socket: String,
+    reason: &'static str,
+}
+
 /// A count of a port, with its name and help.
 type PortCount = (&'static str, &'static str, fn(&PortCounters) -> u64);
 
@@ -68,6 +74,14 @@ impl Overlay {
         for (family, (name, help, _)) in counts.into_iter().zip(COUNTS) {
             registry.register(name, help, family);
         }
+        let refused = Family::<RefusalLabels, Counter>::default();
+        for socket in overlay.sockets.iter() {
+            for (reason, count) in socket.refused() {
+                let bound = socket.bound.to_string();
+                refused.get_or_create(&RefusalLabels { socket: bound, reason }).inc_by(count);
+            }
+        }
+        registry.register("overlay_refused_datagrams", "Received datagrams that belong to no edge, by reason", refused);
         registry.register("overlay_lost_frames", "Frames that were lost at an interface or edge, by reason", lost);
     }
 }

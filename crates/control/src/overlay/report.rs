@@ -5,13 +5,14 @@ use isthmus_layout::control::Name;
 use isthmus_report::SCHEMA;
 use isthmus_report::overlay::{
     OverlayEdgeRow, OverlayInterfaceRow, OverlayLearnedRow, OverlayLoss, OverlayNetworkRow, OverlayReport,
-    OverlayTraffic,
+    OverlaySocketRow, OverlayTraffic,
 };
 use isthmus_service::overlay::{OverlayView, PortCounters};
 
 use super::Overlay;
 use super::interface::{InterfaceStage, InterfaceState};
 use super::network::{EdgeState, NetworkState};
+use super::sockets::SocketState;
 use crate::broker::Broker;
 use crate::report::{json, wrong_arguments};
 
@@ -27,8 +28,26 @@ impl Overlay {
     }
 
     fn all(&self) -> OverlayReport {
-        OverlayReport { schema: SCHEMA, networks: self.networks.iter().map(network).collect() }
+        OverlayReport {
+            schema: SCHEMA,
+            networks: self.networks.iter().map(network).collect(),
+            sockets: self.sockets.iter().map(socket).collect(),
+        }
     }
+}
+
+fn socket(state: &SocketState) -> OverlaySocketRow {
+    OverlaySocketRow {
+        bound: state.bound.to_string(),
+        kind: state.kind.as_str().to_owned(),
+        refused: losses(state.refused()),
+    }
+}
+
+/// The counts that are not 0.
+fn losses(counts: impl IntoIterator<Item = (&'static str, u64)>) -> Vec<OverlayLoss> {
+    let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+    counts.map(|(reason, count)| OverlayLoss { reason: reason.to_owned(), count }).collect()
 }
 
 fn network(network: &NetworkState) -> OverlayNetworkRow {
@@ -73,12 +92,11 @@ fn edge(state: &EdgeState, view: &OverlayView) -> OverlayEdgeRow {
 }
 
 fn traffic(counters: &PortCounters) -> OverlayTraffic {
-    let lost = counters.lost.iter().filter(|(_, count)| *count > 0);
     OverlayTraffic {
         received: counters.received,
         received_bytes: counters.received_bytes,
         sent: counters.sent,
         sent_bytes: counters.sent_bytes,
-        lost: lost.map(|(reason, count)| OverlayLoss { reason: reason.to_owned(), count }).collect(),
+        lost: losses(counters.lost.iter()),
     }
 }

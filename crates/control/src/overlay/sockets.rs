@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use isthmus_config::overlay::{EdgeKind, Network};
 use isthmus_link::EdgeSocket;
-use isthmus_service::overlay::{NewOverlaySocket, OverlayCommand, OverlayEdgeKind, OverlaySocketNumber};
+use isthmus_service::overlay::{
+    NewOverlaySocket, OverlayCommand, OverlayEdgeKind, OverlaySocketCounters, OverlaySocketNumber,
+};
 
 /// The size of the receive buffer of a socket that holds a burst of other hosts, in bytes.
 const RECEIVE_BUFFER_BYTES_MIN: usize = 4 << 20;
@@ -14,7 +18,24 @@ const RECEIVE_BUFFER_BYTES_MIN: usize = 4 << 20;
 #[derive(Debug)]
 pub(super) struct EdgeSockets {
     listen: IpAddr,
-    ports: BTreeMap<u16, (OverlaySocketNumber, EdgeKind)>,
+    ports: BTreeMap<u16, SocketState>,
+}
+
+/// A socket of edges.
+#[derive(Clone, Debug)]
+pub(super) struct SocketState {
+    number: OverlaySocketNumber,
+    pub(super) bound: SocketAddr,
+    pub(super) kind: EdgeKind,
+    counters: Arc<OverlaySocketCounters>,
+}
+
+impl SocketState {
+    /// The datagrams that belong to no edge, by reason.
+    pub(super) fn refused(&self) -> [(&'static str, u64); 2] {
+        let OverlaySocketCounters { unknown_senders, invalid } = &*self.counters;
+        [("unknown-sender", unknown_senders), ("invalid", invalid)].map(|(reason, count)| (reason, count.load(Relaxed)))
+    }
 }
 
 impl EdgeSockets {
@@ -31,9 +52,9 @@ impl EdgeSockets {
         let (mut ports, mut commands) = (self.ports.clone(), Vec::new());
         for (port, kind) in needed {
             match ports.get(&port) {
-                Some((_, open)) if *open == kind => continue,
-                Some((_, open)) => {
-                    let (open, kind) = (open.as_str(), kind.as_str());
+                Some(open) if open.kind == kind => continue,
+                Some(open) => {
+                    let (open, kind) = (open.kind.as_str(), kind.as_str());
                     return Err(format!(
                         "port {port} is open for edges of kind {open}: restart the daemon to use it for {kind}"
                     ));
@@ -47,17 +68,23 @@ impl EdgeSockets {
                 check_receive_buffer(&socket);
             }
             let number = OverlaySocketNumber(ports.len() as u32); // Sockets are never closed, and there are fewer than 2¹⁶ ports.
-            ports.insert(port, (number, kind));
-            let kind = service_kind(kind);
-            commands.push(OverlayCommand::AddSocket(Box::new(NewOverlaySocket { number, kind, socket })));
+            let (bound, counters) = (socket.bound(), Arc::<OverlaySocketCounters>::default());
+            ports.insert(port, SocketState { number, bound, kind, counters: Arc::clone(&counters) });
+            let new = NewOverlaySocket { number, kind: service_kind(kind), socket, counters };
+            commands.push(OverlayCommand::AddSocket(Box::new(new)));
         }
         self.ports = ports;
         Ok(commands)
     }
 
+    /// The open sockets.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &SocketState> {
+        self.ports.values()
+    }
+
     /// The socket for edges at a port. It is open.
     pub(super) fn number(&self, port: u16) -> OverlaySocketNumber {
-        self.ports[&port].0
+        self.ports[&port].number
     }
 }
 

@@ -353,6 +353,19 @@ impl<'a> Parts<'a> {
 }
 
 impl FastCounters {
+    /// Datagrams that are no chunks, and complete messages that are no frames.
+    pub const fn refused(&self) -> u64 {
+        self.header_refused
+            + self.short
+            + self.version_unknown
+            + self.kind_unknown
+            + self.total_refused
+            + self.outside
+            + self.chunk_short
+            + self.inconsistent
+            + self.overlapping
+    }
+
     fn refuse(&mut self, error: ChunkError) {
         let counter = match error {
             ChunkError::Short(_) => &mut self.short,

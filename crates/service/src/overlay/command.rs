@@ -1,5 +1,6 @@
 //! The commands of control about overlay networks.
 
+use super::counters::OverlaySocketCounters;
 use super::view::OverlayView;
 use isthmus_link::{EdgeSocket, Tap};
 use isthmus_overlay::vxlan::Vni;
@@ -84,6 +85,8 @@ pub struct NewOverlaySocket {
     pub kind: OverlayEdgeKind,
     /// The socket.
     pub socket: EdgeSocket,
+    /// The counters of the socket, which the worker updates.
+    pub counters: Arc<OverlaySocketCounters>,
 }
 
 /// An interface of a network.

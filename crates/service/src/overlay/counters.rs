@@ -1,6 +1,7 @@
 //! Counts of frames that passed and of frames that were lost, by reason.
 
 use isthmus_overlay::DropReason;
+use std::sync::atomic::AtomicU64;
 
 /// Declares the losses, with a word for each.
 macro_rules! losses {
@@ -46,8 +47,10 @@ losses! {
     Uncut = "uncut",
     /// There is no route to the other host.
     Unreachable = "unreachable",
-    /// A part of the frame was lost on the wire.
+    /// A part of the frame was lost on the wire, and nothing of the frame was delivered.
     Incomplete = "incomplete",
+    /// A part of the frame was lost on the wire. The segments before that part were delivered.
+    Shortened = "shortened",
 }
 
 impl From<DropReason> for FrameLoss {
@@ -110,4 +113,13 @@ impl PortCounters {
         self.sent += 1;
         self.sent_bytes += bytes as u64;
     }
+}
+
+/// The counters of a socket: received datagrams that belong to no edge. The worker writes them; any thread may read them.
+#[derive(Debug, Default)]
+pub struct OverlaySocketCounters {
+    /// Datagrams from addresses that have no edge in the network that they name.
+    pub unknown_senders: AtomicU64,
+    /// Datagrams without a valid encapsulation.
+    pub invalid: AtomicU64,
 }

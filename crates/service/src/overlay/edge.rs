@@ -29,7 +29,7 @@ pub(super) struct Edge {
     pub(super) socket: usize,
     pub(super) to: SocketAddr,
     pub(super) datagram_bytes: Option<usize>,
-    path_due: Millis,
+    pub(super) path_due: Millis,
     sender: Sender,
     /// The headers and ranges of the datagrams of a message.
     chunks: Vec<Chunk>,
@@ -87,6 +87,15 @@ impl Edge {
 
     fn datagram_bytes(&self) -> usize {
         self.datagram_bytes.unwrap_or(DATAGRAM_BYTES_DEFAULT)
+    }
+
+    /// The counters, with the losses that the reassembler has counted.
+    pub(super) fn counters(&self) -> PortCounters {
+        let (mut counters, messages) = (self.counters, self.reassembler.counters());
+        counters.lost.add(FrameLoss::Incomplete, messages.lost);
+        counters.lost.add(FrameLoss::Shortened, messages.incomplete);
+        counters.lost.add(FrameLoss::Invalid, messages.refused());
+        counters
     }
 
     /// Sends a frame, or the rest of it.

@@ -23,12 +23,14 @@ mod edge;
 mod network;
 mod poller;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod view;
 
 pub use command::{
     NewOverlayEdge, NewOverlayInterface, NewOverlayNetwork, NewOverlaySocket, OverlayCommand, OverlayEdgeKind,
     OverlayEvent, OverlayNetworkNumber, OverlaySocketNumber,
 };
-pub use counters::{FrameLoss, FrameLosses, PortCounters};
+pub use counters::{FrameLoss, FrameLosses, OverlaySocketCounters, PortCounters};
 pub(crate) use poller::OverlayPoller;
 pub use view::{EdgeView, InterfaceView, LearnedView, OverlayView};

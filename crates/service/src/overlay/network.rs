@@ -8,7 +8,7 @@ use super::view::{EdgeView, InterfaceView, LearnedView, OverlayView};
 use isthmus_link::{Tap, TapWrite};
 use isthmus_overlay::fast::{Delivery, Reassembler};
 use isthmus_overlay::segment::Cutter;
-use isthmus_overlay::virtio_net::VIRTIO_NET_BYTES;
+use isthmus_overlay::virtio_net::{VIRTIO_NET_BYTES, VirtioNetHeader};
 use isthmus_overlay::vxlan::Vni;
 use isthmus_overlay::{Decision, EdgeId, FrameHeader, InterfaceId, Millis, Network, Port};
 use std::io::IoSlice;
@@ -28,6 +28,9 @@ pub(super) struct Interface {
     pub(super) counters: PortCounters,
     /// True if the interface no longer exists, which was reported.
     pub(super) is_gone: bool,
+    /// The number of system calls that read from the TAP.
+    #[cfg(test)]
+    pub(super) reads: u64,
 }
 
 /// A frame that waits for room in the socket of an edge.
@@ -95,6 +98,8 @@ impl OverlayNetwork {
             held: None,
             counters: PortCounters::default(),
             is_gone: false,
+            #[cfg(test)]
+            reads: 0,
         });
         self.core.add_port(Port::Interface(interface));
         self.update_mtu();
@@ -126,12 +131,12 @@ impl OverlayNetwork {
         from: InterfaceId,
         frame: TapFrame<'_>,
     ) -> Option<(EdgeId, Resume)> {
-        let header = match FrameHeader::parse(frame.frame) {
-            Ok(header) => header,
-            Err(_) => {
-                self.lost(Port::Interface(from), FrameLoss::Invalid);
-                return None;
-            }
+        // Another kernel reads the virtio-net header at the latest, and it may come from a guest.
+        let (Ok(header), Ok(_)) =
+            (FrameHeader::parse(frame.frame), VirtioNetHeader::parse(frame.header, frame.frame.len()))
+        else {
+            self.lost(Port::Interface(from), FrameLoss::Invalid);
+            return None;
         };
         if let Some(interface) = self.interface(from) {
             interface.counters.count_received(frame.frame.len());
@@ -248,6 +253,12 @@ impl OverlayNetwork {
         held.is_some_and(|held| self.edges.iter().any(|edge| edge.id == held.edge && edge.socket == socket))
     }
 
+    /// Returns whether a frame of an interface waits for an edge.
+    pub(super) fn holds_for(&self, interface: InterfaceId, edge: EdgeId) -> bool {
+        let held = self.interfaces.iter().find(|other| other.id == interface).and_then(|other| other.held.as_ref());
+        held.is_some_and(|held| held.edge == edge)
+    }
+
     /// The time at which the next incomplete message of an edge is given up.
     pub(super) fn next_expiry(&self) -> Option<Millis> {
         self.edges.iter().filter_map(|edge| edge.reassembler.next_expiry_ms()).min().map(Millis)
@@ -258,6 +269,7 @@ impl OverlayNetwork {
         for at in 0..self.edges.len() {
             let id = self.edges[at].id;
             if self.edges[at].reassembler.next_expiry_ms().is_some_and(|expiry| expiry <= now.0) {
+                self.touch(now);
                 self.with_reassembler(id, |network, reassembler| {
                     reassembler.expire(now.0, |message| network.deliver_message(now, id, &message));
                 });
@@ -283,7 +295,7 @@ impl OverlayNetwork {
             is_held: interface.held.is_some(),
         };
         let edge =
-            |edge: &Edge| EdgeView { edge: edge.id, counters: edge.counters, datagram_bytes: edge.datagram_bytes };
+            |edge: &Edge| EdgeView { edge: edge.id, counters: edge.counters(), datagram_bytes: edge.datagram_bytes };
         let learned = self.core.learned(now).map(|(mac, port, age)| LearnedView { mac, port, age_ms: age.0 });
         *view = OverlayView {
             updated_at: Instant::now(),
@@ -310,6 +322,11 @@ impl Interface {
 impl Outlets<'_> {
     fn send(&mut self, edge: &mut Edge, vni: Vni, frame: TapFrame<'_>, resume: Option<Resume>) -> EdgeOutcome {
         let socket = &mut self.sockets[edge.socket];
+        #[cfg(test)]
+        if socket.has_no_room {
+            socket.is_full = true;
+            return EdgeOutcome::Full(resume.unwrap_or_default());
+        }
         let outcome = edge.send(self.now, (socket.kind, vni), &mut socket.link, self.cutter, frame, resume);
         socket.is_full |= matches!(outcome, EdgeOutcome::Full(_));
         outcome

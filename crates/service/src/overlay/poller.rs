@@ -3,6 +3,7 @@
 use super::command::{
     NewOverlayEdge, NewOverlayInterface, OverlayCommand, OverlayEvent, OverlayNetworkNumber, OverlaySocketNumber,
 };
+use super::counters::FrameLoss;
 use super::edge::{Edge, TapFrame};
 use super::network::{HeldFrame, Outlets, OverlayNetwork};
 use super::socket::Socket;
@@ -43,8 +44,8 @@ struct SourceState {
 #[derive(Debug)]
 pub(crate) struct OverlayPoller {
     started: Instant,
-    networks: Vec<Option<OverlayNetwork>>,
-    sockets: Vec<Socket>,
+    pub(super) networks: Vec<Option<OverlayNetwork>>,
+    pub(super) sockets: Vec<Socket>,
     sources: Vec<Option<SourceState>>,
     /// Sources that may have frames.
     ready: VecDeque<u32>,
@@ -159,8 +160,8 @@ impl OverlayPoller {
         self.touch(place, now);
     }
 
-    fn remove_edge(&mut self, now: Millis, network: OverlayNetworkNumber, id: EdgeId) {
-        let Some(place) = self.place(network) else { return };
+    fn remove_edge(&mut self, now: Millis, number: OverlayNetworkNumber, id: EdgeId) {
+        let Some(place) = self.place(number) else { return };
         if let Some(network) = &mut self.networks[place]
             && let Some(at) = network.edges.iter().position(|edge| edge.id == id)
         {
@@ -168,6 +169,7 @@ impl OverlayPoller {
             self.sockets[edge.socket].remove_edge(edge.to.ip(), network.vni);
             network.core_mut().remove_port(Port::Edge(id));
         }
+        self.resume(|network, interface| network.number == number && network.holds_for(interface, id));
         self.touch(place, now);
     }
 
@@ -231,7 +233,7 @@ impl OverlayPoller {
     pub(crate) fn ready(&mut self, number: u32, is_readable: bool, is_writable: bool) {
         let Some(Some(state)) = self.sources.get(number as usize) else { return };
         if let (true, FrameSource::Socket(socket)) = (is_writable, state.source) {
-            self.resume(socket);
+            self.resume_full(socket);
         }
         if is_readable {
             self.enqueue(number);
@@ -247,18 +249,21 @@ impl OverlayPoller {
     }
 
     /// A socket has room again: its interfaces with held frames are polled.
-    fn resume(&mut self, socket: usize) {
-        if !std::mem::replace(&mut self.sockets[socket].is_full, false) {
-            return;
+    fn resume_full(&mut self, socket: usize) {
+        if std::mem::replace(&mut self.sockets[socket].is_full, false) {
+            self.resume(|network, interface| network.waits_for(interface, socket));
         }
+    }
+
+    /// Polls the interfaces for which `is_held` returns true.
+    fn resume(&mut self, is_held: impl Fn(&OverlayNetwork, InterfaceId) -> bool) {
         for number in 0..self.sources.len() as u32 {
             let Some(SourceState { source: FrameSource::Interface { network, interface }, .. }) =
                 self.sources[number as usize]
             else {
                 continue;
             };
-            let held = self.networks[network].as_mut().is_some_and(|network| network.waits_for(interface, socket));
-            if held {
+            if self.networks[network].as_ref().is_some_and(|network| is_held(network, interface)) {
                 self.enqueue(number);
             }
         }
@@ -288,7 +293,7 @@ impl OverlayPoller {
         if is_due {
             self.run_timers(now);
         }
-        count > 0
+        count > 0 || !self.ready.is_empty()
     }
 
     /// Takes frames from an interface. True if it may have more.
@@ -302,21 +307,26 @@ impl OverlayPoller {
             return false;
         }
         for _ in 0..INTERFACE_BATCH {
-            let Some(interface) = network.interface(id) else { return false };
+            let Some(interface) = network.interface(id).filter(|interface| !interface.is_gone) else { return false };
+            #[cfg(test)]
+            {
+                interface.reads += 1;
+            }
             let len = match interface.tap.read(buffer) {
                 Ok(Some(len)) => len,
                 Ok(None) => return false,
                 Err(error) => {
-                    let is_first = !std::mem::replace(&mut interface.is_gone, true);
-                    if is_first {
-                        tracing::info!(%error, "an interface of an overlay network is gone");
-                        let event = OverlayEvent::InterfaceGone { network: network.number, interface: id };
-                        shared.emit_event(Event::Overlay(event));
-                    }
+                    interface.is_gone = true;
+                    tracing::info!(%error, "an interface of an overlay network is gone");
+                    let event = OverlayEvent::InterfaceGone { network: network.number, interface: id };
+                    shared.emit_event(Event::Overlay(event));
                     return false;
                 }
             };
-            let Some((header, frame)) = buffer[..len].split_first_chunk() else { continue };
+            let Some((header, frame)) = buffer[..len].split_first_chunk() else {
+                interface.counters.lost.add(FrameLoss::Invalid, 1);
+                continue;
+            };
             if let Some((edge, resume)) = network.send_frame(&mut outlets, id, TapFrame { header, frame }) {
                 let bytes = std::mem::replace(buffer, new_buffer());
                 if let Some(interface) = network.interface(id) {
@@ -337,9 +347,10 @@ impl OverlayPoller {
         again
     }
 
-    /// Gives up incomplete messages and updates views.
+    /// Gives up incomplete messages and updates views. Tries full sockets again: the kernel reports no room if it lacked memory.
     fn run_timers(&mut self, now: Millis) {
         self.deadline = None;
+        (0..self.sockets.len()).for_each(|socket| self.resume_full(socket));
         for network in self.networks.iter_mut().flatten() {
             network.expire(now);
             network.update_view(now, VIEW_AGE_MAX_MS);

@@ -2,13 +2,16 @@
 
 use super::command::{NewOverlaySocket, OverlayEdgeKind, OverlaySocketNumber};
 use super::counters::FrameLoss;
+use super::counters::OverlaySocketCounters;
 use super::network::OverlayNetwork;
+use crate::counters::bump;
 use isthmus_link::{EdgeMessage, EdgeSocket};
 use isthmus_overlay::coalesce::Coalescer;
 use isthmus_overlay::vxlan::{self, Vni};
 use isthmus_overlay::{EdgeId, Millis, Port, fast};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// A socket of edges.
 #[derive(Debug)]
@@ -22,25 +25,29 @@ pub(super) struct Socket {
     pub(super) is_full: bool,
     /// True if the sleeper reports room.
     pub(super) is_room_watched: bool,
+    /// True if the socket is to act as one without room: a loopback interface always has some.
+    #[cfg(test)]
+    pub(super) has_no_room: bool,
     /// True if the kernel's error ended the socket.
     pub(super) is_broken: bool,
-    pub(super) counters: SocketCounters,
-}
-
-/// Counts of datagrams that belong to no edge.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SocketCounters {
-    /// Datagrams of senders that have no edge with this number of a network.
-    pub(super) unknown: u64,
-    /// Datagrams without a valid encapsulation.
-    pub(super) invalid: u64,
+    counters: Arc<OverlaySocketCounters>,
 }
 
 impl Socket {
     pub(super) fn new(new: NewOverlaySocket) -> Self {
-        let NewOverlaySocket { number, kind, socket } = new;
-        let (edges, counters) = (HashMap::new(), SocketCounters::default());
-        Self { number, kind, link: socket, edges, is_full: false, is_room_watched: false, is_broken: false, counters }
+        let NewOverlaySocket { number, kind, socket, counters } = new;
+        Self {
+            number,
+            kind,
+            link: socket,
+            edges: HashMap::new(),
+            is_full: false,
+            is_room_watched: false,
+            #[cfg(test)]
+            has_no_room: false,
+            is_broken: false,
+            counters,
+        }
     }
 
     /// The number by which datagrams name a network.
@@ -69,6 +76,9 @@ impl Socket {
         networks: &mut [Option<OverlayNetwork>],
         coalescer: &mut Coalescer,
     ) -> bool {
+        if self.is_broken {
+            return false;
+        }
         let count = match self.link.receive() {
             Ok(count) => count,
             Err(error) => {
@@ -80,13 +90,13 @@ impl Socket {
         let mut batch = Batch { owner: None, frames: Vec::new() };
         for n in 0..count {
             let Some(message) = self.link.message(n) else {
-                self.counters.invalid += 1;
+                bump(&self.counters.invalid, 1);
                 continue;
             };
             let mut rest = message;
             while !rest.bytes.is_empty() {
                 let run = self.take_run(&mut rest);
-                self.counters.invalid += run.invalid;
+                bump(&self.counters.invalid, run.invalid);
                 let Some(vni) = run.vni else { continue };
                 let owner = self.edges.get(&(message.from.ip().to_canonical(), vni)).copied();
                 let network = owner.and_then(|(network, edge)| Some((networks.get_mut(network)?.as_mut()?, edge)));
@@ -101,7 +111,7 @@ impl Socket {
                         let datagrams = run.bytes.chunks(run.datagram_bytes);
                         batch.frames.extend(datagrams.map(|datagram| &datagram[skip.min(datagram.len())..]));
                     }
-                    (None, _) => self.counters.unknown += run.datagrams() as u64,
+                    (None, _) => bump(&self.counters.unknown_senders, run.datagrams() as u64),
                 }
             }
         }
