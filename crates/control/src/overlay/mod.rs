@@ -14,6 +14,8 @@ mod network;
 mod opener;
 mod report;
 mod sockets;
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
