@@ -46,7 +46,7 @@ const fn step(name: &'static str, what: &'static str, quick: bool, kind: StepKin
     Step { name, what, quick, kind }
 }
 
-pub(super) const STEPS: [Step; 20] = [
+pub(super) const STEPS: [Step; 21] = [
     step("fmt", "formats are rustfmt's", true, StepKind::First(fmt)),
     step("tidy", "rules the compiler does not know", true, StepKind::First(tidy_step)),
     step("build", "programs, and the test programs that start them", true, StepKind::First(build)),
@@ -58,6 +58,7 @@ pub(super) const STEPS: [Step; 20] = [
     step("mx", "MX between hosts made of namespaces", true, StepKind::Tests(&[])),
     step("sockets", "programs that use TCP, on one host and in containers", true, StepKind::Tests(&[])),
     step("verbs", "stock RDMA programs on the plug-in of libibverbs", true, StepKind::Tests(&[])),
+    step("overlay", "networks of containers on several hosts", true, StepKind::Tests(&[])),
     step("fabric", "stock MPIs on the libfabric provider", false, StepKind::Tests(&[])),
     step("walk", "docs/design/walk.md is the way of a message", false, StepKind::Tests(&[])),
     step("loom", "every interleaving of the shared-memory code", false, StepKind::Beside(Cost::Builds, loom)),

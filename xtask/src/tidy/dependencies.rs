@@ -41,7 +41,7 @@ const XEN: &str = "isthmus-platform-xen";
 pub(super) const ENGINES: [&str; 4] = [MX, VERBS, OVERLAY, SOCKETS];
 
 /// Each package and what it may depend on; `abi` stands for every crate below abi/.
-const ALLOWED: [(&str, &[&str]); 31] = [
+const ALLOWED: [(&str, &[&str]); 32] = [
     (LAYOUT, &[]),
     (SHM, &[LAYOUT]),
     (PLATFORM, &[LAYOUT, SHM]),
@@ -73,6 +73,7 @@ const ALLOWED: [(&str, &[&str]); 31] = [
     ("isthmus-mpi-tests", &["isthmus-hosts", LAYOUT, NETNS]),
     ("isthmus-sockets-tests", &["isthmus-testbed", NETNS]),
     ("isthmus-verbs-tests", &["isthmus-client", "isthmus-testbed", NETNS]),
+    ("isthmus-overlay-tests", &["isthmus-testbed", NETNS]),
 ];
 
 /// The crates that any crate may use in its own tests, beside those it may use anyway.

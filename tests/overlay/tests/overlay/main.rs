@@ -1,0 +1,9 @@
+//! Overlay networks, as containers see them.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod ends;
+mod explain;
+mod groups;
+mod services;
+mod traffic;
+mod vxlan;
