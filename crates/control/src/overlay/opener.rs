@@ -152,6 +152,8 @@ fn lock(helper: &Mutex<Helper>) -> std::sync::MutexGuard<'_, Helper> {
 impl Helper {
     fn open(&mut self, request: &OpenRequest) -> Outcome {
         let tap = request.tap.clone()?;
+        // Before the namespace, which may come later: then the daemon cannot start a helper any more.
+        self.client()?;
         let namespace = match &request.place {
             Place::Host => None,
             Place::Namespace(path) => {

@@ -1,4 +1,4 @@
-//! The helper ends while networks are in use, or is not installed.
+//! The namespace of a container is missing, and the helper ends while networks are in use, or is not installed.
 
 use isthmus_overlay_tests::{Lan, Path, Stage, timeout};
 use isthmus_testbed::Signal;
@@ -20,6 +20,25 @@ fn helper_of(daemon: i32) -> Option<i32> {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "isthmus-helper")
     };
     children.into_iter().find(is_helper)
+}
+
+#[test]
+fn an_interface_is_missing_until_the_namespace_of_its_container_exists() {
+    let Some(mut stage) = Stage::new(1, 1500) else { return };
+    let container = stage.container(0, "container");
+    let name = stage.file("short-lived");
+    let networks = format!(
+        "[[overlay.network]]\nname = \"lan\"\ninterfaces = [{{ name = \"eth0\", namespace = \"{}\" }}]\n",
+        name.display()
+    );
+    let daemon = stage.start(0, &networks);
+    let network = daemon.wait(|network| interface(network)["exists"] == false);
+    let reason = interface(&network)["missing"].as_str().unwrap();
+    assert!(reason.contains("short-lived: No such file") && reason.contains("the daemon waits for it"), "{reason}");
+    std::fs::write(&name, "").unwrap();
+    stage.name_namespace(0, container.file(), &name);
+    daemon.wait_for_interfaces();
+    container.run("ip link show dev eth0");
 }
 
 #[test]
