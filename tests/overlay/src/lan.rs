@@ -55,9 +55,8 @@ impl Lan {
     pub fn vxlan(wire_mtu: u32, vni: u32, fields: &str, options: &str) -> Option<Self> {
         let mut stage = Stage::new(2, wire_mtu)?;
         let [a, b] = [0, 1].map(|host| stage.container(host, &format!("container{host}")));
-        let (own, other, wire) = (stage.address(1, 0), stage.address(0, 1), &stage.cable(0, 1).b().name);
-        // A veth passes frames on before their inner checksums are complete. A NIC completes them, and so does the kernel without offload.
-        stage.run(1, &format!("ethtool -K {wire} tx off"));
+        let (own, other) = (stage.address(1, 0), stage.address(0, 1));
+        // A veth passes frames on before their inner checksums are complete. The daemon recognises them.
         stage
             .run(1, &format!("ip link add eth0 type vxlan id {vni} local {own} remote {other} dstport 4789 {options}"));
         stage.run(1, &format!("ip link set eth0 netns {}", b.file().display()));

@@ -88,6 +88,20 @@ fn a_broadcast_reaches_each_port_once() {
 }
 
 #[test]
+fn frames_with_vlan_tags_pass_untouched() {
+    for kind in KINDS {
+        let (mut here, mut there) = connected(kind);
+        let (a, b) = (here.interface(1), there.interface(1));
+        for tags in [&[0x81, 0, 0x60, 7][..], &[0x88, 0xa8, 0, 9, 0x81, 0, 0, 7]] {
+            let frame = [&[0; 12][..], &mac(3), &mac(1), tags, &[0x88, 0xb5], b"tagged"].concat();
+            a.send(&frame);
+            let received = until(&mut [&mut here, &mut there], |_| b.receive());
+            assert_eq!(received[12..], frame[12..], "{kind:?}");
+        }
+    }
+}
+
+#[test]
 fn silent_interfaces_are_not_read() {
     let mut host = Host::new();
     let silent: Vec<_> = (10..60).map(|number| host.interface(number)).collect();
