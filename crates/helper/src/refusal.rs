@@ -63,6 +63,7 @@ reasons! {
     18 NoSuchAddress "no-such-address" "the interface does not have that address"
     19 AddressRefused "address-refused" "the kernel refuses that address on this interface: for IPv6 it must be enabled there, with an MTU of at least 1280"
     20 KernelRefused "kernel-refused" "the kernel refuses the operation"
+    21 InterfaceElsewhere "interface-elsewhere" "the interface is in another network namespace, where it cannot be changed: open it again with what is to change"
 }
 
 impl RefusalReason {

@@ -1,12 +1,15 @@
 //! The interfaces of a connection: creates them, and changes those that still are what it created.
 //!
 //! ```text
-//!   created as isthmusN ── alias, MAC, MTU, limits ── renamed ── addresses ── up ──► descriptor
+//!   created as isthmusN ── alias, MAC, MTU, limits ── moved and renamed ── addresses ── up ──► descriptor
 //! ```
 //!
 //! An interface is created under a passing name and renamed once it has its alias. udev sees the passing name in the first event and the alias
 //! in the next one, so its rules recognize the interface in both (`packaging/network/70-isthmus.rules`). The alias contains a random number.
 //! It proves that the interface behind an index is still the one that was created.
+//!
+//! The descriptor of a TAP keeps the network namespace alive in which `/dev/net/tun` was opened. So the helper opens it in its own namespace
+//! and moves the interface, and it keeps no descriptor of the other namespace: a container's namespace ends with its last process.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -39,8 +42,8 @@ pub(super) struct Interfaces {
 struct Interface {
     index: u32,
     alias: String,
-    /// None for the namespace of the helper.
-    namespace: Option<OwnedFd>,
+    /// Whether the interface is in the namespace of the helper.
+    is_here: bool,
 }
 
 impl Interfaces {
@@ -54,7 +57,7 @@ impl Interfaces {
             return Err(RefusalReason::TooManyInterfaces.into());
         }
         let alias = new_alias()?;
-        let created = work_in(namespace.as_ref(), || create(tap, &alias))?;
+        let created = create(tap, &alias, namespace.as_ref())?;
         let interface = InterfaceNumber(self.next_number);
         self.next_number += 1;
         let info = TapInfo {
@@ -63,7 +66,7 @@ impl Interfaces {
             has_udp_offloads: created.has_udp_offloads,
             has_gso_max_size: created.has_gso_max_size,
         };
-        self.made.insert(interface, Interface { index: created.index, alias, namespace });
+        self.made.insert(interface, Interface { index: created.index, alias, is_here: namespace.is_none() });
         Ok((info, created.descriptor))
     }
 
@@ -88,7 +91,7 @@ impl Interfaces {
         })
     }
 
-    /// Forgets an interface, with the descriptor of its namespace.
+    /// Forgets an interface.
     pub(super) fn release(&mut self, number: InterfaceNumber) -> Result<(), Refusal> {
         self.made.remove(&number).map(drop).ok_or(RefusalReason::NoSuchInterface.into())
     }
@@ -97,18 +100,18 @@ impl Interfaces {
     fn change(
         &self,
         number: InterfaceNumber,
-        change: impl FnOnce(&RouteSocket, u32) -> Result<(), Refusal> + Send,
+        change: impl FnOnce(&RouteSocket, u32) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let interface = self.made.get(&number).ok_or(RefusalReason::NoSuchInterface)?;
-        work_in(interface.namespace.as_ref(), || {
-            let routes = open_routes()?;
-            let alias =
-                routes.alias(interface.index).map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))?;
-            if alias != interface.alias {
-                return Err(RefusalReason::InterfaceGone.into());
-            }
-            change(&routes, interface.index)
-        })
+        if !interface.is_here {
+            return Err(RefusalReason::InterfaceElsewhere.into());
+        }
+        let routes = open_routes()?;
+        let alias = routes.alias(interface.index).map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))?;
+        if alias != interface.alias {
+            return Err(RefusalReason::InterfaceGone.into());
+        }
+        change(&routes, interface.index)
     }
 }
 
@@ -119,8 +122,9 @@ struct Created {
     has_gso_max_size: bool,
 }
 
-/// Creates a TAP interface in the network namespace of this thread. If a step fails, the interface goes with its descriptor.
-fn create(tap: &TapRequest, alias: &str) -> Result<Created, Refusal> {
+/// Creates a TAP interface in this namespace, or in another one. If a step fails, the interface goes with its descriptor.
+fn create(tap: &TapRequest, alias: &str, namespace: Option<&OwnedFd>) -> Result<Created, Refusal> {
+    work_in(namespace, || Ok(()))?; // The namespace is checked before the kernel is asked to move something there.
     let routes = open_routes()?;
     let device = create_tap(PASSING_NAME).map_err(|error| match error {
         CreateTapError::Open(errno) => RefusalReason::NoTunDevice.by(errno),
@@ -135,18 +139,26 @@ fn create(tap: &TapRequest, alias: &str) -> Result<Created, Refusal> {
     set_mtu(&routes, index, tap.mtu)?;
     let set_gso = |size: NonZeroU32| routes.set(index, LinkAttribute::GsoMaxSize(size.get())).is_ok();
     let has_gso_max_size = tap.gso_max_size.is_some_and(set_gso);
-    routes.set(index, LinkAttribute::IfName(tap.name.to_string())).map_err(|errno| match errno {
+    routes.rename(index, tap.name.as_str(), namespace).map_err(|errno| match errno {
         Errno::EXIST => RefusalReason::NameTaken.by(errno),
         errno => kernel_refused(errno),
     })?;
+    let index = work_in(namespace, || finish(tap))?;
+    let has_udp_offloads = device.offloads.contains(TapOffloads::UDP);
+    Ok(Created { descriptor: device.descriptor, index, has_udp_offloads, has_gso_max_size })
+}
+
+/// Gives a new interface its addresses, in its own namespace. Returns its index there.
+fn finish(tap: &TapRequest) -> Result<u32, Refusal> {
+    let routes = open_routes()?;
+    let index = routes.index(tap.name.as_str()).map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))?;
     for address in tap.addresses.as_slice() {
         add_address(&routes, index, *address)?;
     }
     if tap.is_up {
         set_up(&routes, index, true)?;
     }
-    let has_udp_offloads = device.offloads.contains(TapOffloads::UDP);
-    Ok(Created { descriptor: device.descriptor, index, has_udp_offloads, has_gso_max_size })
+    Ok(index)
 }
 
 fn open_routes() -> Result<RouteSocket, Refusal> {

@@ -11,6 +11,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
+use rustix::fd::{AsRawFd as _, OwnedFd};
 use rustix::io::Errno;
 
 use crate::values::InterfaceAddress;
@@ -39,6 +40,15 @@ impl RouteSocket {
         let mut message = LinkMessage::default();
         message.header.index = index;
         message.attributes.push(attribute);
+        self.ask(RouteNetlinkMessage::SetLink(message), 0).map(drop)
+    }
+
+    /// Gives an interface another name, and moves it to a network namespace if there is one.
+    pub(super) fn rename(&self, index: u32, name: &str, namespace: Option<&OwnedFd>) -> Result<(), Errno> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.extend(namespace.map(|namespace| LinkAttribute::NetNsFd(namespace.as_raw_fd())));
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
         self.ask(RouteNetlinkMessage::SetLink(message), 0).map(drop)
     }
 

@@ -2,11 +2,11 @@
 
 use std::net::UdpSocket;
 
-use isthmus_helper::Mtu;
+use isthmus_helper::{Mtu, RefusalReason};
 use isthmus_link::TAP_HEADER_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{bed, ip, link, open, open_in, start, tap};
+use crate::{bed, ip, link, open, open_in, reason, start, tap};
 
 #[test]
 fn tap_has_the_properties_of_its_request() {
@@ -37,9 +37,10 @@ fn tap_in_another_namespace_is_there_only() {
     // The same name is free here, and the helper still is at home.
     let here = open(&mut client, "tap0");
     assert!(link(&bed.a, "tap0").contains("mtu 1500"));
-    client.set_mtu(there.info.interface, Mtu::new(9000).unwrap()).unwrap();
+    let refused = client.set_mtu(there.info.interface, Mtu::new(9000).unwrap());
+    assert_eq!(reason(refused), RefusalReason::InterfaceElsewhere);
     client.set_mtu(here.info.interface, Mtu::new(4000).unwrap()).unwrap();
-    assert!(link(&bed.b, "tap0").contains("mtu 9000") && link(&bed.a, "tap0").contains("mtu 4000"));
+    assert!(link(&bed.b, "tap0").contains("mtu 1500") && link(&bed.a, "tap0").contains("mtu 4000"));
 }
 
 #[test]

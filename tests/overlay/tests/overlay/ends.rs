@@ -42,6 +42,32 @@ fn an_interface_is_missing_until_the_namespace_of_its_container_exists() {
 }
 
 #[test]
+fn an_interface_ends_with_the_namespace_of_its_container() {
+    let Some(mut stage) = Stage::new(1, 1500) else { return };
+    let outer = stage.container(0, "outer");
+    let file = stage.file("pid");
+    let script = stage.file("container.sh");
+    std::fs::write(&script, format!("echo $$ > {}\nexec sleep 100000\n", file.display())).unwrap();
+    let process = outer.spawn(&format!("unshare -n sh {}", script.display()));
+    let deadline = timeout();
+    let pid = loop {
+        match std::fs::read_to_string(&file).unwrap_or_default().trim().parse::<u32>() {
+            Ok(pid) => break pid,
+            Err(_) if !deadline.has_passed() => std::thread::yield_now(),
+            Err(error) => panic!("no process in a namespace of its own: {error}"),
+        }
+    };
+    let networks = format!(
+        "[[overlay.network]]\nname = \"lan\"\ninterfaces = [{{ name = \"eth0\", namespace = \"/proc/{pid}/ns/net\" }}]\n"
+    );
+    let daemon = stage.start(0, &networks);
+    daemon.wait_for_interfaces();
+    process.signal(Signal::KILL).unwrap();
+    let network = daemon.wait(|network| interface(network)["missing"].is_string());
+    assert_eq!(interface(&network)["exists"], false);
+}
+
+#[test]
 fn frames_go_on_without_the_helper_and_a_new_interface_names_it() {
     let Some(mut lan) = Lan::new(Path::Fast) else { return };
     lan.a.ping("10.9.0.2");
