@@ -56,7 +56,7 @@ impl NetworkState {
     /// Returns a network without interfaces and edges. [`NetworkState::change`] adds them.
     pub(super) fn new(number: OverlayNetworkNumber, plan: &Network, changes: &mut Changes) -> Self {
         let vni = Vni::new(plan.vni()).expect("the configuration allows 24 bits");
-        let options = NetworkOptions { learning: plan.learning(), ..NetworkOptions::new(random_key()) };
+        let options = NetworkOptions { learning: plan.learning(), ..NetworkOptions::new(random()) };
         let view = Arc::default();
         let new = NewOverlayNetwork { number, vni, options, view: Arc::clone(&view) };
         changes.commands.push(OverlayCommand::AddNetwork(Box::new(new)));
@@ -99,6 +99,7 @@ impl NetworkState {
                     edge: id,
                     socket,
                     to: plan.to,
+                    first_message: random()[0] as u32,
                 }));
                 EdgeState { id, plan }
             });
@@ -195,8 +196,8 @@ fn mtu(edges: &[Edge]) -> u16 {
     edges.iter().filter_map(room).chain([MTU]).min().unwrap_or(MTU).max(MTU_MIN)
 }
 
-/// Draws a key that guests do not know.
-fn random_key() -> [u64; 2] {
+/// Draws two numbers that guests and other hosts do not know.
+fn random() -> [u64; 2] {
     let mut bytes = [[0; 8]; 2];
     getrandom(bytes.as_flattened_mut(), GetRandomFlags::empty()).expect("the kernel has random bytes since its start");
     bytes.map(u64::from_ne_bytes)

@@ -113,6 +113,8 @@ pub struct NewOverlayEdge {
     pub socket: OverlaySocketNumber,
     /// The other host. Frames are accepted from its address, at any port.
     pub to: SocketAddr,
+    /// The number of the first message on a *fast* edge. It is random, because the receiver takes numbers that it has seen for duplicates.
+    pub first_message: u32,
 }
 
 /// An event of an overlay network.

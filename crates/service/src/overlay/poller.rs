@@ -149,9 +149,7 @@ impl OverlayPoller {
     fn add_edge(&mut self, now: Millis, new: NewOverlayEdge) {
         let (Some(place), Some(socket)) = (self.place(new.network), self.socket_place(new.socket)) else { return };
         if let Some(network) = &mut self.networks[place] {
-            // The receiver takes numbers that it has seen for duplicates, so each start begins elsewhere.
-            let first_message = std::process::id().wrapping_mul(0x9E37_79B1).wrapping_add(now.0 as u32);
-            let mut edge = Edge::new(new.edge, socket, new.to, first_message);
+            let mut edge = Edge::new(new.edge, socket, new.to, new.first_message);
             edge.check_path(now, &self.sockets[socket].link);
             self.sockets[socket].add_edge(new.to.ip(), network.vni, place, new.edge);
             network.edges.push(edge);

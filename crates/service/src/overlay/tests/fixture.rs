@@ -114,7 +114,8 @@ impl Host {
     }
 
     pub(super) fn edge(&mut self, edge: EdgeId, to: SocketAddr) {
-        self.execute(OverlayCommand::AddEdge(NewOverlayEdge { network: NETWORK, edge, socket: SOCKET, to }));
+        let new = NewOverlayEdge { network: NETWORK, edge, socket: SOCKET, to, first_message: u32::MAX };
+        self.execute(OverlayCommand::AddEdge(new));
     }
 
     /// One step, as the worker makes it. True if anything was done.
