@@ -54,7 +54,7 @@ fn merge(bytes: &[u8]) -> usize {
         rest = after;
     }
     let mut coalescer = Coalescer::default();
-    let merged = coalescer.coalesce(&datagrams);
+    let merged = coalescer.coalesce(1_500, &datagrams);
     assert!(merged.len() <= datagrams.len());
     let mut all = 0;
     for frame in merged.iter() {
@@ -93,7 +93,7 @@ fn reassemble(bytes: &[u8]) -> usize {
     reassembler.expire(now_ms + PENDING_MS_MAX, &mut check);
     assert_eq!(reassembler.next_expiry_ms(), None, "every message is delivered or given up in time");
     let counters = reassembler.counters();
-    assert_eq!(counters.timed_out + counters.overtaken + counters.evicted, counters.shortened + counters.lost);
-    assert_eq!(delivered, counters.in_place + counters.copied + counters.shortened);
+    assert_eq!(counters.timed_out + counters.overtaken + counters.evicted, counters.incomplete + counters.lost);
+    assert_eq!(delivered, counters.in_place + counters.copied + counters.parts);
     delivered as usize
 }
