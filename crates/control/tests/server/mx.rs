@@ -252,12 +252,13 @@ fn metrics_include_mx_board_counters() {
 
 #[test]
 fn metrics_page_and_daemon_have_the_same_metrics() {
-    const ONLY_WHEN_COUNTED: [&str; 9] = [
+    const ONLY_WHEN_COUNTED: [&str; 10] = [
         "isthmus_channel_assisted",
         "isthmus_control_reasons_total",
         "isthmus_domain_direct_accesses",
         "isthmus_domain_refused_accesses",
         "isthmus_domain_served_accesses",
+        "isthmus_overlay_lost_frames_total",
         "isthmus_ring_drops_total",
         "isthmus_ring_violations_total",
         "isthmus_stream_refused_total",
@@ -266,7 +267,10 @@ fn metrics_page_and_daemon_have_the_same_metrics() {
     let page = include_str!("../../../../docs/operate/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let documented: BTreeSet<&str> = rows.map(|(name, _)| name).collect();
-    let bed = beside_a_silent_peer("");
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let bed = beside_a_silent_peer(&format!(
+        "[overlay]\nlisten = \"127.0.0.1\"\nnetwork = [{{ name = \"lan\", edges = [{{ to = \"127.0.0.2:{free}\" }}] }}]\n"
+    ));
     let (mut domain, _) = bed.attached("a");
     domain.mx_any(0).unwrap();
     assert_eq!(domain.mx_connect_to_silent(1), []);
@@ -275,7 +279,7 @@ fn metrics_page_and_daemon_have_the_same_metrics() {
     let mut text = String::new();
     let published = eventually(Deadline::secs(GIVE_UP_S), || {
         text = client.report::<MetricsText>(Topic::Metrics, &[]).unwrap().text;
-        text.contains("isthmus_mx_served_endpoints{")
+        ["isthmus_mx_served_endpoints{", "isthmus_overlay_sent_frames_total{"].iter().all(|name| text.contains(name))
     });
     assert!(published.is_ok(), "{text}");
     let samples = text.lines().filter(|line| !line.starts_with('#'));
