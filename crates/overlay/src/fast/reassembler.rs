@@ -35,13 +35,13 @@ pub struct Reassembler {
 pub struct FastCounters {
     /// Messages that were delivered where they lay.
     pub in_place: u64,
-    /// Messages that were complete after a copy.
+    /// Messages that were delivered whole after a copy.
     pub copied: u64,
     /// Messages that ended with a hole, of which parts were delivered.
     pub incomplete: u64,
     /// Messages of which nothing could be delivered.
     pub lost: u64,
-    /// Frames that are parts of a message.
+    /// Parts of messages that were delivered as frames.
     pub parts: u64,
     /// Incomplete messages that were given up after [`PENDING_MS_MAX`].
     pub timed_out: u64,
@@ -202,7 +202,7 @@ impl Reassembler {
         }
         let pending = self.pending.remove(index);
         self.finish(pending.header.message, deliver);
-        if pending.is_in_parts || self.deliver_whole(pending.header, Parts::One(pending.prefix()), deliver) {
+        if !pending.is_in_parts && self.deliver_whole(pending.header, Parts::One(pending.prefix()), deliver) {
             self.counters.copied += 1;
         }
         self.spares.push(pending.into_spare());
