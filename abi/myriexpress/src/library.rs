@@ -51,7 +51,7 @@ pub(crate) fn begin() -> Result<(), Failure> {
     let known = unsafe { last.as_ref() };
     if known.is_none_or(ForkGuard::is_child) {
         if known.is_some() {
-            table::release_borrowed_buffers();
+            table::abandon_inherited_slots();
         }
         let new = ForkGuard::new().map_err(|_| Return::NO_RESOURCES)?;
         let new = Box::into_raw(Box::new(new));

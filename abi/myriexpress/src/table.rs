@@ -205,10 +205,14 @@ impl Drop for ReservedSlot {
     }
 }
 
-/// Disowns what the child of a fork has inherited from its parent: no handle is valid any more, and the slots are left alone for
-/// ever, because threads that do not exist in the child may hold their locks.
-pub(crate) fn release_borrowed_buffers() {
+/// Abandons what the child of a fork has inherited: no handle is valid any more, and the slots that the parent has used are never used
+/// again. A thread of the parent may have been counted as waiting for the lock of such a slot, or may have held it, also after the
+/// endpoint was closed. The child does not have that thread, and would wait for it for ever.
+pub(crate) fn abandon_inherited_slots() {
     for slot in &TABLE {
+        if slot.uses.load(Ordering::Relaxed) > 0 {
+            slot.taken.store(true, Ordering::Relaxed);
+        }
         slot.handle.store(0, Ordering::Release);
     }
     OPEN.store(0, Ordering::Relaxed);

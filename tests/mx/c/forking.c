@@ -1,5 +1,8 @@
 /* fork in the middle: the child has no part in its parent's endpoints, and the parent does not notice. */
 #include "mxtest.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 
 static mx_endpoint_t endpoint;
 static mx_endpoint_addr_t own;
@@ -121,4 +124,114 @@ static void begins_after_finalize(void)
     EQUAL(0, status);
 }
 
-MAIN(TEST(in_the_middle), TEST(begins_after_finalize))
+/*
+ * A child may begin for itself also if another thread of the parent was about to enter the endpoint that the parent closed. The
+ * child does not have that thread, and nothing in the child may wait for it.
+ *
+ *   main thread    in mx_isend, which faults ────────── goes on, closes, finalises, forks
+ *   late thread           waits for the endpoint ─ in a signal handler ──────────────────── goes on
+ *   conductor      arranges this order
+ */
+enum { PAGE = 4096 };
+
+static unsigned char *trap;
+static _Atomic pid_t late;
+static _Atomic int is_shared, is_trapped, is_open, is_held, may_end;
+
+static void on_fault(int signal)
+{
+    (void)signal;
+    atomic_store(&is_trapped, 1);
+    while (!atomic_load(&is_open))
+        sched_yield();
+}
+
+static void on_hold(int signal)
+{
+    (void)signal;
+    atomic_store(&is_held, 1);
+    while (!atomic_load(&may_end))
+        sched_yield();
+}
+
+static void handle(int signal, void (*handler)(int))
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler;
+    CHECK(sigaction(signal, &action, NULL) == 0);
+}
+
+static void *enters_late(void *unused)
+{
+    (void)unused;
+    OK(mx_progress(endpoint)); /* from now on the endpoint is shared by two threads */
+    atomic_store(&is_shared, 1);
+    while (!atomic_load(&is_trapped))
+        sched_yield();
+    atomic_store(&late, (pid_t)gettid());
+    GIVES(MX_BAD_ENDPOINT, mx_wakeup(endpoint));
+    return NULL;
+}
+
+static void *conducts(void *late_thread)
+{
+    while (atomic_load(&late) == 0)
+        sched_yield();
+    CHECK(await_sleep(&late, 1)); /* for the endpoint, which the main thread is in */
+    CHECK(pthread_kill(*(pthread_t *)late_thread, SIGUSR1) == 0);
+    while (!atomic_load(&is_held))
+        sched_yield();
+    CHECK(mprotect(trap, PAGE, PROT_READ | PROT_WRITE) == 0);
+    atomic_store(&is_open, 1);
+    return NULL;
+}
+
+static void works_in_a_child(void)
+{
+    mx_endpoint_t mine;
+    mx_request_t request;
+    mx_status_t status;
+    uint32_t result = 2;
+    alarm(PATIENCE);
+    OK(mx_init());
+    mine = open_any();
+    request = post(mine, 1, NULL, 0);
+    OK(mx_wait(mine, &request, 10, &status, &result));
+    EQUAL(0, result);
+    self_trip(mine, own_address(mine));
+    end(mine);
+    _exit(0);
+}
+
+static void begins_while_a_thread_enters(void)
+{
+    pthread_t late_thread, conductor;
+    pid_t child;
+    int status;
+    handle(SIGSEGV, on_fault);
+    handle(SIGUSR1, on_hold);
+    trap = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(trap != MAP_FAILED);
+    begin();
+    endpoint = open_any();
+    own = own_address(endpoint);
+    CHECK(pthread_create(&late_thread, NULL, enters_late, NULL) == 0);
+    CHECK(pthread_create(&conductor, NULL, conducts, &late_thread) == 0);
+    while (!atomic_load(&is_shared))
+        sched_yield();
+    CHECK(mprotect(trap, PAGE, PROT_NONE) == 0);
+    give(endpoint, own, 1, trap, 8);
+    CHECK(pthread_join(conductor, NULL) == 0);
+    end(endpoint);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        works_in_a_child();
+    CHECK(waitpid(child, &status, 0) == child);
+    EQUAL(0, status);
+    atomic_store(&may_end, 1);
+    CHECK(pthread_join(late_thread, NULL) == 0);
+}
+
+MAIN(TEST(in_the_middle), TEST(begins_after_finalize), TEST(begins_while_a_thread_enters))

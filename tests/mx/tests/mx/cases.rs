@@ -43,7 +43,7 @@ cases!(selfsend: of_each_length pending_until_matched truncated in_segments amon
 cases!(handler: continued posted_inside finished of_self_sends called_when inside progression_off disabling_waits; apart:);
 cases!(waiting: timeouts infinite_is_zero one_wakeup_for_all not_sticky signals_end_no_wait signals_end_waits_where_told_to events_wake_the_right_one self_sends_wake
        woken_by_anothers_progress two_threads endpoint_for_each_thread polling_lets_others_run; apart:);
-cases!(forking: in_the_middle begins_after_finalize; apart:);
+cases!(forking: in_the_middle begins_after_finalize begins_while_a_thread_enters; apart:);
 cases!(killed: in_a_stream in_a_large_send in_a_large_receive while_asleep while_asleep_for_anything what_had_arrived_stays successor_is_reached at_any_moment;
        apart:);
 cases!(restart: ; apart: in_between);
