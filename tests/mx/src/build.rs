@@ -60,13 +60,16 @@ pub fn compiled(source: &Path) -> PathBuf {
     let folder = scratch().join("mx-programs");
     std::fs::create_dir_all(&folder).expect("a folder in the target directory");
     let program = folder.join(source.file_stem().expect("a source file has a name"));
+    // Test programs that run at the same time share the folder, so a program appears there only when it is complete.
+    let incomplete = program.with_added_extension(std::process::id().to_string());
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread", "-I"]);
-    cc.arg(headers()).arg("-o").arg(&program).arg(source);
+    cc.arg(headers()).arg("-o").arg(&incomplete).arg(source);
     // The old kind of run path precedes LD_LIBRARY_PATH, in which cargo names a folder that may hold an older library.
     let run_path = format!("-Wl,--disable-new-dtags,-rpath,{}", library().display());
     cc.arg("-L").arg(library()).arg("-lmyriexpress").arg(run_path);
     done(&mut cc);
+    std::fs::rename(&incomplete, &program).expect("both names are in one folder");
     compiled.insert(source.to_owned(), program.clone());
     program
 }
