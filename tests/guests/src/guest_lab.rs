@@ -12,18 +12,18 @@
 //! the same wire. Measurements compare both.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use isthmus_hosts::{TestHost, board_on_wire};
 use isthmus_netns::{Host, Testbed, Wire};
 use isthmus_testbed::Scratch;
 
+use crate::bridged_guests::{CARD_MTU, card, ip};
 use crate::guest::Guest;
 use crate::guest_kit::GuestKit;
 use crate::system::{self, Content, Extra};
 use crate::two_guests::window;
 
-const MTU: u32 = 9000;
+const MTU: u32 = CARD_MTU;
 
 /// The configuration of the daemon in a guest that is a host of its own.
 const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
@@ -107,13 +107,6 @@ impl GuestLab {
     }
 }
 
-/// Returns the options of QEMU for a guest's card: a port of the bridge.
-fn card(number: u32) -> [String; 4] {
-    let tap = format!("tap,id=wire,ifname=tap{number},script=no,downscript=no");
-    let card = format!("virtio-net-pci,netdev=wire,mac=52:54:00:86:df:{number:02x},host_mtu={MTU}");
-    ["-netdev".to_owned(), tap, "-device".to_owned(), card]
-}
-
 /// Connects the wire and the cards of `guests` guests by a bridge, which forwards from the first frame on and does not snoop multicast
 /// groups. The error names what the kernel lacks.
 fn bridge(host: &Host, guests: u32) -> Result<(), String> {
@@ -126,12 +119,4 @@ fn bridge(host: &Host, guests: u32) -> Result<(), String> {
         ip(host, &format!("link set tap{number} mtu {MTU} master br0 up"))?;
     }
     Ok(())
-}
-
-fn ip(host: &Host, order: &str) -> Result<(), String> {
-    let mut ip = Command::new("ip");
-    ip.args(order.split(' '));
-    let output = host.output(ip).map_err(|error| format!("ip {order}: {error}"))?;
-    let said = || format!("ip {order}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    if output.status.success() { Ok(()) } else { Err(said()) }
 }

@@ -13,6 +13,8 @@
 //!
 //! Guests of one host ([`TwoGuests`]) have both: a card, with a daemon in the guest, and a window that the host daemon serves.
 //!
+//! Guests with a card on a bridge of their host ([`BridgedGuests`]) are attached to a network there, as users do it.
+//!
 //! [`Libvirt`] defines such guests by libvirt.
 //!
 //! A host with a bridge and a wire to another host ([`GuestLab`]) needs root, because both hosts are network namespaces.
@@ -25,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bridged_guests;
 mod connected_guests;
 mod cpio;
 mod guest;
@@ -41,6 +44,7 @@ mod window_probe;
 mod xen;
 mod xen_testbed;
 
+pub use bridged_guests::BridgedGuests;
 pub use connected_guests::ConnectedGuests;
 pub use guest::Guest;
 pub use guest_kit::GuestKit;

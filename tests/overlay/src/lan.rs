@@ -55,13 +55,9 @@ impl Lan {
     pub fn vxlan(wire_mtu: u32, vni: u32, fields: &str, options: &str) -> Option<Self> {
         let mut stage = Stage::new(2, wire_mtu)?;
         let [a, b] = [0, 1].map(|host| stage.container(host, &format!("container{host}")));
-        let (own, other) = (stage.address(1, 0), stage.address(0, 1));
         // A veth passes frames on before their inner checksums are complete. The daemon recognises them.
-        stage
-            .run(1, &format!("ip link add eth0 type vxlan id {vni} local {own} remote {other} dstport 4789 {options}"));
-        stage.run(1, &format!("ip link set eth0 netns {}", b.file().display()));
-        for line in ["ip addr add 10.9.0.2/24 dev eth0", "ip addr add fd09::2/64 dev eth0 nodad", "ip link set eth0 up"]
-        {
+        stage.vxlan_device((1, 0), vni, options, &b);
+        for line in ["ip addr add 10.9.0.2/24 dev eth0", "ip addr add fd09::2/64 dev eth0 nodad"] {
             b.run(line);
         }
         let daemon = stage.start(0, &network(&stage, 0, Path::Vxlan, vni, &a, fields));

@@ -25,3 +25,7 @@ use isthmus_testbed::Deadline;
 pub fn timeout() -> Deadline {
     Deadline::secs(6)
 }
+
+/// `dnsmasq` without configuration and DNS, in the foreground.
+pub const DNSMASQ: &str = "dnsmasq --keep-in-foreground --conf-file=/dev/null --port=0 --user=root --group=root --pid-file \
+    --interface=eth0 --bind-interfaces --log-facility=-";

@@ -94,6 +94,17 @@ impl Stage {
         self.run(host, &format!("mount --bind {} {}", namespace.display(), file.display()));
     }
 
+    /// Gives a container the interface `eth0` that is the VXLAN device of Linux, with options, between its host and another one.
+    pub fn vxlan_device(&self, (host, other): (usize, usize), vni: u32, options: &str, container: &Container) {
+        let (own, other) = (self.address(host, other), self.address(other, host));
+        self.run(
+            host,
+            &format!("ip link add eth0 type vxlan id {vni} local {own} remote {other} dstport 4789 {options}"),
+        );
+        self.run(host, &format!("ip link set eth0 netns {}", container.file.display()));
+        container.run("ip link set eth0 up");
+    }
+
     /// Starts a daemon on a host, with these `[[overlay.network]]`.
     pub fn start(&self, host: usize, networks: &str) -> Daemon {
         program("isthmus-helper"); // Built beside the daemon, which starts it.

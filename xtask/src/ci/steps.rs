@@ -51,7 +51,7 @@ pub(super) const STEPS: [Step; 21] = [
     step("tidy", "rules the compiler does not know", true, StepKind::First(tidy_step)),
     step("build", "programs, and the test programs that start them", true, StepKind::First(build)),
     step("abi", "C libraries link, with versioned names", true, StepKind::First(abi)),
-    step("guests", "MX between guests of QEMU, and their windows", false, StepKind::TestsWith(fetch_guests)),
+    step("guests", "guests of QEMU: MX, their windows, overlay networks", false, StepKind::TestsWith(fetch_guests)),
     step("clippy", "no warning of rustc or clippy", true, StepKind::Beside(Cost::Builds, clippy)),
     step("test", "tests of every crate", true, StepKind::Tests(&[("doc", test_docs), ("xdp", test_features)])),
     step("suites", "tests of the built programs, in namespaces", true, StepKind::Tests(&[])),

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use isthmus_overlay_tests::{Lan, Path, is_installed, timeout};
+use isthmus_overlay_tests::{DNSMASQ, Lan, Path, is_installed, timeout};
 use isthmus_testbed::eventually;
 
 /// The script of `udhcpc`: it takes the address, and prints the event.
@@ -10,10 +10,6 @@ const LEASE_SCRIPT: &str = "#!/bin/sh
 [ \"$1\" != bound ] || ip addr add \"$ip/24\" dev \"$interface\"
 echo \"lease $1 $ip\"
 ";
-
-/// `dnsmasq` without configuration and DNS, in the foreground.
-const DNSMASQ: &str = "dnsmasq --keep-in-foreground --conf-file=/dev/null --port=0 --user=root --group=root --pid-file \
-    --interface=eth0 --bind-interfaces --log-facility=-";
 
 #[test]
 fn dhcp_gives_an_address_to_a_container_on_the_other_host() {
