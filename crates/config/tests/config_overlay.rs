@@ -1,7 +1,7 @@
 //! Overlay networks: what is read, and what is said about each mistake.
 
 use insta::assert_snapshot;
-use isthmus_config::overlay::{EdgeKind, NetworkPort, Place};
+use isthmus_config::overlay::{EdgeKind, Edit, EditError, NetworkPort, Networks, Place};
 use isthmus_config::{ConfigFile, Inputs, Role, load};
 
 fn inputs(file: &str) -> Inputs {
@@ -136,4 +136,67 @@ fn rejects_two_uses_of_one_thing() {
           | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           = give one of them another port: to = "192.0.2.2:8472"
     "#);
+}
+
+/// The networks that edits begin with.
+const RUNNING: &str = "[[overlay.network]]\nname = 'lan'\nvni = 7\ninterfaces = [{ name = 'eth0', namespace = 'web', addresses = ['10.0.0.1/24'] }]\n\
+                       edges = [{ to = '192.0.2.2' }, { to = '192.0.2.2', kind = 'vxlan' }, { to = '192.0.2.3' }]\n\
+                       routes = ['any any edge 192.0.2.3 any', 'any none interface eth0@web any']\n";
+
+/// Applies edits, which are written as JSON.
+fn edited(edits: &str) -> Result<Networks, EditError> {
+    let edits: Vec<Edit> = serde_json::from_str(edits).unwrap_or_else(|error| panic!("{edits}: {error}"));
+    load(&inputs(RUNNING)).expect("valid").config.overlay.network.edited(&edits)
+}
+
+#[test]
+fn edits_of_every_kind_are_applied_in_their_order() {
+    let networks = edited(
+        r#"[
+        { "add_network": { "name": "lab", "learning": false } },
+        { "add_interface": { "network": "lab", "interface": { "name": "lan0", "mtu": 1400, "addresses": ["fd00::1/64"] } } },
+        { "add_edge": { "network": "lab", "edge": { "to": "[fd00::2]:4444", "kind": "udp" } } },
+        { "add_route": { "network": "lab", "route": "A N EDGE fd00::2 ANY" } },
+        { "remove_edge": { "network": "lan", "edge": "192.0.2.3" } },
+        { "remove_route": { "network": "lan", "route": "a a EDGE 192.0.2.3 any" } },
+        { "add_route": { "network": "lan", "route": "any any edge 192.0.2.2:4789 any" } },
+        { "remove_edge": { "network": "lan", "edge": "192.0.2.2:9001" } }
+    ]"#,
+    );
+    assert_snapshot!("edited_networks", networks.unwrap().toml_text(|_| true));
+    let edits = r#"[{ "remove_route": { "network": "lan", "route": "any none interface eth0@web any" } },
+                    { "remove_interface": { "network": "lan", "interface": "eth0@web" } }]"#;
+    let networks = edited(edits).unwrap();
+    assert!(networks.as_slice()[0].interfaces.is_empty() && networks.as_slice()[0].routes().len() == 1);
+    assert!(edited(r#"[{ "remove_network": "lan" }]"#).unwrap().as_slice().is_empty());
+}
+
+#[test]
+fn the_text_of_edited_networks_is_a_configuration() {
+    let networks = edited(r#"[{ "add_network": { "name": "lab", "interfaces": [{ "name": "lan0" }] } }]"#).unwrap();
+    let read = load(&inputs(&networks.toml_text(|_| true))).unwrap().config.overlay.network;
+    assert_eq!(read, networks);
+    assert!(!networks.toml_text(|name| name == "lab").contains("\"lan\""));
+}
+
+#[test]
+fn refused_edits_have_the_words_of_the_configuration() {
+    let refused = [
+        r#"[{ "remove_network": "lab" }]"#,
+        r#"[{ "add_edge": { "network": "lab", "edge": { "to": "192.0.2.9" } } }]"#,
+        r#"[{ "remove_interface": { "network": "lan", "interface": "eth0" } }]"#,
+        r#"[{ "remove_edge": { "network": "lan", "edge": "192.0.2.4" } }]"#,
+        r#"[{ "remove_edge": { "network": "lan", "edge": "192.0.2.2" } }]"#,
+        r#"[{ "remove_route": { "network": "lan", "route": "any any edge 192.0.2.2 any" } }]"#,
+        r#"[{ "remove_edge": { "network": "lan", "edge": "192.0.2.3" } }]"#,
+        r#"[{ "add_route": { "network": "lan", "route": "any any edge 192.0.2.2" } }]"#,
+        r#"[{ "add_edge": { "network": "lan", "edge": { "too": "192.0.2.9" } } }]"#,
+        r#"[{ "add_interface": { "network": "lan", "interface": { "name": "eth0", "namespace": "web" } } }]"#,
+        r#"[{ "add_interface": { "network": "lan", "interface": { "name": "eth1", "mtu": "1400" } } }]"#,
+        r#"[{ "add_network": { "name": "lan" } }]"#,
+        r#"[{ "add_network": { "name": "lab", "vni": 16777216, "edges": 3 } }, { "add_edge": { "network": "lab", "edge": {} } }]"#,
+        r#"[{ "add_network": {} }]"#,
+    ];
+    let texts: Vec<_> = refused.iter().map(|edits| format!("{edits}\n    {}\n", edited(edits).unwrap_err())).collect();
+    assert_snapshot!("refused_edits", texts.concat());
 }

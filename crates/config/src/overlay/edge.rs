@@ -57,6 +57,20 @@ impl Edge {
 
     pub(super) const NAMES: &'static [&'static str] = &names(&Self::FIELDS);
 
+    /// The address of an edge that is written in TOML. None if it is not well formed.
+    pub(super) fn address_in(edge: &toml::Value) -> Option<SocketAddr> {
+        let field = |name| edge.get(name).and_then(toml::Value::as_str);
+        let kinds = [EdgeKind::Fast, EdgeKind::Vxlan, EdgeKind::Udp];
+        let kind = kinds.into_iter().find(|kind| Some(kind.as_str()) == field("kind")).unwrap_or(EdgeKind::Fast);
+        let Host { address, port } = Host::parse(field("to")?)?;
+        Some(SocketAddr::new(address, port.unwrap_or(kind.default_port())))
+    }
+
+    /// True if `name` is the address of an edge, with or without its port.
+    pub(super) fn is_named(to: SocketAddr, name: &str) -> bool {
+        Host::parse(name).is_some_and(|host| host.address == to.ip() && host.port.is_none_or(|port| port == to.port()))
+    }
+
     /// True if both edges need one port for different encapsulations.
     pub(super) fn shares_port_wrongly(&self, other: &Self) -> bool {
         self.to.port() == other.to.port() && self.kind != other.kind

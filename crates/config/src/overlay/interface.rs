@@ -86,10 +86,7 @@ impl Interface {
     /// `/proc/4711/ns/net` is `4711`; other paths stand for themselves by their last part.
     #[must_use]
     pub fn label(&self) -> String {
-        match &self.namespace {
-            None => self.name.as_str().to_owned(),
-            Some(namespace) => format!("{}@{}", self.name.as_str(), namespace.short()),
-        }
+        label(self.name.as_str(), self.namespace.as_ref().map(Namespace::as_str))
     }
 
     /// The namespace that the interface is created in.
@@ -120,6 +117,14 @@ impl Interface {
     #[must_use]
     pub fn addresses(&self) -> &[InterfaceAddress] {
         self.addresses.as_slice()
+    }
+}
+
+/// The name of an interface in reports.
+pub(super) fn label(name: &str, namespace: Option<&str>) -> String {
+    match namespace {
+        None => name.to_owned(),
+        Some(namespace) => format!("{name}@{}", Namespace::short(namespace)),
     }
 }
 

@@ -4,9 +4,11 @@
 //!   [[overlay.network]]   Networks ─► Network   name, vni, learning
 //!                                              ├─► Interface   name, namespace, mac, mtu, addresses
 //!                                              └─► Edge        to, kind
+//!                         └── edited(&[Edit])  the networks after changes at run time
 //! ```
 
 mod edge;
+mod edit;
 mod interface;
 mod route;
 mod value;
@@ -17,6 +19,7 @@ use isthmus_overlay::MacAddr;
 use isthmus_overlay::vnet::{PortName, RouteLine};
 
 pub use edge::{Edge, EdgeKind};
+pub use edit::{Edit, EditError};
 pub use interface::{Interface, Place};
 use route::Routes;
 pub use value::{InterfaceAddress, ListenAddress};
@@ -236,7 +239,9 @@ impl Setting for Network {
         let edges = fields.get::<Edges>("edges", findings).unwrap_or_default().0;
         let routes = fields.get("routes", findings).unwrap_or_default();
         let network = Self { name: name?, vni, learning, interfaces, edges, routes };
-        network.check_routes(&fields, findings);
+        if findings.len() == before {
+            network.check_routes(&fields, findings); // Without all interfaces and edges, each route would be a finding.
+        }
         (findings.len() == before).then_some(network)
     }
 

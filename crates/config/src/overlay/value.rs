@@ -59,9 +59,9 @@ texts! {
 
 impl Namespace {
     /// The namespace in the names of its interfaces.
-    pub(super) fn short(&self) -> &str {
-        let process = self.0.strip_prefix("/proc/").and_then(|rest| rest.strip_suffix("/ns/net"));
-        process.or_else(|| self.0.rsplit('/').find(|part| !part.is_empty())).unwrap_or(&self.0)
+    pub(super) fn short(namespace: &str) -> &str {
+        let process = namespace.strip_prefix("/proc/").and_then(|rest| rest.strip_suffix("/ns/net"));
+        process.or_else(|| namespace.rsplit('/').find(|part| !part.is_empty())).unwrap_or(namespace)
     }
 }
 
