@@ -29,6 +29,7 @@ pub mod headers;
 mod learned;
 mod mac;
 mod network;
+mod pairs;
 mod ports;
 mod route;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use frame::{FrameError, FrameHeader, HEADER_BYTES, TAGS_MAX};
 pub use learned::{CLAIM_AFTER_MS, FLAP_MOVES_MAX, FLAP_WINDOW_MS, LOOP_MS, LearnedCounts, REPORT_INTERVAL_MS};
 pub use mac::{MacAddr, MacParseError};
 pub use network::{Counters, Decision, DropReason, Millis, Network, NetworkOptions, REPORTS_MAX, Report};
+pub use pairs::{FrameCount, PAIRS_MAX, PairCount, TrafficMatrix};
 pub use ports::{EdgeId, InterfaceId, Port};
 pub use route::table::{ROUTES_MAX, RouteError};
 pub use route::{MacPattern, Mismatch, Rank, Route, RouteId, RouteSource};

@@ -10,7 +10,7 @@ use isthmus_overlay::fast::{Delivery, Reassembler};
 use isthmus_overlay::segment::Cutter;
 use isthmus_overlay::virtio_net::{VIRTIO_NET_BYTES, VirtioNetHeader};
 use isthmus_overlay::vxlan::Vni;
-use isthmus_overlay::{Decision, EdgeId, FrameHeader, InterfaceId, Millis, Network, Port};
+use isthmus_overlay::{Decision, EdgeId, FrameHeader, InterfaceId, Millis, Network, Port, TrafficMatrix};
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -57,6 +57,8 @@ pub(super) struct OverlayNetwork {
     pub(super) number: OverlayNetworkNumber,
     pub(super) vni: Vni,
     core: Network,
+    /// The forwarded frames by source and destination.
+    pairs: TrafficMatrix,
     pub(super) interfaces: Vec<Interface>,
     /// The smallest MTU of the interfaces.
     pub(super) mtu: u16,
@@ -73,6 +75,7 @@ impl OverlayNetwork {
             number,
             vni,
             core: Network::new(options),
+            pairs: TrafficMatrix::new(options.hash_key),
             interfaces: Vec::new(),
             mtu: u16::MAX,
             edges: Vec::new(),
@@ -142,7 +145,10 @@ impl OverlayNetwork {
             interface.counters.count_received(frame.frame.len());
         }
         let to = match self.core.forward(outlets.now, Port::Interface(from), &header) {
-            Decision::To(to) => to,
+            Decision::To(to) => {
+                self.pairs.count(header.source, header.destination, frame.frame.len());
+                to
+            }
             Decision::Drop(reason) => {
                 self.lost(Port::Interface(from), reason.into());
                 return None;
@@ -211,6 +217,7 @@ impl OverlayNetwork {
         match self.core.forward(now, Port::Edge(from), &header) {
             Decision::Drop(reason) => self.lost(Port::Edge(from), reason.into()),
             Decision::To(to) => {
+                self.pairs.count(header.source, header.destination, bytes);
                 for &port in to {
                     let Port::Interface(id) = port else { continue }; // Frames of an edge never leave by an edge.
                     if let Some(interface) = self.interfaces.iter_mut().find(|interface| interface.id == id) {
@@ -302,6 +309,8 @@ impl OverlayNetwork {
             interfaces: self.interfaces.iter().map(interface).collect(),
             edges: self.edges.iter().map(edge).collect(),
             learned: learned.collect(),
+            pairs: self.pairs.pairs().collect(),
+            others: self.pairs.others(),
         };
     }
 }

@@ -1,7 +1,7 @@
 //! The visible state of a network, which its worker publishes.
 
 use super::counters::PortCounters;
-use isthmus_overlay::{EdgeId, InterfaceId, MacAddr, Port};
+use isthmus_overlay::{EdgeId, FrameCount, InterfaceId, MacAddr, PairCount, Port};
 use std::time::Instant;
 
 /// The visible state of an overlay network.
@@ -15,11 +15,22 @@ pub struct OverlayView {
     pub edges: Vec<EdgeView>,
     /// The learned addresses.
     pub learned: Vec<LearnedView>,
+    /// The forwarded frames by source and destination, in no order.
+    pub pairs: Vec<PairCount>,
+    /// The forwarded frames of pairs that lost their place in the matrix.
+    pub others: FrameCount,
 }
 
 impl Default for OverlayView {
     fn default() -> Self {
-        Self { updated_at: Instant::now(), interfaces: Vec::new(), edges: Vec::new(), learned: Vec::new() }
+        Self {
+            updated_at: Instant::now(),
+            interfaces: Vec::new(),
+            edges: Vec::new(),
+            learned: Vec::new(),
+            pairs: Vec::new(),
+            others: FrameCount::default(),
+        }
     }
 }
 
