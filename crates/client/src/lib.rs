@@ -13,6 +13,7 @@
 //!   matcher, inorder ── the choice of the receive for a message: the trait for protocols on top, and the simplest one
 //!   mx ───────── MX endpoint numbers: claimed, looked up
 //!   verbs ────── queue pair numbers: taken, looked up
+//!   overlay ──── changes of overlay networks
 //!   sleep ────── what to sleep on, and the descriptor that a program may put into its own epoll set
 //! ```
 //!
@@ -33,6 +34,7 @@ mod matcher;
 mod mx;
 mod notifications;
 mod options;
+mod overlay;
 mod payload_words;
 mod peer;
 mod peer_table;

@@ -1,7 +1,7 @@
 //! Reports of the daemon, and frames of its MX boards, for tools that need not be domains.
 
 use crate::connect;
-use crate::control::Control;
+use crate::control::{Control, Notification};
 use crate::error::Refusal;
 use crate::options::Options;
 use isthmus_layout::DomainId;
@@ -22,6 +22,10 @@ impl QueryClient {
         let options = Options { no_autostart: true, ..options.clone() };
         let (socket, _) = connect::connect(&options)?;
         Ok(Self { control: Control::open(socket)? })
+    }
+
+    pub(crate) fn control(&mut self) -> &mut Control {
+        &mut self.control
     }
 
     /// A report, as JSON.
@@ -51,7 +55,12 @@ pub(crate) fn query(control: &mut Control, topic: Topic, arguments: &[&str]) -> 
     let names: Result<Vec<_>, _> = arguments.iter().map(|name| Name::new(name)).collect();
     let names = names.map_err(|error| invalid(error.to_string()))?;
     let arguments = List::new(names).ok_or_else(|| invalid("too many arguments".to_owned()))?;
-    let mut notification = control.request(Query { topic, arguments }.into(), &[])?;
+    let notification = control.request(Query { topic, arguments }.into(), &[])?;
+    reply_text(control, notification)
+}
+
+/// Returns the JSON text of a reply that comes in several messages, of which `notification` is the first.
+pub(crate) fn reply_text(control: &mut Control, mut notification: Notification) -> Result<String, Refusal> {
     let serial = notification.serial;
     let mut json = Vec::new();
     loop {

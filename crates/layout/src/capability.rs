@@ -82,6 +82,7 @@ mod tests {
     use super::*;
     use crate::control::{ToClient, ToDaemon, Topic};
     use crate::mx::{MxToClient, MxToDaemon};
+    use crate::overlay::OverlayToDaemon;
     use crate::reason::Reason;
     use crate::sockets::{SocketsToClient, SocketsToDaemon};
     use crate::verbs::{VerbsToClient, VerbsToDaemon};
@@ -136,6 +137,7 @@ mod tests {
             (Mx, kinds(MxToDaemon::TABLE)),
             (Sockets, kinds(SocketsToDaemon::TABLE)),
             (Verbs, kinds(VerbsToDaemon::TABLE)),
+            (Overlay, kinds(OverlayToDaemon::TABLE)),
         ];
         check_numbers_in_use(TO_DAEMON, kinds(ToDaemon::TABLE), of_capabilities);
         let of_capabilities = [
@@ -157,7 +159,11 @@ mod tests {
             reasons.map(|reason| reason.code()).collect()
         };
         let in_use = Reason::ALL.iter().map(|reason| reason.code());
-        check_numbers_in_use(REASONS, in_use, [(Mx, of("Mx")), (Sockets, of("Stream")), (Verbs, of("Verbs"))]);
+        check_numbers_in_use(
+            REASONS,
+            in_use,
+            [(Mx, of("Mx")), (Sockets, of("Stream")), (Verbs, of("Verbs")), (Overlay, of("Overlay"))],
+        );
     }
 
     #[test]

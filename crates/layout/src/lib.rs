@@ -13,6 +13,7 @@
 //!   mx ─────────── the messages and limits of MX
 //!   sockets ────── the memory of streams, boards, and the page of listeners
 //!   verbs ──────── the messages and limits of verbs
+//!   overlay ────── the messages and limits of overlay networks
 //!   environment ── the variables that the library reads
 //!   reason ─────── the reasons for refusals, slower paths, faults and ends; [`Refusal`] adds details
 //! ```
@@ -31,6 +32,7 @@ pub mod environment;
 pub mod ids;
 pub mod limits;
 pub mod mx;
+pub mod overlay;
 pub mod proxy;
 pub mod ready_map;
 pub mod reason;

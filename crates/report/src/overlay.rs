@@ -101,6 +101,58 @@ reports! {
         age_ms: u64,
     }
 
+    /// The reply to a change of the networks.
+    OverlayChanged {
+        /// Schema number, see [`SCHEMA`](crate::SCHEMA).
+        schema: u32,
+        /// The networks that the change names, as the configuration would have them.
+        toml: String,
+    }
+
+    /// The report of `isthmus overlay show`.
+    OverlayTable {
+        /// Schema number, see [`SCHEMA`](crate::SCHEMA).
+        schema: u32,
+        /// The running networks, as the configuration would have them.
+        toml: String,
+        /// The number of changes since the configuration was read.
+        changes: u64,
+    }
+
+    /// The report of `isthmus overlay monitor`: who talks to whom.
+    OverlayMonitor {
+        /// Schema number, see [`SCHEMA`](crate::SCHEMA).
+        schema: u32,
+        /// The time of the daemon in milliseconds, for rates between two reports.
+        time_ms: u64,
+        /// The networks, in the order of the configuration.
+        networks: Vec<OverlayMonitorRow>,
+    }
+
+    /// The forwarded frames of a network.
+    OverlayMonitorRow {
+        /// The name of the network.
+        network: String,
+        /// The pairs of addresses, those with the most bytes first.
+        pairs: Vec<OverlayPairRow>,
+        /// Frames of pairs that are no longer in the table, because it was full.
+        other_frames: u64,
+        /// Bytes in them.
+        other_bytes: u64,
+    }
+
+    /// The forwarded frames from one address to another.
+    OverlayPairRow {
+        /// Source MAC address.
+        source: String,
+        /// Destination MAC address. `ff:ff:ff:ff:ff:ff` stands for all groups.
+        destination: String,
+        /// Number of frames. A frame that is cut later counts once.
+        frames: u64,
+        /// Bytes in them.
+        bytes: u64,
+    }
+
     /// The report of `isthmus overlay explain`.
     OverlayExplanation {
         /// Schema number, see [`SCHEMA`](crate::SCHEMA).

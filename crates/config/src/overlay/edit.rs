@@ -79,6 +79,14 @@ pub enum Edit {
     },
 }
 
+/// What a program asks the daemon to change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ChangeRequest {
+    /// Applies edits in their order: all, or none.
+    Edits(Vec<Edit>),
+}
+
 /// The reason why edits were refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {

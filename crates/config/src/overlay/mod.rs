@@ -19,7 +19,7 @@ use isthmus_overlay::MacAddr;
 use isthmus_overlay::vnet::{PortName, RouteLine};
 
 pub use edge::{Edge, EdgeKind};
-pub use edit::{Edit, EditError};
+pub use edit::{ChangeRequest, Edit, EditError};
 pub use interface::{Interface, Place};
 use route::Routes;
 pub use value::{InterfaceAddress, ListenAddress};

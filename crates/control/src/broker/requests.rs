@@ -9,6 +9,7 @@ use super::{Broker, ControlSessionId, Outgoing, SessionStage};
 use crate::capabilities::Capabilities;
 use crate::fd_reaper::ReceivedFd;
 use crate::mx::Mx;
+use crate::overlay::Overlay;
 use crate::report;
 use crate::sockets::Sockets;
 use crate::verbs::Verbs;
@@ -70,6 +71,7 @@ impl Broker {
                 self.capture(id, serial, &capture, socket)
             }
             ToDaemon::Sockets(request) => Sockets::request(self, id, serial, request, fds),
+            ToDaemon::Overlay(request) => Overlay::request(self, id, serial, &request, fds),
             ToDaemon::Detach(_) => {
                 self.send(id, serial, Done {}.into(), Vec::new());
                 self.close_session(id);
@@ -123,7 +125,7 @@ impl Broker {
                 self.close_session(id);
                 return Ok(());
             }
-            ToDaemon::Hello(_) | ToDaemon::Attach(_) | ToDaemon::Sockets(_) => {
+            ToDaemon::Hello(_) | ToDaemon::Attach(_) | ToDaemon::Sockets(_) | ToDaemon::Overlay(_) => {
                 return Err(Reason::UnexpectedMessageType.into());
             }
         }

@@ -7,10 +7,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::Overlay;
 use super::interface::InterfaceStage;
+use super::{Overlay, monitor};
 use crate::broker::Broker;
-use isthmus_overlay::Port;
+use isthmus_overlay::{PairCount, Port};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct PortLabels {
@@ -26,10 +26,20 @@ struct LossLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PairLabels {
+    network: String,
+    source: String,
+    destination: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RefusalLabels {
     socket: String,
     reason: &'static str,
 }
+
+/// The number of pairs of each network in the metrics: those with the most bytes.
+const PAIRS: usize = 32;
 
 /// A count of a port, with its name and help.
 type PortCount = (&'static str, &'static str, fn(&PortCounters) -> u64);
@@ -74,6 +84,7 @@ impl Overlay {
         for (family, (name, help, _)) in counts.into_iter().zip(COUNTS) {
             registry.register(name, help, family);
         }
+        overlay.pair_metrics(registry);
         let refused = Family::<RefusalLabels, Counter>::default();
         for socket in overlay.sockets.iter() {
             for (reason, count) in socket.refused() {
@@ -83,5 +94,23 @@ impl Overlay {
         }
         registry.register("overlay_refused_datagrams", "Received datagrams that belong to no edge, by reason", refused);
         registry.register("overlay_lost_frames", "Frames that were lost at an interface or edge, by reason", lost);
+    }
+
+    /// Adds who talks to whom. The number of pairs is bounded, because guests choose their addresses.
+    fn pair_metrics(&self, registry: &mut Registry) {
+        let [frames, bytes] = [(); 2].map(|()| Family::<PairLabels, Counter>::default());
+        for state in &self.networks {
+            let mut pairs = state.view().pairs;
+            monitor::sort(&mut pairs);
+            for PairCount { source, destination, count } in pairs.into_iter().take(PAIRS) {
+                let network = state.name().to_owned();
+                let labels = PairLabels { network, source: source.to_string(), destination: destination.to_string() };
+                frames.get_or_create(&labels).inc_by(count.frames);
+                bytes.get_or_create(&labels).inc_by(count.bytes);
+            }
+        }
+        let text = "from one address to another; the pairs with the most bytes";
+        registry.register("overlay_pair_frames", format!("Forwarded frames {text}"), frames);
+        registry.register("overlay_pair_bytes", format!("Bytes in forwarded frames {text}"), bytes);
     }
 }

@@ -7,9 +7,11 @@
 //!                     commands ──► the worker of the networks
 //! ```
 
+mod change;
 mod explain;
 mod interface;
 mod metrics;
+mod monitor;
 mod network;
 mod opener;
 mod report;
@@ -54,6 +56,8 @@ pub struct Overlay {
     first_commands: Vec<OverlayCommand>,
     /// The time at which interfaces are tried again, or replies are looked for.
     due: Option<u64>,
+    /// The number of changes by commands since the configuration was read.
+    changes: u64,
 }
 
 impl Default for Overlay {
@@ -68,6 +72,7 @@ impl Default for Overlay {
             worker: WorkerIndex(0),
             first_commands: Vec::new(),
             due: None,
+            changes: 0,
         }
     }
 }
@@ -90,6 +95,14 @@ impl Overlay {
 
     /// Applies the networks of a configuration that was read again: all of them, or none. Interfaces and edges that stay are not touched.
     pub(crate) fn reload(broker: &mut Broker, networks: &[Network]) -> Result<(), String> {
+        let before = broker.capabilities.overlay.running();
+        Self::apply(broker, networks)?;
+        broker.capabilities.overlay.changes_replaced(&before);
+        Ok(())
+    }
+
+    /// Makes the networks what `networks` say: all of them, or none.
+    fn apply(broker: &mut Broker, networks: &[Network]) -> Result<(), String> {
         let now = broker.now;
         let overlay = &mut broker.capabilities.overlay;
         let commands = overlay.change(networks)?;

@@ -17,13 +17,16 @@ use crate::broker::Broker;
 use crate::report::{json, wrong_arguments};
 
 impl Overlay {
-    /// Reports all networks, or explains the way of a frame: of a network, from an interface or edge, with a source and a destination.
+    /// Reports all networks; with the word `table` as the configuration would have them, with `monitor` who talks to whom. With four
+    /// words it explains the way of a frame: of a network, from an interface or edge, with a source and a destination.
     pub(crate) fn report(broker: &Broker, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
         let overlay = &broker.capabilities.overlay;
         match arguments {
             [] => json(&overlay.all()),
+            [topic] if topic.as_str() == "table" => json(&overlay.table()),
+            [topic] if topic.as_str() == "monitor" => json(&overlay.monitor(broker.now)),
             [network, from, source, destination] => json(&overlay.explain(network, from, source, destination)?),
-            _ => Err(wrong_arguments("0 or 4", arguments)),
+            _ => Err(wrong_arguments("0, 1 or 4", arguments)),
         }
     }
 

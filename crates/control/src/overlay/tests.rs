@@ -1,5 +1,7 @@
 //! The control plane of the overlay with a helper of the tests, and a data plane that keeps its commands.
 
+mod change;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;

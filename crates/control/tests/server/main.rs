@@ -11,6 +11,7 @@ mod guests_restart;
 mod hostile;
 mod monitor;
 mod mx;
+mod overlay;
 mod owners;
 mod pairs;
 mod processes;

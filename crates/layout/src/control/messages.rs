@@ -13,6 +13,7 @@ use crate::channel::{Direction, SlabSize};
 use crate::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
 use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
 use crate::mx::{MxToClient, MxToDaemon};
+use crate::overlay::OverlayToDaemon;
 use crate::ready_map::ReadyBit;
 use crate::reason::Reason;
 use crate::sockets::{SocketsToClient, SocketsToDaemon};
@@ -43,7 +44,7 @@ record! {
 
 messages! {
     /// A message from a library to its daemon.
-    ToDaemon, capability Mx: MxToDaemon, capability Sockets: SocketsToDaemon, capability Verbs: VerbsToDaemon;
+    ToDaemon, capability Mx: MxToDaemon, capability Sockets: SocketsToDaemon, capability Verbs: VerbsToDaemon, capability Overlay: OverlayToDaemon;
 
     /// The first message of a connection. Its bytes never change.
     1 Hello since 0, reply "`HelloReply`", descriptors [] {

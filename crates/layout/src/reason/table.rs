@@ -580,4 +580,17 @@ reasons! {
     354 VerbsNumberTaken, "verbs-number-taken", Refusal:
     "the block of queue pair numbers belongs to another domain, or is none";
     "Start the program again: its queue pairs get new numbers.";
+
+    /// Overlay
+    400 OverlayForbidden, "overlay-forbidden", Refusal:
+    "overlay networks belong to the host; only root and the daemon's user may change them";
+    "Run `isthmus overlay` as root, or as the user that `isthmusd` runs as; a guest's programs cannot change the networks of its host.";
+
+    401 OverlayChangeInvalid, "overlay-change-invalid", Refusal:
+    "the change does not lead to valid overlay networks, and nothing was changed";
+    "Correct the command: the text says what is wrong, in the words of the configuration; `isthmus overlay list` shows the networks.";
+
+    402 OverlayChangeFailed, "overlay-change-failed", Refusal:
+    "the host cannot carry out the change of the overlay networks, and nothing was changed";
+    "The text names the cause, such as a port that another program uses; remove it and try again.";
 }

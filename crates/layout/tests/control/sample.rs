@@ -4,6 +4,7 @@ use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
 use isthmus_layout::mx::*;
+use isthmus_layout::overlay::*;
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::sockets::*;
@@ -133,7 +134,11 @@ any_message! { verbs_to_client, VerbsToClient:
     VerbsFound { domain, endpoint }
 }
 
-any_message! { to_daemon, ToDaemon, Mx by mx_to_daemon, Sockets by sockets_to_daemon, Verbs by verbs_to_daemon:
+any_message! { overlay_to_daemon, OverlayToDaemon:
+    OverlayChange {}
+}
+
+any_message! { to_daemon, ToDaemon, Mx by mx_to_daemon, Sockets by sockets_to_daemon, Verbs by verbs_to_daemon, Overlay by overlay_to_daemon:
     Hello { magic, versions, library }
     Attach { name, resume }
     AdoptReadyMap { ready_map, owner }

@@ -1,0 +1,130 @@
+//! Changes of the networks by a command: all edits, or none.
+//!
+//! ```text
+//!   OverlayChange, with a sealed memory file ──► may_change ──► edits ──► Networks::edited ──► Overlay::apply
+//!                                                  │                        │                     │
+//!                                                  ▼                        ▼                     ▼
+//!                                          overlay-forbidden     overlay-change-invalid   overlay-change-failed
+//! ```
+//!
+//! A change holds until the daemon restarts or reads its configuration again.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd as _;
+
+use isthmus_config::overlay::{ChangeRequest, Edit, Network, Networks};
+use isthmus_layout::Refusal;
+use isthmus_layout::control::{BoundedBytes, QUERY_REPLY_BYTES_MAX, QueryReply, RequestSerial};
+use isthmus_layout::overlay::{OVERLAY_CHANGE_BYTES_MAX, OverlayToDaemon};
+use isthmus_layout::reason::Reason;
+use isthmus_report::SCHEMA;
+use isthmus_report::overlay::{OverlayChanged, OverlayTable};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::io::pread;
+
+use super::Overlay;
+use crate::broker::{Broker, ControlSessionId};
+use crate::fd_reaper::ReceivedFd;
+use crate::report::json;
+
+/// The seals of a file that no program can change any more.
+const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW);
+
+impl Overlay {
+    /// Carries out a request about networks.
+    pub(crate) fn request(
+        broker: &mut Broker,
+        id: ControlSessionId,
+        serial: Option<RequestSerial>,
+        request: &OverlayToDaemon,
+        fds: Vec<ReceivedFd>,
+    ) -> Result<(), Refusal> {
+        let OverlayToDaemon::OverlayChange(_) = request;
+        may_change(broker, id)?;
+        let file = fds.into_iter().next().expect("the codec has counted");
+        let request = serde_json::from_slice(&read(&file)?)
+            .map_err(|error| Refusal::new(Reason::RequestInvalid, format!("the change is not well formed: {error}")))?;
+        let reply = json(&match request {
+            ChangeRequest::Edits(edits) => Self::edit(broker, &edits)?,
+        })?;
+        let mut parts = reply.chunks(QUERY_REPLY_BYTES_MAX).peekable();
+        while let Some(part) = parts.next() {
+            let json = BoundedBytes::new(part.to_vec()).expect("a chunk of at most this length");
+            broker.send(id, serial, QueryReply { last: parts.peek().is_none(), json }.into(), Vec::new());
+        }
+        Ok(())
+    }
+
+    /// Applies edits in their order: all, or none.
+    pub(super) fn edit(broker: &mut Broker, edits: &[Edit]) -> Result<OverlayChanged, Refusal> {
+        let running = broker.capabilities.overlay.running();
+        let edited =
+            running.edited(edits).map_err(|error| Refusal::new(Reason::OverlayChangeInvalid, error.to_string()))?;
+        Self::apply(broker, edited.as_slice()).map_err(|error| Refusal::new(Reason::OverlayChangeFailed, error))?;
+        broker.capabilities.overlay.changes += 1;
+        let names: BTreeSet<_> = edits.iter().map(Edit::network).collect();
+        tracing::info!(edits = edits.len(), ?names, "a command has changed overlay networks");
+        Ok(OverlayChanged { schema: SCHEMA, toml: edited.toml_text(|name| names.contains(name)) })
+    }
+
+    /// Notes that the configuration was read again. `before` are the networks that it has replaced.
+    pub(super) fn changes_replaced(&mut self, before: &Networks) {
+        let changes = std::mem::take(&mut self.changes);
+        let now = self.running();
+        let names: BTreeSet<_> = differing(before, &now).chain(differing(&now, before)).collect();
+        if changes > 0 && !names.is_empty() {
+            tracing::warn!(changes, ?names, "the configuration replaces changes that commands have made to networks");
+        }
+    }
+
+    /// The running networks, as the configuration would have them.
+    pub(super) fn table(&self) -> OverlayTable {
+        OverlayTable { schema: SCHEMA, toml: self.running().toml_text(|_| true), changes: self.changes }
+    }
+
+    pub(super) fn running(&self) -> Networks {
+        Networks::new(self.networks.iter().map(|network| network.plan.clone()).collect())
+    }
+}
+
+/// The names of networks that `others` does not have as they are.
+fn differing<'a>(networks: &'a Networks, others: &Networks) -> impl Iterator<Item = &'a str> {
+    let is_other = |network: &&Network| !others.as_slice().contains(network);
+    networks.as_slice().iter().filter(is_other).map(|network| network.name.name().as_str())
+}
+
+/// Admits root and the user of the daemon, on this host.
+fn may_change(broker: &Broker, id: ControlSessionId) -> Result<(), Refusal> {
+    let peer = broker.socket_peer(id).ok_or(Reason::PeerConnectionLost)?;
+    let (uid, settings) = (peer.uid, &broker.settings);
+    // Several users may share the overflow UID.
+    let is_admitted = (uid == 0 || uid == settings.uid) && settings.overflow_uid != Some(uid);
+    if is_admitted && peer.allocator.guest().is_none() {
+        return Ok(());
+    }
+    let reason = Reason::OverlayForbidden;
+    Err(Refusal::new(reason, format!("user {uid}: {}", reason.summary())))
+}
+
+/// Reads a sealed memory file. Reading from other files may block for any time.
+fn read(file: &ReceivedFd) -> Result<Vec<u8>, Refusal> {
+    let refused = |text: String| Refusal::new(Reason::RequestInvalid, text);
+    if !fcntl_get_seals(file.as_fd()).is_ok_and(|seals| seals.contains(SEALS)) {
+        return Err(refused("a change comes in a memory file that is sealed against writing and resizing".to_owned()));
+    }
+    let failed = |error: rustix::io::Errno| refused(format!("cannot read the change: {error}"));
+    let len = fstat(file.as_fd()).map_err(failed)?.st_size as u64;
+    if len > OVERLAY_CHANGE_BYTES_MAX as u64 {
+        return Err(refused(format!("a change has at most {OVERLAY_CHANGE_BYTES_MAX} bytes, not {len}")));
+    }
+    let mut bytes = vec![0; len as usize];
+    let mut at = 0;
+    while at < bytes.len() {
+        match pread(file.as_fd(), &mut bytes[at..], at as u64).map_err(failed)? {
+            0 => break,
+            count => at += count,
+        }
+    }
+    bytes.truncate(at);
+    Ok(bytes)
+}
