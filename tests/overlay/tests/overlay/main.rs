@@ -6,4 +6,5 @@ mod explain;
 mod groups;
 mod services;
 mod traffic;
+mod vnetp;
 mod vxlan;
