@@ -11,12 +11,14 @@
 //! Split horizon ([`Port::may_forward`]) holds for every copy. A frame has at most one copy for each port. Learned addresses are shared by all
 //! VLANs of a network: one station is expected to be reached by one port.
 
+mod circulation;
 mod decision;
 mod options;
 mod reports;
 #[cfg(test)]
 mod tests;
 
+pub use circulation::REPEATS_MAX;
 pub use decision::{Counters, Decision, DropReason};
 pub use options::{Millis, NetworkOptions};
 pub(crate) use reports::Reports;
@@ -24,6 +26,8 @@ pub use reports::{REPORTS_MAX, Report};
 
 use alloc::vec::Vec;
 use core::fmt;
+
+use circulation::{Circulation, Repeats};
 
 use crate::cache::{CacheIndex, CacheKey, CachedDecision, DecisionCache, Outcome, PortList};
 use crate::frame::FrameHeader;
@@ -44,6 +48,7 @@ pub struct Network {
     pub(crate) now: Millis,
     counters: Counters,
     reports: Reports,
+    circulation: Circulation,
     /// Ports of the frame at hand, in memory that is used again.
     scratch: Vec<Port>,
 }
@@ -61,6 +66,7 @@ impl Network {
             now: Millis(0),
             counters: Counters::default(),
             reports: Reports::default(),
+            circulation: Circulation::new(hash),
             scratch: Vec::new(),
         }
     }
@@ -144,6 +150,18 @@ impl Network {
     /// Allocates nothing if the cache has the decision.
     #[inline]
     pub fn forward(&mut self, now: Millis, from: Port, frame: &FrameHeader) -> Decision<'_> {
+        self.forward_unless_circulating(now, from, frame, &[])
+    }
+
+    /// [`Network::forward`] for a frame of an interface, which is dropped if the whole frame shows that it circulates through a bridge.
+    #[inline]
+    pub fn forward_unless_circulating(
+        &mut self,
+        now: Millis,
+        from: Port,
+        frame: &FrameHeader,
+        content: &[u8],
+    ) -> Decision<'_> {
         self.now = self.now.max(now);
         let key = CacheKey::new(from, frame.source, frame.destination);
         let at = match self.cache.find(key) {
@@ -158,7 +176,17 @@ impl Network {
                 return self.counters.refuse(reason);
             }
         }
+        let mut circulates = || {
+            let repeats = if content.is_empty() { Repeats::Few } else { self.circulation.note(self.now, content) };
+            if repeats == Repeats::TooMany {
+                self.reports.push(Report::Circulating { mac: frame.source, port: from });
+            }
+            repeats != Repeats::Few
+        };
         match &mut decision.outcome {
+            Outcome::Copies(ports) if ports.as_slice().len() > 1 && circulates() => {
+                self.counters.refuse(DropReason::Loop)
+            }
             Outcome::Copies(ports) => self.counters.routed(ports.as_slice()),
             Outcome::Drop(reason) => self.counters.refuse(*reason),
             Outcome::ByAddress(hint) => {
@@ -166,6 +194,7 @@ impl Network {
                 self.scratch.clear();
                 match place {
                     Some(to) => self.scratch.extend(Some(to).filter(|to| from.may_forward(*to))),
+                    None if circulates() => return self.counters.refuse(DropReason::Loop),
                     None => self.scratch.extend(self.ports.flood(from)),
                 }
                 self.counters.by_address(place.is_some(), &self.scratch)

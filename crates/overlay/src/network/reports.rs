@@ -28,6 +28,13 @@ pub enum Report {
         /// The edge that the frame came by.
         edge: Port,
     },
+    /// The same frame came too often for all ports.
+    Circulating {
+        /// The source address of the frame.
+        mac: MacAddr,
+        /// The interface that the frame came by.
+        port: Port,
+    },
 }
 
 impl fmt::Display for Report {
@@ -42,6 +49,9 @@ impl fmt::Display for Report {
                 "frames of {mac} at {interface} come by {edge}, too, and are dropped there: a bridge connects two hosts beside the \
                  overlay, or another host uses this address"
             ),
+            Self::Circulating { mac, port } => {
+                write!(f, "a frame of {mac} comes by {port} again and again: a bridge connects it with another port")
+            }
         }
     }
 }
@@ -103,5 +113,7 @@ mod tests {
         assert!(flapping.starts_with("02:00:00:00:00:01 moves between interface 1 and edge 2 too often"), "{flapping}");
         let text = report(1).to_string();
         assert!(text.starts_with("frames of 02:00:00:00:00:01 at interface 1 come by edge 2, too"), "{text}");
+        let text = Report::Circulating { mac: MacAddr([2, 0, 0, 0, 0, 1]), port: I1 }.to_string();
+        assert!(text.starts_with("a frame of 02:00:00:00:00:01 comes by interface 1 again"), "{text}");
     }
 }
