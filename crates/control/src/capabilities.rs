@@ -9,6 +9,7 @@ use prometheus_client::registry::Registry;
 use crate::broker::{Broker, ControlSessionId};
 use crate::mx::Mx;
 use crate::overlay::Overlay;
+pub(crate) use crate::overlay::TapStore;
 use crate::sockets::Sockets;
 use crate::tickets::Tickets;
 use crate::verbs::Verbs;
@@ -28,12 +29,12 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Opens everything that needs a privilege, and restores the claims of domains that may resume. An error names the setting and the cause.
-    pub(crate) fn open(config: &Config, tickets: &Tickets) -> Result<Self, String> {
+    pub(crate) fn open(config: &Config, tickets: &Tickets, taps: TapStore) -> Result<Self, String> {
         Ok(Self {
             mx: Mx::open(config, tickets)?,
             sockets: Sockets::open(config),
             verbs: Verbs::open(config, tickets),
-            overlay: Overlay::open(config, tickets)?,
+            overlay: Overlay::open(config, tickets, taps)?,
         })
     }
 

@@ -29,7 +29,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::broker::{Broker, DataPlane, ReportFacts, Settings};
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, TapStore};
 use crate::directory::{Directory, Limits};
 use crate::heartbeat;
 use crate::kvm::KvmGuests;
@@ -254,10 +254,12 @@ impl Daemon {
         let Self { mut options, listener, stop } = self;
         let config = options.loaded.config.clone();
         let socket = config.daemon.socket.path();
-        let restored_fds = fd_store::guests_of(std::mem::take(&mut options.restored_fds));
+        let (restored_fds, other_fds) = fd_store::guests_of(std::mem::take(&mut options.restored_fds));
         let guests =
             KvmGuests::open(config.kvm.guest.as_slice(), socket, config.daemon.workers.get() as u16, restored_fds);
         let guests = guests.map_err(DaemonError::Guests)?;
+        let manager = options.fd_store.as_ref().map(OwnedFd::try_clone).transpose();
+        let manager = manager.map_err(system_error("reaching the service manager"))?;
         let fd_store = FdStore::new(options.fd_store.take()).map_err(system_error("reaching the service manager"))?;
         let xen_backend = match config.xen.guest.as_slice() {
             [] => None,
@@ -265,15 +267,16 @@ impl Daemon {
         };
         let mut tickets = tickets(&config)?;
         let (events_sender, events) = mpsc::unbounded_channel::<Event>();
-        let (capabilities, service, metrics_server) = match service(&config, &tickets, events_sender) {
-            Ok(started) => started,
-            Err(error) => {
-                if tickets.resumable().is_empty() {
-                    tickets.delete_file();
+        let (capabilities, service, metrics_server) =
+            match service(&config, &tickets, TapStore::new(manager, other_fds), events_sender) {
+                Ok(started) => started,
+                Err(error) => {
+                    if tickets.resumable().is_empty() {
+                        tickets.delete_file();
+                    }
+                    return Err(error);
                 }
-                return Err(error);
-            }
-        };
+            };
         log_start(&config, &tickets);
         let broker = broker(&options, capabilities, tickets, Box::new(service))?;
         let sizes = broker.sizes();
@@ -354,9 +357,10 @@ fn tickets(config: &Config) -> Result<Tickets, DaemonError> {
 fn service(
     config: &Config,
     tickets: &Tickets,
+    taps: TapStore,
     events_sender: mpsc::UnboundedSender<Event>,
 ) -> Result<(Capabilities, Service, Option<MetricsServer>), DaemonError> {
-    let mut capabilities = Capabilities::open(config, tickets).map_err(DaemonError::Capability)?;
+    let mut capabilities = Capabilities::open(config, tickets, taps).map_err(DaemonError::Capability)?;
     let metrics_server = MetricsServer::open(&config.metrics.listen).map_err(metrics_error(&config.metrics.listen))?;
     privileges::drop_unneeded(capabilities.has_xdp_links());
     let service = Service::start(service_options(config), move |event| drop(events_sender.send(event)))?;

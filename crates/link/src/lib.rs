@@ -59,7 +59,7 @@ pub use link::{Link, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, S
 pub use packet::{PacketLink, PacketOptions};
 pub use tap::{TAP_FRAME_BYTES_MAX, Tap, TapWrite};
 pub use tun_device::{
-    CreateTapError, NewTap, TAP_HEADER_BYTES, TapOffloads, create_tap, has_tun_driver, set_tap_offloads,
+    CreateTapError, NewTap, TAP_HEADER_BYTES, TapOffloads, create_tap, has_tun_driver, set_tap_offloads, tap_interface,
 };
 pub use udp::{Peer, UDP_PORT, UdpLink, UdpOptions};
 #[cfg(feature = "af-xdp")]

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
+use rustix::ioctl::{Getter, IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
 
 /// The number of bytes of the virtio-net header in front of each frame, with the count of merged buffers.
 pub const TAP_HEADER_BYTES: usize = 12;
@@ -20,6 +20,7 @@ const NAME_BYTES: usize = libc::IFNAMSIZ;
 
 const SET_INTERFACE: Opcode = opcode::write::<i32>(b'T', 202); // TUNSETIFF
 const SET_OFFLOADS: Opcode = opcode::write::<u32>(b'T', 208); // TUNSETOFFLOAD
+const GET_INTERFACE: Opcode = opcode::read::<u32>(b'T', 210); // TUNGETIFF
 const SET_HEADER_BYTES: Opcode = opcode::write::<i32>(b'T', 216); // TUNSETVNETHDRSZ
 
 /// `IFF_TAP`, `IFF_NO_PI`, `IFF_VNET_HDR` and `IFF_TUN_EXCL` of linux/if_tun.h.
@@ -85,6 +86,13 @@ struct InterfaceRequest {
 }
 const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
 
+impl InterfaceRequest {
+    fn name(&self) -> String {
+        let name = self.name.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    }
+}
+
 /// Returns true if the TUN driver is there and can be opened.
 pub fn has_tun_driver() -> bool {
     open_driver().is_ok()
@@ -113,8 +121,16 @@ pub fn create_tap(name: &str) -> Result<NewTap, CreateTapError> {
         set => set.map(|()| TapOffloads::all()),
     };
     let offloads = offloads.map_err(CreateTapError::SetUp)?;
-    let given = request.name.split(|byte| *byte == 0).next().unwrap_or_default();
-    Ok(NewTap { descriptor, name: String::from_utf8_lossy(given).into_owned(), offloads })
+    Ok(NewTap { descriptor, name: request.name(), offloads })
+}
+
+/// Returns the name of the interface of a TAP device. This needs no capability. Returns `EBADFD` if the interface no longer exists, and
+/// `ENOTTY` for other files.
+pub fn tap_interface(tap: impl AsFd) -> Result<String, Errno> {
+    // SAFETY: TUNGETIFF writes a whole `struct ifreq`, which has the size and the layout of `InterfaceRequest` (asserted above); every bit
+    // pattern is one. Other files refuse the request.
+    let request = unsafe { ioctl(tap, Getter::<GET_INTERFACE, InterfaceRequest>::new()) }?;
+    Ok(request.name())
 }
 
 /// Sets the offloads of a TAP device. This needs no capability. The kernel does the work of those that are absent before it hands out a
@@ -139,8 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn other_files_have_no_offloads() {
+    fn other_files_have_no_offloads_and_no_interface() {
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(set_tap_offloads(&null, TapOffloads::TCP), Err(Errno::NOTTY));
+        assert_eq!(tap_interface(&null), Err(Errno::NOTTY));
     }
 }

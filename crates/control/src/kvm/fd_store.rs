@@ -27,15 +27,16 @@ const PREFIX: &str = "guest-";
 /// The descriptors that a previous daemon has stored, by guest name.
 pub(crate) type StoredGuests = BTreeMap<String, Vec<OwnedFd>>;
 
-/// Returns the stored descriptors of guests, and closes all others.
-pub(crate) fn guests_of(kept: Vec<(String, OwnedFd)>) -> StoredGuests {
-    let mut guests = StoredGuests::new();
+/// Returns the stored descriptors of guests, and all others.
+pub(crate) fn guests_of(kept: Vec<(String, OwnedFd)>) -> (StoredGuests, Vec<(String, OwnedFd)>) {
+    let (mut guests, mut others) = (StoredGuests::new(), Vec::new());
     for (name, fd) in kept {
-        if let Some(guest) = name.strip_prefix(PREFIX) {
-            guests.entry(guest.to_owned()).or_default().push(fd);
+        match name.strip_prefix(PREFIX) {
+            Some(guest) => guests.entry(guest.to_owned()).or_default().push(fd),
+            None => others.push((name, fd)),
         }
     }
-    guests
+    (guests, others)
 }
 
 /// The connection to the service manager, if there is one.

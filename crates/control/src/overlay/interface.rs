@@ -3,19 +3,27 @@
 use std::path::Path;
 
 use isthmus_config::overlay::Interface;
-use isthmus_helper::{
-    AddressList, InterfaceAddress, InterfaceName, InterfaceNumber, InvalidValue, MacAddress, Mtu, TapRequest,
-};
+use isthmus_helper::{AddressList, InterfaceAddress, InterfaceName, InvalidValue, MacAddress, Mtu, TapRequest};
 use isthmus_link::Tap;
 use isthmus_overlay::{InterfaceId, MacAddr};
 use isthmus_service::overlay::{NewOverlayInterface, OverlayCommand, OverlayNetworkNumber};
 use std::num::NonZeroU32;
 
-use super::opener::{OpenError, OpenRequest, Opened};
+use super::opener::{InterfaceClaims, OpenError, OpenRequest, Opened};
 use crate::host::HostIdentity;
 
 /// The length of the longest frame that the kernel leaves to be cut. A *fast* edge sends it by one system call.
 const GSO_BYTES_MAX: NonZeroU32 = NonZeroU32::new(61_440).expect("not zero");
+
+/// The first interval in nanoseconds at which a missing interface is tried again.
+const RETRY_NS_MIN: u64 = 5_000_000;
+
+/// The longest such interval.
+const RETRY_NS_MAX: u64 = 1_000_000_000;
+
+/// The number of failures from which on a taken name is a reason to report. An interface that changes is created anew, and its predecessor has
+/// the name until the worker and the service manager have closed its TAP.
+const NAME_FAILURES_MIN: u32 = 7;
 
 /// Names an interface of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +44,8 @@ pub(super) struct InterfaceState {
     pub(super) reason: Option<String>,
     /// The time at which a missing interface is tried again.
     pub(super) retry_at: u64,
+    /// The number of requests for the interface that have failed since it existed.
+    failures: u32,
 }
 
 /// The stage of an interface.
@@ -43,8 +53,8 @@ pub(super) struct InterfaceState {
 pub(super) enum InterfaceStage {
     /// The interface exists.
     Open {
-        /// The helper's number for it.
-        helper_number: InterfaceNumber,
+        /// The records of it outside of this daemon.
+        claims: InterfaceClaims,
     },
     /// The opener was asked for the interface.
     Asked,
@@ -54,13 +64,22 @@ pub(super) enum InterfaceStage {
 
 impl InterfaceState {
     pub(super) fn new(key: InterfaceKey, plan: &Interface, mac: MacAddr, mtu: u16) -> Self {
-        Self { key, plan: plan.clone(), mac, mtu, stage: InterfaceStage::Missing, reason: None, retry_at: 0 }
+        Self {
+            key,
+            plan: plan.clone(),
+            mac,
+            mtu,
+            stage: InterfaceStage::Missing,
+            reason: None,
+            retry_at: 0,
+            failures: 0,
+        }
     }
 
-    /// The helper's number for the interface, if it exists.
-    pub(super) fn helper_number(&self) -> Option<InterfaceNumber> {
-        match self.stage {
-            InterfaceStage::Open { helper_number } => Some(helper_number),
+    /// The records of the interface outside of this daemon, if it exists.
+    pub(super) fn claims(&self) -> Option<InterfaceClaims> {
+        match &self.stage {
+            InterfaceStage::Open { claims } => Some(claims.clone()),
             InterfaceStage::Asked | InterfaceStage::Missing => None,
         }
     }
@@ -87,18 +106,29 @@ impl InterfaceState {
     pub(super) fn opened(&mut self, outcome: Result<Opened, OpenError>) -> Option<OverlayCommand> {
         let label = self.plan.label();
         match outcome {
-            Ok(Opened { helper_number, tap }) => {
-                tracing::info!(interface = label, mac = %self.mac, mtu = self.mtu, "interface of an overlay network");
-                self.stage = InterfaceStage::Open { helper_number };
+            Ok(Opened { claims, tap }) => {
+                let is_restored = claims.helper_number.is_none();
+                tracing::info!(interface = label, mac = %self.mac, mtu = self.mtu, is_restored, "interface of an overlay network");
+                self.stage = InterfaceStage::Open { claims };
+                self.failures = 0;
                 let InterfaceKey { network, interface } = self.key;
                 let tap = Tap::new(label, tap);
                 Some(OverlayCommand::AddInterface(NewOverlayInterface { network, interface, tap, mtu: self.mtu }))
             }
             Err(error) => {
-                self.missing(error.to_string());
+                self.failures += 1;
+                match error.is_name_taken() && self.failures < NAME_FAILURES_MIN {
+                    true => self.stage = InterfaceStage::Missing,
+                    false => self.missing(error.to_string()),
+                }
                 None
             }
         }
+    }
+
+    /// The time in nanoseconds until the interface is tried again. It doubles with each failure.
+    pub(super) fn retry_delay(&self) -> u64 {
+        RETRY_NS_MAX.min(RETRY_NS_MIN << self.failures.min(10))
     }
 
     /// Notes that the interface is missing. Each reason is logged once.

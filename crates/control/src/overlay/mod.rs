@@ -16,6 +16,7 @@ mod network;
 mod opener;
 mod report;
 mod sockets;
+mod tap_store;
 #[cfg(test)]
 mod tests;
 
@@ -35,8 +36,9 @@ use interface::{InterfaceKey, InterfaceStage, InterfaceState, MacGenerator};
 use network::{Changes, NetworkState};
 use opener::Opener;
 use sockets::EdgeSockets;
+pub(crate) use tap_store::TapStore;
 
-/// The interval in nanoseconds at which interfaces that could not be created are tried again.
+/// The interval in nanoseconds at which interfaces that could not be created are tried again. The first retries come earlier.
 const RETRY_NS: u64 = 1_000_000_000;
 
 /// The interval in nanoseconds at which replies of the opener are looked for, while one is due.
@@ -68,7 +70,7 @@ impl Default for Overlay {
             next_network: 0,
             sockets: EdgeSockets::new(IpAddr::from(Ipv6Addr::UNSPECIFIED)),
             macs: MacGenerator::default(),
-            opener: Opener::new(Path::new(isthmus_helper::SOCKET_PATH)),
+            opener: Opener::new(Path::new(isthmus_helper::SOCKET_PATH), TapStore::default()),
             worker: WorkerIndex(0),
             first_commands: Vec::new(),
             due: None,
@@ -78,12 +80,12 @@ impl Default for Overlay {
 }
 
 impl Overlay {
-    /// Opens the sockets of the edges and creates the interfaces. An interface that cannot be created is tried again later.
-    pub(crate) fn open(config: &Config, tickets: &Tickets) -> Result<Self, String> {
+    /// Opens the sockets of the edges and creates the interfaces, or takes those of the previous daemon from `taps`. An interface that cannot be created is tried again later.
+    pub(crate) fn open(config: &Config, tickets: &Tickets, taps: TapStore) -> Result<Self, String> {
         let mut overlay = Self {
             sockets: EdgeSockets::new(config.overlay.listen.ip()),
             macs: MacGenerator::new(&host::identity(tickets.host_id()), config.daemon.runtime_dir.path()),
-            opener: Opener::new(config.overlay.helper.path()),
+            opener: Opener::new(config.overlay.helper.path(), taps),
             // Workers with high numbers do not have the MX boards.
             worker: WorkerIndex((config.daemon.workers.get() - 1) as u8), // At most 64.
             ..Self::default()
@@ -135,12 +137,14 @@ impl Overlay {
         for network in before {
             network.remove(&mut new);
         }
-        new.released.into_iter().for_each(|number| self.opener.release(number));
+        new.released.into_iter().for_each(|claims| self.opener.release(claims));
         Ok(new.removals.into_iter().chain(new.commands).collect())
     }
 
     /// Creates all interfaces before the daemon is ready.
     fn open_interfaces(&mut self) {
+        let requests: Vec<_> = self.interfaces().map(InterfaceState::request).collect();
+        self.opener.close_unwanted(&requests);
         let Self { networks, opener, first_commands, .. } = self;
         for interface in networks.iter_mut().flat_map(|network| &mut network.interfaces) {
             let outcome = opener.open_now(&interface.request());
@@ -155,7 +159,13 @@ impl Overlay {
     }
 
     fn has_missing(&self) -> bool {
-        self.interfaces().any(|interface| matches!(interface.stage, InterfaceStage::Missing))
+        self.next_retry().is_some()
+    }
+
+    /// The time at which the next missing interface is tried again.
+    fn next_retry(&self) -> Option<u64> {
+        let missing = self.interfaces().filter(|interface| matches!(interface.stage, InterfaceStage::Missing));
+        missing.map(|interface| interface.retry_at).min()
     }
 
     /// Returns the commands with which the worker begins to serve the networks.
@@ -181,7 +191,7 @@ impl Overlay {
         let is_asked = overlay.interfaces().any(|interface| matches!(interface.stage, InterfaceStage::Asked));
         overlay.due = match is_asked {
             true => Some(now + REPLY_CHECK_NS),
-            false => overlay.has_missing().then_some(now + RETRY_NS),
+            false => overlay.next_retry(),
         };
         let worker = overlay.worker;
         commands.into_iter().for_each(|command| broker.workers.send(Command::Overlay(worker, command)));
@@ -194,9 +204,9 @@ impl Overlay {
             match (interfaces.find(|interface| interface.key == key), outcome) {
                 (Some(interface), outcome) => {
                     commands.extend(interface.opened(outcome));
-                    interface.retry_at = now + RETRY_NS;
+                    interface.retry_at = now + interface.retry_delay();
                 }
-                (None, Ok(opened)) => self.opener.release(opened.helper_number), // The interface was removed meanwhile.
+                (None, Ok(opened)) => self.opener.release(opened.claims), // The interface was removed meanwhile.
                 (None, Err(_)) => {}
             }
         }
@@ -222,8 +232,8 @@ impl Overlay {
         let key = InterfaceKey { network, interface };
         let mut interfaces = overlay.networks.iter_mut().flat_map(|network| &mut network.interfaces);
         let Some(state) = interfaces.find(|state| state.key == key) else { return };
-        if let InterfaceStage::Open { helper_number } = state.stage {
-            overlay.opener.release(helper_number);
+        if let Some(claims) = state.claims() {
+            overlay.opener.release(claims);
         }
         state.missing("it was deleted, or its network namespace has ended".to_owned());
         state.retry_at = now + RETRY_NS;

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use isthmus_config::overlay::{Edge, EdgeKind, Network, NetworkPort};
-use isthmus_helper::InterfaceNumber;
 use isthmus_link::datagram_bytes_to;
 use isthmus_overlay::vnet::PortName;
 use isthmus_overlay::vxlan::{VXLAN_BYTES, Vni};
@@ -11,6 +10,7 @@ use isthmus_overlay::{EdgeId, HEADER_BYTES, InterfaceId, MacAddr, NetworkOptions
 use isthmus_service::overlay::{NewOverlayEdge, NewOverlayNetwork, OverlayCommand, OverlayNetworkNumber, OverlayView};
 
 use super::interface::{InterfaceKey, InterfaceState, MacGenerator};
+use super::opener::InterfaceClaims;
 use super::sockets::EdgeSockets;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -27,8 +27,8 @@ pub(super) struct Changes {
     pub(super) removals: Vec<OverlayCommand>,
     /// Commands that add them.
     pub(super) commands: Vec<OverlayCommand>,
-    /// Interfaces that the helper may forget.
-    pub(super) released: Vec<InterfaceNumber>,
+    /// Interfaces that the helper and the service manager may forget.
+    pub(super) released: Vec<InterfaceClaims>,
 }
 
 /// An edge.
@@ -126,14 +126,14 @@ impl NetworkState {
         }
         for state in before {
             let interface = state.key.interface;
-            changes.released.extend(state.helper_number());
+            changes.released.extend(state.claims());
             changes.removals.push(OverlayCommand::RemoveInterface { network, interface });
         }
     }
 
     /// Removes the network with all its parts.
     pub(super) fn remove(self, changes: &mut Changes) {
-        changes.released.extend(self.interfaces.iter().filter_map(InterfaceState::helper_number));
+        changes.released.extend(self.interfaces.iter().filter_map(InterfaceState::claims));
         changes.removals.push(OverlayCommand::RemoveNetwork(self.number));
     }
 
@@ -207,6 +207,7 @@ fn random() -> [u64; 2] {
 mod tests {
     use super::*;
     use isthmus_config::{ConfigFile, Inputs, Role, load};
+    use isthmus_helper::InterfaceNumber;
     use std::path::Path;
 
     const EDGE: &str = "{ to = '127.0.0.2:PORT' }";
@@ -252,7 +253,8 @@ mod tests {
         let numbers =
             |state: &NetworkState| state.interfaces.iter().map(|state| state.key.interface.0).collect::<Vec<_>>();
         assert_eq!(numbers(&state), [0, 1]);
-        state.interfaces[0].stage = super::super::InterfaceStage::Open { helper_number: InterfaceNumber(77) };
+        let claims = InterfaceClaims { helper_number: Some(InterfaceNumber(77)), stored_as: None };
+        state.interfaces[0].stage = super::super::InterfaceStage::Open { claims: claims.clone() };
 
         // `a` gets another MTU, `b` stays, `c` is new, and the edge goes.
         let second =
@@ -260,7 +262,7 @@ mod tests {
         assert!(state.may_become(&second[0]));
         let mut changes = Changes::default();
         state.change(&second[0], &macs, &sockets, &mut changes);
-        assert_eq!(changes.released, [InterfaceNumber(77)]);
+        assert_eq!(changes.released, [claims]);
         assert_eq!(commands(changes), ["remove edge 0", "remove interface 0", "set 0 routes"]);
         assert_eq!(numbers(&state), [1, 2, 3]);
         assert_eq!(state.port_named("a"), Some(Port::Interface(InterfaceId(2))));

@@ -8,10 +8,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use isthmus_config::overlay::Place;
-use isthmus_helper::{HelperClient, HelperError, InterfaceNumber, InvalidValue, TapRequest};
+use isthmus_helper::{HelperClient, HelperError, InterfaceNumber, InvalidValue, RefusalReason, TapRequest};
 use rustix::fd::{AsFd as _, OwnedFd};
 
 use super::interface::InterfaceKey;
+use super::tap_store::{TapName, TapStore};
 
 /// The name of the helper's program, which lies beside that of the daemon.
 const PROGRAM: &str = "isthmus-helper";
@@ -33,6 +34,13 @@ pub(super) enum OpenError {
     OwnHelperEnded,
 }
 
+impl OpenError {
+    /// Whether another interface has the name.
+    pub(super) fn is_name_taken(&self) -> bool {
+        matches!(self, Self::Helper(HelperError::Refused(refusal)) if refusal.reason == RefusalReason::NameTaken)
+    }
+}
+
 fn namespace_remedy(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::NotFound => "; the daemon waits for it (`ip netns list` shows those with names)",
@@ -49,11 +57,45 @@ pub(super) struct OpenRequest {
     pub(super) tap: Result<TapRequest, InvalidValue>,
 }
 
-/// A created interface.
+/// What an interface is created from.
+struct Opening {
+    tap: TapRequest,
+    /// None is the namespace of the helper.
+    namespace: Option<File>,
+    name: TapName,
+}
+
+impl OpenRequest {
+    /// Opens the network namespace.
+    fn open(&self) -> Result<Opening, OpenError> {
+        let tap = self.tap.clone()?;
+        let (namespace, metadata) = match &self.place {
+            Place::Host => (None, None),
+            Place::Namespace(path) => {
+                let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
+                let (metadata, file) = opened.map_err(|source| OpenError::Namespace { path: path.clone(), source })?;
+                (Some(file), Some(metadata))
+            }
+        };
+        let name = TapName::new(&tap, metadata.as_ref());
+        Ok(Opening { tap, namespace, name })
+    }
+}
+
+/// A created or restored interface.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) helper_number: InterfaceNumber,
+    pub(super) claims: InterfaceClaims,
     pub(super) tap: OwnedFd,
+}
+
+/// The records of an interface outside of this daemon. They are released when it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InterfaceClaims {
+    /// The helper's number for the interface. None if a previous daemon had created it: the helper forgets interfaces with their connection.
+    pub(super) helper_number: Option<InterfaceNumber>,
+    /// The name of its TAP in the store of the service manager.
+    pub(super) stored_as: Option<TapName>,
 }
 
 /// The result of a request.
@@ -65,7 +107,7 @@ type Reply = (InterfaceKey, Outcome);
 /// A task of the thread.
 enum Task {
     Open(OpenRequest),
-    Release(InterfaceNumber),
+    Release(InterfaceClaims),
 }
 
 /// The way to the helper.
@@ -77,6 +119,7 @@ struct Helper {
     may_spawn: bool,
     /// Whether the helper is a child of this daemon.
     is_own: bool,
+    taps: TapStore,
 }
 
 /// Creates interfaces.
@@ -89,14 +132,20 @@ pub(super) struct Opener {
 }
 
 impl Opener {
-    /// Returns the opener for the helper at a socket.
-    pub(super) fn new(socket: &Path) -> Self {
-        let helper = Helper { socket: socket.to_owned(), client: None, may_spawn: true, is_own: false };
+    /// Returns the opener for the helper at a socket. It stores TAPs in `taps`, and takes those that the previous daemon has stored.
+    pub(super) fn new(socket: &Path, taps: TapStore) -> Self {
+        let helper = Helper { socket: socket.to_owned(), client: None, may_spawn: true, is_own: false, taps };
         let (sender, replies) = channel();
         Self { helper: Arc::new(Mutex::new(helper)), tasks: None, sender, replies }
     }
 
-    /// Creates an interface, and waits for it.
+    /// Closes the TAPs of the previous daemon that none of these requests asks for.
+    pub(super) fn close_unwanted(&self, requests: &[OpenRequest]) {
+        let wanted: Vec<TapName> = requests.iter().filter_map(|request| Some(request.open().ok()?.name)).collect();
+        lock(&self.helper).taps.retain(&wanted);
+    }
+
+    /// Creates or restores an interface, and waits for it.
     pub(super) fn open_now(&self, request: &OpenRequest) -> Outcome {
         lock(&self.helper).open(request)
     }
@@ -111,9 +160,9 @@ impl Opener {
         self.send(Task::Open(request));
     }
 
-    /// Lets the helper forget an interface that is gone.
-    pub(super) fn release(&mut self, number: InterfaceNumber) {
-        self.send(Task::Release(number));
+    /// Lets the helper and the service manager forget an interface that is gone.
+    pub(super) fn release(&mut self, claims: InterfaceClaims) {
+        self.send(Task::Release(claims));
     }
 
     /// Returns the next outcome, if there is one.
@@ -133,7 +182,7 @@ impl Opener {
                         let outcome = lock(&helper).open(&request);
                         let _ = replies.send((request.key, outcome)); // An error means that the daemon ends.
                     }
-                    Task::Release(number) => lock(&helper).release(number),
+                    Task::Release(claims) => lock(&helper).release(&claims),
                 });
             });
             if let Err(error) = started {
@@ -151,26 +200,33 @@ fn lock(helper: &Mutex<Helper>) -> std::sync::MutexGuard<'_, Helper> {
 
 impl Helper {
     fn open(&mut self, request: &OpenRequest) -> Outcome {
-        let tap = request.tap.clone()?;
         // Before the namespace, which may come later: then the daemon cannot start a helper any more.
-        self.client()?;
-        let namespace = match &request.place {
-            Place::Host => None,
-            Place::Namespace(path) => {
-                let file = File::open(path);
-                Some(file.map_err(|source| OpenError::Namespace { path: path.clone(), source })?)
-            }
-        };
+        let has_helper = self.client().map(drop);
+        let opening = request.open();
+        if let Ok(Opening { tap, name, .. }) = &opening
+            && let Some(restored) = self.taps.take(name, tap.name.as_str())
+        {
+            let claims = InterfaceClaims { helper_number: None, stored_as: Some(name.clone()) };
+            return Ok(Opened { claims, tap: restored });
+        }
+        has_helper?;
+        let Opening { tap, namespace, name } = opening?;
         let opened = self.client()?.open_tap(tap, namespace.as_ref().map(|file| file.as_fd()));
         if let Err(HelperError::Closed | HelperError::Timeout | HelperError::Socket(_)) = &opened {
             self.client = None; // The next request connects again.
         }
         let opened = opened?;
-        Ok(Opened { helper_number: opened.info.interface, tap: opened.descriptor })
+        self.taps.store(&name, &opened.descriptor);
+        let claims = InterfaceClaims { helper_number: Some(opened.info.interface), stored_as: Some(name) };
+        Ok(Opened { claims, tap: opened.descriptor })
     }
 
-    fn release(&mut self, number: InterfaceNumber) {
-        if let Some(client) = &mut self.client
+    fn release(&mut self, claims: &InterfaceClaims) {
+        if let Some(name) = &claims.stored_as {
+            self.taps.remove(name);
+        }
+        if let Some(number) = claims.helper_number
+            && let Some(client) = &mut self.client
             && client.release(number).is_err()
         {
             self.client = None;

@@ -127,7 +127,7 @@ impl Fixture {
         let config = config(folder.path(), port);
         let prepared = prepare(folder.path());
         let tickets = Tickets::ephemeral().unwrap();
-        let mut overlay = Overlay::open(&config, &tickets).unwrap();
+        let mut overlay = Overlay::open(&config, &tickets, TapStore::default()).unwrap();
         let overlay_command = |command| match command {
             Command::Overlay(_, command) => command,
             other => panic!("{other:?}"),
