@@ -39,6 +39,25 @@ reports! {
         routes: Vec<String>,
         /// The MAC addresses that the network has learned.
         learned: Vec<OverlayLearnedRow>,
+        /// The latest warnings about addresses, the oldest first.
+        warnings: Vec<OverlayWarningRow>,
+    }
+
+    /// A warning about a MAC address.
+    OverlayWarningRow {
+        /// `flapping`: the address moves too often. `loop`: its frames come back from another host. `circulating`: a frame of
+        /// it comes again and again.
+        kind: String,
+        /// The address.
+        mac: String,
+        /// What happened, with the interfaces and edges.
+        problem: String,
+        /// What to do.
+        remedy: String,
+        /// Number of reports of the worker, which sends one every ten seconds at most.
+        count: u64,
+        /// Milliseconds since the last report.
+        age_ms: u64,
     }
 
     /// An interface of an overlay network.

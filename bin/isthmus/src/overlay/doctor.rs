@@ -7,6 +7,9 @@ use crate::daemon::{Daemon, read};
 use crate::doctor::{CheckPlace, Finding, unexpected};
 use crate::output::counted;
 
+/// The age in milliseconds up to which a warning counts.
+const RECENT_MS: u64 = 60_000;
+
 /// Checks the networks of the daemon.
 pub(crate) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
     let Some(options) = place.daemon else { return };
@@ -16,7 +19,9 @@ pub(crate) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
         Ok(report) if report.networks.is_empty() => {
             findings.push(Finding::ok(id, tried, "not used: the configuration has no overlay network"));
         }
-        Ok(report) => findings.extend(report.networks.iter().flat_map(|network| [interfaces(network), edges(network)])),
+        Ok(report) => findings.extend(
+            report.networks.iter().flat_map(|network| [interfaces(network), edges(network), addresses(network)]),
+        ),
         Err(error) => findings.push(unexpected(id, tried, &error)),
     }
 }
@@ -45,6 +50,19 @@ fn edges(network: &OverlayNetworkRow) -> Finding {
         .remedy("Check the address in `edges`, and the routes of this host (`ip route get ADDRESS`).")
 }
 
+/// The addresses of a network about which the daemon has warned within a minute.
+fn addresses(network: &OverlayNetworkRow) -> Finding {
+    let (id, tried) = ("overlay.addresses", format!("querying the warnings of the overlay network {}", network.name));
+    let recent: Vec<_> = network.warnings.iter().filter(|row| row.age_ms < RECENT_MS).collect();
+    match recent[..] {
+        [] => Finding::ok(id, tried, format!("{}: no address is used twice, no frame comes back", network.name)),
+        [row, ..] => {
+            let problems: Vec<_> = recent.iter().map(|row| &*row.problem).collect();
+            Finding::note(id, tried, format!("{}: {}", network.name, problems.join("; "))).remedy(&row.remedy)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -56,13 +74,18 @@ mod tests {
     fn missing_interfaces_and_lost_hosts_have_remedies() {
         let traffic = json!({ "received": 0, "received_bytes": 0, "sent": 0, "sent_bytes": 0, "lost": [] });
         let network = |missing: Option<&str>, bytes: Option<u64>| {
+            let age_ms = if missing.is_some() { 59_999 } else { 60_000 };
+            let warnings = json!([{ "kind": "loop", "mac": "02:00:00:00:00:02", "problem": "it comes back", "remedy": "change it", "count": 1, "age_ms": age_ms }]);
             let interface = json!({ "name": "eth0@web", "mac": "02:00:00:00:00:01", "mtu": 1500, "exists": missing.is_none(), "missing": missing, "traffic": traffic });
             let edge = json!({ "to": "192.0.2.2:9001", "kind": "fast", "datagram_bytes": bytes, "traffic": traffic });
-            let row = json!({ "name": "lan", "vni": 0, "learning": true, "interfaces": [interface], "edges": [edge], "routes": [], "learned": [] });
+            let row = json!({ "name": "lan", "vni": 0, "learning": true, "interfaces": [interface], "edges": [edge], "routes": [], "learned": [], "warnings": warnings });
             read::<OverlayNetworkRow>(&row).expect("a row")
         };
         let works = network(None, Some(1472));
-        assert_eq!([interfaces(&works).severity, edges(&works).severity], [Severity::Ok, Severity::Ok]);
+        let severities = [interfaces(&works), edges(&works), addresses(&works)].map(|finding| finding.severity);
+        assert_eq!(severities, [Severity::Ok; 3]);
+        let address = addresses(&network(Some("it is not there"), None));
+        assert_eq!((address.severity, address.result.as_str()), (Severity::Warning, "lan: it comes back"));
         let broken = network(Some("isthmus-helper is not running"), None);
         let (missing, lost) = (interfaces(&broken), edges(&broken));
         assert_eq!([missing.severity, lost.severity], [Severity::Problem, Severity::Warning]);

@@ -50,6 +50,9 @@ fn network(network: &OverlayNetworkRow) -> String {
             text += &format!("{} is missing: {reason}\n", row.name);
         }
     }
+    for row in &network.warnings {
+        text += &format!("{}, {} s ago: {}; {}\n", row.kind, row.age_ms / 1000, row.problem, row.remedy);
+    }
     if !network.routes.is_empty() {
         text += &format!("\nroutes\n  {}\n", network.routes.join("\n  "));
     }
@@ -94,8 +97,9 @@ mod tests {
                 "edges": [edge("192.0.2.2:9001", Some(1472)), edge("[fd00::2]:9001", None)],
                 "routes": ["any any edge 192.0.2.2 any"],
                 "learned": [{ "mac": "02:00:00:00:00:02", "port": "192.0.2.2:9001", "age_ms": 2500 }],
+                "warnings": [{ "kind": "flapping", "mac": "02:00:00:00:00:02", "problem": "it moves", "remedy": "change it", "count": 2, "age_ms": 3500 }],
             },
-            { "name": "lab", "vni": 0, "learning": false, "interfaces": [], "edges": [], "routes": [], "learned": [] },
+            { "name": "lab", "vni": 0, "learning": false, "interfaces": [], "edges": [], "routes": [], "learned": [], "warnings": [] },
         ], "sockets": [
             { "bound": "[::]:9001", "kind": "fast", "refused": [{ "reason": "unknown-sender", "count": 3 }] },
             { "bound": "[::]:4789", "kind": "vxlan", "refused": [] },

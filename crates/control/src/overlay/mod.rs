@@ -19,6 +19,7 @@ mod sockets;
 mod tap_store;
 #[cfg(test)]
 mod tests;
+mod warnings;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
@@ -226,9 +227,12 @@ impl Overlay {
 
     /// Handles an event of the worker.
     pub(crate) fn event(broker: &mut Broker, event: OverlayEvent) {
+        let (network, interface) = match event {
+            OverlayEvent::InterfaceGone { network, interface } => (network, interface),
+            OverlayEvent::Report { network, report } => return Self::warn(broker, network, report),
+        };
         let now = broker.now;
         let overlay = &mut broker.capabilities.overlay;
-        let OverlayEvent::InterfaceGone { network, interface } = event;
         let key = InterfaceKey { network, interface };
         let mut interfaces = overlay.networks.iter_mut().flat_map(|network| &mut network.interfaces);
         let Some(state) = interfaces.find(|state| state.key == key) else { return };

@@ -12,6 +12,7 @@ use isthmus_service::overlay::{NewOverlayEdge, NewOverlayNetwork, OverlayCommand
 use super::interface::{InterfaceKey, InterfaceState, MacGenerator};
 use super::opener::InterfaceClaims;
 use super::sockets::EdgeSockets;
+use super::warnings::Warnings;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// The MTU of interfaces, unless a datagram of an edge has less room.
@@ -50,6 +51,7 @@ pub(super) struct NetworkState {
     next_interface: u16,
     next_edge: u16,
     view: Arc<Mutex<OverlayView>>,
+    pub(super) warnings: Warnings,
 }
 
 impl NetworkState {
@@ -69,6 +71,7 @@ impl NetworkState {
             next_interface: 0,
             next_edge: 0,
             view,
+            warnings: Warnings::default(),
         }
     }
 
@@ -147,6 +150,10 @@ impl NetworkState {
         };
         // The configuration was refused if a route names a port that the network does not have.
         self.plan.routes().iter().filter_map(move |line| Some((line.resolve(port).ok()?, line.to_string())))
+    }
+
+    pub(super) fn number(&self) -> OverlayNetworkNumber {
+        self.number
     }
 
     pub(super) fn name(&self) -> &str {

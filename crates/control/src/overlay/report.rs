@@ -22,7 +22,7 @@ impl Overlay {
     pub(crate) fn report(broker: &Broker, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
         let overlay = &broker.capabilities.overlay;
         match arguments {
-            [] => json(&overlay.all()),
+            [] => json(&overlay.all(broker.now)),
             [topic] if topic.as_str() == "table" => json(&overlay.table()),
             [topic] if topic.as_str() == "monitor" => json(&overlay.monitor(broker.now)),
             [network, from, source, destination] => json(&overlay.explain(network, from, source, destination)?),
@@ -30,10 +30,10 @@ impl Overlay {
         }
     }
 
-    fn all(&self) -> OverlayReport {
+    fn all(&self, now: u64) -> OverlayReport {
         OverlayReport {
             schema: SCHEMA,
-            networks: self.networks.iter().map(network).collect(),
+            networks: self.networks.iter().map(|state| network(state, now)).collect(),
             sockets: self.sockets.iter().map(socket).collect(),
         }
     }
@@ -53,7 +53,7 @@ fn losses(counts: impl IntoIterator<Item = (&'static str, u64)>) -> Vec<OverlayL
     counts.map(|(reason, count)| OverlayLoss { reason: reason.to_owned(), count }).collect()
 }
 
-fn network(network: &NetworkState) -> OverlayNetworkRow {
+fn network(network: &NetworkState, now: u64) -> OverlayNetworkRow {
     let view = network.view();
     let learned = view.learned.iter().map(|learned| OverlayLearnedRow {
         mac: learned.mac.to_string(),
@@ -68,6 +68,7 @@ fn network(network: &NetworkState) -> OverlayNetworkRow {
         edges: network.edges.iter().map(|state| edge(state, &view)).collect(),
         routes: network.routes().map(|(_, text)| text).collect(),
         learned: learned.collect(),
+        warnings: network.warning_rows(now),
     }
 }
 

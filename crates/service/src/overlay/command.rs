@@ -4,7 +4,7 @@ use super::counters::OverlaySocketCounters;
 use super::view::OverlayView;
 use isthmus_link::{EdgeSocket, Tap};
 use isthmus_overlay::vxlan::Vni;
-use isthmus_overlay::{EdgeId, InterfaceId, NetworkOptions, Route};
+use isthmus_overlay::{EdgeId, InterfaceId, NetworkOptions, Report, Route};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -127,5 +127,12 @@ pub enum OverlayEvent {
         network: OverlayNetworkNumber,
         /// The interface.
         interface: InterfaceId,
+    },
+    /// An address moves too often, or its frames come back.
+    Report {
+        /// The network.
+        network: OverlayNetworkNumber,
+        /// The address and its ports.
+        report: Report,
     },
 }

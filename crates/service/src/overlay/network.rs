@@ -144,7 +144,8 @@ impl OverlayNetwork {
         if let Some(interface) = self.interface(from) {
             interface.counters.count_received(frame.frame.len());
         }
-        let to = match self.core.forward(outlets.now, Port::Interface(from), &header) {
+        let port = Port::Interface(from);
+        let to = match self.core.forward_unless_circulating(outlets.now, port, &header, frame.frame) {
             Decision::To(to) => {
                 self.pairs.count(header.source, header.destination, frame.frame.len());
                 to

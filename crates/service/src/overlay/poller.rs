@@ -289,7 +289,7 @@ impl OverlayPoller {
         }
         self.watch_full_sockets(shared);
         if is_due {
-            self.run_timers(now);
+            self.run_timers(now, shared);
         }
         count > 0 || !self.ready.is_empty()
     }
@@ -313,9 +313,8 @@ impl OverlayPoller {
             let len = match interface.tap.read(buffer) {
                 Ok(Some(len)) => len,
                 Ok(None) => return false,
-                Err(error) => {
-                    interface.is_gone = true;
-                    tracing::info!(%error, "an interface of an overlay network is gone");
+                Err(_) => {
+                    interface.is_gone = true; // Control logs it.
                     let event = OverlayEvent::InterfaceGone { network: network.number, interface: id };
                     shared.emit_event(Event::Overlay(event));
                     return false;
@@ -345,12 +344,16 @@ impl OverlayPoller {
         again
     }
 
-    /// Gives up incomplete messages and updates views. Tries full sockets again: the kernel reports no room if it lacked memory.
-    fn run_timers(&mut self, now: Millis) {
+    /// Gives up incomplete messages, updates views and passes reports on. Tries full sockets again: the kernel reports no room if it lacked memory.
+    fn run_timers(&mut self, now: Millis, shared: &Shared) {
         self.deadline = None;
         (0..self.sockets.len()).for_each(|socket| self.resume_full(socket));
         for network in self.networks.iter_mut().flatten() {
             network.expire(now);
+            // The network keeps at most `REPORTS_MAX`.
+            while let Some(report) = network.core_mut().take_report() {
+                shared.emit_event(Event::Overlay(OverlayEvent::Report { network: network.number, report }));
+            }
             network.update_view(now, VIEW_AGE_MAX_MS);
             let due = network.view_due(VIEW_AGE_MAX_MS).into_iter().chain(network.next_expiry()).min();
             self.deadline = self.deadline.into_iter().chain(due).min();
