@@ -38,17 +38,19 @@ impl Lan {
     /// A network over a wire of this MTU, with further fields for the interfaces of daemons.
     pub fn with_wire(path: Path, wire_mtu: u32, fields: &str) -> Option<Self> {
         match path {
-            Path::Fast => {
-                let mut stage = Stage::new(2, wire_mtu)?;
-                let [a, b] = [0, 1].map(|host| stage.container(host, &format!("container{host}")));
-                let daemons = [(0, &a), (1, &b)].map(|(host, container)| {
-                    let network = network(&stage, host, Path::Fast, 42, container, fields);
-                    stage.start(host, &network)
-                });
-                Some(Self { daemons: daemons.into(), a, b, stage }.up())
-            }
+            Path::Fast => Some(Self::fast(Stage::new(2, wire_mtu)?, fields)),
             Path::Vxlan => Self::vxlan(wire_mtu, 42, fields, "udpcsum"),
         }
+    }
+
+    /// A network between the daemons of two hosts.
+    pub fn fast(mut stage: Stage, fields: &str) -> Self {
+        let [a, b] = [0, 1].map(|host| stage.container(host, &format!("container{host}")));
+        let daemons = [(0, &a), (1, &b)].map(|(host, container)| {
+            let network = network(&stage, host, Path::Fast, 42, container, fields);
+            stage.start(host, &network)
+        });
+        Self { daemons: daemons.into(), a, b, stage }.up()
     }
 
     /// A network between a daemon and the VXLAN device of Linux, with options for that.
@@ -76,6 +78,22 @@ impl Lan {
     pub fn mtu(&self) -> u64 {
         self.daemons[0].network()["interfaces"][0]["mtu"].as_u64().unwrap()
     }
+}
+
+/// Starts a daemon on each host, with *fast* edges to all others and these interfaces, and waits for the interfaces.
+pub fn mesh(stage: &Stage, interfaces: &[String]) -> Vec<Daemon> {
+    let start = |(host, interfaces): (usize, &String)| {
+        let edges = (0..stage.hosts()).filter(|&other| other != host);
+        let edges: Vec<_> = edges.map(|other| format!("{{ to = \"{}\" }}", stage.address(other, host))).collect();
+        let edges = edges.join(", ");
+        stage.start(
+            host,
+            &format!("[[overlay.network]]\nname = \"lan\"\ninterfaces = [{interfaces}]\nedges = [{edges}]\n"),
+        )
+    };
+    let daemons: Vec<_> = interfaces.iter().enumerate().map(start).collect();
+    daemons.iter().for_each(Daemon::wait_for_interfaces);
+    daemons
 }
 
 /// The configuration of the network on a host.

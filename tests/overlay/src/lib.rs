@@ -4,6 +4,7 @@
 //!   Stage ── hosts with a wire between each two, and a folder that goes at the end
 //!     ├─ Container ── a network namespace, which daemons find by a file that only the namespaces of its host have
 //!     └─ Daemon ── isthmusd on a host as root, which starts isthmus-helper; `isthmus overlay` asks it
+//!   Flow ── a stream with compared content, which runs while something happens
 //!   Lan ── a network with a container on each of two hosts: two daemons, or a daemon and the VXLAN device of Linux
 //! ```
 //!
@@ -13,10 +14,12 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
+mod flow;
 mod lan;
 mod stage;
 
-pub use lan::{Lan, Path};
+pub use flow::Flow;
+pub use lan::{Lan, Path, mesh};
 pub use stage::{Container, Daemon, Stage, is_installed};
 
 use isthmus_testbed::Deadline;

@@ -24,6 +24,7 @@ pub struct Stage {
     cables: BTreeMap<(usize, usize), Cable>,
     scratch: Scratch,
     testbed: Testbed,
+    has_service_manager: bool,
 }
 
 impl Stage {
@@ -46,7 +47,18 @@ impl Stage {
                 cables.insert((a, b), testbed.link(first, second, &wire).unwrap());
             }
         }
-        Some(Self { hosts, cables, scratch: Scratch::shared().unwrap(), testbed })
+        Some(Self { hosts, cables, scratch: Scratch::shared().unwrap(), testbed, has_service_manager: false })
+    }
+
+    /// Gives daemons that are started later a service manager that stores their descriptors.
+    #[must_use]
+    pub fn with_service_manager(self) -> Self {
+        Self { has_service_manager: true, ..self }
+    }
+
+    /// Returns the number of hosts.
+    pub fn hosts(&self) -> usize {
+        self.hosts.len()
     }
 
     /// Returns a host by its number, from 0.
@@ -89,6 +101,11 @@ impl Stage {
         Container { network, file }
     }
 
+    /// A wire between two containers.
+    pub fn wire(&mut self, a: &Container, b: &Container) -> Cable {
+        self.testbed.link(&a.network, &b.network, &Wire { offloads: true, ..Wire::mtu(1500) }).unwrap()
+    }
+
     /// Gives a namespace the name of an existing file, as `ip netns attach` does. Only the host sees it.
     pub fn name_namespace(&self, host: usize, namespace: &Path, file: &Path) {
         self.run(host, &format!("mount --bind {} {}", namespace.display(), file.display()));
@@ -115,6 +132,7 @@ impl Stage {
     pub fn start_program(&self, host: usize, program: PathBuf, networks: &str) -> Daemon {
         let folder = Scratch::new().unwrap();
         let plan = DaemonProcess::on(&folder).program(program).host(&self.hosts[host]);
+        let plan = if self.has_service_manager { plan.with_fd_store() } else { plan };
         let started = plan.config(&format!("{CONFIG}{networks}")).start(timeout());
         Daemon { process: started.unwrap_or_else(|error| panic!("{error}")), _folder: folder }
     }
@@ -140,7 +158,22 @@ impl Container {
 
     /// An interface `eth0` in it, as the configuration of a daemon has it, with further fields.
     pub fn interface(&self, fields: &str) -> String {
-        format!("{{ name = \"eth0\", namespace = \"{}\"{fields} }}", self.file.display())
+        self.interface_named("eth0", fields)
+    }
+
+    /// An interface in it.
+    pub fn interface_named(&self, name: &str, fields: &str) -> String {
+        format!("{{ name = \"{name}\", namespace = \"{}\"{fields} }}", self.file.display())
+    }
+
+    /// Connects two of its interfaces by a bridge `bridge0`.
+    #[track_caller]
+    pub fn bridge(&self, interfaces: [&str; 2]) {
+        self.run("ip link add bridge0 type bridge");
+        for interface in interfaces {
+            self.run(&format!("ip link set {interface} master bridge0 up"));
+        }
+        self.run("ip link set bridge0 up");
     }
 
     /// Runs a command line in it, which must be successful, and returns the output.
@@ -211,6 +244,17 @@ impl Daemon {
         self.wait(|network| {
             network["interfaces"].as_array().unwrap().iter().all(|interface| interface["exists"] == true)
         });
+    }
+
+    /// Has it read other `[[overlay.network]]`.
+    pub fn reload(&mut self, networks: &str) {
+        self.process.reload(&format!("{CONFIG}{networks}")).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Ends it by SIGKILL, and starts it again with other `[[overlay.network]]`.
+    pub fn kill_and_restart_with(&mut self, networks: &str) {
+        self.process.set_config(&format!("{CONFIG}{networks}"));
+        self.kill_and_restart();
     }
 
     /// Ends it by SIGKILL, and starts it again.

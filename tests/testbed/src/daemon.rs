@@ -190,9 +190,7 @@ impl DaemonPlan {
             None => binary("isthmusd", "isthmusd")?,
         };
         let mut launch = Launch::new(program).env("NOTIFY_SOCKET", notify.path()).env_remove("ISTHMUS_SOCKET");
-        if let Some(config) = &self.config {
-            let file = self.dir.join("isthmusd.toml");
-            std::fs::write(&file, self.fill(config))?;
+        if let Some(file) = self.write_config()? {
             launch = launch.arg("--config").arg(file);
         }
         for arg in &self.args {
@@ -223,6 +221,14 @@ impl DaemonPlan {
         let ready = notify.wait("READY=1", proc.pidfd(), deadline);
         ready.map_err(|error| DaemonProcessError::NotReady { error, stderr: proc.stderr() })?;
         Ok(proc)
+    }
+
+    /// Writes the configuration, and returns its file.
+    fn write_config(&self) -> io::Result<Option<PathBuf>> {
+        let Some(config) = &self.config else { return Ok(None) };
+        let file = self.dir.join("isthmusd.toml");
+        std::fs::write(&file, self.fill(config))?;
+        Ok(Some(file))
     }
 
     fn run(&self) -> PathBuf {
@@ -295,6 +301,18 @@ impl DaemonProcess {
     /// SIGKILL, and the wait for its end.
     pub fn kill(self, deadline: Deadline) -> Result<StoppedDaemon, DaemonProcessError> {
         self.end(Signal::KILL, deadline)
+    }
+
+    /// Has the daemon read another configuration, now (SIGHUP) and in its next lives.
+    pub fn reload(&mut self, toml: &str) -> Result<(), DaemonProcessError> {
+        self.set_config(toml);
+        self.plan.write_config()?;
+        Ok(self.proc.signal(Signal::HUP)?)
+    }
+
+    /// Sets the configuration of the next lives.
+    pub fn set_config(&mut self, toml: &str) {
+        self.plan.config = Some(toml.to_owned());
     }
 
     /// SIGKILL, and the next life, in place.

@@ -9,7 +9,7 @@ fn interface(network: &Value) -> &Value {
 }
 
 /// Returns the helper that a daemon has started.
-fn helper_of(daemon: i32) -> Option<i32> {
+pub(crate) fn helper_of(daemon: i32) -> Option<i32> {
     let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).ok()?;
     let children = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
     let children: Vec<i32> = children

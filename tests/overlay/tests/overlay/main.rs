@@ -5,6 +5,7 @@ mod ends;
 mod explain;
 mod groups;
 mod services;
+mod survival;
 mod traffic;
 mod vnetp;
 mod vxlan;
