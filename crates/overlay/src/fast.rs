@@ -6,7 +6,7 @@
 //!                                                                             ends with the first bytes again, if the frame can be cut
 //! ```
 //!
-//! One `sendmsg` with `UDP_SEGMENT` sends the datagrams, and `UDP_GRO` returns them in one buffer. [`Sender`] plans the chunks.
+//! The caller sends the datagrams by `UDP_SEGMENT`, and `UDP_GRO` returns them in one buffer. [`Sender`] plans the chunks.
 //! [`Reassembler`] delivers a message that lies whole in one buffer without a copy. It collects others in bounded memory; of a TCP frame
 //! with a lost chunk it delivers the parts around the hole. `docs/spec/overlay-fast.md` is the specification.
 
@@ -22,7 +22,7 @@ mod tests;
 
 pub use header::{CHUNK_HEADER_BYTES, ChunkError, vni_of};
 pub use reassembler::{Delivery, FastCounters, Reassembler};
-pub use sender::{Chunk, Chunks, SendBatch, SendError, Sender};
+pub use sender::{Chunk, Chunks, SendError, Sender};
 
 use crate::virtio_net::{ETHERNET_BYTES, FRAME_BYTES_MAX, VIRTIO_NET_BYTES};
 
@@ -35,10 +35,8 @@ pub const CHUNK_BYTES_MIN: usize = 256;
 /// Bytes that a message of several chunks repeats at its end if its frame is to be cut. So one lost chunk never costs the headers: with a
 /// VLAN tag, those of TCP over IPv4 have at most 150 bytes, and over IPv6 without extensions 130.
 pub const REPEATED_BYTES: usize = 160;
-/// Datagrams of one `sendmsg`: `UDP_MAX_SEGMENTS` of Linux before 6.9.
-pub const SEND_SEGMENTS_MAX: usize = 64;
-/// Bytes of one `sendmsg`: the payload of the longest UDP datagram over IPv4.
-pub const SEND_BYTES_MAX: usize = 65_507;
+/// Bytes of the longest datagram: the limit of UDP over IPv4.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Incomplete messages of an edge. Each has at most [`MESSAGE_BYTES_MAX`] bytes of memory.
 pub const PENDING_MAX: usize = 8;
 /// After this time an incomplete message is given up.

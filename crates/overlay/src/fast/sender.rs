@@ -5,7 +5,7 @@ use core::ops::Range;
 use thiserror::Error;
 
 use super::header::{CHUNK_HEADER_BYTES, ChunkHeader};
-use super::{CHUNK_BYTES_MIN, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN, SEND_BYTES_MAX, SEND_SEGMENTS_MAX};
+use super::{CHUNK_BYTES_MIN, DATAGRAM_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
 use crate::virtio_net::VirtioNetHeader;
 use crate::vxlan::Vni;
 
@@ -44,15 +44,6 @@ pub struct Chunk {
     pub repeated: Range<usize>,
 }
 
-/// The chunks of one `sendmsg`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SendBatch {
-    /// Which chunks.
-    pub chunks: Range<usize>,
-    /// For `UDP_SEGMENT`: bytes of each datagram but the last, with the chunk header.
-    pub segment_bytes: u16,
-}
-
 impl Sender {
     /// A sender that gives its first message this number. The number is random, because the receiver takes recent numbers for duplicates,
     /// also after the sender has restarted.
@@ -80,7 +71,7 @@ impl Sender {
         }
         let message = self.next;
         self.next = message.wrapping_add(1);
-        let chunk_bytes = datagram_bytes.min(SEND_BYTES_MAX) - CHUNK_HEADER_BYTES;
+        let chunk_bytes = datagram_bytes.min(DATAGRAM_BYTES_MAX) - CHUNK_HEADER_BYTES;
         let is_repeated = header.gso.is_some() && message_bytes > chunk_bytes;
         Ok(Chunks { first: ChunkHeader { vni, message, total: message_bytes, is_repeated, offset: 0 }, chunk_bytes })
     }
@@ -107,15 +98,5 @@ impl Chunks {
             range: offset.min(total)..end.min(total),
             repeated: offset.saturating_sub(total)..end.saturating_sub(total),
         }
-    }
-
-    /// The chunks of each `sendmsg`.
-    pub fn batches(&self) -> impl Iterator<Item = SendBatch> {
-        let segment_bytes = CHUNK_HEADER_BYTES + self.chunk_bytes;
-        let most = (SEND_BYTES_MAX / segment_bytes).min(SEND_SEGMENTS_MAX);
-        let count = self.len();
-        (0..count)
-            .step_by(most)
-            .map(move |first| SendBatch { chunks: first..count.min(first + most), segment_bytes: segment_bytes as u16 })
     }
 }

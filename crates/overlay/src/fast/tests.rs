@@ -95,26 +95,23 @@ fn check_part(sample: &Sample, size: u16, part: &[u8]) -> Range<usize> {
 }
 
 #[test]
-fn plans_equal_chunks_and_sends_within_limits() {
+fn plans_equal_chunks_of_at_most_a_datagram() {
     let mut sender = Sender::new(u32::MAX);
     let uncut = VirtioNetHeader::default();
     let cut = Sample::default().header(1448);
     let chunks = sender.plan(VNI, &uncut, MESSAGE_BYTES_MAX, DATAGRAM).expect("can be sent");
-    let batches: Vec<_> = chunks.batches().collect();
-    let segment_bytes = DATAGRAM as u16;
-    let both = [0..44, 44..46].map(|chunks| SendBatch { chunks, segment_bytes });
-    assert_eq!((chunks.len(), &batches[..]), (46, &both[..]));
+    assert_eq!((chunks.len(), chunks.get(44).range.len()), (46, CHUNK));
     let header = [0x10, 255, 255, 255, 255, 255, 255, 255, 0, 1, 0, 0x1d, 0, 0, 0xff, 0xf0];
     assert_eq!(chunks.get(45), Chunk { header, range: 45 * CHUNK..MESSAGE_BYTES_MAX, repeated: 0..0 });
     let small = sender.plan(VNI, &uncut, 26, DATAGRAM).expect("can be sent");
     assert_eq!(small.get(0).header[4..8], [0; 4]);
-    assert_eq!(small.batches().count(), 1);
+    assert_eq!(small.len(), 1);
     let mut plan = |header, message_bytes, datagram_bytes| sender.plan(VNI, header, message_bytes, datagram_bytes);
     for datagram_bytes in [272, 576, 1472, 8972, 65_507, 100_000] {
         let chunks = plan(&cut, MESSAGE_BYTES_MAX, datagram_bytes).expect("can be sent");
-        for SendBatch { chunks, segment_bytes } in chunks.batches() {
-            assert!(chunks.len() <= SEND_SEGMENTS_MAX && chunks.len() * usize::from(segment_bytes) <= SEND_BYTES_MAX);
-        }
+        let longest = chunks.get(0);
+        let bytes = CHUNK_HEADER_BYTES + longest.range.len() + longest.repeated.len();
+        assert_eq!(bytes, datagram_bytes.min(DATAGRAM_BYTES_MAX));
     }
     assert_eq!(plan(&uncut, 25, DATAGRAM).err(), Some(SendError::MessageLength(25)));
     let long = MESSAGE_BYTES_MAX + 1;
