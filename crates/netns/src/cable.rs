@@ -124,6 +124,11 @@ impl WireInterface {
         self.host.ip(&lines)
     }
 
+    /// Lets the kernel complete all checksums before packets leave by it, as before a card without that offload.
+    pub fn complete_checksums(&self) -> io::Result<()> {
+        self.host.with(|| switch_off(&self.name, is_checksum))?
+    }
+
     /// True if the far end is there and up. The kernel acts on what this answers: where it is true, packets go through.
     pub fn has_carrier(&self) -> io::Result<bool> {
         self.host.with(|| sync_link_state(&self.name))?
