@@ -42,10 +42,10 @@ build: setup-build ## Builds the programs, the libraries of capabilities and the
 	@cargo xtask link-abi isthmus-ibverbs-preload --release $(VERBS_PRELOAD) --out $(RELEASE)/libisthmus-verbs.so >/dev/null
 
 run: ## Builds and measures Isthmus beside TCP: tables on the screen, JSON and a plot in out/ (half a minute once built)
-	@echo "[1/4] Checking for a compiler, a linker, redis-benchmark and perftest" >&2
+	@echo "[1/4] Checking for a compiler, a linker, redis-benchmark, perftest and iperf3" >&2
 	@scripts/setup run
 	@echo "[2/4] Building Isthmus (a few minutes the first time)" >&2
-	@cargo build --profile trial --package isthmus --package isthmusd --package isthmus-myriexpress
+	@cargo build --profile trial --package isthmus --package isthmusd --package isthmus-helper --package isthmus-myriexpress
 	@echo "[3/4] Building the C programs of MX and the libraries of sockets and verbs" >&2
 	@for program in mx_measure mx_match; do \
 		cc -std=gnu11 -O2 -I abi/myriexpress/include -o "$(TRIAL)/$$program" examples/mx/$$program.c \

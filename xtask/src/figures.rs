@@ -27,10 +27,11 @@ const PAGE: &str = "docs/performance.md";
 const FOLDER: &str = "docs/performance";
 
 /// The results that become tables of rows, and the heading of each.
-const TABLES: [(&str, &str); 5] = [
+const TABLES: [(&str, &str); 6] = [
     ("figures.jsonl", "Figures"),
     ("sockets.jsonl", "Sockets, and receivers that sleep"),
     ("verbs.jsonl", "RDMA programs"),
+    ("overlay.jsonl", "Overlay networks"),
     ("guests.jsonl", "Guests of QEMU"),
     ("guests-xen.jsonl", "Guests of Xen"),
 ];

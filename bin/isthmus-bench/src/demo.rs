@@ -6,6 +6,7 @@
 //!                 ├─ hosts ────────── MX, bare frames and TCP between two hosts, over a wire made for this run
 //!                 ├─ redis ────────── redis-benchmark over TCP and over sockets
 //!                 ├─ perftest ─────── ib_send_lat and ib_write_lat on the virtual RDMA device
+//!                 ├─ tunnels ──────── iperf3 between containers on two hosts
 //!                 ├─ run_held_pair ── one pair that stays connected while the caller queries its daemon
 //!                 └─ plot ─────────── the picture
 //! ```
@@ -27,6 +28,7 @@ use crate::figures::wire::{VETH, frame_there_and_back, frames, goodput};
 use crate::hosts::HostPairs;
 use crate::job::Work;
 use crate::machine::Machine;
+use crate::overlay;
 use crate::pair::{Bench, Task};
 use crate::pin::Placement;
 use crate::plot;
@@ -176,6 +178,29 @@ pub struct PerftestTime {
     pub failed: bool,
 }
 
+/// The rate of iperf3 between containers on two hosts, through one tunnel.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct TunnelRate {
+    /// The program, the tunnel and the wire.
+    pub name: String,
+    /// The median in GB/s; none if there is no measurement.
+    pub bandwidth: Option<f64>,
+    /// The reason why there is no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Whether the measurement should have worked.
+    pub failed: bool,
+}
+
+/// The rates of two tunnels.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct TunnelRates {
+    /// Isthmus: a *fast* edge.
+    pub fast: TunnelRate,
+    /// VXLAN devices of the kernel.
+    pub kernel_vxlan: TunnelRate,
+}
+
 /// The programs of perftest that are measured.
 pub const PERFTESTS: [&str; 2] = ["ib_write_lat", "ib_send_lat"];
 
@@ -284,6 +309,29 @@ impl Session {
     /// Returns the number of calls of `progress` by `perftest`.
     pub fn perftest_steps(&self) -> usize {
         PERFTESTS.len() * self.bench.runs
+    }
+
+    /// Measures tunnels between containers; calls `progress` [`Session::tunnels_steps`] times if nothing fails.
+    pub fn tunnels(&self, mut progress: impl FnMut(&str)) -> TunnelRates {
+        let bench = Bench { runs: self.tunnel_runs(), ..self.bench.clone() };
+        let cases = overlay::trial();
+        let samples = interleave(&cases.each_ref().map(|case| case as &dyn Case), &bench, |_, name| progress(name));
+        let rate = |at: usize| {
+            let LowerBound { name, value, why, .. } = LowerBound::new(&cases[at], &samples[at]);
+            let failed = matches!(samples[at].no_value, Some(NoValue::Failed(_)));
+            TunnelRate { name, bandwidth: value, why, failed }
+        };
+        TunnelRates { fast: rate(0), kernel_vxlan: rate(1) }
+    }
+
+    /// Returns the number of calls of `progress` by `tunnels`.
+    pub fn tunnels_steps(&self) -> usize {
+        2 * self.tunnel_runs()
+    }
+
+    /// Each run takes a second, the least of iperf3.
+    fn tunnel_runs(&self) -> usize {
+        self.bench.runs.min(2)
     }
 
     /// Runs two processes that play ping-pong over a path, long enough to find their best path even on a busy machine. Calls

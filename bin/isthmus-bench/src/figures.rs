@@ -27,8 +27,13 @@ pub(crate) const MIB: usize = 1 << 20;
 type RowList = fn(&Rc<HostPairs>) -> Vec<Option<Row>>;
 
 /// The capabilities.
-const CAPABILITIES: [RowList; 4] =
-    [crate::mx::rows, crate::fabric::rows, |_| crate::sockets::rows(), |_| crate::verbs::rows()];
+const CAPABILITIES: [RowList; 5] = [
+    crate::mx::rows,
+    crate::fabric::rows,
+    |_| crate::sockets::rows(),
+    |_| crate::verbs::rows(),
+    |_| crate::overlay::rows(),
+];
 
 /// All rows of this path, in the order of the document.
 pub(crate) fn rows(path: Path) -> Vec<Row> {

@@ -6,7 +6,7 @@
 //!    ├─▶ paths ────▶ sweep ──────────┤            plot (SVG)
 //!    └─▶ raw ────────────────────────┘  hosts: two of them in namespaces, a wire between them, a daemon on each
 //!
-//! mx, fabric, verbs ── the rows of a capability, and the programs that they need
+//! mx, fabric, verbs, overlay ── the rows of a capability, and the programs that they need
 //! demo (isthmus try) ─▶ the same
 //! ```
 //!
@@ -34,6 +34,7 @@ mod hosts;
 mod job;
 mod machine;
 mod mx;
+mod overlay;
 mod pair;
 mod path;
 mod pin;

@@ -16,7 +16,7 @@ mod isthmus;
 mod raw;
 mod ring;
 mod sockets;
-mod tcp;
+pub(crate) mod tcp;
 mod unix;
 
 use std::ffi::OsString;

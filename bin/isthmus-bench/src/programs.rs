@@ -97,7 +97,8 @@ fn listens(line: &str, port: u16) -> bool {
     local.and_then(|text| u16::from_str_radix(text, 16).ok()) == Some(port) && fields.nth(1) == Some("0A")
 }
 
-fn wait_until(timeout: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+/// Waits until a condition holds.
+pub(crate) fn wait_until(timeout: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + timeout;
     while !holds()? {
         if Instant::now() > deadline {

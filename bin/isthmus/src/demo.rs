@@ -8,6 +8,7 @@
 //!              └─ two hosts ── network namespaces with a wire and an isthmusd each, where they can be made
 //!
 //! redis ── a row for TCP and one for sockets     perftest ── a row for each program, and one for TCP
+//! tunnels ── a row for an overlay network and one for the kernel's VXLAN
 //! headline ── the comparison with TCP     table ── a row for each path and wait     hosts ── a row for each path
 //! ```
 //!
@@ -18,6 +19,7 @@ mod hosts;
 mod perftest;
 mod redis;
 mod table;
+mod tunnels;
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,7 +30,7 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use isthmus_bench::demo::{
     self, HostMeasurement, LowerBound, Path as PathName, PerftestTime, Point, PrivateDaemon, ROWS, RedisRates, RunPlan,
-    Session, SweepPlan, TempFolder, Wait,
+    Session, SweepPlan, TempFolder, TunnelRates, Wait,
 };
 use isthmus_client::{Options, Topic};
 use serde::Serialize;
@@ -67,6 +69,8 @@ struct Results {
     redis: RedisRates,
     /// The times of perftest over verbs.
     perftest: Vec<PerftestTime>,
+    /// The rates of iperf3 between containers on two hosts.
+    tunnels: TunnelRates,
     /// The paths that this installation cannot measure.
     unavailable: Vec<Unavailable>,
     /// The daemon's channel list while two domains were connected.
@@ -96,6 +100,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
             + session.hosts_steps()
             + session.redis_steps()
             + session.perftest_steps()
+            + session.tunnels_steps()
             + 1,
     );
     let step = |what: &str| {
@@ -107,6 +112,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let hosts = session.hosts(step);
     let redis = redis::measure(&session, folder.path(), daemon.socket(), step);
     let perftest = perftest::measure(&session, step);
+    let tunnels = session.tunnels(step);
     step("the path between two domains");
     let channels = channels(&session, daemon.socket()).context("asking the daemon about two connected domains");
     bar.finish_and_clear();
@@ -123,6 +129,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
         hosts,
         redis,
         perftest,
+        tunnels,
         unavailable,
         channels,
         plot: svg,
@@ -133,7 +140,8 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let failed = results.points.iter().any(|point| point.why.is_some())
         || results.hosts.iter().any(|measurement| measurement.failed)
         || [&results.redis.tcp, &results.redis.sockets].iter().any(|rate| rate.failed)
-        || results.perftest.iter().any(|time| time.failed);
+        || results.perftest.iter().any(|time| time.failed)
+        || [&results.tunnels.fast, &results.tunnels.kernel_vxlan].iter().any(|rate| rate.failed);
     Ok(if failed { Outcome::Failed } else { Outcome::Done })
 }
 
@@ -214,6 +222,7 @@ fn text(results: &Results, args: &TryArgs, machine: &str) -> String {
     text += &redis::text(&results.redis);
     text += &perftest::text(&results.perftest, &results.points);
     text += &hosts::text(&results.hosts);
+    text += &tunnels::text(&results.tunnels);
     text += &table::failures(&results.points);
     if !args.quick {
         let channels = crate::daemon::channels_text(&results.channels).unwrap_or_else(|error| format!("{error:#}\n"));
