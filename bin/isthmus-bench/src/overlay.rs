@@ -1,4 +1,4 @@
-//! Overlay networks: containers on two hosts whose frames pass through a tunnel over the wire between the hosts.
+//! Overlay networks: containers on two hosts, and a tunnel that carries their frames over the wire between the hosts.
 //!
 //! ```text
 //!   container a ── interface ─ host a ═══ wire ═══ host b ─ interface ── container b      lan

@@ -147,7 +147,7 @@ fn wait_for_server(text: &mut BufReader<ChildStdout>) -> Result<()> {
     Ok(())
 }
 
-/// What the receiver of a stream got.
+/// The stream as its receiver got it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stream {
     bytes: f64,
