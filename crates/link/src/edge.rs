@@ -23,7 +23,7 @@ pub use crate::udp::segments::DATAGRAM_BYTES_MAX;
 pub const SEGMENTS_MAX: usize = 64;
 
 /// The maximum number of messages received at once.
-const RECEIVE_MAX: usize = 16;
+const RECEIVE_MAX: usize = 64;
 
 /// The size of the buffer of each message: the maximum size of a datagram.
 const MESSAGE_BUFFER_BYTES: usize = 1 << 16;

@@ -6,7 +6,7 @@ use super::edge::{Edge, EdgeOutcome, Resume, TapFrame};
 use super::socket::Socket;
 use super::view::{EdgeView, InterfaceView, LearnedView, OverlayView};
 use isthmus_link::{Tap, TapWrite};
-use isthmus_overlay::fast::{Delivery, Reassembler};
+use isthmus_overlay::fast::{CHUNK_BYTES_MIN, Delivery, MESSAGE_BYTES_MAX, Reassembler};
 use isthmus_overlay::segment::Cutter;
 use isthmus_overlay::virtio_net::{VIRTIO_NET_BYTES, VirtioNetHeader};
 use isthmus_overlay::vxlan::Vni;
@@ -15,8 +15,8 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// The maximum number of slices of a frame, as the kernel limits vectors.
-const SLICES_MAX: usize = 1024;
+/// The maximum number of slices of a frame: the chunks of the longest message, and its headers. They are prepared for each frame.
+const SLICES_MAX: usize = MESSAGE_BYTES_MAX.div_ceil(CHUNK_BYTES_MIN) + 8;
 
 /// An interface of a network.
 #[derive(Debug)]

@@ -69,7 +69,7 @@ impl Socket {
         self.edges.retain(|_, (other, _)| *other != network);
     }
 
-    /// Receives a batch. Returns whether anything came or may still come.
+    /// Receives a batch. Returns whether more may wait: the sleeper reports what comes after a batch that was not full.
     pub(super) fn receive(
         &mut self,
         now: Millis,
@@ -88,6 +88,7 @@ impl Socket {
             }
         };
         let mut batch = Batch { owner: None, frames: Vec::new() };
+        let mut last = None; // Consecutive datagrams usually belong to one edge.
         for n in 0..count {
             let Some(message) = self.link.message(n) else {
                 bump(&self.counters.invalid, 1);
@@ -98,7 +99,12 @@ impl Socket {
                 let run = self.take_run(&mut rest);
                 bump(&self.counters.invalid, run.invalid);
                 let Some(vni) = run.vni else { continue };
-                let owner = self.edges.get(&(message.from.ip().to_canonical(), vni)).copied();
+                let key = (message.from.ip(), vni);
+                let owner = match last {
+                    Some((known, owner)) if known == key => owner,
+                    _ => self.edges.get(&(key.0.to_canonical(), vni)).copied(),
+                };
+                last = Some((key, owner));
                 let network = owner.and_then(|(network, edge)| Some((networks.get_mut(network)?.as_mut()?, edge)));
                 match (network, self.kind) {
                     (Some((network, edge)), OverlayEdgeKind::Fast) => deliver_whole(now, network, edge, &run),
@@ -116,7 +122,7 @@ impl Socket {
             }
         }
         batch.deliver(now, networks, coalescer);
-        count > 0 || self.link.has_more()
+        self.link.has_more()
     }
 
     /// Takes the first datagrams of a message that name one network.
