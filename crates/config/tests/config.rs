@@ -95,7 +95,7 @@ deny = ["10.0.0.0/8", "[fd00::1]:443"]
 [overlay]
 listen = "0.0.0.0"
 helper = "/tmp/helper.sock"
-network = [{ name = "lan", vni = 7, learning = false, interfaces = [{ name = "eth0", namespace = "web", mac = "02:00:00:00:00:01", mtu = 1450, addresses = ["10.0.0.1/24"] }], edges = [{ to = "[fd00::2]:8472", kind = "vxlan" }] }]
+network = [{ name = "lan", vni = 7, learning = false, interfaces = [{ name = "eth0", namespace = "web", mac = "02:00:00:00:00:01", mtu = 1450, addresses = ["10.0.0.1/24"], bridge = "br0" }], edges = [{ to = "[fd00::2]:8472", kind = "vxlan" }] }]
 
 [verbs]
 enabled = false

@@ -25,6 +25,7 @@ fn reads_a_network_with_its_defaults() {
     assert_eq!(labels, ["lan0", "eth0@web"]);
     let [here, web] = &network.interfaces[..] else { panic!("two interfaces") };
     assert_eq!((here.mac(), here.mtu(), here.addresses(), here.place()), (None, None, &[][..], Place::Host));
+    assert_eq!(here.bridge(), None);
     assert_eq!((web.name(), web.place()), ("eth0", Place::Namespace("/run/netns/web".into())));
     let edges: Vec<_> = network.edges.iter().map(|edge| (edge.to.to_string(), edge.kind)).collect();
     let expected =
@@ -36,7 +37,7 @@ fn reads_a_network_with_its_defaults() {
 fn reads_what_is_written() {
     let file = "[overlay]\nlisten = '0.0.0.0'\nhelper = '/tmp/helper.sock'\n[[overlay.network]]\nname = 'lan'\nvni = 16777215\nlearning = false\n\
                 [[overlay.network.interfaces]]\nname = 'eth0'\nnamespace = '/proc/1/ns/net'\nmac = '02:00:00:00:00:01'\nmtu = 9000\n\
-                addresses = ['10.0.0.1/24', 'fd00::1/64']\n";
+                addresses = ['10.0.0.1/24', 'fd00::1/64']\nbridge = 'br0'\n";
     let overlay = load(&inputs(file)).unwrap().config.overlay;
     assert_eq!(
         (overlay.listen.ip().to_string().as_str(), overlay.helper.path().to_str()),
@@ -49,6 +50,7 @@ fn reads_what_is_written() {
     assert_eq!(interface.place(), Place::Namespace("/proc/1/ns/net".into()));
     let addresses: Vec<_> = interface.addresses().iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["10.0.0.1/24", "fd00::1/64"]);
+    assert_eq!(interface.bridge(), Some("br0"));
 }
 
 #[test]

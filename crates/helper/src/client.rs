@@ -15,6 +15,7 @@ use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::permissions::Permissions;
 use crate::protocol::{
     HelperInfo, InterfaceNumber, Malformed, NamespaceChoice, PACKET_BYTES_MAX, Reply, Request, TapInfo, TapRequest,
     VERSION,
@@ -111,10 +112,10 @@ impl HelperClient {
 
     /// Starts `program` as a child that serves this connection alone, and ends with it. The child has to inherit CAP_NET_ADMIN, and for other
     /// network namespaces CAP_SYS_ADMIN, so the caller does this before it gives up its own capabilities.
-    pub fn spawn(program: &Path, may_enter_namespaces: bool) -> Result<Self, HelperError> {
+    pub fn spawn(program: &Path, permissions: Permissions) -> Result<Self, HelperError> {
         let (ours, theirs) = seqpacket::pair().map_err(HelperError::Socket)?;
         let mut command = Command::new(program);
-        command.arg("--stdin").args(may_enter_namespaces.then_some("--namespaces"));
+        command.arg("--stdin").args(permissions.options());
         command.stdin(theirs).stdout(Stdio::null()).process_group(0); // Ctrl-C in a terminal is for the daemon.
         let child = command.spawn();
         let child = child.map_err(|source| HelperError::Spawn { program: program.to_owned(), source })?;
@@ -316,7 +317,7 @@ mod tests {
         drop(seqpacket::listen(&path, 1).unwrap());
         assert!(matches!(HelperClient::connect(&path), Err(HelperError::NotRunning { .. })));
         let program = folder.path().join("no-such-program");
-        let text = HelperClient::spawn(&program, false).unwrap_err().to_string();
+        let text = HelperClient::spawn(&program, Permissions::default()).unwrap_err().to_string();
         assert!(text.contains("no-such-program"), "{text}");
     }
 

@@ -13,12 +13,14 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod permissions;
 mod protocol;
 mod refusal;
 pub mod server;
 mod values;
 
 pub use client::{HelperClient, HelperError, OpenedTap, REPLY_TIMEOUT};
+pub use permissions::Permissions;
 pub use protocol::{
     HelperInfo, InterfaceNumber, Malformed, NamespaceChoice, Reply, Request, TapInfo, TapRequest, VERSION,
 };

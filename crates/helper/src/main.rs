@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use isthmus_helper::server;
+use isthmus_helper::{Permissions, server};
 use isthmus_platform::{activation, seqpacket};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -33,6 +33,9 @@ struct Arguments {
     /// Create interfaces in other network namespaces as well; keeps CAP_SYS_ADMIN
     #[arg(long)]
     namespaces: bool,
+    /// Make interfaces ports of bridges as well
+    #[arg(long)]
+    bridges: bool,
 }
 
 /// The sockets that the program serves.
@@ -41,12 +44,18 @@ enum Service {
     Connection(OwnedFd),
 }
 
+impl Arguments {
+    fn permissions(&self) -> Permissions {
+        Permissions { namespaces: self.namespaces, bridges: self.bridges }
+    }
+}
+
 fn main() -> ExitCode {
     // Before anything is opened here.
     let inherited = activation::take_inherited().sockets;
     let arguments = Arguments::parse();
     tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).without_time().with_target(false).init();
-    match open(&arguments, inherited).and_then(|service| serve(service, arguments.namespaces)) {
+    match open(&arguments, inherited).and_then(|service| serve(service, arguments.permissions())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -86,12 +95,12 @@ fn listen(path: &Path, user: Option<u32>) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-fn serve(service: Service, wants_namespaces: bool) -> io::Result<()> {
-    let abilities = server::enter_sandbox(wants_namespaces).map_err(io::Error::other)?;
+fn serve(service: Service, permissions: Permissions) -> io::Result<()> {
+    let abilities = server::enter_sandbox(permissions).map_err(io::Error::other)?;
     if !abilities.has_net_admin {
         tracing::warn!("without CAP_NET_ADMIN no interface can be created");
     }
-    if wants_namespaces && !abilities.may_enter_namespaces {
+    if permissions.namespaces && !abilities.may_enter_namespaces {
         tracing::warn!("without CAP_SYS_ADMIN no interface can be created in other network namespaces");
     }
     match service {

@@ -3,12 +3,14 @@
 //! ```text
 //!   request    kind:2  0:2  body                                                                      descriptors
 //!     1 Hello        version:4
-//!     2 OpenTap      mac:6  flags:1  addresses:1  mtu:4  gso_max_size:4  name:16  address × addresses   0, or the namespace
+//!     2 OpenTap      mac:6  flags:1  addresses:1  mtu:4  gso_max_size:4  name:16  bridge:16            0, or the namespace
+//!                  address × addresses
 //!     3 SetMtu       interface:4  mtu:4
 //!     4 SetUp        interface:4  up:4
 //!     5 AddAddress   interface:4  address
 //!     6 DelAddress   interface:4  address
 //!     7 Release      interface:4
+//!   bridge     a name, or zeros
 //!   address    family:1 (4, 6)  prefix:1  0:2  octets:16
 //!
 //!   reply      kind:2  0:2  body
@@ -34,7 +36,7 @@ use packet::{PacketReader, PacketWriter};
 pub const VERSION: u32 = 1;
 
 /// The maximum number of bytes of a packet. The longest request is an `OpenTap` with all addresses.
-pub(crate) const PACKET_BYTES_MAX: usize = 4 + 32 + ADDRESSES_MAX * 20;
+pub(crate) const PACKET_BYTES_MAX: usize = 4 + 48 + ADDRESSES_MAX * 20;
 
 const HELLO: u16 = 1;
 const OPEN_TAP: u16 = 2;
@@ -81,6 +83,8 @@ pub struct TapRequest {
     pub addresses: AddressList,
     /// The maximum number of bytes of a frame that the kernel leaves to be segmented.
     pub gso_max_size: Option<NonZeroU32>,
+    /// The bridge that it becomes a port of, in its network namespace.
+    pub bridge: Option<InterfaceName>,
 }
 
 /// The network namespace in which an interface is created.
@@ -260,7 +264,8 @@ impl TapRequest {
             .bytes(&[up | attached, addresses.len() as u8]) // At most ADDRESSES_MAX.
             .u32(self.mtu.bytes())
             .u32(self.gso_max_size.map_or(0, NonZeroU32::get))
-            .name(&self.name);
+            .name(&self.name)
+            .optional_name(self.bridge.as_ref());
         addresses.iter().fold(writer, |writer, address| writer.address(*address))
     }
 
@@ -273,13 +278,14 @@ impl TapRequest {
         let mtu = Mtu::new(body.u32()?)?;
         let gso_max_size = NonZeroU32::new(body.u32()?);
         let name = body.name()?;
+        let bridge = body.optional_name()?;
         if usize::from(address_count) > ADDRESSES_MAX {
             return Err(InvalidValue::TooManyAddresses.into());
         }
         let addresses = (0..address_count).map(|_| body.address()).collect::<Result<Vec<_>, _>>()?;
         let addresses = AddressList::new(addresses)?;
         let namespace = if flags & TAP_IN_NAMESPACE != 0 { NamespaceChoice::Attached } else { NamespaceChoice::Here };
-        let tap = Self { name, mac, mtu, is_up: flags & TAP_IS_UP != 0, addresses, gso_max_size };
+        let tap = Self { name, mac, mtu, is_up: flags & TAP_IS_UP != 0, addresses, gso_max_size, bridge };
         Ok(Request::OpenTap { tap, namespace })
     }
 }

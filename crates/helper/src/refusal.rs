@@ -64,6 +64,8 @@ reasons! {
     19 AddressRefused "address-refused" "the kernel refuses that address on this interface: for IPv6 it must be enabled there, with an MTU of at least 1280"
     20 KernelRefused "kernel-refused" "the kernel refuses the operation"
     21 InterfaceElsewhere "interface-elsewhere" "the interface is in another network namespace, where it cannot be changed: open it again with what is to change"
+    22 BridgesOff "bridges-off" "isthmus-helper may not put interfaces into bridges: start it with --bridges (isthmus-helper.service says how)"
+    23 NoBridge "no-bridge" "there is no bridge of that name where the interface is: create it (`ip link add NAME type bridge`)"
 }
 
 impl RefusalReason {

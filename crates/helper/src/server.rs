@@ -141,6 +141,9 @@ impl Connection {
                 if descriptor.is_some() && !self.abilities.may_enter_namespaces {
                     return Err(RefusalReason::NamespacesOff.into());
                 }
+                if tap.bridge.is_some() && !self.abilities.may_join_bridges {
+                    return Err(RefusalReason::BridgesOff.into());
+                }
                 let (info, tap) = self.interfaces.open_tap(&tap, descriptor)?;
                 Ok((Reply::TapOpened(info), Some(tap)))
             }
@@ -200,7 +203,7 @@ mod tests {
     /// Serves a connection in a thread of this process, without privileges and without filter.
     fn with_connection(test: impl FnOnce(&OwnedFd)) {
         let (ours, theirs) = seqpacket::pair().unwrap();
-        let abilities = Abilities { has_net_admin: false, may_enter_namespaces: false };
+        let abilities = Abilities { has_net_admin: false, may_enter_namespaces: false, may_join_bridges: false };
         let server = thread::spawn(move || serve_connection(&theirs, abilities));
         test(&ours);
         drop(ours);
@@ -252,6 +255,7 @@ mod tests {
                 is_up: false,
                 addresses: crate::AddressList::default(),
                 gso_max_size: None,
+                bridge: None,
             };
             let request = Request::OpenTap { tap, namespace: NamespaceChoice::Attached };
             let namespace = std::fs::File::open("/proc/self/ns/net").unwrap();

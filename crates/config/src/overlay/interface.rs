@@ -38,10 +38,11 @@ pub struct Interface {
     mac: Option<Mac>,
     mtu: Option<Mtu>,
     addresses: Addresses,
+    bridge: Option<InterfaceName>,
 }
 
 impl Interface {
-    pub(super) const FIELDS: [Field; 5] = [
+    pub(super) const FIELDS: [Field; 6] = [
         Field {
             name: "name",
             expected: InterfaceName::expected,
@@ -71,6 +72,12 @@ impl Interface {
             expected: Addresses::expected,
             default: "`[]`",
             text: "IP addresses with prefix lengths, which the interface gets.",
+        },
+        Field {
+            name: "bridge",
+            expected: InterfaceName::expected,
+            default: "none",
+            text: "The bridge of Linux that the interface becomes a port of, as for guests of QEMU. It is in the same namespace; the daemon waits until it exists.",
         },
     ];
 
@@ -118,6 +125,12 @@ impl Interface {
     pub fn addresses(&self) -> &[InterfaceAddress] {
         self.addresses.as_slice()
     }
+
+    /// The bridge that the interface becomes a port of.
+    #[must_use]
+    pub fn bridge(&self) -> Option<&str> {
+        self.bridge.as_ref().map(InterfaceName::as_str)
+    }
 }
 
 /// The name of an interface in reports.
@@ -142,7 +155,8 @@ impl Setting for Interface {
         let name = fields.need("name", findings);
         let (namespace, mac) = (fields.get("namespace", findings), fields.get("mac", findings));
         let (mtu, addresses) = (fields.get("mtu", findings), fields.get("addresses", findings));
-        let interface = Self { name: name?, namespace, mac, mtu, addresses: addresses.unwrap_or_default() };
+        let bridge = fields.get("bridge", findings);
+        let interface = Self { name: name?, namespace, mac, mtu, addresses: addresses.unwrap_or_default(), bridge };
         (findings.len() == before).then_some(interface)
     }
 
@@ -153,6 +167,7 @@ impl Setting for Interface {
             ("mac", self.mac.as_ref().map(Setting::to_toml)),
             ("mtu", self.mtu.as_ref().map(Setting::to_toml)),
             ("addresses", Some(self.addresses.to_toml())),
+            ("bridge", self.bridge.as_ref().map(Setting::to_toml)),
         ])
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   [[overlay.network]]   Networks ─► Network   name, vni, learning
-//!                                              ├─► Interface   name, namespace, mac, mtu, addresses
+//!                                              ├─► Interface   name, namespace, mac, mtu, addresses, bridge
 //!                                              └─► Edge        to, kind
 //!                         └── edited(&[Edit])  the networks after changes at run time
 //! ```

@@ -98,7 +98,9 @@ impl InterfaceState {
             mtu: Mtu::new(self.mtu.into())?,
             is_up: true,
             addresses: AddressList::new(addresses.collect::<Result<_, _>>()?)?,
-            gso_max_size: Some(GSO_BYTES_MAX),
+            // The limit would not reach the stations behind a bridge: the kernel would cut their longer frames to the MTU.
+            gso_max_size: self.plan.bridge().is_none().then_some(GSO_BYTES_MAX),
+            bridge: self.plan.bridge().map(InterfaceName::new).transpose()?,
         })
     }
 

@@ -8,7 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use isthmus_config::overlay::Place;
-use isthmus_helper::{HelperClient, HelperError, InterfaceNumber, InvalidValue, RefusalReason, TapRequest};
+use isthmus_helper::{
+    HelperClient, HelperError, InterfaceNumber, InvalidValue, Permissions, RefusalReason, TapRequest,
+};
 use rustix::fd::{AsFd as _, OwnedFd};
 
 use super::interface::InterfaceKey;
@@ -240,7 +242,7 @@ impl Helper {
                 Err(HelperError::NotRunning { path }) if self.may_spawn && rustix::process::geteuid().is_root() => {
                     self.is_own = true;
                     match own_program() {
-                        Some(program) => HelperClient::spawn(&program, true)?,
+                        Some(program) => HelperClient::spawn(&program, Permissions::ALL)?,
                         None => return Err(HelperError::NotRunning { path }.into()),
                     }
                 }

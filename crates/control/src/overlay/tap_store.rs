@@ -137,6 +137,7 @@ mod tests {
             is_up: true,
             addresses: AddressList::default(),
             gso_max_size: None,
+            bridge: None,
         }
     }
 

@@ -33,8 +33,13 @@ impl PacketWriter {
     }
 
     pub(super) fn name(self, name: &InterfaceName) -> Self {
+        self.optional_name(Some(name))
+    }
+
+    pub(super) fn optional_name(self, name: Option<&InterfaceName>) -> Self {
         let mut field = [0; NAME_FIELD_BYTES];
-        field[..name.as_str().len()].copy_from_slice(name.as_str().as_bytes());
+        let name = name.map_or("", InterfaceName::as_str);
+        field[..name.len()].copy_from_slice(name.as_bytes());
         self.bytes(&field)
     }
 
@@ -97,13 +102,18 @@ impl<'a> PacketReader<'a> {
     }
 
     pub(super) fn name(&mut self) -> Result<InterfaceName, Malformed> {
+        self.optional_name()?.ok_or(InvalidValue::Name.into())
+    }
+
+    /// Takes a name, or none if the field is zero.
+    pub(super) fn optional_name(&mut self) -> Result<Option<InterfaceName>, Malformed> {
         let field: [u8; NAME_FIELD_BYTES] = self.array()?;
         let len = field.iter().position(|byte| *byte == 0).ok_or(InvalidValue::Name)?;
         if field[len..].iter().any(|byte| *byte != 0) {
             return Err(Malformed::Reserved);
         }
         let name = std::str::from_utf8(&field[..len]).map_err(|_| InvalidValue::Name)?;
-        Ok(InterfaceName::new(name)?)
+        if name.is_empty() { Ok(None) } else { Ok(Some(InterfaceName::new(name)?)) }
     }
 
     pub(super) fn address(&mut self) -> Result<InterfaceAddress, Malformed> {

@@ -14,13 +14,16 @@ fn taps() -> impl Strategy<Value = TapRequest> {
     let mtu = (68..=65535_u32).prop_map(|bytes| Mtu::new(bytes).unwrap());
     let list =
         proptest::collection::vec(addresses(), 0..=ADDRESSES_MAX).prop_map(|list| AddressList::new(list).unwrap());
-    (name, mac, mtu, any::<bool>(), list, any::<u32>()).prop_map(|(name, mac, mtu, is_up, addresses, gso)| TapRequest {
+    let bridge = proptest::option::of("[a-z][a-z0-9]{0,14}".prop_map(|name| InterfaceName::new(&name).unwrap()));
+    let all = (name, mac, mtu, any::<bool>(), list, any::<u32>(), bridge);
+    all.prop_map(|(name, mac, mtu, is_up, addresses, gso, bridge)| TapRequest {
         name,
         mac,
         mtu,
         is_up,
         addresses,
         gso_max_size: NonZeroU32::new(gso),
+        bridge,
     })
 }
 
@@ -103,6 +106,7 @@ fn longest_request_fills_a_packet() {
         is_up: true,
         addresses: AddressList::new(vec![address; ADDRESSES_MAX]).unwrap(),
         gso_max_size: NonZeroU32::new(61_440),
+        bridge: Some(InterfaceName::new("fifteen-bytes-y").unwrap()),
     };
     let packet = Request::OpenTap { tap, namespace: NamespaceChoice::Here }.emit();
     assert_eq!(packet.len(), PACKET_BYTES_MAX);

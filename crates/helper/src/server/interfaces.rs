@@ -1,7 +1,7 @@
 //! The interfaces of a connection: creates them, and changes those that still are what it created.
 //!
 //! ```text
-//!   created as isthmusN ── alias, MAC, MTU, limits ── moved and renamed ── addresses ── up ──► descriptor
+//!   created as isthmusN ── alias, MAC, MTU, limits ── moved and renamed ── bridge ── addresses ── up ──► descriptor
 //! ```
 //!
 //! An interface is created under a passing name and renamed once it has its alias. udev sees the passing name in the first event and the alias
@@ -23,7 +23,7 @@ use super::namespace::work_in;
 use super::route_socket::RouteSocket;
 use crate::protocol::{InterfaceNumber, TapInfo, TapRequest};
 use crate::refusal::{Refusal, RefusalReason};
-use crate::values::{InterfaceAddress, Mtu};
+use crate::values::{InterfaceAddress, InterfaceName, Mtu};
 
 /// The maximum number of interfaces of a connection.
 pub(super) const INTERFACES_MAX: usize = 256;
@@ -152,6 +152,9 @@ fn create(tap: &TapRequest, alias: &str, namespace: Option<&OwnedFd>) -> Result<
 fn finish(tap: &TapRequest) -> Result<u32, Refusal> {
     let routes = open_routes()?;
     let index = routes.index(tap.name.as_str()).map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))?;
+    if let Some(bridge) = &tap.bridge {
+        join_bridge(&routes, index, bridge)?;
+    }
     for address in tap.addresses.as_slice() {
         add_address(&routes, index, *address)?;
     }
@@ -168,6 +171,16 @@ fn open_routes() -> Result<RouteSocket, Refusal> {
 fn set_mtu(routes: &RouteSocket, index: u32, mtu: Mtu) -> Result<(), Refusal> {
     let set = routes.set(index, LinkAttribute::Mtu(mtu.bytes()));
     set.map_err(|errno| Refusal::of(errno, RefusalReason::MtuRefused))
+}
+
+/// Makes an interface a port of a bridge. Other kinds of interfaces with ports, such as bonds, are refused.
+fn join_bridge(routes: &RouteSocket, index: u32, bridge: &InterfaceName) -> Result<(), Refusal> {
+    let bridge = routes.index(bridge.as_str()).map_err(|errno| RefusalReason::NoBridge.by(errno))?;
+    if !routes.is_bridge(bridge).map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))? {
+        return Err(RefusalReason::NoBridge.into());
+    }
+    let joined = routes.set(index, LinkAttribute::Controller(bridge));
+    joined.map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))
 }
 
 fn set_up(routes: &RouteSocket, index: u32, is_up: bool) -> Result<(), Refusal> {

@@ -7,7 +7,7 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -63,6 +63,24 @@ impl RouteSocket {
 
     /// Returns the alias of an interface, empty if it has none.
     pub(super) fn alias(&self, index: u32) -> Result<String, Errno> {
+        let alias = self.attributes(index)?.into_iter().find_map(|attribute| match attribute {
+            LinkAttribute::IfAlias(alias) => Some(alias),
+            _ => None,
+        });
+        Ok(alias.unwrap_or_default())
+    }
+
+    /// Returns true if an interface is a bridge.
+    pub(super) fn is_bridge(&self, index: u32) -> Result<bool, Errno> {
+        let is_kind = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::Bridge));
+        let attributes = self.attributes(index)?;
+        Ok(attributes
+            .iter()
+            .any(|attribute| matches!(attribute, LinkAttribute::LinkInfo(info) if info.iter().any(is_kind))))
+    }
+
+    /// Returns the attributes of an interface.
+    fn attributes(&self, index: u32) -> Result<Vec<LinkAttribute>, Errno> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         let replies = self.ask(RouteNetlinkMessage::GetLink(message), 0)?;
@@ -70,11 +88,7 @@ impl RouteSocket {
             RouteNetlinkMessage::NewLink(link) => link.attributes,
             _ => Vec::new(),
         });
-        let alias = attributes.into_iter().find_map(|attribute| match attribute {
-            LinkAttribute::IfAlias(alias) => Some(alias),
-            _ => None,
-        });
-        Ok(alias.unwrap_or_default())
+        Ok(attributes.collect())
     }
 
     /// Adds an address to an interface.

@@ -9,6 +9,8 @@ use rustix::thread::{
 };
 use seccompiler::BpfProgram;
 
+use crate::permissions::Permissions;
+
 /// The abilities of the helper after its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
@@ -16,6 +18,8 @@ pub struct Abilities {
     pub has_net_admin: bool,
     /// True if it enters other network namespaces: it was asked to, and has CAP_SYS_ADMIN.
     pub may_enter_namespaces: bool,
+    /// True if it puts interfaces into bridges: it was asked to.
+    pub may_join_bridges: bool,
 }
 
 /// The reason why the helper does not start.
@@ -29,14 +33,15 @@ pub enum SandboxError {
     Filter(#[from] seccompiler::Error),
 }
 
-/// Gives up all capabilities but CAP_NET_ADMIN, and CAP_SYS_ADMIN if `wants_namespaces`, and all system calls but those of requests. Called
+/// Gives up all capabilities but CAP_NET_ADMIN, and CAP_SYS_ADMIN for namespaces, and all system calls but those of requests. Called
 /// before there are threads.
-pub fn enter(wants_namespaces: bool) -> Result<Abilities, SandboxError> {
-    let wanted = if wants_namespaces { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
+pub fn enter(permissions: Permissions) -> Result<Abilities, SandboxError> {
+    let wanted = if permissions.namespaces { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
     let kept = limit_capabilities(CapabilitySet::NET_ADMIN | wanted).map_err(SandboxError::Capabilities)?;
     let abilities = Abilities {
         has_net_admin: kept.contains(CapabilitySet::NET_ADMIN),
         may_enter_namespaces: kept.contains(CapabilitySet::SYS_ADMIN),
+        may_join_bridges: permissions.bridges,
     };
     seccompiler::apply_filter(&clone3_filter())?;
     seccompiler::apply_filter(&filter(abilities.may_enter_namespaces))?;
@@ -171,7 +176,7 @@ mod tests {
         let inside = std::thread::spawn(|| {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("file");
-            enter(false).unwrap();
+            enter(Permissions::default()).unwrap();
             let created = std::fs::write(&file, "x").unwrap_err();
             let read = std::fs::read("/etc/hostname").unwrap_err();
             let thread = std::thread::spawn(|| 7).join().unwrap();

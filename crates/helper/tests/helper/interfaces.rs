@@ -2,11 +2,11 @@
 
 use std::net::UdpSocket;
 
-use isthmus_helper::{Mtu, RefusalReason};
+use isthmus_helper::{InterfaceName, Mtu, RefusalReason, TapRequest};
 use isthmus_link::TAP_HEADER_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{bed, ip, link, open, open_in, reason, start, tap};
+use crate::{bed, ip, ip_ok, link, open, open_in, reason, start, tap};
 
 #[test]
 fn tap_has_the_properties_of_its_request() {
@@ -41,6 +41,21 @@ fn tap_in_another_namespace_is_there_only() {
     assert_eq!(reason(refused), RefusalReason::InterfaceElsewhere);
     client.set_mtu(here.info.interface, Mtu::new(4000).unwrap()).unwrap();
     assert!(link(&bed.b, "tap0").contains("mtu 1500") && link(&bed.a, "tap0").contains("mtu 4000"));
+}
+
+#[test]
+fn tap_is_a_port_of_the_bridge_in_its_namespace() {
+    let Some(bed) = bed() else { return };
+    let (_helper, mut client) = start(&bed.a, &["--namespaces", "--bridges"]);
+    let request = |name| TapRequest { bridge: Some(InterfaceName::new("br0").unwrap()), ..tap(name, &[]) };
+    ip_ok(&bed.a, "link add br0 type bridge");
+    let _here = client.open_tap(request("tap0"), None).unwrap();
+    let shown = link(&bed.a, "tap0");
+    assert!(shown.contains(",UP,") && shown.contains("master br0") && shown.contains("bridge_slave"), "{shown}");
+    assert_eq!(reason(open_in(&mut client, request("tap0"), &bed.b)), RefusalReason::NoBridge);
+    ip_ok(&bed.b, "link add br0 type bridge");
+    let _there = open_in(&mut client, request("tap0"), &bed.b).unwrap();
+    assert!(link(&bed.b, "tap0").contains("master br0"));
 }
 
 #[test]

@@ -76,6 +76,7 @@ fn tap(name: &str, addresses: &[&str]) -> TapRequest {
         is_up: true,
         addresses: AddressList::new(addresses).unwrap(),
         gso_max_size: NonZeroU32::new(61_440),
+        bridge: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd as _;
 
-use isthmus_helper::{InterfaceNumber, Mtu, RefusalReason};
+use isthmus_helper::{InterfaceName, InterfaceNumber, Mtu, RefusalReason, TapRequest};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::{bed, ip, ip_ok, link, open, open_in, reason, start, tap};
@@ -34,6 +34,26 @@ fn other_namespaces_are_refused_without_the_option() {
     assert_eq!(reason(result), RefusalReason::NamespacesOff);
     assert_eq!((link(&bed.a, "tap0"), link(&bed.b, "tap0")), (String::new(), String::new()));
     open(&mut client, "tap0");
+}
+
+#[test]
+fn bridges_are_refused_without_the_option_and_other_interfaces_always() {
+    let Some(bed) = bed() else { return };
+    let request = |bridge| TapRequest { bridge: Some(InterfaceName::new(bridge).unwrap()), ..tap("tap0", &[]) };
+    ip_ok(&bed.a, "link add br0 type bridge");
+    ip_ok(&bed.a, "link add veth0 type veth peer name veth1");
+    let (_helper, mut client) = start(&bed.a, &["--namespaces"]);
+    let result = client.open_tap(request("br0"), None);
+    let text = result.as_ref().unwrap_err().to_string();
+    assert!(text.contains("--bridges"), "{text}");
+    assert_eq!(reason(result), RefusalReason::BridgesOff);
+    let (_helper, mut client) = start(&bed.a, &["--bridges"]);
+    for other in ["none", "veth0", "tap0"] {
+        assert_eq!(reason(client.open_tap(request(other), None)), RefusalReason::NoBridge, "{other}");
+        assert_eq!(link(&bed.a, "tap0"), "", "{other}");
+    }
+    assert!(!ip(&bed.a, "-o link").contains("master"));
+    client.open_tap(request("br0"), None).unwrap();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use isthmus_helper::server::CONNECTIONS_MAX;
-use isthmus_helper::{HelperClient, HelperError, Mtu, RefusalReason};
+use isthmus_helper::{HelperClient, HelperError, Mtu, Permissions, RefusalReason};
 use isthmus_platform::seqpacket;
 
 use crate::{PROGRAM, Running, TwoHosts, bed, link, open, reason};
@@ -96,12 +96,12 @@ fn child_serves_the_program_that_started_it() {
     let Some(bed) = bed() else { return };
     let program = Path::new(PROGRAM);
     // The child gets the namespace of the thread that starts it.
-    let mut client = bed.a.with(|| HelperClient::spawn(program, false)).unwrap().unwrap();
+    let mut client = bed.a.with(|| HelperClient::spawn(program, Permissions::default())).unwrap().unwrap();
     let _tap = open(&mut client, "tap0");
     assert!(link(&bed.a, "tap0").contains(",UP,"));
     drop(client);
     assert!(link(&bed.a, "tap0").contains(",UP,"));
-    let error = HelperClient::spawn(Path::new("/bin/true"), false).unwrap_err();
+    let error = HelperClient::spawn(Path::new("/bin/true"), Permissions::default()).unwrap_err();
     assert!(matches!(error, HelperError::Closed), "{error}");
 }
 

@@ -1,6 +1,7 @@
 //! Overlay networks, as containers see them.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bridge;
 mod ends;
 mod explain;
 mod groups;
