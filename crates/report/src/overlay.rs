@@ -128,6 +128,18 @@ reports! {
         toml: String,
     }
 
+    /// The reply to commands of VNET.
+    OverlayRan {
+        /// Schema number, see [`SCHEMA`](crate::SCHEMA).
+        schema: u32,
+        /// The output of `LIST`.
+        output: String,
+        /// The number of entries that were added or deleted.
+        changes: u64,
+        /// The network, as the configuration would have it. Empty without changes.
+        toml: String,
+    }
+
     /// The report of `isthmus overlay show`.
     OverlayTable {
         /// Schema number, see [`SCHEMA`](crate::SCHEMA).

@@ -85,6 +85,13 @@ pub enum Edit {
 pub enum ChangeRequest {
     /// Applies edits in their order: all, or none.
     Edits(Vec<Edit>),
+    /// Runs commands of VNET on a network: all, or none.
+    Run {
+        /// The name of the network.
+        network: String,
+        /// The commands.
+        text: String,
+    },
 }
 
 /// The reason why edits were refused.

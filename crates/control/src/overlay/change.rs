@@ -44,9 +44,10 @@ impl Overlay {
         let file = fds.into_iter().next().expect("the codec has counted");
         let request = serde_json::from_slice(&read(&file)?)
             .map_err(|error| Refusal::new(Reason::RequestInvalid, format!("the change is not well formed: {error}")))?;
-        let reply = json(&match request {
-            ChangeRequest::Edits(edits) => Self::edit(broker, &edits)?,
-        })?;
+        let reply = match request {
+            ChangeRequest::Edits(edits) => json(&Self::edit(broker, &edits)?)?,
+            ChangeRequest::Run { network, text } => json(&Self::run(broker, &network, &text)?)?,
+        };
         let mut parts = reply.chunks(QUERY_REPLY_BYTES_MAX).peekable();
         while let Some(part) = parts.next() {
             let json = BoundedBytes::new(part.to_vec()).expect("a chunk of at most this length");

@@ -19,6 +19,16 @@ use super::network::NetworkState;
 const NOW: Millis = Millis(1 << 40);
 
 impl Overlay {
+    /// Returns the network of a name that a program has sent.
+    pub(super) fn network_named(&self, network: &str) -> Result<&NetworkState, Refusal> {
+        self.networks.iter().find(|state| state.name() == network).ok_or_else(|| {
+            let names: Vec<_> = self.networks.iter().map(NetworkState::name).collect();
+            let known =
+                if names.is_empty() { "there is none".to_owned() } else { format!("there is {}", names.join(", ")) };
+            invalid(format!("there is no overlay network {network}: {known}"))
+        })
+    }
+
     /// Explains the way of a frame of these addresses.
     pub(super) fn explain(
         &self,
@@ -27,12 +37,7 @@ impl Overlay {
         source: &Name,
         destination: &Name,
     ) -> Result<OverlayExplanation, Refusal> {
-        let state = self.networks.iter().find(|state| state.name() == network.as_str()).ok_or_else(|| {
-            let names: Vec<_> = self.networks.iter().map(NetworkState::name).collect();
-            let known =
-                if names.is_empty() { "there is none".to_owned() } else { format!("there is {}", names.join(", ")) };
-            invalid(format!("there is no overlay network {network}: {known}"))
-        })?;
+        let state = self.network_named(network.as_str())?;
         let port = state.port_named(from.as_str()).ok_or_else(|| {
             let names: Vec<_> = state.ports().map(|port| state.port_name(port)).collect();
             invalid(format!("{network} has no interface or edge {from}: it has {}", names.join(", ")))

@@ -19,6 +19,7 @@ mod sockets;
 mod tap_store;
 #[cfg(test)]
 mod tests;
+mod vnet;
 mod warnings;
 
 use std::net::{IpAddr, Ipv6Addr};

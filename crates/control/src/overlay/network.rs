@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use isthmus_config::overlay::{Edge, EdgeKind, Network, NetworkPort};
 use isthmus_link::datagram_bytes_to;
-use isthmus_overlay::vnet::PortName;
+use isthmus_overlay::vnet::{PortName, Table};
 use isthmus_overlay::vxlan::{VXLAN_BYTES, Vni};
 use isthmus_overlay::{EdgeId, HEADER_BYTES, InterfaceId, MacAddr, NetworkOptions, Port, Route};
 use isthmus_service::overlay::{NewOverlayEdge, NewOverlayNetwork, OverlayCommand, OverlayNetworkNumber, OverlayView};
@@ -12,6 +12,7 @@ use isthmus_service::overlay::{NewOverlayEdge, NewOverlayNetwork, OverlayCommand
 use super::interface::{InterfaceKey, InterfaceState, MacGenerator};
 use super::opener::InterfaceClaims;
 use super::sockets::EdgeSockets;
+use super::vnet;
 use super::warnings::Warnings;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -50,6 +51,8 @@ pub(super) struct NetworkState {
     /// The numbers of the next interface and edge. They are not used again, so that no reply is taken for that about another interface.
     next_interface: u16,
     next_edge: u16,
+    /// The parts of the network with their indexes in VNET's language.
+    pub(super) vnet: Table,
     view: Arc<Mutex<OverlayView>>,
     pub(super) warnings: Warnings,
 }
@@ -70,6 +73,7 @@ impl NetworkState {
             edges: Vec::new(),
             next_interface: 0,
             next_edge: 0,
+            vnet: Table::default(),
             view,
             warnings: Warnings::default(),
         }
@@ -84,6 +88,7 @@ impl NetworkState {
     /// Makes the interfaces, edges and routes what the plan says. Those that stay the same are not touched.
     pub(super) fn change(&mut self, plan: &Network, macs: &MacGenerator, sockets: &EdgeSockets, changes: &mut Changes) {
         self.plan = plan.clone();
+        vnet::follow(&mut self.vnet, plan);
         self.change_edges(sockets, changes);
         self.change_interfaces(macs, changes);
         let routes = self.routes().map(|(route, _)| route).collect();

@@ -1,6 +1,7 @@
 //! The control plane of the overlay with a helper of the tests, and a data plane that keeps its commands.
 
 mod change;
+mod vnet;
 
 use std::collections::BTreeSet;
 use std::path::Path;
