@@ -19,7 +19,7 @@ use crate::daemon::{ask, options, show as print};
 use crate::output::{Outcome, Output, UsageError};
 
 /// How long a change holds.
-const HOLDS: &str = "The change holds until the daemon restarts or reads its configuration again.";
+pub(super) const HOLDS: &str = "The change holds until the daemon restarts or reads its configuration again.";
 
 #[derive(Args)]
 pub(crate) struct NewNetwork {

@@ -4,6 +4,7 @@
 //! list ─────▶ isthmus overlay list                                 the daemon's report about its networks
 //! parts ────▶ isthmus overlay network|interface|edge|route list    a part of it; isthmus overlay stats
 //! change ───▶ isthmus overlay network|interface|edge|route add|remove, isthmus overlay show
+//! run ──────▶ isthmus overlay run                                  commands of VNET, from a file
 //! monitor ──▶ isthmus overlay monitor                              who talks to whom
 //! explain ──▶ isthmus overlay explain                              why a frame goes where it goes
 //! doctor ───▶ isthmus doctor                                       interfaces that are missing, hosts that cannot be reached
@@ -15,6 +16,7 @@ mod explain;
 mod list;
 mod monitor;
 mod parts;
+mod run;
 
 use std::path::PathBuf;
 
@@ -57,6 +59,10 @@ pub(crate) enum OverlayVerb {
     /// Explicit routes, in the words of VNET: lists, adds and removes them.
     #[command(subcommand)]
     Route(RouteVerb),
+    /// Runs commands of VNET from a file: `ADD`, `DEL` and `LIST`, for links and routes.
+    ///
+    /// Links are edges of kind `udp`. All commands take effect, or none.
+    Run(run::RunArgs),
     /// Prints counts of frames and bytes for each interface and edge, and losses by reason.
     Stats(NetworkChoice),
     /// Prints who talks to whom and how much: frames and bytes by source and destination address, with the rates of an interval.
@@ -122,6 +128,7 @@ impl OverlayCommand {
         let action = match verb {
             OverlayVerb::List => return list::list(output, socket),
             OverlayVerb::Show => return change::show(output, socket),
+            OverlayVerb::Run(args) => return run::run(output, socket, args),
             OverlayVerb::Stats(choice) => return parts::stats(output, socket, &choice),
             OverlayVerb::Monitor(args) => return monitor::monitor(output, socket, &args),
             OverlayVerb::Explain(args) => return explain::explain(output, socket, &args),
