@@ -1,4 +1,4 @@
-//! Who talks to whom: frames and bytes by source and destination address.
+//! The traffic matrix: frames and bytes by source and destination address.
 //!
 //! ```text
 //!   set:   │ pair │ pair │ … │    eight pairs; the hash of the addresses names their set
@@ -42,23 +42,26 @@ pub struct PairCount {
     pub count: FrameCount,
 }
 
-/// The pair of an entry, and its counts.
+/// Two addresses, as numbers that are compared quickly.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct PairKey {
+    source: u64,
+    destination: u64,
+}
+
+/// A pair, and its counts.
 #[derive(Clone, Copy)]
 struct Entry {
-    pair: PairCount,
+    key: PairKey,
+    count: FrameCount,
     /// The number of the last frame; 0 for an entry without a pair.
     last: u64,
 }
 
 impl Entry {
-    const EMPTY: Self = Self {
-        pair: PairCount {
-            source: MacAddr::BROADCAST,
-            destination: MacAddr::BROADCAST,
-            count: FrameCount { frames: 0, bytes: 0 },
-        },
-        last: 0,
-    };
+    /// No pair has this source, because an address has 48 bits.
+    const EMPTY: Self =
+        Self { key: PairKey { source: u64::MAX, destination: 0 }, count: FrameCount { frames: 0, bytes: 0 }, last: 0 };
 }
 
 /// The counts of a network by source and destination.
@@ -66,8 +69,8 @@ pub struct TrafficMatrix {
     hash: KeyedHash,
     /// Empty until the first frame.
     entries: Vec<Entry>,
-    /// The place of the pair of the last frame.
-    recent: usize,
+    /// The places of two pairs that were counted lately: mostly those of a stream and its acknowledgements.
+    recent: [usize; 2],
     frames: u64,
     others: FrameCount,
 }
@@ -78,7 +81,7 @@ impl TrafficMatrix {
         Self {
             hash: KeyedHash::new(hash_key),
             entries: Vec::new(),
-            recent: 0,
+            recent: [0; 2],
             frames: 0,
             others: FrameCount::default(),
         }
@@ -88,43 +91,52 @@ impl TrafficMatrix {
     #[inline]
     pub fn count(&mut self, source: MacAddr, destination: MacAddr, bytes: usize) {
         let destination = if destination.is_group() { MacAddr::BROADCAST } else { destination };
+        let key = PairKey { source: source.bits(), destination: destination.bits() };
         self.frames += 1;
-        let is_recent =
-            |entry: &Entry| entry.last > 0 && entry.pair.source == source && entry.pair.destination == destination;
-        if !self.entries.get(self.recent).is_some_and(is_recent) {
-            self.recent = self.place(source, destination);
-        }
-        let entry = &mut self.entries[self.recent];
+        let is_at = |at: &usize| self.entries.get(*at).is_some_and(|entry| entry.key == key);
+        let at = match self.recent.into_iter().find(is_at) {
+            Some(at) => at,
+            None => {
+                let at = self.place(key);
+                self.recent = [at, self.recent[0]];
+                at
+            }
+        };
+        let entry = &mut self.entries[at];
         entry.last = self.frames;
-        entry.pair.count.add(FrameCount { frames: 1, bytes: bytes as u64 });
+        entry.count.add(FrameCount { frames: 1, bytes: bytes as u64 });
     }
 
     /// Returns the place of a pair, which it gets if it had none.
-    fn place(&mut self, source: MacAddr, destination: MacAddr) -> usize {
+    #[inline(never)]
+    fn place(&mut self, key: PairKey) -> usize {
         if self.entries.is_empty() {
             self.entries.resize(PAIRS_MAX, Entry::EMPTY);
         }
-        let first = (self.hash.hash_one((source, destination)) as usize & (SETS - 1)) * WAYS;
+        let first = (self.hash.hash_one(key) as usize & (SETS - 1)) * WAYS;
         let (mut oldest, mut at) = (first, first);
         while at < first + WAYS {
-            let Entry { pair, last } = &self.entries[at];
-            if *last > 0 && pair.source == source && pair.destination == destination {
+            if self.entries[at].key == key {
                 return at;
             }
-            if *last < self.entries[oldest].last {
+            if self.entries[at].last < self.entries[oldest].last {
                 oldest = at;
             }
             at += 1;
         }
-        self.others.add(self.entries[oldest].pair.count);
-        let pair = PairCount { source, destination, count: FrameCount::default() };
-        self.entries[oldest] = Entry { pair, last: 0 };
+        self.others.add(self.entries[oldest].count);
+        self.entries[oldest] = Entry { key, ..Entry::EMPTY };
         oldest
     }
 
     /// The pairs, in no order.
     pub fn pairs(&self) -> impl Iterator<Item = PairCount> {
-        self.entries.iter().filter(|entry| entry.last > 0).map(|entry| entry.pair)
+        let pair = |entry: &Entry| PairCount {
+            source: MacAddr::from_bits(entry.key.source),
+            destination: MacAddr::from_bits(entry.key.destination),
+            count: entry.count,
+        };
+        self.entries.iter().filter(|entry| entry.last > 0).map(pair)
     }
 
     /// The frames of pairs that lost their place to others.
@@ -204,7 +216,8 @@ mod tests {
     fn a_pair_that_was_silent_for_longest_gives_up_its_place() {
         let mut matrix = matrix();
         let set = |number: u64, matrix: &TrafficMatrix| {
-            matrix.hash.hash_one((station(number), station(0))) as usize & (SETS - 1)
+            let key = PairKey { source: station(number).bits(), destination: station(0).bits() };
+            matrix.hash.hash_one(key) as usize & (SETS - 1)
         };
         let same: Vec<_> = (1..).filter(|&number| set(number, &matrix) == 0).take(WAYS + 1).collect();
         let (last, first) = same.split_last().expect("several");

@@ -150,7 +150,7 @@ reports! {
         changes: u64,
     }
 
-    /// The report of `isthmus overlay monitor`: who talks to whom.
+    /// The report of `isthmus overlay monitor`: the traffic matrices.
     OverlayMonitor {
         /// Schema number, see [`SCHEMA`](crate::SCHEMA).
         schema: u32,

@@ -5,7 +5,7 @@
 //! parts ────▶ isthmus overlay network|interface|edge|route list    a part of it; isthmus overlay stats
 //! change ───▶ isthmus overlay network|interface|edge|route add|remove, isthmus overlay show
 //! run ──────▶ isthmus overlay run                                  commands of VNET, from a file
-//! monitor ──▶ isthmus overlay monitor                              who talks to whom
+//! monitor ──▶ isthmus overlay monitor                              frames and bytes by source and destination
 //! explain ──▶ isthmus overlay explain                              why a frame goes where it goes
 //! doctor ───▶ isthmus doctor                                       interfaces that are missing, hosts that cannot be reached
 //! ```
@@ -65,7 +65,7 @@ pub(crate) enum OverlayVerb {
     Run(run::RunArgs),
     /// Prints counts of frames and bytes for each interface and edge, and losses by reason.
     Stats(NetworkChoice),
-    /// Prints who talks to whom and how much: frames and bytes by source and destination address, with the rates of an interval.
+    /// Prints the traffic matrix: frames and bytes by source and destination address, with the rates of an interval.
     Monitor(monitor::MonitorArgs),
     /// Explains where a frame goes: the rule that decides, the path of each copy, and why every other route lost.
     ///
@@ -116,7 +116,7 @@ pub(crate) enum RouteVerb {
     Remove(RouteWords),
 }
 
-/// What the verbs of networks, interfaces, edges and routes do.
+/// The action of a verb of networks, interfaces, edges or routes.
 enum Action {
     List(PartKind, NetworkChoice),
     Change(Edit),

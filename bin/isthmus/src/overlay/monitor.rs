@@ -1,4 +1,4 @@
-//! `isthmus overlay monitor`: who talks to whom, and how much.
+//! `isthmus overlay monitor`: frames and bytes by source and destination address.
 //!
 //! The daemon counts frames by source and destination all the time. The command reads the counts twice, and prints totals with the rates
 //! between both.
@@ -29,7 +29,7 @@ pub(crate) struct MonitorArgs {
     seconds: u64,
 }
 
-/// What was forwarded, with the rates of the interval.
+/// The forwarded frames, with the rates of the interval.
 #[derive(Serialize)]
 struct Monitored {
     schema: u32,

@@ -79,7 +79,7 @@ pub enum Edit {
     },
 }
 
-/// What a program asks the daemon to change.
+/// A change that a program asks the daemon for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ChangeRequest {

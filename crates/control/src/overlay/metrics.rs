@@ -96,7 +96,7 @@ impl Overlay {
         registry.register("overlay_lost_frames", "Frames that were lost at an interface or edge, by reason", lost);
     }
 
-    /// Adds who talks to whom. The number of pairs is bounded, because guests choose their addresses.
+    /// Adds the traffic matrix. The number of pairs is bounded, because guests choose their addresses.
     fn pair_metrics(&self, registry: &mut Registry) {
         let [frames, bytes] = [(); 2].map(|()| Family::<PairLabels, Counter>::default());
         for state in &self.networks {

@@ -1,4 +1,4 @@
-//! Reports who talks to whom in a network.
+//! Reports the traffic matrices: frames and bytes by source and destination address.
 
 use isthmus_report::SCHEMA;
 use isthmus_report::overlay::{OverlayMonitor, OverlayMonitorRow, OverlayPairRow};

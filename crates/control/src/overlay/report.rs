@@ -17,7 +17,7 @@ use crate::broker::Broker;
 use crate::report::{json, wrong_arguments};
 
 impl Overlay {
-    /// Reports all networks; with the word `table` as the configuration would have them, with `monitor` who talks to whom. With four
+    /// Reports all networks; with the word `table` as the configuration would have them, with `monitor` their traffic matrices. With four
     /// words it explains the way of a frame: of a network, from an interface or edge, with a source and a destination.
     pub(crate) fn report(broker: &Broker, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
         let overlay = &broker.capabilities.overlay;

@@ -1,4 +1,4 @@
-//! Requests to change overlay networks: who may send them, and what they carry.
+//! Requests to change overlay networks: the users that may send them, and the files that they carry.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
