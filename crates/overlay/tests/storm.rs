@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use isthmus_overlay::vnet::{PortName, RouteLine};
 use isthmus_overlay::{
     Decision, EdgeId, FrameHeader, InterfaceId, MacAddr, MacPattern, Millis, Network, NetworkOptions, Port, Route,
     RouteSource,
@@ -79,6 +80,30 @@ fn send(hosts: &mut [Network], now: u64, from: (u16, u16), frame: &FrameHeader) 
     }
     assert!(!delivered.contains(&(from.0, Port::Interface(InterfaceId(from.1)))), "the frame came back");
     assert!(delivered.len() < usize::from(HOSTS * INTERFACES));
+}
+
+/// A ring in VNET's words: each host sends every frame to the next one, and what came from there to its interface as well.
+#[test]
+fn a_ring_of_hosts_ends() {
+    let port_of = |name: &PortName| match name {
+        PortName::Edge(id) => Some(Port::Edge(EdgeId(id.parse().ok()?))),
+        PortName::Interface(id) => Some(Port::Interface(InterfaceId(id.parse().ok()?))),
+    };
+    let table = |host: u16| {
+        let next = (host + 1) % HOSTS;
+        let lines = [
+            format!("any any edge {next} any"),
+            "any any interface 0 any".to_owned(),
+            format!("any none edge {next} any"),
+        ];
+        lines.map(|line| line.parse::<RouteLine>().unwrap().resolve(port_of).unwrap()).to_vec()
+    };
+    for learning in [false, true] {
+        let mut hosts = mesh(learning, (0..HOSTS).map(table).collect());
+        for (now, destination) in [MacAddr::BROADCAST, MacAddr([2, 0, 0, 0, 0, 9])].into_iter().enumerate() {
+            send(&mut hosts, now as u64, (0, 1), &FrameHeader::untagged(destination, MacAddr([2, 0, 0, 0, 0, 1])));
+        }
+    }
 }
 
 fn config() -> ProptestConfig {
