@@ -50,9 +50,9 @@ reports! {
         kind: String,
         /// The address.
         mac: String,
-        /// What happened, with the interfaces and edges.
+        /// The problem, with the interfaces and edges.
         problem: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
         /// Number of reports of the worker, which sends one every ten seconds at most.
         count: u64,

@@ -59,7 +59,7 @@ pub(super) struct OpenRequest {
     pub(super) tap: Result<TapRequest, InvalidValue>,
 }
 
-/// What an interface is created from.
+/// The input of the creation of an interface.
 struct Opening {
     tap: TapRequest,
     /// None is the namespace of the helper.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! An interface exists as long as a descriptor of its TAP. The name of a stored TAP is a hash of the request that created the interface, and of
-//! its network namespace. A daemon whose configuration asks for something else finds no TAP under that name. The addresses, routes and
+//! its network namespace. If the configuration has changed, the next daemon finds no TAP under that name. The addresses, routes and
 //! connections of a container survive with its interface (decision 13).
 
 use std::collections::BTreeMap;

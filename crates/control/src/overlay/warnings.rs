@@ -1,4 +1,4 @@
-//! The warnings of a network: addresses that move too often, that two hosts use, or whose frames come back.
+//! The warnings of a network: addresses that move too often or that two hosts use, and frames that come back.
 //!
 //! The worker reports each address at most every ten seconds. The latest warnings are in the report of the network. An address is logged at
 //! most once a minute, and a network logs a bounded number of addresses in that time: guests choose their addresses.
@@ -73,7 +73,7 @@ fn key(report: &Report) -> (&'static str, MacAddr) {
     }
 }
 
-/// What happened, and what to do.
+/// Returns the problem and its remedy.
 fn text(report: &Report, name: impl Fn(Port) -> String) -> (String, &'static str) {
     match *report {
         Report::Flapping { mac, ports: [from, to] } => (

@@ -41,11 +41,11 @@ pub(super) struct Circulation {
 /// Whether a frame circulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeats {
-    /// It does not.
+    /// The frame does not circulate.
     Few,
-    /// It does, since this frame.
+    /// The frame circulates, and was not reported yet.
     TooMany,
-    /// It does, as noted before.
+    /// The frame circulates, which was reported.
     Known,
 }
 

@@ -28,7 +28,7 @@ pub enum Report {
         /// The edge that the frame came by.
         edge: Port,
     },
-    /// The same frame came too often for all ports.
+    /// One frame was flooded too often.
     Circulating {
         /// The source address of the frame.
         mac: MacAddr,
