@@ -89,7 +89,11 @@ fn a_daemon_without_the_helper_starts_and_says_what_is_missing() {
     let Some(mut stage) = Stage::new(1, 1500) else { return };
     let container = stage.container(0, "container");
     let alone = stage.file("isthmusd");
-    std::fs::copy(isthmus_testbed::binary("isthmusd", "isthmusd").unwrap(), &alone).unwrap();
+    // Another process copies it. A process that another test starts now would inherit a descriptor of ours that is open for writing,
+    // and the kernel would refuse to execute the file.
+    let mut cp = std::process::Command::new("cp");
+    cp.arg(isthmus_testbed::binary("isthmusd", "isthmusd").unwrap()).arg(&alone);
+    assert!(cp.status().unwrap().success());
     let networks = format!("[[overlay.network]]\nname = \"lan\"\ninterfaces = [{}]\n", container.interface(""));
     let daemon = stage.start_program(0, alone, &networks);
     let network = daemon.wait(|network| interface(network)["missing"].is_string());
