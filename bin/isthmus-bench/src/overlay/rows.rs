@@ -68,13 +68,15 @@ fn load(lans: &Rc<Lans>, wire: LanWire, tunnel: Tunnel, quantity: Quantity) -> L
 fn user_stream(name: &'static str, lans: &Rc<Lans>, wire: LanWire, least: f64) -> Row {
     let through = |tunnel| load(lans, wire, tunnel, Quantity::Bandwidth);
     let row = Row::new(name, through(Tunnel::Fast)).peer(through(Tunnel::Kernel)).floor(through(Tunnel::Mover));
+    let row = row.beside(through(Tunnel::FastSleep));
     row.target(Target::at_least(least, Peer).and(Target::at_least(0.9, Floor)))
 }
 
 fn round_trip(lans: &Rc<Lans>) -> Row {
     let through = |tunnel| load(lans, WHOLE, tunnel, Quantity::HalfRtt);
     let row = Row::new("net.user.rr", through(Tunnel::Fast)).peer(through(Tunnel::Kernel));
-    row.floor(through(Tunnel::Mover)).target(Target::at_most(1.15, Floor))
+    let row = row.floor(through(Tunnel::Mover)).beside(through(Tunnel::FastSleep));
+    row.target(Target::at_most(1.15, Floor))
 }
 
 /// Our VXLAN edge on host a. The sender is on host `from`.
@@ -93,5 +95,6 @@ fn loss(name: &'static str, lans: &Rc<Lans>, wire: LanWire) -> Row {
 /// CPU time of the whole machine.
 fn cpu_per_gb(name: &'static str, lans: &Rc<Lans>, wire: LanWire) -> Row {
     let through = |tunnel| load(lans, wire, tunnel, Quantity::Cpu);
-    Row::new(name, through(Tunnel::Fast)).peer(through(Tunnel::Kernel)).floor(through(Tunnel::Mover))
+    let row = Row::new(name, through(Tunnel::Fast)).peer(through(Tunnel::Kernel)).floor(through(Tunnel::Mover));
+    row.beside(through(Tunnel::FastSleep))
 }

@@ -30,6 +30,8 @@ const DATAGRAM_OVERHEAD: u32 = 28;
 pub(crate) enum Tunnel {
     /// A *fast* edge between two daemons.
     Fast,
+    /// The same between two daemons that sleep at once when there is nothing to do.
+    FastSleep,
     /// A VXLAN edge of a daemon on host a, and the VXLAN device of Linux on host b.
     Vxlan,
     /// VXLAN devices of Linux on both hosts.
@@ -52,6 +54,7 @@ impl Tunnel {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Fast => "fast",
+            Self::FastSleep => "fast_sleep",
             Self::Vxlan => "vxlan",
             Self::Kernel => "kernel_vxlan",
             Self::Mover => "mover",
@@ -77,13 +80,15 @@ impl Tunnel {
             Self::Kernel => 44,
             Self::VxlanMover => 45,
             Self::Mover => 46,
+            Self::FastSleep => 47,
         }
     }
 
-    /// The port of both hosts. Daemons use the usual ones.
+    /// The port of both hosts, of which one socket has each.
     const fn port(self) -> u16 {
         match self {
             Self::Fast => 9001,
+            Self::FastSleep => 9101,
             Self::Vxlan => 4789,
             Self::Kernel => 8472,
             Self::VxlanMover => 14789,
@@ -95,11 +100,11 @@ impl Tunnel {
     pub(super) fn open(self, bench: &Bench, lan: &Lan) -> Result<Result<TunnelProcesses, String>> {
         let mut processes = TunnelProcesses::default();
         match self {
-            Self::Fast | Self::Vxlan => {
+            Self::Fast | Self::FastSleep | Self::Vxlan => {
                 if let Some(why) = daemon::unavailable_reason() {
                     return Ok(Err(why));
                 }
-                let hosts = if self == Self::Fast { 0..2 } else { 0..1 };
+                let hosts = if self == Self::Vxlan { 0..1 } else { 0..2 };
                 processes._daemons = hosts.map(|host| self.daemon(bench, lan, host)).collect::<Result<_>>()?;
             }
             Self::Mover | Self::VxlanMover => {
@@ -139,15 +144,16 @@ impl Tunnel {
         let folder = lan.folder().join(format!("{}{host}", self.name()));
         fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let (kind, mtu) = match self {
-            Self::Fast => ("fast", lan.wire.mtu),
-            _ => ("vxlan", lan.wire.mtu - VXLAN_OVERHEAD),
+            Self::Vxlan => ("vxlan", lan.wire.mtu - VXLAN_OVERHEAD),
+            _ => ("fast", lan.wire.mtu),
         };
-        let mut config = format!("[overlay]\nhelper = \"{}/helper.sock\"\n", folder.display());
+        let wait = if self == Self::FastSleep { "sleep" } else { "adaptive" };
+        let mut config = format!("wait.mode = \"{wait}\"\n[overlay]\nhelper = \"{}/helper.sock\"\n", folder.display());
         writeln!(config, "[[overlay.network]]\nname = \"lan\"\nvni = {}", self.number())?;
         let (name, namespace, address) = (self.interface(), own.namespace(), self.address(host));
         let place = format!("namespace = \"{namespace}\", mtu = {mtu}, addresses = [\"{address}/24\"]");
         writeln!(config, "interfaces = [{{ name = \"{name}\", {place} }}]")?;
-        writeln!(config, "edges = [{{ to = \"{}\", kind = \"{kind}\" }}]", other.end.v4)?;
+        writeln!(config, "edges = [{{ to = \"{}:{}\", kind = \"{kind}\" }}]", other.end.v4, self.port())?;
         let cpus = &bench.host_cpus.daemons[host];
         PrivateDaemon::start_as(&folder, &daemon::Plan { config: &config, host: Some(&own.end.host), cpus })
     }
