@@ -47,6 +47,12 @@ impl Pollers {
         self.mx.poll(shared) | self.overlay.poll(shared)
     }
 
+    /// Returns true if a poller carries so much that the worker should sleep when nothing is left, without spinning before: the programs
+    /// that send and receive it need the CPU, and more comes at once after a sleep.
+    pub(crate) fn carry_bulk(&self) -> bool {
+        self.overlay.carries_bulk()
+    }
+
     /// Asks the sleeper which sources have changed. True if any source has.
     pub(crate) fn check_sources(&mut self, sleeper: &mut Sleeper) -> bool {
         sleeper.check() && self.take_events(sleeper)

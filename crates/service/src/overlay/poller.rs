@@ -25,6 +25,10 @@ const INTERFACE_BATCH: usize = 32;
 /// The maximum age of views while frames pass, in milliseconds.
 const VIEW_AGE_MAX_MS: u64 = 100;
 
+/// The bytes of one turn from which on the worker carries a stream, and the time for which this holds, in milliseconds.
+const BULK_BYTES: usize = 8 << 10;
+const BULK_MS: u64 = 5;
+
 /// A source of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FrameSource {
@@ -55,6 +59,11 @@ pub(crate) struct OverlayPoller {
     coalescer: Coalescer,
     /// The earliest time at which a view is to be updated or an incomplete message is given up. May be too early.
     deadline: Option<Millis>,
+    /// The bytes of this turn.
+    turn_bytes: usize,
+    /// The time of the last turn with [`BULK_BYTES`].
+    bulk_at: Option<Millis>,
+    carries_bulk: bool,
 }
 
 impl Default for OverlayPoller {
@@ -69,6 +78,9 @@ impl Default for OverlayPoller {
             cutter: Cutter::default(),
             coalescer: Coalescer::default(),
             deadline: None,
+            turn_bytes: 0,
+            bulk_at: None,
+            carries_bulk: false,
         }
     }
 }
@@ -275,6 +287,7 @@ impl OverlayPoller {
         }
         let now = self.now();
         let count = self.ready.len();
+        self.turn_bytes = 0;
         for _ in 0..count {
             let Some(number) = self.ready.pop_front() else { break };
             let Some(Some(state)) = self.sources.get_mut(number as usize) else { continue };
@@ -287,6 +300,10 @@ impl OverlayPoller {
                 self.enqueue(number);
             }
         }
+        if self.turn_bytes >= BULK_BYTES {
+            self.bulk_at = Some(now);
+        }
+        self.carries_bulk = self.bulk_at.is_some_and(|at| now.since(at) < Millis(BULK_MS));
         self.watch_full_sockets(shared);
         if is_due {
             self.run_timers(now, shared);
@@ -296,7 +313,7 @@ impl OverlayPoller {
 
     /// Takes frames from an interface. True if it may have more.
     fn poll_interface(&mut self, now: Millis, shared: &mut Shared, place: usize, id: InterfaceId) -> bool {
-        let Self { networks, sockets, cutter, buffer, deadline, .. } = self;
+        let Self { networks, sockets, cutter, buffer, deadline, turn_bytes, .. } = self;
         let Some(network) = &mut networks[place] else { return false };
         let mut outlets = Outlets { now, sockets, cutter };
         network.touch(now);
@@ -320,6 +337,7 @@ impl OverlayPoller {
                     return false;
                 }
             };
+            *turn_bytes += len;
             let Some((header, frame)) = buffer[..len].split_first_chunk() else {
                 interface.counters.lost.add(FrameLoss::Invalid, 1);
                 continue;
@@ -339,6 +357,7 @@ impl OverlayPoller {
     fn poll_socket(&mut self, now: Millis, socket: usize) -> bool {
         self.deadline.get_or_insert(Millis(now.0 + VIEW_AGE_MAX_MS));
         let again = self.sockets[socket].receive(now, &mut self.networks, &mut self.coalescer);
+        self.turn_bytes += self.sockets[socket].batch_bytes;
         let expiry = self.networks.iter().flatten().filter_map(OverlayNetwork::next_expiry).min();
         self.deadline = self.deadline.into_iter().chain(expiry).min();
         again
@@ -372,6 +391,11 @@ impl OverlayPoller {
                 self.watch(shared, number, is_full);
             }
         }
+    }
+
+    /// Returns true if a stream passed in the last turns. Round trips of short frames are none.
+    pub(crate) fn carries_bulk(&self) -> bool {
+        self.carries_bulk
     }
 
     /// Returns the time for which the worker may sleep.

@@ -21,6 +21,8 @@ pub(super) struct Socket {
     pub(super) link: EdgeSocket,
     /// The edge that a datagram belongs to: by the sender, and by the number of the network (0 for bare frames).
     edges: HashMap<(IpAddr, Vni), (usize, EdgeId)>,
+    /// The bytes of the last batch.
+    pub(super) batch_bytes: usize,
     /// True if a frame waits for room.
     pub(super) is_full: bool,
     /// True if the sleeper reports room.
@@ -41,6 +43,7 @@ impl Socket {
             kind,
             link: socket,
             edges: HashMap::new(),
+            batch_bytes: 0,
             is_full: false,
             is_room_watched: false,
             #[cfg(test)]
@@ -76,6 +79,7 @@ impl Socket {
         networks: &mut [Option<OverlayNetwork>],
         coalescer: &mut Coalescer,
     ) -> bool {
+        self.batch_bytes = 0;
         if self.is_broken {
             return false;
         }
@@ -94,6 +98,7 @@ impl Socket {
                 bump(&self.counters.invalid, 1);
                 continue;
             };
+            self.batch_bytes += message.bytes.len();
             let mut rest = message;
             while !rest.bytes.is_empty() {
                 let run = self.take_run(&mut rest);
