@@ -47,10 +47,10 @@ impl Pollers {
         self.mx.poll(shared) | self.overlay.poll(shared)
     }
 
-    /// Returns true if a poller carries so much that the worker should sleep when nothing is left, without spinning before: the programs
-    /// that send and receive it need the CPU, and more comes at once after a sleep.
-    pub(crate) fn carry_bulk(&self) -> bool {
-        self.overlay.carries_bulk()
+    /// Returns true if a poller carries a stream. The worker then sleeps without spinning when nothing is left, because the programs at
+    /// both ends of the stream need the CPU, and more frames wait after a sleep.
+    pub(crate) fn carry_stream(&self) -> bool {
+        self.overlay.carries_stream()
     }
 
     /// Asks the sleeper which sources have changed. True if any source has.

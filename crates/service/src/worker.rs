@@ -246,9 +246,9 @@ impl Worker {
             return shared.rings.flush();
         }
         let (mailbox, pollers) = (&self.mailbox, &mut self.pollers);
-        let carries_bulk = pollers.carry_bulk();
+        let carries_stream = pollers.carry_stream();
         let ready = || shared.rings.is_ready() || mailbox.has_tasks() || pollers.check_sources(&mut shared.sleeper);
-        if (carries_bulk || !self.waiting.spin(ready)) && self.waiting.wait() != WaitMode::Spin {
+        if (carries_stream || !self.waiting.spin(ready)) && self.waiting.wait() != WaitMode::Spin {
             self.sleep();
         }
         self.steps_to_check = STEPS_PER_CHECK - 1;

@@ -30,7 +30,7 @@ const DATAGRAM_OVERHEAD: u32 = 28;
 pub(crate) enum Tunnel {
     /// A *fast* edge between two daemons.
     Fast,
-    /// The same between two daemons that sleep at once when there is nothing to do.
+    /// A *fast* edge between two daemons that never spin before they sleep.
     FastSleep,
     /// A VXLAN edge of a daemon on host a, and the VXLAN device of Linux on host b.
     Vxlan,

@@ -26,8 +26,8 @@ const INTERFACE_BATCH: usize = 32;
 const VIEW_AGE_MAX_MS: u64 = 100;
 
 /// The bytes of one turn from which on the worker carries a stream, and the time for which this holds, in milliseconds.
-const BULK_BYTES: usize = 8 << 10;
-const BULK_MS: u64 = 5;
+const STREAM_BYTES: usize = 8 << 10;
+const STREAM_MS: u64 = 5;
 
 /// A source of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +61,9 @@ pub(crate) struct OverlayPoller {
     deadline: Option<Millis>,
     /// The bytes of this turn.
     turn_bytes: usize,
-    /// The time of the last turn with [`BULK_BYTES`].
-    bulk_at: Option<Millis>,
-    carries_bulk: bool,
+    /// The time of the last turn with [`STREAM_BYTES`].
+    stream_at: Option<Millis>,
+    carries_stream: bool,
 }
 
 impl Default for OverlayPoller {
@@ -79,8 +79,8 @@ impl Default for OverlayPoller {
             coalescer: Coalescer::default(),
             deadline: None,
             turn_bytes: 0,
-            bulk_at: None,
-            carries_bulk: false,
+            stream_at: None,
+            carries_stream: false,
         }
     }
 }
@@ -300,10 +300,10 @@ impl OverlayPoller {
                 self.enqueue(number);
             }
         }
-        if self.turn_bytes >= BULK_BYTES {
-            self.bulk_at = Some(now);
+        if self.turn_bytes >= STREAM_BYTES {
+            self.stream_at = Some(now);
         }
-        self.carries_bulk = self.bulk_at.is_some_and(|at| now.since(at) < Millis(BULK_MS));
+        self.carries_stream = self.stream_at.is_some_and(|at| now.since(at) < Millis(STREAM_MS));
         self.watch_full_sockets(shared);
         if is_due {
             self.run_timers(now, shared);
@@ -394,8 +394,8 @@ impl OverlayPoller {
     }
 
     /// Returns true if a stream passed in the last turns. Round trips of short frames are none.
-    pub(crate) fn carries_bulk(&self) -> bool {
-        self.carries_bulk
+    pub(crate) fn carries_stream(&self) -> bool {
+        self.carries_stream
     }
 
     /// Returns the time for which the worker may sleep.

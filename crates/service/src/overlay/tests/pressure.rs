@@ -48,17 +48,17 @@ fn a_frame_without_room_is_held_and_its_interface_not_read() {
 }
 
 #[test]
-fn a_stream_is_bulk_until_only_short_frames_pass() {
+fn a_poller_carries_a_stream_until_only_short_frames_pass() {
     for kind in KINDS {
         let (mut here, mut there, one, two) = learned(kind);
-        assert!(!here.poller.carries_bulk() && !there.poller.carries_bulk(), "{kind:?}");
+        assert!(!here.poller.carries_stream() && !there.poller.carries_stream(), "{kind:?}");
         one.send(&large(mac(2), mac(1), 20_000));
-        until(&mut [&mut here], |hosts| hosts[0].poller.carries_bulk().then_some(()));
-        until(&mut [&mut there], |hosts| hosts[0].poller.carries_bulk().then_some(()));
+        until(&mut [&mut here], |hosts| hosts[0].poller.carries_stream().then_some(()));
+        until(&mut [&mut there], |hosts| hosts[0].poller.carries_stream().then_some(()));
         until(&mut [&mut here, &mut there], |hosts| {
             one.send(&numbered(1));
             while two.receive().is_some() {}
-            hosts.iter().all(|host| !host.poller.carries_bulk()).then_some(())
+            hosts.iter().all(|host| !host.poller.carries_stream()).then_some(())
         });
     }
 }
