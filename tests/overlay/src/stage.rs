@@ -219,6 +219,13 @@ impl Daemon {
         launch.spawn().unwrap().finish(timeout()).unwrap().expect_success().join("\n")
     }
 
+    /// Runs `isthmus` beside it. Returns whether it was successful, and its output.
+    pub fn try_isthmus(&self, words: &[&str]) -> (bool, String) {
+        let launch = self.process.launch_on_host(program("isthmus")).args(words);
+        let finished = launch.spawn().unwrap().finish(timeout()).unwrap();
+        (finished.exit.success(), [finished.lines.join("\n"), finished.stderr].concat())
+    }
+
     /// Returns the first network of `isthmus overlay list`.
     #[track_caller]
     pub fn network(&self) -> Value {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bridge;
+mod control;
 mod ends;
 mod explain;
 mod groups;
