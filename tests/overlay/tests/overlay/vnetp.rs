@@ -135,3 +135,29 @@ fn a_peer_that_sends_from_any_port_is_reached_both_ways() {
     let edge = daemon.wait(|network| network["edges"][0]["traffic"]["received"].as_u64().unwrap() >= 6);
     assert_eq!(edge["edges"][0]["kind"], "udp");
 }
+
+#[test]
+fn links_and_routes_of_vnet_connect_a_peer() {
+    let Some(mut stage) = Stage::new(2, 1500) else { return };
+    let (container, daemon) = start(&mut stage, "learning = false\n");
+    let (peer, file) = (stage.address(1, 0), stage.file("commands"));
+    let run = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        daemon.isthmus(&["overlay", "run", "lan", file.to_str().unwrap()])
+    };
+    let interface = daemon.network()["interfaces"][0]["name"].as_str().unwrap().to_owned();
+    run(&format!(
+        "ADD {peer} {PORT}\nADD any any edge {peer} interface {interface}\nADD any any interface {interface} edge {peer}\n"
+    ));
+    pings(&stage, &container);
+    let both = run("LIST");
+    assert!(both.starts_with(&format!("links\n1\t{peer}\t{PORT}\n")), "{both}");
+    let counters: Vec<u64> = both.lines().nth(2).unwrap().split('\t').map(|count| count.parse().unwrap()).collect();
+    assert_eq!(counters.len(), 4, "{both}");
+    let routes = format!("routes\n2:\nSrc: any\nDst: any\nDst-Type: INTERFACE 1\nSrc-Type: EDGE {peer}");
+    assert!(both.contains(&routes), "{both}");
+
+    run("routes\nDEL 1\nDEL 2\nlinks\nDEL 1\n");
+    assert!(daemon.network()["edges"].as_array().unwrap().is_empty());
+    assert_eq!(run("LIST").trim_end(), "links\nroutes");
+}
