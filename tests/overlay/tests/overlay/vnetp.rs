@@ -2,8 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
-use isthmus_overlay_tests::{Container, Daemon, Stage};
-use isthmus_testbed::Deadline;
+use isthmus_overlay_tests::{Container, Daemon, Stage, timeout};
 
 /// The port of VNET/P.
 const PORT: u16 = 9000;
@@ -35,7 +34,7 @@ impl<'a> Peer<'a> {
 
     /// Receives frames until `done` returns a value. They come from one port.
     fn until<T>(&self, mut done: impl FnMut(&[u8]) -> Option<T>) -> T {
-        let (mut buffer, deadline) = (vec![0; 1 << 16], Deadline::secs(60));
+        let (mut buffer, deadline) = (vec![0; 1 << 16], timeout());
         loop {
             assert!(!deadline.has_passed(), "the frame does not come");
             self.receiver.set_read_timeout(Some(deadline.remaining())).unwrap();
@@ -110,7 +109,8 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
 /// A daemon with a container on host 0, and a network with further lines.
 fn start(stage: &mut Stage, lines: &str) -> (Container, Daemon) {
     let container = stage.container(0, "container0");
-    let interface = container.interface(", addresses = [\"10.9.0.1/24\"]");
+    // With an MTU of its own, the interface stays when a link is added, which has less room than the default.
+    let interface = container.interface(", mtu = 1400, addresses = [\"10.9.0.1/24\"]");
     let daemon = stage.start(0, &format!("[[overlay.network]]\nname = \"lan\"\ninterfaces = [{interface}]\n{lines}"));
     daemon.wait_for_interfaces();
     (container, daemon)
