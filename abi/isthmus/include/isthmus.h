@@ -168,7 +168,10 @@ enum isth_reason {
     ISTH_REASON_VERBS_GID_UNKNOWN          = 351, /* no interface of this host has this GID */
     ISTH_REASON_VERBS_NUMBER_UNKNOWN       = 352, /* no attached domain has this queue pair number */
     ISTH_REASON_VERBS_NUMBERS_FULL         = 353, /* the domain has its maximum of queue pair numbers, or the host has none left */
-    ISTH_REASON_VERBS_NUMBER_TAKEN         = 354  /* the block of queue pair numbers belongs to another domain, or is none */
+    ISTH_REASON_VERBS_NUMBER_TAKEN         = 354, /* the block of queue pair numbers belongs to another domain, or is none */
+    ISTH_REASON_OVERLAY_FORBIDDEN          = 400, /* overlay networks belong to the host; only root and the daemon's user may change them */
+    ISTH_REASON_OVERLAY_CHANGE_INVALID     = 401, /* the change does not lead to valid overlay networks, and nothing was changed */
+    ISTH_REASON_OVERLAY_CHANGE_FAILED      = 402  /* the host cannot carry out the change of the overlay networks, and nothing was changed */
 };
 
 /**

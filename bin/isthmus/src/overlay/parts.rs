@@ -180,11 +180,11 @@ mod tests {
         let interface = |name: &str, missing: Option<&str>| json!({ "name": name, "mac": "02:00:00:00:00:01", "mtu": 1450, "exists": missing.is_none(), "missing": missing, "traffic": traffic(json!([{ "reason": "down", "count": 2 }])) });
         let edge = |to: &str, bytes: Option<u64>| json!({ "to": to, "kind": "fast", "datagram_bytes": bytes, "traffic": traffic(json!([])) });
         let lan = json!({
-            "name": "lan", "vni": 7, "learning": true, "routes": ["any any edge 192.0.2.2 any"], "learned": [],
+            "name": "lan", "vni": 7, "learning": true, "routes": ["any any edge 192.0.2.2 any"], "learned": [], "warnings": [],
             "interfaces": [interface("eth0@web", None), interface("eth0@db", Some("no such namespace"))],
             "edges": [edge("192.0.2.2:9001", Some(1472)), edge("[fd00::2]:9001", None)],
         });
-        let lab = json!({ "name": "lab", "vni": 0, "learning": false, "interfaces": [interface("lan0", None)], "edges": [], "routes": [], "learned": [] });
+        let lab = json!({ "name": "lab", "vni": 0, "learning": false, "interfaces": [interface("lan0", None)], "edges": [], "routes": [], "learned": [], "warnings": [] });
         let socket =
             json!({ "bound": "[::]:9001", "kind": "fast", "refused": [{ "reason": "unknown-sender", "count": 3 }] });
         json!({ "schema": 1, "networks": [lan, lab], "sockets": [socket] })

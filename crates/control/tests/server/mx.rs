@@ -252,13 +252,15 @@ fn metrics_include_mx_board_counters() {
 
 #[test]
 fn metrics_page_and_daemon_have_the_same_metrics() {
-    const ONLY_WHEN_COUNTED: [&str; 10] = [
+    const ONLY_WHEN_COUNTED: [&str; 12] = [
         "isthmus_channel_assisted",
         "isthmus_control_reasons_total",
         "isthmus_domain_direct_accesses",
         "isthmus_domain_refused_accesses",
         "isthmus_domain_served_accesses",
         "isthmus_overlay_lost_frames_total",
+        "isthmus_overlay_pair_bytes_total",
+        "isthmus_overlay_pair_frames_total",
         "isthmus_ring_drops_total",
         "isthmus_ring_violations_total",
         "isthmus_stream_refused_total",
