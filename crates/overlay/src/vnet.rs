@@ -15,7 +15,7 @@ mod listing;
 mod route_line;
 mod table;
 
-pub use command::VnetFile;
+pub use command::{VnetFile, is_host};
 pub use error::{VnetError, VnetReason};
 pub use route_line::{PortName, RouteLine, RouteLineError, UnknownPort};
 pub use table::{InterfaceNames, LinkCounters, OUTPUT_BYTES_MAX, Table, VnetEdit, VnetOutcome};

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use isthmus_overlay::vnet::is_host;
+
 use crate::fields::{Field, Fields, listed, names, table};
 use crate::problem::Finding;
 use crate::setting::{ConfigValue, Setting, words};
@@ -113,11 +115,7 @@ impl Host {
             Ok(address) => (address, None),
             Err(_) => text.parse::<SocketAddr>().map(|address| (address.ip(), Some(address.port()))).ok()?,
         };
-        let is_group = match address {
-            IpAddr::V4(ip) => ip.is_multicast() || ip.is_broadcast(),
-            IpAddr::V6(ip) => ip.is_multicast(),
-        };
-        (!is_group && !address.is_unspecified() && port != Some(0)).then_some(Self { address, port })
+        (is_host(address) && port != Some(0)).then_some(Self { address, port })
     }
 }
 

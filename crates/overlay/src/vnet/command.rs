@@ -100,8 +100,8 @@ fn link(words: &[&str]) -> Result<SocketAddr, VnetReason> {
     Ok(SocketAddr::new(ip, port.ok_or_else(|| VnetReason::Port(shown(words[1])))?))
 }
 
-/// Whether one host can have this address.
-fn is_host(ip: IpAddr) -> bool {
+/// Returns whether one host can have this address.
+pub fn is_host(ip: IpAddr) -> bool {
     let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     !ip.is_unspecified() && !ip.is_multicast() && !is_broadcast
 }
