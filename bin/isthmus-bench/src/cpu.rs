@@ -19,8 +19,17 @@ pub(crate) fn cpu_ns_of_all(processes: &[u32]) -> Result<u64> {
 
 /// Nanoseconds of the clock that all processes of this machine share.
 pub(crate) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned() // Positive since the machine was started.
+    clock_ns(ClockId::Monotonic)
+}
+
+/// The CPU time of this thread in nanoseconds.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    clock_ns(ClockId::ThreadCPUTime)
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned() // Positive since the machine or the thread was started.
 }
 
 /// The CPU time of processes: pairs of a time and the CPU time until then, both in nanoseconds.

@@ -9,9 +9,9 @@ use isthmus_overlay::{
     Decision, EdgeId, FrameHeader, InterfaceId, MacAddr, MacPattern, Millis, Network, NetworkOptions, Port, Route,
     RouteId, RouteSource,
 };
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::case::{Case, Reading, Unit};
+use crate::cpu::thread_cpu_ns;
 use crate::pair::Bench;
 use crate::pin::pin;
 
@@ -129,7 +129,7 @@ fn decisions(bench: &Bench, network: &mut Network, pairs: u64) -> Result<f64> {
         copies += count(network, frame);
     }
     ensure!(copies >= pairs as usize, "only {copies} of {pairs} frames have a route");
-    let (begin, start) = (Instant::now(), cpu_ns());
+    let (begin, start) = (Instant::now(), thread_cpu_ns());
     let mut next = frames.iter().cycle();
     while begin.elapsed() < bench.budget || done == 0 {
         for frame in next.by_ref().take(BATCH as usize) {
@@ -138,7 +138,7 @@ fn decisions(bench: &Bench, network: &mut Network, pairs: u64) -> Result<f64> {
         done += BATCH;
     }
     black_box(copies);
-    Ok(done as f64 / (cpu_ns() - start) as f64 * 1e3)
+    Ok(done as f64 / (thread_cpu_ns() - start) as f64 * 1e3)
 }
 
 fn count(network: &mut Network, frame: &FrameHeader) -> usize {
@@ -159,20 +159,14 @@ fn longest_change(bench: &Bench, network: &mut Network, routes: &[RouteId]) -> R
         if number > 0 && begin.elapsed() > bench.budget {
             break;
         }
-        let start = cpu_ns();
+        let start = thread_cpu_ns();
         let route = network.remove_route(id).ok_or_else(|| anyhow!("route {} is not there", id.0))?;
-        let between = cpu_ns();
+        let between = thread_cpu_ns();
         network.add_route(route)?;
-        longest = longest.max(between - start).max(cpu_ns() - between);
+        longest = longest.max(between - start).max(thread_cpu_ns() - between);
         for frame_number in 0..64 {
             count(network, &frame(number as u64 * 64 + frame_number, pairs));
         }
     }
     Ok(longest as f64 / 1e3)
-}
-
-/// The CPU time of this thread in nanoseconds.
-fn cpu_ns() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned()
 }
