@@ -19,7 +19,7 @@ const GSO_BYTES_MAX: NonZeroU32 = NonZeroU32::new(61_440).expect("not zero");
 const RETRY_NS_MIN: u64 = 5_000_000;
 
 /// The longest such interval.
-const RETRY_NS_MAX: u64 = 1_000_000_000;
+pub(super) const RETRY_NS_MAX: u64 = 1_000_000_000;
 
 /// The number of failures from which on a taken name is a reason to report. An interface that changes is created anew, and its predecessor has
 /// the name until the worker and the service manager have closed its TAP.

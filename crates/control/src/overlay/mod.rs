@@ -34,14 +34,11 @@ use isthmus_service::{Command, WorkerIndex};
 use crate::broker::Broker;
 use crate::host;
 use crate::tickets::Tickets;
-use interface::{InterfaceKey, InterfaceStage, InterfaceState, MacGenerator};
+use interface::{InterfaceKey, InterfaceStage, InterfaceState, MacGenerator, RETRY_NS_MAX};
 use network::{Changes, NetworkState};
 use opener::Opener;
 use sockets::EdgeSockets;
 pub(crate) use tap_store::TapStore;
-
-/// The interval in nanoseconds at which interfaces that could not be created are tried again. The first retries come earlier.
-const RETRY_NS: u64 = 1_000_000_000;
 
 /// The interval in nanoseconds at which replies of the opener are looked for, while one is due.
 const REPLY_CHECK_NS: u64 = 5_000_000;
@@ -153,7 +150,7 @@ impl Overlay {
             first_commands.extend(interface.opened(outcome));
         }
         opener.privileges_dropped();
-        self.due = self.has_missing().then_some(RETRY_NS);
+        self.due = self.has_missing().then_some(RETRY_NS_MAX);
     }
 
     fn interfaces(&self) -> impl Iterator<Item = &InterfaceState> {
@@ -241,7 +238,7 @@ impl Overlay {
             overlay.opener.release(claims);
         }
         state.missing("it was deleted, or its network namespace has ended".to_owned());
-        state.retry_at = now + RETRY_NS;
+        state.retry_at = now + RETRY_NS_MAX;
         overlay.due = Some(overlay.due.map_or(state.retry_at, |due| due.min(state.retry_at)));
         let worker = overlay.worker;
         let command = OverlayCommand::RemoveInterface { network, interface };

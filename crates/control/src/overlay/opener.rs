@@ -143,8 +143,11 @@ impl Opener {
 
     /// Closes the TAPs of the previous daemon that none of these requests asks for.
     pub(super) fn close_unwanted(&self, requests: &[OpenRequest]) {
-        let wanted: Vec<TapName> = requests.iter().filter_map(|request| Some(request.open().ok()?.name)).collect();
-        lock(&self.helper).taps.retain(&wanted);
+        let mut helper = lock(&self.helper);
+        if helper.taps.has_restored() {
+            let wanted: Vec<TapName> = requests.iter().filter_map(|request| Some(request.open().ok()?.name)).collect();
+            helper.taps.retain(&wanted);
+        }
     }
 
     /// Creates or restores an interface, and waits for it.

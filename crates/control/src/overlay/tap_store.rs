@@ -82,6 +82,11 @@ impl TapStore {
         }
     }
 
+    /// Returns whether the previous daemon has left TAPs.
+    pub(super) fn has_restored(&self) -> bool {
+        !self.restored.is_empty()
+    }
+
     /// Closes all restored TAPs with other names. Their interfaces are gone once the service manager has closed them, too.
     pub(super) fn retain(&mut self, wanted: &[TapName]) {
         let (kept, unwanted) =
