@@ -160,7 +160,7 @@ pub struct RedisRate {
 pub struct RedisRates {
     /// Both programs use the kernel's TCP.
     pub tcp: RedisRate,
-    /// Both programs are started by `isthmus run`.
+    /// Both programs have the library of sockets.
     pub sockets: RedisRate,
 }
 

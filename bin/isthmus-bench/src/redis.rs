@@ -32,7 +32,7 @@ pub(crate) enum Transport {
     Tcp,
     /// The Unix socket of the server.
     Unix,
-    /// Both programs have the library of sockets, as `isthmus run` gives it to them.
+    /// Both programs have the library of sockets, as `isthmus run --with sockets` gives it to them.
     Sockets,
 }
 

@@ -27,7 +27,7 @@ use serde::Serialize;
 use crate::capability::PROGRAM_CAPABILITIES;
 use crate::daemon;
 use crate::output::{Outcome, Output, note};
-use crate::run::{ProgramCapability, ProgramPlace, Setting, capability_names, installed_folder, joined};
+use crate::run::{CapabilityChoice, ProgramCapability, ProgramPlace, Setting, installed_folder, joined};
 
 /// The lowest version of the specification that has every field used here. Runtimes accept lower versions than their own and
 /// refuse higher ones: podman 4.3.1 refuses 0.6.0.
@@ -56,9 +56,8 @@ pub(crate) struct CdiArgs {
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = FOLDER)]
     write: Option<PathBuf>,
 
-    /// Leave this capability out; may be given more than once.
-    #[arg(long, value_name = "CAPABILITY", value_parser = capability_names())]
-    without: Vec<String>,
+    #[command(flatten)]
+    choice: CapabilityChoice,
 }
 
 /// The specification, as the standard names its fields.
@@ -130,7 +129,8 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &CdiArgs) -> Re
         Some(socket) => std::path::absolute(socket).context("cannot find the socket's folder")?,
         None => daemon::usual_socket(Role::System),
     };
-    let specification = specification(&socket, &args.without)?;
+    args.choice.check()?;
+    let specification = specification(&socket, &args.choice)?;
     let text = serde_json::to_string_pretty(&specification).context("cannot write the specification as JSON")? + "\n";
     let file = args.write.as_deref().map(|folder| folder.join(FILE));
     if let Some(file) = &file {
@@ -144,15 +144,18 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &CdiArgs) -> Re
     Ok(Outcome::Done)
 }
 
-/// Returns the device with all capabilities but `without`.
-fn specification(socket: &Path, without: &[String]) -> Result<Specification> {
+/// Returns the device with the capabilities that are chosen.
+fn specification(socket: &Path, choice: &CapabilityChoice) -> Result<Specification> {
     let mut edits = ContainerEdits { env: Vec::new(), mounts: Vec::new(), device_nodes: Vec::new() };
     add_daemon(&mut edits, socket)?;
     let (mut missing, mut settings) = (Vec::new(), Vec::new());
-    let wanted = |row: &&ProgramCapability| !without.iter().any(|name| name == row.name);
+    let wanted = |row: &&ProgramCapability| choice.why_off(row).is_none();
     for capability in PROGRAM_CAPABILITIES.iter().filter(wanted) {
         match installed_folder(capability.library) {
             Ok(folder) => settings.extend(add_capability(&mut edits, capability, &folder)?),
+            Err(error) if choice.names(capability) => {
+                missing.push(format!("{error} (asked for: --with {})", capability.name));
+            }
             Err(error) => missing.push(format!("{error} (leave it out: --without {})", capability.name)),
         }
     }

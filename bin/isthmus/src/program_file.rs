@@ -5,16 +5,18 @@
 //! ```
 //!
 //! The dynamic linker that PT_INTERP names loads the libraries in `LD_PRELOAD`. A static program has none. The linker of another C library
-//! than glibc cannot load a library that needs glibc: the program then fails to start.
+//! than glibc cannot load a library that needs glibc: the program then fails to start. For a program with rights of its file, the linker
+//! ignores `LD_PRELOAD`, and removes it from the environment.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, StatVfsMountFlags, access, getxattr, statvfs};
+use rustix::process::{getegid, geteuid, getgid, getuid};
 
 /// The way by which a program gets its libraries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +34,44 @@ pub(crate) enum Linking {
 pub(crate) struct ProgramFile {
     /// The file with the machine code; for a script, that of its interpreter.
     pub(crate) path: PathBuf,
-    pub(crate) linking: Linking,
+    /// None for a file that cannot be read.
+    pub(crate) linking: Option<Linking>,
+    /// Whether exec gives it rights of its file: those of another user or group, or capabilities.
+    pub(crate) is_secure: bool,
+}
+
+/// The reason why a program does not load a library of ours that is preloaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unfit {
+    pub(crate) why: String,
+    /// Whether the program starts with the variables, and passes them on to the programs that it starts.
+    pub(crate) children_load: bool,
+}
+
+/// The cause for a program with rights of its file.
+pub(crate) const SECURE: &str =
+    "has the rights of its file (setuid, setgid or capabilities), so LD_PRELOAD has no effect";
+
+/// The cause for a program without a dynamic linker.
+pub(crate) const STATIC: &str = "is a static executable, which loads no library";
+
+/// The parts of a file that decide whether its program is secure.
+#[derive(Clone, Debug)]
+struct FileRights {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+    /// Whether exec ignores the bits for the user and the group: it does in a file system without them, and after no_new_privs.
+    are_bits_ignored: bool,
+    /// The attribute `security.capability`, empty if there is none or if it is ignored.
+    capabilities: Vec<u8>,
+}
+
+/// The real user and group of the process that calls exec. Its effective ones are the same.
+#[derive(Clone, Copy, Debug)]
+struct Caller {
+    uid: u32,
+    gid: u32,
 }
 
 /// Scripts may have scripts as interpreters; the kernel follows as many.
@@ -53,13 +92,72 @@ impl ProgramFile {
         let mut program = program.to_owned();
         for _ in 0..=SCRIPTS_MAX {
             let path = in_path(&program, std::env::var_os("PATH"))?;
-            let file = File::open(&path).ok()?;
+            let is_secure = is_secure(&path);
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                Err(_) if is_secure => return Some(Self { path, linking: None, is_secure }),
+                Err(_) => return None,
+            };
             match script_interpreter(&file) {
                 Some(interpreter) => program = interpreter,
-                None => return Some(Self { path, linking: Linking::read(&file).ok()?? }),
+                None => return Some(Self { linking: Some(Linking::read(&file).ok()??), path, is_secure }),
             }
         }
         None
+    }
+
+    /// Returns why the program does not load a library of ours that LD_PRELOAD names.
+    pub(crate) fn unfit(&self, library: &str) -> Option<Unfit> {
+        let path = self.path.display();
+        let other = self.linking.as_ref().and_then(|linking| other_c_library(&self.path, linking, library));
+        if other.is_some() || self.is_secure {
+            let why = other.unwrap_or_else(|| format!("{path} {SECURE}"));
+            return Some(Unfit { why, children_load: false });
+        }
+        let is_static = self.linking == Some(Linking::Static);
+        is_static.then(|| Unfit { why: format!("{path} {STATIC}"), children_load: true })
+    }
+}
+
+/// Returns whether exec makes a program secure. A process with other effective users than its real one is so without rights of the file.
+fn is_secure(path: &Path) -> bool {
+    let caller = Caller { uid: getuid().as_raw(), gid: getgid().as_raw() };
+    let is_changed = (geteuid().as_raw(), getegid().as_raw()) != (caller.uid, caller.gid);
+    !is_changed && FileRights::read(path).is_ok_and(|file| file.make_secure(caller))
+}
+
+impl FileRights {
+    fn read(path: &Path) -> io::Result<Self> {
+        let found = std::fs::metadata(path)?;
+        let has_no_rights = statvfs(path)?.f_flag.contains(StatVfsMountFlags::NOSUID);
+        let mut attribute = [0u8; 32];
+        let length = if has_no_rights { 0 } else { getxattr(path, "security.capability", &mut attribute).unwrap_or(0) };
+        Ok(Self {
+            uid: found.uid(),
+            gid: found.gid(),
+            mode: found.mode(),
+            are_bits_ignored: has_no_rights || rustix::thread::no_new_privs().unwrap_or(false),
+            capabilities: attribute[..length].to_vec(),
+        })
+    }
+
+    /// Decides as the kernel does (`cap_bprm_creds_from_file`), except for inheritable capabilities.
+    fn make_secure(&self, caller: Caller) -> bool {
+        const SETUID: u32 = 0o4000;
+        const SETGID_AND_EXECUTE: u32 = 0o2010;
+        let has = |bits: u32| !self.are_bits_ignored && self.mode & bits == bits;
+        let is_other_user = has(SETUID) && self.uid != caller.uid;
+        let is_other_group = has(SETGID_AND_EXECUTE) && self.gid != caller.gid;
+        is_other_user || is_other_group || caller.uid != 0 && self.has_capabilities()
+    }
+
+    /// Returns whether the attribute has the bit of the effective set, or permits a capability. Its words are the version with the bit, and
+    /// twice a word of the permitted and one of the inheritable set.
+    fn has_capabilities(&self) -> bool {
+        const EFFECTIVE: u32 = 1;
+        let (words, _) = self.capabilities.as_chunks::<4>();
+        let word = |at: usize| words.get(at).map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        word(0) & EFFECTIVE != 0 || word(1) != 0 || word(3) != 0
     }
 }
 
@@ -209,7 +307,7 @@ fn in_path(program: &OsStr, path: Option<OsString>) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(is_program)
 }
 
-/// Returns why the dynamic linker of a program cannot load a library of ours.
+/// Returns why a program would not start with a library of ours.
 pub(crate) fn other_c_library(program: &Path, linking: &Linking, library: &str) -> Option<String> {
     let path = program.display();
     match linking {
@@ -257,6 +355,73 @@ mod tests {
         assert!(glibc.is_glibc() && linker("/nix/store/x-glibc/lib/ld-linux-x86-64.so.2").is_glibc());
         assert!(!linker("/lib/ld-musl-x86_64.so.1").is_glibc() && !linker("/system/bin/linker64").is_glibc());
         assert_eq!(linking(&elf(1, b"")).expect("read"), Some(Linking::Static));
+    }
+
+    #[test]
+    fn static_program_and_one_with_rights_of_its_file_do_not_load_a_library() {
+        let program =
+            |linking: Linking, is_secure| ProgramFile { path: "/opt/p".into(), linking: Some(linking), is_secure };
+        let unfit = |program: ProgramFile| program.unfit("ours.so").map(|unfit| (unfit.why, unfit.children_load));
+        let glibc = || Linking::Dynamic("/lib64/ld-linux-x86-64.so.2".into());
+        assert_eq!(unfit(program(glibc(), false)), None);
+        let (why, children_load) = unfit(program(Linking::Static, false)).expect("unfit");
+        assert!(why == "/opt/p is a static executable, which loads no library" && children_load, "{why}");
+        for linking in [Some(glibc()), None, Some(Linking::Static)] {
+            let program = ProgramFile { linking, ..program(Linking::Static, true) };
+            let (why, children_load) = unfit(program).expect("unfit");
+            assert!(why.contains("setuid, setgid or capabilities") && !children_load, "{why}");
+        }
+        let musl = unfit(program(Linking::Dynamic("/lib/ld-musl-x86_64.so.1".into()), true)).expect("unfit");
+        assert!(musl.0.contains("needs glibc") && !musl.1, "{}", musl.0);
+        assert!(unfit(program(Linking::OtherMachine, false)).expect("unfit").0.contains("no 64-bit"));
+    }
+
+    /// The owner, the group and the mode of a file.
+    fn file_of(uid: u32, gid: u32, mode: u32) -> FileRights {
+        FileRights { uid, gid, mode, are_bits_ignored: false, capabilities: Vec::new() }
+    }
+
+    #[test]
+    fn program_is_secure_if_exec_changes_the_user_the_group_or_the_capabilities() {
+        let (user, root) = (Caller { uid: 1000, gid: 100 }, Caller { uid: 0, gid: 0 });
+        for (file, of_user, of_root) in [
+            (file_of(0, 0, 0o755), false, false),
+            (file_of(0, 0, 0o4755), true, false),
+            (file_of(1000, 0, 0o4755), false, true),
+            (file_of(7, 100, 0o2755), false, true),
+            (file_of(7, 0, 0o2755), true, false),
+            // Without the right of the group to execute, the bit means locking.
+            (file_of(7, 7, 0o2745), false, false),
+        ] {
+            assert_eq!((file.make_secure(user), file.make_secure(root)), (of_user, of_root), "{file:?}");
+            let ignored = FileRights { are_bits_ignored: true, ..file };
+            assert!(!ignored.make_secure(user) && !ignored.make_secure(root), "{ignored:?}");
+        }
+        // The version and the bit of the effective set, then words of the permitted and the inheritable set.
+        let capabilities = |first: u32, permitted: u32| FileRights {
+            capabilities: [first, permitted, 0, 0, 0].map(u32::to_le_bytes).concat(),
+            ..file_of(0, 0, 0o755)
+        };
+        assert!(capabilities(0x0200_0001, 1 << 13).make_secure(user), "cap_net_raw=ep");
+        assert!(capabilities(0x0200_0000, 1 << 13).make_secure(user), "cap_net_raw=p");
+        assert!(!capabilities(0x0200_0000, 0).make_secure(user), "no capability");
+        assert!(!capabilities(0x0200_0001, 1 << 13).make_secure(root), "root has all");
+    }
+
+    #[test]
+    fn program_that_cannot_be_read_is_found_if_it_has_rights_of_its_file() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("program");
+        fs::write(&path, elf(3, b"/lib64/ld-linux-x86-64.so.2\0")).expect("the folder is ours");
+        let find = || ProgramFile::find(path.as_os_str()).expect("a program");
+        assert!(!find().is_secure);
+        std::os::unix::fs::chown(&path, Some(65534), None).expect("root may");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4711)).expect("root may");
+        let are_ignored = FileRights::read(&path).expect("metadata").are_bits_ignored;
+        assert_eq!(find().is_secure, !are_ignored);
     }
 
     #[test]
@@ -336,7 +501,8 @@ mod tests {
         let by_env = write("by-env", format!("#!/usr/bin/env -S X=1 {} -u\n", program.display()).as_bytes());
         for path in [&program, &script, &nested, &by_env] {
             let found = ProgramFile::find(path.as_os_str()).expect("a program");
-            assert_eq!(found.linking, Linking::Dynamic("/lib/ld-musl-x86_64.so.1".into()), "{}", path.display());
+            let musl = Linking::Dynamic("/lib/ld-musl-x86_64.so.1".into());
+            assert_eq!((found.linking, found.is_secure), (Some(musl), false), "{}", path.display());
         }
         let endless = write("endless", format!("#!{}/endless\n", folder.path().display()).as_bytes());
         assert_eq!(ProgramFile::find(endless.as_os_str()), None);

@@ -22,17 +22,20 @@ use serde::Serialize;
 
 use crate::capability::PROGRAM_CAPABILITIES;
 use crate::doctor::{CheckPlace, Finding};
-use crate::output::{Outcome, Output, note};
-use crate::program_file::ProgramFile;
+use crate::output::{Outcome, Output, UsageError, note};
+use crate::program_file::{ProgramFile, Unfit};
 
 /// The exit statuses for a program that could not be started, as in a shell and in `env`.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
+/// Why a capability is off that the user does not want.
+const WITHOUT: &str = "--without";
+
 /// A capability that programs use through a library: a row of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramCapability {
-    /// The name, as in `--without`.
+    /// The name, as in `--with` and `--without`.
     pub(crate) name: &'static str,
     /// The programs that use it, as help shows them.
     pub(crate) users: &'static str,
@@ -44,10 +47,12 @@ pub(crate) struct ProgramCapability {
     pub(crate) other_libraries: &'static [&'static str],
     /// The file that programs open in place of a device. It is /dev/null.
     pub(crate) device_file: Option<&'static str>,
+    /// Whether it is off unless `--with` names it.
+    pub(crate) is_opt_in: bool,
     /// Returns the variables that a program needs, or why the capability is off.
     pub(crate) settings: fn(&ProgramPlace<'_>) -> Result<Vec<Setting>, String>,
-    /// Returns why a program would not start with these variables.
-    pub(crate) unfit: fn(&ProgramFile) -> Option<String>,
+    /// Returns why a program does not use the capability.
+    pub(crate) unfit: fn(&ProgramFile) -> Option<Unfit>,
     /// Its checks of `isthmus doctor`, if they are not among the common ones.
     pub(crate) doctor: Option<fn(&CheckPlace<'_>, &mut Vec<Finding>)>,
 }
@@ -82,15 +87,26 @@ struct Switch {
     variables: Vec<Setting>,
 }
 
+/// The options that choose capabilities.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct CapabilityChoice {
+    /// Switch this capability on; may be given more than once. All but `sockets` are on without it.
+    #[arg(long, value_name = "CAPABILITY", value_parser = capability_names())]
+    with: Vec<String>,
+
+    /// Leave this capability off; may be given more than once.
+    #[arg(long, value_name = "CAPABILITY", value_parser = capability_names())]
+    without: Vec<String>,
+}
+
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
     /// Print the variables and the command, and start no program.
     #[arg(long)]
     dry_run: bool,
 
-    /// Leave this capability off; may be given more than once.
-    #[arg(long, value_name = "CAPABILITY", value_parser = capability_names())]
-    without: Vec<String>,
+    #[command(flatten)]
+    choice: CapabilityChoice,
 
     /// Do not print which capabilities are on.
     #[arg(short, long)]
@@ -109,8 +125,33 @@ impl ProgramCapability {
     }
 }
 
-/// The parser of `--without`: the names of the table.
-pub(crate) fn capability_names() -> PossibleValuesParser {
+impl CapabilityChoice {
+    /// Refuses a capability that is to be on and off.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.with.iter().find(|name| self.without.contains(name)) {
+            Some(name) => Err(UsageError(format!("`--with {name}` and `--without {name}` exclude each other")).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether `--with` names a capability.
+    pub(crate) fn names(&self, capability: &ProgramCapability) -> bool {
+        self.with.iter().any(|name| name == capability.name)
+    }
+
+    /// Returns why a capability is to be off, if it is.
+    pub(crate) fn why_off(&self, capability: &ProgramCapability) -> Option<String> {
+        let name = capability.name;
+        if self.without.iter().any(|unwanted| unwanted == name) {
+            return Some(WITHOUT.to_owned());
+        }
+        let is_missing = capability.is_opt_in && !self.names(capability);
+        is_missing.then(|| format!("ask for it with `--with {name}`"))
+    }
+}
+
+/// The parser of `--with` and `--without`: the names of the table.
+fn capability_names() -> PossibleValuesParser {
     PROGRAM_CAPABILITIES.map(|row| PossibleValue::new(row.name).help(row.users)).into()
 }
 
@@ -178,42 +219,72 @@ pub(crate) fn shell_quoted(value: &str) -> String {
 struct Switches {
     /// Those that are installed and wanted.
     on: Vec<Switch>,
-    /// The others, each with why it is off.
+    /// Those that the program does not use, and the programs that it starts may.
+    for_children: Vec<Switch>,
+    /// All but those of `on`, each with why it is off.
     off: Vec<String>,
-    /// Variables that keep the program from its start: the library of a capability that is off is not in their values.
+    /// Lists that are set already, without the library of a capability that is off.
     corrected: Vec<(&'static str, OsString)>,
     /// A capability is off because of the program, which runs all the same.
     is_program_unfit: bool,
 }
 
 impl Switches {
-    fn new(without: &[String], program: Option<&ProgramFile>, socket: Option<&Path>) -> Self {
+    fn new(choice: &CapabilityChoice, program: Option<&ProgramFile>, socket: Option<&Path>) -> Self {
         let mut switches = Self::default();
-        for capability in PROGRAM_CAPABILITIES {
-            let name = capability.name;
-            if let Some(why) = program.and_then(capability.unfit) {
-                switches.off.push(format!("{name} ({why})"));
-                switches.is_program_unfit = true;
-                switches.correct(&capability);
-            } else if without.iter().any(|unwanted| unwanted == name) {
-                switches.off.push(format!("{name} (--without)"));
-            } else {
-                match capability.switch(socket) {
-                    Ok(switch) => switches.on.push(switch),
-                    Err(error) => switches.off.push(format!("{name} ({error})")),
-                }
-            }
+        for capability in &PROGRAM_CAPABILITIES {
+            switches.add(capability, choice, program.and_then(capability.unfit), socket);
         }
         switches
     }
 
-    /// Takes the library of a capability out of the lists that are set already, as by a shell that `isthmus run` has started.
+    fn add(
+        &mut self,
+        capability: &ProgramCapability,
+        choice: &CapabilityChoice,
+        unfit: Option<Unfit>,
+        socket: Option<&Path>,
+    ) {
+        let name = capability.name;
+        let (unfit, for_children) = match unfit {
+            Some(Unfit { why, children_load: true }) => (None, Some(why)),
+            other => (other, None),
+        };
+        if let Some(Unfit { why, .. }) = unfit {
+            self.off.push(format!("{name} ({why})"));
+            self.is_program_unfit = true;
+            self.correct(capability);
+        } else if let Some(why) = choice.why_off(capability) {
+            // A library that is preloaded already was asked for before, as by a shell that `isthmus run` has started.
+            let is_kept = capability.is_opt_in && why != WITHOUT && for_children.is_none();
+            match preloaded_folder(capability).filter(|_| is_kept) {
+                Some(folder) => self.on.push(Switch { capability: name, folder, variables: Vec::new() }),
+                None => self.off.push(format!("{name} ({why})")),
+            }
+        } else {
+            match (capability.switch(socket), for_children) {
+                (Ok(switch), None) => self.on.push(switch),
+                (Ok(switch), Some(why)) => {
+                    self.off.push(format!("{name} ({why}; the programs that it starts may)"));
+                    self.for_children.push(switch);
+                }
+                (Err(error), _) => self.off.push(format!("{name} ({error})")),
+            }
+        }
+    }
+
+    /// Takes the libraries of a capability out of the lists that are set already, as by a shell that `isthmus run` has started.
     fn correct(&mut self, capability: &ProgramCapability) {
-        let place = ProgramPlace { folder: Path::new(""), socket: None, container: None };
+        let place = ProgramPlace { folder: Path::new(""), socket: None, container: Some(Path::new("")) };
         for list in (capability.settings)(&place).iter().flatten().filter(|set| set.is_list) {
-            let present = std::env::var_os(list.name).unwrap_or_default();
-            if let Some(value) = without_library(&present, capability.library) {
-                self.corrected.push((list.name, value));
+            let before = self.corrected.iter().find(|(name, _)| *name == list.name).map(|(_, value)| value.clone());
+            let mut value = before.or_else(|| std::env::var_os(list.name)).unwrap_or_default();
+            for library in capability.other_libraries.iter().chain([&capability.library]) {
+                if let Some(kept) = without_library(&value, library) {
+                    value = kept;
+                    self.corrected.retain(|(name, _)| *name != list.name);
+                    self.corrected.push((list.name, value.clone()));
+                }
             }
         }
     }
@@ -227,12 +298,27 @@ impl Switches {
     }
 }
 
+/// Returns the files of a list.
+fn files(list: &OsStr) -> impl Iterator<Item = &[u8]> {
+    list.as_bytes().split(|byte| b": ".contains(byte)).filter(|file| !file.is_empty())
+}
+
+/// Returns whether a file has this name.
+fn is_named(file: &[u8], library: &str) -> bool {
+    file.rsplit(|&byte| byte == b'/').next() == Some(library.as_bytes())
+}
+
+/// Returns the folder of a capability's library that LD_PRELOAD names already.
+fn preloaded_folder(capability: &ProgramCapability) -> Option<PathBuf> {
+    let list = std::env::var_os("LD_PRELOAD")?;
+    let file = files(&list).find(|file| is_named(file, capability.library))?;
+    Path::new(OsStr::from_bytes(file)).parent().map(Path::to_owned)
+}
+
 /// Returns a list of files without those of this name. None if there are none.
 fn without_library(list: &OsStr, library: &str) -> Option<OsString> {
-    let files = || list.as_bytes().split(|byte| b": ".contains(byte)).filter(|file| !file.is_empty());
-    let is_library = |file: &&[u8]| file.rsplit(|&byte| byte == b'/').next() == Some(library.as_bytes());
-    let kept: Vec<&[u8]> = files().filter(|file| !is_library(file)).collect();
-    (kept.len() < files().count()).then(|| OsString::from_vec(kept.join(&b':')))
+    let kept: Vec<&[u8]> = files(list).filter(|file| !is_named(file, library)).collect();
+    (kept.len() < files(list).count()).then(|| OsString::from_vec(kept.join(&b':')))
 }
 
 /// Formats the text of `--dry-run`: a line for each variable, then the command.
@@ -249,17 +335,18 @@ fn dry_run_text(variables: &[Setting], command: &[OsString]) -> String {
 
 pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &RunArgs) -> Result<Outcome> {
     let [program, arguments @ ..] = args.command.as_slice() else { bail!("no program is named") };
-    let switches = Switches::new(&args.without, ProgramFile::find(program).as_ref(), socket.as_deref());
-    let Switches { on, off, .. } = &switches;
+    args.choice.check()?;
+    let switches = Switches::new(&args.choice, ProgramFile::find(program).as_ref(), socket.as_deref());
+    let Switches { on, off, for_children, .. } = &switches;
     ensure!(
-        !on.is_empty() || switches.is_program_unfit,
+        !on.is_empty() || !for_children.is_empty() || switches.is_program_unfit,
         "nothing to switch on: {}; `make install` installs the libraries",
         off.join(", ")
     );
-    let variables = joined(on.iter().flat_map(|switch| switch.variables.iter().cloned()));
+    let variables = joined(on.iter().chain(for_children).flat_map(|switch| switch.variables.iter().cloned()));
     if args.dry_run {
         let command: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
-        let body = serde_json::json!({ "on": on, "off": off, "command": command });
+        let body = serde_json::json!({ "on": on, "off": off, "for_children": for_children, "command": command });
         output.result("run", &body, || dry_run_text(&variables, &args.command))?;
         return Ok(Outcome::Done);
     }

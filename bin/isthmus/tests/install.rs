@@ -98,7 +98,10 @@ fn installed_isthmus_run_uses_sockets_until_they_are_removed() {
     assert_eq!(fs::read_to_string(&library).expect("it is installed"), "a library");
     let mut run = Command::new(tree.installed("bin/isthmus"));
     let printed = expect_success(
-        &run.args(["run", "--dry-run", "--", "true"]).env_remove("LD_PRELOAD").output().expect("it starts"),
+        &run.args(["run", "--with", "sockets", "--dry-run", "--", "true"])
+            .env_remove("LD_PRELOAD")
+            .output()
+            .expect("it starts"),
     );
     assert!(printed.contains(&format!("export LD_PRELOAD={} # ", library.display())), "{printed}");
     expect_success(&tree.install(&["--remove"]));

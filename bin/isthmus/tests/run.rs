@@ -106,9 +106,60 @@ fn dry_run_prints_what_would_be_set_and_starts_nothing() {
 #[test]
 fn library_of_sockets_is_loaded_before_those_that_are_set() {
     let installed = Installation::with(&["lib/libisthmus-sockets.so"]);
-    let output = installed.run(&["run", "--dry-run", "--", "true"], &[("LD_PRELOAD", "")]);
+    let output = installed.run(&["run", "--with", "sockets", "--dry-run", "--", "true"], &[("LD_PRELOAD", "")]);
     let (printed, library) = (text(&output.stdout), installed.path("lib/libisthmus-sockets.so"));
     assert!(printed.starts_with(&format!("export LD_PRELOAD={library} # ")), "{printed}");
+}
+
+const OFF: &str = "sockets (ask for it with `--with sockets`)";
+
+#[test]
+fn sockets_are_off_unless_they_are_asked_for() {
+    let installed = Installation::with(&["lib/libmyriexpress.so", "lib/libisthmus-sockets.so"]);
+    let output = installed.run(&["run", "--", "sh", "-c", "echo ${LD_PRELOAD-unset}"], &[]);
+    let said = text(&output.stderr);
+    assert_eq!(text(&output.stdout), "unset\n");
+    assert!(said.starts_with("isthmus: on: mx (") && said.contains("; off: ") && said.contains(OFF), "{said}");
+    let json = installed.run(&["--json", "run", "--dry-run", "--", "true"], &[]);
+    let json: Value = serde_json::from_slice(&json.stdout).expect("one JSON object");
+    assert!(json["off"].as_array().expect("a list").contains(&OFF.into()), "{json}");
+    // All others are on without the option, and may be named.
+    let said = text(&installed.run(&["run", "--with", "mx", "--with", "sockets", "--", "true"], &[]).stderr);
+    assert!(said.contains("on: mx (") && said.contains(", sockets (") && !said.contains("sockets (ask"), "{said}");
+    let only = Installation::with(&["lib/libisthmus-sockets.so"]).run(&["run", "--", "true"], &[]);
+    assert!(only.status.code() == Some(1) && text(&only.stderr).contains(OFF), "{only:?}");
+}
+
+#[test]
+fn sockets_that_an_outer_run_has_switched_on_stay_on() {
+    let installed = Installation::with(&["lib/libmyriexpress.so", "lib/libisthmus-sockets.so"]);
+    let (library, folder) = (installed.path("lib/libisthmus-sockets.so"), installed.path("lib"));
+    let run = |options: &[&str]| {
+        let arguments = [&["--json", "run", "--dry-run"], options, &["--", "true"]].concat();
+        let output = installed.run(&arguments, &[("LD_PRELOAD", &library)]);
+        serde_json::from_slice::<Value>(&output.stdout).expect("one JSON object")
+    };
+    let inherited = run(&[]);
+    let sockets = json!({ "capability": "sockets", "folder": folder, "variables": [] });
+    assert!(inherited["on"].as_array().expect("a list").contains(&sockets), "{inherited}");
+    let unwanted = run(&["--without", "sockets"]);
+    assert!(unwanted["off"].as_array().expect("a list").contains(&"sockets (--without)".into()), "{unwanted}");
+}
+
+#[test]
+fn capability_that_does_not_exist_or_is_on_and_off_is_wrong_usage() {
+    let installed = Installation::with(&ALL);
+    for command in [&["run"][..], &["cdi"]] {
+        let program: &[&str] = if command == ["run"] { &["--", "true"] } else { &[] };
+        let unknown = installed.run(&[command, &["--with", "socket"], program].concat(), &[]);
+        let said = text(&unknown.stderr);
+        assert_eq!(unknown.status.code(), Some(2), "{said}");
+        let names = ["'socket'", "mx", "fabric", "sockets", "verbs"];
+        assert!(names.iter().all(|name| said.contains(name)), "{said}");
+        let both = installed.run(&[command, &["--with", "sockets", "--without", "sockets"], program].concat(), &[]);
+        let said = text(&both.stderr);
+        assert!(both.status.code() == Some(2) && said.contains("exclude each other"), "{said}");
+    }
 }
 
 /// An installation with the plug-in of verbs, and the device's files beside a socket.
@@ -266,24 +317,27 @@ fn program_of_musl_starts_without_the_library_of_sockets() {
     fs::write(&script, format!("#!{program}\n")).expect("the folder is ours");
     fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("the file is ours");
     for started in [&program, &script] {
-        let output = installed.run(&["run", "--", started], &[]);
+        let output = installed.run(&["run", "--with", "sockets", "--", started], &[]);
         let said = text(&output.stderr);
         assert!(output.status.success() && text(&output.stdout) == "none\n", "{output:?}");
         assert!(said.contains("sockets (") && said.contains("is loaded by /lib/ld-musl-"), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
-    let quiet = installed.run(&["run", "--quiet", "--", &program], &[]);
+    let quiet = installed.run(&["run", "--with", "sockets", "--quiet", "--", &program], &[]);
     assert_eq!((quiet.status.code(), text(&quiet.stderr)), (Some(0), String::new()));
     let inherited = installed.run(&["run", "--", &program], &[("LD_PRELOAD", &format!("{library}:"))]);
     assert_eq!((inherited.status.code(), text(&inherited.stdout)), (Some(0), "\n".to_owned()), "{inherited:?}");
 }
 
 #[test]
-fn static_program_starts_and_its_children_get_the_library() {
+fn static_program_is_off_and_its_children_get_the_library() {
     let Some(installed) = with_library_of_glibc() else { return };
     let Some(program) = compiled(installed.0.path(), "cc", &["-static"], SHOW_PRELOAD) else { return };
-    let output = installed.run(&["run", "--", &program], &[]);
+    let output = installed.run(&["run", "--with", "sockets", "--", &program], &[]);
     let library = installed.path("lib/libisthmus-sockets.so");
+    let (said, off) =
+        (text(&output.stderr), format!("sockets ({program} is a static executable, which loads no library"));
+    assert!(said.starts_with("isthmus: off: ") && said.contains(&off) && !said.contains("on: "), "{said}");
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), format!("{library}\n")), "{output:?}");
 }
 
@@ -307,7 +361,8 @@ int main(void)
 }
 "#;
     let Some(program) = compiled(installed.0.path(), "cc", &[], source) else { return };
-    let run = || installed.run(&["run", "--quiet", "--", &program], &[]);
+    let run = || installed.run(&["run", "--with", "sockets", "--", &program], &[]);
+    assert!(text(&run().stderr).contains("on: sockets ("), "{}", text(&run().stderr));
     assert_eq!(text(&run().stdout), "secure 0 loaded 1\n");
     // The file belongs to another user than the one of this test.
     let owner = if rustix::process::geteuid().is_root() { 65534 } else { return };
@@ -316,7 +371,10 @@ int main(void)
     for folder in [installed.0.path().to_owned(), installed.0.path().join("lib")] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("the folder is ours");
     }
-    assert_eq!(text(&run().stdout), "secure 1 loaded 0\n");
+    let output = run();
+    assert_eq!(text(&output.stdout), "secure 1 loaded 0\n");
+    let (said, off) = (text(&output.stderr), format!("sockets ({program} has the rights of its file"));
+    assert!(said.starts_with("isthmus: off: ") && said.contains(&off), "{said}");
 }
 
 /// The libraries of all capabilities.
@@ -369,7 +427,12 @@ fn cdi_device_has_the_socket_the_libraries_and_the_variables() {
     let installed = Installation::with(&ALL);
     let socket = installed.path("run/isthmus.sock");
     fs::create_dir(installed.path("run")).expect("the folder is new");
-    let output = installed.run(&["--socket", &socket, "cdi"], &[]);
+    let plain = installed.run(&["--socket", &socket, "cdi"], &[]);
+    let (variables, mounts) = checked_device(&serde_json::from_slice(&plain.stdout).expect("JSON"));
+    let preload = "LD_PRELOAD=/opt/isthmus/verbs/libisthmus-verbs.so";
+    assert!(variables.iter().any(|found| found == preload), "{variables:?}");
+    assert!(!mounts.iter().any(|(within, _)| within.contains("sockets")), "{mounts:?}");
+    let output = installed.run(&["--socket", &socket, "cdi", "--with", "sockets"], &[]);
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
     let (variables, mounts) = checked_device(&serde_json::from_slice(&output.stdout).expect("JSON"));
     for set in [
@@ -422,15 +485,19 @@ fn cdi_specification_is_written_for_all_users_and_replaces_the_old_one() {
 #[test]
 fn cdi_names_the_libraries_that_are_missing() {
     let installed = Installation::with(&BOTH[..1]);
-    let output = installed.run(&["cdi", &format!("--write={}", installed.path("cdi"))], &[]);
+    let write = format!("--write={}", installed.path("cdi"));
+    let output = installed.run(&["cdi", "--with", "sockets", &write], &[]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     for part in ["libisthmus-fi.so is in none of ", "libisthmus-sockets.so is in none of ", "`make install`"] {
         assert!(said.contains(part), "{part} in {said}");
     }
-    assert!(said.contains("--without sockets") && !said.contains("libmyriexpress"), "{said}");
+    assert!(
+        said.contains("--with sockets") && said.contains("--without fabric") && !said.contains("libmyriexpress"),
+        "{said}"
+    );
     assert!(!Path::new(&installed.path("cdi")).exists());
-    let output = installed.run(&["cdi", "--without", "fabric", "--without", "sockets", "--without", "verbs"], &[]);
+    let output = installed.run(&["cdi", "--without", "fabric", "--without", "verbs"], &[]);
     let specification: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(specification["devices"][0]["containerEdits"].get("deviceNodes"), None);
     let (variables, mounts) = checked_device(&specification);

@@ -94,7 +94,7 @@ impl Container {
         let library = build::library().expect("the stage has been made with it").join(build::LIBRARY);
         folders.show_at(&library, &format!("{INSTALLED}/lib"));
         let own = folders.show(program);
-        self.launch_words(folders, Vec::new(), isthmus, &[&["run", "--", &own], words].concat())
+        self.launch_words(folders, Vec::new(), isthmus, &[&["run", "--with", "sockets", "--", &own], words].concat())
     }
 
     fn launch_words(&self, mut folders: Folders, mut settings: Vec<String>, program: String, words: &[&str]) -> Launch {

@@ -13,8 +13,7 @@ use crate::output::{Align, Table};
 use crate::run::installed_folder;
 use crate::sockets::LIBRARY;
 
-const TITLE: &str =
-    "redis-benchmark, GET with 50 clients; server and benchmark have the library that `isthmus run` preloads, or not";
+const TITLE: &str = "redis-benchmark, GET with 50 clients; server and benchmark have the library that `isthmus run --with sockets` preloads, or not";
 
 /// Measures both. A rate over sockets counts only if the daemon has made streams.
 pub(super) fn measure(session: &Session, folder: &Path, socket: &Path, step: impl FnMut(&str)) -> RedisRates {

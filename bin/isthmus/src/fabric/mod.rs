@@ -48,6 +48,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     other_names: &[],
     other_libraries: &[],
     device_file: None,
+    is_opt_in: false,
     settings: |place| Ok(mpi::all_settings(place.folder)),
     unfit: |_| None,
     doctor: None,

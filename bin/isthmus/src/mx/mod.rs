@@ -69,6 +69,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     other_names: &["libmyriexpress.so.0", "libopen-mx.so", "libopen-mx.so.0"],
     other_libraries: &[],
     device_file: None,
+    is_opt_in: false,
     settings: |place| Ok(settings(place.folder)),
     unfit: |_| None,
     doctor: None,

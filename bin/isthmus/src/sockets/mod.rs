@@ -3,7 +3,7 @@
 //! ```text
 //! streams ─▶ isthmus stream list    the daemon's report about streams
 //! why ─────▶ isthmus why PID:FD     a TCP connection of any program
-//! PROGRAMS ▶ isthmus run            libisthmus-sockets.so
+//! PROGRAMS ▶ isthmus run --with     libisthmus-sockets.so
 //! ```
 
 mod streams;
@@ -15,7 +15,6 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::output::{Outcome, Output};
-use crate::program_file::{ProgramFile, other_c_library};
 use crate::run::{ProgramCapability, Setting};
 
 pub(crate) use why::why;
@@ -45,7 +44,7 @@ impl SocketsCommand {
     }
 }
 
-/// The row of `isthmus run`.
+/// The row of `isthmus run`. The capability is off unless it is asked for, because the library may disturb a program.
 pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     name: "sockets",
     users: "Programs that use TCP",
@@ -53,16 +52,11 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     other_names: &[],
     other_libraries: &[],
     device_file: None,
+    is_opt_in: true,
     settings: |place| Ok(settings(place.folder)),
-    unfit,
+    unfit: |program| program.unfit(LIBRARY),
     doctor: None,
 };
-
-/// The library needs glibc. A program that another dynamic linker loads would not start with it. A static program starts, and its
-/// children may use the library.
-fn unfit(program: &ProgramFile) -> Option<String> {
-    other_c_library(&program.path, &program.linking, LIBRARY)
-}
 
 fn settings(folder: &Path) -> Vec<Setting> {
     vec![Setting {

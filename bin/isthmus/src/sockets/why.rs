@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::{Reason, Refusal, Topic};
-use isthmus_report::{ReasonCount, ReasonRow, StreamEndRow, StreamRow, StreamsReport};
+use isthmus_report::{ReasonRow, StreamEndRow, StreamRow, StreamsReport};
 use serde::Serialize;
 
 use super::LIBRARY;
@@ -41,8 +41,6 @@ struct Answer {
     peer: Place,
     peer_process: Option<Process>,
     stream: Option<OwnStream>,
-    /// The daemon's counts of sockets that got no stream, if nothing else says why this one got none.
-    refused: Vec<ReasonCount>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -146,7 +144,6 @@ fn explain(daemon: Option<PathBuf>, pid: u32, fd: u32) -> Result<Answer> {
         peer: Place::None,
         peer_process: None,
         stream: None,
-        refused: Vec::new(),
     };
     if !socket.is_connected() {
         return Ok(answer);
@@ -195,7 +192,12 @@ impl Answer {
                 reason: Some(Reason::StreamPeerMissing.name().to_owned()),
                 remedy: Some("None: streams connect programs of one host, without address translation.".to_owned()),
             }),
-            Place::Ambiguous => causes.push(Cause::of_reason(Reason::StreamAmbiguous, "")),
+            // The daemon has more evidence than the addresses, so this is not its decision.
+            Place::Ambiguous => causes.push(Cause {
+                text: "sockets of several network namespaces have the addresses of the other end".to_owned(),
+                reason: None,
+                remedy: Some("Give the network namespaces different addresses.".to_owned()),
+            }),
             Place::Closed => causes.push(Cause::of_reason(Reason::StreamWrongState, "the other end is closed")),
             Place::None | Place::ThisHost | Place::Hidden => {}
         }
@@ -214,24 +216,22 @@ impl Answer {
             causes.push(Cause::of_reason(Reason::StreamOwnerDiffers, &format!("{own} and {peer}")));
         }
         if causes.is_empty() {
-            self.refused = report.iter().flat_map(|report| report.refused.clone()).collect();
             causes.push(self.undecided());
         }
         self.causes = causes;
         Ok(())
     }
 
-    /// The daemon counts refusals, and does not keep them by connection.
+    /// Returns the cause if nothing is known about this connection. The daemon's report counts refusals of all programs, and does not say
+    /// to which sockets they belong, so none of them is a cause here.
     fn undecided(&self) -> Cause {
-        let text = if self.peer_process.is_some() {
-            "the connection is not worth a stream yet, or the daemon refused one"
+        let (text, remedy) = if self.peer_process.is_some() {
+            (
+                "unknown: the connection is not worth a stream yet, or it got none for a reason that the daemon does not keep",
+                "Let it carry a second exchange, or 32 KiB. `isthmus stream list` counts the reasons of all programs.",
+            )
         } else {
-            "the program of the other end is not visible to this user"
-        };
-        let remedy = if self.peer_process.is_some() {
-            "Let it carry a second exchange, or 32 KiB; `isthmus stream list` counts refused sockets by reason."
-        } else {
-            "Run `isthmus why` as root."
+            ("the program of the other end is not visible to this user", "Run `isthmus why` as root.")
         };
         Cause { text: text.to_owned(), reason: None, remedy: Some(remedy.to_owned()) }
     }
@@ -254,10 +254,6 @@ fn text(answer: &Answer) -> String {
         let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" [{reason}]"));
         text += &format!("  why not faster: {cause}{reason}\n");
         text += &remedy.as_ref().map_or_else(String::new, |remedy| format!("    remedy: {remedy}\n"));
-    }
-    if !answer.refused.is_empty() {
-        let counts: Vec<String> = answer.refused.iter().map(|row| format!("{} {}", row.reason, row.count)).collect();
-        text += &format!("  refused sockets of all programs: {}\n", counts.join(", "));
     }
     if let Some(stream) = &answer.stream {
         text += &format!("  stream {}: {} old\n", stream.id, duration(stream.age_s));

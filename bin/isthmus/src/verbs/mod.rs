@@ -26,7 +26,6 @@ use isthmus_layout::verbs::VERBS;
 
 use crate::daemon::usual_socket;
 use crate::output::{Outcome, Output};
-use crate::program_file::other_c_library;
 use crate::run::{ProgramCapability, Setting};
 
 /// The plug-in of libibverbs.
@@ -88,6 +87,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     other_names: &[],
     other_libraries: &[PRELOADED],
     device_file: Some(enable::DEVICE_FILE),
+    is_opt_in: false,
     settings: |place| {
         if let Some(beside_socket) = place.container {
             return Ok(settings(place.folder, &beside_socket.join(FOLDER).join(SYS), true));
@@ -98,7 +98,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
         let sys = device_files(place.socket).ok_or("no files of the device: `isthmus verbs enable` writes them")?;
         Ok(settings(place.folder, &sys, is_preloaded(place.folder)))
     },
-    unfit: |program| other_c_library(&program.path, &program.linking, PRELOADED),
+    unfit: |program| program.unfit(PRELOADED),
     doctor: Some(doctor::check),
 };
 

@@ -534,7 +534,7 @@ reasons! {
 
     304 StreamUnidentified, "stream-unidentified", Fallback:
     "the two sockets are in different network namespaces, and the kernel has no proof that they are one connection";
-    "Start the server with `isthmus run`, so that its listener keeps the SYN, and leave `net.ipv4.tcp_timestamps` at 1.";
+    "Start the server with `isthmus run --with sockets`, so that its listener keeps the SYN, and leave `net.ipv4.tcp_timestamps` at 1.";
 
     305 StreamOwnerDiffers, "stream-owner-differs", Fallback:
     "the programs at both ends belong to different users";
@@ -546,7 +546,7 @@ reasons! {
 
     307 StreamPeerMissing, "stream-peer-missing", Fallback:
     "the socket at the other end was not shown within 60 seconds";
-    "Start the other program with `isthmus run` as well; none needed if it is on another host, if few bytes were sent, or if a proxy or address translation is between the two.";
+    "Start the other program with `isthmus run --with sockets` as well; none needed if it is on another host, if few bytes were sent, or if a proxy or address translation is between the two.";
 
     308 StreamDenied, "stream-denied", Fallback:
     "an address of the connection is in `sockets.deny`, or none is in `sockets.allow`";

@@ -9,7 +9,7 @@ use isthmus_layout::sockets::SOCKETS;
 use serde::Serialize;
 
 use super::super::LIBRARY;
-use crate::program_file::{Linking, other_c_library};
+use crate::program_file::{Linking, SECURE, STATIC, other_c_library};
 
 /// The beginning of the file names of all versions of the library.
 const LIBRARY_STEM: &str = "libisthmus-sockets";
@@ -128,7 +128,7 @@ impl Facts {
     fn why_not_loaded(&self) -> Option<Obstacle> {
         if self.linking == Some(Linking::Static) {
             return Obstacle::new(
-                format!("{} is a static executable, which loads no library", self.executable.display()),
+                format!("{} {STATIC}", self.executable.display()),
                 "Use a build of the program that is linked dynamically with glibc.",
             );
         }
@@ -139,7 +139,7 @@ impl Facts {
         }
         if self.is_secure {
             return Obstacle::new(
-                "it has the rights of its file (setuid, setgid or capabilities), so LD_PRELOAD has no effect",
+                format!("it {SECURE}"),
                 "Remove these bits and capabilities from the file, and start the program as the user that it needs.",
             );
         }
@@ -151,7 +151,10 @@ impl Facts {
                 "See its message on the standard error of the program; in a container, the file must exist at this path.",
             );
         }
-        Obstacle::new(format!("LD_PRELOAD did not name {LIBRARY} when it started"), "Start it with `isthmus run`.")
+        Obstacle::new(
+            format!("LD_PRELOAD did not name {LIBRARY} when it started"),
+            "Start it with `isthmus run --with sockets`.",
+        )
     }
 }
 
