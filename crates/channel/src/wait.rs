@@ -32,6 +32,9 @@ impl Default for WaitMode {
 /// Smallest spin budget. Below it, reading the clock costs more than spinning gains.
 const SPIN_BUDGET_MIN: Duration = Duration::from_micros(4);
 
+/// The number of times that a receiver reads the clock in one spin. A budget ends a spin much sooner.
+const LOOKS_MAX: u32 = 20_000;
+
 /// A receiver that has stopped spinning spins again on one of this number of waits.
 const PROBE_EVERY: u32 = 32;
 
@@ -179,7 +182,8 @@ impl AdaptiveSpin {
     ) -> SpinResult {
         let offers = self.yields_untaken < ALONE_AFTER_YIELDS || self.waits.is_multiple_of(PROBE_EVERY);
         let mut offer = offers.then_some(offer);
-        loop {
+        // A program's clock may stand still, so the number of looks is limited, too.
+        for _ in 0..LOOKS_MAX {
             if (0..32).any(|_| ready()) {
                 return SpinResult::Ready;
             }
@@ -189,9 +193,10 @@ impl AdaptiveSpin {
                 return if ready() { SpinResult::Ready } else { SpinResult::Shared };
             }
             if start.elapsed() >= budget {
-                return SpinResult::TimedOut;
+                break;
             }
         }
+        SpinResult::TimedOut
     }
 
     /// Records a yield that took `took`. Returns true if another thread ran.
