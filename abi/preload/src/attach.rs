@@ -1,4 +1,7 @@
 //! The step from a paired connection to one that uses its stream.
+//!
+//! A connection attaches only if the program is known to wait for it through the library: its epoll set was waited on since the socket was
+//! added, or the socket was polled, or calls block. A program that waits past the library stays on TCP.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -6,14 +9,15 @@ use core::sync::atomic::Ordering;
 use isthmus_layout::sockets::StreamState;
 
 use crate::connection::{Connection, Stage, Stream};
+use crate::epoll_set::Enlisted;
 use crate::table::InUse;
 use crate::{kernel, session, waiter};
 
 /// How an attempt ended.
 enum Attempt {
     Done,
-    /// A thread is in the kernel for this connection. The next call tries again.
-    Busy,
+    /// A thread is in the kernel for this connection, or it is not yet known how the program waits. A later call tries again.
+    Later,
     /// Bytes went past the library, or the connection has ended.
     Never,
 }
@@ -29,64 +33,77 @@ impl Connection {
             _ => return,
         }
         if this.stage() == Stage::Paired {
-            Self::try_attach(this, fd);
+            Self::try_attach(this, fd, None);
         }
     }
 
+    /// Attaches a paired connection if it can. `armed` is a one-shot entry that the program arms now.
     #[cold]
-    fn try_attach(this: &InUse<Self>, fd: c_int) {
+    pub(crate) fn try_attach(this: &InUse<Self>, fd: c_int, armed: Option<u32>) {
         let Some(stream) = this.paired() else { return };
-        match this.attempt(fd, stream) {
-            Attempt::Busy => {}
+        match this.attempt(fd, stream, armed) {
+            Attempt::Later => {}
             Attempt::Done => stream.notify_all(),
-            Attempt::Never => this.set_stage(Stage::Off), // The daemon learns it when the connection is closed.
+            Attempt::Never => {
+                this.move_stage(Stage::Paired, Stage::Off); // The daemon learns it when the connection is closed.
+            }
         }
     }
 
-    fn attempt(&self, fd: c_int, stream: &Stream) -> Attempt {
-        if self.polling.load(Ordering::Acquire) > 0 {
-            return Attempt::Busy;
+    fn attempt(&self, fd: c_int, stream: &Stream, armed: Option<u32>) -> Attempt {
+        if self.links().is_empty() && !self.is_awaited.load(Ordering::Relaxed) && kernel::is_nonblocking(fd) {
+            return Attempt::Later;
         }
-        match self.counts_all_bytes(fd) {
-            None => return Attempt::Busy,
+        let Some(counted) = self.plain.close() else { return Attempt::Later };
+        let attempt = self.attempt_closed(fd, stream, counted, armed);
+        if !matches!(attempt, Attempt::Done) {
+            self.plain.open();
+        }
+        attempt
+    }
+
+    /// Attaches while no call reads, writes or waits on TCP.
+    fn attempt_closed(&self, fd: c_int, stream: &Stream, counted: (u64, u64), armed: Option<u32>) -> Attempt {
+        if !self.is_sole() {
+            return Attempt::Never;
+        }
+        match self.counts_all_bytes(fd, counted) {
+            None => return Attempt::Later,
             Some(false) => return Attempt::Never,
             Some(true) => {}
+        }
+        if !self.set_shared(counted.0, counted.1) {
+            return Attempt::Never;
         }
         let links = self.links();
         let is_watched = match links.as_slice() {
             // Without an epoll set, threads wait for the stream. One without a waiter would have to look again and again.
-            [] => waiter::with_thread(&stream.board, |thread| thread.waiter.is_some()) == Some(true),
-            [(set, at)] => set.enlist(*at, stream),
-            _ => false, // One wish serves one set.
+            [] => match waiter::with_thread(&stream.board, |thread| thread.waiter.is_some()) {
+                Some(true) => Enlisted::Yes,
+                _ => Enlisted::Never,
+            },
+            [(set, at)] => set.enlist(*at, stream, armed == Some(*at)),
+            _ => Enlisted::Never, // One wish serves one set.
         };
-        if !is_watched {
-            return Attempt::Never;
-        }
         self.nonblocking.store(kernel::is_nonblocking(fd), Ordering::Relaxed);
-        self.set_stage(Stage::Attached);
-        stream.memory.add_state(StreamState::ATTACHED);
-        Attempt::Done
+        if is_watched == Enlisted::Yes && self.move_stage(Stage::Paired, Stage::Attached) {
+            stream.memory.add_state(StreamState::ATTACHED);
+            return Attempt::Done;
+        }
+        links.iter().for_each(|(set, at)| set.delist(*at));
+        self.clear_shared();
+        if is_watched == Enlisted::Later { Attempt::Later } else { Attempt::Never }
     }
 
-    /// Returns whether the library has counted every byte that the kernel carried. None while a thread reads or writes, or bytes move.
-    fn counts_all_bytes(&self, fd: c_int) -> Option<bool> {
-        let before = self.counts()?;
+    /// Returns whether the library has counted every byte that the kernel carried. None while bytes move.
+    fn counts_all_bytes(&self, fd: c_int, counted: (u64, u64)) -> Option<bool> {
         for _ in 0..4 {
-            let told = kernel::carried(fd, self.is_connector());
-            if told != kernel::carried(fd, self.is_connector()) {
+            let carried = kernel::carried(fd, self.is_connector());
+            if carried != kernel::carried(fd, self.is_connector()) {
                 continue; // The kernel answers in two calls, between which bytes may move.
             }
-            let counted = told.map(|told| (told.sent, told.received));
-            return (before == self.counts()?).then_some(counted == Some(before));
+            return Some(carried.map(|carried| (carried.sent, carried.received)) == Some(counted));
         }
         None
-    }
-
-    /// The bytes that the library has counted: sent and received. None while a call of the kernel is under way.
-    fn counts(&self) -> Option<(u64, u64)> {
-        let shared = self.shared();
-        let received = shared.with_receiver(|receiver| (!receiver.is_in_tcp()).then(|| receiver.position()))?;
-        let sent = shared.with_sender(|sender| (!sender.is_in_tcp()).then(|| sender.position()))?;
-        Some((sent, received))
     }
 }

@@ -1,9 +1,9 @@
-//! A TCP connection that the library tracks.
+//! A TCP socket that the library tracks, from `socket` or `accept` to its last `close`.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use isthmus_client::sockets::SynTime;
 use isthmus_layout::sockets::{Interest, StreamState};
@@ -12,13 +12,16 @@ use isthmus_shm::stream::StreamMemory;
 use isthmus_sockets::Upgrade;
 
 use crate::epoll_set::EpollSet;
-use crate::pool::{self, SharedState};
+use crate::plain::{PlainCall, PlainCounts};
+use crate::private_lock::PrivateLock;
 use crate::session::{self, Peer};
-use crate::table::InUse;
+use crate::shared_cell::{Cells, SharedCell};
+use crate::shared_state::SharedState;
+use crate::table::{InUse, Tracked};
 use crate::waiter::LocalBoard;
-use crate::{fork, kernel, real};
+use crate::{kernel, real};
 
-/// Bits of [`SharedState::flags`].
+/// Bits of [`SharedState::flags`], and of [`Connection::plain_flags`] before.
 pub(crate) mod flags {
     /// The kernel has reported the peer's FIN, and it was interpreted.
     pub(crate) const FIN: u32 = 1;
@@ -46,8 +49,10 @@ pub(crate) enum Stage {
     Attached = 3,
     /// TCP until the end.
     Off = 4,
-    /// No connection: a listening socket.
+    /// A listening socket.
     Listener = 5,
+    /// No connection yet, or one that no stream can serve.
+    Unconnected = 6,
 }
 
 impl Stage {
@@ -58,8 +63,14 @@ impl Stage {
             2 => Self::Paired,
             3 => Self::Attached,
             5 => Self::Listener,
+            6 => Self::Unconnected,
             _ => Self::Off,
         }
+    }
+
+    /// True if the library counts or carries the bytes.
+    pub(crate) fn is_followed(self) -> bool {
+        matches!(self, Self::Plain | Self::Shown | Self::Paired | Self::Attached)
     }
 }
 
@@ -89,79 +100,122 @@ impl Stream {
     }
 }
 
+/// Where the bytes of a call go.
+pub(crate) enum Path<'a> {
+    /// To and from TCP, which is counted.
+    Plain(PlainCall<'a>),
+    /// To and from TCP, until the end.
+    Kernel,
+    /// As the engine says.
+    Stream(&'a Stream),
+}
+
 /// An entry of an epoll set.
 pub(crate) type SetEntry = (InUse<EpollSet>, u32);
 
-/// A connection, or a listening socket.
+/// The lock of the entries of all connections. It is taken before that of a set.
+pub(crate) static LINKS: PrivateLock<()> = PrivateLock::new(());
+
+/// The entries of epoll sets that have a connection. [`LINKS`] guards them.
+#[derive(Default)]
+struct Links {
+    count: AtomicU32,
+    entries: UnsafeCell<Vec<SetEntry>>,
+}
+
+/// The number of other processes that have a plain connection. [`LINKS`] guards it.
+#[derive(Default)]
+struct Others {
+    is_known: AtomicBool,
+    count: UnsafeCell<Option<SharedCell>>,
+}
+
+/// A TCP socket.
 #[derive(Default)]
 pub(crate) struct Connection {
-    shared: AtomicPtr<SharedState>,
     stage: AtomicU32,
+    /// The bytes that TCP has carried, before this end attaches.
+    pub(crate) plain: PlainCounts,
+    plain_flags: AtomicU32,
+    /// The state of an attached end.
+    shared: AtomicPtr<SharedState>,
     /// Written before the stage becomes `Paired`, and cleared when the last user has gone.
     stream: UnsafeCell<Option<Stream>>,
-    upgrade: Mutex<Upgrade>,
+    /// A word of [`Upgrade`].
+    upgrade: AtomicU64,
     /// Descriptors of this process.
     fds: AtomicU32,
+    /// A descriptor of the library's, plus 1, for calls under way on a descriptor that the program has closed. 0: none.
+    kept_fd: AtomicI32,
     /// The token at the daemon. 0: none.
     pub(crate) token: AtomicU32,
+    /// The daemon may have a copy of the socket.
+    pub(crate) is_copied: AtomicBool,
+    /// Another process may have the socket, which this one must not shut down when it closes it.
+    pub(crate) is_passed: AtomicBool,
     connector: AtomicBool,
     syn_since: AtomicU64,
     syn_until: AtomicU64,
     /// Calls do not block. Known once this end is attached.
     pub(crate) nonblocking: AtomicBool,
+    /// The program waits for this socket by calls of the library.
+    pub(crate) is_awaited: AtomicBool,
     /// The kernel has reported an event of the TCP connection since it was asked last.
     pub(crate) kernel_event: AtomicBool,
     /// Reads that found nothing since the kernel was asked.
     pub(crate) empty_reads: AtomicU32,
     /// A write found the ring full.
     pub(crate) was_full: AtomicBool,
-    /// Threads that wait in the kernel for this connection without a doorbell.
-    pub(crate) polling: AtomicU32,
     /// A thread waits for data; for room.
     waits_for_data: AtomicBool,
     waits_for_room: AtomicBool,
-    pub(crate) sets: Mutex<Vec<SetEntry>>,
+    links: Links,
     /// Both directions go back to TCP and stay there.
     pub(crate) has_left: AtomicBool,
-    /// The process that made the shared state.
+    /// The process that has tracked the connection since it was plain.
     owner: AtomicI32,
+    /// Processes besides this one that had the plain connection at a fork and have not closed it.
+    others: Others,
 }
 
 // SAFETY: `stream` is written by the one thread that moves the stage from `Shown` to `Paired`, before it does so, and cleared when no user is
-// left. Its parts may be used from any thread.
+// left. Its parts may be used from any thread. The links are used under their lock.
 unsafe impl Sync for Connection {}
 // SAFETY: as above.
 unsafe impl Send for Connection {}
 
 impl Connection {
-    /// Starts tracking a connection. `syn`: this end connects, and the SYN is sent no earlier than then. False without memory.
-    pub(crate) fn start(&self, syn_since_ms: Option<u64>) -> bool {
-        let Some(shared) = pool::allocate() else { return false };
-        self.shared.store(core::ptr::from_ref(shared).cast_mut(), Ordering::Release);
-        self.connector.store(syn_since_ms.is_some(), Ordering::Relaxed);
-        self.syn_since.store(syn_since_ms.unwrap_or(0), Ordering::Relaxed);
-        self.syn_until.store(0, Ordering::Relaxed);
-        self.owner.store(fork::owner(), Ordering::Relaxed);
-        if let Ok(mut upgrade) = self.upgrade.lock() {
-            *upgrade = Upgrade::default();
+    /// Starts tracking a socket that is new.
+    pub(crate) fn start(&self, stage: Stage) {
+        self.plain.reset();
+        for word in [&self.plain_flags, &self.token, &self.empty_reads] {
+            word.store(0, Ordering::Relaxed);
         }
-        self.start_as(Stage::Plain);
-        true
-    }
-
-    /// Starts tracking a listening socket.
-    pub(crate) fn start_listener(&self, token: u32) {
-        self.token.store(token, Ordering::Relaxed);
-        self.start_as(Stage::Listener);
-    }
-
-    fn start_as(&self, stage: Stage) {
-        self.fds.store(1, Ordering::Relaxed);
-        for flag in [&self.kernel_event, &self.was_full, &self.waits_for_data, &self.waits_for_room, &self.has_left] {
+        for flag in [
+            &self.is_copied,
+            &self.is_passed,
+            &self.connector,
+            &self.is_awaited,
+            &self.kernel_event,
+            &self.was_full,
+            &self.waits_for_data,
+            &self.waits_for_room,
+            &self.has_left,
+        ] {
             flag.store(false, Ordering::Relaxed);
         }
-        self.empty_reads.store(0, Ordering::Relaxed);
+        self.upgrade.store(0, Ordering::Relaxed);
+        self.syn_until.store(0, Ordering::Relaxed);
+        self.owner.store(std::process::id() as i32, Ordering::Relaxed);
+        self.fds.store(1, Ordering::Relaxed);
         self.set_stage(stage);
+    }
+
+    /// Begins to count what a connection carries, to an address where a program listens. The SYN is sent no earlier than `since_ms`.
+    pub(crate) fn start_connecting(&self, since_ms: u64) {
+        self.connector.store(true, Ordering::Relaxed);
+        self.syn_since.store(since_ms, Ordering::Relaxed);
+        self.set_stage(Stage::Plain);
     }
 
     /// The mark that a thread uses the wish for data, or for room.
@@ -180,17 +234,57 @@ impl Connection {
         self.stage.store(stage as u32, Ordering::Release);
     }
 
-    /// The state that processes share. Only connections have one.
+    /// Moves from one stage to another. Returns false if the connection is in a different one.
+    pub(crate) fn move_stage(&self, from: Stage, to: Stage) -> bool {
+        self.stage.compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The state that processes share. Only attached ends have one.
     #[inline]
     pub(crate) fn shared(&self) -> &'static SharedState {
-        // SAFETY: `start` has stored a state, and states stay mapped. Listening sockets do not come here.
+        // SAFETY: a user of an attached end comes here. `attach` has stored a state, which is mapped until the last user has gone.
         unsafe { &*self.shared.load(Ordering::Acquire) }
+    }
+
+    /// Begins to use the stream. `sent` and `received` bytes went by TCP. Returns false without memory.
+    pub(crate) fn set_shared(&self, sent: u64, received: u64) -> bool {
+        let Some(state) = SharedState::map(sent, received, self.plain_flags.load(Ordering::Relaxed)) else {
+            return false;
+        };
+        self.shared.store(core::ptr::from_ref(state).cast_mut(), Ordering::Release);
+        true
+    }
+
+    /// Unmaps the shared state, if there is one. This end is not attached, or no user is left.
+    pub(crate) fn clear_shared(&self) {
+        let shared = self.shared.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        if !shared.is_null() {
+            // SAFETY: only users of an attached end have references to the state.
+            unsafe { SharedState::unmap(shared) };
+        }
     }
 
     /// The stream, if this end watches it.
     #[inline]
     pub(crate) fn stream(&self) -> Option<&Stream> {
         if self.stage.load(Ordering::Acquire) == Stage::Attached as u32 { self.paired() } else { None }
+    }
+
+    /// Where a call's bytes go. A call on TCP keeps this end from attaching until it is over.
+    #[inline]
+    pub(crate) fn path(&self) -> Path<'_> {
+        loop {
+            if let Some(stream) = self.stream() {
+                return Path::Stream(stream);
+            }
+            if let Some(call) = self.plain.begin() {
+                return Path::Plain(call);
+            }
+            if !self.stage().is_followed() {
+                return Path::Kernel;
+            }
+            std::thread::yield_now(); // Another thread attaches, which does not wait.
+        }
     }
 
     /// The stream, if its memory is there.
@@ -209,7 +303,7 @@ impl Connection {
         }
         // SAFETY: the daemon answers a token once, so one thread comes here; no thread reads the value before the stage is `Paired`.
         unsafe { *self.stream.get() = Some(stream) };
-        self.set_stage(Stage::Paired);
+        self.move_stage(Stage::Shown, Stage::Paired); // If the connection has left meanwhile, `retire` ends the stream.
     }
 
     /// True if this process began to track the connection, and not its parent.
@@ -237,34 +331,89 @@ impl Connection {
         })
     }
 
-    /// Counts bytes on plain TCP, and shows the socket to the daemon once the connection is worth a stream.
+    /// Counts bytes on plain TCP for the upgrade, and shows the socket to the daemon once the connection is worth a stream.
     pub(crate) fn count(this: &InUse<Self>, fd: c_int, sent: bool, bytes: u64) {
         this.connected();
-        let Ok(mut upgrade) = this.upgrade.lock() else { return };
-        let worth = if sent { upgrade.sent(bytes) } else { upgrade.received(bytes) };
-        if worth
-            && this
-                .stage
-                .compare_exchange(Stage::Plain as u32, Stage::Shown as u32, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        {
-            drop(upgrade);
+        if this.stage() != Stage::Plain {
+            return;
+        }
+        // Two threads at once may lose a count, which only delays the upgrade.
+        let mut upgrade = Upgrade::from_word(this.upgrade.load(Ordering::Relaxed));
+        let after = session::after_bytes();
+        let worth = if sent { upgrade.sent(bytes, after) } else { upgrade.received(bytes, after) };
+        this.upgrade.store(upgrade.word(), Ordering::Relaxed);
+        if worth && this.is_sole() && this.move_stage(Stage::Plain, Stage::Shown) {
             session::show(this, fd);
         }
     }
 
+    /// Returns true if no other process has the connection since a fork, as far as the processes say.
+    pub(crate) fn is_sole(&self) -> bool {
+        !self.others.is_known.load(Ordering::Acquire)
+            || self.with_others(|others| others.as_ref().is_none_or(|others| others.load(Ordering::Acquire) == 0))
+    }
+
+    fn with_others<R>(&self, f: impl FnOnce(&mut Option<SharedCell>) -> R) -> R {
+        LINKS.with(|()| {
+            // SAFETY: under the lock.
+            let others = unsafe { &mut *self.others.count.get() };
+            let result = f(others);
+            self.others.is_known.store(others.is_some(), Ordering::Release);
+            result
+        })
+    }
+
+    /// Notes that a child is about to have the plain connection, too.
+    pub(crate) fn shares_plain(&self, cells: &mut Cells) {
+        let is_noted = self.with_others(|others| {
+            if others.is_none() {
+                *others = cells.cell();
+            }
+            others.as_ref().map(|others| others.fetch_add(1, Ordering::AcqRel)).is_some()
+        });
+        if !is_noted {
+            self.move_stage(Stage::Plain, Stage::Off); // Without memory.
+        }
+    }
+
+    /// Notes that this process has closed the plain connection.
+    fn leave_others(&self) {
+        if self.others.is_known.load(Ordering::Acquire)
+            && let Some(others) = self.with_others(Option::take)
+        {
+            others.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn flags(&self) -> &AtomicU32 {
+        if self.stage.load(Ordering::Acquire) == Stage::Attached as u32 {
+            &self.shared().flags
+        } else {
+            &self.plain_flags
+        }
+    }
+
     pub(crate) fn has_flag(&self, flag: u32) -> bool {
-        self.shared().flags.load(Ordering::Relaxed) & flag != 0
+        self.flags().load(Ordering::Relaxed) & flag != 0
     }
 
     pub(crate) fn set_flag(&self, flag: u32) {
-        self.shared().flags.fetch_or(flag, Ordering::Relaxed);
+        self.flags().fetch_or(flag, Ordering::Relaxed);
     }
 
     /// Clears a flag. Returns true if it was set.
     pub(crate) fn take_flag(&self, flag: u32) -> bool {
-        self.shared().flags.load(Ordering::Relaxed) & flag != 0
-            && self.shared().flags.fetch_and(!flag, Ordering::Relaxed) & flag != 0
+        let flags = self.flags();
+        flags.load(Ordering::Relaxed) & flag != 0 && flags.fetch_and(!flag, Ordering::Relaxed) & flag != 0
+    }
+
+    /// The descriptor by which the library calls the kernel. `given` is the program's, which it may have closed meanwhile.
+    #[inline]
+    pub(crate) fn kernel_fd(&self, given: c_int) -> c_int {
+        match self.kept_fd.load(Ordering::Acquire) {
+            0 => given,
+            kept => kept - 1,
+        }
     }
 
     /// Counts another descriptor of this process.
@@ -272,46 +421,63 @@ impl Connection {
         self.fds.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that a descriptor is about to be closed. With the last one of all processes, the peer learns that this end is gone.
-    pub(crate) fn closing(&self, fd: c_int) {
-        let links = self.sets.lock().map(|mut links| {
-            let (gone, left) = core::mem::take(&mut *links).into_iter().partition(|(set, at)| set.is_of_fd(*at, fd));
-            *links = left;
-            gone
-        });
-        for (set, at) in links.unwrap_or_else(|_| Vec::new()) {
-            set.forget(at);
+    /// Notes that a descriptor is about to be closed. `is_stale`: it was closed past the library, and the number may be another file.
+    pub(crate) fn closing(this: InUse<Self>, fd: c_int, is_stale: bool) {
+        let is_last = this.fds.fetch_sub(1, Ordering::AcqRel) == 1;
+        let is_passed = this.is_passed.load(Ordering::Relaxed) || !this.is_sole();
+        let may_end = is_last && !is_stale && !is_passed && this.is_copied();
+        for (set, at) in this.take_links(fd, is_last) {
+            if may_end {
+                set.remove_from_kernel(at); // The kernel would report events as long as the daemon has a copy.
+            }
+            drop(set.forget(at));
         }
-        if self.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
+        if is_last {
+            this.leave_others();
+            match this.stage() {
+                Stage::Shown => session::withdraw(this.token.load(Ordering::Relaxed)),
+                Stage::Listener => session::unlisten(this.token.load(Ordering::Relaxed)),
+                _ => {}
+            }
+        }
+        if is_stale {
             return;
         }
-        match self.stage() {
-            Stage::Shown => session::withdraw(self.token.load(Ordering::Relaxed)),
-            Stage::Listener => session::unlisten(self.token.load(Ordering::Relaxed)),
-            Stage::Attached => self.last_close(fd),
-            _ => {}
+        if !this.is_last() && this.stream().is_some() && this.kept_fd.load(Ordering::Relaxed) == 0 {
+            // SAFETY: a command without pointers.
+            let kept = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+            this.kept_fd.store(kept + 1, Ordering::Release);
+        } else if is_last && this.is_last() {
+            this.last_close(fd);
+        }
+        if may_end {
+            end_copied(fd);
         }
     }
 
+    /// Returns true if the daemon may have a copy of the socket.
+    fn is_copied(&self) -> bool {
+        self.is_copied.load(Ordering::Acquire) && {
+            session::pump();
+            self.is_copied.load(Ordering::Acquire)
+        }
+    }
+
+    /// Resets the connection if bytes of the ring were not read, as TCP does. A process that shares the socket may still read them.
     fn last_close(&self, fd: c_int) {
         let Some(stream) = self.stream() else { return };
         self.heed(fd, stream);
-        if self.shared().processes.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
-        }
-        if self.has_data(stream) && !self.has_flag(flags::SHUT_READ) {
-            // As TCP does when bytes were not read.
+        let is_sole = !self.shared().has_forked.load(Ordering::Relaxed) && !self.has_left.load(Ordering::Relaxed);
+        if is_sole && self.has_data(stream) && !self.has_flag(flags::SHUT_READ) {
             let reset = libc::linger { l_onoff: 1, l_linger: 0 };
             kernel::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, reset);
         }
-        stream.memory.add_state(StreamState::CLOSED);
     }
 
     /// Notes that a child is about to have the stream, too.
     pub(crate) fn forks(&self) {
         let Some(stream) = self.stream() else { return };
-        // A connection with two descriptors counts twice. Then no process counts as its last, and the kernel alone reports its end.
-        self.shared().processes.fetch_add(1, Ordering::Relaxed);
+        self.shared().has_forked.store(true, Ordering::Relaxed);
         stream.memory.add_state(StreamState::FORKED);
         stream.notify_all(); // A peer that sleeps already learns the state, while this process can still ring.
         for (set, _) in self.links() {
@@ -321,12 +487,57 @@ impl Connection {
 
     /// Returns true if several processes have this end, or the other one.
     pub(crate) fn has_forked(&self, stream: &Stream) -> bool {
-        stream.memory.peer_state() & StreamState::FORKED != 0 || self.shared().processes.load(Ordering::Relaxed) > 1
+        stream.memory.peer_state() & StreamState::FORKED != 0 || self.shared().has_forked.load(Ordering::Relaxed)
     }
 
     /// The entries of epoll sets that have the connection.
     pub(crate) fn links(&self) -> Vec<SetEntry> {
-        self.sets.lock().map(|links| links.clone()).unwrap_or_default()
+        if self.links.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        // SAFETY: under the lock.
+        LINKS.with(|()| unsafe { (*self.links.entries.get()).clone() })
+    }
+
+    fn with_links<R>(&self, f: impl FnOnce(&mut Vec<SetEntry>) -> R) -> R {
+        LINKS.with(|()| {
+            // SAFETY: under the lock.
+            let entries = unsafe { &mut *self.links.entries.get() };
+            let result = f(entries);
+            self.links.count.store(entries.len() as u32, Ordering::Release);
+            result
+        })
+    }
+
+    /// Adds an entry. Returns the number of entries.
+    pub(crate) fn link(&self, set: &InUse<EpollSet>, at: u32) -> usize {
+        self.with_links(|links| {
+            links.push((set.clone(), at));
+            links.len()
+        })
+    }
+
+    /// Removes the links to one entry of a set, or to all.
+    pub(crate) fn unlink(&self, set: &EpollSet, at: Option<u32>) {
+        let is_same = |(linked, linked_at): &SetEntry| {
+            core::ptr::eq::<EpollSet>(&**linked, set) && at.is_none_or(|at| at == *linked_at)
+        };
+        let gone: Vec<SetEntry> = self.with_links(|links| links.extract_if(.., |link| is_same(link)).collect());
+        drop(gone); // Outside the lock, because it may be the last use of the set.
+    }
+
+    /// Removes the links of entries that go with a descriptor: all with the last one. The kernel keeps the entries of other ones.
+    fn take_links(&self, fd: c_int, is_last: bool) -> Vec<SetEntry> {
+        if self.links.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        if is_last {
+            return self.with_links(core::mem::take);
+        }
+        for (set, at) in self.links() {
+            set.orphan(at, fd);
+        }
+        Vec::new()
     }
 
     /// Ends the program's sending, receiving, or both.
@@ -336,7 +547,7 @@ impl Connection {
         }
         // SAFETY: a call without pointers.
         let done = unsafe { real::shutdown(fd, how) };
-        if done == 0 && self.stage() != Stage::Listener {
+        if done == 0 {
             let (read, write) = (flags::SHUT_READ, flags::SHUT_WRITE);
             self.set_flag(match how {
                 libc::SHUT_RD => read,
@@ -352,29 +563,48 @@ impl Connection {
         let before = self.shared().flags.fetch_or(flags::BROKEN | flags::RESET_DUE, Ordering::Relaxed);
         if before & flags::BROKEN == 0 {
             // SAFETY: a call without pointers.
-            unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
-            session::ended(stream.number, true);
+            unsafe { real::shutdown(self.kernel_fd(fd), libc::SHUT_RDWR) };
+            session::ended(stream, true);
         }
     }
 
     /// Ends the object. No user is left.
     pub(crate) fn retire(&self) {
+        let kept = self.kept_fd.swap(0, Ordering::AcqRel);
+        if kept > 0 {
+            self.last_close(kept - 1);
+            kernel::close(kept - 1);
+        }
+        let is_broken = self.stage() == Stage::Attached && self.has_flag(flags::BROKEN);
+        self.set_stage(Stage::Off);
         // SAFETY: no user is left, so no reference into the value.
         if let Some(stream) = unsafe { (*self.stream.get()).take() }
-            && !self.has_flag(flags::BROKEN)
+            && !is_broken
         {
-            session::ended(stream.number, false);
+            session::ended(&stream, false);
         }
-        let shared = self.shared.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        let is_owner = self.is_owned_by(fork::owner());
-        // SAFETY: states stay mapped. The pointer is null for a listening socket.
-        if let Some(shared) = unsafe { shared.as_ref() }
-            && is_owner
-            && shared.processes.load(Ordering::Acquire) <= 1
-        {
-            pool::release(shared);
-        }
-        self.token.store(0, Ordering::Relaxed);
-        self.set_stage(Stage::Off);
+        self.clear_shared();
+    }
+}
+
+/// Ends the connection of a socket of which the daemon has a copy, as `close` would without the copy.
+fn end_copied(fd: c_int) {
+    let linger: Option<libc::linger> = kernel::socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    let resets = linger.is_some_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0);
+    if resets || kernel::unread(fd).is_some_and(|bytes| bytes > 0) {
+        kernel::disconnect(fd);
+    } else {
+        // SAFETY: a call without pointers.
+        unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
+    }
+}
+
+/// Ends the tracking of a number that the program has closed past the library.
+pub(crate) fn forget_stale(fd: c_int) {
+    if let Some(tracked) = Connection::table().remove(fd) {
+        Connection::closing(tracked, fd, true);
+    }
+    if let Some(tracked) = EpollSet::table().remove(fd) {
+        EpollSet::closing(&tracked, fd, true);
     }
 }

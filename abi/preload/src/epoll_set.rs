@@ -1,34 +1,43 @@
 //! An epoll set of the program, with connections of which some have streams.
 //!
-//! The kernel's set holds the TCP sockets, for what only the kernel reports: plain connections, and the end of streams. Beside them it holds
-//! the doorbell of the set's waiter. The library registers a tracked socket with a token of its own, and translates it to the program's
-//! data when the kernel returns it.
+//! The kernel's set holds the TCP sockets, for what only the kernel reports: plain connections, and the end of streams. While a connection
+//! has a stream, its entry in the kernel has a token of the library's in place of the program's data, and the set has the doorbell of its
+//! waiter. The result of every wait is translated, whatever was known when the wait began.
 //!
 //! A stream is *hot* while it is busy: each call checks its ring. A silent stream is *parked*, and its peer sets a ready bit.
+//!
+//! Several threads may wait in one set. A doorbell wakes one of them. Each thread that stops sleeping while others go on marks the waiter as
+//! sleeping again, looks once more, and rings the doorbell if a stream is ready that it does not report.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::collections::HashMap;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use isthmus_channel::wait::AdaptiveSpin;
 use isthmus_layout::limits::READY_MAP_BITS;
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
-use libc::{EPOLLET, EPOLLIN, epoll_event};
+use isthmus_platform::Ring as _;
+use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, epoll_event};
 
 use crate::connection::{Connection, Stage, Stream};
 use crate::interest::{Entry, WRITE};
-use crate::table::{InUse, Tracked};
-use crate::wait::timeout_ms;
+use crate::private_lock::PrivateLock;
+use crate::shared_cell::{Cells, SharedCell};
+use crate::table::InUse;
+use crate::wait_limit::Limit;
 use crate::waiter::Waiter;
-use crate::{errno, real, session, settings};
+use crate::{errno, kernel, real, session, settings};
 
 /// The upper half of the library's tokens. No address has it.
-const MARK: u64 = 0x1574_a05e << 32;
+pub(crate) const MARK: u64 = 0x1574_a05e << 32;
 /// The token of the doorbell.
 const DOORBELL: u64 = MARK | 0xffff_ffff;
+
+/// The low bits of a token, which name the entry. The other ones are the entry's generation.
+const TOKEN_INDEX_BITS: u32 = 20;
+const TOKEN_INDEX: u32 = (1 << TOKEN_INDEX_BITS) - 1;
 
 /// Streams that are checked on each call.
 const HOT_MAX: usize = 64;
@@ -40,18 +49,47 @@ const KERNEL_EVERY: u32 = 16;
 /// A set.
 #[derive(Default)]
 pub(crate) struct EpollSet {
+    /// The descriptor by which the library calls the kernel.
     fd: AtomicI32,
+    /// The descriptor is the library's own copy.
+    is_fd_kept: AtomicBool,
     fds: AtomicU32,
     /// Streams in the set.
     streams: AtomicU32,
-    inner: Mutex<Inner>,
+    /// Threads that wait in the kernel, by calls of the library. A set that is itself waited for counts as one more.
+    sleepers: AtomicU32,
+    is_nested: AtomicBool,
+    /// Waits by calls of the library so far.
+    waits: AtomicU32,
+    /// Streams were added before the first wait.
+    has_pending: AtomicBool,
+    has_contained: AtomicBool,
+    inner: PrivateLock<Inner>,
+}
+
+/// The answer of a set that is asked to watch a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Enlisted {
+    Yes,
+    /// Not yet: the program has not waited since it added the socket, or a one-shot entry may not be armed.
+    Later,
+    Never,
+}
+
+/// The result of a wait in the kernel.
+struct Waited {
+    /// Events for the program, or -1.
+    count: c_int,
+    /// The time of the call has passed, by the kernel's own clock.
+    is_over: bool,
 }
 
 #[derive(Default)]
-struct Inner {
+pub(crate) struct Inner {
     entries: Vec<Option<Entry>>,
     /// Places of `entries` without an entry.
     free: Vec<u32>,
+    generation: u32,
     by_fd: HashMap<c_int, u32>,
     hot: Vec<u32>,
     next_hot: usize,
@@ -60,6 +98,12 @@ struct Inner {
     calls: u32,
     /// An end of a stream belongs to several processes. It stays true until the set ends.
     has_forked: bool,
+    /// Sets in this one. They stay until the set ends.
+    contained: Vec<InUse<EpollSet>>,
+    /// A child has the set, too. The number is not 0 once a child has waited in its copy.
+    copy: Option<SharedCell>,
+    /// This process is the child.
+    is_copy: bool,
     /// Entries with a place in the program's array, during a call.
     listed: Vec<u32>,
     /// Streams that must go back to TCP.
@@ -83,10 +127,20 @@ impl EpollSet {
     }
 
     /// Notes that a descriptor is about to be closed. With the last one the entries go.
-    pub(crate) fn closing(this: &InUse<Self>) {
+    pub(crate) fn closing(this: &InUse<Self>, fd: c_int, is_stale: bool) {
         if this.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
+            if this.fd.load(Ordering::Relaxed) == fd && !is_stale {
+                // SAFETY: a command without pointers.
+                let kept = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+                this.fd.store(kept, Ordering::Relaxed);
+                this.is_fd_kept.store(true, Ordering::Relaxed);
+            }
             return;
         }
+        if this.is_fd_kept.swap(false, Ordering::Relaxed) {
+            kernel::close(this.fd.load(Ordering::Relaxed));
+        }
+        drop(this.with(|inner| core::mem::take(&mut inner.contained)));
         let entries = this.with(|inner| {
             inner.by_fd.clear();
             inner.hot.clear();
@@ -94,26 +148,66 @@ impl EpollSet {
             core::mem::take(&mut inner.entries)
         });
         for entry in entries.into_iter().flatten() {
-            entry.connection.unlink(this);
+            entry.connection.unlink(this, None);
         }
     }
 
     /// Ends the object. No user is left.
     pub(crate) fn retire(&self) {
-        self.with(|inner| *inner = Inner::default());
-        self.streams.store(0, Ordering::Relaxed);
+        drop(self.with(core::mem::take)); // Outside the lock, because it ends waiters and connections.
+        for count in [&self.streams, &self.sleepers, &self.waits] {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.is_nested.store(false, Ordering::Relaxed);
+        self.has_pending.store(false, Ordering::Relaxed);
+        self.has_contained.store(false, Ordering::Relaxed);
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
-        f(&mut self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        self.inner.with(f)
     }
 
-    /// True if the entry is one of this descriptor.
-    pub(crate) fn is_of_fd(&self, at: u32, fd: c_int) -> bool {
-        self.with(|inner| inner.entry(at).is_some_and(|entry| entry.fd == fd))
+    /// The lock, which `fork` holds.
+    pub(crate) fn lock(&self) -> &PrivateLock<Inner> {
+        &self.inner
     }
 
-    /// Carries out the program's `epoll_ctl` for a tracked connection.
+    /// Notes that a child is about to have the set, too.
+    pub(crate) fn shares(&self, cells: &mut Cells) {
+        self.with(|inner| {
+            if inner.copy.is_none() {
+                inner.copy = cells.cell();
+            }
+        });
+    }
+
+    /// Notes in a child that the set is a copy, in which no thread waits.
+    pub(crate) fn becomes_copy(&self) {
+        self.with(|inner| inner.is_copy = true);
+        self.sleepers.store(u32::from(self.is_nested.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
+    /// Keeps the entry of a descriptor that is about to be closed, while the socket has others. The kernel keeps it as well.
+    pub(crate) fn orphan(&self, at: u32, fd: c_int) {
+        self.with(|inner| {
+            if let Some(entry) = inner.entry(at).filter(|entry| entry.fd == fd) {
+                entry.is_orphan = true;
+                if inner.by_fd.get(&fd) == Some(&at) {
+                    inner.by_fd.remove(&fd);
+                }
+            }
+        });
+    }
+
+    /// Removes an entry from the kernel's set.
+    pub(crate) fn remove_from_kernel(&self, at: u32) {
+        let fd = self.with(|inner| inner.entry(at).filter(|entry| !entry.is_orphan).map(|entry| entry.fd));
+        if let Some(fd) = fd {
+            self.kernel_control(libc::EPOLL_CTL_DEL, fd, None);
+        }
+    }
+
+    /// Carries out the program's `epoll_ctl` for a tracked socket.
     pub(crate) fn control(
         this: &InUse<Self>,
         operation: c_int,
@@ -153,10 +247,10 @@ impl EpollSet {
 
     /// Removes an entry from the kernel that the program has removed before. Returns false if it has not.
     fn purge(&self, at: u32) -> bool {
-        let Some(fd) = self.with(|inner| inner.entry(at).filter(|entry| entry.is_removed).map(|entry| entry.fd)) else {
+        if !self.with(|inner| inner.entry(at).is_some_and(|entry| entry.is_removed)) {
             return false;
-        };
-        self.kernel_control(libc::EPOLL_CTL_DEL, fd, None);
+        }
+        self.remove_from_kernel(at);
         self.drop_entry(at);
         true
     }
@@ -164,7 +258,10 @@ impl EpollSet {
     /// Forgets an entry, and its connection's link to it.
     fn drop_entry(&self, at: u32) {
         if let Some(entry) = self.forget(at) {
-            entry.connection.unlink_entry(self, at);
+            if self.was_waited(&entry) {
+                entry.connection.is_awaited.store(true, Ordering::Relaxed);
+            }
+            entry.connection.unlink(self, Some(at));
         }
     }
 
@@ -185,59 +282,69 @@ impl EpollSet {
         for (set, at) in connection.links() {
             set.purge(at);
         }
+        let done = this.kernel_control(libc::EPOLL_CTL_ADD, fd, Some(event));
+        if done != 0 {
+            return done;
+        }
+        let waits = this.waits.load(Ordering::Relaxed);
         let at = this.with(|inner| {
             let at = inner.free.pop().unwrap_or_else(|| {
                 inner.entries.push(None);
                 inner.entries.len() as u32 - 1
             });
-            inner.entries[at as usize] = Some(Entry::new(fd, connection.clone(), event));
+            inner.entries[at as usize] = Some(Entry::new(fd, connection.clone(), event, waits));
+            inner.by_fd.insert(fd, at);
             at
         });
-        let kernel = this.with(|inner| inner.entry(at).map(|entry| entry.kernel_events())).unwrap_or(event.events);
-        let done = this.kernel_control(
-            libc::EPOLL_CTL_ADD,
-            fd,
-            Some(epoll_event { events: kernel, u64: MARK | u64::from(at) }),
-        );
-        if done != 0 {
-            let errno = errno::get();
-            this.forget(at);
-            errno::set(errno);
-            return done;
-        }
-        this.with(|inner| inner.by_fd.insert(fd, at));
-        if let Ok(mut links) = connection.sets.lock() {
-            links.push((this.clone(), at));
-        }
-        match connection.stream() {
-            Some(stream) if !this.enlist(at, stream) => connection.leave_rings(),
-            Some(_) if connection.sets.lock().is_ok_and(|links| links.len() > 1) => connection.leave_rings(),
-            _ => {}
+        let links = connection.link(this, at);
+        if let Some(stream) = connection.stream()
+            && !connection.has_left.load(Ordering::Relaxed)
+        {
+            match this.enlist(at, stream, true) {
+                Enlisted::Never => connection.leave_rings(),
+                Enlisted::Later => this.has_pending.store(true, Ordering::Release),
+                Enlisted::Yes => {}
+            }
+            if links > 1 {
+                connection.leave_rings();
+            }
         }
         done
     }
 
     fn modify(&self, fd: c_int, event: epoll_event) -> c_int {
-        let changed = self.with(|inner| {
+        let known = self.with(|inner| {
             let at = inner.by_fd.get(&fd).copied()?;
             let entry = inner.entry(at).filter(|entry| !entry.is_removed)?;
+            let is_stream = entry.is_stream;
             let must_tell = entry.change(event);
-            let (kernel, is_parked) = (entry.in_kernel, entry.is_stream && !entry.is_hot);
+            let (token, is_parked) = (entry.token_event(at), is_stream && !entry.is_hot);
+            let connection = entry.connection.clone();
             if is_parked {
                 inner.heat(at);
             }
-            Some((at, kernel, must_tell))
+            if is_stream {
+                inner.kick(at, self.sleepers.load(Ordering::SeqCst));
+            }
+            Some((at, is_stream.then_some((token, must_tell)), connection))
         });
-        match changed {
+        match known {
             None => {
                 if let Some(at) = self.with(|inner| inner.by_fd.get(&fd).copied()) {
                     self.purge(at);
                 }
                 self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event))
             }
-            Some((_, _, false)) => 0,
-            Some((at, events, true)) => {
-                self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(epoll_event { events, u64: MARK | u64::from(at) }))
+            Some((_, Some((_, false)), _)) => 0,
+            Some((_, Some((token, true)), _)) => self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(token)),
+            Some((at, None, connection)) => {
+                if event.events & EPOLLONESHOT as u32 != 0 && connection.stage() == Stage::Paired {
+                    Connection::try_attach(&connection, fd, Some(at));
+                    if connection.stage() == Stage::Attached {
+                        return 0; // `enlist` has armed it.
+                    }
+                }
+                self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event))
             }
         }
     }
@@ -252,45 +359,139 @@ impl EpollSet {
     /// Registers in the kernel what the program wants and the ring does not cause.
     pub(crate) fn sync_kernel(&self, at: u32) {
         let change = self.with(|inner| {
-            let entry = inner.entry(at)?;
+            let sleepers = self.sleepers.load(Ordering::SeqCst);
+            inner.kick(at, sleepers);
+            let entry = inner.entry(at).filter(|entry| entry.is_stream && !entry.is_orphan)?;
             let events = entry.kernel_events();
             (entry.in_kernel != events).then(|| {
                 entry.in_kernel = events;
-                (entry.fd, events)
+                (entry.fd, entry.token_event(at))
             })
         });
-        if let Some((fd, events)) = change {
-            self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(epoll_event { events, u64: MARK | u64::from(at) }));
+        if let Some((fd, event)) = change {
+            self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event));
         }
     }
 
-    /// Begins to watch the stream of an entry. False if the set has no waiter for it.
-    pub(crate) fn enlist(&self, at: u32, stream: &Stream) -> bool {
-        let is_enlisted = self.with(|inner| {
-            if inner.waiter.is_none() {
-                let waiter = stream.board.waiter()?;
-                // A thread that is in the kernel for this set cannot say so. It must be woken.
-                waiter.begin_sleep();
-                let event = epoll_event { events: (EPOLLIN | EPOLLET) as u32, u64: DOORBELL };
-                if self.kernel_control(libc::EPOLL_CTL_ADD, waiter.fd(), Some(event)) != 0 {
-                    return None;
-                }
-                inner.waiter = Some(waiter);
+    /// True if the program has waited in this set through the library since it added the entry.
+    fn was_waited(&self, entry: &Entry) -> bool {
+        self.waits.load(Ordering::Relaxed) != entry.waits_before || self.sleepers.load(Ordering::SeqCst) > 0
+    }
+
+    /// Begins to watch the stream of an entry. `is_armed`: a one-shot entry certainly is.
+    pub(crate) fn enlist(&self, at: u32, stream: &Stream, is_armed: bool) -> Enlisted {
+        self.with(|inner| {
+            let is_foreign = inner.copy.as_ref().is_some_and(|copy| copy.load(Ordering::Acquire) != 0);
+            let Some(entry) = inner.entry(at) else { return Enlisted::Never };
+            if is_foreign || entry.is_orphan {
+                return Enlisted::Never;
             }
-            let same_board =
-                inner.waiter.as_ref().is_some_and(|waiter| std::sync::Arc::ptr_eq(&waiter.board, &stream.board));
-            if !same_board {
-                return None;
+            if entry.is_stream {
+                return Enlisted::Yes;
             }
-            let entry = inner.entry(at)?;
-            if !entry.is_stream {
-                entry.is_stream = true;
-                self.streams.fetch_add(1, Ordering::Relaxed);
+            if !self.was_waited(entry) || entry.events & EPOLLONESHOT as u32 != 0 && !is_armed {
+                return Enlisted::Later;
+            }
+            if !self.has_waiter(inner, stream) {
+                return Enlisted::Never;
+            }
+            // A thread that begins to sleep after this sees that there is a stream.
+            self.streams.fetch_add(1, Ordering::SeqCst);
+            inner.generation = inner.generation.wrapping_add(1);
+            let generation = inner.generation;
+            let Some(entry) = inner.entry(at) else { return Enlisted::Never };
+            entry.begin_stream(generation << TOKEN_INDEX_BITS);
+            let (fd, event) = (entry.fd, entry.token_event(at));
+            if self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event)) != 0 {
+                inner.end_stream(at);
+                self.streams.fetch_sub(1, Ordering::SeqCst);
+                return Enlisted::Never; // It was removed past the library.
             }
             inner.heat_stream(at, stream);
-            Some(())
+            if self.sleepers.load(Ordering::SeqCst) > 0 {
+                inner.pass_on(); // Threads that went to sleep before there was a stream.
+            }
+            Enlisted::Yes
+        })
+    }
+
+    /// Makes the set's waiter if need be. Returns false if the stream needs another one.
+    fn has_waiter(&self, inner: &mut Inner, stream: &Stream) -> bool {
+        if inner.waiter.is_none() {
+            let Some(waiter) = stream.board.waiter() else { return false };
+            let event = epoll_event { events: (EPOLLIN | EPOLLET) as u32, u64: DOORBELL };
+            if self.kernel_control(libc::EPOLL_CTL_ADD, waiter.fd(), Some(event)) != 0 {
+                return false;
+            }
+            inner.waiter = Some(waiter);
+        }
+        inner.waiter.as_ref().is_some_and(|waiter| Arc::ptr_eq(&waiter.board, &stream.board))
+    }
+
+    /// Watches the streams that were added before the program waited.
+    #[cold]
+    fn enlist_pending(&self) {
+        let pending: Vec<(u32, InUse<Connection>)> = self.with(|inner| {
+            let entries = (0..).zip(inner.entries.iter().flatten());
+            entries.filter(|(_, entry)| !entry.is_stream).map(|(at, entry)| (at, entry.connection.clone())).collect()
         });
-        is_enlisted.is_some()
+        for (at, connection) in pending {
+            if let Some(stream) = connection.stream()
+                && !connection.has_left.load(Ordering::Relaxed)
+                && self.enlist(at, stream, true) == Enlisted::Never
+            {
+                connection.leave_rings();
+            }
+        }
+    }
+
+    /// Gives an entry back to the kernel, with the program's data.
+    pub(crate) fn delist(&self, at: u32) {
+        let given_back = self.with(|inner| {
+            let event = inner.end_stream(at)?;
+            self.streams.fetch_sub(1, Ordering::SeqCst);
+            Some(event)
+        });
+        match given_back {
+            Some((_, None)) | None => {}
+            Some((fd, Some(event))) => _ = self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event)),
+        }
+        self.purge(at);
+    }
+
+    /// Prepares a wait for the set itself, by `poll` or in another set. From the first one on, the set always counts as asleep, so its doorbell
+    /// makes it readable. The doorbell is silent while no stream is ready.
+    pub(crate) fn nest(&self) {
+        if !self.is_nested.swap(true, Ordering::SeqCst) {
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+        }
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        if self.has_pending.swap(false, Ordering::AcqRel) {
+            self.enlist_pending();
+        }
+        self.with(|inner| {
+            if let Some(waiter) = &inner.waiter {
+                waiter.doorbell.clear();
+            }
+            inner.pass_on();
+        });
+    }
+
+    /// Notes that the program waits in this set for another one.
+    pub(crate) fn contain(&self, other: &InUse<Self>) {
+        other.nest();
+        self.with(|inner| {
+            if !inner.contained.contains(other) {
+                inner.contained.push(other.clone());
+            }
+        });
+        self.has_contained.store(true, Ordering::Release);
+    }
+
+    /// Prepares the sets in this one for a wait.
+    #[cold]
+    fn nest_contained(&self) {
+        self.with(|inner| inner.contained.clone()).iter().for_each(|set| set.nest());
     }
 
     /// Sleeps for short times only from now on.
@@ -298,21 +499,20 @@ impl EpollSet {
         self.with(|inner| inner.has_forked = true);
     }
 
-    /// Forgets an entry.
+    /// Forgets an entry. The caller drops it outside all locks, because it may be the connection's last use.
     pub(crate) fn forget(&self, at: u32) -> Option<Entry> {
-        let entry = self.with(|inner| {
+        self.with(|inner| {
             let entry = inner.entries.get_mut(at as usize)?.take()?;
             inner.free.push(at);
             inner.hot.retain(|hot| *hot != at);
             if inner.by_fd.get(&entry.fd) == Some(&at) {
                 inner.by_fd.remove(&entry.fd);
             }
+            if entry.is_stream {
+                self.streams.fetch_sub(1, Ordering::SeqCst);
+            }
             Some(entry)
-        });
-        if entry.as_ref().is_some_and(|entry| entry.is_stream) {
-            self.streams.fetch_sub(1, Ordering::Relaxed);
-        }
-        entry // It is dropped outside the lock, because it may be the connection's last use.
+        })
     }
 
     /// Sets the wish of a stream again, after a thread has used it, and lets the set look.
@@ -325,40 +525,43 @@ impl EpollSet {
         });
     }
 
-    /// The program's `epoll_wait`. `wait` is the kernel's, with a timeout in milliseconds.
+    /// The program's `epoll_wait`. `wait` is the kernel's, with a time in nanoseconds, or None without an end. `polls`: the program does
+    /// not wait.
     pub(crate) fn wait(
         &self,
         events: &mut [epoll_event],
-        timeout: c_int,
-        wait: impl Fn(&mut [epoll_event], c_int) -> c_int,
+        limit: Limit,
+        polls: bool,
+        wait: impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
-        if self.streams.load(Ordering::Relaxed) == 0 {
-            let (count, was_rung) = self.ask_kernel(events, timeout, &wait);
-            if count != 0 || !was_rung {
-                self.with(Inner::clear_places);
-                return count;
-            }
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        if self.has_pending.swap(false, Ordering::AcqRel) {
+            self.enlist_pending();
         }
-        let deadline = u64::try_from(timeout).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
         loop {
-            let asks_kernel = self.with(|inner| {
-                inner.calls = inner.calls.wrapping_add(1);
-                inner.calls.is_multiple_of(KERNEL_EVERY) || inner.needs_kernel()
-            });
-            let from_kernel = if asks_kernel { self.ask_kernel(events, 0, &wait).0.max(0) } else { 0 };
-            let ready = self.collect(events, from_kernel);
-            if ready > 0 {
-                return ready as c_int;
+            if self.streams.load(Ordering::Relaxed) != 0 {
+                let asks_kernel = self.with(|inner| {
+                    inner.calls = inner.calls.wrapping_add(1);
+                    inner.calls.is_multiple_of(KERNEL_EVERY) || inner.needs_kernel()
+                });
+                let from_kernel = if asks_kernel { self.ask_kernel(events, Some(0), &wait).max(0) } else { 0 };
+                let ready = self.collect(events, from_kernel);
+                if ready > 0 {
+                    return ready as c_int;
+                }
+                if !polls && self.spin() {
+                    continue;
+                }
             }
-            if timeout != 0 && self.spin() {
-                continue;
+            if self.has_contained.load(Ordering::Acquire) {
+                self.nest_contained();
             }
-            let (count, _) = self.sleep(events, timeout_ms(deadline), &wait);
+            let Waited { count, is_over } = self.sleep(events, limit, &wait);
             if count < 0 {
                 return count;
             }
             let total = self.collect(events, count);
-            if total > 0 || timeout == 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if total > 0 || polls || is_over || limit.is_over() {
                 return total as c_int;
             }
         }
@@ -366,8 +569,15 @@ impl EpollSet {
 
     /// Adds the events of streams to the first `count` of `events`, and moves streams back to TCP that must go there.
     fn collect(&self, events: &mut [epoll_event], count: c_int) -> usize {
+        if self.streams.load(Ordering::SeqCst) == 0 {
+            self.with(Inner::clear_places);
+            return count as usize;
+        }
         let (total, asked) = self.with(|inner| {
             let total = inner.collect(events, count as usize);
+            if self.sleepers.load(Ordering::SeqCst) > 0 {
+                inner.pass_on();
+            }
             (total, core::mem::take(&mut inner.asked))
         });
         for (fd, connection) in asked {
@@ -380,45 +590,65 @@ impl EpollSet {
 
     fn spin(&self) -> bool {
         let mut spin = self.with(|inner| inner.spin.take()).unwrap_or_else(|| AdaptiveSpin::new(settings::get().wait));
-        let found = spin.spin(|| self.with(|inner| inner.is_any_ready()));
+        let found = spin.spin(|| self.with(Inner::is_any_ready));
         self.with(|inner| inner.spin = Some(spin));
         found
     }
 
-    /// Sleeps in the kernel, unless a stream is ready. Returns the number of events that the kernel has, or -1, and whether the doorbell
-    /// was rung.
+    /// Sleeps in the kernel, unless a stream is ready.
     fn sleep(
         &self,
         events: &mut [epoll_event],
-        timeout: c_int,
-        wait: &impl Fn(&mut [epoll_event], c_int) -> c_int,
-    ) -> (c_int, bool) {
-        let (may_sleep, has_forked) = self.with(|inner| {
-            let Some(waiter) = &inner.waiter else { return (true, false) };
-            let is_quiet = waiter.begin_sleep() && !inner.is_any_ready();
-            (is_quiet, inner.has_forked)
-        });
-        let timeout = if may_sleep { session::sleep_ms(timeout, has_forked) } else { 0 };
-        let result = self.ask_kernel(events, timeout, wait);
-        self.with(|inner| inner.waiter.as_ref().map(Waiter::end_sleep));
-        result
+        limit: Limit,
+        wait: &impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> Waited {
+        // Before the look at the streams: a stream that comes later sees the sleeper.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let wanted = limit.left_ns();
+        let mut time = wanted;
+        if self.streams.load(Ordering::SeqCst) != 0 {
+            let (may_sleep, has_forked) = self.with(|inner| {
+                inner.note_copy();
+                let Some(waiter) = &inner.waiter else { return (true, false) };
+                (waiter.begin_sleep() && !inner.is_any_ready(), inner.has_forked)
+            });
+            time = if may_sleep { session::sleep_ns(time, has_forked) } else { Some(0) };
+        } else {
+            self.note_copy();
+        }
+        let count = self.ask_kernel(events, time, wait);
+        let others = self.sleepers.fetch_sub(1, Ordering::SeqCst) - 1;
+        if others == 0 && self.streams.load(Ordering::SeqCst) != 0 {
+            self.with(|inner| inner.waiter.as_ref().map(Waiter::end_sleep));
+        }
+        Waited { count, is_over: count == 0 && time == wanted && wanted.is_some() }
     }
 
-    /// Waits in the kernel, and translates. Returns the number of events, or -1, and whether the doorbell was rung.
+    /// Lets the parent know that this process, its child, waits in a copy of a set.
+    fn note_copy(&self) {
+        if crate::fork::is_child() {
+            self.with(Inner::note_copy);
+        }
+    }
+
+    /// Waits in the kernel, and translates. Returns the number of events for the program, or -1.
     fn ask_kernel(
         &self,
         events: &mut [epoll_event],
-        timeout: c_int,
-        wait: &impl Fn(&mut [epoll_event], c_int) -> c_int,
-    ) -> (c_int, bool) {
-        let count = wait(events, timeout);
-        let Ok(found) = usize::try_from(count) else { return (count, false) };
-        let (mut kept, mut was_rung) = (0, false);
+        time: Option<u64>,
+        wait: &impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> c_int {
+        let count = wait(events, time);
+        let Ok(found) = usize::try_from(count) else { return count };
+        let is_token = |event: &epoll_event| event.u64 & !0xffff_ffff == MARK;
+        if !events[..found].iter().any(is_token) {
+            return count;
+        }
+        let mut kept = 0;
         for index in 0..found {
             let event = events[index];
-            if event.u64 == DOORBELL {
-                was_rung = true;
-            } else if let Some(translated) = self.translate(event, kept) {
+            let translated = if is_token(&event) { self.translate(event, kept) } else { Some(event) };
+            if let Some(translated) = translated {
                 events[kept] = translated;
                 kept += 1;
             }
@@ -433,29 +663,27 @@ impl EpollSet {
                 self.sync_kernel(at);
             }
         }
-        (kept as c_int, was_rung)
+        kept as c_int
     }
 
-    /// Replaces a token by the program's data. None if the entry has gone.
+    /// Replaces a token by the program's data. None if the entry has gone, or for the doorbell.
     fn translate(&self, event: epoll_event, index: usize) -> Option<epoll_event> {
-        if event.u64 & !0xffff_ffff != MARK {
-            return Some(event);
+        if event.u64 == DOORBELL {
+            return None;
         }
+        let (at, token) = (event.u64 as u32 & TOKEN_INDEX, event.u64 as u32);
         self.with(|inner| {
-            inner.listed.push(event.u64 as u32);
-            let entry = inner.entry(event.u64 as u32)?;
-            if entry.connection.stage() == Stage::Attached {
-                let seen = (entry.fd, entry.connection.clone());
-                inner.events_of_streams.push(seen);
-            }
-            let entry = inner.entry(event.u64 as u32)?;
+            let entry = inner.entry(at).filter(|entry| entry.generation | at == token)?;
+            let seen = (entry.connection.stage() == Stage::Attached).then(|| (entry.fd, entry.connection.clone()));
             let (wanted, data) = (entry.wanted_of(event.events), entry.data);
             if wanted != 0 {
                 entry.listed_at = Some(index);
                 entry.after_report();
             }
+            inner.listed.push(at);
+            inner.events_of_streams.extend(seen);
             if wanted != event.events {
-                inner.unwanted.push(event.u64 as u32);
+                inner.unwanted.push(at);
             }
             (wanted != 0).then_some(epoll_event { events: wanted, u64: data })
         })
@@ -463,6 +691,23 @@ impl EpollSet {
 }
 
 impl Inner {
+    /// Notes that a child waits in its copy of the set. Its parent gives the set no further streams.
+    fn note_copy(&mut self) {
+        if let (true, Some(copy)) = (self.is_copy, &self.copy) {
+            copy.store(1, Ordering::Release);
+        }
+    }
+
+    /// Stops watching the stream of an entry. Returns its descriptor, and the event to register in the kernel again.
+    fn end_stream(&mut self, at: u32) -> Option<(c_int, Option<epoll_event>)> {
+        self.hot.retain(|hot| *hot != at);
+        let entry = self.entry(at).filter(|entry| entry.is_stream)?;
+        let has_own = entry.is_orphan || entry.is_removed;
+        (entry.is_stream, entry.is_hot) = (false, false);
+        let event = epoll_event { events: entry.events, u64: entry.data };
+        Some((entry.fd, (!has_own).then_some(event)))
+    }
+
     fn entry(&mut self, at: u32) -> Option<&mut Entry> {
         self.entries.get_mut(at as usize)?.as_mut()
     }
@@ -592,6 +837,27 @@ impl Inner {
         total
     }
 
+    /// Rings this set's own doorbell if the entry is ready and threads sleep in the set.
+    fn kick(&mut self, at: u32, sleepers: u32) {
+        if sleepers > 0
+            && self.entry(at).is_some_and(|entry| entry.ready() != 0 || entry.is_asked())
+            && let Some(waiter) = &self.waiter
+        {
+            waiter.doorbell.ring();
+        }
+    }
+
+    /// Lets other threads sleep on in the set, which this one has left. What is ready now wakes the next one.
+    fn pass_on(&mut self) {
+        let Some(waiter) = &self.waiter else { return };
+        let is_quiet = waiter.begin_sleep();
+        if (!is_quiet || self.is_any_ready())
+            && let Some(waiter) = &self.waiter
+        {
+            waiter.doorbell.ring();
+        }
+    }
+
     fn clear_places(&mut self) {
         for at in core::mem::take(&mut self.listed) {
             if let Some(entry) = self.entry(at) {
@@ -603,13 +869,4 @@ impl Inner {
 
 fn ready_bit(at: u32) -> ReadyBit {
     ReadyBit::new((at % READY_MAP_BITS) as u16).unwrap_or(ReadyBit::CONTROL)
-}
-
-/// Returns the tracked set of a descriptor, which begins to be tracked now if need be.
-pub(crate) fn track(fd: c_int) -> Option<InUse<EpollSet>> {
-    EpollSet::table().get(fd).or_else(|| {
-        let set = EpollSet::table().insert(fd)?;
-        set.start(fd);
-        Some(set)
-    })
 }

@@ -7,7 +7,7 @@ use isthmus_layout::sockets::StreamState;
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, epoll_event};
 
 use crate::connection::Connection;
-use crate::epoll_set::EpollSet;
+use crate::epoll_set::MARK;
 use crate::table::InUse;
 
 /// The events of the program that bytes in a ring cause, and those that room in a ring causes.
@@ -30,7 +30,14 @@ pub(crate) struct Entry {
     pub(crate) in_kernel: u32,
     /// The program has removed it, and the kernel still has it.
     pub(crate) is_removed: bool,
+    /// The connection has a stream, and the kernel's entry has a token.
     pub(crate) is_stream: bool,
+    /// The upper bits of the token.
+    pub(crate) generation: u32,
+    /// The descriptor is closed, and the kernel keeps the entry because the socket has others.
+    pub(crate) is_orphan: bool,
+    /// Waits in the set before the entry was added.
+    pub(crate) waits_before: u32,
     pub(crate) is_hot: bool,
     /// Calls since it was ready.
     pub(crate) quiet: u32,
@@ -45,7 +52,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn new(fd: c_int, connection: InUse<Connection>, event: epoll_event) -> Self {
+    pub(crate) fn new(fd: c_int, connection: InUse<Connection>, event: epoll_event, waits_before: u32) -> Self {
         Self {
             fd,
             connection,
@@ -54,6 +61,9 @@ impl Entry {
             in_kernel: event.events,
             is_removed: false,
             is_stream: false,
+            generation: 0,
+            is_orphan: false,
+            waits_before,
             is_hot: false,
             quiet: 0,
             listed_at: None,
@@ -61,6 +71,18 @@ impl Entry {
             seen: 0,
             room_reported: false,
         }
+    }
+
+    /// Begins to have a stream.
+    pub(crate) fn begin_stream(&mut self, generation: u32) {
+        (self.is_stream, self.generation, self.quiet, self.listed_at) = (true, generation, 0, None);
+        (self.reported, self.room_reported) = (None, false);
+        self.in_kernel = self.kernel_events();
+    }
+
+    /// The event to register in the kernel while the connection has a stream. `at` is the entry's index.
+    pub(crate) fn token_event(&self, at: u32) -> epoll_event {
+        epoll_event { events: self.in_kernel, u64: MARK | u64::from(self.generation | at) }
     }
 
     /// Takes the program's new wishes. An edge is reported again. Returns false if the kernel has all that it must watch.
@@ -131,8 +153,7 @@ impl Entry {
     /// Returns true if the kernel is likely to have an event: the next bytes come by TCP, or the peer has closed or is about to.
     pub(crate) fn needs_kernel(&self) -> bool {
         self.connection.stream().is_some_and(|stream| {
-            let ends = StreamState::HALF_CLOSED | StreamState::CLOSED;
-            stream.memory.peer_state() & ends != 0 || !self.connection.reads_ring()
+            stream.memory.peer_state() & StreamState::HALF_CLOSED != 0 || !self.connection.reads_ring()
         })
     }
 
@@ -161,20 +182,6 @@ impl Entry {
 }
 
 impl Connection {
-    /// Removes the links to a set.
-    pub(crate) fn unlink(&self, set: &InUse<EpollSet>) {
-        if let Ok(mut links) = self.sets.lock() {
-            links.retain(|(linked, _)| linked != set);
-        }
-    }
-
-    /// Removes the link to one entry of a set.
-    pub(crate) fn unlink_entry(&self, set: &EpollSet, at: u32) {
-        if let Ok(mut links) = self.sets.lock() {
-            links.retain(|(linked, linked_at)| !core::ptr::eq::<EpollSet>(&**linked, set) || *linked_at != at);
-        }
-    }
-
     /// Moves both directions back to TCP, where the kernel wakes every set and every process.
     pub(crate) fn leave_rings(&self) {
         if let Some(stream) = self.stream() {

@@ -43,6 +43,37 @@ fn int_ioctl(fd: c_int, request: libc::c_ulong) -> Option<u64> {
     (done == 0).then_some(value as u64)
 }
 
+/// Returns the bytes that have arrived and were not read.
+pub(crate) fn unread(fd: c_int) -> Option<u64> {
+    int_ioctl(fd, libc::FIONREAD)
+}
+
+/// Closes a descriptor of the library's.
+pub(crate) fn close(fd: c_int) {
+    // SAFETY: the caller owns the descriptor, and gives it away.
+    unsafe { rustix::io::close(fd) };
+}
+
+/// Resets a connection, as TCP does when bytes are lost.
+pub(crate) fn disconnect(fd: c_int) {
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // SAFETY: an address of that length. Without a family, it ends the connection of the socket.
+    unsafe { crate::real::connect(fd, &raw const nowhere, size_of::<libc::sockaddr>() as libc::socklen_t) };
+}
+
+/// Polls descriptors for `time` nanoseconds, or without end.
+pub(crate) fn poll_ns(fds: &mut [libc::pollfd], time: Option<u64>) -> c_int {
+    let time = time.map(timespec_of);
+    let pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: a slice of entries, and null or a time.
+    unsafe { crate::real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, pointer, core::ptr::null()) }
+}
+
+/// Returns nanoseconds as the kernel's calls take them.
+pub(crate) fn timespec_of(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
 /// Returns the events of a socket now, of those in `events`, without waiting.
 pub(crate) fn events_now(fd: c_int, events: i16) -> i16 {
     let mut poll = libc::pollfd { fd, events, revents: 0 };
@@ -83,8 +114,13 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
 
 /// Milliseconds of `CLOCK_MONOTONIC`.
 pub(crate) fn now_ms() -> u64 {
+    now_ns() / 1_000_000
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, by the kernel's own code. A program may have replaced the C library's clock.
+pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Returns the number of a socket in the kernel.

@@ -3,7 +3,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isthmus_layout::sockets::{StreamPath, StreamState};
 use isthmus_sockets::Violation;
@@ -11,7 +11,7 @@ use isthmus_sockets::Violation;
 use crate::connection::{Connection, Stage, Stream, flags};
 use crate::stream_io::advance;
 use crate::table::{InUse, Tracked};
-use crate::wait::timeout_ms;
+use crate::wait_limit::Limit;
 use crate::{errno, kernel, real, session};
 
 /// The time that a call waits for the peer. A peer answers at once if it waits in the library, and else with its next call.
@@ -30,9 +30,22 @@ impl Connection {
         match this.stage() {
             Stage::Plain | Stage::Shown | Stage::Paired => this.set_stage(Stage::Off),
             Stage::Attached => this.leave_stream(fd),
-            Stage::Off | Stage::Listener => {}
+            Stage::Off | Stage::Listener | Stage::Unconnected => {}
         }
+        // The sets have the program's data again, because another process may wait in them.
+        this.links().iter().for_each(|(set, at)| set.delist(*at));
         errno::set(errno);
+    }
+
+    /// Ends the upgrade of a socket that the program has disconnected, to use it again. It stays on TCP.
+    pub(crate) fn dissolve(this: &InUse<Self>) {
+        let links = this.links();
+        links.iter().for_each(|(set, at)| set.delist(*at));
+        if this.stage() == Stage::Shown {
+            session::withdraw(this.token.load(Ordering::Relaxed));
+        }
+        this.has_left.store(true, Ordering::Release);
+        this.set_stage(Stage::Off); // Threads inside find the end of the kernel's connection.
     }
 
     fn leave_stream(&self, fd: c_int) {
@@ -40,18 +53,16 @@ impl Connection {
         if self.has_left.swap(true, Ordering::AcqRel) {
             return;
         }
-        // Another program will have the connection, so no close of this one is the last.
-        self.shared().processes.fetch_add(1, Ordering::Relaxed);
         self.shared().with_sender(|sender| sender.keep_on_tcp(true));
-        let Some(may_be_unread) = self.leave_rings_unread(stream) else { return disconnect(fd) };
-        let until = Instant::now() + LIMIT;
+        let Some(may_be_unread) = self.leave_rings_unread(stream) else { return kernel::disconnect(fd) };
+        let until = Limit::after_ns(LIMIT.as_nanos() as u64);
         loop {
             self.heed(fd, stream);
             if !self.writes_ring() && (!may_be_unread || stream.memory.peer_state() & StreamState::RETURNED != 0) {
                 return;
             }
-            if Instant::now() >= until || self.has_flag(flags::FIN) {
-                return disconnect(fd);
+            if until.is_over() || self.has_flag(flags::FIN) {
+                return kernel::disconnect(fd);
             }
             stream.notify_all();
             // SAFETY: no entries.
@@ -83,7 +94,7 @@ impl Connection {
         if stream.memory.peer_state() & StreamState::LEFT != 0 {
             match self.take_back(fd, stream) {
                 Ok(true) => stream.memory.add_state(StreamState::RETURNED),
-                Ok(false) => disconnect(fd),
+                Ok(false) => kernel::disconnect(fd),
                 Err(_violation) => self.broke(fd, stream),
             }
         } else if !self.shared().with_sender(|sender| self.consider(stream, sender).unwrap_or(false)) {
@@ -134,30 +145,22 @@ impl Connection {
 
 /// Sends all bytes by TCP. Returns false if the kernel does not take them in time.
 fn send_all(fd: c_int, mut bytes: &[u8]) -> bool {
-    let until = Instant::now() + LIMIT;
+    let until = Limit::after_ns(LIMIT.as_nanos() as u64);
     while !bytes.is_empty() {
         // SAFETY: a slice of bytes.
         let sent =
             unsafe { real::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
         match usize::try_from(sent) {
             Ok(count) => bytes = &bytes[count..],
-            Err(_) if errno::get() == libc::EAGAIN && Instant::now() < until => {
+            Err(_) if errno::get() == libc::EAGAIN && !until.is_over() => {
                 let mut room = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-                // SAFETY: one entry.
-                unsafe { real::poll(&raw mut room, 1, timeout_ms(Some(until))) };
+                kernel::poll_ns(core::slice::from_mut(&mut room), until.left_ns());
             }
             Err(_) if errno::get() == libc::EINTR => {}
             Err(_) => return false,
         }
     }
     true
-}
-
-/// Resets a connection, as TCP does when bytes are lost.
-fn disconnect(fd: c_int) {
-    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
-    // SAFETY: an address of that length. Without a family, it ends the connection of the socket.
-    unsafe { real::connect(fd, &raw const nowhere, size_of::<libc::sockaddr>() as libc::socklen_t) };
 }
 
 /// Moves the connections back to TCP that a new program gets: those of this process that stay open over exec, and any of the standard
@@ -182,6 +185,14 @@ pub(crate) fn before_exec() {
 /// Moves the connection of a descriptor back to TCP, if the library tracks it.
 pub(crate) fn leave_fd(fd: c_int) {
     if let Some(connection) = crate::table::connection(fd) {
+        Connection::leave(&connection, fd);
+    }
+}
+
+/// Moves the connection of a descriptor back to TCP, because another process gets it.
+pub(crate) fn pass_fd(fd: c_int) {
+    if let Some(connection) = crate::table::connection(fd) {
+        connection.is_passed.store(true, Ordering::Relaxed);
         Connection::leave(&connection, fd);
     }
 }

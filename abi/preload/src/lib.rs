@@ -20,18 +20,23 @@ mod epoll_set;
 mod errno;
 mod fork;
 pub mod hooks;
+mod inside;
 mod interest;
 mod kernel;
 mod leave;
 mod lock;
-mod pool;
+mod plain;
+mod private_lock;
 mod real;
 mod session;
 mod settings;
+mod shared_cell;
+mod shared_state;
 mod stream_io;
 mod table;
 mod test_switch;
 mod wait;
+mod wait_limit;
 mod waiter;
 
 /// Returns the version of the library.

@@ -69,7 +69,7 @@ macro_rules! real {
                 },
             );
             // SAFETY: the symbol has this type in every C library; its value is never null.
-            let function: unsafe extern "C" fn($($type),*) -> $result = unsafe { core::mem::transmute(NEXT.get()) };
+            let function: unsafe extern "C-unwind" fn($($type),*) -> $result = unsafe { core::mem::transmute(NEXT.get()) };
             // SAFETY: the caller keeps the contract of the C library's call.
             unsafe { function($($argument),*) }
         }
@@ -103,6 +103,10 @@ real! {
     dup3 as "dup3" (fd: c_int, to: c_int, flags: c_int) -> c_int;
     fcntl as "fcntl" (fd: c_int, command: c_int, argument: usize) -> c_int;
     ioctl as "ioctl" (fd: c_int, request: libc::c_ulong, argument: usize) -> c_int;
+    socket as "socket" (family: c_int, kind: c_int, protocol: c_int) -> c_int;
+    epoll_create as "epoll_create" (size: c_int) -> c_int;
+    epoll_create1 as "epoll_create1" (flags: c_int) -> c_int;
+    epoll_pwait2 as "epoll_pwait2" (set: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     epoll_ctl as "epoll_ctl" (set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
     epoll_pwait as "epoll_pwait" (set: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     poll as "poll" (fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;

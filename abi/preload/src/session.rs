@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use core::ffi::c_int;
 use isthmus_client::sockets::{StreamAttachment, StreamEvent, StreamSession};
@@ -18,18 +18,20 @@ use isthmus_shm::{Access, Mapping, SharedMapping, Words};
 use rustix::fd::{AsFd, OwnedFd};
 
 use crate::connection::{Connection, Stage, Stream};
+use crate::inside::Inside;
+use crate::private_lock::PrivateLock;
 use crate::table::InUse;
 use crate::waiter::LocalBoard;
-use crate::{real, settings};
+use crate::{kernel, real, settings};
 
 /// Time between two tries to reach a daemon that does not answer.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_MS: u64 = 1000;
 
 /// The time after which a thread looks for doorbells again, while some are missing.
-const MISSED_MS: c_int = 5;
+const MISSED_NS: u64 = 5_000_000;
 
 /// The time after which a thread looks again for what a peer may not have been able to announce.
-const FORKED_MS: c_int = 20;
+const FORKED_NS: u64 = 20_000_000;
 
 /// Calls after which a waiting answer is looked for only on one of [`RARE`] calls.
 const EAGER_CALLS: u32 = 64;
@@ -38,7 +40,8 @@ const RARE: u32 = 16;
 /// A process at the other end of streams.
 pub(crate) struct Peer {
     pub(crate) board: Board<SharedMapping>,
-    doorbells: Mutex<Vec<Option<Doorbell>>>,
+    /// Each is set once.
+    doorbells: [OnceLock<Doorbell>; WAITERS_MAX as usize],
     /// Waiters that must be woken when their doorbells come: a bit for each.
     missed: AtomicU64,
 }
@@ -55,16 +58,15 @@ impl Peer {
     /// this process has not received the one before. So the doorbell may come later, and is rung then.
     #[cold]
     fn ring_late(&self, waiter: WaiterIndex) {
-        let Ok(state) = SESSION.lock() else { return };
-        let is_mine = |session: &Session| session.peers.values().any(|peer| core::ptr::eq(&raw const **peer, self));
-        if !matches!(&*state, Some(State::With(session)) if is_mine(session)) {
+        let is_mine = with_present(|session| session.peers.values().any(|peer| core::ptr::eq(&raw const **peer, self)));
+        if is_mine != Some(true) {
             return; // The doorbell never comes: the session has ended, or it is that of a parent. Then the peer looks again without a doorbell.
         }
         let bit = 1 << waiter.number();
         if self.missed.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
             MISSED.fetch_add(1, Ordering::Relaxed);
         }
-        take_messages(state);
+        take_messages();
         self.ring_missed(waiter);
     }
 
@@ -80,12 +82,11 @@ impl Peer {
     }
 
     fn try_ring(&self, waiter: WaiterIndex) -> bool {
-        let doorbell = self.doorbells.lock().ok().and_then(|bells| bells[usize::from(waiter.number())].clone());
-        doorbell.inspect(Doorbell::ring).is_some()
+        self.doorbells[usize::from(waiter.number())].get().inspect(|doorbell| doorbell.ring()).is_some()
     }
 }
 
-struct Session {
+pub(crate) struct Session {
     daemon: StreamSession,
     board: Arc<LocalBoard>,
     peers: HashMap<u32, Arc<Peer>>,
@@ -94,14 +95,18 @@ struct Session {
     shown: HashMap<u32, InUse<Connection>>,
 }
 
-enum State {
-    /// No daemon answered at this time.
-    Without(Instant),
+/// The state of the session.
+pub(crate) enum State {
+    /// No daemon answered at this time, in milliseconds.
+    Without(u64),
     With(Box<Session>),
 }
 
-static SESSION: Mutex<Option<State>> = Mutex::new(None);
-static LISTED: RwLock<Option<SharedMapping>> = RwLock::new(None);
+static SESSION: PrivateLock<Option<State>> = PrivateLock::new(None);
+/// The listed page of the last session. Those of earlier ones stay mapped, because a thread may be looking at them.
+static LISTED: AtomicPtr<SharedMapping> = AtomicPtr::new(core::ptr::null_mut());
+/// The bytes after which a connection is shown, as the daemon says.
+static AFTER_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
 static TOKENS: AtomicU32 = AtomicU32::new(1);
 /// Sockets that were shown and not answered.
 static WAITING: AtomicU32 = AtomicU32::new(0);
@@ -114,28 +119,45 @@ fn with<R>(f: impl FnOnce(&mut Session) -> R) -> Option<R> {
     if !settings::get().enabled {
         return None;
     }
-    let mut state = SESSION.lock().ok()?;
-    let is_due = match &*state {
-        None => true,
-        Some(State::Without(since)) => since.elapsed() >= RETRY,
-        Some(State::With(_)) => false,
-    };
-    if is_due {
-        *state =
-            Some(attach().map_or_else(|| State::Without(Instant::now()), |session| State::With(Box::new(session))));
-    }
-    match state.as_mut() {
-        Some(State::With(session)) => Some(f(session)),
-        _ => None,
-    }
+    let _inside = Inside::enter();
+    SESSION.with(|state| {
+        let is_due = match &*state {
+            None => true,
+            Some(State::Without(since)) => kernel::now_ms().saturating_sub(*since) >= RETRY_MS,
+            Some(State::With(_)) => false,
+        };
+        if is_due {
+            *state = Some(attach().map_or_else(without, |session| State::With(Box::new(session))));
+        }
+        match state {
+            Some(State::With(session)) => Some(f(session)),
+            _ => None,
+        }
+    })
+}
+
+fn without() -> State {
+    State::Without(kernel::now_ms())
+}
+
+/// The lock of the session, which `fork` holds.
+pub(crate) fn lock() -> &'static PrivateLock<Option<State>> {
+    &SESSION
+}
+
+/// Returns the bytes in both directions after which a connection is shown.
+pub(crate) fn after_bytes() -> u64 {
+    settings::get().after_bytes.unwrap_or_else(|| AFTER_BYTES.load(Ordering::Relaxed))
 }
 
 fn attach() -> Option<Session> {
-    let StreamAttachment { session, board, listed } = StreamSession::attach(&settings::get().options).ok()?;
+    let StreamAttachment { session, board, listed, after_bytes } =
+        StreamSession::attach(&settings::get().options).ok()?;
     let map = |file: &OwnedFd, size, access| Mapping::new(file, size, access).ok().map(SharedMapping::new);
     let board = map(&board, BOARD_SIZE, Access::ReadWrite)?;
     let page = map(&listed, LISTED_SIZE, Access::Read)?;
-    *LISTED.write().ok()? = Some(page);
+    LISTED.store(Box::leak(Box::new(page)), Ordering::Release);
+    AFTER_BYTES.store(after_bytes, Ordering::Relaxed);
     Some(Session {
         daemon: session,
         board: Arc::new(LocalBoard::new(board)),
@@ -150,8 +172,8 @@ pub(crate) fn is_listed(address: core::net::SocketAddr) -> bool {
     if with(|_| ()).is_none() {
         return false;
     }
-    let Ok(listed) = LISTED.read() else { return false };
-    let Some(page) = &*listed else { return false };
+    // SAFETY: null, or a mapping that is never dropped.
+    let Some(page) = (unsafe { LISTED.load(Ordering::Acquire).as_ref() }) else { return false };
     let key: [u32; LISTED_KEY_WORDS as usize] = page.load_words(LISTED_KEY);
     let is_set = |ip| {
         let bit = listed_bit(key, ip, address.port());
@@ -179,11 +201,11 @@ pub(crate) fn unlisten(token: u32) {
 
 /// Calls `f` if there is a session, without making one.
 fn with_present<R>(f: impl FnOnce(&mut Session) -> R) -> Option<R> {
-    let mut state = SESSION.lock().ok()?;
-    match state.as_mut() {
+    let _inside = Inside::enter();
+    SESSION.with(|state| match state {
         Some(State::With(session)) => Some(f(session)),
         _ => None,
-    }
+    })
 }
 
 /// Shows a connection to the daemon. Its stage is `Shown`.
@@ -192,6 +214,7 @@ pub(crate) fn show(connection: &InUse<Connection>, fd: c_int) {
     connection.token.store(token, Ordering::Relaxed);
     // SAFETY: as in `listen`.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    connection.is_copied.store(true, Ordering::Release);
     let shown = with(|session| {
         session.daemon.show(token, socket, connection.syn()).ok()?;
         session.shown.insert(token, connection.clone());
@@ -200,6 +223,7 @@ pub(crate) fn show(connection: &InUse<Connection>, fd: c_int) {
         Some(())
     });
     if shown.flatten().is_none() {
+        connection.is_copied.store(false, Ordering::Release);
         connection.set_stage(Stage::Off);
     }
 }
@@ -217,9 +241,11 @@ pub(crate) fn withdraw(token: u32) {
     drop(removed); // Outside the lock, because it may be the last use.
 }
 
-/// Tells the daemon that this end of a stream is gone.
-pub(crate) fn ended(stream: u64, violation: bool) {
-    with_present(|session| session.daemon.ended(stream, violation));
+/// Tells the daemon that this end of a stream is gone. A stream of an earlier session, or of the parent's, is not this one's to end.
+pub(crate) fn ended(stream: &Stream, violation: bool) {
+    with_present(|session| {
+        Arc::ptr_eq(&session.board, &stream.board).then(|| session.daemon.ended(stream.number, violation))
+    });
 }
 
 /// Makes a doorbell for a new waiter of `board`.
@@ -246,25 +272,32 @@ pub(crate) fn look() {
     }
 }
 
-/// Returns how long a thread may sleep that wants to sleep for `timeout` milliseconds. While doorbells are missing, that is a short time,
-/// because a peer may not answer before this process has rung. `has_forked`: a peer that the thread waits for may not be able to ring.
-pub(crate) fn sleep_ms(timeout: c_int, has_forked: bool) -> c_int {
+/// Returns the nanoseconds that a thread may sleep that wants to sleep for `time`, or without end. While doorbells are missing, that is a
+/// short time, because a peer may not answer before this process has rung. `has_forked`: a peer that the thread waits for may not be able
+/// to ring.
+pub(crate) fn sleep_ns(time: Option<u64>, has_forked: bool) -> Option<u64> {
     let most = if MISSED.load(Ordering::Relaxed) != 0 {
         pump();
-        MISSED_MS
+        MISSED_NS
     } else if has_forked {
-        FORKED_MS
+        FORKED_NS
     } else {
-        return timeout;
+        return time;
     };
-    if timeout < 0 { most } else { timeout.min(most) }
+    Some(time.map_or(most, |time| time.min(most)))
 }
 
-/// Takes the messages of the daemon, and waits until no doorbell is missing, for at most `time`.
-pub(crate) fn await_missed(time: Duration) {
-    let until = Instant::now() + time;
+/// Takes the messages of the daemon, and waits until no doorbell is missing and the daemon has no copy of a socket, for at most `time`.
+pub(crate) fn await_daemon(time: Duration) {
+    let until = kernel::now_ns() + time.as_nanos() as u64;
+    let is_awaited = || {
+        MISSED.load(Ordering::Relaxed) != 0
+            || WAITING.load(Ordering::Relaxed) != 0
+                && with_present(|session| session.shown.values().any(|shown| shown.is_copied.load(Ordering::Relaxed)))
+                    == Some(true)
+    };
     pump();
-    while MISSED.load(Ordering::Relaxed) != 0 && Instant::now() < until {
+    while is_awaited() && kernel::now_ns() < until {
         // SAFETY: no entries.
         unsafe { real::poll(core::ptr::null_mut(), 0, 1) };
         pump();
@@ -272,33 +305,39 @@ pub(crate) fn await_missed(time: Duration) {
 }
 
 /// Takes all messages of the daemon, unless another thread uses the session.
-fn pump() {
-    if let Ok(state) = SESSION.try_lock() {
-        take_messages(state);
-    }
+pub(crate) fn pump() {
+    let _inside = Inside::enter();
+    let done = SESSION.try_with(take_all);
+    drop(done); // Outside the lock, because each may be a last use.
 }
 
-fn take_messages(mut state: MutexGuard<'_, Option<State>>) {
+/// Takes all messages of the daemon.
+fn take_messages() {
+    let _inside = Inside::enter();
+    let done = SESSION.with(take_all);
+    drop(done); // As above.
+}
+
+fn take_all(state: &mut Option<State>) -> Vec<InUse<Connection>> {
     let mut done = Vec::new();
-    let Some(State::With(session)) = state.as_mut() else { return };
+    let Some(State::With(session)) = state.as_mut() else { return done };
     loop {
         match session.daemon.next_event() {
             Ok(Some(event)) => done.extend(session.take(event)),
-            Ok(None) => break,
+            Ok(None) => return done,
             Err(_) => {
                 // The daemon is gone. Streams go on without it; what was shown stays on TCP.
                 for connection in session.shown.drain().map(|(_, connection)| connection) {
+                    connection.is_copied.store(false, Ordering::Release);
                     connection.set_stage(Stage::Off);
                     done.push(connection);
                 }
                 WAITING.store(0, Ordering::Relaxed);
-                *state = Some(State::Without(Instant::now()));
-                break;
+                *state = Some(without());
+                return done;
             }
         }
     }
-    drop(state);
-    drop(done); // Outside the lock, because each may be a last use.
 }
 
 impl Session {
@@ -326,6 +365,12 @@ impl Session {
                 }
                 connection
             }
+            StreamEvent::Waiting { token } => {
+                if let Some(connection) = self.shown.get(&token) {
+                    connection.is_copied.store(false, Ordering::Release);
+                }
+                None
+            }
             StreamEvent::Waiter { peer, waiter, doorbell } => {
                 self.add_doorbell(peer, waiter, doorbell);
                 None
@@ -341,8 +386,9 @@ impl Session {
 
     fn answered(&mut self, token: u32) -> Option<InUse<Connection>> {
         let connection = self.shown.remove(&token);
-        if connection.is_some() {
+        if let Some(connection) = &connection {
             WAITING.fetch_sub(1, Ordering::Relaxed);
+            connection.is_copied.store(false, Ordering::Release);
         }
         connection
     }
@@ -352,10 +398,8 @@ impl Session {
             self.early.entry(peer).or_default().push((waiter, doorbell));
             return;
         };
-        if let Ok(mut doorbells) = known.doorbells.lock()
-            && let Some(place) = doorbells.get_mut(usize::from(waiter))
-        {
-            *place = Some(doorbell);
+        if let Some(place) = known.doorbells.get(usize::from(waiter)) {
+            let _ = place.set(doorbell); // The daemon sends each once.
         }
         if let Some(waiter) = WaiterIndex::new(waiter) {
             known.ring_missed(waiter);
@@ -373,7 +417,7 @@ impl Session {
         let map = |file: &OwnedFd, size| Mapping::new(file, size, Access::ReadWrite).ok().map(SharedMapping::new);
         if let Some(board) = board {
             let board = Board::new(map(&board, BOARD_SIZE)?);
-            let doorbells = Mutex::new(vec![None; usize::from(WAITERS_MAX)]);
+            let doorbells = [const { OnceLock::new() }; WAITERS_MAX as usize];
             self.peers.insert(peer, Arc::new(Peer { board, doorbells, missed: AtomicU64::new(0) }));
             for (waiter, doorbell) in self.early.remove(&peer).unwrap_or_default() {
                 self.add_doorbell(peer, waiter, doorbell);
@@ -387,13 +431,13 @@ impl Session {
 
 /// Forgets the session of the parent, in a child after `fork`.
 pub(crate) fn forget() {
-    // Another thread of the parent may have held the lock. Then the child has no session.
-    if let Ok(mut state) = SESSION.try_lock()
-        && let Some(State::With(session)) = state.take()
-    {
+    let _inside = Inside::enter();
+    if let Some(State::With(session)) = SESSION.with(Option::take) {
         for connection in session.shown.values() {
             connection.set_stage(Stage::Off);
         }
     }
-    WAITING.store(0, Ordering::Relaxed);
+    for count in [&WAITING, &MISSED] {
+        count.store(0, Ordering::Relaxed);
+    }
 }

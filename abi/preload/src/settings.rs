@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use isthmus_channel::WaitMode;
 use isthmus_client::Options;
-use isthmus_layout::sockets::{SOCKETS, TEST_SWITCH};
+use isthmus_layout::sockets::{AFTER, SOCKETS, TEST_SWITCH};
 
 /// The settings.
 pub(crate) struct Settings {
@@ -12,6 +12,8 @@ pub(crate) struct Settings {
     pub(crate) enabled: bool,
     pub(crate) wait: WaitMode,
     pub(crate) options: Options,
+    /// The bytes after which a connection is shown, in place of the daemon's number.
+    pub(crate) after_bytes: Option<u64>,
     /// Forced switches a second in each direction, for tests.
     pub(crate) test_switches: u32,
 }
@@ -22,11 +24,13 @@ pub(crate) fn get() -> &'static Settings {
     SETTINGS.get_or_init(|| {
         let options = Options::from_environment();
         let off = std::env::var_os(SOCKETS.name).is_some_and(|value| value == "off" || value == "0");
+        let after_bytes = std::env::var(AFTER.name).ok().and_then(|text| text.parse().ok());
         let switches = std::env::var(TEST_SWITCH.name).ok().and_then(|text| text.parse().ok());
         Settings {
             enabled: !off && options.is_ok(),
             wait: options.as_ref().map_or(WaitMode::Sleep, |options| options.wait),
             options: options.unwrap_or_default(),
+            after_bytes,
             test_switches: switches.unwrap_or(0),
         }
     })

@@ -94,6 +94,7 @@ impl Connection {
     pub(crate) fn try_receive(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, peek: bool) -> Result<usize, c_int> {
         // What the kernel said about the end of the connection. It counts when the words that are loaded after it show an empty ring.
         let mut ended = None;
+        let fd = self.kernel_fd(fd);
         loop {
             match self.receive_step(stream, parts, peek) {
                 Err(_violation) => {
@@ -258,6 +259,7 @@ impl Connection {
 
     /// Sends what fits. `EAGAIN` if nothing does. `flags` are those of `sendmsg`.
     pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
+        let fd = self.kernel_fd(fd);
         loop {
             if self.take_reset(fd) {
                 return Err(libc::ECONNRESET);
@@ -340,12 +342,11 @@ impl Connection {
         if self.shared().has_room() {
             return true;
         }
-        let is_closed = stream.memory.peer_state() & StreamState::CLOSED != 0;
         self.shared().with_sender(|sender| {
             if sender.room() == 0 {
                 note_receiver(stream, sender);
             }
-            is_closed || sender.path() == StreamPath::Tcp || sender.room() > 0
+            sender.path() == StreamPath::Tcp || sender.room() > 0
         })
     }
 
@@ -461,10 +462,6 @@ impl Connection {
     /// Lets the engine decide about a switch, and announces it. Returns true if there was one.
     pub(crate) fn consider(&self, stream: &Stream, sender: &mut Sender) -> Result<bool, Violation> {
         let state = stream.memory.peer_state();
-        if state & StreamState::CLOSED != 0 && !sender.is_abandoned() {
-            note_receiver(stream, sender);
-            sender.abandon();
-        }
         if !self.has_flag(flags::FIN) && !self.has_left.load(Ordering::Relaxed) {
             test_switch::apply(sender);
         }

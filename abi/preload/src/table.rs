@@ -5,13 +5,14 @@
 
 use core::ffi::c_int;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::connection::Connection;
 use crate::epoll_set::EpollSet;
+use crate::private_lock::PrivateLock;
 
 /// Descriptors from here on are not tracked.
 const FDS_MAX: usize = 1 << 20;
@@ -34,7 +35,9 @@ pub(crate) struct Counted<T> {
 /// The places of all descriptors for one type of object.
 pub(crate) struct Table<T: 'static> {
     places: OnceLock<&'static [AtomicPtr<Counted<T>>]>,
-    free: Mutex<Vec<&'static Counted<T>>>,
+    /// No place from here on was ever used.
+    end: AtomicUsize,
+    free: PrivateLock<Vec<&'static Counted<T>>>,
 }
 
 /// An object that cannot be retired while this value lives.
@@ -65,17 +68,27 @@ impl<T: Tracked> Drop for InUse<T> {
         // Release and acquire: the last user sees what the others did.
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.object.retire();
-            if let Ok(mut free) = T::table().free.lock() {
-                free.push(self.0);
-            }
+            T::table().free.with(|free| free.push(self.0));
         }
+    }
+}
+
+impl<T: Tracked> InUse<T> {
+    /// True if this value is the only use of the object.
+    pub(crate) fn is_last(&self) -> bool {
+        self.0.users.load(Ordering::Acquire) == 1
     }
 }
 
 impl<T: Tracked> Table<T> {
     /// Creates a table without memory.
     pub(crate) const fn new() -> Self {
-        Self { places: OnceLock::new(), free: Mutex::new(Vec::new()) }
+        Self { places: OnceLock::new(), end: AtomicUsize::new(0), free: PrivateLock::new(Vec::new()) }
+    }
+
+    /// The lock that `fork` holds.
+    pub(crate) fn lock(&self) -> &PrivateLock<Vec<&'static Counted<T>>> {
+        &self.free
     }
 
     fn places(&self) -> &'static [AtomicPtr<Counted<T>>] {
@@ -122,10 +135,10 @@ impl<T: Tracked> Table<T> {
     /// Makes a new object for a descriptor. None if the descriptor is beyond the table.
     pub(crate) fn insert(&self, fd: c_int) -> Option<InUse<T>> {
         let place = self.places().get(usize::try_from(fd).ok()?)?;
-        let free = self.free.lock().ok()?.pop();
-        let counted = free.unwrap_or_else(|| Box::leak(Box::default()));
+        let counted = self.free.with(Vec::pop).unwrap_or_else(|| Box::leak(Box::default()));
         counted.users.store(1, Ordering::Release);
         let object = InUse(counted);
+        self.end.fetch_max(fd as usize + 1, Ordering::Relaxed);
         self.put(place, object.clone());
         Some(object)
     }
@@ -133,6 +146,7 @@ impl<T: Tracked> Table<T> {
     /// Makes another descriptor refer to the object.
     pub(crate) fn share(&self, fd: c_int, object: InUse<T>) {
         if let Some(place) = self.place(fd) {
+            self.end.fetch_max(fd as usize + 1, Ordering::Relaxed);
             self.put(place, object);
         }
     }
@@ -159,14 +173,9 @@ impl<T: Tracked> Table<T> {
 
     /// Calls `f` for each object with a descriptor.
     pub(crate) fn for_each(&self, mut f: impl FnMut(c_int, InUse<T>)) {
-        // Descriptors are the lowest free numbers, so a long run of empty places ends the search.
-        let mut empty = 0;
-        for (fd, place) in (0..).zip(self.places.get().copied().unwrap_or_default()) {
+        let places = self.places.get().copied().unwrap_or_default();
+        for (fd, place) in (0..).zip(&places[..self.end.load(Ordering::Acquire).min(places.len())]) {
             let found = place.load(Ordering::Acquire);
-            empty = if found.is_null() { empty + 1 } else { 0 };
-            if empty > 1 << 16 {
-                return;
-            }
             if let Some(object) = (!found.is_null()).then(|| Self::enter(place, found)).flatten() {
                 f(fd, object);
             }

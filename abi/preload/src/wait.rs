@@ -2,34 +2,28 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
 
 use crate::connection::{Connection, Stream};
+use crate::wait_limit::Limit;
 use crate::waiter::{self, Waiter};
-use crate::{errno, kernel, real, session};
+use crate::{errno, kernel, session};
 
-/// The first and the longest time between two looks of a thread without a waiter of its own.
-const CROWDED_MS: (c_int, c_int) = (1, 16);
-
-/// Returns the milliseconds until a deadline, rounded up. -1 without one.
-pub(crate) fn timeout_ms(deadline: Option<Instant>) -> c_int {
-    let Some(deadline) = deadline else { return -1 };
-    let left = deadline.saturating_duration_since(Instant::now());
-    c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
-}
+/// The first and the longest time between two looks of a thread without a waiter of its own, in nanoseconds.
+const CROWDED_NS: (u64, u64) = (1_000_000, 16_000_000);
 
 /// Reads the time limit that the program has set for calls in one direction.
-pub(crate) fn deadline(fd: c_int, what: Interest) -> Option<Instant> {
+pub(crate) fn deadline(fd: c_int, what: Interest) -> Limit {
     let name = match what {
         Interest::Data => libc::SO_RCVTIMEO,
         Interest::Room => libc::SO_SNDTIMEO,
     };
-    let limit: libc::timeval = kernel::socket_option(fd, libc::SOL_SOCKET, name)?;
-    let limit = Duration::from_secs(limit.tv_sec as u64) + Duration::from_micros(limit.tv_usec as u64);
-    (!limit.is_zero()).then(|| Instant::now() + limit)
+    match kernel::socket_option::<libc::timeval>(fd, libc::SOL_SOCKET, name) {
+        None | Some(libc::timeval { tv_sec: 0, tv_usec: 0 }) => Limit::Never,
+        Some(time) => Limit::after_ns((time.tv_sec as u64).saturating_mul(1_000_000_000) + time.tv_usec as u64 * 1000),
+    }
 }
 
 /// Returns true if every handler that the program has set restarts calls. The kernel does not tell which handler has run.
@@ -62,17 +56,11 @@ impl Drop for Claim<'_> {
 
 impl Connection {
     /// Waits until a read or write may succeed. `EAGAIN` at the deadline, `EINTR` after a signal.
-    pub(crate) fn wait(
-        &self,
-        fd: c_int,
-        stream: &Stream,
-        what: Interest,
-        deadline: Option<Instant>,
-    ) -> Result<(), c_int> {
+    pub(crate) fn wait(&self, fd: c_int, stream: &Stream, what: Interest, deadline: Limit) -> Result<(), c_int> {
         self.heed(fd, stream);
         let waited = waiter::with_thread(&stream.board, |thread| {
             let ready = || self.is_ready(stream, what) || self.is_asked(stream);
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if deadline.is_over() {
                 return Err(libc::EAGAIN);
             }
             let on_ring = match what {
@@ -102,22 +90,14 @@ impl Connection {
         }
     }
 
-    fn sleep(
-        &self,
-        fd: c_int,
-        stream: &Stream,
-        what: Interest,
-        waiter: &Waiter,
-        deadline: Option<Instant>,
-    ) -> Result<(), c_int> {
+    fn sleep(&self, fd: c_int, stream: &Stream, what: Interest, waiter: &Waiter, deadline: Limit) -> Result<(), c_int> {
         let page = waiter.board.board.ready_map(waiter.index);
         page.drain(|_| {});
         stream.memory.set_want(what, waiter.parked(ReadyBit::CONTROL));
         if self.is_ready(stream, what) || self.is_asked(stream) || !waiter.begin_sleep() {
             return Ok(());
         }
-        let result =
-            self.poll(fd, self.kernel_events(what), Some(waiter), timeout_ms(deadline), self.has_forked(stream));
+        let result = self.poll(fd, self.kernel_events(what), Some(waiter), deadline, self.has_forked(stream));
         waiter.end_sleep();
         result
     }
@@ -134,16 +114,16 @@ impl Connection {
         fd: c_int,
         events: i16,
         waiter: Option<&Waiter>,
-        timeout: c_int,
+        limit: Limit,
         has_forked: bool,
     ) -> Result<(), c_int> {
+        let fd = self.kernel_fd(fd);
         let bell = waiter.map_or(-1, Waiter::fd);
         let mut fds =
             [libc::pollfd { fd, events, revents: 0 }, libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
-        // SAFETY: two entries; one with a negative descriptor is ignored.
-        let count = unsafe { real::poll(fds.as_mut_ptr(), 2, session::sleep_ms(timeout, has_forked)) };
+        let count = kernel::poll_ns(&mut fds, session::sleep_ns(limit.left_ns(), has_forked));
         match (count, waiter) {
-            (0, Some(_)) if timeout != 0 => return Ok(()), // The caller looks at its deadline.
+            (0, Some(_)) if !limit.is_over() => return Ok(()),
             (0, _) => return Err(libc::EAGAIN),
             (..0, _) => return Err(errno::get()),
             (_, Some(waiter)) if fds[1].revents != 0 => waiter.doorbell.clear(),
@@ -156,18 +136,17 @@ impl Connection {
     }
 
     /// Waits without a doorbell, by looking again and again.
-    fn wait_crowded(&self, fd: c_int, stream: &Stream, what: Interest, deadline: Option<Instant>) -> Result<(), c_int> {
+    fn wait_crowded(&self, fd: c_int, stream: &Stream, what: Interest, deadline: Limit) -> Result<(), c_int> {
         self.leave_rings(); // What is in the ring already is found by looking.
-        let mut pause = CROWDED_MS.0;
+        let mut pause = CROWDED_NS.0;
         while !self.is_ready(stream, what) {
             self.heed(fd, stream);
-            let left = timeout_ms(deadline);
+            let left = deadline.left_ns().unwrap_or(u64::MAX);
             if left == 0 {
                 return Err(libc::EAGAIN);
             }
-            let timeout = if left < 0 { pause } else { pause.min(left) };
-            match self.poll(fd, self.kernel_events(what), None, timeout, false) {
-                Err(libc::EAGAIN) => pause = (pause * 2).min(CROWDED_MS.1),
+            match self.poll(fd, self.kernel_events(what), None, Limit::after_ns(pause.min(left)), false) {
+                Err(libc::EAGAIN) => pause = (pause * 2).min(CROWDED_NS.1),
                 result => return result,
             }
         }

@@ -1,7 +1,7 @@
 //! The waiter of an epoll set or of a blocked thread: a page of the board, and a doorbell.
 
-use std::cell::RefCell;
-use std::sync::{Arc, Mutex};
+use std::cell::{RefCell, UnsafeCell};
+use std::sync::Arc;
 
 use isthmus_channel::wait::AdaptiveSpin;
 use isthmus_layout::ready_map::ReadyBit;
@@ -11,13 +11,21 @@ use isthmus_shm::SharedMapping;
 use isthmus_shm::stream::Board;
 use rustix::fd::{AsFd, AsRawFd};
 
+use crate::private_lock::PrivateLock;
 use crate::session;
+
+/// The lock of the waiters of all boards. It is taken after that of a set, and before that of the session.
+pub(crate) static LOCK: PrivateLock<()> = PrivateLock::new(());
 
 /// The board of this process, and its waiters.
 pub(crate) struct LocalBoard {
     pub(crate) board: Board<SharedMapping>,
-    waiters: Mutex<Waiters>,
+    /// [`LOCK`] guards them.
+    waiters: UnsafeCell<Waiters>,
 }
+
+// SAFETY: the waiters are used under a lock.
+unsafe impl Sync for LocalBoard {}
 
 #[derive(Default)]
 struct Waiters {
@@ -34,22 +42,25 @@ pub(crate) struct Waiter {
 
 impl LocalBoard {
     pub(crate) fn new(memory: SharedMapping) -> Self {
-        Self { board: Board::new(memory), waiters: Mutex::default() }
+        Self { board: Board::new(memory), waiters: UnsafeCell::default() }
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Waiters) -> R) -> R {
+        // SAFETY: under the lock.
+        LOCK.with(|()| f(unsafe { &mut *self.waiters.get() }))
     }
 
     /// Returns a waiter. None if the board has no more, or the daemon does not answer.
     pub(crate) fn waiter(self: &Arc<Self>) -> Option<Waiter> {
-        let mut waiters = self.waiters.lock().ok()?;
-        let (index, doorbell) = match waiters.free.pop() {
-            Some(free) => free,
+        let (index, doorbell) = self.with(|waiters| match waiters.free.pop() {
+            Some(free) => Some(free),
             None => {
                 let index = WaiterIndex::new(waiters.made).filter(|_| waiters.made < WAITERS_MAX)?;
                 // Also when the daemon does not answer in time: it may have given the doorbell of this index to peers.
                 waiters.made += 1;
-                let doorbell = session::new_doorbell(self, index)?;
-                (index, doorbell)
+                Some((index, session::new_doorbell(self, index)?))
             }
-        };
+        })?;
         Some(Waiter { board: Arc::clone(self), index, doorbell })
     }
 }
@@ -91,9 +102,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         self.board.board.ready_map(self.index).drain(|_| {});
-        if let Ok(mut waiters) = self.board.waiters.lock() {
-            waiters.free.push((self.index, self.doorbell.clone()));
-        }
+        self.board.with(|waiters| waiters.free.push((self.index, self.doorbell.clone())));
     }
 }
 

@@ -34,6 +34,8 @@ pub struct StreamAttachment {
     pub board: OwnedFd,
     /// The page of listed addresses.
     pub listed: OwnedFd,
+    /// The bytes in both directions after which a connection is shown.
+    pub after_bytes: u64,
 }
 
 /// When a connector sent its SYN, in milliseconds of `CLOCK_MONOTONIC`.
@@ -70,6 +72,11 @@ pub enum StreamEvent {
         /// The reason.
         reason: Reason,
     },
+    /// The daemon has read a shown socket, and has no copy of it any more. The pair or the refusal follows.
+    Waiting {
+        /// The token of the socket.
+        token: u32,
+    },
     /// A waiter of a peer. It arrives before the first stream that needs it.
     Waiter {
         /// The session of the peer.
@@ -96,9 +103,10 @@ impl StreamSession {
         let mut control = Control::open(socket)?;
         let mut reply = control.request(StreamAttach {}.into(), &[])?;
         match reply.message {
-            ToClient::Sockets(SocketsToClient::StreamAttached(_)) => {
+            ToClient::Sockets(SocketsToClient::StreamAttached(ref attached)) => {
+                let after_bytes = attached.after_bytes;
                 let (board, listed) = (reply.fd(), reply.fd());
-                Ok(StreamAttachment { session: Self { control }, board, listed })
+                Ok(StreamAttachment { session: Self { control }, board, listed, after_bytes })
             }
             _ => Err(Reason::NotIsthmus.into()),
         }
@@ -174,6 +182,7 @@ fn event(mut notification: Notification) -> StreamEvent {
         SocketsToClient::StreamRefused(ref refused) => {
             StreamEvent::Refused { token: refused.token, reason: refused.reason }
         }
+        SocketsToClient::StreamWaiting(ref waiting) => StreamEvent::Waiting { token: waiting.token },
         SocketsToClient::PeerWaiter(ref added) => {
             let (peer, waiter) = (added.peer, added.waiter);
             StreamEvent::Waiter { peer, waiter, doorbell: notification.doorbell() }

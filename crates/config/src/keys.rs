@@ -108,10 +108,13 @@ table! {
     }
     /// Streams: TCP connections between programs of this host, the bytes of which go through shared memory.
     sockets: SocketsConfig {
-        /// Whether programs that were started for it (`isthmus run`) get streams. Without streams, connections stay TCP.
+        /// Whether programs that were started for it (`isthmus run --with sockets`) get streams. Without streams, connections stay TCP.
         enabled: bool = "true", Restart;
         /// The largest number of streams of one user. Further connections stay TCP.
         streams_max: Integer<0, 262144> = "16384", Restart;
+        /// The bytes in both directions after which a connection becomes a stream. A connection with a second request becomes one in any
+        /// case, because an upgrade pays off then. 0: with its first byte. `ISTHMUS_SOCKETS_AFTER` overrides it for a program.
+        after_bytes: Integer<0, 1073741824> = "32768", Restart;
         /// Addresses of connections that may become streams, if the list is not empty: the address of either end must match an
         /// entry, written as in `sockets.deny`. What `sockets.deny` names stays TCP all the same. A listening socket needs no
         /// entry, because the client's address may be the one that matches: the daemon checks each connection.

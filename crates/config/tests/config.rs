@@ -90,6 +90,7 @@ links = [{ interface = "eth0", kind = "xdp" }]
 [sockets]
 enabled = false
 streams_max = 5
+after_bytes = 4096
 allow = ["10.1.0.0/16"]
 deny = ["10.0.0.0/8", "[fd00::1]:443"]
 [overlay]

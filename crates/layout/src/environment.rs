@@ -3,7 +3,7 @@
 //! This module reads no variable. The code that does takes the name from here, so that `isthmus environment list` can show every variable.
 //! The variables of the daemon (`ISTHMUS_DAEMON_…`, one for each key of its file) are in `isthmus_config`.
 
-use crate::sockets::{SOCKETS, TEST_SWITCH};
+use crate::sockets::{AFTER, SOCKETS, TEST_SWITCH};
 use crate::verbs::VERBS;
 
 /// A variable of the library.
@@ -68,4 +68,4 @@ pub const CHANNELS: Variable = Variable {
 
 /// All variables.
 pub const VARIABLES: &[Variable] =
-    &[SOCKET, AUTOSTART, DOMAIN, WAIT, SPIN_US, RCACHE, CHANNELS, SOCKETS, TEST_SWITCH, VERBS];
+    &[SOCKET, AUTOSTART, DOMAIN, WAIT, SPIN_US, RCACHE, CHANNELS, SOCKETS, AFTER, TEST_SWITCH, VERBS];

@@ -47,7 +47,7 @@ reports! {
         program: String,
         /// Address of the socket.
         address: String,
-        /// `waiting` until the program uses the memory, `attached`, `half-closed`, `closed`, or `ended`; none if the daemon has no counters.
+        /// `waiting` until the program uses the memory, `attached`, `half-closed`, or `ended`; none if the daemon has no counters.
         state: Option<String>,
         /// Path of the bytes that this end sends: `tcp`, `small` or `large` (rings of shared memory), `unknown`; none without counters.
         path: Option<String>,

@@ -1,54 +1,67 @@
 //! When a connection is worth a stream.
 
-/// The bytes in both directions after which a connection is upgraded.
-const BYTES: u64 = 32 << 10;
-
 /// The number of times that one direction starts after the other, at which a connection is upgraded. A connection of one request has one.
-const TURNS: u32 = 2;
+const TURNS: u8 = 2;
+
+/// The bytes are counted up to here. No limit is higher.
+const BYTES_MAX: u64 = (1 << 40) - 1;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u32)]
-enum Last {
+enum Direction {
     #[default]
-    Nothing = 0,
-    Sent = 1,
-    Received = 2,
+    None,
+    Sent,
+    Received,
 }
 
 /// Counts what a connection has exchanged, until it is upgraded.
 ///
 /// An upgrade costs a message with a descriptor and two mappings, so a connection that carries one request stays on TCP.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Upgrade {
     bytes: u64,
-    sends: u32,
-    receives: u32,
-    last: Last,
+    sends: u8,
+    receives: u8,
+    last: Direction,
 }
 
 impl Upgrade {
-    /// Counts `bytes` that were sent. Returns true if the connection is worth a stream.
-    pub fn sent(&mut self, bytes: u64) -> bool {
-        if self.last != Last::Sent {
+    /// Counts `bytes` that were sent. Returns true if the connection is worth a stream: it has a second exchange, or `after` bytes.
+    pub fn sent(&mut self, bytes: u64, after: u64) -> bool {
+        if self.last != Direction::Sent {
             self.sends = self.sends.saturating_add(1);
         }
-        self.last = Last::Sent;
-        self.count(bytes)
+        self.last = Direction::Sent;
+        self.count(bytes, after)
     }
 
-    /// Counts `bytes` that were received. Returns true if the connection is worth a stream.
-    pub fn received(&mut self, bytes: u64) -> bool {
-        if self.last != Last::Received {
+    /// Counts `bytes` that were received. Returns true if the connection is worth a stream: it has a second exchange, or `after` bytes.
+    pub fn received(&mut self, bytes: u64, after: u64) -> bool {
+        if self.last != Direction::Received {
             self.receives = self.receives.saturating_add(1);
         }
-        self.last = Last::Received;
-        self.count(bytes)
+        self.last = Direction::Received;
+        self.count(bytes, after)
     }
 
-    fn count(&mut self, bytes: u64) -> bool {
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.sends >= TURNS || self.receives >= TURNS || self.bytes >= BYTES
+    fn count(&mut self, bytes: u64, after: u64) -> bool {
+        self.bytes = self.bytes.saturating_add(bytes).min(BYTES_MAX);
+        self.sends >= TURNS || self.receives >= TURNS || self.bytes >= after.min(BYTES_MAX)
+    }
+
+    /// Returns the counts as one word, which may lie in an atomic.
+    pub fn word(self) -> u64 {
+        self.bytes << 24 | u64::from(self.sends) << 16 | u64::from(self.receives) << 8 | self.last as u64
+    }
+
+    /// Returns the counts of a word.
+    pub fn from_word(word: u64) -> Self {
+        let last = match word as u8 {
+            1 => Direction::Sent,
+            2 => Direction::Received,
+            _ => Direction::None,
+        };
+        Self { bytes: word >> 24, sends: (word >> 16) as u8, receives: (word >> 8) as u8, last }
     }
 }
 
@@ -56,28 +69,41 @@ impl Upgrade {
 mod tests {
     use super::*;
 
+    const AFTER: u64 = 32 << 10;
+
     #[test]
     fn one_request_is_not_worth_a_stream() {
         let mut client = Upgrade::default();
-        assert!(!client.sent(100));
-        assert!(!client.sent(100), "a request in two writes is one");
-        assert!(!client.received(4000) && !client.received(4000));
-        assert!(client.sent(100), "the second request is worth one");
+        assert!(!client.sent(100, AFTER));
+        assert!(!client.sent(100, AFTER), "a request in two writes is one");
+        assert!(!client.received(4000, AFTER) && !client.received(4000, AFTER));
+        assert!(client.sent(100, AFTER), "the second request is worth one");
     }
 
     #[test]
     fn server_sees_the_second_request_as_well() {
         let mut server = Upgrade::default();
-        assert!(!server.received(100) && !server.sent(4000));
-        assert!(server.received(1));
+        assert!(!server.received(100, AFTER) && !server.sent(4000, AFTER));
+        assert!(server.received(1, AFTER));
     }
 
     #[test]
     fn many_bytes_are_worth_a_stream_in_one_direction() {
         let mut sender = Upgrade::default();
-        assert!(!sender.sent(BYTES - 1));
-        assert!(sender.sent(1));
-        assert!(Upgrade::default().received(BYTES));
-        assert!(Upgrade { bytes: u64::MAX, ..Upgrade::default() }.sent(1), "the count does not wrap");
+        assert!(!sender.sent(AFTER - 1, AFTER));
+        assert!(sender.sent(1, AFTER));
+        assert!(Upgrade::default().received(AFTER, AFTER));
+        assert!(Upgrade::default().received(1, 0), "the first byte is enough");
+        assert!(Upgrade::default().sent(u64::MAX, u64::MAX), "the count does not wrap");
+    }
+
+    #[test]
+    fn word_keeps_the_counts() {
+        let mut upgrade = Upgrade::default();
+        assert_eq!(Upgrade::from_word(upgrade.word()), upgrade);
+        upgrade.sent(12345, AFTER);
+        assert_eq!(Upgrade::from_word(upgrade.word()), upgrade);
+        upgrade.received(u64::MAX, AFTER);
+        assert_eq!(Upgrade::from_word(upgrade.word()), upgrade);
     }
 }

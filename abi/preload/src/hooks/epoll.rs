@@ -4,57 +4,120 @@ use core::ffi::c_int;
 
 use libc::{epoll_event, sigset_t, timespec};
 
-use super::poll::ms_of;
-use crate::epoll_set::{EpollSet, track};
-use crate::real;
-use crate::table::{connection, set};
+use crate::epoll_set::EpollSet;
+use crate::inside::is_inside;
+use crate::table::{Tracked, connection, set};
+use crate::wait_limit::{Limit, is_refused};
+use crate::{connection, errno, fork, kernel, real, settings};
+
+/// Tracks a set that is new.
+fn created(fd: c_int) -> c_int {
+    if fd >= 0 && settings::get().enabled && !is_inside() && !fork::is_borrowed() {
+        let errno = errno::get();
+        connection::forget_stale(fd);
+        fork::register();
+        if let Some(set) = EpollSet::table().insert(fd) {
+            set.start(fd);
+        }
+        errno::set(errno);
+    }
+    fd
+}
+
+/// # Safety
+///
+/// As the C library's `epoll_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: the caller's contract is the C library's.
+    created(unsafe { real::epoll_create(size) })
+}
+
+/// # Safety
+///
+/// As the C library's `epoll_create1`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: the caller's contract is the C library's.
+    created(unsafe { real::epoll_create1(flags) })
+}
 
 /// # Safety
 ///
 /// As the C library's `epoll_ctl`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let known = connection(fd).filter(|connection| connection.stage() != crate::connection::Stage::Listener);
-    match known.and_then(|connection| Some((track(epoll)?, connection))) {
-        Some((set, connection)) => {
+pub unsafe extern "C-unwind" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    match (connection(fd), set(epoll)) {
+        (Some(connection), Some(set)) => {
             // SAFETY: the caller's contract is the C library's: null or an event.
             let event = unsafe { event.as_ref() }.copied();
-            EpollSet::control(&set, operation, fd, &connection, event)
+            return EpollSet::control(&set, operation, fd, &connection, event);
         }
-        // SAFETY: as above.
-        None => unsafe { real::epoll_ctl(epoll, operation, fd, event) },
+        // The program waits in a set that it has not made through the library.
+        (Some(connection), None) if operation == libc::EPOLL_CTL_ADD => {
+            connection::Connection::leave(&connection, fd);
+        }
+        _ => {}
     }
+    if operation != libc::EPOLL_CTL_DEL
+        && let (Some(inner), Some(outer)) = (set(fd), set(epoll))
+    {
+        outer.contain(&inner);
+    }
+    // SAFETY: as above.
+    unsafe { real::epoll_ctl(epoll, operation, fd, event) }
+}
+
+/// Waits in a tracked set. None if the C library's own call serves. `wait` has a time in nanoseconds, or None without an end.
+///
+/// # Safety
+///
+/// `events` has `max` entries, or the kernel refuses them.
+unsafe fn wait_in(
+    epoll: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    (limit, polls): (Limit, bool),
+    wait: impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
+) -> Option<c_int> {
+    let tracked = if max > 0 && !events.is_null() { set(epoll) } else { None }?;
+    // SAFETY: the caller has room for `max` events, and gives it to the call.
+    let events = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
+    Some(tracked.wait(events, limit, polls, wait))
 }
 
 /// # Safety
 ///
 /// As the C library's `epoll_pwait`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
+pub unsafe extern "C-unwind" fn epoll_pwait(
     epoll: c_int,
     events: *mut epoll_event,
     max: c_int,
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let tracked = if max > 0 && !events.is_null() { set(epoll) } else { None };
-    let Some(tracked) = tracked else {
-        // SAFETY: the caller's contract is the C library's.
-        return unsafe { real::epoll_pwait(epoll, events, max, timeout, mask) };
-    };
-    // SAFETY: the caller has room for `max` events, and gives it to the call.
-    let events = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
-    tracked.wait(events, timeout, |events, timeout| {
+    let wait = |events: &mut [epoll_event], time: Option<u64>| {
+        let ms = time.map_or(-1, |ns| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX));
         // SAFETY: a slice of events, and the caller's mask.
-        unsafe { real::epoll_pwait(epoll, events.as_mut_ptr(), events.len() as c_int, timeout, mask) }
-    })
+        unsafe { real::epoll_pwait(epoll, events.as_mut_ptr(), events.len() as c_int, ms, mask) }
+    };
+    // SAFETY: the caller's contract is the C library's.
+    let waited = unsafe { wait_in(epoll, events, max, (Limit::after_ms(timeout), timeout == 0), wait) };
+    // SAFETY: as above.
+    waited.unwrap_or_else(|| unsafe { real::epoll_pwait(epoll, events, max, timeout, mask) })
 }
 
 /// # Safety
 ///
 /// As the C library's `epoll_wait`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(epoll: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn epoll_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+) -> c_int {
     // SAFETY: the caller's contract is the C library's.
     unsafe { epoll_pwait(epoll, events, max, timeout, core::ptr::null()) }
 }
@@ -63,7 +126,7 @@ pub unsafe extern "C" fn epoll_wait(epoll: c_int, events: *mut epoll_event, max:
 ///
 /// As the C library's `epoll_pwait2`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
+pub unsafe extern "C-unwind" fn epoll_pwait2(
     epoll: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -71,7 +134,21 @@ pub unsafe extern "C" fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: null or a time.
-    let timeout = unsafe { timeout.as_ref() }.map_or(-1, ms_of);
-    // SAFETY: the caller's contract is the C library's.
-    unsafe { epoll_pwait(epoll, events, max, timeout, mask) }
+    let time = unsafe { timeout.as_ref() };
+    if !time.is_some_and(is_refused) {
+        let wait = |events: &mut [epoll_event], time: Option<u64>| {
+            let time = time.map(kernel::timespec_of);
+            let pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+            // SAFETY: a slice of events, null or a time, and the caller's mask.
+            unsafe { real::epoll_pwait2(epoll, events.as_mut_ptr(), events.len() as c_int, pointer, mask) }
+        };
+        let polls = time.is_some_and(|time| time.tv_sec == 0 && time.tv_nsec == 0);
+        // SAFETY: the caller's contract is the C library's.
+        let waited = unsafe { wait_in(epoll, events, max, (Limit::after(time), polls), wait) };
+        if let Some(count) = waited {
+            return count;
+        }
+    }
+    // SAFETY: as above.
+    unsafe { real::epoll_pwait2(epoll, events, max, timeout, mask) }
 }

@@ -6,7 +6,7 @@ use libc::{
     FILE, iovec, loff_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, size_t, socklen_t, ssize_t,
 };
 
-use crate::leave::{before_exec, leave_fd};
+use crate::leave::{before_exec, leave_fd, pass_fd};
 use crate::real;
 
 macro_rules! exec {
@@ -15,7 +15,7 @@ macro_rules! exec {
         ///
         #[doc = concat!("As the C library's `", stringify!($name), "`.")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             before_exec();
             // SAFETY: the caller's contract is the C library's.
             unsafe { real::$name($($argument),*) }
@@ -37,7 +37,7 @@ macro_rules! spawn {
         ///
         #[doc = concat!("As the C library's `", stringify!($name), "`.")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             pid: *mut pid_t,
             path: *const c_char,
             actions: *const posix_spawn_file_actions_t,
@@ -58,7 +58,7 @@ spawn! { posix_spawn posix_spawnp }
 ///
 /// As the C library's `posix_spawn_file_actions_adddup2`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+pub unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     actions: *mut posix_spawn_file_actions_t,
     fd: c_int,
     to: c_int,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 ///
 /// As the C library's `fdopen`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     leave_fd(fd);
     // SAFETY: the caller's contract is the C library's.
     unsafe { real::fdopen(fd, mode) }
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
 ///
 /// As the C library's `splice`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
+pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_at: *mut loff_t,
     to: c_int,
@@ -96,27 +96,51 @@ pub unsafe extern "C" fn splice(
     unsafe { real::splice(from, from_at, to, to_at, len, flags) }
 }
 
+/// Calls with vectors, a position and flags. Without a position and with no flag but `RWF_NOWAIT`, they read or write a stream. The kernel
+/// refuses a position of a socket before it moves a byte.
 macro_rules! vectors_at {
-    ($($name:ident)*) => {$(
+    ($($name:ident through $served:path;)*) => {$(
         /// # Safety
         ///
         #[doc = concat!("As the C library's `", stringify!($name), "`.")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
-            leave_fd(fd);
+        pub unsafe extern "C-unwind" fn $name(
+            fd: c_int,
+            parts: *const iovec,
+            count: c_int,
+            at: off_t,
+            flags: c_int,
+        ) -> ssize_t {
+            if at == -1 && crate::table::connection(fd).is_some() {
+                if flags & !libc::RWF_NOWAIT == 0 {
+                    // SAFETY: a message of zeroes is an empty one.
+                    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+                    message.msg_iov = parts.cast_mut();
+                    message.msg_iovlen = count as _;
+                    let flags = if flags == 0 { 0 } else { libc::MSG_DONTWAIT };
+                    // SAFETY: the caller's contract is the C library's.
+                    return unsafe { $served(fd, &raw mut message, flags) };
+                }
+                leave_fd(fd);
+            }
             // SAFETY: the caller's contract is the C library's.
             unsafe { real::$name(fd, parts, count, at, flags) }
         }
     )*};
 }
 
-vectors_at! { preadv2 pwritev2 preadv64v2 pwritev64v2 }
+vectors_at! {
+    preadv2 through super::receive::recvmsg;
+    pwritev2 through super::send::sendmsg;
+    preadv64v2 through super::receive::recvmsg;
+    pwritev64v2 through super::send::sendmsg;
+}
 
 /// # Safety
 ///
 /// As the C library's `setsockopt`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn setsockopt(
+pub unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -146,7 +170,7 @@ pub(super) unsafe fn before_passing(message: *const libc::msghdr) {
             if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
                 let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let fds: *const c_int = libc::CMSG_DATA(header).cast();
-                (0..bytes / size_of::<c_int>()).for_each(|index| leave_fd(fds.add(index).read_unaligned()));
+                (0..bytes / size_of::<c_int>()).for_each(|index| pass_fd(fds.add(index).read_unaligned()));
             }
             header = libc::CMSG_NXTHDR(message, header);
         }

@@ -1,25 +1,24 @@
 //! `poll`, `select`, and their variants.
 
-use core::ffi::{c_int, c_long};
+use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
 use libc::{POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use crate::connection::{Connection, Stage, Stream};
-use crate::table::{InUse, connection};
-use crate::wait::timeout_ms;
+use crate::connection::{Connection, Path, Stream};
+use crate::table::{InUse, connection, set};
+use crate::wait_limit::{Limit, is_refused};
 use crate::waiter::{self, Waiter};
 use crate::{errno, kernel, real, session};
 
 const READ: i16 = POLLIN | POLLRDNORM;
 const WRITE: i16 = POLLOUT | POLLWRNORM;
 
-/// The longest time between two looks at streams that cannot wake this thread.
-const CROWDED_MS: c_int = 4;
+/// The longest time between two looks at streams that cannot wake this thread, in nanoseconds.
+const CROWDED_NS: u64 = 4_000_000;
 
 /// A connection among the descriptors of a call.
 struct Polled {
@@ -56,49 +55,61 @@ impl Polled {
 fn poll_tracked(
     fds: &mut [pollfd],
     tracked: &[Polled],
-    timeout: c_int,
-    kernel: &impl Fn(&mut [pollfd], c_int) -> c_int,
+    limit: Limit,
+    kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
 ) -> c_int {
     for polled in tracked {
+        polled.connection.is_awaited.store(true, Ordering::Relaxed);
         Connection::progress(&polled.connection, fds[polled.index].fd);
     }
-    let Some(board) = tracked.iter().find_map(|polled| Some(Arc::clone(&polled.connection.stream()?.board))) else {
-        return poll_plain(fds, tracked, timeout, kernel);
-    };
-    let deadline = u64::try_from(timeout).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
     loop {
-        for_each_stream(fds, tracked, |fd, connection, stream| connection.heed(fd, stream));
-        if timeout == 0 || is_any_ready(fds, tracked) {
-            return ask_kernel(fds, tracked, None, 0, kernel);
-        }
-        let count = waiter::with_thread(&board, |thread| {
-            if thread.spin.spin(|| is_any_ready(fds, tracked)) {
-                return 0;
+        let Some(board) = tracked.iter().find_map(|polled| Some(Arc::clone(&polled.connection.stream()?.board))) else {
+            match poll_plain(fds, tracked, limit, kernel) {
+                Some(count) => return count,
+                None => continue, // Another thread has attached one meanwhile.
             }
-            sleep(fds, tracked, thread.waiter.as_ref(), timeout_ms(deadline), kernel)
+        };
+        for_each_stream(fds, tracked, |fd, connection, stream| connection.heed(fd, stream));
+        if limit.is_over() || is_any_ready(fds, tracked) {
+            return ask_kernel(fds, tracked, None, Some(0), kernel);
+        }
+        let slept = waiter::with_thread(&board, |thread| {
+            if thread.spin.spin(|| is_any_ready(fds, tracked)) {
+                return Slept { count: 0, is_over: false };
+            }
+            sleep(fds, tracked, thread.waiter.as_ref(), limit, kernel)
         });
-        let count = count.unwrap_or_else(|| sleep(fds, tracked, None, timeout_ms(deadline), kernel));
-        if count != 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            return count;
+        let slept = slept.unwrap_or_else(|| sleep(fds, tracked, None, limit, kernel));
+        if slept.count != 0 || slept.is_over {
+            return slept.count;
         }
     }
 }
 
-/// Polls connections of which none has a stream.
+/// Polls connections of which none has a stream. None if one has a stream meanwhile.
 fn poll_plain(
     fds: &mut [pollfd],
     tracked: &[Polled],
-    timeout: c_int,
-    kernel: &impl Fn(&mut [pollfd], c_int) -> c_int,
-) -> c_int {
+    limit: Limit,
+    kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
+) -> Option<c_int> {
+    let mut calls = Vec::with_capacity(tracked.len());
     for polled in tracked {
-        polled.connection.polling.fetch_add(1, Ordering::AcqRel);
+        match polled.connection.path() {
+            Path::Plain(call) => calls.push(call),
+            Path::Kernel => {}
+            Path::Stream(_) => return None,
+        }
     }
-    let count = kernel(fds, timeout);
-    for polled in tracked {
-        polled.connection.polling.fetch_sub(1, Ordering::AcqRel);
-    }
-    count
+    Some(kernel(fds, limit.left_ns()))
+}
+
+/// The result of a sleep.
+struct Slept {
+    /// Descriptors with events, or -1.
+    count: c_int,
+    /// The time of the call has passed, by the kernel's own clock.
+    is_over: bool,
 }
 
 /// Sets the wishes of the streams, and sleeps in the kernel.
@@ -106,12 +117,14 @@ fn sleep(
     fds: &mut [pollfd],
     tracked: &[Polled],
     waiter: Option<&Waiter>,
-    timeout: c_int,
-    kernel: &impl Fn(&mut [pollfd], c_int) -> c_int,
-) -> c_int {
+    limit: Limit,
+    kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
+) -> Slept {
+    let wanted = limit.left_ns();
     let Some((waiter, claimed)) = waiter.and_then(|waiter| Some((waiter, claim(fds, tracked, waiter)?))) else {
-        let pause = if timeout < 0 { CROWDED_MS } else { timeout.min(CROWDED_MS) };
-        return ask_kernel(fds, tracked, None, pause, kernel);
+        let pause = wanted.map_or(CROWDED_NS, |time| time.min(CROWDED_NS));
+        let count = ask_kernel(fds, tracked, None, Some(pause), kernel);
+        return Slept { count, is_over: wanted == Some(pause) };
     };
     let mut may_sleep = waiter.begin_sleep() && !is_any_ready(fds, tracked);
     let mut has_forked = false;
@@ -119,13 +132,13 @@ fn sleep(
         may_sleep &= !connection.is_asked(stream);
         has_forked |= connection.has_forked(stream);
     });
-    let timeout = if may_sleep { session::sleep_ms(timeout, has_forked) } else { 0 };
-    let count = ask_kernel(fds, tracked, Some(waiter), timeout, kernel);
+    let time = if may_sleep { session::sleep_ns(wanted, has_forked) } else { Some(0) };
+    let (count, was_rung) = ask_kernel_rung(fds, tracked, Some(waiter), time, kernel);
     let errno = errno::get();
     waiter.end_sleep();
     release(claimed);
     errno::set(errno);
-    count
+    Slept { count, is_over: count == 0 && !was_rung && time == wanted && wanted.is_some() }
 }
 
 /// Calls `f` for each stream among the descriptors.
@@ -184,20 +197,32 @@ fn ask_kernel(
     fds: &mut [pollfd],
     tracked: &[Polled],
     waiter: Option<&Waiter>,
-    timeout: c_int,
-    kernel: &impl Fn(&mut [pollfd], c_int) -> c_int,
+    time: Option<u64>,
+    kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
 ) -> c_int {
+    ask_kernel_rung(fds, tracked, waiter, time, kernel).0
+}
+
+/// As [`ask_kernel`]. Returns whether the doorbell was rung, too.
+fn ask_kernel_rung(
+    fds: &mut [pollfd],
+    tracked: &[Polled],
+    waiter: Option<&Waiter>,
+    time: Option<u64>,
+    kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
+) -> (c_int, bool) {
     let mut asked = fds.to_vec();
     for polled in tracked {
         let entry = &mut asked[polled.index];
         entry.events = polled.kernel_events(entry.events);
     }
     asked.push(pollfd { fd: waiter.map_or(-1, Waiter::fd), events: POLLIN, revents: 0 });
-    let count = kernel(&mut asked, timeout);
+    let count = kernel(&mut asked, time);
     if count < 0 {
-        return count;
+        return (count, false);
     }
-    if let (Some(waiter), true) = (waiter, asked[fds.len()].revents != 0) {
+    let was_rung = asked[fds.len()].revents != 0;
+    if let (Some(waiter), true) = (waiter, was_rung) {
         waiter.doorbell.clear();
     }
     let mut total = 0;
@@ -219,7 +244,7 @@ fn ask_kernel(
     for entry in fds.iter() {
         total += c_int::from(entry.revents != 0);
     }
-    total
+    (total, was_rung)
 }
 
 /// The entries of a call and those with tracked connections. None if the C library's own call serves.
@@ -239,9 +264,13 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> Option<(&'a mut [pollf
 
 fn tracked(fds: &[pollfd]) -> Vec<Polled> {
     let polled = |(index, entry): (usize, &pollfd)| {
-        let connection = connection(entry.fd)?;
-        let is_tcp = !matches!(connection.stage(), Stage::Listener | Stage::Off);
-        is_tcp.then_some(Polled { index, connection })
+        let Some(connection) = connection(entry.fd) else {
+            if let Some(set) = set(entry.fd) {
+                set.nest();
+            }
+            return None;
+        };
+        connection.stage().is_followed().then_some(Polled { index, connection })
     };
     fds.iter().enumerate().filter_map(polled).collect()
 }
@@ -250,13 +279,10 @@ fn tracked(fds: &[pollfd]) -> Vec<Polled> {
 ///
 /// As the C library's `poll`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's contract is the C library's.
     if let Some((entries, tracked)) = unsafe { entries(fds, count) } {
-        return poll_tracked(entries, &tracked, timeout, &|fds, timeout| {
-            // SAFETY: a slice of entries.
-            unsafe { real::poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) }
-        });
+        return poll_tracked(entries, &tracked, Limit::after_ms(timeout), &kernel::poll_ns);
     }
     // SAFETY: the caller's contract is the C library's.
     unsafe { real::poll(fds, count, timeout) }
@@ -266,7 +292,12 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
 ///
 /// As the C library's `__poll_chk`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, size: libc::size_t) -> c_int {
+pub unsafe extern "C-unwind" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    size: libc::size_t,
+) -> c_int {
     if count as usize > size / size_of::<pollfd>() {
         std::process::abort();
     }
@@ -274,29 +305,19 @@ pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_
     unsafe { poll(fds, count, timeout) }
 }
 
-/// Returns the milliseconds of a time, rounded up.
-pub(super) fn ms_of(time: &timespec) -> c_int {
-    let ms = time.tv_sec.saturating_mul(1000).saturating_add((time.tv_nsec + 999_999) / 1_000_000);
-    c_int::try_from(ms).unwrap_or(c_int::MAX)
-}
-
-fn time_of(ms: c_int) -> timespec {
-    timespec { tv_sec: (ms / 1000).into(), tv_nsec: c_long::from(ms % 1000 * 1_000_000) }
-}
-
-/// Calls the kernel's `ppoll` with a timeout in milliseconds.
-fn ppoll_ms(fds: &mut [pollfd], timeout: c_int, mask: *const sigset_t) -> c_int {
-    let time = time_of(timeout.max(0));
-    let time = if timeout < 0 { core::ptr::null() } else { &raw const time };
-    // SAFETY: a slice of entries, a time, and the caller's mask.
-    unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, time, mask) }
+/// Calls the kernel's `ppoll` with a time in nanoseconds, or without end.
+fn ppoll_ns(fds: &mut [pollfd], time: Option<u64>, mask: *const sigset_t) -> c_int {
+    let time = time.map(kernel::timespec_of);
+    let pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: a slice of entries, null or a time, and the caller's mask.
+    unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, pointer, mask) }
 }
 
 /// # Safety
 ///
 /// As the C library's `ppoll`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
+pub unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -305,8 +326,10 @@ pub unsafe extern "C" fn ppoll(
     // SAFETY: the caller's contract is the C library's.
     if let Some((entries, tracked)) = unsafe { entries(fds, count) } {
         // SAFETY: null or a time.
-        let timeout = unsafe { timeout.as_ref() }.map_or(-1, ms_of);
-        return poll_tracked(entries, &tracked, timeout, &|fds, timeout| ppoll_ms(fds, timeout, mask));
+        let timeout = unsafe { timeout.as_ref() };
+        if !timeout.is_some_and(is_refused) {
+            return poll_tracked(entries, &tracked, Limit::after(timeout), &|fds, time| ppoll_ns(fds, time, mask));
+        }
     }
     // SAFETY: the caller's contract is the C library's.
     unsafe { real::ppoll(fds, count, timeout, mask) }
@@ -316,7 +339,7 @@ pub unsafe extern "C" fn ppoll(
 ///
 /// As the C library's `__ppoll_chk`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __ppoll_chk(
+pub unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -364,7 +387,8 @@ impl Selected {
                 entries.push(pollfd { fd, events, revents: 0 });
             }
         }
-        entries.iter().any(|entry| connection(entry.fd).is_some()).then_some(Self { entries, sets })
+        let is_ours = |entry: &pollfd| connection(entry.fd).is_some() || set(entry.fd).is_some();
+        entries.iter().any(is_ours).then_some(Self { entries, sets })
     }
 
     /// Writes the sets. Returns the number of their members.
@@ -385,13 +409,13 @@ impl Selected {
         total
     }
 
-    fn run(mut self, timeout: c_int, mask: *const sigset_t) -> c_int {
+    fn run(mut self, limit: Limit, mask: *const sigset_t) -> c_int {
         let tracked = tracked(&self.entries);
-        let kernel = |fds: &mut [pollfd], timeout| ppoll_ms(fds, timeout, mask);
+        let kernel = |fds: &mut [pollfd], time| ppoll_ns(fds, time, mask);
         let count = if tracked.is_empty() {
-            kernel(&mut self.entries, timeout)
+            kernel(&mut self.entries, limit.left_ns())
         } else {
-            poll_tracked(&mut self.entries, &tracked, timeout, &kernel)
+            poll_tracked(&mut self.entries, &tracked, limit, &kernel)
         };
         if count < 0 {
             return count;
@@ -408,33 +432,32 @@ impl Selected {
 ///
 /// As the C library's `select`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
+pub unsafe extern "C-unwind" fn select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    // SAFETY: null or a time.
+    let given = unsafe { timeout.as_mut() };
+    let time = given.as_ref().map(|time| timespec {
+        tv_sec: time.tv_sec.saturating_add(time.tv_usec / 1_000_000), // As the kernel does.
+        tv_nsec: time.tv_usec % 1_000_000 * 1000,
+    });
     // SAFETY: the caller's contract is the C library's.
     match unsafe { Selected::read(count, [read, write, except]) } {
-        Some(selected) => {
-            let began = Instant::now();
-            // SAFETY: null or a time.
-            let limit = unsafe { timeout.as_mut() };
-            let ms = limit.as_ref().map_or(-1, |time| {
-                ms_of(&timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec.saturating_mul(1000) })
-            });
-            let result = selected.run(ms, core::ptr::null());
-            if let Some(time) = limit {
+        Some(selected) if !time.as_ref().is_some_and(is_refused) => {
+            let limit = Limit::after(time.as_ref());
+            let result = selected.run(limit, core::ptr::null());
+            if let (Some(given), Some(left)) = (given, limit.left_ns()) {
                 // Linux leaves the rest of the time there.
-                let given = Duration::from_millis(ms.max(0) as u64);
-                let left = given.saturating_sub(began.elapsed());
-                (time.tv_sec, time.tv_usec) = (left.as_secs() as i64, i64::from(left.subsec_micros()));
+                (given.tv_sec, given.tv_usec) = ((left / 1_000_000_000) as i64, (left % 1_000_000_000 / 1000) as i64);
             }
             result
         }
         // SAFETY: as above.
-        None => unsafe { real::select(count, read, write, except, timeout) },
+        _ => unsafe { real::select(count, read, write, except, timeout) },
     }
 }
 
@@ -442,7 +465,7 @@ pub unsafe extern "C" fn select(
 ///
 /// As the C library's `pselect`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+pub unsafe extern "C-unwind" fn pselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -451,10 +474,9 @@ pub unsafe extern "C" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's contract is the C library's.
-    match unsafe { Selected::read(count, [read, write, except]) } {
-        // SAFETY: null or a time.
-        Some(selected) => selected.run(unsafe { timeout.as_ref() }.map_or(-1, ms_of), mask),
+    match unsafe { (Selected::read(count, [read, write, except]), timeout.as_ref()) } {
+        (Some(selected), time) if !time.is_some_and(is_refused) => selected.run(Limit::after(time), mask),
         // SAFETY: as above.
-        None => unsafe { real::pselect(count, read, write, except, timeout, mask) },
+        _ => unsafe { real::pselect(count, read, write, except, timeout, mask) },
     }
 }

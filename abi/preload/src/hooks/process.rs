@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_uint};
 
+use super::socket::forget;
 use crate::connection::Connection;
 use crate::epoll_set::EpollSet;
 use crate::table::Tracked;
@@ -11,7 +12,7 @@ use crate::{fork, real};
 ///
 /// As the C library's `close_range`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let only_later = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
     if !only_later {
         forget_range(first, last);
@@ -24,7 +25,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 ///
 /// As the C library's `closefrom`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn closefrom(first: c_int) {
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     forget_range(first.max(0) as c_uint, c_uint::MAX);
     // SAFETY: the caller's contract is the C library's.
     unsafe { real::closefrom(first) };
@@ -36,17 +37,7 @@ fn forget_range(first: c_uint, last: c_uint) {
         let is_in = |fd: c_int| u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
         let mut fds = Vec::new();
         Connection::table().for_each(|fd, _| fds.push(fd));
-        for fd in fds.into_iter().filter(|fd| is_in(*fd)) {
-            if let Some(tracked) = Connection::table().remove(fd) {
-                tracked.closing(fd);
-            }
-        }
-        let mut fds = Vec::new();
         EpollSet::table().for_each(|fd, _| fds.push(fd));
-        for fd in fds.into_iter().filter(|fd| is_in(*fd)) {
-            if let Some(tracked) = EpollSet::table().remove(fd) {
-                EpollSet::closing(&tracked);
-            }
-        }
+        fds.into_iter().filter(|fd| is_in(*fd)).for_each(forget);
     }
 }

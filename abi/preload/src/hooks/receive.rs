@@ -6,11 +6,27 @@ use isthmus_layout::sockets::Interest;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::to_c;
-use crate::connection::{Connection, Stage};
+use crate::connection::{Connection, Path};
+use crate::plain::PlainCall;
 use crate::stream_io::Parts;
 use crate::table::{InUse, connection};
 use crate::wait::{deadline, restarts_calls};
+use crate::wait_limit::Limit;
 use crate::{errno, real};
+
+/// The flags that a stream serves. A call with any other one is the kernel's, and the connection leaves to TCP before.
+const KNOWN_FLAGS: c_int = libc::MSG_PEEK
+    | libc::MSG_WAITALL
+    | libc::MSG_DONTWAIT
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_CMSG_CLOEXEC
+    | libc::MSG_WAITFORONE
+    | libc::MSG_OOB
+    | libc::MSG_TRUNC
+    | libc::MSG_ERRQUEUE;
+
+/// The bytes that a call with `MSG_TRUNC` throws away at a time.
+const SKIPPED_MAX: usize = 64 << 10;
 
 /// Receives on a tracked connection. `kernel` makes the program's own call.
 fn receive(
@@ -20,16 +36,29 @@ fn receive(
     flags: c_int,
     kernel: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    if connection.stage() == Stage::Off || connection.stage() == Stage::Listener {
+    if !connection.stage().is_followed() {
         return kernel();
     }
     Connection::progress(connection, fd);
     let special = libc::MSG_OOB | libc::MSG_ERRQUEUE;
-    let Some(stream) = connection.stream() else { return plain(connection, fd, flags, kernel) };
+    let stream = match connection.path() {
+        Path::Plain(call) => return plain(connection, &call, fd, flags, kernel),
+        Path::Kernel => return kernel(),
+        Path::Stream(stream) => stream,
+    };
     if flags & special != 0 {
         return kernel();
     }
-    let mut left = Parts::new(parts);
+    if flags & !KNOWN_FLAGS != 0 {
+        Connection::leave(connection, fd);
+        return kernel();
+    }
+    let total = Parts::new(parts).len();
+    // TCP throws bytes away for this flag, and writes no buffer.
+    let skips = flags & libc::MSG_TRUNC != 0 && total > 0;
+    let mut skipped = vec![0u8; if skips { total.min(SKIPPED_MAX) } else { 0 }];
+    let skipped = [iovec { iov_base: skipped.as_mut_ptr().cast(), iov_len: skipped.len() }];
+    let mut left = Parts::new(if skips { &skipped } else { parts });
     let (total, mut done, mut until) = (left.len(), 0, None);
     if total == 0 {
         // The kernel answers as long as it would not wait for bytes that come by the ring.
@@ -52,7 +81,7 @@ fn receive(
             Err(libc::EAGAIN) if blocks => {
                 let until = *until.get_or_insert_with(|| deadline(fd, Interest::Data));
                 if let Err(code) = connection.wait(fd, stream, Interest::Data, until) {
-                    if code == libc::EINTR && done == 0 && until.is_none() && restarts_calls() {
+                    if code == libc::EINTR && done == 0 && until == Limit::Never && restarts_calls() {
                         continue;
                     }
                     break if done > 0 { Ok(done) } else { Err(code) };
@@ -65,17 +94,22 @@ fn receive(
 }
 
 /// Receives on TCP, and counts.
-fn plain(connection: &InUse<Connection>, fd: c_int, flags: c_int, kernel: impl FnOnce() -> ssize_t) -> ssize_t {
-    let shared = connection.shared();
-    shared.with_receiver(|receiver| receiver.begin_tcp());
+fn plain(
+    connection: &InUse<Connection>,
+    call: &PlainCall<'_>,
+    fd: c_int,
+    flags: c_int,
+    kernel: impl FnOnce() -> ssize_t,
+) -> ssize_t {
     let result = kernel();
-    let errno = errno::get();
-    let counted = if flags & (libc::MSG_PEEK | libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 { 0 } else { result.max(0) };
-    shared.with_receiver(|receiver| receiver.end_tcp(counted as u64));
-    if counted > 0 {
-        Connection::count(connection, fd, false, counted as u64);
+    let is_counted = flags & (libc::MSG_PEEK | libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0;
+    if result > 0 && is_counted {
+        let errno = errno::get();
+        connection.plain.received(result as u64);
+        Connection::count(connection, fd, false, result as u64);
+        errno::set(errno);
     }
-    errno::set(errno);
+    let _ = call;
     result
 }
 
@@ -112,7 +146,7 @@ macro_rules! hook {
 ///
 /// As the C library's `read`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
     hook!(fd, Some(one(into, len)), 0, unsafe { real::read(fd, into, len) })
 }
@@ -121,7 +155,7 @@ pub unsafe extern "C" fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssiz
 ///
 /// As the C library's `__read_chk`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t, size: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t, size: size_t) -> ssize_t {
     if len > size {
         std::process::abort();
     }
@@ -133,7 +167,7 @@ pub unsafe extern "C" fn __read_chk(fd: c_int, into: *mut c_void, len: size_t, s
 ///
 /// As the C library's `readv`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
     hook!(fd, usize::try_from(count).ok().and_then(|count| unsafe { parts(vector, count) }), 0, unsafe {
         real::readv(fd, vector, count)
@@ -144,7 +178,7 @@ pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) ->
 ///
 /// As the C library's `recv`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
     hook!(fd, Some(one(into, len)), flags, unsafe { real::recv(fd, into, len, flags) })
 }
@@ -153,7 +187,13 @@ pub unsafe extern "C" fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: 
 ///
 /// As the C library's `__recv_chk`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recv_chk(fd: c_int, into: *mut c_void, len: size_t, size: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    into: *mut c_void,
+    len: size_t,
+    size: size_t,
+    flags: c_int,
+) -> ssize_t {
     if len > size {
         std::process::abort();
     }
@@ -165,7 +205,7 @@ pub unsafe extern "C" fn __recv_chk(fd: c_int, into: *mut c_void, len: size_t, s
 ///
 /// As the C library's `recvfrom`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvfrom(
+pub unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     into: *mut c_void,
     len: size_t,
@@ -188,7 +228,7 @@ pub unsafe extern "C" fn recvfrom(
 ///
 /// As the C library's `__recvfrom_chk`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recvfrom_chk(
+pub unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     into: *mut c_void,
     len: size_t,
@@ -208,7 +248,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 ///
 /// As the C library's `recvmsg`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let (Some(connection), false) = (connection(fd), message.is_null()) else {
         // SAFETY: the caller's contract is the C library's.
         return unsafe { real::recvmsg(fd, message, flags) };
@@ -235,7 +275,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
 ///
 /// As the C library's `recvmmsg`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(
+pub unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: u32,

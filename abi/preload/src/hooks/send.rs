@@ -8,14 +8,20 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use super::leave::before_passing;
 use super::receive::parts;
 use super::to_c;
-use crate::connection::{Connection, Stage, flags};
+use crate::connection::{Connection, Path, flags};
+use crate::plain::PlainCall;
 use crate::stream_io::Parts;
 use crate::table::{InUse, connection};
 use crate::wait::{deadline, restarts_calls};
+use crate::wait_limit::Limit;
 use crate::{errno, real};
 
 /// Bytes that `sendfile` copies at a time.
 const FILE_PIECE: usize = 64 << 10;
+
+/// The flags that a stream serves. A call with any other one is the kernel's, and the connection leaves to TCP before.
+const KNOWN_FLAGS: c_int =
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_DONTROUTE;
 
 /// Sends on a tracked connection. `kernel` makes the program's own call.
 fn send_parts(
@@ -25,14 +31,18 @@ fn send_parts(
     flags: c_int,
     kernel: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    if connection.stage() == Stage::Off || connection.stage() == Stage::Listener {
+    if !connection.stage().is_followed() {
         return kernel();
     }
     Connection::progress(connection, fd);
-    let Some(stream) = connection.stream() else { return plain(connection, fd, kernel) };
+    let stream = match connection.path() {
+        Path::Plain(call) => return plain(connection, &call, fd, kernel),
+        Path::Kernel => return kernel(),
+        Path::Stream(stream) => stream,
+    };
     let mut left = Parts::new(parts);
     let (total, mut done, mut until) = (left.len(), 0, None);
-    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+    if flags & !KNOWN_FLAGS != 0 {
         Connection::leave(connection, fd);
         return kernel();
     }
@@ -52,7 +62,7 @@ fn send_parts(
             Err(libc::EAGAIN) if blocks && connection.writes_ring() => {
                 let until = *until.get_or_insert_with(|| deadline(fd, Interest::Room));
                 if let Err(code) = connection.wait(fd, stream, Interest::Room, until) {
-                    if code == libc::EINTR && done == 0 && until.is_none() && restarts_calls() {
+                    if code == libc::EINTR && done == 0 && until == Limit::Never && restarts_calls() {
                         continue;
                     }
                     break if done > 0 { Ok(done) } else { Err(code) };
@@ -70,16 +80,15 @@ fn send_parts(
 }
 
 /// Sends on TCP, and counts.
-fn plain(connection: &InUse<Connection>, fd: c_int, kernel: impl FnOnce() -> ssize_t) -> ssize_t {
-    let shared = connection.shared();
-    shared.with_sender(|sender| sender.begin_tcp());
+fn plain(connection: &InUse<Connection>, call: &PlainCall<'_>, fd: c_int, kernel: impl FnOnce() -> ssize_t) -> ssize_t {
     let result = kernel();
-    let errno = errno::get();
-    shared.with_sender(|sender| sender.end_tcp(result.max(0) as u64));
     if result > 0 {
+        let errno = errno::get();
+        connection.plain.sent(result as u64);
         Connection::count(connection, fd, true, result as u64);
+        errno::set(errno);
     }
-    errno::set(errno);
+    let _ = call;
     result
 }
 
@@ -100,7 +109,7 @@ macro_rules! hook {
 ///
 /// As the C library's `write`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
     hook!(fd, Some(one(from, len)), 0, unsafe { real::write(fd, from, len) })
 }
@@ -109,7 +118,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> s
 ///
 /// As the C library's `writev`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
     hook!(fd, usize::try_from(count).ok().and_then(|count| unsafe { parts(vector, count) }), 0, unsafe {
         real::writev(fd, vector, count)
@@ -120,7 +129,7 @@ pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -
 ///
 /// As the C library's `send`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
     hook!(fd, Some(one(from, len)), flags, unsafe { real::send(fd, from, len, flags) })
 }
@@ -129,7 +138,7 @@ pub unsafe extern "C" fn send(fd: c_int, from: *const c_void, len: size_t, flags
 ///
 /// As the C library's `sendto`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(
+pub unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     from: *const c_void,
     len: size_t,
@@ -145,7 +154,7 @@ pub unsafe extern "C" fn sendto(
 ///
 /// As the C library's `sendmsg`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let found = if message.is_null() { None } else { connection(fd) };
     // SAFETY: the caller's contract is the C library's.
     let vector = found.as_ref().and_then(|_| unsafe { parts((*message).msg_iov, (*message).msg_iovlen) });
@@ -166,7 +175,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 ///
 /// As the C library's `sendmmsg`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
     if connection(fd).is_none() || messages.is_null() {
         // SAFETY: the caller's contract is the C library's: null or `count` messages.
         unsafe {
@@ -192,19 +201,22 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32,
 ///
 /// As the C library's `sendfile`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
     let Some(connection) = connection(to) else {
         // SAFETY: the caller's contract is the C library's.
         return unsafe { real::sendfile(to, from, at, count) };
     };
-    if matches!(connection.stage(), Stage::Off | Stage::Listener) {
+    if !connection.stage().is_followed() {
         // SAFETY: as above.
         return unsafe { real::sendfile(to, from, at, count) };
     }
     Connection::progress(&connection, to);
-    if connection.stream().is_none() {
+    match connection.path() {
         // SAFETY: as above.
-        return plain(&connection, to, || unsafe { real::sendfile(to, from, at, count) });
+        Path::Plain(call) => return plain(&connection, &call, to, || unsafe { real::sendfile(to, from, at, count) }),
+        // SAFETY: as above.
+        Path::Kernel => return unsafe { real::sendfile(to, from, at, count) },
+        Path::Stream(_) => {}
     }
     // SAFETY: as above.
     unsafe { copy_file(to, from, at, count) }
@@ -214,7 +226,7 @@ pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, at: *mut off_t, count:
 ///
 /// As the C library's `sendfile64`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: the caller's contract is the C library's. Both have offsets of 64 bits here.
     unsafe { sendfile(to, from, at, count) }
 }

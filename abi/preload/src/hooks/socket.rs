@@ -8,10 +8,11 @@ use std::os::fd::BorrowedFd;
 use isthmus_platform::tcp_socket;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
-use crate::connection::{Connection, Stage};
+use crate::connection::{self, Connection, Stage};
 use crate::epoll_set::EpollSet;
+use crate::inside::is_inside;
 use crate::leave::leave_fd;
-use crate::table::{Tracked, connection, set};
+use crate::table::{self, Tracked};
 use crate::{errno, fork, kernel, real, session, settings};
 
 /// Requests of `ioctl` that set the receiver of signals (asm-generic/sockios.h).
@@ -46,31 +47,71 @@ unsafe fn ip_address(address: *const sockaddr, len: socklen_t) -> Option<SocketA
     }
 }
 
+/// Begins to track a TCP socket that is new.
+fn track(fd: c_int, stage: Stage) {
+    let errno = errno::get();
+    connection::forget_stale(fd);
+    fork::register();
+    // The C library's stdio uses the standard descriptors past this library.
+    if fd > libc::STDERR_FILENO
+        && let Some(tracked) = Connection::table().insert(fd)
+    {
+        tracked.start(stage);
+    }
+    errno::set(errno);
+}
+
+/// # Safety
+///
+/// As the C library's `socket`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: a call without pointers.
+    let fd = unsafe { real::socket(family, kind, protocol) };
+    if fd < 0 || is_inside() || fork::is_borrowed() {
+        return fd;
+    }
+    let is_tcp = matches!(family, libc::AF_INET | libc::AF_INET6)
+        && kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if is_tcp && settings::get().enabled {
+        track(fd, Stage::Unconnected);
+    } else {
+        let errno = errno::get();
+        connection::forget_stale(fd);
+        errno::set(errno);
+    }
+    fd
+}
+
 /// # Safety
 ///
 /// As the C library's `connect`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the caller's contract is the C library's.
+pub unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    let Some(tracked) = (if is_inside() { None } else { table::connection(fd) }) else {
+        // SAFETY: the caller's contract is the C library's.
+        return unsafe { real::connect(fd, to, len) };
+    };
+    // SAFETY: as above.
     let address = unsafe { ip_address(to, len) };
-    let is_worth = address.is_some_and(|address| {
-        settings::get().enabled && connection(fd).is_none() && session::is_listed(address) && kernel::is_tcp(fd)
-    });
-    let since = if is_worth { kernel::now_ms() } else { 0 };
+    let is_worth = tracked.stage() == Stage::Unconnected && address.is_some_and(session::is_listed);
+    if is_worth {
+        tracked.start_connecting(kernel::now_ms());
+    }
     // SAFETY: as above.
     let done = unsafe { real::connect(fd, to, len) };
     let errno = errno::get();
-    if is_worth && (done == 0 || errno == libc::EINPROGRESS) {
-        fork::register();
-        if let Some(tracked) = Connection::table().insert(fd) {
-            if !tracked.start(Some(since)) {
-                Connection::table().remove(fd);
-            } else if done == 0 {
-                tracked.connected();
-            }
-        }
-        errno::set(errno);
+    // SAFETY: as above; the kernel has read the family.
+    let is_reset = done == 0 && address.is_none() && unsafe { (*to).sa_family } == libc::AF_UNSPEC as libc::sa_family_t;
+    if is_worth && done == 0 {
+        tracked.connected();
+    } else if is_worth && errno != libc::EINPROGRESS {
+        tracked.move_stage(Stage::Plain, Stage::Unconnected); // The program may try again.
+    } else if is_reset && tracked.stage() != Stage::Unconnected {
+        Connection::dissolve(&tracked);
     }
+    errno::set(errno);
     done
 }
 
@@ -78,20 +119,21 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
 ///
 /// As the C library's `listen`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the caller's contract is the C library's.
     let done = unsafe { real::listen(fd, backlog) };
-    if done == 0 && settings::get().enabled && connection(fd).is_none() && kernel::is_tcp(fd) {
+    if done != 0 || is_inside() {
+        return done;
+    }
+    if let Some(tracked) = table::connection(fd).filter(|tracked| tracked.stage() == Stage::Unconnected) {
         let errno = errno::get();
         // SAFETY: the program's descriptor, in a call of the program about it.
         let listener = unsafe { BorrowedFd::borrow_raw(fd) };
         // The daemon reads the SYN's timestamp. Without it, connections from other namespaces stay on TCP.
         let _ = tcp_socket::save_syns(listener);
         if let Some(token) = session::listen(fd) {
-            fork::register();
-            if let Some(tracked) = Connection::table().insert(fd) {
-                tracked.start_listener(token);
-            }
+            tracked.token.store(token, Ordering::Relaxed);
+            tracked.set_stage(Stage::Listener);
         }
         errno::set(errno);
     }
@@ -99,15 +141,14 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 fn accepted(listener: c_int, fd: c_int) -> c_int {
-    if fd >= 0 && connection(listener).is_some_and(|listener| listener.stage() == Stage::Listener) {
-        let errno = errno::get();
-        forget(fd); // A descriptor that was closed without this library.
-        if let Some(tracked) = Connection::table().insert(fd)
-            && !tracked.start(None)
-        {
-            Connection::table().remove(fd);
+    if fd >= 0 && !is_inside() {
+        if table::connection(listener).is_some_and(|listener| listener.stage() == Stage::Listener) {
+            track(fd, Stage::Plain);
+        } else {
+            let errno = errno::get();
+            connection::forget_stale(fd);
+            errno::set(errno);
         }
-        errno::set(errno);
     }
     fd
 }
@@ -116,7 +157,7 @@ fn accepted(listener: c_int, fd: c_int) -> c_int {
 ///
 /// As the C library's `accept`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept(fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn accept(fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the caller's contract is the C library's.
     accepted(fd, unsafe { real::accept(fd, from, len) })
 }
@@ -125,7 +166,7 @@ pub unsafe extern "C" fn accept(fd: c_int, from: *mut sockaddr, len: *mut sockle
 ///
 /// As the C library's `accept4`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept4(fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn accept4(fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     // SAFETY: the caller's contract is the C library's.
     accepted(fd, unsafe { real::accept4(fd, from, len, flags) })
 }
@@ -134,9 +175,9 @@ pub unsafe extern "C" fn accept4(fd: c_int, from: *mut sockaddr, len: *mut sockl
 ///
 /// As the C library's `shutdown`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    match connection(fd) {
-        Some(tracked) if tracked.stage() != Stage::Listener => {
+pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    match table::connection(fd) {
+        Some(tracked) if tracked.stage().is_followed() => {
             Connection::progress(&tracked, fd);
             tracked.shut(fd, how)
         }
@@ -146,15 +187,15 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 /// Ends the tracking of a descriptor that is about to be closed.
-fn forget(fd: c_int) {
-    if !Connection::table().has(fd) && !EpollSet::table().has(fd) || fork::is_borrowed() {
+pub(super) fn forget(fd: c_int) {
+    if is_inside() || !Connection::table().has(fd) && !EpollSet::table().has(fd) || fork::is_borrowed() {
         return;
     }
     if let Some(tracked) = Connection::table().remove(fd) {
-        tracked.closing(fd);
+        Connection::closing(tracked, fd, false);
     }
     if let Some(tracked) = EpollSet::table().remove(fd) {
-        EpollSet::closing(&tracked);
+        EpollSet::closing(&tracked, fd, false);
     }
 }
 
@@ -162,7 +203,7 @@ fn forget(fd: c_int) {
 ///
 /// As the C library's `close`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     forget(fd);
     // SAFETY: the caller's contract is the C library's.
     unsafe { real::close(fd) }
@@ -172,7 +213,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 ///
 /// As the C library's `fclose`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fclose(file: *mut libc::FILE) -> c_int {
+pub unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
     if !file.is_null() {
         // SAFETY: the caller's contract is the C library's: an open file. The C library closes its descriptor by a call of its own.
         forget(unsafe { libc::fileno(file) });
@@ -181,14 +222,24 @@ pub unsafe extern "C" fn fclose(file: *mut libc::FILE) -> c_int {
     unsafe { real::fclose(file) }
 }
 
+/// Moves a connection back to TCP that gets a standard descriptor, which the C library's stdio uses past this library.
+fn leave_for_stdio(fd: c_int, to: c_int) {
+    if (libc::STDIN_FILENO..=libc::STDERR_FILENO).contains(&to) {
+        leave_fd(fd);
+    }
+}
+
 /// Makes a copy of a descriptor refer to the same object.
 fn copied(from: c_int, to: c_int) -> c_int {
-    if to >= 0 && from != to && !fork::is_borrowed() {
-        if let Some(tracked) = connection(from) {
+    if to >= 0 && from != to && !is_inside() && !fork::is_borrowed() {
+        let errno = errno::get();
+        connection::forget_stale(to);
+        errno::set(errno);
+        if let Some(tracked) = table::connection(from) {
             tracked.add_fd();
             Connection::table().share(to, tracked);
         }
-        if let Some(tracked) = set(from) {
+        if let Some(tracked) = table::set(from) {
             tracked.add_fd();
             EpollSet::table().share(to, tracked);
         }
@@ -200,18 +251,21 @@ fn copied(from: c_int, to: c_int) -> c_int {
 ///
 /// As the C library's `dup`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the caller's contract is the C library's.
-    copied(fd, unsafe { real::dup(fd) })
+    let to = unsafe { real::dup(fd) };
+    leave_for_stdio(fd, to);
+    copied(fd, to)
 }
 
 /// # Safety
 ///
 /// As the C library's `dup2`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     if fd != to {
         forget(to);
+        leave_for_stdio(fd, to);
     }
     // SAFETY: the caller's contract is the C library's.
     copied(fd, unsafe { real::dup2(fd, to) })
@@ -221,9 +275,10 @@ pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
 ///
 /// As the C library's `dup3`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if fd != to {
         forget(to);
+        leave_for_stdio(fd, to);
     }
     // SAFETY: the caller's contract is the C library's.
     copied(fd, unsafe { real::dup3(fd, to, flags) })
@@ -233,7 +288,10 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 ///
 /// As the C library's `fcntl`. The argument is an integer or a pointer, and travels in the same register.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        leave_for_stdio(fd, argument as c_int);
+    }
     if command == libc::F_SETOWN || command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
         leave_fd(fd); // The kernel signals bytes of TCP only.
     }
@@ -242,7 +300,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, result),
         libc::F_SETFL if result == 0 => {
-            if let Some(tracked) = connection(fd) {
+            if let Some(tracked) = table::connection(fd) {
                 tracked.nonblocking.store(argument as c_int & libc::O_NONBLOCK != 0, Ordering::Relaxed);
             }
             result
@@ -255,7 +313,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
 ///
 /// As the C library's `fcntl64`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's contract is the C library's.
     unsafe { fcntl(fd, command, argument) }
 }
@@ -264,13 +322,13 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
 ///
 /// As the C library's `ioctl`. The argument is an integer or a pointer, and travels in the same register.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int {
+pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int {
     if matches!(request, libc::FIOASYNC | SIOCSPGRP | FIOSETOWN) {
         leave_fd(fd); // As in `fcntl`.
     }
     // SAFETY: the caller's contract is the C library's.
     let result = unsafe { real::ioctl(fd, request, argument) };
-    let Some(tracked) = connection(fd).filter(|_| result == 0) else { return result };
+    let Some(tracked) = table::connection(fd).filter(|_| result == 0) else { return result };
     let value: *mut c_int = core::ptr::with_exposed_provenance_mut(argument);
     match (request, tracked.stream()) {
         (libc::FIONBIO, _) => {

@@ -67,6 +67,7 @@ pub struct Sockets {
 struct StreamSettings {
     is_enabled: bool,
     streams_max: usize,
+    after_bytes: u64,
     allow: AddressPatterns,
     deny: AddressPatterns,
 }
@@ -95,6 +96,7 @@ impl Sockets {
         let settings = StreamSettings {
             is_enabled: sockets.enabled,
             streams_max: sockets.streams_max.get() as usize,
+            after_bytes: sockets.after_bytes.get().into(),
             allow: sockets.allow.clone(),
             deny: sockets.deny.clone(),
         };

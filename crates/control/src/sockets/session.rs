@@ -85,6 +85,7 @@ impl Sockets {
         Self::check_fds(broker, identity.owner)?;
         let board = Allocator::Host.allocate(BOARD_SIZE)?;
         let sockets = &mut broker.capabilities.sockets;
+        let after_bytes = sockets.settings.after_bytes;
         let listed = match &sockets.listed {
             Some(listed) => listed,
             None => sockets.listed.insert(ListedPage::new()?),
@@ -107,7 +108,7 @@ impl Sockets {
         sockets.add_fds(session.identity.owner, 1);
         sockets.by_number.insert(number, id);
         sockets.sessions.insert(id, session);
-        let message = SocketsToClient::from(StreamAttached { session: number });
+        let message = SocketsToClient::from(StreamAttached { session: number, after_bytes });
         broker.send(id, serial, message.into(), vec![board, listed]);
         Ok(())
     }

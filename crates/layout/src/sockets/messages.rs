@@ -71,6 +71,8 @@ messages! {
     160 StreamAttached since 4, reply "", descriptors ["own board's memory", "the listed page"] {
         /// The number of the program's session. Other programs know the program by this number.
         session: u32,
+        /// The bytes in both directions after which the program shows a connection.
+        after_bytes: u64,
     }
 
     /// The address of the listening socket is listed.

@@ -9,6 +9,13 @@ pub const SOCKETS: Variable = Variable {
     effect: "whether TCP connections of this program may use shared memory: on or off",
 };
 
+/// Sets when connections become streams.
+pub const AFTER: Variable = Variable {
+    name: "ISTHMUS_SOCKETS_AFTER",
+    default: "sockets.after_bytes",
+    effect: "the bytes after which a connection of this program becomes a stream; 0: with its first byte",
+};
+
 /// Forces switches, for tests.
 pub const TEST_SWITCH: Variable = Variable {
     name: "ISTHMUS_SOCKETS_TEST_SWITCH",

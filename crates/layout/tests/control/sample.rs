@@ -115,7 +115,7 @@ any_message! { sockets_to_daemon, SocketsToDaemon:
 }
 
 any_message! { sockets_to_client, SocketsToClient:
-    StreamAttached { session }
+    StreamAttached { session, after_bytes }
     StreamListening { token }
     StreamWaiting { token }
     StreamPaired { token, stream, end, peer, new_peer }

@@ -227,9 +227,9 @@ fn a_sender_closes(setting: &Setting) {
     let [sends, receives] = ends(&memory(), setting);
     let sender = thread::spawn(move || {
         sends.publish_tail(1);
-        sends.add_state(StreamState::CLOSED);
+        sends.add_state(StreamState::HALF_CLOSED);
     });
-    if receives.peer_state() == StreamState::CLOSED {
+    if receives.peer_state() == StreamState::HALF_CLOSED {
         assert_eq!(receives.peer_tail(), 1, "the last byte is not published");
     }
     sender.join().unwrap();
@@ -360,7 +360,7 @@ fn publish_data_and_room(end: &End) -> [Option<Want>; 2] {
 
 /// The peer closes, which concerns both wishes.
 fn close(end: &End) -> [Option<Want>; 2] {
-    end.add_state(StreamState::CLOSED);
+    end.add_state(StreamState::HALF_CLOSED);
     Interest::ALL.map(|of| end.peer_wants(of))
 }
 
@@ -373,7 +373,7 @@ fn has_room(end: &End) -> bool {
 }
 
 fn is_closed(end: &End) -> bool {
-    end.peer_state() == StreamState::CLOSED
+    end.peer_state() == StreamState::HALF_CLOSED
 }
 
 fn two_waiters_wait_for_data_and_for_room(setting: &Setting) {

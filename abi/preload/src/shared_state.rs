@@ -1,11 +1,9 @@
-//! The state of connections in memory that the process shares with its children.
+//! The state of an attached end, in memory that the process shares with its children.
 //!
-//! A child inherits the mapping at the same addresses. Both processes then use one state, under its locks. A child never takes a free place
-//! of its parent's chunks, because the parent still hands them out.
+//! Each stream has a mapping of its own. A child inherits it, at the same address, by any kind of fork. The kernel keeps the memory as long
+//! as any process maps it.
 
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::Mutex;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use isthmus_layout::sockets::StreamPath;
 use isthmus_shm::stream::PeerProgress;
@@ -13,9 +11,6 @@ use isthmus_sockets::{Receiver, Sender};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::lock::SharedLock;
-
-/// States in one mapping.
-const CHUNK: usize = 64;
 
 /// The state that all processes with a descriptor of the connection share.
 #[repr(C, align(128))]
@@ -28,8 +23,8 @@ pub(crate) struct SharedState {
     room: AtomicU32,
     /// Bits of [`crate::connection::flags`].
     pub(crate) flags: AtomicU32,
-    /// Processes that have the connection.
-    pub(crate) processes: AtomicU32,
+    /// Several processes have had this end.
+    pub(crate) has_forked: AtomicBool,
 }
 
 /// No number of [`SharedState::awaited`]: a look under the lock must say.
@@ -44,6 +39,41 @@ mod room {
 }
 
 impl SharedState {
+    /// Maps a state for an end that has sent and received this number of bytes by TCP. None without memory.
+    pub(crate) fn map(sent: u64, received: u64, flags: u32) -> Option<&'static Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(core::ptr::null_mut(), size_of::<Self>(), protection, MapFlags::SHARED)
+        };
+        let state: *mut Self = base.ok()?.cast();
+        let (mut receiver, mut sender) = (Receiver::default(), Sender::default());
+        receiver.begin_tcp();
+        receiver.end_tcp(received);
+        sender.begin_tcp();
+        sender.end_tcp(sent);
+        // SAFETY: the state is mapped, aligned to pages, and nothing else uses it yet.
+        unsafe {
+            SharedLock::init(&raw mut (*state).receive, receiver);
+            SharedLock::init(&raw mut (*state).send, sender);
+            (&raw mut (*state).awaited).write(AtomicU64::new(UNKNOWN));
+            (&raw mut (*state).room).write(AtomicU32::new(0));
+            (&raw mut (*state).flags).write(AtomicU32::new(flags));
+            (&raw mut (*state).has_forked).write(AtomicBool::new(false));
+            Some(&*state)
+        }
+    }
+
+    /// Unmaps the state in this process.
+    ///
+    /// # Safety
+    ///
+    /// No reference to the state is used any more.
+    pub(crate) unsafe fn unmap(state: *mut Self) {
+        // SAFETY: the mapping is the whole one that `map` has made, and the caller's promise.
+        let _ = unsafe { rustix::mm::munmap(state.cast(), size_of::<Self>()) };
+    }
+
     /// Calls `f` with the receiver, under its lock.
     #[inline]
     pub(crate) fn with_receiver<R>(&self, f: impl FnOnce(&mut Receiver) -> R) -> R {
@@ -97,58 +127,4 @@ impl SharedState {
     pub(crate) fn has_room(&self) -> bool {
         self.room.load(Ordering::Relaxed) & room::SOME != 0
     }
-}
-
-/// Free places.
-static FREE: Mutex<Vec<Place>> = Mutex::new(Vec::new());
-
-/// A place for one state. It stays mapped until the process ends.
-pub(crate) struct Place(NonNull<SharedState>);
-
-// SAFETY: a place is memory, and belongs to no thread.
-unsafe impl Send for Place {}
-
-/// Prepares a fresh state. None without memory.
-pub(crate) fn allocate() -> Option<&'static SharedState> {
-    let mut free = FREE.lock().ok()?;
-    if free.is_empty() {
-        free.extend(chunk()?);
-    }
-    let place = free.pop()?.0.as_ptr();
-    // SAFETY: the place is mapped, aligned, and no one uses it: it was free. The locks are not held by any process.
-    unsafe {
-        SharedLock::init(&raw mut (*place).receive, Receiver::default());
-        SharedLock::init(&raw mut (*place).send, Sender::default());
-        (&raw mut (*place).awaited).write(AtomicU64::new(UNKNOWN));
-        (&raw mut (*place).room).write(AtomicU32::new(0));
-        (&raw mut (*place).flags).write(AtomicU32::new(0));
-        (&raw mut (*place).processes).write(AtomicU32::new(1));
-        Some(&*place)
-    }
-}
-
-/// Returns a place that this process allocated and no process uses any more.
-pub(crate) fn release(state: &'static SharedState) {
-    if let Ok(mut free) = FREE.lock() {
-        free.push(Place(NonNull::from(state)));
-    }
-}
-
-/// Forgets the free places, in a child after `fork`.
-pub(crate) fn forget_free() {
-    if let Ok(mut free) = FREE.lock() {
-        free.clear();
-    }
-}
-
-fn chunk() -> Option<impl Iterator<Item = Place>> {
-    let bytes = CHUNK * size_of::<SharedState>();
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let base = unsafe {
-        rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
-    }
-    .ok()?;
-    // SAFETY: each place lies in the mapping, which is aligned to pages and is never unmapped.
-    let place = move |index| unsafe { NonNull::new_unchecked(base.cast::<SharedState>().add(index)) };
-    Some((0..CHUNK).map(move |index| Place(place(index))))
 }
