@@ -544,7 +544,7 @@ impl EpollSet {
                     inner.calls = inner.calls.wrapping_add(1);
                     inner.calls.is_multiple_of(KERNEL_EVERY) || inner.needs_kernel()
                 });
-                let from_kernel = if asks_kernel { self.ask_kernel(events, Some(0), &wait).max(0) } else { 0 };
+                let from_kernel = if asks_kernel { self.ask_kernel(events, Some(0), &wait).0.max(0) } else { 0 };
                 let ready = self.collect(events, from_kernel);
                 if ready > 0 {
                     return ready as c_int;
@@ -616,12 +616,17 @@ impl EpollSet {
         } else {
             self.note_copy();
         }
-        let count = self.ask_kernel(events, time, wait);
-        let others = self.sleepers.fetch_sub(1, Ordering::SeqCst) - 1;
-        if others == 0 && self.streams.load(Ordering::SeqCst) != 0 {
-            self.with(|inner| inner.waiter.as_ref().map(Waiter::end_sleep));
+        let (count, found) = self.ask_kernel(events, time, wait);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        if self.streams.load(Ordering::SeqCst) != 0 {
+            self.with(|inner| {
+                // Under the lock: a thread that has marked the waiter as sleeping counts as a sleeper already.
+                if self.sleepers.load(Ordering::SeqCst) == 0 {
+                    inner.waiter.as_ref().map(Waiter::end_sleep);
+                }
+            });
         }
-        Waited { count, is_over: count == 0 && time == wanted && wanted.is_some() }
+        Waited { count, is_over: found == 0 && time == wanted && wanted.is_some() }
     }
 
     /// Lets the parent know that this process, its child, waits in a copy of a set.
@@ -631,18 +636,18 @@ impl EpollSet {
         }
     }
 
-    /// Waits in the kernel, and translates. Returns the number of events for the program, or -1.
+    /// Waits in the kernel, and translates. Returns the number of events for the program, or -1, and the number of the kernel's.
     fn ask_kernel(
         &self,
         events: &mut [epoll_event],
         time: Option<u64>,
         wait: &impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
-    ) -> c_int {
+    ) -> (c_int, c_int) {
         let count = wait(events, time);
-        let Ok(found) = usize::try_from(count) else { return count };
+        let Ok(found) = usize::try_from(count) else { return (count, count) };
         let is_token = |event: &epoll_event| event.u64 & !0xffff_ffff == MARK;
         if !events[..found].iter().any(is_token) {
-            return count;
+            return (count, count);
         }
         let mut kept = 0;
         for index in 0..found {
@@ -663,7 +668,7 @@ impl EpollSet {
                 self.sync_kernel(at);
             }
         }
-        kept as c_int
+        (kept as c_int, count)
     }
 
     /// Replaces a token by the program's data. None if the entry has gone, or for the doorbell.

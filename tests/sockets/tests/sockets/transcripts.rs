@@ -1,4 +1,4 @@
-//! Every case of `c/endings.c` and `c/calls.c`: the kernel repeats its transcript, and the library has the same.
+//! Every case of `c/endings.c`, `c/calls.c` and `c/kinds.c`: the kernel repeats its transcript, and the library has the same.
 
 use isthmus_sockets_tests::{Stage, cases, run_case};
 
@@ -57,6 +57,9 @@ transcripts!(endings: closed closed_after_data closed_with_unread closed_with_un
 transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_messages nothing timeouts timeout_within_all
              copies interrupted forked handed_to_child handed_to_child_of_threads inherited_by_a_shell asked_by_a_shell
              spawned passed urgent stdio files sets changing_set select);
+transcripts!(kinds: set_waited_on_before set_before_connect set_as_descriptor
+             child_for_each fork_beside_threads close_beside_reader connected_again closed_unseen cancelled full_times
+             dropped standard_files);
 
 /// `docs/reference/sockets.md` lists the cases. `UPDATE=1` writes them.
 #[test]
@@ -64,7 +67,7 @@ fn page_of_users_lists_the_cases() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/sockets.md");
     let page = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let row = |(name, what): (String, String)| format!("| `{name}` | {what} |\n");
-    let rows: String = ["calls", "endings"].into_iter().flat_map(cases).map(row).collect();
+    let rows: String = ["calls", "endings", "kinds"].into_iter().flat_map(cases).map(row).collect();
     let (begin, end) = ("<!-- table cases -->\n", "\n<!-- end -->");
     let ((before, rest), table) = (page.split_once(begin).expect("the page has the table"), rows);
     let (_, after) = rest.split_once(end).expect("the table ends");

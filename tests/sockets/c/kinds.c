@@ -1,0 +1,660 @@
+/* Kinds of programs: how servers and clients use threads, processes, sets and numbers of descriptors around their connections. */
+#include "cases.h"
+#include <stdatomic.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+static char buffer[1 << 16];
+
+/* A question is a number, and its answer the next number. The exchanges of a connection that must become a stream come first. */
+enum { FIRST_EXCHANGES = 60 };
+
+static void ask(int fd, uint64_t number)
+{
+    uint64_t answer = 0;
+    write_all(fd, &number, sizeof number);
+    CHECK(read_all(fd, &answer, sizeof answer) && answer == number + 1);
+}
+
+static void ask_all(int fd, int count)
+{
+    for (int at = 0; at < count; at++)
+        ask(fd, (uint64_t)at);
+}
+
+/* Answers a question; false at the end of the stream. */
+static bool answer(int fd)
+{
+    uint64_t number;
+    if (!read_all(fd, &number, sizeof number))
+        return false;
+    number++;
+    write_all(fd, &number, sizeof number);
+    return true;
+}
+
+static void answer_to_the_end(int fd)
+{
+    while (answer(fd))
+        continue;
+}
+
+static void answer_count(int fd, int count)
+{
+    for (int at = 0; at < count; at++)
+        CHECK(answer(fd));
+}
+
+/* The part of a program that only answers on the connection of the case. */
+static void answers(int fd)
+{
+    answer_to_the_end(fd);
+}
+
+/* Listens, and tells the other program the port. It calls `told_port` meanwhile. */
+static int tell_port(void)
+{
+    struct sockaddr_in name = address_of("127.0.0.1", 0);
+    socklen_t length = sizeof name;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(listener >= 0 && bind(listener, (struct sockaddr *)&name, sizeof name) == 0 && listen(listener, 64) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&name, &length) == 0);
+    int port = ntohs(name.sin_port);
+    step();
+    CHECK(send(CONTROL, &port, sizeof port, MSG_NOSIGNAL) == sizeof port);
+    return listener;
+}
+
+static int told_port(void)
+{
+    int port;
+    step();
+    CHECK(recv(CONTROL, &port, sizeof port, MSG_WAITALL) == sizeof port);
+    return port;
+}
+
+static int connect_again(int fd, int port)
+{
+    struct sockaddr_in name = address_of("127.0.0.1", port);
+    return connect(fd, (struct sockaddr *)&name, sizeof name);
+}
+
+static pthread_t start(void *(*run)(void *), void *with)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, run, with) == 0);
+    return thread;
+}
+
+static void *join(pthread_t thread)
+{
+    void *result;
+    CHECK(pthread_join(thread, &result) == 0);
+    return result;
+}
+
+/* The thread that is about to wait, by its number in the kernel. */
+static atomic_int about_to_wait;
+
+static void say_about_to_wait(void)
+{
+    atomic_store(&about_to_wait, gettid());
+}
+
+/* Waits until that thread sleeps. */
+static void await_sleeper(void)
+{
+    char path[64], state = 'R';
+    int thread;
+    while ((thread = atomic_exchange(&about_to_wait, 0)) == 0)
+        pause_between_looks();
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+    for (; state != 'S'; pause_between_looks()) {
+        FILE *file = fopen(path, "r");
+        CHECK(file && fscanf(file, "%*d (%*[^)]) %c", &state) == 1);
+        fclose(file);
+    }
+}
+
+/* Accepts connections and answers on each in a thread of its own, as long as the program lives. */
+static void *answer_in_thread(void *fd)
+{
+    answer_to_the_end((int)(intptr_t)fd);
+    close((int)(intptr_t)fd);
+    return NULL;
+}
+
+static void *accept_for_threads(void *listener)
+{
+    for (;;)
+        CHECK(pthread_detach(start(answer_in_thread, (void *)(intptr_t)accepted((int)(intptr_t)listener))) == 0);
+    return NULL;
+}
+
+/* Answers on every connection, and at last on that of the case. */
+static void answers_everywhere(int fd)
+{
+    start(accept_for_threads, (void *)(intptr_t)tell_port());
+    answer_to_the_end(fd);
+    wait_for_end();
+}
+
+/* A thread waits on a set that is still empty. The data of each member is a pointer to its descriptor. */
+static void *serve_set(void *set)
+{
+    int *last = NULL, answered = 0;
+    for (bool first = true;; first = false) {
+        struct epoll_event event;
+        if (first)
+            say_about_to_wait();
+        CHECK(epoll_wait((int)(intptr_t)set, &event, 1, -1) == 1);
+        if (event.data.ptr != last)
+            print_mask("another member", event.events);
+        last = event.data.ptr;
+        if (!answer(*last))
+            return (void *)(intptr_t)answered;
+        answered++;
+    }
+}
+
+static void waits_before_the_first(int fd)
+{
+    int set = epoll_create1(EPOLL_CLOEXEC), listener = tell_port();
+    pthread_t thread = start(serve_set, (void *)(intptr_t)set);
+    await_sleeper();
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &fd};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    step();
+    int other = accepted(listener);
+    event.data.ptr = &other;
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, other, &event) == 0);
+    printf("answered: %d\n", (int)(intptr_t)join(thread));
+    step();
+}
+
+static void asks_on_two(int fd)
+{
+    int port = told_port();
+    step();
+    ask_all(fd, 30);
+    int other = connected("127.0.0.1", port);
+    ask_all(other, FIRST_EXCHANGES);
+    ask_all(fd, 30);
+    ask_all(other, 30);
+    SAY(close(other));
+    step();
+}
+
+/* Two sockets that are members before they have a connection: one waits for room and then for data, the other for both. */
+static void adds_before_connecting(int fd)
+{
+    int port = told_port(), set = epoll_create1(EPOLL_CLOEXEC);
+    for (int kind = 0; kind < 2; kind++) {
+        uint32_t wanted = kind == 0 ? EPOLLOUT : EPOLLIN | EPOLLOUT | EPOLLET;
+        int other = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), error = -1;
+        socklen_t length = sizeof error;
+        struct epoll_event event = {.events = wanted, .data.ptr = &other};
+        CHECK(other >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, other, &event) == 0);
+        CHECK(connect_again(other, port) == 0 || errno == EINPROGRESS);
+        do
+            CHECK(epoll_wait(set, &event, 1, -1) == 1 && event.data.ptr == &other);
+        while (event.events & EPOLLHUP || !(event.events & EPOLLOUT));
+        CHECK(getsockopt(other, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0);
+        print_mask("connected", event.events);
+        event.events = EPOLLIN;
+        if (kind == 0)
+            CHECK(epoll_ctl(set, EPOLL_CTL_MOD, other, &event) == 0);
+        for (uint64_t at = 0, got; at < FIRST_EXCHANGES + 30; at++) {
+            CHECK(write(other, &at, sizeof at) == sizeof at);
+            do
+                CHECK(epoll_wait(set, &event, 1, -1) == 1 && event.data.ptr == &other);
+            while (!(event.events & EPOLLIN));
+            CHECK(read(other, &got, sizeof got) == sizeof got && got == at + 1);
+            SAY(read(other, &got, sizeof got));
+        }
+        SAY(close(other));
+    }
+    ask_all(fd, 5);
+}
+
+static int poll_of(int fd, int timeout_ms)
+{
+    struct pollfd polled = {fd, POLLIN, 0};
+    return poll(&polled, 1, timeout_ms);
+}
+
+static int select_of(int fd, struct timeval *time)
+{
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(fd, &readable);
+    return select(fd + 1, &readable, NULL, NULL, time);
+}
+
+/* A set is readable, for poll, select and another set, while it has events. It may be readable once too often. */
+static void waits_for_a_set(int fd)
+{
+    int set = epoll_set_of(fd, EPOLLIN), outer = epoll_set_of(set, EPOLLIN);
+    struct epoll_event event;
+    for (int at = 0; at < 20; at++) {
+        struct timeval now = {0, 0};
+        do {
+            if (at % 4 == 0)
+                CHECK(poll_of(set, -1) == 1);
+            else if (at % 4 == 1)
+                CHECK(select_of(set, NULL) == 1);
+            else if (at % 4 == 2)
+                CHECK(epoll_wait(outer, &event, 1, -1) == 1 && event.events == EPOLLIN);
+            else
+                CHECK(poll_of(outer, -1) == 1);
+        } while (epoll_wait(set, &event, 1, 0) == 0);
+        CHECK(event.data.u64 == 77);
+        print_mask("set", event.events);
+        uint64_t number;
+        CHECK(read_all(fd, &number, sizeof number));
+        SAY(poll_of(set, 0));
+        SAY(select_of(set, &now));
+        SAY(poll_of(outer, 0));
+        print_epoll("outer, read", outer, 0);
+        print_epoll("set, read", set, 0);
+        number++;
+        write_all(fd, &number, sizeof number);
+    }
+    step();
+}
+
+static void asks_twenty(int fd)
+{
+    ask_all(fd, 20);
+    step();
+}
+
+/* A server that has a child for each connection. */
+enum { CHILDREN = 50, CHILDREN_EXCHANGES = 5 };
+
+static void forks_for_each(int fd)
+{
+    int listener = tell_port(), failed = 0, status;
+    for (int at = 0; at < CHILDREN; at++) {
+        int other = accepted(listener);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            close(listener);
+            answer_to_the_end(other);
+            _exit(0);
+        }
+        CHECK(close(other) == 0);
+    }
+    while (wait(&status) > 0)
+        failed += status != 0;
+    printf("failed: %d\n", failed);
+    answer_count(fd, 30);
+    step();
+}
+
+static void asks_each_child(int fd)
+{
+    int port = told_port();
+    for (int at = 0; at < CHILDREN; at++) {
+        int other = connected("127.0.0.1", port);
+        ask_all(other, CHILDREN_EXCHANGES);
+        CHECK(close(other) == 0);
+    }
+    ask_all(fd, 30);
+    step();
+}
+
+/* Threads exchange while the program forks: the child has a connection of its own, of before the fork or after it. */
+static atomic_bool is_over;
+
+static void *ask_until_over(void *fd)
+{
+    while (!atomic_load(&is_over))
+        ask((int)(intptr_t)fd, 1);
+    return NULL;
+}
+
+static void forks_beside_threads(int fd)
+{
+    int port = told_port(), status = -1;
+    pthread_t threads[3];
+    for (int at = 0; at < 3; at++) {
+        int other = at == 0 ? fd : connected("127.0.0.1", port);
+        ask_all(other, FIRST_EXCHANGES);
+        threads[at] = start(ask_until_over, (void *)(intptr_t)other);
+    }
+    for (int at = 0; at < 6; at++) {
+        int other = -1;
+        if (at % 2) {
+            other = connected("127.0.0.1", port);
+            ask_all(other, FIRST_EXCHANGES);
+        }
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            if (other < 0)
+                other = connected("127.0.0.1", port);
+            ask_all(other, FIRST_EXCHANGES);
+            _exit(0);
+        }
+        if (other >= 0)
+            CHECK(close(other) == 0);
+        CHECK(waitpid(child, &status, 0) == child);
+        printf("child: %d\n", status);
+    }
+    atomic_store(&is_over, true);
+    for (int at = 0; at < 3; at++)
+        join(threads[at]);
+    ask_all(fd, 10);
+}
+
+/* A thread waits for data while another closes the descriptor, or puts another file in its place. */
+static void *receive_hundred(void *fd)
+{
+    say_about_to_wait();
+    return (void *)(intptr_t)recv((int)(intptr_t)fd, buffer, sizeof buffer, 0);
+}
+
+static void closes_beside_a_reader(int fd)
+{
+    int port = told_port(), other = connected("127.0.0.1", port), ends[2];
+    ask_all(other, FIRST_EXCHANGES);
+    CHECK(pipe(ends) == 0);
+    pthread_t thread = start(receive_hundred, (void *)(intptr_t)other);
+    await_sleeper();
+    SAY(close(other));
+    step();
+    printf("received: %ld\n", (long)(intptr_t)join(thread));
+    check_stream(buffer, 1, 0, 100);
+    thread = start(receive_hundred, (void *)(intptr_t)fd);
+    await_sleeper();
+    SAY(dup2(ends[0], fd) == fd);
+    step();
+    printf("received: %ld\n", (long)(intptr_t)join(thread));
+    check_stream(buffer, 2, 0, 100);
+    CHECK(write(ends[1], "by the pipe", 11) == 11);
+    SAY(read(fd, buffer, 100));
+    step();
+}
+
+static void sends_to_the_reader(int fd)
+{
+    int other = accepted(tell_port());
+    answer_count(other, FIRST_EXCHANGES);
+    step();
+    send_stream(other, 1, 100);
+    SAY(read(other, buffer, 100));
+    step();
+    send_stream(fd, 2, 100);
+    SAY(read(fd, buffer, 100));
+    step();
+}
+
+/* One socket has three connections, one after the other, the last two while a set has it. */
+static void connects_again(int fd)
+{
+    int port = told_port(), other = connected("127.0.0.1", port), set = -1;
+    struct sockaddr nothing = {.sa_family = AF_UNSPEC};
+    ask_all(other, FIRST_EXCHANGES);
+    for (int at = 0; at < 2; at++) {
+        SAY(connect(other, &nothing, sizeof nothing));
+        step();
+        if (set >= 0)
+            print_epoll("not connected", set, -1);
+        SAY(write(other, "x", 1));
+        SAY(connect_again(other, port));
+        if (set < 0)
+            set = epoll_set_of(other, EPOLLIN);
+        for (uint64_t number = 0, got; number < FIRST_EXCHANGES; number++) {
+            struct epoll_event event;
+            write_all(other, &number, sizeof number);
+            CHECK(epoll_wait(set, &event, 1, -1) == 1 && event.data.u64 == 77 && event.events == EPOLLIN);
+            CHECK(read_all(other, &got, sizeof got) && got == number + 1);
+        }
+        print_epoll("all read", set, 0);
+    }
+    SAY(close(other));
+    ask_all(fd, 10);
+    step();
+}
+
+static void accepts_again(int fd)
+{
+    int listener = tell_port();
+    for (int at = 0; at < 3; at++) {
+        int other = accepted(listener);
+        answer_count(other, FIRST_EXCHANGES);
+        if (at < 2)
+            step();
+        SAY(read(other, buffer, 100));
+        SAY(close(other));
+    }
+    answer_count(fd, 10);
+    step();
+}
+
+/* Closes a descriptor by the system call alone; a new connection has its number then. */
+static void replace_unseen(int number, int port)
+{
+    CHECK(syscall(SYS_close, number) == 0);
+    int other = connected("127.0.0.1", port);
+    SAY(other == number);
+    print_poll(other);
+    ask_all(other, FIRST_EXCHANGES);
+}
+
+static void closes_unseen(int fd)
+{
+    int port = told_port(), first = connected("127.0.0.1", port);
+    ask_all(first, FIRST_EXCHANGES);
+    replace_unseen(first, port);
+    replace_unseen(first, port);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(listener >= 0 && listen(listener, 1) == 0);
+    replace_unseen(listener, port);
+    int set = epoll_set_of(fd, EPOLLIN);
+    print_epoll("nothing unread", set, 0);
+    replace_unseen(set, port);
+    CHECK(syscall(SYS_close, first) == 0);
+    set = epoll_set_of(fd, EPOLLOUT);
+    SAY(set == first);
+    print_epoll("set", set, -1);
+    SAY(close(set));
+    ask_all(fd, 10);
+}
+
+/* Threads that are cancelled while they wait for the connection. */
+static void *wait_by_recv(void *fd)
+{
+    say_about_to_wait();
+    recv((int)(intptr_t)fd, buffer, sizeof buffer, 0);
+    return NULL;
+}
+
+static void *wait_by_poll(void *fd)
+{
+    say_about_to_wait();
+    poll_of((int)(intptr_t)fd, -1);
+    return NULL;
+}
+
+static void *wait_by_set(void *set)
+{
+    struct epoll_event event;
+    say_about_to_wait();
+    epoll_wait((int)(intptr_t)set, &event, 1, -1);
+    return NULL;
+}
+
+static void *ask_ten(void *fd)
+{
+    ask_all((int)(intptr_t)fd, 10);
+    return fd;
+}
+
+static void cancel(const char *name, void *(*run)(void *), int with, int fd)
+{
+    pthread_t thread = start(run, (void *)(intptr_t)with);
+    await_sleeper();
+    CHECK(pthread_cancel(thread) == 0);
+    printf("%s cancelled: %d\n", name, join(thread) == PTHREAD_CANCELED);
+    join(start(ask_ten, (void *)(intptr_t)fd));
+    ask_ten((void *)(intptr_t)fd);
+}
+
+static void cancels(int fd)
+{
+    int set = epoll_set_of(fd, EPOLLIN);
+    for (int at = 0; at < 3; at++) {
+        cancel("recv", wait_by_recv, fd, fd);
+        cancel("poll", wait_by_poll, fd, fd);
+        cancel("epoll_wait", wait_by_set, set, fd);
+    }
+    print_epoll("set", set, 0);
+}
+
+/* A wait that ends with nothing has taken its time. */
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static void wait_full_times(int set, int fd, int rounds)
+{
+    static const int times[] = {1, 2, 7, 15};
+    for (int at = 0; at < rounds; at++) {
+        struct epoll_event event;
+        int time = times[at % 4];
+        int64_t begin = now_ns();
+        int ready = at % 8 < 6 ? epoll_wait(set, &event, 1, time) : poll_of(fd, time);
+        CHECK(ready >= 0);
+        if (ready == 0 && now_ns() - begin < time * INT64_C(1000000))
+            FAIL("%s: nothing after %ld ns of %d ms", at % 8 < 6 ? "epoll" : "poll", (long)(now_ns() - begin), time);
+    }
+}
+
+static void *return_bytes(void *fd)
+{
+    for (char byte = 0; byte != 'e';) {
+        CHECK(read((int)(intptr_t)fd, &byte, 1) == 1);
+        if (atomic_load(&is_over))
+            byte = 'e';
+        CHECK(write((int)(intptr_t)fd, &byte, 1) == 1);
+    }
+    return NULL;
+}
+
+static void waits_its_time(int fd)
+{
+    int set = epoll_set_of(fd, EPOLLIN), edge = epoll_set_of(fd, EPOLLIN | EPOLLET);
+    wait_full_times(set, fd, 8);
+    step();
+    pthread_t thread = start(return_bytes, (void *)(intptr_t)fd);
+    wait_full_times(set, fd, 32);
+    wait_full_times(edge, fd, 32);
+    atomic_store(&is_over, true);
+    join(thread);
+    print_epoll("set", set, 0);
+    step();
+}
+
+static void sends_bytes(int fd)
+{
+    step();
+    for (char byte = 0; byte != 'e';) {
+        CHECK(write(fd, "b", 1) == 1);
+        CHECK(read(fd, &byte, 1) == 1);
+    }
+    step();
+}
+
+/* Bytes that are dropped unseen, and vectors with flags but without a position. */
+static void drops_bytes(int fd)
+{
+    struct iovec parts[] = {{buffer, 10}, {buffer + 10, 90}};
+    step();
+    await_unread(fd, 500);
+    memset(buffer, 'z', 100);
+    SAY(recv(fd, buffer, 50, MSG_TRUNC));
+    SAY(buffer[0] == 'z' && buffer[49] == 'z');
+    SAY(recv(fd, NULL, 50, MSG_TRUNC));
+    SAY(recv(fd, buffer, 60, 0));
+    check_stream(buffer, 1, 100, 60);
+    SAY(recv(fd, NULL, 40, MSG_TRUNC | MSG_WAITALL));
+    SAY(preadv2(fd, parts, 2, -1, 0));
+    check_stream(buffer, 1, 200, 100);
+    SAY(preadv2(fd, parts, 2, 0, 0));
+    SAY(recv(fd, buffer, 100, 0));
+    check_stream(buffer, 1, 300, 100);
+    SAY(recv(fd, NULL, 1000, MSG_TRUNC | MSG_DONTWAIT));
+    SAY(recv(fd, NULL, 1000, MSG_TRUNC | MSG_DONTWAIT));
+    fill(2, 0, (uint8_t *)buffer, 100);
+    SAY(pwritev2(fd, parts, 2, 0, 0));
+    SAY(pwritev2(fd, parts, 2, -1, 0));
+    ask_all(fd, 10);
+    step();
+}
+
+static void sends_to_drop(int fd)
+{
+    send_stream(fd, 1, 500);
+    step();
+    receive_stream(fd, 2, 100);
+    answer_count(fd, 10);
+    step();
+}
+
+/* The connection becomes the standard input and output, as for a program that a server of services starts. */
+static void uses_standard_files(int fd)
+{
+    char line[100], expected[100];
+    int output = dup(1), wrong = 0;
+    CHECK(output >= 0 && dup2(fd, 0) == 0 && dup2(fd, 1) == 1 && close(fd) == 0);
+    for (int at = 0; at < 20; at++) {
+        printf("line %d\n", at);
+        snprintf(expected, sizeof expected, "got line %d\n", at);
+        wrong += !fgets(line, sizeof line, stdin) || strcmp(line, expected) != 0;
+    }
+    fflush(stdout);
+    CHECK(dup2(output, 1) == 1);
+    printf("wrong: %d\n", wrong);
+    SAY(close(0));
+    step();
+}
+
+static void answers_each_line(int fd)
+{
+    char line[100] = "got ";
+    for (size_t length = 4; read(fd, line + length, 1) == 1;)
+        if (line[length++] == '\n') {
+            write_all(fd, line, length);
+            length = 4;
+        }
+    SAY(read(fd, line, 1));
+    step();
+}
+
+static const struct test_case cases[] = {
+    {"set_waited_on_before", waits_before_the_first, asks_on_two, "waits on a set before it has a member"},
+    {"set_before_connect", adds_before_connecting, answers_everywhere, "adds sockets to a set, then connects them"},
+    {"set_as_descriptor", waits_for_a_set, asks_twenty, "`poll`, `select` and another set wait for a set"},
+    {"child_for_each", forks_for_each, asks_each_child, "forks for each connection"},
+    {"fork_beside_threads", forks_beside_threads, answers_everywhere, "forks while threads exchange bytes"},
+    {"close_beside_reader", closes_beside_a_reader, sends_to_the_reader, "`close` and `dup2` beside a thread in `recv`"},
+    {"connected_again", connects_again, accepts_again, "`connect` with `AF_UNSPEC`, and again on the same socket"},
+    {"closed_unseen", closes_unseen, answers_everywhere, "`syscall(SYS_close)`; a new socket has the number"},
+    {"cancelled", cancels, answers, "`pthread_cancel` of threads that wait"},
+    {"full_times", waits_its_time, sends_bytes, "time limits of `epoll_wait` and `poll` beside a thread that reads"},
+    {"dropped", drops_bytes, sends_to_drop, "`MSG_TRUNC`; `preadv2`, `pwritev2` without a position"},
+    {"standard_files", uses_standard_files, answers_each_line, "the socket as standard input and output"},
+};
+
+int main(int count, char **words)
+{
+    return RUN_CASES(cases);
+}
