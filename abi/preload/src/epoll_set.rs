@@ -652,7 +652,8 @@ impl EpollSet {
         let mut kept = 0;
         for index in 0..found {
             let event = events[index];
-            let translated = if is_token(&event) { self.translate(event, kept) } else { Some(event) };
+            let translated =
+                if is_token(&event) { self.translate(event, events.as_ptr() as usize, kept) } else { Some(event) };
             if let Some(translated) = translated {
                 events[kept] = translated;
                 kept += 1;
@@ -672,7 +673,7 @@ impl EpollSet {
     }
 
     /// Replaces a token by the program's data. None if the entry has gone, or for the doorbell.
-    fn translate(&self, event: epoll_event, index: usize) -> Option<epoll_event> {
+    fn translate(&self, event: epoll_event, call: usize, index: usize) -> Option<epoll_event> {
         if event.u64 == DOORBELL {
             return None;
         }
@@ -682,7 +683,7 @@ impl EpollSet {
             let seen = (entry.connection.stage() == Stage::Attached).then(|| (entry.fd, entry.connection.clone()));
             let (wanted, data) = (entry.wanted_of(event.events), entry.data);
             if wanted != 0 {
-                entry.listed_at = Some(index);
+                entry.listed_at = Some((call, index));
                 entry.after_report();
             }
             inner.listed.push(at);
@@ -822,7 +823,7 @@ impl Inner {
                 continue;
             }
             entry.quiet = 0;
-            if let Some(place) = entry.listed_at.take() {
+            if let Some((_, place)) = entry.listed_at.take_if(|(call, _)| *call == events.as_ptr() as usize) {
                 events[place].events |= ready;
             } else if total < events.len() {
                 events[total] = epoll_event { events: ready, u64: entry.data };

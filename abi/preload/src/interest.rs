@@ -41,8 +41,8 @@ pub(crate) struct Entry {
     pub(crate) is_hot: bool,
     /// Calls since it was ready.
     pub(crate) quiet: u32,
-    /// The place of its event in the program's array, during a call.
-    pub(crate) listed_at: Option<usize>,
+    /// The address of a call's array, and the place of the event in it, during the call.
+    pub(crate) listed_at: Option<(usize, usize)>,
     /// Edge-triggered: the mark of the bytes that were reported.
     reported: Option<u32>,
     /// The mark of the bytes when data was last looked for.
