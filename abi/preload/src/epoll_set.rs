@@ -607,12 +607,14 @@ impl EpollSet {
         let wanted = limit.left_ns();
         let mut time = wanted;
         if self.streams.load(Ordering::SeqCst) != 0 {
-            let (may_sleep, has_forked) = self.with(|inner| {
+            time = self.with(|inner| {
                 inner.note_copy();
-                let Some(waiter) = &inner.waiter else { return (true, false) };
-                (waiter.begin_sleep() && !inner.is_any_ready(), inner.has_forked)
+                let Some(waiter) = &inner.waiter else { return time };
+                match waiter.begin_sleep() && !inner.is_any_ready() {
+                    true => session::sleep_ns(time, inner.has_forked, inner.waits_for_room()),
+                    false => Some(0),
+                }
             });
-            time = if may_sleep { session::sleep_ns(time, has_forked) } else { Some(0) };
         } else {
             self.note_copy();
         }
@@ -723,6 +725,11 @@ impl Inner {
         self.hot.iter().any(|at| self.entries[*at as usize].as_ref().is_some_and(Entry::needs_kernel))
     }
 
+    /// Returns true if the program waits for room in a full ring.
+    fn waits_for_room(&self) -> bool {
+        self.hot.iter().any(|at| self.entries[*at as usize].as_ref().is_some_and(Entry::waits_for_room))
+    }
+
     /// Makes a stream hot.
     fn heat(&mut self, at: u32) {
         let Some(connection) = self.entry(at).filter(|entry| entry.is_stream).map(|entry| entry.connection.clone())
@@ -771,6 +778,10 @@ impl Inner {
         let connection = entry.connection.clone();
         let Some(stream) = connection.stream() else { return };
         stream.memory.set_want(Interest::Data, want);
+        if entry.waits_for_room() {
+            connection.leave_rings(); // Nothing would look whether the peer reads.
+            self.asked.push((entry.fd, connection.clone()));
+        }
         if entry.events & WRITE != 0 {
             stream.memory.set_want(Interest::Room, want);
         } else {
@@ -800,6 +811,9 @@ impl Inner {
     /// Returns true if a stream is ready that the program waits for.
     fn is_any_ready(&mut self) -> bool {
         self.take_ready_bits();
+        if !self.asked.is_empty() {
+            return true;
+        }
         let (entries, hot) = (&mut self.entries, &self.hot);
         hot.iter().any(|at| entries[*at as usize].as_mut().is_some_and(|entry| entry.ready() != 0 || entry.is_asked()))
     }

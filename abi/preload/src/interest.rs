@@ -145,6 +145,12 @@ impl Entry {
         ready
     }
 
+    /// Returns true if the program waits for room in a full ring.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        let was_told = self.events & EDGE != 0 && self.room_reported;
+        self.is_stream && self.events & WRITE != 0 && !was_told && self.connection.is_full()
+    }
+
     /// Returns true if either end wants to go back to TCP.
     pub(crate) fn is_asked(&self) -> bool {
         self.connection.stream().is_some_and(|stream| self.connection.is_asked(stream))

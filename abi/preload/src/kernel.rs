@@ -82,6 +82,12 @@ pub(crate) fn events_now(fd: c_int, events: i16) -> i16 {
     poll.revents
 }
 
+/// Returns the number of bytes that a socket has to read.
+pub(crate) fn unread_bytes(fd: c_int) -> u64 {
+    // SAFETY: the descriptor is used for this call only.
+    rustix::io::ioctl_fionread(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }).unwrap_or(0)
+}
+
 /// Returns true for a TCP socket of IPv4 or IPv6.
 pub(crate) fn is_tcp(fd: c_int) -> bool {
     let option = |name| socket_option::<c_int>(fd, libc::SOL_SOCKET, name);

@@ -15,6 +15,7 @@ use isthmus_layout::sockets::{
 use isthmus_platform::{Doorbell, Ring};
 use isthmus_shm::stream::{Board, StreamMemory};
 use isthmus_shm::{Access, Mapping, SharedMapping, Words};
+use isthmus_sockets::SPILL_MS;
 use rustix::fd::{AsFd, OwnedFd};
 
 use crate::connection::{Connection, Stage, Stream};
@@ -274,11 +275,13 @@ pub(crate) fn look() {
 
 /// Returns the nanoseconds that a thread may sleep that wants to sleep for `time`, or without end. While doorbells are missing, that is a
 /// short time, because a peer may not answer before this process has rung. `has_forked`: a peer that the thread waits for may not be able
-/// to ring.
-pub(crate) fn sleep_ns(time: Option<u64>, has_forked: bool) -> Option<u64> {
+/// to ring. `waits_for_room`: a ring is full, and goes to TCP if the peer reads nothing.
+pub(crate) fn sleep_ns(time: Option<u64>, has_forked: bool, waits_for_room: bool) -> Option<u64> {
     let most = if MISSED.load(Ordering::Relaxed) != 0 {
         pump();
         MISSED_NS
+    } else if waits_for_room {
+        SPILL_MS * 1_000_000
     } else if has_forked {
         FORKED_NS
     } else {

@@ -77,7 +77,11 @@ impl<'a> Parts<'a> {
 
 /// The result of a step of receiving.
 enum Step {
-    Bytes(usize),
+    /// Bytes of rings. `is_all`: the ring had no more, and it is the path.
+    Bytes {
+        count: usize,
+        is_all: bool,
+    },
     Tcp(u64),
     Empty,
 }
@@ -90,33 +94,54 @@ enum SendStep {
 }
 
 impl Connection {
-    /// Receives what is there. `EAGAIN` if nothing is.
+    /// Receives what is there. `EAGAIN` if nothing is. A count below that of the buffers says that nothing was left, on any path.
     pub(crate) fn try_receive(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, peek: bool) -> Result<usize, c_int> {
         // What the kernel said about the end of the connection. It counts when the words that are loaded after it show an empty ring.
         let mut ended = None;
+        let (mut total, mut parts) = (0, parts);
         let fd = self.kernel_fd(fd);
         loop {
             match self.receive_step(stream, parts, peek) {
+                Err(_) | Ok(Step::Empty) if total > 0 => return Ok(total),
                 Err(_violation) => {
                     self.broke(fd, stream);
                     self.take_flag(flags::RESET_DUE);
                     return Err(libc::ECONNRESET);
                 }
-                Ok(Step::Bytes(count)) => return Ok(count),
+                Ok(Step::Bytes { count, is_all }) => {
+                    total += count;
+                    parts.skip(count);
+                    if is_all || peek || parts.len() == 0 {
+                        return Ok(total);
+                    }
+                }
                 Ok(Step::Empty) => match ended {
                     Some(kernel) => return self.peer_ended(fd, stream, kernel),
                     None => ended = Some(self.ask_kernel(fd, parts, peek)?),
                 },
                 Ok(Step::Tcp(limit)) => {
                     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-                    let result = self.receive_from_kernel(fd, parts, limit, peek);
+                    // Behind other bytes, an end or an error is left for the next call.
+                    let is_silent = total > 0 && kernel::unread_bytes(fd) == 0;
+                    let result =
+                        if is_silent { Err(libc::EAGAIN) } else { self.receive_from_kernel(fd, parts, limit, peek) };
                     let counted = if peek { 0 } else { result.unwrap_or(0) as u64 };
                     let is_read = self.shared().with_receiver(|receiver| {
                         receiver.end_tcp(counted);
+                        if counted > 0 {
+                            stream.memory.publish_head(receiver.position()); // The sender sees that the program reads.
+                        }
+                        end_of_tcp_reads(stream, receiver);
                         receiver.is_in_tcp()
                     });
                     match (result, ended) {
-                        (Ok(1..) | Err(libc::EAGAIN | libc::EINTR), _) => return result,
+                        (Ok(count), _) if count == limit && !peek && count < parts.len() => {
+                            total += count;
+                            parts.skip(count); // A ring follows.
+                        }
+                        (Ok(count @ 1..), _) => return Ok(total + count),
+                        (Err(_), _) if total > 0 => return Ok(total),
+                        (Err(libc::EAGAIN | libc::EINTR), _) => return result,
                         // Bytes that another thread has read are not counted yet, and a switch may lie behind them.
                         _ if is_read => return Err(libc::EAGAIN),
                         (_, Some(kernel)) => return self.peer_ended(fd, stream, kernel),
@@ -164,7 +189,8 @@ impl Connection {
 
     fn receive_step(&self, stream: &Stream, mut parts: Parts<'_>, peek: bool) -> Result<Step, Violation> {
         let (mut took, mut total) = (false, 0);
-        let step = self.shared().with_receiver(|receiver| {
+        let mut step = |receiver: &mut Receiver| {
+            let mut is_shown = false;
             loop {
                 if let Receive::Ring { path, at, available } = receiver.next()
                     && available > 0
@@ -178,29 +204,40 @@ impl Connection {
                         at += len as u64;
                     });
                     if peek {
-                        return Ok(Step::Bytes(count));
+                        return Ok(Step::Bytes { count, is_all: true });
                     }
                     receiver.read(count as u32);
                     stream.memory.publish_head(receiver.position());
                     total += count;
                     parts.skip(count);
                     if parts.len() == 0 {
-                        return Ok(Step::Bytes(total));
+                        return Ok(Step::Bytes { count: total, is_all: true });
                     }
                 }
                 let took_now = advance(stream, receiver)?;
                 took |= took_now;
                 match receiver.next() {
                     Receive::Ring { available, .. } if available > 0 => {}
-                    _ if total > 0 => return Ok(Step::Bytes(total)),
+                    next if total > 0 => {
+                        return Ok(Step::Bytes { count: total, is_all: matches!(next, Receive::Ring { .. }) });
+                    }
                     Receive::Ring { .. } => return Ok(Step::Empty),
                     Receive::Tcp { limit: 0 } => return Ok(Step::Empty), // Another thread still reads up to the switch.
+                    Receive::Tcp { .. } if receiver.reads_without_limit() && !is_shown => {
+                        stream.memory.set_reads_tcp(true); // And look at the switches once more.
+                        is_shown = true;
+                    }
                     Receive::Tcp { limit } => {
                         receiver.begin_tcp();
                         return Ok(Step::Tcp(limit));
                     }
                 }
             }
+        };
+        let step = self.shared().with_receiver(|receiver| {
+            let step = step(receiver);
+            end_of_tcp_reads(stream, receiver);
+            step
         });
         if took || total > 0 {
             stream.notify(Interest::Room);
@@ -250,6 +287,11 @@ impl Connection {
     /// True if the next bytes to write go into a ring.
     pub(crate) fn writes_ring(&self) -> bool {
         self.shared().writes_ring()
+    }
+
+    /// True if the next bytes to write go into a ring, and it was full when this end last looked.
+    pub(crate) fn is_full(&self) -> bool {
+        self.stream().is_some() && self.writes_ring() && !self.shared().has_room()
     }
 
     /// A number that changes when bytes arrive in the ring.
@@ -309,7 +351,7 @@ impl Connection {
                 }
                 let count = wanted.min(sender.room() as usize).min(PIECE);
                 if count == 0 {
-                    sender.was_full();
+                    sender.was_full(stream.memory.peer_head(), kernel::now_ms());
                     if self.consider(stream, sender)? {
                         switched = true;
                         continue; // The ring is a larger one now.
@@ -343,10 +385,13 @@ impl Connection {
             return true;
         }
         self.shared().with_sender(|sender| {
-            if sender.room() == 0 {
+            if !sender.can_send() {
                 note_receiver(stream, sender);
             }
-            sender.path() == StreamPath::Tcp || sender.room() > 0
+            if !sender.can_send() {
+                sender.was_full(stream.memory.peer_head(), kernel::now_ms());
+            }
+            sender.can_send()
         })
     }
 
@@ -433,14 +478,21 @@ impl Connection {
 /// Notes what the sender has published, and takes a switch that is due. Returns true if one was taken.
 pub(crate) fn advance(stream: &Stream, receiver: &mut Receiver) -> Result<bool, Violation> {
     let seen = stream.memory.peer_progress();
-    receiver.refresh(seen.tail, seen.switches, || stream.memory.peer_switch())?;
+    receiver.refresh(seen.tail, seen.switches, |count| stream.memory.peer_switch(count))?;
     let Some(count) = receiver.take() else { return Ok(false) };
     stream.memory.publish_head(receiver.position());
     stream.memory.take(count);
     // The ring of the new path may have bytes.
     let seen = stream.memory.peer_progress();
-    receiver.refresh(seen.tail, seen.switches, || stream.memory.peer_switch())?;
+    receiver.refresh(seen.tail, seen.switches, |count| stream.memory.peer_switch(count))?;
     Ok(true)
+}
+
+/// Tells the sender when no call reads TCP any more.
+fn end_of_tcp_reads(stream: &Stream, receiver: &Receiver) {
+    if !receiver.is_in_tcp() && stream.memory.reads_tcp() {
+        stream.memory.set_reads_tcp(false);
+    }
 }
 
 /// Sends a byte to a peer that is gone, so that the kernel resets the connection.
@@ -470,7 +522,7 @@ impl Connection {
             taken: stream.memory.peer_taken(),
             tcp_please: state & StreamState::TCP_PLEASE != 0,
         };
-        let Some(switch) = sender.consider(seen)? else { return Ok(false) };
+        let Some(switch) = sender.consider(seen, || stream.memory.peer_reads_tcp())? else { return Ok(false) };
         if switch.path != StreamPath::Tcp {
             stream.memory.publish_tail(switch.at);
         }

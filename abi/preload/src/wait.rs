@@ -97,7 +97,14 @@ impl Connection {
         if self.is_ready(stream, what) || self.is_asked(stream) || !waiter.begin_sleep() {
             return Ok(());
         }
-        let result = self.poll(fd, self.kernel_events(what), Some(waiter), deadline, self.has_forked(stream));
+        let result = self.poll(
+            fd,
+            self.kernel_events(what),
+            Some(waiter),
+            deadline,
+            self.has_forked(stream),
+            what == Interest::Room,
+        );
         waiter.end_sleep();
         result
     }
@@ -116,12 +123,13 @@ impl Connection {
         waiter: Option<&Waiter>,
         limit: Limit,
         has_forked: bool,
+        waits_for_room: bool,
     ) -> Result<(), c_int> {
         let fd = self.kernel_fd(fd);
         let bell = waiter.map_or(-1, Waiter::fd);
         let mut fds =
             [libc::pollfd { fd, events, revents: 0 }, libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
-        let count = kernel::poll_ns(&mut fds, session::sleep_ns(limit.left_ns(), has_forked));
+        let count = kernel::poll_ns(&mut fds, session::sleep_ns(limit.left_ns(), has_forked, waits_for_room));
         match (count, waiter) {
             (0, Some(_)) if !limit.is_over() => return Ok(()),
             (0, _) => return Err(libc::EAGAIN),
@@ -145,7 +153,7 @@ impl Connection {
             if left == 0 {
                 return Err(libc::EAGAIN);
             }
-            match self.poll(fd, self.kernel_events(what), None, Limit::after_ns(pause.min(left)), false) {
+            match self.poll(fd, self.kernel_events(what), None, Limit::after_ns(pause.min(left)), false, false) {
                 Err(libc::EAGAIN) => pause = (pause * 2).min(CROWDED_NS.1),
                 result => return result,
             }

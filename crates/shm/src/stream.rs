@@ -21,13 +21,15 @@
 //! | S5, S6 | the number of switches announced (S5) | the same (S6) | modelled |
 //! | S7, S8 | the number of switches taken (S7) | the same (S8) | modelled, on words that must not race |
 //! | S9, S10 | the state (S9) | the same (S10) | modelled |
+//! | S13, S14 | the end of a call that reads TCP (S13) | the same (S14) | modelled |
+//! | S15, S16 | the start of such a call and its fence (S15), a switch and its fence (S16) | each the other's | modelled |
 //! | S11, S12 | a wish and its fence (S11), what is published and its fence (S12) | each the other's | modelled, for both wishes |
 
 use crate::words::{Payload, Words};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use isthmus_layout::sockets::{
-    HEAD, HEAD_HIGH, Interest, SLEEPS, STATE, SWITCH_AT, SWITCH_PATH, SWITCHES, StreamEndIndex, StreamPath, TAIL,
-    TAIL_HIGH, TAKEN, TCP_BYTES, Want,
+    HEAD, HEAD_HIGH, Interest, READS_TCP, SLEEPS, STATE, SWITCH_AT, SWITCH_PATH, SWITCHES, StreamEndIndex, StreamPath,
+    TAIL, TAIL_HIGH, TAKEN, TCP_BYTES, Want,
 };
 
 mod board;
@@ -104,10 +106,10 @@ impl<M: Words> StreamMemory<M> {
     }
 
     /// Announces a switch, the `count`-th of this direction: bytes from position `at` on go by `path`. All earlier bytes of the old path are
-    /// published, and the receiver has taken all earlier switches. [`Self::peer_wants`] of data must follow.
+    /// published, and the receiver has taken all switches but the last one. [`Self::peer_wants`] of data must follow.
     pub fn announce(&self, count: u32, at: u64, path: StreamPath, tcp_bytes: u64) {
-        self.memory.store(self.own + SWITCH_AT, at as u32, Relaxed);
-        self.memory.store(self.own + SWITCH_PATH, path.word(), Relaxed);
+        self.memory.store(self.own + SWITCH_AT + count % 2, at as u32, Relaxed);
+        self.memory.store(self.own + SWITCH_PATH + count % 2, path.word(), Relaxed);
         self.memory.store(self.own + TCP_BYTES, tcp_bytes as u32, Relaxed);
         self.memory.store(self.own + TCP_BYTES + 1, (tcp_bytes >> 32) as u32, Relaxed);
         // S5, with S6 in `peer_switches` (modelled): a receiver that sees the number sees the switch, and all bytes of the old path.
@@ -138,10 +140,35 @@ impl<M: Words> StreamMemory<M> {
         PeerProgress { tail, switches: self.peer_switches() }
     }
 
-    /// Returns the last switch announced: its position, low 32 bits, and the word of its path. The caller has just seen its number.
-    pub fn peer_switch(&self) -> (u32, u32) {
-        let at = self.memory.load(self.peer + SWITCH_AT, Relaxed);
-        (at, self.memory.load(self.peer + SWITCH_PATH, Relaxed))
+    /// Returns the `count`-th switch: its position, low 32 bits, and the word of its path. The caller has seen that it is announced, and has
+    /// not taken it.
+    pub fn peer_switch(&self, count: u32) -> (u32, u32) {
+        let at = self.memory.load(self.peer + SWITCH_AT + count % 2, Relaxed);
+        (at, self.memory.load(self.peer + SWITCH_PATH + count % 2, Relaxed))
+    }
+
+    /// Says whether a call reads TCP that began without a limit. Before such a call, the receiver looks at the switches once more.
+    pub fn set_reads_tcp(&self, reads: bool) {
+        // S13, with S14 in `peer_reads_tcp` (modelled): a sender that sees the end of the call sees it for good.
+        self.memory.store(self.own + READS_TCP, u32::from(reads), Release);
+        if reads {
+            // S15, with S16 in `peer_reads_tcp` (modelled): either the sender sees the call, or we see its switch.
+            self.memory.fence();
+        }
+    }
+
+    /// Returns what this end has said about calls that read TCP. The peer can write the word, so the caller decides nothing else by it.
+    #[inline(always)]
+    pub fn reads_tcp(&self) -> bool {
+        self.memory.load(self.own + READS_TCP, Relaxed) != 0
+    }
+
+    /// Returns whether the receiver reads TCP in a call that began without a limit. This end has announced its last switch.
+    pub fn peer_reads_tcp(&self) -> bool {
+        // S16, with S15 in `set_reads_tcp` (modelled): either we see the call, or the receiver sees our last switch.
+        self.memory.fence();
+        // S14, with S13 in `set_reads_tcp` (modelled).
+        self.memory.load(self.peer + READS_TCP, Acquire) != 0
     }
 
     /// Publishes the receiver's position: the sender may overwrite what lies before it. [`Self::peer_wants`] of room must follow, after this

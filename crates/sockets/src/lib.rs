@@ -40,10 +40,10 @@
 //! sender.begin_tcp();
 //! sender.end_tcp(100);
 //! let attached = SenderView { attached: true, taken: 0, tcp_please: false };
-//! let announced = sender.consider(attached).unwrap().unwrap();
+//! let announced = sender.consider(attached, || false).unwrap().unwrap();
 //! assert_eq!((announced.at, announced.path), (100, StreamPath::Small));
 //!
-//! receiver.refresh(100, announced.count, || (100, announced.path as u32)).unwrap();
+//! receiver.refresh(100, announced.count, |_| (100, announced.path as u32)).unwrap();
 //! assert_eq!(receiver.next(), Receive::Tcp { limit: 100 });
 //! receiver.begin_tcp();
 //! receiver.end_tcp(100);
@@ -61,6 +61,6 @@ mod violation;
 
 pub use fin::{AtFin, at_fin};
 pub use receiver::{Receive, Receiver};
-pub use sender::{Announcement, RingBytes, Sender, SenderView};
+pub use sender::{Announcement, RingBytes, SPILL_MS, Sender, SenderView};
 pub use upgrade::Upgrade;
 pub use violation::Violation;

@@ -38,6 +38,9 @@ pub struct Receiver {
     next_at: u64,
     next_path: StreamPath,
     has_next: bool,
+    /// The switch behind it leads to TCP. This is its position.
+    second_at: u64,
+    has_second: bool,
     path: StreamPath,
     taken: u32,
     /// Calls of the kernel that read from TCP now. Their number of bytes is not known yet.
@@ -68,6 +71,11 @@ impl Receiver {
         (self.path != StreamPath::Tcp && !self.has_next).then_some((self.taken, self.position as u32))
     }
 
+    /// True if a call that reads from TCP would have no limit.
+    pub fn reads_without_limit(&self) -> bool {
+        self.path == StreamPath::Tcp && !self.has_next
+    }
+
     /// True while the kernel reads from TCP for this end.
     pub fn is_in_tcp(&self) -> bool {
         self.in_tcp > 0
@@ -93,6 +101,8 @@ impl Receiver {
     pub fn next(&self) -> Receive {
         let until_switch = if self.has_next { self.next_at.saturating_sub(self.position) } else { u64::MAX };
         match self.path {
+            // Another call reads up to the switch, and bytes behind it may be on TCP already.
+            StreamPath::Tcp if self.has_next && self.in_tcp > 0 => Receive::Tcp { limit: 0 },
             StreamPath::Tcp => Receive::Tcp { limit: until_switch },
             path => {
                 let available = (self.tail - self.position).min(until_switch) as u32;
@@ -102,8 +112,8 @@ impl Receiver {
     }
 
     /// Notes the sender's words: its position, low 32 bits, and its number of switches. The caller fetches `tail` before `switches`, so a
-    /// position behind a switch never comes without that switch. `fetch` returns the position, low 32 bits, and the path of the last switch.
-    pub fn refresh(&mut self, tail: u32, switches: u32, fetch: impl FnOnce() -> (u32, u32)) -> Result<(), Violation> {
+    /// position behind a switch never comes without that switch. `fetch` returns the position, low 32 bits, and the path of the switch with a number.
+    pub fn refresh(&mut self, tail: u32, switches: u32, fetch: impl Fn(u32) -> (u32, u32)) -> Result<(), Violation> {
         if self.left {
             return Ok(());
         }
@@ -125,22 +135,26 @@ impl Receiver {
         Ok(())
     }
 
-    fn saw_switches(&mut self, count: u32, fetch: impl FnOnce() -> (u32, u32)) -> Result<(), Violation> {
-        let known = self.taken.wrapping_add(u32::from(self.has_next));
-        if count == known {
-            return Ok(());
-        }
-        if count != self.taken.wrapping_add(1) {
+    fn saw_switches(&mut self, count: u32, fetch: impl Fn(u32) -> (u32, u32)) -> Result<(), Violation> {
+        let known = u32::from(self.has_next) + u32::from(self.has_second);
+        let announced = count.wrapping_sub(self.taken);
+        if announced < known || announced > 2 {
             return Err(Violation::SwitchOutOfTurn);
         }
-        let (at, path) = fetch();
-        let path = StreamPath::from_word(path).filter(|path| *path != self.path).ok_or(Violation::PathUnknown)?;
-        let ahead = at.wrapping_sub(self.position as u32);
-        let limit = if self.path == StreamPath::Tcp { TCP_IN_FLIGHT_MAX } else { self.path.bytes() };
-        if ahead > limit {
-            return Err(Violation::SwitchOutside);
+        if announced >= 1 && !self.has_next {
+            let (at, path) = see_switch(self.position, self.path, fetch(self.taken.wrapping_add(1)))?;
+            (self.next_at, self.next_path, self.has_next) = (at, path, true);
         }
-        (self.next_at, self.next_path, self.has_next) = (self.position + u64::from(ahead), path, true);
+        if announced == 2 && !self.has_second {
+            if self.next_path == StreamPath::Tcp {
+                return Err(Violation::SwitchOutOfTurn);
+            }
+            let (at, path) = see_switch(self.next_at, self.next_path, fetch(count))?;
+            if path != StreamPath::Tcp {
+                return Err(Violation::SwitchOutOfTurn);
+            }
+            (self.second_at, self.has_second) = (at, true);
+        }
         Ok(())
     }
 
@@ -151,7 +165,8 @@ impl Receiver {
             return None;
         }
         self.path = self.next_path;
-        self.has_next = false;
+        (self.next_at, self.next_path, self.has_next) = (self.second_at, StreamPath::Tcp, self.has_second);
+        self.has_second = false;
         self.taken = self.taken.wrapping_add(1);
         self.tail = self.tail.max(self.position);
         Some(self.taken)
@@ -160,10 +175,17 @@ impl Receiver {
     /// Leaves the rings: the next byte and all others come by TCP. Returns false, and changes nothing, if bytes are unread before a switch to
     /// TCP, because the sender cannot send them again.
     pub fn leave(&mut self) -> bool {
-        if self.has_next && self.next_path == StreamPath::Tcp && self.position != self.next_at {
+        let before_tcp = match (self.has_next, self.has_second, self.path) {
+            (true, true, StreamPath::Tcp) => self.second_at - self.next_at,
+            (true, true, _) => self.second_at - self.position,
+            (true, false, _) if self.next_path == StreamPath::Tcp => self.next_at - self.position,
+            _ => 0,
+        };
+        if before_tcp > 0 {
             return false;
         }
-        (self.path, self.has_next, self.left) = (StreamPath::Tcp, false, true);
+        (self.path, self.left) = (StreamPath::Tcp, true);
+        (self.has_next, self.has_second) = (false, false);
         true
     }
 
@@ -184,6 +206,17 @@ impl Receiver {
         debug_assert!(bytes <= self.available());
         self.position += u64::from(bytes);
     }
+}
+
+/// Checks a switch from `path`, of which the bytes from `from` on are not read. Returns its position and its path.
+fn see_switch(from: u64, path: StreamPath, (at, to): (u32, u32)) -> Result<(u64, StreamPath), Violation> {
+    let to = StreamPath::from_word(to).filter(|to| *to != path).ok_or(Violation::PathUnknown)?;
+    let ahead = at.wrapping_sub(from as u32);
+    let limit = if path == StreamPath::Tcp { TCP_IN_FLIGHT_MAX } else { path.bytes() };
+    if ahead > limit {
+        return Err(Violation::SwitchOutside);
+    }
+    Ok((from + u64::from(ahead), to))
 }
 
 #[cfg(test)]

@@ -39,6 +39,9 @@ pub struct RingBytes {
     pub len: u32,
 }
 
+/// The time after which a direction goes to TCP if its ring stays full and the receiver reads nothing. TCP takes some megabytes more.
+pub const SPILL_MS: u64 = 10;
+
 /// The sending side of one direction: its position, and where the next bytes go.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -48,14 +51,25 @@ pub struct Sender {
     head: u64,
     /// The position of the last switch.
     switched_at: u64,
+    /// The position of the switch before it.
+    last_switched_at: u64,
     tcp_bytes: u64,
     switches: u32,
     taken: u32,
     path: StreamPath,
+    /// The path before the last switch.
+    last_path: StreamPath,
+    /// The receiver's words when the ring was found full, and the time.
+    full_at: (u32, u32),
+    full_since_ms: u64,
     /// Calls of the kernel that send on TCP now. Their number of bytes is not known yet.
     in_tcp: u32,
     /// A write found the small ring full. Programs rely on TCP to take more than that, so the large ring follows.
     was_full: bool,
+    /// The ring was full for [`SPILL_MS`].
+    is_stuck: bool,
+    /// The large ring was stuck. The direction returns to it.
+    was_large: bool,
     only_tcp: bool,
     abandoned: bool,
 }
@@ -98,6 +112,11 @@ impl Sender {
         self.taken != self.switches
     }
 
+    /// The number of switches that the receiver has not taken, at most 2.
+    fn outstanding(&self) -> u32 {
+        self.switches.wrapping_sub(self.taken)
+    }
+
     /// Keeps this direction on TCP, or no longer.
     pub fn keep_on_tcp(&mut self, keep: bool) {
         self.only_tcp = keep;
@@ -125,11 +144,27 @@ impl Sender {
     pub fn wrote(&mut self, bytes: u32) {
         debug_assert!(bytes <= self.room());
         self.position += u64::from(bytes);
+        self.is_stuck = false;
     }
 
-    /// Counts a write that found the ring full.
-    pub fn was_full(&mut self) {
-        self.was_full = true;
+    /// True if bytes can be sent: there is room, or the next write may take another path.
+    pub fn can_send(&self) -> bool {
+        match self.path {
+            StreamPath::Tcp => true,
+            StreamPath::Small if !self.is_switching() => true,
+            _ => self.room() > 0 || self.is_stuck,
+        }
+    }
+
+    /// Counts a write, or a wait for room, that found the ring full. `head` is the receiver's word as of now, and `now_ms` the time of any
+    /// clock. Returns true if the ring was full for [`SPILL_MS`] and the receiver has read nothing.
+    pub fn was_full(&mut self, head: u32, now_ms: u64) -> bool {
+        let at = (head, self.taken);
+        if !self.was_full || self.full_at != at {
+            (self.was_full, self.full_at, self.full_since_ms) = (true, at, now_ms);
+        }
+        self.is_stuck = now_ms.saturating_sub(self.full_since_ms) >= SPILL_MS;
+        self.is_stuck
     }
 
     /// Notes the number of switches that the receiver has taken.
@@ -137,12 +172,13 @@ impl Sender {
         if self.abandoned || taken == self.taken {
             return Ok(());
         }
-        if taken != self.switches {
+        let left = self.switches.wrapping_sub(taken);
+        if left >= self.outstanding() {
             return Err(Violation::TakenOutside);
         }
         self.taken = taken;
         // The receiver took the switch, so it has read everything before it.
-        self.head = self.head.max(self.switched_at);
+        self.head = self.head.max(if left == 0 { self.switched_at } else { self.last_switched_at });
         Ok(())
     }
 
@@ -165,21 +201,33 @@ impl Sender {
         Ok(())
     }
 
-    /// Decides about a switch before the next bytes are sent.
-    pub fn consider(&mut self, seen: SenderView) -> Result<Option<Announcement>, Violation> {
+    /// Decides about a switch before the next bytes are sent. `reads_tcp` returns whether the receiver reads TCP in a call that began without
+    /// a limit. It fetches that after a fence.
+    pub fn consider(
+        &mut self,
+        seen: SenderView,
+        reads_tcp: impl FnOnce() -> bool,
+    ) -> Result<Option<Announcement>, Violation> {
         self.saw_taken(seen.taken)?;
         let wanted = self.wanted(seen);
-        if self.abandoned || wanted == self.path || self.is_switching() || self.in_tcp > 0 {
+        if self.abandoned || wanted == self.path || self.in_tcp > 0 {
             return Ok(None);
         }
-        Ok(Some(self.switch(wanted)))
+        let may_switch = match wanted {
+            // A call that reads TCP without a limit would take bytes that lie behind the ring's.
+            StreamPath::Tcp => self.outstanding() == 0 || self.last_path != StreamPath::Tcp || !reads_tcp(),
+            _ => self.outstanding() == 0, // The second switch is kept for the way to TCP.
+        };
+        Ok(may_switch.then(|| self.switch(wanted)))
     }
 
     fn wanted(&self, seen: SenderView) -> StreamPath {
         match self.path {
             _ if self.only_tcp || seen.tcp_please => StreamPath::Tcp,
+            StreamPath::Tcp if seen.attached && self.was_large => StreamPath::Large,
             StreamPath::Tcp if seen.attached => StreamPath::Small,
-            StreamPath::Small if self.was_full => StreamPath::Large,
+            StreamPath::Small if self.was_full && !self.is_switching() => StreamPath::Large,
+            StreamPath::Small | StreamPath::Large if self.is_stuck => StreamPath::Tcp,
             path => path,
         }
     }
@@ -189,9 +237,10 @@ impl Sender {
             self.head = self.position; // The receiver has read all earlier rings: it took the switch to TCP.
         }
         self.switches = self.switches.wrapping_add(1);
-        self.switched_at = self.position;
-        self.path = path;
-        self.was_full = false;
+        (self.last_switched_at, self.switched_at) = (self.switched_at, self.position);
+        (self.last_path, self.path) = (self.path, path);
+        self.was_large = self.is_stuck && self.last_path == StreamPath::Large;
+        (self.was_full, self.is_stuck) = (false, false);
         Announcement { count: self.switches, at: self.position, path, tcp_bytes: self.tcp_bytes }
     }
 
@@ -209,11 +258,8 @@ impl Sender {
                 return Ok(None);
             }
             (StreamPath::Tcp, _) => [nothing; 2],
-            // The large ring follows the small one.
-            (StreamPath::Large, true) => {
-                [bytes(StreamPath::Small, self.head, self.switched_at), bytes(StreamPath::Large, self.switched_at, at)]
-            }
-            (path, true) => [bytes(path, self.switched_at, at), nothing],
+            (path, true) if self.last_path == StreamPath::Tcp => [bytes(path, self.switched_at, at), nothing],
+            (path, true) => [bytes(self.last_path, self.head, self.switched_at), bytes(path, self.switched_at, at)],
             (path, false) => [bytes(path, self.head, at), nothing],
         };
         self.abandon();

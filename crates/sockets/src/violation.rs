@@ -11,7 +11,7 @@ pub enum Violation {
     TailOutside,
     /// The receiver has taken switches that were not announced.
     TakenOutside,
-    /// The sender announced a switch before the last one was taken, or went back.
+    /// The sender announced a switch too many, or went back.
     SwitchOutOfTurn,
     /// The announced position lies before what was read, or too far ahead.
     SwitchOutside,
@@ -25,7 +25,7 @@ impl fmt::Display for Violation {
             Self::HeadOutside => "the receiver's position lies outside what was sent",
             Self::TailOutside => "the sender's position lies outside its ring",
             Self::TakenOutside => "the receiver took a switch that was not announced",
-            Self::SwitchOutOfTurn => "the sender announced a switch before the last one was taken",
+            Self::SwitchOutOfTurn => "the sender announced a switch before earlier ones were taken",
             Self::SwitchOutside => "the announced position lies outside what can be in flight",
             Self::PathUnknown => "the announced path does not exist or is the present one",
         })

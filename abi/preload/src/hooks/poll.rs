@@ -127,12 +127,15 @@ fn sleep(
         return Slept { count, is_over: wanted == Some(pause) };
     };
     let mut may_sleep = waiter.begin_sleep() && !is_any_ready(fds, tracked);
-    let mut has_forked = false;
+    let (mut has_forked, mut waits_for_room) = (false, false);
     for_each_stream(fds, tracked, |_, connection, stream| {
         may_sleep &= !connection.is_asked(stream);
         has_forked |= connection.has_forked(stream);
     });
-    let time = if may_sleep { session::sleep_ns(wanted, has_forked) } else { Some(0) };
+    for polled in tracked {
+        waits_for_room |= fds[polled.index].events & WRITE != 0 && polled.connection.is_full();
+    }
+    let time = if may_sleep { session::sleep_ns(wanted, has_forked, waits_for_room) } else { Some(0) };
     let (count, was_rung) = ask_kernel_rung(fds, tracked, Some(waiter), time, kernel);
     let errno = errno::get();
     waiter.end_sleep();

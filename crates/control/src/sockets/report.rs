@@ -48,7 +48,8 @@ fn end_row(side: &StreamSide, end: StreamEndIndex, words: Option<&SharedMapping>
         Some(u64::from(words.load(high, Relaxed)) << 32 | u64::from(words.load(low, Relaxed)))
     };
     let (block, peer) = (end.block(), end.peer().block());
-    let path = load(SWITCH_PATH).map(StreamPath::from_word);
+    let switches = load(SWITCHES);
+    let path = load(SWITCH_PATH + switches.unwrap_or(0) % 2).map(StreamPath::from_word);
     let (tail, tcp_bytes) =
         (position(words, block + TAIL, block + TAIL_HIGH), position(words, block + TCP_BYTES, block + TCP_BYTES + 1));
     StreamEndRow {
@@ -62,7 +63,7 @@ fn end_row(side: &StreamSide, end: StreamEndIndex, words: Option<&SharedMapping>
         shared_bytes: tail.zip(tcp_bytes).map(|(tail, tcp)| tail.saturating_sub(tcp)),
         tcp_bytes,
         read_bytes: position(words, peer + HEAD, peer + HEAD_HIGH),
-        switches: load(SWITCHES),
+        switches,
         sleeps: load(SLEEPS),
     }
 }

@@ -425,7 +425,7 @@ fn reports_show_what_the_programs_count() {
     let (mut a, mut b) = (Program::new(&bed), Program::new(&bed));
     let (tcp, client, _) = pair(&mut a, &mut b);
     let memory = SharedMapping::new(Mapping::new(&client.fds[0], STREAM_SIZE, Access::ReadWrite).unwrap());
-    for (word, value) in [(TAIL, 5000), (TAIL_HIGH, 1), (TCP_BYTES, 1000), (SWITCH_PATH, 2), (SWITCHES, 1)] {
+    for (word, value) in [(TAIL, 5000), (TAIL_HIGH, 1), (TCP_BYTES, 1000), (SWITCH_PATH + 1, 2), (SWITCHES, 1)] {
         memory.store(word, value, Relaxed);
     }
     memory.store(BLOCK_WORDS + HEAD, 4000, Relaxed);

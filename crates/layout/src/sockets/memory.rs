@@ -39,16 +39,18 @@ pub const TAIL: u32 = 0;
 pub const TAIL_HIGH: u32 = 1;
 /// Word of a block, of the sender: the number of switches announced, free-running.
 pub const SWITCHES: u32 = 32;
-/// Word of a block, of the sender: the position of the last switch, low 32 bits.
+/// Words of a block, of the sender: the positions of the last two switches, low 32 bits. A switch with an even number has the first word.
 pub const SWITCH_AT: u32 = 33;
-/// Word of a block, of the sender: the path from that position on, a [`StreamPath`].
-pub const SWITCH_PATH: u32 = 34;
+/// Words of a block, of the sender: the paths from those positions on, a [`StreamPath`] each.
+pub const SWITCH_PATH: u32 = 35;
 /// Words of a block, of the sender, low half first: bytes that went by TCP up to the last switch, for display only.
-pub const TCP_BYTES: u32 = 35;
+pub const TCP_BYTES: u32 = 37;
 /// Word of a block, of the receiver: the position behind the last byte that was read, on any path, low 32 bits.
 pub const HEAD: u32 = 64;
 /// Word of a block, of the receiver: the high 32 bits of that position, for display only.
 pub const HEAD_HIGH: u32 = 65;
+/// Word of a block, of the receiver: 1 while a call reads TCP that began without a limit.
+pub const READS_TCP: u32 = 66;
 /// Word of a block, of the receiver: the number of switches taken, free-running.
 pub const TAKEN: u32 = 96;
 /// Word of a block: bits of [`StreamState`].

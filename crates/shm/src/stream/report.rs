@@ -55,11 +55,12 @@ impl EndReport {
             // A carry came between the two loads: the low half is then little more than 0.
             u64::from(now) << 32 | u64::from(if now == upper { lower } else { word(low) })
         };
+        let switches = word(SWITCHES);
         Self {
             tail: counter(TAIL, TAIL_HIGH),
             head: counter(HEAD, HEAD_HIGH),
-            switches: word(SWITCHES),
-            path: StreamPath::from_word(word(SWITCH_PATH)),
+            switches,
+            path: StreamPath::from_word(word(SWITCH_PATH + switches % 2)),
             tcp_bytes: counter(TCP_BYTES, TCP_BYTES + 1),
             taken: word(TAKEN),
             state: word(STATE),

@@ -63,14 +63,21 @@ fn a_switch_is_announced_and_taken() {
     one.announce(1, (5 << 32) + 9, StreamPath::Large, (3 << 32) + 4);
     one.publish_tail((5 << 32) + 10);
     assert_eq!(two.peer_progress(), PeerProgress { tail: 10, switches: 1 });
-    assert_eq!(two.peer_switch(), (9, StreamPath::Large.word()));
+    assert_eq!(two.peer_switch(1), (9, StreamPath::Large.word()));
+    one.announce(2, (5 << 32) + 10, StreamPath::Tcp, (3 << 32) + 4);
+    assert_eq!(two.peer_switch(1), (9, StreamPath::Large.word()), "it is kept until it is taken");
+    assert_eq!(two.peer_switch(2), (10, StreamPath::Tcp.word()));
+    two.set_reads_tcp(true);
+    assert!(one.peer_reads_tcp());
+    two.set_reads_tcp(false);
+    assert!(!one.peer_reads_tcp());
     two.publish_head((5 << 32) + 9);
     two.take(1);
     assert_eq!((one.peer_taken(), one.peer_head()), (1, 9));
     let report = two.report();
     assert_eq!(report, one.report());
     let [one, two] = report.ends;
-    assert_eq!((one.tail, one.switches, one.path), ((5 << 32) + 10, 1, Some(StreamPath::Large)));
+    assert_eq!((one.tail, one.switches, one.path), ((5 << 32) + 10, 2, Some(StreamPath::Tcp)));
     assert_eq!((one.tcp_bytes, two.head, two.taken), ((3 << 32) + 4, (5 << 32) + 9, 1));
 }
 

@@ -46,6 +46,7 @@ const UNOPENED: &str = "counted before it is open";
 const LOST: &str = "a bit is left over";
 const DEADLOCK: &str = "deadlock";
 const WRONG_PATH: &str = "a byte of the wrong path";
+const UNSEEN: &str = "neither the switch nor the call is seen";
 const UNPUBLISHED: &str = "the last byte is not published";
 
 impl Setting {

@@ -1,11 +1,11 @@
-//! Letters S1 to S12: bytes, switches and state of a stream, and ends that wait.
+//! Letters S1 to S16: bytes, switches and state of a stream, and ends that wait.
 
 use super::words::{Builder, Handle, Weaken};
-use super::{DEADLOCK, FORGOTTEN, RACE, Setting, TORN, UNPUBLISHED, WHOLE, WRONG_PATH, only, receives, sends};
+use super::{DEADLOCK, FORGOTTEN, RACE, Setting, TORN, UNPUBLISHED, UNSEEN, WHOLE, WRONG_PATH, only, receives, sends};
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::{
-    HEAD, HEAD_HIGH, Interest, STATE, SWITCH_AT, SWITCH_PATH, SWITCHES, StreamEndIndex, StreamPath, StreamState, TAIL,
-    TAIL_HIGH, TAKEN, TCP_BYTES, WANT_DATA, WANT_ROOM, WaiterIndex, Want,
+    HEAD, HEAD_HIGH, Interest, READS_TCP, STATE, SWITCH_AT, SWITCH_PATH, SWITCHES, StreamEndIndex, StreamPath,
+    StreamState, TAIL, TAIL_HIGH, TAKEN, TCP_BYTES, WANT_DATA, WANT_ROOM, WaiterIndex, Want,
 };
 use isthmus_shm::stream::PeerProgress;
 use isthmus_shm::{Board, StreamMemory};
@@ -36,9 +36,9 @@ fn receiver(word: u32) -> u32 {
 
 /// The memory of a stream, without the rings but for a byte at position 0 of both. The words of a switch must not race.
 fn memory() -> Handle {
-    let plain = [SWITCH_AT, SWITCH_PATH].map(sender);
+    let plain = [SWITCH_AT, SWITCH_AT + 1, SWITCH_PATH, SWITCH_PATH + 1].map(sender);
     let sent = [TAIL, TAIL_HIGH, SWITCHES, TCP_BYTES, TCP_BYTES + 1, STATE, HEAD, HEAD_HIGH].map(sender);
-    let received = [HEAD, HEAD_HIGH, TAKEN, STATE].map(receiver);
+    let received = [HEAD, HEAD_HIGH, TAKEN, READS_TCP, STATE].map(receiver);
     Builder::default()
         .atomics(sent.into_iter().chain(received))
         .plains(plain)
@@ -125,7 +125,7 @@ fn the_path_changes_under(setting: &Setting, fetch: fn(&End) -> PeerProgress) {
     });
     let PeerProgress { tail, switches } = fetch(&receives);
     if switches == 1 {
-        assert_eq!(receives.peer_switch(), (1, LARGE.word()));
+        assert_eq!(receives.peer_switch(1), (1, LARGE.word()));
         assert!(receives.peer_tail() >= 1, "announced before the old path was published");
     } else {
         assert!(tail < 2, "a byte of the wrong path");
@@ -174,12 +174,13 @@ fn a_switch_follows_another(setting: &Setting) {
     let [sends, receives] = ends(&memory(), setting);
     sends.announce(1, 1, LARGE, 0);
     let sender = thread::spawn(move || {
+        sends.announce(2, 2, StreamPath::Tcp, 0);
         if sends.peer_taken() == 1 {
             assert_eq!(sends.peer_head(), 1);
-            sends.announce(2, 2, SMALL, 0);
+            sends.announce(3, 2, SMALL, 0);
         }
     });
-    assert_eq!(receives.peer_switch(), (1, LARGE.word()));
+    assert_eq!(receives.peer_switch(1), (1, LARGE.word()));
     receives.publish_head(1);
     receives.take(1);
     sender.join().unwrap();
@@ -196,16 +197,17 @@ fn the_head_of_a_switch_is_unknown_without_s7_or_s8() {
     sends(Weaken::Load(only(receiver(TAKEN)))).fails(TORN, a_switch_follows_another);
 }
 
-/// Two switches without the head, because its own ordering would cover the words of the switch.
+/// Switches without the head, because its own ordering would cover the words of the switch.
 fn the_words_of_a_switch_are_written_again(setting: &Setting) {
     let [sends, receives] = ends(&memory(), setting);
     sends.announce(1, 1, LARGE, 0);
     let sender = thread::spawn(move || {
+        sends.announce(2, 2, StreamPath::Tcp, 0);
         if sends.peer_taken() == 1 {
-            sends.announce(2, 2, SMALL, 0);
+            sends.announce(3, 2, SMALL, 0);
         }
     });
-    assert_eq!(receives.peer_switch(), (1, LARGE.word()));
+    assert_eq!(receives.peer_switch(1), (1, LARGE.word()));
     receives.take(1);
     sender.join().unwrap();
 }
@@ -219,6 +221,59 @@ fn the_words_of_a_switch_are_not_written_before_they_were_read() {
 fn the_words_of_a_switch_are_written_before_they_were_read_without_s7_or_s8() {
     receives(Weaken::Store(only(receiver(TAKEN)))).fails(RACE, the_words_of_a_switch_are_written_again);
     sends(Weaken::Load(only(receiver(TAKEN)))).fails(RACE, the_words_of_a_switch_are_written_again);
+}
+
+// S13 to S16.
+
+/// A receiver begins to read TCP while a switch comes.
+fn a_switch_meets_a_call_that_reads_tcp(setting: &Setting) {
+    let [sends, receives] = ends(&memory(), setting);
+    let sender = thread::spawn(move || {
+        sends.announce(1, 1, SMALL, 0);
+        sends.peer_reads_tcp()
+    });
+    receives.set_reads_tcp(true);
+    let is_limited = receives.peer_switches() == 1;
+    let is_seen = sender.join().unwrap();
+    assert!(is_limited || is_seen, "neither the switch nor the call is seen");
+}
+
+#[test]
+fn a_call_that_reads_tcp_sees_the_switch_or_is_seen() {
+    WHOLE.passes(a_switch_meets_a_call_that_reads_tcp);
+}
+
+#[test]
+fn a_call_that_reads_tcp_is_forgotten_without_s15_or_s16() {
+    for weak in [receives(Weaken::Fence), sends(Weaken::Fence)] {
+        weak.fails(UNSEEN, a_switch_meets_a_call_that_reads_tcp);
+    }
+}
+
+/// A receiver ends a call. The words of the second switch stand for the bytes on TCP.
+fn a_call_that_reads_tcp_ends(setting: &Setting) {
+    let [sends, receives] = ends(&memory(), setting);
+    sends.announce(1, 1, SMALL, 0);
+    receives.set_reads_tcp(true);
+    let sender = thread::spawn(move || {
+        if !sends.peer_reads_tcp() {
+            sends.announce(2, 1, StreamPath::Tcp, 0);
+        }
+    });
+    receives.peer_switch(2);
+    receives.set_reads_tcp(false);
+    sender.join().unwrap();
+}
+
+#[test]
+fn bytes_come_after_the_end_of_a_call_that_reads_tcp() {
+    WHOLE.passes(a_call_that_reads_tcp_ends);
+}
+
+#[test]
+fn bytes_come_within_a_call_that_reads_tcp_without_s13_or_s14() {
+    receives(Weaken::Store(only(receiver(READS_TCP)))).fails(RACE, a_call_that_reads_tcp_ends);
+    sends(Weaken::Load(only(receiver(READS_TCP)))).fails(RACE, a_call_that_reads_tcp_ends);
 }
 
 // S9 and S10.

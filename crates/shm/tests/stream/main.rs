@@ -48,7 +48,7 @@ proptest! {
             match step {
                 0 => memory.clear_state(word),
                 1 => drop(memory.report()),
-                2 => drop((memory.peer_progress(), memory.peer_switch(), memory.peer_taken())),
+                2 => drop((memory.peer_progress(), memory.peer_switch(word), memory.peer_reads_tcp(), memory.peer_taken())),
                 3 => memory.read(StreamPath::Small, u64::from(word) << 20, &mut [0; 100]),
                 4 => memory.write(StreamPath::Large, u64::from(word) << 10, &[0; 100]),
                 5 => memory.announce(word, seed, StreamPath::Tcp, seed),

@@ -153,7 +153,7 @@ impl Stage {
             1 => self.copy(&memory, position, usize::from(h) << (g % 13)),
             2 => memory.publish_tail(position),
             3 => memory.publish_head(position),
-            4 => drop((memory.peer_progress(), memory.peer_switch())),
+            4 => drop((memory.peer_progress(), memory.peer_switch(value), memory.peer_reads_tcp())),
             5 => drop((memory.peer_head(), memory.peer_taken(), memory.peer_state(), memory.want_raw(of))),
             6 => {
                 memory.announce(value, position, StreamPath::from_word(u32::from(h % 3)).unwrap_or_default(), position)

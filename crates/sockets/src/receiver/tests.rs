@@ -5,12 +5,20 @@ use super::*;
 const SMALL: u32 = StreamPath::Small.bytes();
 const LARGE: u32 = StreamPath::Large.bytes();
 
-fn unused() -> (u32, u32) {
+fn unused(_: u32) -> (u32, u32) {
     panic!("no switch is new")
 }
 
-fn switch(at: u32, path: StreamPath) -> impl FnOnce() -> (u32, u32) {
-    move || (at, path as u32)
+fn switch(at: u32, path: StreamPath) -> impl Fn(u32) -> (u32, u32) {
+    move |_| (at, path as u32)
+}
+
+/// Two switches, from number 1 on.
+fn switches(switches: [(u32, StreamPath); 2]) -> impl Fn(u32) -> (u32, u32) {
+    move |count| {
+        let (at, path) = switches[count as usize - 1];
+        (at, path as u32)
+    }
 }
 
 /// A receiver that has read `at` bytes from TCP.
@@ -87,6 +95,16 @@ fn takes_no_switch_while_a_call_reads_tcp() {
     receiver.end_tcp(0);
     assert!(!receiver.is_in_tcp());
     assert_eq!(receiver.take(), Some(1));
+}
+
+#[test]
+fn one_call_at_a_time_reads_up_to_a_switch() {
+    let mut receiver = after_tcp(60);
+    receiver.refresh(100, 1, switch(100, StreamPath::Small)).unwrap();
+    receiver.begin_tcp();
+    assert_eq!(receiver.next(), Receive::Tcp { limit: 0 });
+    receiver.end_tcp(30);
+    assert_eq!(receiver.next(), Receive::Tcp { limit: 10 });
 }
 
 #[test]
@@ -181,21 +199,69 @@ fn refuses_a_tail_behind_a_switch_that_the_next_path_does_not_hold() {
 }
 
 #[test]
-fn refuses_a_switch_before_the_last_one_was_taken() {
-    for count in [2, u32::MAX, 7] {
+fn refuses_more_switches_than_two() {
+    for count in [3, u32::MAX, 7] {
         assert_eq!(after_tcp(100).refresh(100, count, unused), Err(Violation::SwitchOutOfTurn), "{count}");
     }
     let mut receiver = after_tcp(60);
     receiver.refresh(100, 1, switch(100, StreamPath::Small)).unwrap();
-    assert_eq!(receiver.refresh(100, 2, unused), Err(Violation::SwitchOutOfTurn));
+    assert_eq!(receiver.refresh(100, 3, unused), Err(Violation::SwitchOutOfTurn));
     assert_eq!(receiver.refresh(100, 0, unused), Err(Violation::SwitchOutOfTurn), "it takes no switch back");
+    receiver.refresh(100, 2, switch(100, StreamPath::Tcp)).unwrap();
+    assert_eq!(receiver.refresh(100, 1, unused), Err(Violation::SwitchOutOfTurn), "nor two");
     assert_eq!(on_small(0).refresh(0, 0, unused), Err(Violation::SwitchOutOfTurn));
+}
+
+#[test]
+fn takes_two_switches_in_order() {
+    let mut receiver = after_tcp(60);
+    receiver.refresh(130, 2, switches([(100, StreamPath::Small), (130, StreamPath::Tcp)])).unwrap();
+    assert_eq!((receiver.next(), receiver.take()), (Receive::Tcp { limit: 40 }, None));
+    assert!(!receiver.reads_without_limit());
+    receiver.begin_tcp();
+    receiver.end_tcp(40);
+    assert_eq!((receiver.take(), receiver.take()), (Some(1), None));
+    receiver.refresh(130, 2, unused).unwrap();
+    assert_eq!((receiver.next(), receiver.awaited()), (ring(StreamPath::Small, 100, 30), None));
+    receiver.read(30);
+    assert_eq!((receiver.take(), receiver.next()), (Some(2), Receive::Tcp { limit: u64::MAX }));
+    assert!(receiver.reads_without_limit());
+    receiver.refresh(130, 3, switch(150, StreamPath::Large)).unwrap();
+    assert_eq!(receiver.next(), Receive::Tcp { limit: 20 });
+}
+
+#[test]
+fn reads_two_rings_before_tcp() {
+    let mut receiver = on_small(0);
+    let end = 20 + LARGE;
+    let fetch = |count| if count == 2 { (20, StreamPath::Large as u32) } else { (end, StreamPath::Tcp as u32) };
+    receiver.refresh(end, 3, fetch).unwrap();
+    assert_eq!((receiver.available(), receiver.unread()), (20, end));
+    assert!(!receiver.leave(), "the bytes are before TCP's");
+    receiver.read(20);
+    assert_eq!((receiver.take(), receiver.available()), (Some(2), LARGE));
+    receiver.read(LARGE);
+    assert_eq!((receiver.take(), receiver.next()), (Some(3), Receive::Tcp { limit: u64::MAX }));
+}
+
+#[test]
+fn refuses_a_second_switch_that_does_not_lead_to_tcp() {
+    let second = |switches_| after_tcp(60).refresh(100, 2, switches(switches_));
+    let [tcp, small, large] = [StreamPath::Tcp, StreamPath::Small, StreamPath::Large];
+    assert_eq!(second([(100, small), (110, large)]), Err(Violation::SwitchOutOfTurn));
+    assert_eq!(second([(100, small), (110, small)]), Err(Violation::PathUnknown));
+    assert_eq!(second([(100, small), (101 + SMALL, tcp)]), Err(Violation::SwitchOutside));
+    assert_eq!(second([(100, small), (99, tcp)]), Err(Violation::SwitchOutside));
+    assert_eq!(second([(100, small), (100 + SMALL, tcp)]), Ok(()));
+    let mut receiver = on_small(100);
+    let fetch = |count| if count == 2 { (110, tcp as u32) } else { (120, small as u32) };
+    assert_eq!(receiver.refresh(110, 3, fetch), Err(Violation::SwitchOutOfTurn));
 }
 
 #[test]
 fn refuses_a_switch_to_an_unknown_path_or_to_the_present_one() {
     for path in [StreamPath::Tcp as u32, 3, u32::MAX] {
-        assert_eq!(after_tcp(100).refresh(100, 1, || (100, path)), Err(Violation::PathUnknown), "{path}");
+        assert_eq!(after_tcp(100).refresh(100, 1, |_| (100, path)), Err(Violation::PathUnknown), "{path}");
     }
     assert_eq!(on_small(100).refresh(100, 2, switch(100, StreamPath::Small)), Err(Violation::PathUnknown));
 }
@@ -249,4 +315,15 @@ fn does_not_leave_bytes_before_a_switch_to_tcp() {
     assert!(!receiver.leave());
     receiver.read(50);
     assert!(receiver.leave());
+}
+
+#[test]
+fn leaves_before_two_switches_without_bytes() {
+    let [tcp, small] = [StreamPath::Tcp, StreamPath::Small];
+    let mut receiver = after_tcp(60);
+    receiver.refresh(100, 2, switches([(100, small), (100, tcp)])).unwrap();
+    assert!(receiver.leave());
+    let mut receiver = after_tcp(60);
+    receiver.refresh(101, 2, switches([(100, small), (101, tcp)])).unwrap();
+    assert!(!receiver.leave());
 }

@@ -77,8 +77,8 @@ fn start_call(simulation: &mut Simulation, end: usize) -> Step<()> {
             simulation.ends[end].sender.begin_tcp();
             simulation.ends[end].calls.push(Call::Send { len });
         }
-    } else if let Receive::Tcp { limit: limit @ 1.. } = simulation.ends[end].receiver.next() {
-        simulation.ends[end].receiver.begin_tcp();
+    } else if let Receive::Tcp { limit: 1.. } = simulation.ends[end].receiver.next() {
+        let Some(limit) = simulation.begin_tcp(end)? else { return Ok(()) };
         let blocks = !simulation.ends[end].is_attached;
         simulation.ends[end].calls.push(Call::Recv { len: len.min(limit), blocks });
     }
@@ -103,7 +103,7 @@ pub(crate) fn advance(simulation: &mut Simulation, end: usize, call: usize) {
             return;
         }
         Call::Received { bytes } => {
-            simulation.ends[end].receiver.end_tcp(bytes);
+            simulation.end_tcp(end, bytes);
             simulation.ends[end].calls.remove(call);
             return;
         }

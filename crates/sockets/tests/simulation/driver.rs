@@ -4,6 +4,7 @@
 //! the kernel that it began with `begin_tcp`; it loads every word while it holds the lock.
 //!
 //! * The receiver loads TAIL before SWITCHES, and SWITCH_AT and SWITCH_PATH after it.
+//! * A receiver that reads TCP without a limit sets READS_TCP first, loads the words once more, and clears it after the last such call.
 //! * The sender loads TAKEN before HEAD.
 //! * The sender publishes TAIL before it announces a switch to a ring. The receiver publishes HEAD before TAKEN.
 //! * A receiver believes a FIN, or an error of the kernel, when it has loaded the words once more behind it, the ring is empty,
@@ -89,16 +90,20 @@ impl Simulation {
         }
         let taken = self.words[1 - end].taken;
         self.pause(end)?;
+        let reads_tcp = self.words[1 - end].reads_tcp;
+        self.pause(end)?;
         let view = SenderView { attached: state.attached, taken, tcp_please: state.tcp_please };
-        let announced = self.ends[end].sender.consider(view).unwrap();
+        let announced = self.ends[end].sender.consider(view, || reads_tcp).unwrap();
         if let Some(announced) = announced {
             self.count_switch(announced.path);
+            self.counts.seconds += u64::from(announced.count.wrapping_sub(taken) == 2);
             if announced.path != StreamPath::Tcp {
                 self.words[end].tail = announced.at as u32;
                 self.pause(end)?;
             }
-            self.words[end].switch_at = announced.at as u32;
-            self.words[end].switch_path = announced.path as u32;
+            let slot = announced.count as usize % 2;
+            self.words[end].switch_at[slot] = announced.at as u32;
+            self.words[end].switch_path[slot] = announced.path as u32;
             self.pause(end)?;
             self.words[end].switches = announced.count;
             self.pause(end)?;
@@ -114,7 +119,9 @@ impl Simulation {
         if self.ends[end].sender.room() > 0 {
             return Ok(true);
         }
-        self.ends[end].sender.was_full();
+        let (head, now) = (self.words[1 - end].head, self.now_ms());
+        self.pause(end)?;
+        self.ends[end].sender.was_full(head, now);
         if self.kernel.has_hung_up(end) {
             self.pause(end)?;
             match self.words[1 - end].half_closed {
@@ -175,10 +182,10 @@ impl Simulation {
                 Receive::Ring { .. } if is_over => return self.read_end(end),
                 Receive::Ring { .. } if self.kernel.has_hung_up(end) => is_over = true,
                 Receive::Ring { .. } | Receive::Tcp { limit: 0 } => return Ok(Read::WouldBlock),
-                Receive::Tcp { limit } => {
-                    self.ends[end].receiver.begin_tcp();
+                Receive::Tcp { .. } => {
+                    let Some(limit) = self.begin_tcp(end)? else { continue };
                     let (bytes, received) = self.recv(end, len.min(limit));
-                    self.ends[end].receiver.end_tcp(bytes);
+                    self.end_tcp(end, bytes);
                     match received {
                         Received::Bytes(_) => return Ok(Read::Bytes(bytes)),
                         Received::WouldBlock => return Ok(Read::WouldBlock),
@@ -193,13 +200,49 @@ impl Simulation {
         }
     }
 
+    /// Starts a call that reads TCP. Returns its limit, or None if it must not begin: a switch is due, or another call reads up to one.
+    pub(crate) fn begin_tcp(&mut self, end: usize) -> Step<Option<u64>> {
+        if self.ends[end].is_attached && self.ends[end].receiver.reads_without_limit() {
+            self.words[end].reads_tcp = true;
+            self.pause(end)?;
+            self.refresh(end)?;
+        }
+        let limit = match self.ends[end].receiver.next() {
+            Receive::Tcp { limit: limit @ 1.. } => Some(limit),
+            _ => None,
+        };
+        match limit {
+            Some(_) => self.ends[end].receiver.begin_tcp(),
+            None if !self.ends[end].receiver.is_in_tcp() => self.words[end].reads_tcp = false,
+            None => {}
+        }
+        Ok(limit)
+    }
+
+    /// Ends a call that has read `bytes` from TCP.
+    pub(crate) fn end_tcp(&mut self, end: usize, bytes: u64) {
+        self.ends[end].receiver.end_tcp(bytes);
+        if bytes > 0 && self.ends[end].is_attached {
+            self.words[end].head = self.ends[end].receiver.position() as u32;
+        }
+        if !self.ends[end].receiver.is_in_tcp() {
+            self.words[end].reads_tcp = false;
+        }
+    }
+
     fn refresh(&mut self, end: usize) -> Step<()> {
         let tail = self.words[1 - end].tail;
         self.pause(end)?;
         let switches = self.words[1 - end].switches;
         self.pause(end)?;
         let peer = self.words[1 - end];
-        self.ends[end].receiver.refresh(tail, switches, || (peer.switch_at, peer.switch_path)).unwrap();
+        self.ends[end]
+            .receiver
+            .refresh(tail, switches, |count| {
+                let slot = count as usize % 2;
+                (peer.switch_at[slot], peer.switch_path[slot])
+            })
+            .unwrap();
         Ok(())
     }
 

@@ -30,7 +30,15 @@ fn any_order_is_like_tcp() {
     let seeds = short_or_long(SEEDS, SEEDS_LONG);
     let counts = run_seeds(0..seeds);
     println!("{counts:?}");
-    let all = [counts.to_small, counts.to_large, counts.to_tcp, counts.eofs, counts.resets, counts.deaths_in_calls];
+    let all = [
+        counts.to_small,
+        counts.to_large,
+        counts.to_tcp,
+        counts.seconds,
+        counts.eofs,
+        counts.resets,
+        counts.deaths_in_calls,
+    ];
     assert!(all.into_iter().all(|count| count > seeds / 20), "{counts:?}");
     assert!(counts.actions_in_pauses > seeds, "{counts:?}");
 }

@@ -9,10 +9,11 @@ use crate::kernel::Run;
 pub(crate) struct Block {
     pub(crate) tail: u32,
     pub(crate) switches: u32,
-    pub(crate) switch_at: u32,
-    pub(crate) switch_path: u32,
+    pub(crate) switch_at: [u32; 2],
+    pub(crate) switch_path: [u32; 2],
     pub(crate) head: u32,
     pub(crate) taken: u32,
+    pub(crate) reads_tcp: bool,
     pub(crate) attached: bool,
     pub(crate) half_closed: bool,
     pub(crate) closed: bool,

@@ -14,7 +14,7 @@
 //! 5. While both ends live, bytes get through, and streams that nothing keeps on TCP use a ring.
 
 use isthmus_layout::sockets::StreamPath;
-use isthmus_sockets::{Receiver, Sender};
+use isthmus_sockets::{Receiver, SPILL_MS, Sender};
 
 use crate::actions;
 use crate::driver::{Killed, Read, Step, Written};
@@ -68,6 +68,8 @@ pub(crate) struct Counts {
     pub(crate) to_small: u64,
     pub(crate) to_large: u64,
     pub(crate) to_tcp: u64,
+    /// Switches that were announced before the last one was taken.
+    pub(crate) seconds: u64,
     pub(crate) eofs: u64,
     pub(crate) resets: u64,
     pub(crate) deaths_in_calls: u64,
@@ -96,6 +98,7 @@ pub(crate) struct Simulation {
     pub(crate) pauses: Pauses,
     pub(crate) counts: Counts,
     is_paused: bool,
+    now_ms: u64,
 }
 
 impl Simulation {
@@ -110,7 +113,14 @@ impl Simulation {
             pauses: Pauses::default(),
             counts: Counts::default(),
             is_paused: false,
+            now_ms: 0,
         }
+    }
+
+    /// The time. It stands still, or goes on by more than a ring may be full.
+    pub(crate) fn now_ms(&mut self) -> u64 {
+        self.now_ms += self.random.choose(&[0, 0, 2 * SPILL_MS]);
+        self.now_ms
     }
 
     /// Begins again with a new connection. `starts` are the bytes of each direction that were exchanged before.
