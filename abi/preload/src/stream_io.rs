@@ -16,6 +16,9 @@ const EMPTY_READS: u32 = 64;
 /// Bytes that are copied before the other end learns of them. It copies meanwhile.
 const PIECE: usize = 64 << 10;
 
+/// The time that a thread waits for others to end their calls that read TCP, in milliseconds.
+const BUSY_MS: u64 = 1000;
+
 /// Events of a connection that has ended, or of which the peer sends no more.
 const GONE: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 
@@ -83,6 +86,8 @@ enum Step {
         is_all: bool,
     },
     Tcp(u64),
+    /// Another thread reads TCP up to a switch, and gets there at once.
+    Busy,
     Empty,
 }
 
@@ -98,11 +103,11 @@ impl Connection {
     pub(crate) fn try_receive(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, peek: bool) -> Result<usize, c_int> {
         // What the kernel said about the end of the connection. It counts when the words that are loaded after it show an empty ring.
         let mut ended = None;
-        let (mut total, mut parts) = (0, parts);
+        let (mut total, mut parts, mut busy_since) = (0, parts, None);
         let fd = self.kernel_fd(fd);
         loop {
             match self.receive_step(stream, parts, peek) {
-                Err(_) | Ok(Step::Empty) if total > 0 => return Ok(total),
+                Err(_) | Ok(Step::Empty | Step::Busy) if total > 0 => return Ok(total),
                 Err(_violation) => {
                     self.broke(fd, stream);
                     self.take_flag(flags::RESET_DUE);
@@ -115,6 +120,8 @@ impl Connection {
                         return Ok(total);
                     }
                 }
+                // Not EAGAIN: the program may have been told of bytes, and would not be told again.
+                Ok(Step::Busy) => self.let_others_read(&mut busy_since)?,
                 Ok(Step::Empty) => match ended {
                     Some(kernel) => return self.peer_ended(fd, stream, kernel),
                     None => ended = Some(self.ask_kernel(fd, parts, peek)?),
@@ -126,13 +133,13 @@ impl Connection {
                     let result =
                         if is_silent { Err(libc::EAGAIN) } else { self.receive_from_kernel(fd, parts, limit, peek) };
                     let counted = if peek { 0 } else { result.unwrap_or(0) as u64 };
-                    let is_read = self.shared().with_receiver(|receiver| {
+                    let (is_read, is_due) = self.shared().with_receiver(|receiver| {
                         receiver.end_tcp(counted);
                         if counted > 0 {
                             stream.memory.publish_head(receiver.position()); // The sender sees that the program reads.
                         }
                         end_of_tcp_reads(stream, receiver);
-                        receiver.is_in_tcp()
+                        (receiver.is_in_tcp(), counted == 0 && is_switch_due(stream, receiver))
                     });
                     match (result, ended) {
                         (Ok(count), _) if count == limit && !peek && count < parts.len() => {
@@ -141,15 +148,28 @@ impl Connection {
                         }
                         (Ok(count @ 1..), _) => return Ok(total + count),
                         (Err(_), _) if total > 0 => return Ok(total),
+                        // While this thread was in the kernel, others could not see the bytes behind the switch.
+                        (Err(libc::EAGAIN), _) if is_due => {}
                         (Err(libc::EAGAIN | libc::EINTR), _) => return result,
                         // Bytes that another thread has read are not counted yet, and a switch may lie behind them.
-                        _ if is_read => return Err(libc::EAGAIN),
+                        _ if is_read => self.let_others_read(&mut busy_since)?,
                         (_, Some(kernel)) => return self.peer_ended(fd, stream, kernel),
                         (result, None) => ended = Some(result),
                     }
                 }
             }
         }
+    }
+
+    /// Lets other threads end their calls that read TCP, which do not block. `EAGAIN` if one does not come back: its process may be stopped.
+    #[cold]
+    fn let_others_read(&self, since: &mut Option<u64>) -> Result<(), c_int> {
+        let now = kernel::now_ms();
+        if now - *since.get_or_insert(now) > BUSY_MS {
+            return Err(libc::EAGAIN);
+        }
+        std::thread::yield_now();
+        Ok(())
     }
 
     /// Asks the kernel whether the connection has ended, and how, when the ring is empty. `EAGAIN` if it has not.
@@ -222,7 +242,7 @@ impl Connection {
                         return Ok(Step::Bytes { count: total, is_all: matches!(next, Receive::Ring { .. }) });
                     }
                     Receive::Ring { .. } => return Ok(Step::Empty),
-                    Receive::Tcp { limit: 0 } => return Ok(Step::Empty), // Another thread still reads up to the switch.
+                    Receive::Tcp { limit: 0 } => return Ok(Step::Busy),
                     Receive::Tcp { .. } if receiver.reads_without_limit() && !is_shown => {
                         stream.memory.set_reads_tcp(true); // And look at the switches once more.
                         is_shown = true;
@@ -486,6 +506,15 @@ pub(crate) fn advance(stream: &Stream, receiver: &mut Receiver) -> Result<bool, 
     let seen = stream.memory.peer_progress();
     receiver.refresh(seen.tail, seen.switches, |count| stream.memory.peer_switch(count))?;
     Ok(true)
+}
+
+/// Returns true if everything before a switch was read, and no call reads TCP any more.
+fn is_switch_due(stream: &Stream, receiver: &Receiver) -> bool {
+    let taken = receiver.taken();
+    !receiver.is_in_tcp()
+        && receiver.path() == StreamPath::Tcp
+        && stream.memory.peer_switches() != taken
+        && stream.memory.peer_switch(taken.wrapping_add(1)).0 == receiver.position() as u32
 }
 
 /// Tells the sender when no call reads TCP any more.
