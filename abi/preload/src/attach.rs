@@ -11,7 +11,7 @@ use isthmus_layout::sockets::StreamState;
 use crate::connection::{Connection, Stage, Stream};
 use crate::epoll_set::Enlisted;
 use crate::table::InUse;
-use crate::{kernel, session, waiter};
+use crate::{kernel, leave, session, waiter};
 
 /// How an attempt ended.
 enum Attempt {
@@ -64,7 +64,7 @@ impl Connection {
 
     /// Attaches while no call reads, writes or waits on TCP.
     fn attempt_closed(&self, fd: c_int, stream: &Stream, counted: (u64, u64), armed: Option<u32>) -> Attempt {
-        if !self.is_sole() {
+        if !self.is_sole() || leave::do_all_stay() {
             return Attempt::Never;
         }
         match self.counts_all_bytes(fd, counted) {

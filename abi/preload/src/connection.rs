@@ -17,7 +17,7 @@ use crate::private_lock::PrivateLock;
 use crate::session::{self, Peer};
 use crate::shared_cell::{Cells, SharedCell};
 use crate::shared_state::SharedState;
-use crate::table::{InUse, Tracked};
+use crate::table::{InUse, Recount, Tracked};
 use crate::waiter::LocalBoard;
 use crate::{kernel, real};
 
@@ -33,6 +33,10 @@ pub(crate) mod flags {
     pub(crate) const RESET_DUE: u32 = 8;
     /// The peer has violated the protocol.
     pub(crate) const BROKEN: u32 = 16;
+    /// The program sends past the library, so this end sends by TCP.
+    pub(crate) const SENDS_TCP: u32 = 32;
+    /// The peer has ended with bytes unread, so TCP would have reset the connection. The kernel has a FIN before the reset.
+    pub(crate) const WAS_RESET: u32 = 64;
 }
 
 /// How far the upgrade of a connection has come.
@@ -488,6 +492,14 @@ impl Connection {
     /// Returns true if several processes have this end, or the other one.
     pub(crate) fn has_forked(&self, stream: &Stream) -> bool {
         stream.memory.peer_state() & StreamState::FORKED != 0 || self.shared().has_forked.load(Ordering::Relaxed)
+    }
+
+    /// Forgets in a child what threads of the parent do with the connection. Counts the sets that it uses.
+    pub(crate) fn forget_threads(&self, sets: &mut Recount<EpollSet>) {
+        self.plain.forget_calls();
+        self.waits_for_data.store(false, Ordering::Relaxed);
+        self.waits_for_room.store(false, Ordering::Relaxed);
+        self.with_links(|links| links.iter().for_each(|(set, _)| sets.add(set)));
     }
 
     /// The entries of epoll sets that have the connection.

@@ -25,7 +25,7 @@ use crate::connection::{Connection, Stage, Stream};
 use crate::interest::{Entry, WRITE};
 use crate::private_lock::PrivateLock;
 use crate::shared_cell::{Cells, SharedCell};
-use crate::table::InUse;
+use crate::table::{InUse, Recount};
 use crate::wait_limit::Limit;
 use crate::waiter::Waiter;
 use crate::{errno, kernel, real, session, settings};
@@ -181,9 +181,17 @@ impl EpollSet {
         });
     }
 
-    /// Notes in a child that the set is a copy, in which no thread waits.
-    pub(crate) fn becomes_copy(&self) {
-        self.with(|inner| inner.is_copy = true);
+    /// Notes in a child that the set is a copy, in which no thread waits. Counts what it uses.
+    pub(crate) fn becomes_copy(&self, connections: &mut Recount<Connection>, sets: &mut Recount<Self>) {
+        self.with(|inner| {
+            inner.is_copy = true;
+            // Their calls were in threads of the parent.
+            core::mem::take(&mut inner.asked).into_iter().for_each(core::mem::forget);
+            core::mem::take(&mut inner.events_of_streams).into_iter().for_each(core::mem::forget);
+            inner.clear_places();
+            inner.entries.iter().flatten().for_each(|entry| connections.add(&entry.connection));
+            inner.contained.iter().for_each(|set| sets.add(set));
+        });
         self.sleepers.store(u32::from(self.is_nested.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::connection::{Connection, LINKS, Stage};
 use crate::epoll_set::EpollSet;
 use crate::shared_cell::Cells;
-use crate::table::{InUse, Tracked};
+use crate::table::{InUse, Recount, Tracked};
 use crate::{session, waiter};
 
 /// The longest time that `fork` waits for the daemon: for doorbells of peers, which only this process can receive, and until no socket of
@@ -58,7 +58,7 @@ pub(crate) fn register() {
     });
 }
 
-extern "C" fn before() {
+pub(crate) extern "C" fn before() {
     session::await_daemon(DAEMON_TIME);
     let mut cells = Cells::default();
     Connection::table().for_each(|fd, connection| match connection.stage() {
@@ -82,17 +82,20 @@ extern "C" fn before() {
     EpollSet::table().lock().lock();
 }
 
-extern "C" fn in_parent() {
+pub(crate) extern "C" fn in_parent() {
     release();
 }
 
-extern "C" fn in_child() {
+pub(crate) extern "C" fn in_child() {
     release();
     own();
     IS_CHILD.store(true, Ordering::Relaxed);
-    Connection::table().for_each(|_, connection| connection.plain.forget_calls());
-    EpollSet::table().for_each(|_, set| set.becomes_copy());
     session::forget();
+    let (mut connections, mut sets) = (Recount::new(), Recount::new());
+    Connection::table().for_each_once(|connection| connection.forget_threads(&mut sets));
+    EpollSet::table().for_each_once(|set| set.becomes_copy(&mut connections, &mut sets));
+    connections.store();
+    sets.store();
 }
 
 /// Releases the locks that `before` has taken.

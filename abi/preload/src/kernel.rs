@@ -99,7 +99,7 @@ pub(crate) fn socket_option<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Op
     let mut value = MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the buffer has `len` bytes.
-    let done = unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    let done = unsafe { crate::real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) };
     // SAFETY: the callers' types are integers and structs of integers, of which zeroes are values.
     (done == 0).then(|| unsafe { value.assume_init() })
 }

@@ -2,7 +2,7 @@
 //! define. `docs/spec/stream.md`, section Leaving, has the rules.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use isthmus_layout::sockets::{StreamPath, StreamState};
@@ -30,10 +30,30 @@ impl Connection {
         match this.stage() {
             Stage::Plain | Stage::Shown | Stage::Paired => this.set_stage(Stage::Off),
             Stage::Attached => this.leave_stream(fd),
-            Stage::Off | Stage::Listener | Stage::Unconnected => {}
+            Stage::Unconnected => _ = this.move_stage(Stage::Unconnected, Stage::Off),
+            Stage::Off | Stage::Listener => {}
         }
         // The sets have the program's data again, because another process may wait in them.
         this.links().iter().for_each(|(set, at)| set.delist(*at));
+        errno::set(errno);
+    }
+
+    /// Sends by TCP from now on, because the program is about to send past the library. The other direction stays.
+    #[cold]
+    pub(crate) fn send_by_tcp(this: &InUse<Self>, fd: c_int) {
+        let Some(stream) = this.stream() else { return Self::leave(this, fd) };
+        let errno = errno::get();
+        this.set_flag(flags::SENDS_TCP);
+        this.shared().with_sender(|sender| sender.keep_on_tcp(true));
+        let until = Limit::after_ns(LIMIT.as_nanos() as u64);
+        // The switch waits for calls that read or send on TCP now, which do not block.
+        while this.writes_ring() && !until.is_over() {
+            if !this.shared().with_sender(|sender| this.consider(stream, sender).unwrap_or(false)) {
+                std::thread::yield_now();
+            }
+        }
+        stream.notify_all();
+        this.path_changed();
         errno::set(errno);
     }
 
@@ -187,6 +207,32 @@ pub(crate) fn leave_fd(fd: c_int) {
     if let Some(connection) = crate::table::connection(fd) {
         Connection::leave(&connection, fd);
     }
+}
+
+/// Sends by TCP from now on, if the library tracks the descriptor.
+pub(crate) fn send_by_tcp(fd: c_int) {
+    if let Some(connection) = crate::table::connection(fd) {
+        Connection::send_by_tcp(&connection, fd);
+    }
+}
+
+/// True once the program has set up an io_uring, by which it may use every socket past the library.
+static ALL_STAY: AtomicBool = AtomicBool::new(false);
+
+/// Moves all connections of the process back to TCP, and lets no other one attach.
+#[cold]
+pub(crate) fn all_stay_on_tcp() {
+    ALL_STAY.store(true, Ordering::Relaxed);
+    let mut all = Vec::new();
+    Connection::table().for_each(|fd, connection| all.push((fd, connection)));
+    for (fd, connection) in all.into_iter().filter(|(_, connection)| connection.stage() == Stage::Attached) {
+        Connection::leave(&connection, fd);
+    }
+}
+
+/// Returns true if no connection of the process attaches.
+pub(crate) fn do_all_stay() -> bool {
+    ALL_STAY.load(Ordering::Relaxed)
 }
 
 /// Moves the connection of a descriptor back to TCP, because another process gets it.

@@ -96,6 +96,14 @@ real! {
     accept4 as "accept4" (fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
     shutdown as "shutdown" (fd: c_int, how: c_int) -> c_int;
     close as "close" (fd: c_int) -> c_int;
+    syscall as "syscall" (number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long;
+    _Fork as "_Fork" () -> pid_t;
+    clone as "clone" (function: extern "C" fn(*mut c_void) -> c_int, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: usize, tls: usize, child_tid: usize) -> c_int;
+    execveat as "execveat" (at: c_int, path: *const c_char, words: *const *const c_char, variables: *const *const c_char, flags: c_int) -> c_int;
+    vdprintf as "vdprintf" (fd: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    __vdprintf_chk as "__vdprintf_chk" (fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    freopen as "freopen" (path: *const c_char, mode: *const c_char, file: *mut libc::FILE) -> *mut libc::FILE;
+    freopen64 as "freopen64" (path: *const c_char, mode: *const c_char, file: *mut libc::FILE) -> *mut libc::FILE;
     fclose as "fclose" (file: *mut libc::FILE) -> c_int;
     closefrom as "closefrom" (first: c_int) -> ();
     dup as "dup" (fd: c_int) -> c_int;
@@ -126,6 +134,7 @@ real! {
     pwritev2 as "pwritev2" (fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
     preadv64v2 as "preadv64v2" (fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
     pwritev64v2 as "pwritev64v2" (fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    getsockopt as "getsockopt" (fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
     setsockopt as "setsockopt" (fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
     pselect as "pselect" (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
 }

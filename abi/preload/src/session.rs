@@ -31,6 +31,10 @@ const RETRY_MS: u64 = 1000;
 /// The time after which a thread looks for doorbells again, while some are missing.
 const MISSED_NS: u64 = 5_000_000;
 
+/// The longest time that a thread waits for the doorbell of a peer's new waiter, in nanoseconds. Later ones are rung when a thread of this
+/// process waits or looks.
+const DOORBELL_NS: u64 = 100_000_000;
+
 /// The time after which a thread looks again for what a peer may not have been able to announce.
 const FORKED_NS: u64 = 20_000_000;
 
@@ -67,8 +71,17 @@ impl Peer {
         if self.missed.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
             MISSED.fetch_add(1, Ordering::Relaxed);
         }
-        take_messages();
-        self.ring_missed(waiter);
+        // This thread may not come back for long, so it waits for the doorbell. The daemon answers at once, unless it is stopped.
+        let until = kernel::now_ns() + DOORBELL_NS;
+        loop {
+            take_messages();
+            self.ring_missed(waiter);
+            if self.missed.load(Ordering::Acquire) & bit == 0 || kernel::now_ns() >= until {
+                return;
+            }
+            // SAFETY: no entries.
+            unsafe { real::poll(core::ptr::null_mut(), 0, 1) };
+        }
     }
 
     /// Rings a doorbell that was missing before, if it has come.

@@ -436,6 +436,11 @@ impl Connection {
     /// TCP would have reset the connection.
     pub(crate) fn saw_event(&self, fd: c_int, stream: &Stream) {
         self.kernel_event.store(true, Ordering::Relaxed);
+        self.look_for_end(fd, stream);
+    }
+
+    /// Looks whether the peer has ended, and handles that.
+    pub(crate) fn look_for_end(&self, fd: c_int, stream: &Stream) {
         if self.tells_of_fin() {
             let events = kernel::events_now(fd, libc::POLLRDHUP);
             if events & GONE != 0 {
@@ -482,6 +487,9 @@ impl Connection {
             }
             end
         });
+        if end == AtFin::Reset {
+            self.set_flag(flags::WAS_RESET);
+        }
         self.path_changed();
         end
     }
@@ -543,7 +551,7 @@ impl Connection {
     /// Lets the engine decide about a switch, and announces it. Returns true if there was one.
     pub(crate) fn consider(&self, stream: &Stream, sender: &mut Sender) -> Result<bool, Violation> {
         let state = stream.memory.peer_state();
-        if !self.has_flag(flags::FIN) && !self.has_left.load(Ordering::Relaxed) {
+        if !self.has_flag(flags::FIN) && !self.has_flag(flags::SENDS_TCP) && !self.has_left.load(Ordering::Relaxed) {
             test_switch::apply(sender);
         }
         let seen = SenderView {

@@ -6,6 +6,7 @@
 use core::ffi::c_int;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use rustix::mm::{MapFlags, ProtFlags};
@@ -77,6 +78,34 @@ impl<T: Tracked> InUse<T> {
     /// True if this value is the only use of the object.
     pub(crate) fn is_last(&self) -> bool {
         self.0.users.load(Ordering::Acquire) == 1
+    }
+}
+
+/// Counts the users of objects anew, in a child after `fork`. Threads of the parent that used an object do not exist in the child.
+pub(crate) struct Recount<T: Tracked>(Vec<&'static Counted<T>>);
+
+impl<T: Tracked> Recount<T> {
+    /// Begins with the descriptors, which are users.
+    pub(crate) fn new() -> Self {
+        let mut all = Vec::new();
+        let table = T::table();
+        let places = table.places.get().copied().unwrap_or_default();
+        for place in &places[..table.end.load(Ordering::Acquire).min(places.len())] {
+            // SAFETY: objects are never freed.
+            all.extend(unsafe { place.load(Ordering::Acquire).as_ref() });
+        }
+        Self(all)
+    }
+
+    /// Counts a user.
+    pub(crate) fn add(&mut self, user: &InUse<T>) {
+        self.0.push(user.0);
+    }
+
+    /// Stores the counts. All users were counted, and no other thread exists.
+    pub(crate) fn store(self) {
+        self.0.iter().for_each(|counted| counted.users.store(0, Ordering::Relaxed));
+        self.0.iter().for_each(|counted| _ = counted.users.fetch_add(1, Ordering::Relaxed));
     }
 }
 
@@ -171,7 +200,17 @@ impl<T: Tracked> Table<T> {
         (!pointer.is_null()).then(|| InUse(unsafe { &*pointer }))
     }
 
-    /// Calls `f` for each object with a descriptor.
+    /// Calls `f` once for each object that has descriptors.
+    pub(crate) fn for_each_once(&self, mut f: impl FnMut(&InUse<T>)) {
+        let mut seen = HashSet::new();
+        self.for_each(|_, object| {
+            if seen.insert(core::ptr::from_ref(object.0)) {
+                f(&object);
+            }
+        });
+    }
+
+    /// Calls `f` for each descriptor with an object.
     pub(crate) fn for_each(&self, mut f: impl FnMut(c_int, InUse<T>)) {
         let places = self.places.get().copied().unwrap_or_default();
         for (fd, place) in (0..).zip(&places[..self.end.load(Ordering::Acquire).min(places.len())]) {

@@ -6,7 +6,7 @@ use libc::{
     FILE, iovec, loff_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, size_t, socklen_t, ssize_t,
 };
 
-use crate::leave::{before_exec, leave_fd, pass_fd};
+use crate::leave::{before_exec, leave_fd, pass_fd, send_by_tcp};
 use crate::real;
 
 macro_rules! exec {
@@ -29,6 +29,13 @@ exec! {
     execvp(file: *const c_char, words: *const *const c_char);
     execvpe(file: *const c_char, words: *const *const c_char, variables: *const *const c_char);
     fexecve(fd: c_int, words: *const *const c_char, variables: *const *const c_char);
+    execveat(
+        at: c_int,
+        path: *const c_char,
+        words: *const *const c_char,
+        variables: *const *const c_char,
+        flags: c_int
+    );
 }
 
 macro_rules! spawn {
@@ -80,6 +87,50 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
 
 /// # Safety
 ///
+/// As the C library's `vdprintf`. `list` is a `va_list`, which is passed by its address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+    send_by_tcp(fd);
+    // SAFETY: the caller's contract is the C library's.
+    unsafe { real::vdprintf(fd, format, list) }
+}
+
+/// # Safety
+///
+/// As the C library's `__vdprintf_chk`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __vdprintf_chk(
+    fd: c_int,
+    flag: c_int,
+    format: *const c_char,
+    list: *mut c_void,
+) -> c_int {
+    send_by_tcp(fd);
+    // SAFETY: the caller's contract is the C library's.
+    unsafe { real::__vdprintf_chk(fd, flag, format, list) }
+}
+
+macro_rules! reopen {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        ///
+        #[doc = concat!("As the C library's `", stringify!($name), "`.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+            if !path.is_null() && !file.is_null() {
+                // SAFETY: the caller's contract is the C library's: an open file. The C library closes its descriptor by a call of its own.
+                super::socket::forget(unsafe { libc::fileno(file) });
+            }
+            // SAFETY: as above.
+            unsafe { real::$name(path, mode, file) }
+        }
+    )*};
+}
+
+reopen! { freopen freopen64 }
+
+/// # Safety
+///
 /// As the C library's `splice`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn splice(
@@ -90,6 +141,18 @@ pub unsafe extern "C-unwind" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    let has_stream = |fd| crate::table::connection(fd).is_some_and(|connection| connection.stream().is_some());
+    if from_at.is_null() && to_at.is_null() && len > 0 {
+        let is_nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
+        if has_stream(from) {
+            // SAFETY: descriptors of the caller.
+            return unsafe { super::pipe::splice_from(from, to, len, is_nonblocking) };
+        }
+        if has_stream(to) {
+            // SAFETY: as above.
+            return unsafe { super::pipe::splice_to(from, to, len, is_nonblocking) };
+        }
+    }
     leave_fd(from);
     leave_fd(to);
     // SAFETY: the caller's contract is the C library's.
@@ -147,11 +210,30 @@ pub unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    if matches!((level, name), (libc::SOL_SOCKET, libc::SO_ZEROCOPY) | (libc::IPPROTO_TCP, libc::TCP_ULP)) {
+    if needs_tcp(level, name) {
         leave_fd(fd);
     }
     // SAFETY: the caller's contract is the C library's.
     unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// Returns true for an option that changes how the kernel gives bytes to the program.
+fn needs_tcp(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_ZEROCOPY
+                | libc::SO_RCVLOWAT
+                | libc::SO_PEEK_OFF
+                | libc::SO_ATTACH_FILTER
+                | libc::SO_ATTACH_BPF
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | libc::SO_TIMESTAMPING
+        ),
+        libc::IPPROTO_TCP => matches!(name, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ),
+        _ => false,
+    }
 }
 
 /// Moves the connections back to TCP that a message passes to another process.
@@ -181,7 +263,7 @@ pub(super) unsafe fn before_passing(message: *const libc::msghdr) {
 extern "C" fn before_variadic(call: c_uint, first: usize) -> *mut c_void {
     match call {
         0..=2 => before_exec(),
-        _ => leave_fd(first as c_int),
+        _ => send_by_tcp(first as c_int),
     }
     match call {
         0 => real::execl.get(),

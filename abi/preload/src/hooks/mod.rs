@@ -4,8 +4,10 @@
 
 pub mod epoll;
 pub mod leave;
+pub mod pipe;
 pub mod poll;
 pub mod process;
+pub mod raw;
 pub mod receive;
 pub mod send;
 pub mod socket;

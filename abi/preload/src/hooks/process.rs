@@ -18,7 +18,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
         forget_range(first, last);
     }
     // SAFETY: the caller's contract is the C library's.
-    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
+    unsafe { real::syscall(libc::SYS_close_range, first as usize, last as usize, flags as usize, 0, 0, 0) as c_int }
 }
 
 /// # Safety

@@ -43,7 +43,7 @@ fn send_parts(
     let mut left = Parts::new(parts);
     let (total, mut done, mut until) = (left.len(), 0, None);
     if flags & !KNOWN_FLAGS != 0 {
-        Connection::leave(connection, fd);
+        Connection::send_by_tcp(connection, fd);
         return kernel();
     }
     if total == 0 {
@@ -202,6 +202,10 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, coun
 /// As the C library's `sendfile`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
+    if at.is_null() && count > 0 && connection(from).is_some_and(|connection| connection.stream().is_some()) {
+        // SAFETY: the caller's contract is the C library's. The kernel takes a socket here for a pipe only.
+        return unsafe { super::leave::splice(from, core::ptr::null_mut(), to, core::ptr::null_mut(), count, 0) };
+    }
     let Some(connection) = connection(to) else {
         // SAFETY: the caller's contract is the C library's.
         return unsafe { real::sendfile(to, from, at, count) };

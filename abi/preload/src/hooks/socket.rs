@@ -1,6 +1,6 @@
 //! Calls that make, change and end sockets.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use std::os::fd::BorrowedFd;
@@ -316,6 +316,42 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
 pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's contract is the C library's.
     unsafe { fcntl(fd, command, argument) }
+}
+
+/// # Safety
+///
+/// As the C library's `getsockopt`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    let is_error = (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && !is_inside();
+    let tracked = if is_error { table::connection(fd) } else { None };
+    if let Some(tracked) = &tracked
+        && let Some(stream) = tracked.stream()
+    {
+        tracked.look_for_end(fd, stream);
+    }
+    // SAFETY: the caller's contract is the C library's.
+    let done = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if done == 0
+        && let Some(tracked) = tracked.filter(|tracked| tracked.stream().is_some())
+    {
+        // SAFETY: the kernel has written the error and its length there.
+        unsafe {
+            let error: *mut c_int = value.cast();
+            let is_whole = *len as usize == size_of::<c_int>();
+            // The kernel had the FIN before the reset, and calls that a broken pipe.
+            if is_whole && error.read_unaligned() == libc::EPIPE && tracked.has_flag(connection::flags::WAS_RESET) {
+                error.write_unaligned(libc::ECONNRESET);
+            }
+        }
+    }
+    done
 }
 
 /// # Safety
