@@ -438,6 +438,9 @@ impl Connection {
         }
         if is_last {
             this.leave_others();
+            if this.stream().is_some() && this.is_owned_by(std::process::id() as i32) {
+                this.shared().is_handed_over.store(true, Ordering::Relaxed);
+            }
             match this.stage() {
                 Stage::Shown => session::withdraw(this.token.load(Ordering::Relaxed)),
                 Stage::Listener => session::unlisten(this.token.load(Ordering::Relaxed)),

@@ -21,7 +21,7 @@ use isthmus_layout::sockets::Interest;
 use isthmus_platform::Ring as _;
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, epoll_event};
 
-use crate::connection::{Connection, Stage, Stream};
+use crate::connection::{Connection, Path, Stage, Stream};
 use crate::interest::{Entry, WRITE};
 use crate::private_lock::PrivateLock;
 use crate::shared_cell::{Cells, SharedCell};
@@ -290,6 +290,11 @@ impl EpollSet {
         for (set, at) in connection.links() {
             set.purge(at);
         }
+        // A thread that gets the first event must not attach the connection before the link is there.
+        let call = match connection.path() {
+            Path::Plain(call) => Some(call),
+            Path::Kernel | Path::Stream(_) => None,
+        };
         let done = this.kernel_control(libc::EPOLL_CTL_ADD, fd, Some(event));
         if done != 0 {
             return done;
@@ -305,6 +310,7 @@ impl EpollSet {
             at
         });
         let links = connection.link(this, at);
+        drop(call);
         if let Some(stream) = connection.stream()
             && !connection.has_left.load(Ordering::Relaxed)
         {

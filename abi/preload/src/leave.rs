@@ -184,13 +184,15 @@ fn send_all(fd: c_int, mut bytes: &[u8]) -> bool {
 }
 
 /// Moves the connections back to TCP that a new program gets: those of this process that stay open over exec, and any of the standard
-/// descriptors. A forked child has all descriptors of its parent. Usually its program uses none of them, so the parent keeps its streams.
+/// descriptors. A forked child has all descriptors of its parent. Usually its program uses none of them, so the parent keeps its streams,
+/// until it has closed them.
 pub(crate) fn before_exec() {
     let own = std::process::id() as i32;
     let mut leaving = Vec::new();
     let standard: Vec<u64> = (0..=2).filter(|fd| kernel::is_tcp(*fd)).filter_map(kernel::cookie).collect();
     Connection::table().for_each(|fd, connection| {
-        let is_kept = connection.is_owned_by(own) && !kernel::closes_on_exec(fd);
+        let is_own = || connection.is_owned_by(own) || connection.shared().is_handed_over.load(Ordering::Relaxed);
+        let is_kept = connection.stage() == Stage::Attached && is_own() && !kernel::closes_on_exec(fd);
         let is_standard =
             || !standard.is_empty() && kernel::cookie(fd).is_some_and(|cookie| standard.contains(&cookie));
         if connection.stage() == Stage::Attached && (is_kept || is_standard()) {

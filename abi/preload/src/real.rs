@@ -97,7 +97,7 @@ real! {
     shutdown as "shutdown" (fd: c_int, how: c_int) -> c_int;
     close as "close" (fd: c_int) -> c_int;
     syscall as "syscall" (number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long;
-    _Fork as "_Fork" () -> pid_t;
+    fork_alone as "_Fork" () -> pid_t;
     clone as "clone" (function: extern "C" fn(*mut c_void) -> c_int, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: usize, tls: usize, child_tid: usize) -> c_int;
     execveat as "execveat" (at: c_int, path: *const c_char, words: *const *const c_char, variables: *const *const c_char, flags: c_int) -> c_int;
     vdprintf as "vdprintf" (fd: c_int, format: *const c_char, list: *mut c_void) -> c_int;

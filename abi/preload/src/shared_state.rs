@@ -25,6 +25,8 @@ pub(crate) struct SharedState {
     pub(crate) flags: AtomicU32,
     /// Several processes have had this end.
     pub(crate) has_forked: AtomicBool,
+    /// The process that began to track the connection has closed it, so a child has it for itself.
+    pub(crate) is_handed_over: AtomicBool,
 }
 
 /// No number of [`SharedState::awaited`]: a look under the lock must say.
@@ -60,6 +62,7 @@ impl SharedState {
             (&raw mut (*state).room).write(AtomicU32::new(0));
             (&raw mut (*state).flags).write(AtomicU32::new(flags));
             (&raw mut (*state).has_forked).write(AtomicBool::new(false));
+            (&raw mut (*state).is_handed_over).write(AtomicBool::new(false));
             Some(&*state)
         }
     }

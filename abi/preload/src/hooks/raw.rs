@@ -134,7 +134,7 @@ fn forked(fork: impl FnOnce() -> c_long) -> c_long {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
     // SAFETY: the caller's contract is the C library's.
-    forked(|| c_long::from(unsafe { real::_Fork() })) as pid_t
+    forked(|| c_long::from(unsafe { real::fork_alone() })) as pid_t
 }
 
 /// The program's function for a child, and its argument.
