@@ -149,7 +149,7 @@ impl<M: Words> StreamMemory<M> {
 
     /// Says whether a call reads TCP that began without a limit. Before such a call, the receiver looks at the switches once more.
     pub fn set_reads_tcp(&self, reads: bool) {
-        // S13, with S14 in `peer_reads_tcp` (modelled): a sender that sees the end of the call sees it for good.
+        // S13, with S14 in `peer_reads_tcp` (modelled): a sender that sees the end of the call sends after it.
         self.memory.store(self.own + READS_TCP, u32::from(reads), Release);
         if reads {
             // S15, with S16 in `peer_reads_tcp` (modelled): either the sender sees the call, or we see its switch.

@@ -1,7 +1,9 @@
 /* Kinds of programs: how servers and clients use threads, processes, sets and numbers of descriptors around their connections. */
 #include "cases.h"
 #include <stdatomic.h>
+#include <stdarg.h>
 #include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -718,6 +720,100 @@ static void sends_to_drop(int fd)
     step();
 }
 
+/* Both sides send more than their rings hold before they read. */
+enum { FIRST_BYTES = 1280 << 10 };
+
+static void sends_before_reading(int fd)
+{
+    send_stream(fd, 3, FIRST_BYTES);
+    receive_stream(fd, 4, FIRST_BYTES);
+    ask_all(fd, 10);
+    step();
+}
+
+static void sends_before_reading_too(int fd)
+{
+    send_stream(fd, 4, FIRST_BYTES);
+    receive_stream(fd, 3, FIRST_BYTES);
+    answer_count(fd, 10);
+    step();
+}
+
+/* Calls by number, and of the C library's own parts. */
+static void print_into(int fd, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    SAY(vdprintf(fd, format, list));
+    va_end(list);
+}
+
+static void uses_other_calls(int fd)
+{
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    SAY(syscall(SYS_write, fd, "by number ", 10));
+    SAY(write(ends[1], "by pipe ", 8));
+    SAY(splice(ends[0], NULL, fd, NULL, 8, 0));
+    step(); /* The other end has read, so the next bytes are not beside these. */
+    SAY(syscall(SYS_read, fd, buffer, 6));
+    SAY(splice(fd, NULL, ends[1], NULL, 6, 0));
+    SAY(read(ends[0], buffer + 6, 6));
+    SAY(sendfile(ends[1], fd, NULL, 6));
+    SAY(read(ends[0], buffer + 12, 6));
+    printf("%.18s\n", buffer);
+    print_into(fd, "%s by a list", "printed");
+    step();
+    SAY(syscall(SYS_close, fd));
+    step();
+}
+
+static void reads_other_calls(int fd)
+{
+    CHECK(read_all(fd, buffer, 18));
+    printf("%.18s\n", buffer);
+    write_all(fd, "first second third", 18);
+    step();
+    CHECK(read_all(fd, buffer, 17));
+    printf("%.17s\n", buffer);
+    step();
+    SAY(recv(fd, buffer, 1, 0));
+    step();
+}
+
+/* Children that the C library's `fork` does not make use the connection, while the parent has closed it. */
+static void makes_other_children(int unused)
+{
+    (void)unused;
+    int listener = tell_port();
+    for (int at = 0; at < 4; at++) {
+        int own = accepted(listener), status;
+        answer_count(own, FIRST_EXCHANGES);
+        pid_t child = at % 2 ? (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) : _Fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            while (answer(own)) {
+            }
+            _exit(0);
+        }
+        CHECK(close(own) == 0);
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    step();
+}
+
+static void asks_other_children(int unused)
+{
+    (void)unused;
+    int port = told_port();
+    for (int at = 0; at < 4; at++) {
+        int own = connected("127.0.0.1", port);
+        ask_all(own, FIRST_EXCHANGES + 100);
+        CHECK(close(own) == 0);
+    }
+    step();
+}
+
 /* The connection becomes the standard input and output, as for a program that a server of services starts. */
 static void uses_standard_files(int fd)
 {
@@ -762,6 +858,9 @@ static const struct test_case cases[] = {
     {"cancelled", cancels, answers, "`pthread_cancel` of threads that wait"},
     {"full_times", waits_its_time, sends_bytes, "time limits of `epoll_wait` and `poll` beside a thread that reads"},
     {"dropped", drops_bytes, sends_to_drop, "`MSG_TRUNC`; `preadv2`, `pwritev2` without a position"},
+    {"both_send_first", sends_before_reading, sends_before_reading_too, "both sides send 1.25 MiB before they read"},
+    {"other_calls", uses_other_calls, reads_other_calls, "`syscall`, `splice`, `vdprintf`, `sendfile` into a pipe"},
+    {"other_children", makes_other_children, asks_other_children, "children by `_Fork` and by `SYS_clone`"},
     {"standard_files", uses_standard_files, answers_each_line, "the socket as standard input and output"},
 };
 

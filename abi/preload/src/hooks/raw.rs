@@ -78,6 +78,22 @@ unsafe fn by_name(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lo
             libc::SYS_epoll_wait => epoll::epoll_wait(fd, b as _, c as c_int, d as c_int) as isize,
             libc::SYS_epoll_pwait => epoll::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _) as isize,
             libc::SYS_epoll_pwait2 => epoll::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _) as isize,
+            _ => return by_name_of_descriptors(number, [a, b, c, d, e, f]),
+        }
+    };
+    Some(result as c_long)
+}
+
+/// As [`by_name`], for calls that make, copy and end descriptors and processes.
+///
+/// # Safety
+///
+/// As the C library's `syscall`.
+unsafe fn by_name_of_descriptors(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> {
+    let fd = a as c_int;
+    // SAFETY: as above.
+    let result: isize = unsafe {
+        match number {
             libc::SYS_socket => socket::socket(fd, b as c_int, c as c_int) as isize,
             libc::SYS_connect => socket::connect(fd, b as _, c as _) as isize,
             libc::SYS_listen => socket::listen(fd, b as c_int) as isize,

@@ -59,7 +59,7 @@ transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_
              spawned passed urgent stdio files sets changing_set select);
 transcripts!(kinds: set_waited_on_before set_before_connect set_of_threads_once set_of_threads_edge set_as_descriptor
              child_for_each fork_beside_threads close_beside_reader connected_again closed_unseen cancelled full_times
-             dropped standard_files);
+             dropped both_send_first other_calls other_children standard_files);
 
 /// `docs/reference/sockets.md` lists the cases. `UPDATE=1` writes them.
 #[test]
