@@ -61,24 +61,27 @@ impl Stage {
         self.wait_for_senders(port, &["connector", "acceptor"]);
     }
 
-    /// Waits until the bytes that a server at this port sends on a connection go through shared memory. On the kernel alone, returns
-    /// at once.
+    /// Waits until bytes that a server at this port sends on a connection have gone through shared memory. While the client does not read,
+    /// the next ones go by TCP. On the kernel alone, returns at once.
     pub fn wait_for_download(&self, port: &str) {
-        self.wait_for_senders(port, &["acceptor"]);
+        self.wait_for_ends(port, &["acceptor"], |end| end["shared_bytes"].as_u64().is_some_and(|bytes| bytes > 0));
     }
 
     /// Waits until these ends of a connection with a server at this port send through shared memory.
     fn wait_for_senders(&self, port: &str, senders: &[&str]) {
+        self.wait_for_ends(port, senders, |end| end["path"] == "small" || end["path"] == "large");
+    }
+
+    fn wait_for_ends(&self, port: &str, ends: &[&str], is_shared: impl Fn(&Value) -> bool) {
         if !self.has_library() {
             return;
         }
         let port = format!(":{port}");
-        let is_shared = |end: &Value| end["state"] == "attached" && (end["path"] == "small" || end["path"] == "large");
         let fits = |stream: &Value| {
             stream["acceptor"]["address"].as_str().is_some_and(|address| address.ends_with(&port))
-                && senders.iter().all(|end| is_shared(&stream[end]))
+                && ends.iter().all(|end| stream[end]["state"] == "attached" && is_shared(&stream[end]))
         };
-        let awaited = format!("stream with shared memory from {}", senders.join(" and "));
+        let awaited = format!("stream with shared memory from {}", ends.join(" and "));
         self.wait_for_streams(&awaited, |streams| streams.iter().any(fits));
     }
 
