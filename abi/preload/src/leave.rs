@@ -191,11 +191,14 @@ pub(crate) fn before_exec() {
     let mut leaving = Vec::new();
     let standard: Vec<u64> = (0..=2).filter(|fd| kernel::is_tcp(*fd)).filter_map(kernel::cookie).collect();
     Connection::table().for_each(|fd, connection| {
+        if connection.stage() != Stage::Attached {
+            return;
+        }
         let is_own = || connection.is_owned_by(own) || connection.shared().is_handed_over.load(Ordering::Relaxed);
-        let is_kept = connection.stage() == Stage::Attached && is_own() && !kernel::closes_on_exec(fd);
+        let is_kept = is_own() && !kernel::closes_on_exec(fd);
         let is_standard =
             || !standard.is_empty() && kernel::cookie(fd).is_some_and(|cookie| standard.contains(&cookie));
-        if connection.stage() == Stage::Attached && (is_kept || is_standard()) {
+        if is_kept || is_standard() {
             leaving.push((fd, connection));
         }
     });

@@ -21,9 +21,9 @@
 //! | S5, S6 | the number of switches announced (S5) | the same (S6) | modelled |
 //! | S7, S8 | the number of switches taken (S7) | the same (S8) | modelled, on words that must not race |
 //! | S9, S10 | the state (S9) | the same (S10) | modelled |
+//! | S11, S12 | a wish and its fence (S11), what is published and its fence (S12) | each the other's | modelled, for both wishes |
 //! | S13, S14 | the end of a call that reads TCP (S13) | the same (S14) | modelled |
 //! | S15, S16 | the start of such a call and its fence (S15), a switch and its fence (S16) | each the other's | modelled |
-//! | S11, S12 | a wish and its fence (S11), what is published and its fence (S12) | each the other's | modelled, for both wishes |
 
 use crate::words::{Payload, Words};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};

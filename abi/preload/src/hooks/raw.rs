@@ -8,7 +8,7 @@ use super::{epoll, leave, poll, process, receive, send, socket};
 use crate::inside::is_inside;
 use crate::{fork, leave as leaving, real};
 
-/// The flags of `clone` that share memory with the parent: a thread, or a child that borrows it.
+/// The flag of `clone` that shares memory with the parent: a thread, or a child that borrows it.
 const SHARES_MEMORY: c_int = libc::CLONE_VM;
 
 /// # Safety
