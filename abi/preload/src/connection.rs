@@ -514,7 +514,7 @@ impl Connection {
         LINKS.with(|()| unsafe { (*self.links.entries.get()).clone() })
     }
 
-    fn with_links<R>(&self, f: impl FnOnce(&mut Vec<SetEntry>) -> R) -> R {
+    pub(crate) fn with_links<R>(&self, f: impl FnOnce(&mut Vec<SetEntry>) -> R) -> R {
         LINKS.with(|()| {
             // SAFETY: under the lock.
             let entries = unsafe { &mut *self.links.entries.get() };

@@ -550,7 +550,7 @@ impl EpollSet {
         polls: bool,
         wait: impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
-        let handled = Handled::now();
+        let mut handled = Handled::now();
         self.waits.fetch_add(1, Ordering::Relaxed);
         if self.has_pending.swap(false, Ordering::AcqRel) {
             self.enlist_pending();
@@ -576,6 +576,10 @@ impl EpollSet {
             }
             let Waited { count, is_over } = self.sleep(events, limit, handled, &wait);
             if count < 0 {
+                if handled.was_only_alarm(errno::get()) {
+                    handled = Handled::now();
+                    continue;
+                }
                 return count;
             }
             let Ok(total) = self.collect(events, count) else { return refuse_array() };

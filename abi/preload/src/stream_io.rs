@@ -531,10 +531,7 @@ impl Connection {
 
     /// Tells the epoll sets that writes take another path.
     pub(crate) fn path_changed(&self) {
-        let links = self.links();
-        for (set, at) in links {
-            set.sync_kernel(at);
-        }
+        self.with_links(|links| links.iter().for_each(|(set, at)| set.sync_kernel(*at)));
     }
 }
 

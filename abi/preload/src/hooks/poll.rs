@@ -59,7 +59,7 @@ fn poll_tracked(
     limit: Limit,
     kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
 ) -> c_int {
-    let handled = Handled::now();
+    let mut handled = Handled::now();
     for polled in tracked {
         polled.connection.is_awaited.store(true, Ordering::Relaxed);
         Connection::progress(&polled.connection, fds[polled.index].fd);
@@ -82,6 +82,10 @@ fn poll_tracked(
             sleep(fds, tracked, thread.waiter.as_ref(), limit, handled, kernel)
         });
         let slept = slept.unwrap_or_else(|| sleep(fds, tracked, None, limit, handled, kernel));
+        if slept.count < 0 && handled.was_only_alarm(errno::get()) {
+            handled = Handled::now();
+            continue;
+        }
         if slept.count != 0 || slept.is_over {
             return slept.count;
         }

@@ -61,7 +61,7 @@ transcripts!(kinds: set_waited_on_before set_before_connect set_as_descriptor
              child_for_each fork_beside_threads close_beside_reader connected_again closed_unseen cancelled full_times
              dropped both_send_first other_calls other_children standard_files);
 
-transcripts!(signals: handler_writes handler_exchanges interrupted_waits bad_memory jumped_out);
+transcripts!(signals: handler_writes handler_exchanges interrupted_waits bad_memory jumped_out left_unread left_unread_beside);
 
 /// `docs/reference/sockets.md` lists the cases. `UPDATE=1` writes them.
 #[test]
