@@ -179,15 +179,23 @@ impl Connection {
         }
         let is_shut = self.has_flag(flags::SHUT_READ);
         let empty = self.empty_reads.fetch_add(1, Ordering::Relaxed);
-        if !is_shut && !self.kernel_event.swap(false, Ordering::Relaxed) && !empty.is_multiple_of(EMPTY_READS) {
+        // The events are counted, because each may be that of another thread, which was told of it by an edge.
+        let told = self.kernel_events.load(Ordering::SeqCst);
+        let is_told = told != self.asked_events.load(Ordering::Relaxed);
+        if !is_shut && !is_told && !empty.is_multiple_of(EMPTY_READS) {
             return Err(libc::EAGAIN);
         }
-        let events = kernel::events_now(fd, libc::POLLIN | libc::POLLRDHUP);
-        let is_over = events & GONE != 0;
-        if !is_over || self.shared().with_receiver(|receiver| receiver.is_in_tcp()) {
+        if kernel::events_now(fd, libc::POLLIN | libc::POLLRDHUP) & GONE == 0 {
+            self.asked_events.store(told, Ordering::Relaxed);
             return Err(libc::EAGAIN);
         }
-        self.kernel_event.store(true, Ordering::Relaxed); // It stays so.
+        if !is_told {
+            self.note_event(); // It stays so.
+        }
+        let mut busy_since = None;
+        while self.shared().with_receiver(|receiver| receiver.is_in_tcp()) {
+            self.let_others_read(&mut busy_since)?; // Not EAGAIN, as in `try_receive`.
+        }
         // Nothing lies on TCP: the peer would have announced it before its FIN. So this reads nothing but the end.
         if self.shared().with_receiver(|receiver| receiver.path() == StreamPath::Tcp) {
             return Ok(Ok(0));
@@ -435,7 +443,7 @@ impl Connection {
     /// Handles an event of the kernel's connection that may be its end. A peer that died with bytes unread in the ring has sent a FIN, where
     /// TCP would have reset the connection.
     pub(crate) fn saw_event(&self, fd: c_int, stream: &Stream) {
-        self.kernel_event.store(true, Ordering::Relaxed);
+        self.note_event();
         self.look_for_end(fd, stream);
     }
 
