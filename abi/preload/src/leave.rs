@@ -111,6 +111,7 @@ impl Connection {
         if !self.is_asked(stream) {
             return;
         }
+        let fd = self.kernel_fd(fd); // As in `look_for_end`.
         if stream.memory.peer_state() & StreamState::LEFT != 0 {
             match self.take_back(fd, stream) {
                 Ok(true) => stream.memory.add_state(StreamState::RETURNED),

@@ -450,6 +450,7 @@ impl Connection {
     /// Looks whether the peer has ended, and handles that.
     pub(crate) fn look_for_end(&self, fd: c_int, stream: &Stream) {
         if self.tells_of_fin() {
+            let fd = self.kernel_fd(fd); // A set may know the socket by a descriptor that is closed.
             let events = kernel::events_now(fd, libc::POLLRDHUP);
             if events & GONE != 0 {
                 self.peer_gone(fd, stream, events);
