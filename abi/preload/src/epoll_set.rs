@@ -19,13 +19,13 @@ use isthmus_layout::limits::READY_MAP_BITS;
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
 use isthmus_platform::Ring as _;
-use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, epoll_event};
+use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, epoll_event, pollfd};
 
 use crate::connection::{Connection, Path, Stage, Stream};
 use crate::interest::{Entry, WRITE};
 use crate::private_lock::PrivateLock;
 use crate::shared_cell::{Cells, SharedCell};
-use crate::table::{InUse, Recount};
+use crate::table::{self, InUse, Recount};
 use crate::wait_limit::Limit;
 use crate::waiter::Waiter;
 use crate::{errno, kernel, real, session, settings};
@@ -511,6 +511,20 @@ impl EpollSet {
         });
     }
 
+    /// Returns which of `events` the set has, of which the kernel has told that it is readable. A doorbell that came too late made it so, too.
+    fn events_now(&self, fd: c_int, events: i16) -> i16 {
+        let asked = self.with(|inner| {
+            inner.find_asked();
+            core::mem::take(&mut inner.asked)
+        });
+        heed(asked);
+        if self.has_contained.load(Ordering::Acquire) {
+            self.nest_contained();
+        }
+        self.nest();
+        kernel::events_now(fd, events)
+    }
+
     /// Notes that the program waits in this set for another one.
     pub(crate) fn contain(&self, other: &InUse<Self>) {
         other.nest();
@@ -619,11 +633,7 @@ impl EpollSet {
             }
             (total, core::mem::take(&mut inner.asked))
         });
-        for (fd, connection) in asked {
-            if let Some(stream) = connection.stream() {
-                connection.heed(fd, stream);
-            }
-        }
+        heed(asked);
         total
     }
 
@@ -872,6 +882,14 @@ impl Inner {
         }
     }
 
+    /// Notes which hot streams must go back to TCP.
+    fn find_asked(&mut self) {
+        self.take_ready_bits();
+        let asked = self.hot_entries().filter(|entry| entry.is_asked());
+        let asked: Vec<_> = asked.map(|entry| (entry.fd, entry.connection.clone())).collect();
+        self.asked.extend(asked);
+    }
+
     /// Returns true if a stream is ready that the program waits for.
     fn is_any_ready(&mut self) -> bool {
         self.take_ready_bits();
@@ -944,6 +962,42 @@ impl Inner {
 
 fn entry_in(entries: &mut [Option<Entry>], at: u32) -> Option<&mut Entry> {
     entries.get_mut((at & PLACE) as usize)?.as_mut().filter(|entry| entry.at == at)
+}
+
+/// Moves streams back to TCP that must go there.
+fn heed(asked: Vec<(c_int, InUse<Connection>)>) {
+    for (fd, connection) in asked {
+        if let Some(stream) = connection.stream() {
+            connection.heed(fd, stream);
+        }
+    }
+}
+
+/// Polls by `kernel`, which is the program's call with other descriptors and a time in nanoseconds, or None without an end. Sets may be
+/// among the descriptors. If the kernel reports only sets, and they have nothing, the call goes on.
+pub(crate) fn poll_with_sets(
+    fds: &mut [pollfd],
+    time: Option<u64>,
+    kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
+) -> c_int {
+    let limit = time.map_or(Limit::Never, Limit::after_ns);
+    let mut left = time;
+    loop {
+        let mut count = kernel(fds, left);
+        if count <= 0 {
+            return count;
+        }
+        for entry in fds.iter_mut().filter(|entry| entry.revents != 0) {
+            if let Some(set) = table::set(entry.fd) {
+                entry.revents = set.events_now(entry.fd, entry.events);
+                count -= c_int::from(entry.revents == 0);
+            }
+        }
+        left = limit.left_ns();
+        if count > 0 || time == Some(0) || left == Some(0) {
+            return count;
+        }
+    }
 }
 
 fn ready_bit(at: u32) -> ReadyBit {

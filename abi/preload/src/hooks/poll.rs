@@ -9,6 +9,7 @@ use isthmus_layout::sockets::Interest;
 use libc::{POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::connection::{Connection, Path, Stream};
+use crate::epoll_set::poll_with_sets;
 use crate::table::{InUse, connection, set};
 use crate::wait_limit::{Limit, is_refused};
 use crate::waiter::{self, Waiter};
@@ -58,6 +59,7 @@ fn poll_tracked(
     limit: Limit,
     kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
 ) -> c_int {
+    let kernel = &|fds: &mut [pollfd], time| poll_with_sets(fds, time, kernel);
     for polled in tracked {
         polled.connection.is_awaited.store(true, Ordering::Relaxed);
         Connection::progress(&polled.connection, fds[polled.index].fd);
@@ -250,7 +252,8 @@ fn ask_kernel_rung(
     (total, was_rung)
 }
 
-/// The entries of a call and those with tracked connections. None if the C library's own call serves.
+/// The entries of a call and those with tracked connections. None if there are neither such entries nor sets, so the C library's own call
+/// serves.
 ///
 /// # Safety
 ///
@@ -262,7 +265,8 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> Option<(&'a mut [pollf
     // SAFETY: the caller's contract.
     let entries = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     let tracked = tracked(entries);
-    (!tracked.is_empty()).then_some((entries, tracked))
+    let has_sets = || entries.iter().any(|entry| set(entry.fd).is_some());
+    (!tracked.is_empty() || has_sets()).then_some((entries, tracked))
 }
 
 fn tracked(fds: &[pollfd]) -> Vec<Polled> {
@@ -415,11 +419,7 @@ impl Selected {
     fn run(mut self, limit: Limit, mask: *const sigset_t) -> c_int {
         let tracked = tracked(&self.entries);
         let kernel = |fds: &mut [pollfd], time| ppoll_ns(fds, time, mask);
-        let count = if tracked.is_empty() {
-            kernel(&mut self.entries, limit.left_ns())
-        } else {
-            poll_tracked(&mut self.entries, &tracked, limit, &kernel)
-        };
+        let count = poll_tracked(&mut self.entries, &tracked, limit, &kernel);
         if count < 0 {
             return count;
         }
