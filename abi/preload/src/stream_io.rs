@@ -413,13 +413,14 @@ impl Connection {
             return true;
         }
         self.shared().with_sender(|sender| {
-            if !sender.can_send() {
+            let can_send = |sender: &Sender| sender.can_send(|| stream.memory.peer_reads_tcp());
+            if !can_send(sender) {
                 note_receiver(stream, sender);
             }
-            if !sender.can_send() {
+            if !can_send(sender) {
                 sender.was_full(stream.memory.peer_head(), kernel::now_ms());
             }
-            sender.can_send()
+            can_send(sender)
         })
     }
 
