@@ -329,7 +329,7 @@ impl Connection {
 
     /// Sends what fits. `EAGAIN` if nothing does. `flags` are those of `sendmsg`.
     pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
-        let fd = self.kernel_fd(fd);
+        let (fd, mut is_marked) = (self.kernel_fd(fd), false);
         loop {
             if self.take_reset(fd) {
                 return Err(libc::ECONNRESET);
@@ -349,11 +349,14 @@ impl Connection {
                 }
                 Ok(SendStep::Full) => {
                     let events = kernel::events_now(fd, libc::POLLRDHUP);
-                    if !self.tells_of_fin() || events & GONE == 0 {
-                        self.was_full.store(true, Ordering::Relaxed);
+                    if self.tells_of_fin() && events & GONE != 0 {
+                        self.peer_gone(fd, stream, events);
+                    } else if core::mem::replace(&mut is_marked, true) {
                         return Err(libc::EAGAIN);
+                    } else {
+                        // Room that came before this mark is no edge for a thread that waits, so this one tries again.
+                        self.was_full.store(true, Ordering::SeqCst);
                     }
-                    self.peer_gone(fd, stream, events);
                 }
                 Err(_violation) => {
                     self.broke(fd, stream);
