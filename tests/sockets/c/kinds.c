@@ -360,18 +360,37 @@ static void *serve_in_pool(void *unused)
     }
 }
 
-static void serve_by_threads(bool is_edge)
+/* The thread that removes the member owns it until it adds it again. */
+static void *serve_as_owner(void *unused)
+{
+    for (struct epoll_event event;;) {
+        CHECK(epoll_wait(pool.set, &event, 1, -1) == 1);
+        if (event.data.fd == pool.stop)
+            return unused;
+        if (epoll_ctl(pool.set, EPOLL_CTL_DEL, event.data.fd, NULL) != 0) {
+            CHECK(errno == ENOENT);
+            continue;
+        }
+        event.events = EPOLLIN;
+        if (answer_now(event.data.fd))
+            CHECK(epoll_ctl(pool.set, EPOLL_CTL_ADD, event.data.fd, &event) == 0);
+        else
+            atomic_fetch_or(&pool.ended, 1 << (event.data.fd % 31));
+    }
+}
+
+static void serve_by_threads(uint32_t how, void *(*serve)(void *))
 {
     int listener = tell_port(), ends[2], all = 0;
     pthread_t threads[THREADS];
     CHECK(pipe(ends) == 0 && pipe(pool.busy) == 0);
-    pool.set = epoll_create1(EPOLL_CLOEXEC), pool.stop = ends[0], pool.is_edge = is_edge;
+    pool.set = epoll_create1(EPOLL_CLOEXEC), pool.stop = ends[0], pool.is_edge = how == EPOLLET;
     struct epoll_event event = {.events = EPOLLIN, .data.fd = pool.stop};
     CHECK(epoll_ctl(pool.set, EPOLL_CTL_ADD, pool.stop, &event) == 0);
     for (int at = 0; at < THREADS; at++)
-        threads[at] = start(serve_in_pool, NULL);
+        threads[at] = start(serve, NULL);
     for (int at = 0; at < CONNECTIONS; at++) {
-        event.events = EPOLLIN | (is_edge ? EPOLLET : EPOLLONESHOT), event.data.fd = accepted(listener);
+        event.events = EPOLLIN | how, event.data.fd = accepted(listener);
         all |= 1 << (event.data.fd % 31);
         CHECK(epoll_ctl(pool.set, EPOLL_CTL_ADD, event.data.fd, &event) == 0);
     }
@@ -390,13 +409,19 @@ static void serve_by_threads(bool is_edge)
 static void serves_once(int fd)
 {
     (void)fd;
-    serve_by_threads(false);
+    serve_by_threads(EPOLLONESHOT, serve_in_pool);
 }
 
 static void serves_edges(int fd)
 {
     (void)fd;
-    serve_by_threads(true);
+    serve_by_threads(EPOLLET, serve_in_pool);
+}
+
+static void serves_as_owner(int fd)
+{
+    (void)fd;
+    serve_by_threads(0, serve_as_owner);
 }
 
 static void keeps_one_busy(int fd)
@@ -433,6 +458,56 @@ static int select_of(int fd, struct timeval *time)
     FD_ZERO(&readable);
     FD_SET(fd, &readable);
     return select(fd + 1, &readable, NULL, NULL, time);
+}
+
+/* One thread writes, and another one waits for room by edges. */
+enum { ROOM_BYTES = 16 << 20 };
+
+static struct {
+    int set, told[2];
+} room;
+
+static void *wait_for_room(void *unused)
+{
+    for (struct epoll_event event;;) {
+        CHECK(epoll_wait(room.set, &event, 1, -1) == 1);
+        CHECK(write(room.told[1], event.data.u32 == 0 ? "e" : "r", 1) == 1);
+        if (event.data.u32 == 0)
+            return unused;
+    }
+}
+
+static void writes_beside_a_waiter(int fd)
+{
+    int end[2];
+    uint8_t *bytes = malloc(ROOM_BYTES);
+    CHECK(bytes && pipe(room.told) == 0 && pipe(end) == 0);
+    fill(5, 0, bytes, ROOM_BYTES);
+    set_nonblocking(fd, true);
+    room.set = epoll_set_of(fd, EPOLLOUT | EPOLLET);
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 0};
+    CHECK(epoll_ctl(room.set, EPOLL_CTL_ADD, end[0], &event) == 0);
+    pthread_t thread = start(wait_for_room, NULL);
+    for (size_t done = 0; done < ROOM_BYTES;) {
+        ssize_t written = write(fd, bytes + done, ROOM_BYTES - done);
+        char byte;
+        if (written > 0)
+            done += (size_t)written;
+        else
+            CHECK(errno == EAGAIN && read(room.told[0], &byte, 1) == 1);
+    }
+    CHECK(write(end[1], "e", 1) == 1);
+    join(thread);
+    set_nonblocking(fd, false);
+    ask_all(fd, 10);
+    step();
+}
+
+static void reads_for_a_waiter(int fd)
+{
+    receive_stream(fd, 5, ROOM_BYTES);
+    answer_count(fd, 10);
+    step();
 }
 
 enum { WAITS = 200 };
@@ -952,6 +1027,8 @@ static const struct test_case cases[] = {
     {"closed_copy_in_set", waits_by_a_copy, asks_and_dies, "closes a descriptor that a set keeps, and uses a copy"},
     {"set_of_threads_once", serves_once, keeps_one_busy, "four threads wait on a set with `EPOLLONESHOT`, one is busy"},
     {"set_of_threads_edge", serves_edges, keeps_one_busy, "four threads wait on a set with `EPOLLET`, one is busy"},
+    {"set_of_owners", serves_as_owner, keeps_one_busy, "four threads wait on a set, and remove and add its members"},
+    {"room_by_edges", writes_beside_a_waiter, reads_for_a_waiter, "a thread writes, another one waits for room with `EPOLLET`"},
     {"set_as_descriptor", waits_for_a_set, asks_for_a_set, "`poll`, `select` and another set wait for a set"},
     {"child_for_each", forks_for_each, asks_each_child, "forks for each connection"},
     {"fork_beside_threads", forks_beside_threads, answers_everywhere, "forks while threads exchange bytes"},
