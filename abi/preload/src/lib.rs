@@ -16,6 +16,7 @@
 
 mod attach;
 mod connection;
+mod epoll_inner;
 mod epoll_set;
 mod errno;
 mod fork;
