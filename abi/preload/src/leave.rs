@@ -118,6 +118,7 @@ impl Connection {
         if !self.is_asked(stream) {
             return;
         }
+        let fd = self.kernel_fd(fd); // As in `look_for_end`.
         if stream.memory.peer_state() & StreamState::LEFT != 0 {
             if self.send_back(fd, stream).is_err() {
                 self.broke(fd, stream);

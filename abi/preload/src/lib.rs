@@ -18,6 +18,7 @@ mod alarm;
 mod attach;
 mod connection;
 mod copy;
+mod epoll_inner;
 mod epoll_set;
 mod errno;
 mod fork;

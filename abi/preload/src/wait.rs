@@ -152,7 +152,7 @@ impl Connection {
             _ => {}
         }
         if fds[0].revents != 0 {
-            self.kernel_event.store(true, Ordering::Relaxed); // The next try asks what it is.
+            self.note_event(); // The next try asks what it is.
         }
         Ok(())
     }
