@@ -41,7 +41,18 @@ fn answer() -> Answer {
 
 fn report(enabled: bool) -> StreamsReport {
     let refused = vec![ReasonCount::new(Reason::StreamDenied, 2)];
-    StreamsReport { schema: 1, enabled, programs: 2, waiting: 0, listening: 1, paired: 0, refused, streams: Vec::new() }
+    StreamsReport {
+        schema: 1,
+        enabled,
+        programs: 2,
+        waiting: 0,
+        listening: 1,
+        paired: 0,
+        refused,
+        streams: Vec::new(),
+        ended: None,
+        sockets: None,
+    }
 }
 
 #[test]
