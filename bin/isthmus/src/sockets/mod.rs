@@ -33,6 +33,9 @@ pub(crate) enum SocketsCommand {
 #[derive(Subcommand)]
 pub(crate) enum StreamVerb {
     /// Lists the streams: both programs, the path of each direction, and the bytes that they sent.
+    ///
+    /// `shared` and `tcp` count the bytes of a direction since its connection began. After a switch to TCP, bytes by TCP count once the
+    /// other end has read them. Bytes that a program sends past the library are not counted.
     List,
 }
 
