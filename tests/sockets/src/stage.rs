@@ -21,13 +21,18 @@ pub enum Stage {
 impl Stage {
     /// Starts a daemon for programs with the library. Returns none, with the reason on standard error, while there is no library.
     pub fn library() -> Option<Self> {
+        Self::library_with("")
+    }
+
+    /// As [`Self::library`], with additional configuration of the daemon.
+    pub fn library_with(config: &str) -> Option<Self> {
         if let Err(why) = build::library() {
             eprintln!("skipped: {why}");
             return None;
         }
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         binary("isthmusd", "isthmusd").unwrap_or_else(|error| panic!("{error}")); // Built before the time of its start runs.
-        let daemon = DaemonProcess::on(&scratch).config(CONFIG).start(timeout());
+        let daemon = DaemonProcess::on(&scratch).config(&format!("{CONFIG}{config}")).start(timeout());
         Some(Self::Library(Box::new(daemon.unwrap_or_else(|error| panic!("{error}"))), scratch))
     }
 
