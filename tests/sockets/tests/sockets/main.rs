@@ -7,6 +7,7 @@ mod kills;
 mod programs;
 mod python;
 mod redis;
+mod shown;
 mod transcripts;
 mod transfers;
 mod uring;
