@@ -287,11 +287,11 @@ impl Connection {
         has
     }
 
-    /// Returns the number of bytes in the ring that the program can read.
+    /// Returns the number of bytes in the rings that the program has not read, also those behind bytes of TCP. The kernel counts the others.
     pub(crate) fn data_len(&self, stream: &Stream) -> u32 {
         let (took, len) = self.shared().with_receiver(|receiver| {
             let took = advance(stream, receiver).unwrap_or(false); // The next read reports a violation.
-            (took, receiver.unread())
+            (took, receiver.unread(stream.memory.peer_tail()))
         });
         if took {
             stream.notify(Interest::Room);
