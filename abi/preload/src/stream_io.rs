@@ -98,6 +98,14 @@ enum SendStep {
     Full,
 }
 
+/// Bytes that were sent.
+pub(crate) struct Sent {
+    pub(crate) count: usize,
+    /// The kernel has taken fewer than it could: the call's time is over, a signal has come, or the program has ended the sending. A call
+    /// that does not block has found no more room.
+    pub(crate) is_over: bool,
+}
+
 impl Connection {
     /// Receives what is there. `EAGAIN` if nothing is. A count below that of the buffers says that nothing was left, on any path.
     pub(crate) fn try_receive(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, peek: bool) -> Result<usize, c_int> {
@@ -320,7 +328,7 @@ impl Connection {
     }
 
     /// Sends what fits. `EAGAIN` if nothing does. `flags` are those of `sendmsg`.
-    pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
+    pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<Sent, c_int> {
         let fd = self.kernel_fd(fd);
         loop {
             if self.take_reset(fd) {
@@ -332,11 +340,12 @@ impl Connection {
             match self.send_step(stream, parts) {
                 Ok(SendStep::Bytes(count)) => {
                     self.heed(fd, stream); // The peer may have left while these bytes were written.
-                    return Ok(count);
+                    return Ok(Sent { count, is_over: false });
                 }
                 Ok(SendStep::Tcp) => {
                     let result = send_to_kernel(fd, parts, flags);
-                    self.shared().with_sender(|sender| sender.end_tcp(result.unwrap_or(0) as u64));
+                    let count = result.as_ref().map_or(0, |sent| sent.count);
+                    self.shared().with_sender(|sender| sender.end_tcp(count as u64));
                     return result;
                 }
                 Ok(SendStep::Full) => {
@@ -568,7 +577,7 @@ impl Connection {
     }
 }
 
-fn send_to_kernel(fd: c_int, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
+fn send_to_kernel(fd: c_int, parts: Parts<'_>, flags: c_int) -> Result<Sent, c_int> {
     let mut pieces = [iovec { iov_base: core::ptr::null_mut::<c_void>(), iov_len: 0 }; 64];
     // SAFETY: a message of zeroes is an empty one.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -576,5 +585,7 @@ fn send_to_kernel(fd: c_int, parts: Parts<'_>, flags: c_int) -> Result<usize, c_
     message.msg_iov = pieces.as_mut_ptr();
     // SAFETY: the pieces lie in the program's buffers.
     let count = unsafe { real::sendmsg(fd, &raw const message, flags) };
-    usize::try_from(count).map_err(|_| errno::get())
+    let count = usize::try_from(count).map_err(|_| errno::get())?;
+    let given: usize = pieces.iter().map(|piece| piece.iov_len).sum();
+    Ok(Sent { count, is_over: count < given })
 }

@@ -10,7 +10,7 @@ use super::receive::parts;
 use super::to_c;
 use crate::connection::{Connection, Path, flags};
 use crate::plain::PlainCall;
-use crate::stream_io::Parts;
+use crate::stream_io::{Parts, Sent};
 use crate::table::{InUse, connection};
 use crate::wait::{deadline, restarts_calls};
 use crate::wait_limit::Limit;
@@ -52,9 +52,11 @@ fn send_parts(
     let blocks = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(core::sync::atomic::Ordering::Relaxed);
     let result = loop {
         match connection.try_send(fd, stream, left, flags) {
-            Ok(count) => {
+            Ok(Sent { count, is_over }) => {
                 done += count;
-                if done == total {
+        // A call that has sent something reports an end by its count, and not by a signal.
+        let flags = if done > 0 { flags | libc::MSG_NOSIGNAL } else { flags };
+                if is_over || done == total {
                     break Ok(done);
                 }
                 left.skip(count);
