@@ -302,9 +302,6 @@ impl Connection {
 
     /// Stores the stream of a shown connection.
     pub(crate) fn pair(&self, stream: Stream) {
-        if self.stage() != Stage::Shown {
-            return;
-        }
         // SAFETY: the daemon answers a token once, so one thread comes here; no thread reads the value before the stage is `Paired`.
         unsafe { *self.stream.get() = Some(stream) };
         self.move_stage(Stage::Shown, Stage::Paired); // If the connection has left meanwhile, `retire` ends the stream.
@@ -338,8 +335,8 @@ impl Connection {
     /// Counts bytes on plain TCP for the upgrade, and shows the socket to the daemon once the connection is worth a stream.
     pub(crate) fn count(this: &InUse<Self>, fd: c_int, sent: bool, bytes: u64) {
         this.connected();
-        if this.stage() != Stage::Plain {
-            return;
+        if this.stage() != Stage::Plain || this.fds.load(Ordering::Relaxed) == 0 {
+            return; // Without a descriptor of the program, the number may be another file.
         }
         // Two threads at once may lose a count, which only delays the upgrade.
         let mut upgrade = Upgrade::from_word(this.upgrade.load(Ordering::Relaxed));
@@ -457,7 +454,8 @@ impl Connection {
         } else if is_last && this.is_last() {
             this.last_close(fd);
         }
-        if may_end {
+        // A thread that is in a call keeps the connection, as in the kernel. The daemon closes its copy before that call is over, or soon.
+        if may_end && this.is_last() {
             end_copied(fd);
         }
     }

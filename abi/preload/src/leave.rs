@@ -28,7 +28,13 @@ impl Connection {
             session::look();
         }
         match this.stage() {
-            Stage::Plain | Stage::Shown | Stage::Paired => this.set_stage(Stage::Off),
+            Stage::Shown => {
+                // The daemon may have a copy for a moment. A close at that time must not end the connection, because others may have it.
+                this.is_passed.store(true, Ordering::Relaxed);
+                this.set_stage(Stage::Off);
+                session::withdraw(this.token.load(Ordering::Relaxed));
+            }
+            Stage::Plain | Stage::Paired => this.set_stage(Stage::Off),
             Stage::Attached => this.leave_stream(fd),
             Stage::Unconnected => _ = this.move_stage(Stage::Unconnected, Stage::Off),
             Stage::Off | Stage::Listener => {}
