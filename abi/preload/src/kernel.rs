@@ -89,6 +89,24 @@ pub(crate) fn unread_bytes(fd: c_int) -> u64 {
 }
 
 /// Returns true for a TCP socket of IPv4 or IPv6.
+/// Returns the type bits of an open file.
+fn file_type(fd: c_int) -> Option<libc::mode_t> {
+    let mut found = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the call writes a `stat`, of which zeroes are a value.
+    unsafe { (libc::fstat(fd, found.as_mut_ptr()) == 0).then(|| found.assume_init().st_mode & libc::S_IFMT) }
+}
+
+/// Returns true for a pipe.
+pub(crate) fn is_pipe(fd: c_int) -> bool {
+    file_type(fd) == Some(libc::S_IFIFO)
+}
+
+/// Returns true for a file with a position. Pipes and sockets have none.
+pub(crate) fn has_position(fd: c_int) -> bool {
+    // SAFETY: a call without pointers.
+    unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) >= 0 }
+}
+
 pub(crate) fn is_tcp(fd: c_int) -> bool {
     let option = |name| socket_option::<c_int>(fd, libc::SOL_SOCKET, name);
     option(libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP) && option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)

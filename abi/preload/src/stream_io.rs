@@ -16,6 +16,9 @@ const EMPTY_READS: u32 = 64;
 /// Bytes that are copied before the other end learns of them. It copies meanwhile.
 const PIECE: usize = 64 << 10;
 
+/// The bytes that one call moves, at most: Linux has no larger result (`MAX_RW_COUNT`).
+pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
+
 /// The time that a thread waits for others to end their calls that read TCP, in milliseconds.
 const BUSY_MS: u64 = 1000;
 
@@ -28,20 +31,24 @@ pub(crate) struct Parts<'a> {
     parts: &'a [iovec],
     /// Bytes of the first part that are done.
     skipped: usize,
+    /// Bytes from there on, at most [`BYTES_MAX`].
+    len: usize,
 }
 
 impl<'a> Parts<'a> {
     pub(crate) fn new(parts: &'a [iovec]) -> Self {
-        Self { parts, skipped: 0 }
+        let len = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len));
+        Self { parts, skipped: 0, len: len.min(BYTES_MAX) }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len)) - self.skipped
+        self.len
     }
 
     /// Skips `count` bytes, which are there.
     pub(crate) fn skip(&mut self, count: usize) {
         self.skipped += count;
+        self.len -= count;
         while let Some(first) = self.parts.first()
             && self.skipped >= first.iov_len
         {
@@ -52,7 +59,7 @@ impl<'a> Parts<'a> {
 
     /// Calls `f` with the address and length of each piece, up to `limit` bytes in all.
     fn pieces(&self, limit: usize, mut f: impl FnMut(*mut u8, usize)) {
-        let (mut left, mut skipped) = (limit, self.skipped);
+        let (mut left, mut skipped) = (limit.min(self.len), self.skipped);
         for part in self.parts {
             if left == 0 {
                 return;

@@ -5,10 +5,10 @@ use core::ffi::{c_int, c_void};
 use isthmus_layout::sockets::Interest;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::to_c;
+use super::{are_outside, to_c};
 use crate::connection::{Connection, Path};
 use crate::plain::PlainCall;
-use crate::stream_io::Parts;
+use crate::stream_io::{BYTES_MAX, Parts};
 use crate::table::{InUse, connection};
 use crate::wait::{deadline, restarts_calls};
 use crate::wait_limit::Limit;
@@ -24,6 +24,9 @@ const KNOWN_FLAGS: c_int = libc::MSG_PEEK
     | libc::MSG_OOB
     | libc::MSG_TRUNC
     | libc::MSG_ERRQUEUE;
+
+/// The entries of a vector, at most (`UIO_MAXIOV`).
+pub(super) const PARTS_MAX: usize = 1024;
 
 /// The bytes that a call with `MSG_TRUNC` throws away at a time.
 const SKIPPED_MAX: usize = 64 << 10;
@@ -52,6 +55,9 @@ fn receive(
     if flags & !KNOWN_FLAGS != 0 {
         Connection::leave(connection, fd);
         return kernel();
+    }
+    if are_outside(parts) {
+        return to_c(Err(libc::EFAULT));
     }
     let total = Parts::new(parts).len();
     // TCP throws bytes away for this flag, and writes no buffer.
@@ -129,8 +135,12 @@ fn one(into: *mut c_void, len: size_t) -> [iovec; 1] {
 ///
 /// `parts` has `count` entries.
 pub(super) unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<&'a [iovec]> {
+    if parts.is_null() || count > PARTS_MAX {
+        return None;
+    }
     // SAFETY: the caller's contract.
-    (!parts.is_null() && count <= 1024).then(|| unsafe { core::slice::from_raw_parts(parts, count) })
+    let parts = unsafe { core::slice::from_raw_parts(parts, count) };
+    parts.iter().all(|part| isize::try_from(part.iov_len).is_ok()).then_some(parts)
 }
 
 macro_rules! hook {
@@ -180,7 +190,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, vector: *const iovec, count: c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Some(one(into, len)), flags, unsafe { real::recv(fd, into, len, flags) })
+    hook!(fd, Some(one(into, len.min(BYTES_MAX))), flags, unsafe { real::recv(fd, into, len, flags) })
 }
 
 /// # Safety
@@ -213,7 +223,7 @@ pub unsafe extern "C-unwind" fn recvfrom(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> ssize_t {
-    let result = hook!(fd, Some(one(into, len)), flags, {
+    let result = hook!(fd, Some(one(into, len.min(BYTES_MAX))), flags, {
         // SAFETY: the caller's contract is the C library's.
         unsafe { real::recvfrom(fd, into, len, flags, from, from_len) }
     });

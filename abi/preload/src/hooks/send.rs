@@ -7,14 +7,14 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::leave::before_passing;
 use super::receive::parts;
-use super::to_c;
+use super::{are_outside, to_c};
 use crate::connection::{Connection, Path, flags};
 use crate::plain::PlainCall;
-use crate::stream_io::{Parts, Sent};
+use crate::stream_io::{BYTES_MAX, Parts, Sent};
 use crate::table::{InUse, connection};
 use crate::wait::{deadline, restarts_calls};
 use crate::wait_limit::Limit;
-use crate::{errno, real};
+use crate::{errno, kernel, real};
 
 /// Bytes that `sendfile` copies at a time.
 const FILE_PIECE: usize = 64 << 10;
@@ -42,6 +42,9 @@ fn send_parts(
     };
     let mut left = Parts::new(parts);
     let (total, mut done, mut until) = (left.len(), 0, None);
+    if are_outside(parts) {
+        return to_c(Err(libc::EFAULT));
+    }
     if flags & !KNOWN_FLAGS != 0 {
         Connection::send_by_tcp(connection, fd);
         return kernel();
@@ -133,7 +136,7 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, vector: *const iovec, count: c
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Some(one(from, len)), flags, unsafe { real::send(fd, from, len, flags) })
+    hook!(fd, Some(one(from, len.min(BYTES_MAX))), flags, unsafe { real::send(fd, from, len, flags) })
 }
 
 /// # Safety
@@ -149,7 +152,7 @@ pub unsafe extern "C-unwind" fn sendto(
     to_len: socklen_t,
 ) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Some(one(from, len)), flags, unsafe { real::sendto(fd, from, len, flags, to, to_len) })
+    hook!(fd, Some(one(from, len.min(BYTES_MAX))), flags, unsafe { real::sendto(fd, from, len, flags, to, to_len) })
 }
 
 /// # Safety
@@ -204,8 +207,9 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, coun
 /// As the C library's `sendfile`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
-    if at.is_null() && count > 0 && connection(from).is_some_and(|connection| connection.stream().is_some()) {
-        // SAFETY: the caller's contract is the C library's. The kernel takes a socket here for a pipe only.
+    let is_stream = |fd| connection(fd).is_some_and(|connection| connection.stream().is_some());
+    if at.is_null() && count > 0 && is_stream(from) && kernel::is_pipe(to) {
+        // SAFETY: the caller's contract is the C library's.
         return unsafe { super::leave::splice(from, core::ptr::null_mut(), to, core::ptr::null_mut(), count, 0) };
     }
     let Some(connection) = connection(to) else {
@@ -222,6 +226,9 @@ pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, at: *mut off_t,
         Path::Plain(call) => return plain(&connection, &call, to, || unsafe { real::sendfile(to, from, at, count) }),
         // SAFETY: as above.
         Path::Kernel => return unsafe { real::sendfile(to, from, at, count) },
+        // The kernel refuses a file without a position before it moves a byte.
+        // SAFETY: as above.
+        Path::Stream(_) if !kernel::has_position(from) => return unsafe { real::sendfile(to, from, at, count) },
         Path::Stream(_) => {}
     }
     // SAFETY: as above.
