@@ -87,6 +87,7 @@ impl Connection {
         };
         self.nonblocking.store(kernel::is_nonblocking(fd), Ordering::Relaxed);
         if is_watched == Enlisted::Yes && self.move_stage(Stage::Paired, Stage::Attached) {
+        self.note_inq(fd);
             stream.memory.add_state(StreamState::ATTACHED);
             return Attempt::Done;
         }

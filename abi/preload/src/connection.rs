@@ -176,6 +176,8 @@ pub(crate) struct Connection {
     links: Links,
     /// Both directions go back to TCP and stay there.
     pub(crate) has_left: AtomicBool,
+    /// The program has set `TCP_INQ`. Known once this end is attached.
+    pub(crate) says_what_is_left: AtomicBool,
     /// The process that has tracked the connection since it was plain.
     owner: AtomicI32,
     /// Processes besides this one that had the plain connection at a fork and have not closed it.
@@ -208,6 +210,7 @@ impl Connection {
         ] {
             flag.store(false, Ordering::Relaxed);
         }
+            &self.says_what_is_left,
         self.upgrade.store(0, Ordering::Relaxed);
         self.syn_until.store(0, Ordering::Relaxed);
         self.owner.store(std::process::id() as i32, Ordering::Relaxed);

@@ -224,7 +224,14 @@ pub unsafe extern "C-unwind" fn setsockopt(
         leave_fd(fd);
     }
     // SAFETY: the caller's contract is the C library's.
-    unsafe { real::setsockopt(fd, level, name, value, len) }
+    let done = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if done == 0
+        && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)
+        && let Some(connection) = crate::table::connection(fd)
+    {
+        connection.note_inq(fd);
+    }
+    done
 }
 
 /// Returns true for an option that changes how the kernel gives bytes to the program.
@@ -241,7 +248,7 @@ fn needs_tcp(level: c_int, name: c_int) -> bool {
                 | libc::SO_TIMESTAMPNS
                 | libc::SO_TIMESTAMPING
         ),
-        libc::IPPROTO_TCP => matches!(name, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ),
+        libc::IPPROTO_TCP => matches!(name, libc::TCP_ULP | libc::TCP_REPAIR),
         _ => false,
     }
 }

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use isthmus_layout::sockets::Interest;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::{are_outside, to_c};
+use super::{are_outside, inq, to_c};
 use crate::connection::{Connection, Path};
 use crate::plain::PlainCall;
 use crate::stream_io::{BYTES_MAX, Parts};
@@ -275,8 +275,11 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
         unsafe { real::recvmsg(fd, message, flags) }
     });
     if result >= 0 && !was_kernel {
-        // SAFETY: as above. TCP reports no address, and rings carry no control messages.
-        unsafe { ((*message).msg_namelen, (*message).msg_controllen, (*message).msg_flags) = (0, 0, 0) };
+        // SAFETY: as above. TCP reports no address.
+        unsafe {
+            ((*message).msg_namelen, (*message).msg_flags) = (0, 0);
+            inq::put(&connection, fd, message);
+        }
     }
     result
 }
