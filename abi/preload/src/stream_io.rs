@@ -421,13 +421,12 @@ impl Connection {
             return true;
         }
         self.shared().with_sender(|sender| {
-            if !sender.can_send() {
-                note_receiver(stream, sender);
-            }
-            if !sender.can_send() {
+            let view = view(stream);
+            note_receiver(stream, sender);
+            if sender.path() != StreamPath::Tcp && sender.room() == 0 {
                 sender.was_full(stream.memory.peer_head(), kernel::now_ms());
             }
-            sender.can_send()
+            sender.can_send(view, || stream.memory.peer_reads_tcp())
         })
     }
 
@@ -555,6 +554,16 @@ fn provoke_reset(fd: c_int) {
     unsafe { real::send(fd, (&raw const byte).cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
 }
 
+/// Fetches the receiver's words that matter for a switch.
+fn view(stream: &Stream) -> SenderView {
+    let state = stream.memory.peer_state();
+    SenderView {
+        attached: state & StreamState::ATTACHED != 0,
+        taken: stream.memory.peer_taken(),
+        tcp_please: state & StreamState::TCP_PLEASE != 0,
+    }
+}
+
 /// Notes what the receiver has taken and read. A violation is found by the next call.
 fn note_receiver(stream: &Stream, sender: &mut Sender) {
     let taken = stream.memory.peer_taken();
@@ -566,16 +575,10 @@ fn note_receiver(stream: &Stream, sender: &mut Sender) {
 impl Connection {
     /// Lets the engine decide about a switch, and announces it. Returns true if there was one.
     pub(crate) fn consider(&self, stream: &Stream, sender: &mut Sender) -> Result<bool, Violation> {
-        let state = stream.memory.peer_state();
         if !self.has_flag(flags::FIN) && !self.has_flag(flags::SENDS_TCP) && !self.has_left.load(Ordering::Relaxed) {
             test_switch::apply(sender);
         }
-        let seen = SenderView {
-            attached: state & StreamState::ATTACHED != 0,
-            taken: stream.memory.peer_taken(),
-            tcp_please: state & StreamState::TCP_PLEASE != 0,
-        };
-        let Some(switch) = sender.consider(seen, || stream.memory.peer_reads_tcp())? else { return Ok(false) };
+        let Some(switch) = sender.consider(view(stream), || stream.memory.peer_reads_tcp())? else { return Ok(false) };
         if switch.path != StreamPath::Tcp {
             stream.memory.publish_tail(switch.at);
         }
