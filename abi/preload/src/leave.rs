@@ -14,8 +14,12 @@ use crate::table::{InUse, Tracked};
 use crate::wait_limit::Limit;
 use crate::{errno, kernel, real, session};
 
-/// The time that a call waits for the peer. A peer answers at once if it waits in the library, and else with its next call.
-const LIMIT: Duration = Duration::from_secs(2);
+/// The time that a call waits for the peer, which has bytes to send again. A peer answers at once if it waits in the library, and else with
+/// its next call.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The time that a call waits for the kernel's connection, or for calls of other threads that do not block.
+const SHORT_LIMIT: Duration = Duration::from_secs(2);
 
 impl Connection {
     /// Moves both directions of a connection back to TCP, where they stay. The program may use the descriptor past the library then.
@@ -51,7 +55,7 @@ impl Connection {
         let errno = errno::get();
         this.set_flag(flags::SENDS_TCP);
         this.shared().with_sender(|sender| sender.keep_on_tcp(true));
-        let until = Limit::after_ns(LIMIT.as_nanos() as u64);
+        let until = Limit::after_ns(SHORT_LIMIT.as_nanos() as u64);
         // The switch waits for calls that read or send on TCP now, which do not block.
         while this.writes_ring() && !until.is_over() {
             if !this.shared().with_sender(|sender| this.consider(stream, sender).unwrap_or(false)) {
@@ -171,7 +175,7 @@ impl Connection {
 
 /// Sends all bytes by TCP. Returns false if the kernel does not take them in time.
 fn send_all(fd: c_int, mut bytes: &[u8]) -> bool {
-    let until = Limit::after_ns(LIMIT.as_nanos() as u64);
+    let until = Limit::after_ns(SHORT_LIMIT.as_nanos() as u64);
     while !bytes.is_empty() {
         // SAFETY: a slice of bytes.
         let sent =
