@@ -45,6 +45,7 @@ impl Connection {
             Attempt::Later => {}
             Attempt::Done => stream.notify_all(),
             Attempt::Never => {
+                stream.stays_unused();
                 this.move_stage(Stage::Paired, Stage::Off); // The daemon learns it when the connection is closed.
             }
         }
@@ -86,8 +87,8 @@ impl Connection {
             _ => Enlisted::Never, // One wish serves one set.
         };
         self.nonblocking.store(kernel::is_nonblocking(fd), Ordering::Relaxed);
-        if is_watched == Enlisted::Yes && self.move_stage(Stage::Paired, Stage::Attached) {
         self.note_inq(fd);
+        if is_watched == Enlisted::Yes && self.move_stage(Stage::Paired, Stage::Attached) {
             stream.memory.add_state(StreamState::ATTACHED);
             return Attempt::Done;
         }

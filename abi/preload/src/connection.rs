@@ -88,6 +88,12 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// Shows that this end, which has not attached, never reads or writes a ring.
+    pub(crate) fn stays_unused(&self) {
+        self.memory.add_state(StreamState::LEFT);
+        self.notify_all();
+    }
+
     /// Notifies the peer if it waits for anything.
     pub(crate) fn notify_all(&self) {
         Interest::ALL.into_iter().for_each(|what| self.notify(what));
@@ -170,14 +176,14 @@ pub(crate) struct Connection {
     pub(crate) empty_reads: AtomicU32,
     /// A write found the ring full.
     pub(crate) was_full: AtomicBool,
+    /// The program has set `TCP_INQ`. Known once this end is attached.
+    pub(crate) says_what_is_left: AtomicBool,
     /// A thread waits for data; for room.
     waits_for_data: AtomicBool,
     waits_for_room: AtomicBool,
     links: Links,
     /// Both directions go back to TCP and stay there.
     pub(crate) has_left: AtomicBool,
-    /// The program has set `TCP_INQ`. Known once this end is attached.
-    pub(crate) says_what_is_left: AtomicBool,
     /// The process that has tracked the connection since it was plain.
     owner: AtomicI32,
     /// Processes besides this one that had the plain connection at a fork and have not closed it.
@@ -204,13 +210,13 @@ impl Connection {
             &self.is_awaited,
             &self.kernel_event,
             &self.was_full,
+            &self.says_what_is_left,
             &self.waits_for_data,
             &self.waits_for_room,
             &self.has_left,
         ] {
             flag.store(false, Ordering::Relaxed);
         }
-            &self.says_what_is_left,
         self.upgrade.store(0, Ordering::Relaxed);
         self.syn_until.store(0, Ordering::Relaxed);
         self.owner.store(std::process::id() as i32, Ordering::Relaxed);

@@ -38,7 +38,11 @@ impl Connection {
                 this.set_stage(Stage::Off);
                 session::withdraw(this.token.load(Ordering::Relaxed));
             }
-            Stage::Plain | Stage::Paired => this.set_stage(Stage::Off),
+            Stage::Paired => {
+                this.paired().into_iter().for_each(Stream::stays_unused);
+                this.set_stage(Stage::Off);
+            }
+            Stage::Plain => this.set_stage(Stage::Off),
             Stage::Attached => this.leave_stream(fd),
             Stage::Unconnected => _ = this.move_stage(Stage::Unconnected, Stage::Off),
             Stage::Off | Stage::Listener => {}
