@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::{Reason, Refusal, Topic};
-use isthmus_report::{ReasonRow, StreamEndRow, StreamRow, StreamSocketRow, StreamsReport};
+use isthmus_report::{ReasonRow, StatusReport, StreamEndRow, StreamRow, StreamSocketRow, StreamsReport};
 use serde::Serialize;
 
 use super::LIBRARY;
@@ -192,7 +192,7 @@ fn explain(daemon: Option<PathBuf>, pid: u32, fd: u32) -> Result<Answer> {
     if !socket.is_connected() {
         return Ok(answer);
     }
-    let report = ask(daemon, Topic::Streams, &[]).and_then(|report| read::<StreamsReport>(&report));
+    let report = ask(daemon.clone(), Topic::Streams, &[]).and_then(|report| read::<StreamsReport>(&report));
     let streams = report.iter().flat_map(|report| &report.streams);
     let pids = holders(socket.inode);
     answer.stream = streams.filter_map(|stream| OwnStream::matching(stream, &socket, &pids)).next();
@@ -203,9 +203,15 @@ fn explain(daemon: Option<PathBuf>, pid: u32, fd: u32) -> Result<Answer> {
     };
     if answer.stream.is_none() {
         let refusal = report.as_ref().ok().and_then(|report| Kept::find(report, &socket));
-        answer.find_causes(&report, refusal)?;
+        answer.find_causes(&report, refusal, daemon_start(daemon))?;
     }
     Ok(answer)
+}
+
+/// Returns the time at which the daemon's process was started, as [`Process::started`] has it.
+fn daemon_start(daemon: Option<PathBuf>) -> Option<u64> {
+    let status: StatusReport = ask(daemon, Topic::Status, &[]).and_then(|report| read(&report)).ok()?;
+    Process::examine(status.pid).started
 }
 
 impl Answer {
@@ -224,8 +230,9 @@ impl Answer {
         (self.peer, self.peer_process) = (place, pid.map(Process::examine));
     }
 
-    /// Collects everything that keeps the connection on TCP. `kept` is what the daemon has decided about it.
-    fn find_causes(&mut self, report: &Result<StreamsReport>, kept: Option<Kept>) -> Result<()> {
+    /// Collects everything that keeps the connection on TCP. `kept` is what the daemon has decided about it, and `daemon` the time of its
+    /// start.
+    fn find_causes(&mut self, report: &Result<StreamsReport>, kept: Option<Kept>, daemon: Option<u64>) -> Result<()> {
         let processes = [Some(&self.process), self.peer_process.as_ref()].into_iter().flatten();
         // One process may have both ends.
         let both = self.peer_process.as_ref().is_some_and(|peer| peer.pid == self.pid);
@@ -267,16 +274,24 @@ impl Answer {
             }
         }
         if causes.is_empty() {
-            causes.push(self.undecided());
+            causes.push(self.undecided(daemon));
         }
         self.causes = causes;
         Ok(())
     }
 
     /// Returns the cause if nothing is known about this connection. The daemon also counts the refusals of all programs by reason. Those
-    /// may be of other connections, so none of them is a cause here.
-    fn undecided(&self) -> Cause {
-        let (text, remedy) = if self.peer_process.is_some() {
+    /// may be of other connections, so none of them is a cause here. `daemon` is the time of its start: it does not list the streams of an
+    /// earlier daemon, which go on.
+    fn undecided(&self, daemon: Option<u64>) -> Cause {
+        let is_older = |process: &Process| process.started.zip(daemon).is_some_and(|(own, daemon)| own < daemon);
+        let (text, remedy) = if is_older(&self.process) && self.peer_process.as_ref().is_some_and(is_older) {
+            (
+                "unknown: both programs ran before this daemon was started, so the connection may be a stream of an earlier daemon, \
+                 which goes on and is not listed",
+                "Start both programs again, so that this daemon lists their streams.",
+            )
+        } else if self.peer_process.is_some() {
             (
                 "the daemon was not asked for a stream, or long ago: the connection is not worth one yet, or a program uses it as no stream serves",
                 "Let it carry a second exchange, or 32 KiB. `isthmus stream list` counts the reasons of all programs.",

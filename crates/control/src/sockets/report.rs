@@ -133,6 +133,7 @@ fn state_name(is_open: bool, state: u32) -> &'static str {
     let has = |bit: u32| state & bit != 0;
     match () {
         () if !is_open => "ended",
+        () if has(StreamState::LEFT) => "left",
         () if has(StreamState::HALF_CLOSED) => "half-closed",
         () if has(StreamState::ATTACHED) => "attached",
         () => "waiting",

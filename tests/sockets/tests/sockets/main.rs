@@ -8,6 +8,7 @@ mod programs;
 mod python;
 mod redis;
 mod sanitizers;
+mod shown;
 mod transcripts;
 mod transfers;
 mod uring;

@@ -102,6 +102,20 @@ fn stream_is_explained_from_both_ends() {
     }
 }
 
+/// The stream goes on, and the next daemon does not know it.
+#[test]
+fn stream_of_an_earlier_daemon_is_possible() {
+    let Some(mut stage) = Stage::library() else { return };
+    let (server, client, port) = start_both(&stage, build::program("exchange"), ("UNUSED", ""));
+    stage.wait_for_stream(&port);
+    let daemon = stage.daemon().expect("the stage has a daemon");
+    daemon.kill_and_restart(timeout()).unwrap_or_else(|error| panic!("{error}"));
+    for own in [&client, &server] {
+        let answer = explained(&stage, pid(own), "established");
+        assert!(answer["path"] == "tcp" && causes(&answer).contains("an earlier daemon"), "{answer:#}");
+    }
+}
+
 #[test]
 fn program_that_the_library_does_not_reach_is_named() {
     let Some(stage) = Stage::library() else { return };

@@ -4,7 +4,7 @@ use isthmus_report::ReasonCount;
 use super::*;
 
 fn process(pid: u32, program: &str, library: Library) -> Process {
-    Process { pid, program: program.to_owned(), uid: Some(1000), library, obstacle: None }
+    Process { pid, program: program.to_owned(), uid: Some(1000), started: None, library, obstacle: None }
 }
 
 fn end(pid: Option<i32>, address: &str, state: &str, path: &str) -> StreamEndRow {
@@ -80,7 +80,7 @@ fn socket() -> Socket {
 fn reasons(shown: &mut Answer, rows: Vec<StreamSocketRow>) -> Vec<Option<String>> {
     let report = StreamsReport { sockets: Some(rows), ..report(true) };
     let kept = Kept::find(&report, &socket());
-    shown.find_causes(&Ok(report), kept).expect("causes");
+    shown.find_causes(&Ok(report), kept, None).expect("causes");
     shown.causes.iter().map(|cause| cause.reason.clone()).collect()
 }
 
@@ -131,7 +131,7 @@ fn connection_without_a_stream_is_shown_with_every_cause() {
     let mut shown = answer();
     let obstacle = Some(process::Obstacle { cause: "it is static".to_owned(), remedy: "Link it.".to_owned() });
     shown.peer_process = Some(Process { uid: Some(7), obstacle, ..process(81, "nginx", Library::NotLoaded) });
-    shown.find_causes(&Ok(report(false)), None).expect("causes");
+    shown.find_causes(&Ok(report(false)), None, None).expect("causes");
     insta::assert_snapshot!(text(&shown));
     let reasons: Vec<_> = shown.causes.iter().map(|cause| cause.reason.as_deref()).collect();
     assert_eq!(reasons, [None, Some("streams-disabled"), Some("stream-owner-differs")]);
@@ -141,7 +141,7 @@ fn connection_without_a_stream_is_shown_with_every_cause() {
 fn refusals_of_other_connections_are_no_cause() {
     // The daemon counts refused sockets of all programs. Those of the same process may be of another connection.
     let mut shown = answer();
-    shown.find_causes(&Ok(report(true)), None).expect("causes");
+    shown.find_causes(&Ok(report(true)), None, None).expect("causes");
     assert_eq!(shown.causes.iter().map(|cause| cause.reason.as_deref()).collect::<Vec<_>>(), [None]);
     let json = serde_json::to_string(&shown).expect("JSON");
     for told in [text(&shown), json] {
@@ -159,18 +159,32 @@ fn place_of_the_other_end_is_a_cause() {
         (Place::Hidden, None),
     ] {
         let mut shown = Answer { peer: place, peer_process: None, ..answer() };
-        shown.find_causes(&Ok(report(true)), None).expect("causes");
+        shown.find_causes(&Ok(report(true)), None, None).expect("causes");
         assert_eq!(shown.causes.iter().map(|cause| cause.reason.as_deref()).collect::<Vec<_>>(), [reason], "{place:?}");
         assert!(text(&shown).starts_with("curl (7:5) and 10.0.0.2:80: by TCP\n"), "{}", text(&shown));
     }
 }
 
 #[test]
+fn stream_of_an_earlier_daemon_is_possible_if_both_programs_are_older() {
+    let shown = |own: u64, peer: u64| {
+        let mut answer = answer();
+        answer.process.started = Some(own);
+        answer.peer_process = Some(Process { started: Some(peer), ..process(81, "nginx", Library::Loaded) });
+        answer
+    };
+    let is_possible = |answer: Answer, daemon| answer.undecided(daemon).text.contains("an earlier daemon");
+    assert!(is_possible(shown(10, 20), Some(30)));
+    assert!(!is_possible(shown(10, 40), Some(30)) && !is_possible(shown(40, 10), Some(30)));
+    assert!(!is_possible(shown(10, 20), None) && !is_possible(answer(), Some(30)));
+}
+
+#[test]
 fn missing_daemon_is_a_cause_and_other_errors_are_errors() {
     let mut shown = answer();
-    shown.find_causes(&Err(Refusal::new(Reason::DaemonUnreachable, "/run/x").into()), None).expect("causes");
+    shown.find_causes(&Err(Refusal::new(Reason::DaemonUnreachable, "/run/x").into()), None, None).expect("causes");
     assert_eq!(shown.causes[0].reason.as_deref(), Some("daemon-unreachable"));
-    assert!(shown.find_causes(&Err(anyhow::anyhow!("not JSON")), None).is_err());
+    assert!(shown.find_causes(&Err(anyhow::anyhow!("not JSON")), None, None).is_err());
 }
 
 #[test]
