@@ -15,11 +15,10 @@ pub mod socket;
 
 use core::ffi::c_int;
 
-use crate::errno;
 use libc::iovec;
 
+use crate::errno;
 
-/// Turns a result into the C library's: the count, or -1 and `errno`.
 /// No address space has bytes from here on.
 const ADDRESSES_END: usize = 1 << 56;
 
@@ -29,6 +28,7 @@ fn are_outside(parts: &[iovec]) -> bool {
     parts.iter().any(|part| part.iov_len > 0 && end(part).is_none_or(|end| end > ADDRESSES_END))
 }
 
+/// Turns a result into the C library's: the count, or -1 and `errno`.
 fn to_c(result: Result<usize, c_int>) -> isize {
     match result {
         Ok(count) => count as isize,

@@ -54,11 +54,11 @@ fn send_parts(
     }
     let blocks = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(core::sync::atomic::Ordering::Relaxed);
     let result = loop {
+        // A call that has sent something reports an end by its count, and not by a signal.
+        let flags = if done > 0 { flags | libc::MSG_NOSIGNAL } else { flags };
         match connection.try_send(fd, stream, left, flags) {
             Ok(Sent { count, is_over }) => {
                 done += count;
-        // A call that has sent something reports an end by its count, and not by a signal.
-        let flags = if done > 0 { flags | libc::MSG_NOSIGNAL } else { flags };
                 if is_over || done == total {
                     break Ok(done);
                 }
