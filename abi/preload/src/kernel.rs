@@ -153,7 +153,6 @@ pub(crate) fn unread_bytes(fd: c_int) -> u64 {
     rustix::io::ioctl_fionread(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }).unwrap_or(0)
 }
 
-/// Returns true for a TCP socket of IPv4 or IPv6.
 /// Returns the type bits of an open file.
 fn file_type(fd: c_int) -> Option<libc::mode_t> {
     let mut found = MaybeUninit::<libc::stat>::zeroed();
@@ -172,6 +171,7 @@ pub(crate) fn has_position(fd: c_int) -> bool {
     unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) >= 0 }
 }
 
+/// Returns true for a TCP socket of IPv4 or IPv6.
 pub(crate) fn is_tcp(fd: c_int) -> bool {
     let option = |name| socket_option::<c_int>(fd, libc::SOL_SOCKET, name);
     option(libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP) && option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
@@ -209,23 +209,13 @@ pub(crate) fn now_ms() -> u64 {
 /// Nanoseconds of `CLOCK_MONOTONIC`, by the C library's own function. A program may have replaced that by another of the same name.
 pub(crate) fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    match own_clock() {
+    let (clock, into) = (libc::CLOCK_MONOTONIC, &raw mut now);
+    if let Some(own) = own_clock() {
         // SAFETY: the C library's function, which writes a time.
-        Some(clock) => _ = unsafe { clock(libc::CLOCK_MONOTONIC, &raw mut now) },
+        unsafe { own(clock, into) };
+    } else {
         // SAFETY: the call writes a time.
-        None => {
-            _ = unsafe {
-                crate::real::syscall(
-                    libc::SYS_clock_gettime,
-                    libc::CLOCK_MONOTONIC as usize,
-                    (&raw mut now) as usize,
-                    0,
-                    0,
-                    0,
-                    0,
-                )
-            }
-        }
+        unsafe { crate::real::syscall(libc::SYS_clock_gettime, clock as usize, into as usize, 0, 0, 0, 0) };
     }
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

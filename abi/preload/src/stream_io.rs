@@ -134,19 +134,19 @@ enum Step {
     Empty,
 }
 
-/// The result of a step of sending.
-enum SendStep {
-    Bytes(usize),
-    Tcp,
-    Full,
-}
-
 /// Bytes that were sent.
 pub(crate) struct Sent {
     pub(crate) count: usize,
     /// The kernel has taken fewer than it could: the call's time is over, a signal has come, or the program has ended the sending. A call
     /// that does not block has found no more room.
     pub(crate) is_over: bool,
+}
+
+/// The result of a step of sending.
+enum SendStep {
+    Bytes(usize),
+    Tcp,
+    Full,
 }
 
 impl Connection {
