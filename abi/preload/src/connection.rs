@@ -492,6 +492,9 @@ impl Connection {
             let reset = libc::linger { l_onoff: 1, l_linger: 0 };
             kernel::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, reset);
         }
+        if is_sole {
+            stream.memory.add_state(StreamState::CLOSED); // A peer that only sends asks the kernel from now on.
+        }
     }
 
     /// Notes that a child is about to have the stream, too.

@@ -379,6 +379,9 @@ impl Connection {
     /// Sends what fits. `EAGAIN` if nothing does. `flags` are those of `sendmsg`.
     pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<Sent, c_int> {
         let (fd, mut is_marked) = (self.kernel_fd(fd), false);
+        if stream.memory.peer_state() & StreamState::CLOSED != 0 {
+            self.look_for_end(fd, stream);
+        }
         loop {
             if self.take_reset(fd) {
                 return Err(libc::ECONNRESET);
