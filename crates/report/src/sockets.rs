@@ -23,9 +23,9 @@ reports! {
         refused: Vec<ReasonCount>,
         /// The streams, ordered by number.
         streams: Vec<StreamRow>,
-        /// The bytes of streams that have ended, of the users whom the asker may see. A user who has had no program for long is forgotten.
+        /// The bytes of streams that have ended, of the users that the asker may see. A user without a program is forgotten after a while.
         ended: Option<EndedStreamsRow>,
-        /// Sockets without a stream, of the users whom the asker may see: the last refused ones of each user, the oldest first, then those
+        /// Sockets without a stream, of the users that the asker may see: the last refused ones of each user, the oldest first, then those
         /// that wait for the other end.
         sockets: Option<Vec<StreamSocketRow>>,
     }

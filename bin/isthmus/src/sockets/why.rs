@@ -119,7 +119,7 @@ impl OwnStream {
     }
 }
 
-/// What the daemon keeps about the sockets of a connection, or about the socket that listens for it.
+/// The last decision of the daemon about the sockets of a connection, or about the socket that listens for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
     reason: Reason,
@@ -140,7 +140,7 @@ impl Kept {
             let at = canonical(&row.address).filter(|_| row.peer_address.is_none() && row.state == "refused");
             at.is_some_and(|at| [socket.local, socket.remote].iter().any(|end| is_listened(at, *end)))
         };
-        let (row, whose) = match (last(&own), last(&other)) {
+        let (row, socket) = match (last(&own), last(&other)) {
             (Some(row), _) => (row, "this socket"),
             (None, Some(row)) => (row, "the socket of the other end"),
             (None, None) => (last(&listens)?, "the listening socket"),
@@ -148,7 +148,7 @@ impl Kept {
         let is_waiting = row.state == "waiting";
         let (verb, age) = (if is_waiting { "waits" } else { "was refused" }, duration(row.age_s));
         let detail =
-            if is_waiting { format!("{whose} {verb} since {age}") } else { format!("{whose} {verb} {age} ago") };
+            if is_waiting { format!("{socket} {verb} since {age}") } else { format!("{socket} {verb} {age} ago") };
         Some(Self { reason: Reason::from_name(&row.reason)?, is_waiting, detail })
     }
 

@@ -57,7 +57,7 @@ pub(super) enum Found {
 /// The result of reading a socket.
 #[derive(Debug)]
 pub(super) struct SocketRead {
-    /// What identifies it; none if it is not a TCP socket.
+    /// The inode and the addresses; none if it is not a TCP socket.
     pub(super) name: Option<SocketName>,
     /// The facts, or why it gets no stream.
     pub(super) found: Result<Found, Reason>,

@@ -1,4 +1,4 @@
-//! What is kept about each user: the sockets that were refused last, and the bytes of the streams that have ended.
+//! The records of users: the sockets that were refused last, and the bytes of the streams that have ended.
 //!
 //! A user has a record from its first program on. The records of users without a program are dropped, the oldest first, once there are too
 //! many. Each change takes the same time, whatever was refused before.
@@ -12,10 +12,10 @@ use isthmus_layout::reason::Reason;
 /// The number of refused sockets of one user that are kept.
 const REFUSED_MAX: usize = 256;
 
-/// The number of users without a program whose records are kept.
+/// The number of kept records of users without a program.
 const IDLE_MAX: usize = 64;
 
-/// What identifies a socket for its user.
+/// The identity of a socket, as its user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SocketName {
     /// The inode, as in `/proc/PID/fd`.
@@ -98,7 +98,7 @@ impl Records {
         }
     }
 
-    /// Keeps a refused socket of a user who has a program.
+    /// Keeps a refused socket of a user with a program.
     pub(super) fn refuse(&mut self, owner: Owner, socket: RefusedSocket) {
         let Some(record) = self.by_owner.get_mut(&owner) else { return };
         if record.refused.len() >= REFUSED_MAX {
@@ -151,7 +151,7 @@ mod tests {
         }
         assert_eq!(records.iter().count(), IDLE_MAX + 1);
         assert_eq!(records.idle.len(), IDLE_MAX);
-        // A user who comes back keeps the record.
+        // A user that comes back keeps the record.
         let last = Owner(2 * IDLE_MAX as u32);
         records.attached(last);
         records.add_ended(last, u64::MAX, 1);

@@ -18,7 +18,7 @@ use crate::broker::{Broker, ControlSessionId};
 const NANOSECONDS: u64 = 1_000_000_000;
 
 impl Sockets {
-    /// Reports the streams. Single sockets without a stream, and bytes of the past, are those of users whom the asker may see.
+    /// Reports the streams. Single sockets without a stream, and bytes of the past, are those of users that the asker may see.
     pub(crate) fn report(broker: &Broker, asker: ControlSessionId) -> StreamsReport {
         let sockets = &broker.capabilities.sockets;
         let listening = sockets.sessions.values().flat_map(|session| session.sockets.values());

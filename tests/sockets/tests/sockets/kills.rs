@@ -105,7 +105,7 @@ fn library_ends_the_stream_of_a_program_killed_in_a_container() {
     }
 }
 
-/// What the daemon has for programs.
+/// The descriptors and the mappings that the daemon has.
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
     fds: usize,

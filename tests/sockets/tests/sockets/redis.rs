@@ -95,7 +95,7 @@ fn measure(row: &str, variable: (&str, &str)) -> (Exit, Value) {
     (ended.exit, serde_json::from_str(row).unwrap_or_else(|error| panic!("{error}: {row}")))
 }
 
-/// The rows whose bytes go by TCP are no measurements of streams, and fail.
+/// Rows with bytes by TCP are no measurements of streams, and fail.
 #[test]
 fn rows_of_the_benchmark_fail_without_streams() {
     if let Err(why) = build::library() {
