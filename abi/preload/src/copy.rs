@@ -106,16 +106,23 @@ pub(crate) fn recover(_: &ThreadState, _: &mut ucontext_t) -> bool {
     false
 }
 
-/// Reads a value from memory of the program.
+/// Copies bytes. No copy begins or ends at null.
+fn copy_bytes(from: *const u8, to: *mut u8, count: usize) -> Result<(), Fault> {
+    if count > 0 && (from.is_null() || to.is_null()) {
+        return Err(Fault);
+    }
+    // SAFETY: the callers' promises. The guard catches a fault.
+    guarded(|| unsafe { core::ptr::copy_nonoverlapping(from, to, count) })
+}
+
+/// Reads a value from memory of the program. Programs align as they like.
 ///
 /// # Safety
 ///
 /// Any bytes are a value of the type. The address may be one that cannot be reached.
 pub(crate) unsafe fn read<T: Copy>(from: *const T) -> Result<T, Fault> {
     let mut into = MaybeUninit::<T>::uninit();
-    let to: *mut u8 = into.as_mut_ptr().cast();
-    // SAFETY: the guard catches a fault, and the place has the size of the value. Programs align as they like.
-    guarded(|| unsafe { core::ptr::copy_nonoverlapping(from.cast::<u8>(), to, size_of::<T>()) })?;
+    copy_bytes(from.cast(), into.as_mut_ptr().cast(), size_of::<T>())?;
     // SAFETY: all bytes were copied, and the caller's promise.
     Ok(unsafe { into.assume_init() })
 }
@@ -126,9 +133,16 @@ pub(crate) unsafe fn read<T: Copy>(from: *const T) -> Result<T, Fault> {
 ///
 /// The program lets the call write there, or the address cannot be reached.
 pub(crate) unsafe fn write<T: Copy>(to: *mut T, value: T) -> Result<(), Fault> {
-    let from: *const u8 = (&raw const value).cast();
-    // SAFETY: as in `read`.
-    guarded(|| unsafe { core::ptr::copy_nonoverlapping(from, to.cast::<u8>(), size_of::<T>()) })
+    copy_bytes((&raw const value).cast(), to.cast(), size_of::<T>())
+}
+
+/// Reads values from memory of the program, as many as there is room for.
+///
+/// # Safety
+///
+/// As [`read`].
+pub(crate) unsafe fn read_into<T: Copy>(from: *const T, into: &mut [T]) -> Result<(), Fault> {
+    copy_bytes(from.cast(), into.as_mut_ptr().cast(), size_of_val(into))
 }
 
 /// Reads `count` values from memory of the program.
@@ -138,9 +152,7 @@ pub(crate) unsafe fn write<T: Copy>(to: *mut T, value: T) -> Result<(), Fault> {
 /// As [`read`].
 pub(crate) unsafe fn read_all<T: Copy>(from: *const T, count: usize) -> Result<Vec<T>, Fault> {
     let mut all: Vec<T> = Vec::with_capacity(count);
-    let to: *mut u8 = all.as_mut_ptr().cast();
-    // SAFETY: as in `read`; the vector has room.
-    guarded(|| unsafe { core::ptr::copy_nonoverlapping(from.cast::<u8>(), to, size_of::<T>() * count) })?;
+    copy_bytes(from.cast(), all.as_mut_ptr().cast(), size_of::<T>() * count)?;
     // SAFETY: all values were copied.
     unsafe { all.set_len(count) };
     Ok(all)
@@ -152,9 +164,7 @@ pub(crate) unsafe fn read_all<T: Copy>(from: *const T, count: usize) -> Result<V
 ///
 /// As [`write`].
 pub(crate) unsafe fn write_all<T: Copy>(to: *mut T, values: &[T]) -> Result<(), Fault> {
-    let from: *const u8 = values.as_ptr().cast();
-    // SAFETY: as in `read`.
-    guarded(|| unsafe { core::ptr::copy_nonoverlapping(from, to.cast::<u8>(), size_of_val(values)) })
+    copy_bytes(values.as_ptr().cast(), to.cast(), size_of_val(values))
 }
 
 #[cfg(test)]
@@ -186,6 +196,7 @@ mod tests {
                 assert_eq!(read(nowhere), Err(Fault));
                 assert_eq!(write(nowhere, 1), Err(Fault));
                 assert_eq!(read_all(nowhere, 100), Err(Fault));
+                assert_eq!(read(core::ptr::null::<u64>()), Err(Fault));
             }
         }
         assert!(!inside::state().is_held());

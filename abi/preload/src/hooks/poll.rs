@@ -421,10 +421,8 @@ impl Selected {
         let words = (count as usize).div_ceil(64);
         let mut members: [Words; 3] = [[0; libc::FD_SETSIZE / 64]; 3];
         for (set, members) in sets.iter().zip(&mut members).filter(|(set, _)| !set.is_null()) {
-            let to: *mut u64 = members.as_mut_ptr();
-            // SAFETY: the caller's promise; a set has as many words, and the guard catches a fault.
-            copy::guarded(|| unsafe { core::ptr::copy_nonoverlapping(set.cast::<u64>().cast_const(), to, words) })
-                .ok()?;
+            // SAFETY: the caller's promise; a set has as many words.
+            unsafe { copy::read_into(set.cast::<u64>().cast_const(), &mut members[..words]) }.ok()?;
         }
         let mut entries = Vec::new();
         for fd in 0..count {

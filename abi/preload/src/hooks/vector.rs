@@ -36,8 +36,8 @@ impl Vector {
     pub(super) unsafe fn read(parts: *const iovec, count: usize) -> Option<Self> {
         let vector = if count <= FEW {
             let mut few = [EMPTY; FEW];
-            // SAFETY: the caller's promise, and the guard catches a fault.
-            copy::guarded(|| unsafe { core::ptr::copy_nonoverlapping(parts, few.as_mut_ptr(), count) }).ok()?;
+            // SAFETY: the caller's promise. Any bytes are a part.
+            unsafe { copy::read_into(parts, &mut few[..count]) }.ok()?;
             Self::Few(few, count)
         } else if count <= MOST {
             // SAFETY: the caller's promise. Any bytes are a part.
