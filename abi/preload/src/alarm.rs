@@ -2,7 +2,7 @@
 //!
 //! A peer that leaves its stream may have bytes unread in a ring, which only this process can send again by TCP. If no thread of this process
 //! is in a call of the library, the peer rings the alarm. The kernel turns that into `SIGURG`, which programs ignore unless they ask for
-//! it, and whose handler sends the bytes ([`crate::signals`]). It may have interrupted any code, so it neither allocates nor frees memory.
+//! it. The library's handler sends the bytes ([`crate::signals`]). It may have interrupted any code, so it neither allocates nor frees memory.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicI32, Ordering};

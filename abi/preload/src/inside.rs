@@ -1,4 +1,4 @@
-//! What a thread does inside the library, in memory of the thread that signal handlers read.
+//! The state of a thread inside the library, which signal handlers read.
 //!
 //! While a thread *holds* signals, no handler of the program runs in it: it has a lock, or an object is between two states. A signal that
 //! arrives then is deferred to the end of that time ([`crate::signals`]). Holding costs two writes to memory of the thread.
@@ -16,7 +16,7 @@ pub(crate) struct ThreadState {
     held: AtomicU32,
     /// The deferred signal. 0: none.
     pub(crate) deferred: AtomicI32,
-    /// What the kernel has told of the deferred signal.
+    /// The kernel's information about the deferred signal.
     pub(crate) told: UnsafeCell<MaybeUninit<libc::siginfo_t>>,
     /// The signals that were blocked before one was deferred.
     pub(crate) mask: AtomicU64,
@@ -137,7 +137,7 @@ pub(crate) struct Handled {
     alarms: u32,
 }
 
-/// What handlers mean for a call that they have interrupted.
+/// The meaning of handlers for a call that they have interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interruption {
     /// No handler has run.

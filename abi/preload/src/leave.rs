@@ -9,7 +9,7 @@ use isthmus_layout::sockets::{StreamPath, StreamState};
 use isthmus_sockets::Violation;
 
 use crate::connection::{Connection, Stage, Stream, flags};
-use crate::stream_io::advance;
+use crate::stream_io::{advance, view};
 use crate::table::{InUse, Tracked};
 use crate::wait_limit::Limit;
 use crate::{errno, kernel, session};
@@ -159,7 +159,9 @@ impl Connection {
                 return false;
             }
             let _ = sender.saw_taken(stream.memory.peer_taken()); // The next write reports a violation.
-            state & StreamState::LEFT != 0 || sender.path() != StreamPath::Tcp && !sender.is_switching()
+            state & StreamState::LEFT != 0
+                || sender.path() != StreamPath::Tcp
+                    && sender.would_switch(view(stream), || stream.memory.peer_reads_tcp())
         })
     }
 

@@ -23,7 +23,7 @@ const SIGNALS: usize = 65;
 /// Bytes of the kernel's set of signals.
 const MASK_BYTES: usize = 8;
 
-/// What the program has set for a signal.
+/// The program's action for a signal.
 struct Action {
     handler: AtomicUsize,
     flags: AtomicI32,

@@ -599,7 +599,7 @@ fn provoke_reset(fd: c_int) {
 }
 
 /// Fetches the receiver's words that matter for a switch.
-fn view(stream: &Stream) -> SenderView {
+pub(crate) fn view(stream: &Stream) -> SenderView {
     let state = stream.memory.peer_state();
     SenderView {
         attached: state & StreamState::ATTACHED != 0,

@@ -161,6 +161,12 @@ impl Sender {
         }
     }
 
+    /// True if [`Self::consider`] would announce a switch now, or find a violation.
+    pub fn would_switch(&self, seen: SenderView, reads_tcp: impl FnOnce() -> bool) -> bool {
+        let mut next = *self;
+        !matches!(next.consider(seen, reads_tcp), Ok(None))
+    }
+
     /// Counts a write, or a wait for room, that found the ring full. `head` is the receiver's word as of now, and `now_ms` the time of any
     /// clock. Returns true if the ring was full for [`SPILL_MS`] and the receiver has read nothing.
     pub fn was_full(&mut self, head: u32, now_ms: u64) -> bool {

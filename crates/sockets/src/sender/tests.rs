@@ -405,6 +405,19 @@ fn takes_back_both_rings_in_order() {
 }
 
 #[test]
+fn goes_to_tcp_before_the_first_switch_is_taken() {
+    let mut sender = after_tcp(100);
+    sender.consider(view(0), || false).unwrap().unwrap();
+    sender.wrote(28);
+    assert!(!sender.would_switch(view(0), || false));
+    sender.keep_on_tcp(true);
+    assert!(sender.would_switch(view(0), || false));
+    assert!(!sender.would_switch(view(0), || true), "the receiver would read TCP before the ring");
+    assert_eq!(sender.consider(view(0), || false).unwrap().map(|announced| announced.path), Some(StreamPath::Tcp));
+    assert!(!sender.would_switch(view(0), || false));
+}
+
+#[test]
 fn takes_back_nothing_from_tcp() {
     let mut sender = after_tcp(100);
     let unread = sender.take_back(0, 0).unwrap().unwrap();

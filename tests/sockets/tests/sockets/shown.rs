@@ -1,4 +1,4 @@
-//! What a program does with a connection while the daemon examines its socket: `c/shown.c`. The daemon is stopped meanwhile, so it has a copy
+//! Calls of a program about a connection while the daemon examines its socket: `c/shown.c`. The daemon is stopped meanwhile, so it has a copy
 //! of the socket all the time.
 
 use isthmus_sockets_tests::{Stage, build, timeout};
