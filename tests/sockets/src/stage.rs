@@ -1,5 +1,6 @@
 //! The kernel alone, or a daemon and the library.
 
+use std::io;
 use std::path::PathBuf;
 
 use isthmus_testbed::{DaemonProcess, Deadline, Finished, Launch, Scratch, binary, eventually};
@@ -21,13 +22,22 @@ pub enum Stage {
 impl Stage {
     /// Starts a daemon for programs with the library. Returns none, with the reason on standard error, while there is no library.
     pub fn library() -> Option<Self> {
+        Self::with_daemon(Scratch::new, CONFIG)
+    }
+
+    /// Starts a daemon that programs of all users may use.
+    pub fn library_for_all_users() -> Option<Self> {
+        Self::with_daemon(Scratch::shared, &format!("{CONFIG}[policy]\nattach = \"any-user\"\n"))
+    }
+
+    fn with_daemon(scratch: fn() -> io::Result<Scratch>, config: &str) -> Option<Self> {
         if let Err(why) = build::library() {
             eprintln!("skipped: {why}");
             return None;
         }
-        let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
+        let scratch = scratch().unwrap_or_else(|error| panic!("{error}"));
         binary("isthmusd", "isthmusd").unwrap_or_else(|error| panic!("{error}")); // Built before the time of its start runs.
-        let daemon = DaemonProcess::on(&scratch).config(CONFIG).start(timeout());
+        let daemon = DaemonProcess::on(&scratch).config(config).start(timeout());
         Some(Self::Library(Box::new(daemon.unwrap_or_else(|error| panic!("{error}"))), scratch))
     }
 
