@@ -10,6 +10,7 @@ use isthmus_layout::sockets::StreamState;
 
 use crate::connection::{Connection, Stage, Stream};
 use crate::epoll_set::Enlisted;
+use crate::inside::Held;
 use crate::table::InUse;
 use crate::{kernel, leave, session, waiter};
 
@@ -54,6 +55,7 @@ impl Connection {
         if self.links().is_empty() && !self.is_awaited.load(Ordering::Relaxed) && kernel::is_nonblocking(fd) {
             return Attempt::Later;
         }
+        let _held = Held::begin(); // A handler that uses the connection would wait for the end of the attempt.
         let Some(counted) = self.plain.close() else { return Attempt::Later };
         let attempt = self.attempt_closed(fd, stream, counted, armed);
         if !matches!(attempt, Attempt::Done) {

@@ -22,6 +22,8 @@ use isthmus_platform::Ring as _;
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, epoll_event};
 
 use crate::connection::{Connection, Path, Stage, Stream};
+use crate::copy::{self, Fault};
+use crate::inside::{Handled, Interruption, SleepBell};
 use crate::interest::{Entry, WRITE};
 use crate::private_lock::PrivateLock;
 use crate::shared_cell::{Cells, SharedCell};
@@ -548,6 +550,7 @@ impl EpollSet {
         polls: bool,
         wait: impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
+        let handled = Handled::now();
         self.waits.fetch_add(1, Ordering::Relaxed);
         if self.has_pending.swap(false, Ordering::AcqRel) {
             self.enlist_pending();
@@ -559,9 +562,10 @@ impl EpollSet {
                     inner.calls.is_multiple_of(KERNEL_EVERY) || inner.needs_kernel()
                 });
                 let from_kernel = if asks_kernel { self.ask_kernel(events, Some(0), &wait).0.max(0) } else { 0 };
-                let ready = self.collect(events, from_kernel);
-                if ready > 0 {
-                    return ready as c_int;
+                match self.collect(events, from_kernel) {
+                    Ok(0) => {}
+                    Ok(ready) => return ready as c_int,
+                    Err(Fault) => return refuse_array(),
                 }
                 if !polls && self.spin() {
                     continue;
@@ -570,11 +574,11 @@ impl EpollSet {
             if self.has_contained.load(Ordering::Acquire) {
                 self.nest_contained();
             }
-            let Waited { count, is_over } = self.sleep(events, limit, &wait);
+            let Waited { count, is_over } = self.sleep(events, limit, handled, &wait);
             if count < 0 {
                 return count;
             }
-            let total = self.collect(events, count);
+            let Ok(total) = self.collect(events, count) else { return refuse_array() };
             if total > 0 || polls || is_over || limit.is_over() {
                 return total as c_int;
             }
@@ -582,10 +586,10 @@ impl EpollSet {
     }
 
     /// Adds the events of streams to the first `count` of `events`, and moves streams back to TCP that must go there.
-    fn collect(&self, events: &mut [epoll_event], count: c_int) -> usize {
+    fn collect(&self, events: &mut [epoll_event], count: c_int) -> Result<usize, Fault> {
         if self.streams.load(Ordering::SeqCst) == 0 {
             self.with(Inner::clear_places);
-            return count as usize;
+            return Ok(count as usize);
         }
         let (total, asked) = self.with(|inner| {
             let total = inner.collect(events, count as usize);
@@ -614,16 +618,18 @@ impl EpollSet {
         &self,
         events: &mut [epoll_event],
         limit: Limit,
+        handled: Handled,
         wait: &impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> Waited {
         // Before the look at the streams: a stream that comes later sees the sleeper.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let wanted = limit.left_ns();
-        let mut time = wanted;
+        let (mut time, mut bell) = (wanted, -1);
         if self.streams.load(Ordering::SeqCst) != 0 {
             time = self.with(|inner| {
                 inner.note_copy();
                 let Some(waiter) = &inner.waiter else { return time };
+                bell = waiter.fd();
                 match waiter.begin_sleep() && !inner.is_any_ready() {
                     true => session::sleep_ns(time, inner.has_forked, inner.waits_for_room()),
                     false => Some(0),
@@ -632,7 +638,14 @@ impl EpollSet {
         } else {
             self.note_copy();
         }
-        let (count, found) = self.ask_kernel(events, time, wait);
+        let bell = SleepBell::begin(bell);
+        let (count, found) = if handled.since() == Interruption::None {
+            self.ask_kernel(events, time, wait)
+        } else {
+            errno::set(libc::EINTR);
+            (-1, -1)
+        };
+        drop(bell);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         if self.streams.load(Ordering::SeqCst) != 0 {
             self.with(|inner| {
@@ -710,6 +723,13 @@ impl EpollSet {
             (wanted != 0).then_some(epoll_event { events: wanted, u64: data })
         })
     }
+}
+
+/// Answers that the program's array cannot be written.
+#[cold]
+fn refuse_array() -> c_int {
+    errno::set(libc::EFAULT);
+    -1
 }
 
 impl Inner {
@@ -833,9 +853,9 @@ impl Inner {
     }
 
     /// Adds the events of streams to the first `count` of `events`, which the kernel has. Returns the number of all.
-    fn collect(&mut self, events: &mut [epoll_event], count: usize) -> usize {
+    fn collect(&mut self, events: &mut [epoll_event], count: usize) -> Result<usize, Fault> {
         self.take_ready_bits();
-        let (mut total, mut silent) = (count, None);
+        let (mut total, mut silent, mut written) = (count, None, Ok(()));
         let hot_len = self.hot.len();
         for index in (self.next_hot.min(hot_len)..hot_len).chain(0..self.next_hot.min(hot_len)) {
             let at = self.hot[index];
@@ -853,8 +873,12 @@ impl Inner {
             entry.quiet = 0;
             if let Some((_, place)) = entry.listed_at.take_if(|(call, _)| *call == events.as_ptr() as usize) {
                 events[place].events |= ready;
-            } else if total < events.len() {
-                events[total] = epoll_event { events: ready, u64: entry.data };
+            } else if let Some(place) = events.get_mut(total) {
+                // SAFETY: a place in the program's array, of which the kernel has not written all.
+                written = unsafe { copy::write(place, epoll_event { events: ready, u64: entry.data }) };
+                if written.is_err() {
+                    break;
+                }
                 total += 1;
             } else {
                 self.next_hot = index; // The next call begins here.
@@ -868,7 +892,7 @@ impl Inner {
             self.park(index);
         }
         self.clear_places();
-        total
+        if total > 0 { Ok(total) } else { written.map(|()| 0) }
     }
 
     /// Rings this set's own doorbell if the entry is ready and threads sleep in the set.

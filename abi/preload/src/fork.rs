@@ -12,7 +12,7 @@ use crate::connection::{Connection, LINKS, Stage};
 use crate::epoll_set::EpollSet;
 use crate::shared_cell::Cells;
 use crate::table::{InUse, Recount, Tracked};
-use crate::{session, waiter};
+use crate::{session, signals, waiter};
 
 /// The longest time that `fork` waits for the daemon: for doorbells of peers, which only this process can receive, and until no socket of
 /// this process is held by the daemon.
@@ -80,6 +80,7 @@ pub(crate) extern "C" fn before() {
     session::lock().lock();
     Connection::table().lock().lock();
     EpollSet::table().lock().lock();
+    signals::LOCK.lock();
 }
 
 pub(crate) extern "C" fn in_parent() {
@@ -87,6 +88,7 @@ pub(crate) extern "C" fn in_parent() {
 }
 
 pub(crate) extern "C" fn in_child() {
+    signals::forget_deferred();
     release();
     own();
     IS_CHILD.store(true, Ordering::Relaxed);
@@ -100,6 +102,7 @@ pub(crate) extern "C" fn in_child() {
 
 /// Releases the locks that `before` has taken.
 fn release() {
+    signals::LOCK.unlock();
     EpollSet::table().lock().unlock();
     Connection::table().lock().unlock();
     session::lock().unlock();

@@ -18,6 +18,17 @@ const BYTES_RECEIVED: usize = 128;
 const TCP_INFO_BYTES: usize = 232;
 const ESTABLISHED: u8 = 1;
 
+/// Makes a call of the kernel, which is no cancellation point of the C library.
+///
+/// # Safety
+///
+/// As the call.
+unsafe fn call(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> Result<usize, c_int> {
+    // SAFETY: the caller's promise.
+    let result = unsafe { crate::real::syscall(number, a, b, c, d, e, f) };
+    usize::try_from(result).map_err(|_| crate::errno::get())
+}
+
 /// Returns what the kernel has carried, if the connection is established in both directions. `connector`: this end sent the SYN, which
 /// the kernel counts as an acknowledged byte.
 pub(crate) fn carried(fd: c_int, connector: bool) -> Option<KernelCounts> {
@@ -57,11 +68,46 @@ pub(crate) fn close(fd: c_int) {
 /// Resets a connection, as TCP does when bytes are lost.
 pub(crate) fn disconnect(fd: c_int) {
     let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    let address = (&raw const nowhere) as usize;
     // SAFETY: an address of that length. Without a family, it ends the connection of the socket.
-    unsafe { crate::real::connect(fd, &raw const nowhere, size_of::<libc::sockaddr>() as libc::socklen_t) };
+    let _ = unsafe { call(libc::SYS_connect, [fd as usize, address, size_of::<libc::sockaddr>(), 0, 0, 0]) };
 }
 
-/// Polls descriptors for `time` nanoseconds, or without end.
+/// Sends on a socket without waiting and without `SIGPIPE`.
+pub(crate) fn send_now(fd: c_int, bytes: &[u8]) -> Result<usize, c_int> {
+    let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
+    // SAFETY: a slice of bytes.
+    unsafe { call(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags, 0, 0]) }
+}
+
+/// Receives from a socket without waiting. `flags` are further ones.
+///
+/// # Safety
+///
+/// As `recvmsg`.
+pub(crate) unsafe fn receive_now(fd: c_int, message: &mut libc::msghdr, flags: c_int) -> Result<usize, c_int> {
+    let flags = (flags | libc::MSG_DONTWAIT) as usize;
+    // SAFETY: the caller's promise.
+    unsafe { call(libc::SYS_recvmsg, [fd as usize, core::ptr::from_mut(message) as usize, flags, 0, 0, 0]) }
+}
+
+/// Sends a message without waiting. `flags` are further ones.
+///
+/// # Safety
+///
+/// As `sendmsg`.
+pub(crate) unsafe fn send_message_now(fd: c_int, message: &libc::msghdr, flags: c_int) -> Result<usize, c_int> {
+    let flags = (flags | libc::MSG_DONTWAIT) as usize;
+    // SAFETY: the caller's promise.
+    unsafe { call(libc::SYS_sendmsg, [fd as usize, core::ptr::from_ref(message) as usize, flags, 0, 0, 0]) }
+}
+
+/// Sleeps for a millisecond, which is how long other threads and processes get before the next look.
+pub(crate) fn pause() {
+    let _ = rustix::thread::nanosleep(&rustix::fs::Timespec { tv_sec: 0, tv_nsec: 1_000_000 });
+}
+
+/// Polls descriptors for `time` nanoseconds, or without end. It is a cancellation point.
 pub(crate) fn poll_ns(fds: &mut [libc::pollfd], time: Option<u64>) -> c_int {
     let time = time.map(timespec_of);
     let pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
@@ -77,8 +123,10 @@ pub(crate) fn timespec_of(ns: u64) -> libc::timespec {
 /// Returns the events of a socket now, of those in `events`, without waiting.
 pub(crate) fn events_now(fd: c_int, events: i16) -> i16 {
     let mut poll = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: one entry.
-    unsafe { crate::real::poll(&raw mut poll, 1, 0) };
+    let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let (entry, time) = ((&raw mut poll) as usize, (&raw const no_time) as usize);
+    // SAFETY: one entry, a time, and no mask.
+    let _ = unsafe { call(libc::SYS_ppoll, [entry, 1, time, 0, 0, 0]) };
     poll.revents
 }
 

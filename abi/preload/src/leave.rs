@@ -12,7 +12,7 @@ use crate::connection::{Connection, Stage, Stream, flags};
 use crate::stream_io::advance;
 use crate::table::{InUse, Tracked};
 use crate::wait_limit::Limit;
-use crate::{errno, kernel, real, session};
+use crate::{errno, kernel, session};
 
 /// The time that a call waits for the peer. A peer answers at once if it waits in the library, and else with its next call.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -85,8 +85,7 @@ impl Connection {
                 return kernel::disconnect(fd);
             }
             stream.notify_all();
-            // SAFETY: no entries.
-            unsafe { real::poll(core::ptr::null_mut(), 0, 1) };
+            kernel::pause();
         }
     }
 
@@ -167,16 +166,10 @@ impl Connection {
 fn send_all(fd: c_int, mut bytes: &[u8]) -> bool {
     let until = Limit::after_ns(LIMIT.as_nanos() as u64);
     while !bytes.is_empty() {
-        // SAFETY: a slice of bytes.
-        let sent =
-            unsafe { real::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-        match usize::try_from(sent) {
+        match kernel::send_now(fd, bytes) {
             Ok(count) => bytes = &bytes[count..],
-            Err(_) if errno::get() == libc::EAGAIN && !until.is_over() => {
-                let mut room = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-                kernel::poll_ns(core::slice::from_mut(&mut room), until.left_ns());
-            }
-            Err(_) if errno::get() == libc::EINTR => {}
+            Err(libc::EAGAIN) if !until.is_over() => kernel::pause(),
+            Err(libc::EINTR) => {}
             Err(_) => return false,
         }
     }

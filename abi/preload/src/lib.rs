@@ -11,11 +11,12 @@
 //!           interest, waiter ── board ◄────────┘            Session ◄─► daemon: show, pair
 //! ```
 //!
-//! The library decides nothing: `isthmus-sockets` says where bytes go, and the daemon says which connections are pairs. It has no thread
-//! and no signal handler. Whatever fails leaves the program on TCP.
+//! The library decides nothing: `isthmus-sockets` says where bytes go, and the daemon says which connections are pairs. It has no thread.
+//! Handlers of the program run through a trampoline (`signals`). Whatever fails leaves the program on TCP.
 
 mod attach;
 mod connection;
+mod copy;
 mod epoll_set;
 mod errno;
 mod fork;
@@ -32,6 +33,7 @@ mod session;
 mod settings;
 mod shared_cell;
 mod shared_state;
+mod signals;
 mod stream_io;
 mod table;
 mod test_switch;

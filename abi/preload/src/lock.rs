@@ -1,8 +1,10 @@
 //! A lock in memory that a process shares with its children.
 //!
-//! The lock is robust: a process that dies while it holds the lock stops no other one.
+//! The lock is robust: a process that dies while it holds the lock stops no other one. A thread with a lock holds signals.
 
 use core::cell::UnsafeCell;
+
+use crate::inside::Held;
 
 /// A value behind a robust, process-shared lock of the C library.
 #[repr(C)]
@@ -36,6 +38,7 @@ impl<T: Copy> SharedLock<T> {
     /// Calls `f` with the value. `f` neither blocks nor takes this lock.
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let held = Held::begin();
         // SAFETY: `init` has prepared the mutex, at this address.
         unsafe {
             if libc::pthread_mutex_lock(self.mutex.get()) == libc::EOWNERDEAD {
@@ -47,6 +50,7 @@ impl<T: Copy> SharedLock<T> {
         // SAFETY: the lock is held until `unlock` is dropped.
         let result = f(unsafe { &mut *self.value.get() });
         drop(unlock);
+        drop(held);
         result
     }
 }

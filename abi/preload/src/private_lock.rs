@@ -1,12 +1,14 @@
 //! A lock in private memory that `fork` can hold.
 //!
 //! The standard library's lock cannot be taken in one function and released in another, in a child too. The handlers of `fork` do that, so
-//! that a child never inherits a lock that a thread of its parent held.
+//! that a child never inherits a lock that a thread of its parent held. A thread with a lock holds signals.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex;
+
+use crate::inside;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -41,7 +43,12 @@ impl<T> PrivateLock<T> {
 
     /// As [`Self::with`], or None if another thread holds the lock.
     pub(crate) fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let state = inside::state();
+        state.hold();
         let is_free = self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if !is_free {
+            state.release();
+        }
         is_free.then(|| self.with_held(f))
     }
 
@@ -57,6 +64,7 @@ impl<T> PrivateLock<T> {
     /// Takes the lock.
     #[inline]
     pub(crate) fn lock(&self) {
+        inside::state().hold();
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slowly();
         }
@@ -92,6 +100,7 @@ impl Drop for Unlock<'_> {
         if self.0.swap(FREE, Ordering::Release) == CONTENDED {
             let _ = futex::wake(self.0, futex::Flags::PRIVATE, 1);
         }
+        inside::state().release();
     }
 }
 
@@ -115,7 +124,9 @@ mod tests {
         let lock = PrivateLock::new(1);
         lock.lock();
         assert_eq!(lock.try_with(|_| ()), None);
+        assert!(inside::state().is_held());
         lock.unlock();
+        assert!(!inside::state().is_held());
         assert_eq!(lock.try_with(|value| *value), Some(1));
     }
 }

@@ -104,6 +104,7 @@ real! {
     __vdprintf_chk as "__vdprintf_chk" (fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;
     freopen as "freopen" (path: *const c_char, mode: *const c_char, file: *mut libc::FILE) -> *mut libc::FILE;
     freopen64 as "freopen64" (path: *const c_char, mode: *const c_char, file: *mut libc::FILE) -> *mut libc::FILE;
+    sigaction as "sigaction" (signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     fclose as "fclose" (file: *mut libc::FILE) -> c_int;
     closefrom as "closefrom" (first: c_int) -> ();
     dup as "dup" (fd: c_int) -> c_int;

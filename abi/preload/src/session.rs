@@ -23,7 +23,7 @@ use crate::inside::Inside;
 use crate::private_lock::PrivateLock;
 use crate::table::InUse;
 use crate::waiter::LocalBoard;
-use crate::{kernel, real, settings};
+use crate::{kernel, settings};
 
 /// Time between two tries to reach a daemon that does not answer.
 const RETRY_MS: u64 = 1000;
@@ -79,8 +79,7 @@ impl Peer {
             if self.missed.load(Ordering::Acquire) & bit == 0 || kernel::now_ns() >= until {
                 return;
             }
-            // SAFETY: no entries.
-            unsafe { real::poll(core::ptr::null_mut(), 0, 1) };
+            kernel::pause();
         }
     }
 
@@ -314,8 +313,7 @@ pub(crate) fn await_daemon(time: Duration) {
     };
     pump();
     while is_awaited() && kernel::now_ns() < until {
-        // SAFETY: no entries.
-        unsafe { real::poll(core::ptr::null_mut(), 0, 1) };
+        kernel::pause();
         pump();
     }
 }

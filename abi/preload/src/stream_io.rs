@@ -8,6 +8,9 @@ use isthmus_sockets::{AtFin, Receive, Receiver, Sender, SenderView, Violation, a
 use libc::iovec;
 
 use crate::connection::{Connection, Stream, flags};
+use crate::copy::{self, Fault};
+use crate::inside::Held;
+use crate::shared_state::SharedState;
 use crate::{errno, kernel, real, test_switch};
 
 /// Reads that find nothing before the kernel is asked whether the peer has gone.
@@ -50,6 +53,19 @@ impl<'a> Parts<'a> {
         }
     }
 
+    /// Copies up to `limit` bytes by `f`, which gets the address and length of each piece, and the number of bytes before it.
+    fn copy(&self, limit: usize, f: impl Fn(*mut u8, usize, u64)) -> Result<(), Fault> {
+        let (mut done, mut result) = (0, Ok(()));
+        self.pieces(limit, |at, len| {
+            if result.is_ok() {
+                // No slice begins at null.
+                result = if at.is_null() { Err(Fault) } else { copy::guarded(|| f(at, len, done)) };
+                done += len as u64;
+            }
+        });
+        result
+    }
+
     /// Calls `f` with the address and length of each piece, up to `limit` bytes in all.
     fn pieces(&self, limit: usize, mut f: impl FnMut(*mut u8, usize)) {
         let (mut left, mut skipped) = (limit, self.skipped);
@@ -75,6 +91,26 @@ impl<'a> Parts<'a> {
             }
         });
         count
+    }
+}
+
+/// Why a step moves no bytes.
+enum Stop {
+    /// The peer has violated the protocol.
+    Violation,
+    /// The program's buffer cannot be reached.
+    Fault,
+}
+
+impl From<Violation> for Stop {
+    fn from(_: Violation) -> Self {
+        Self::Violation
+    }
+}
+
+impl From<Fault> for Stop {
+    fn from(_: Fault) -> Self {
+        Self::Fault
     }
 }
 
@@ -105,10 +141,12 @@ impl Connection {
         let mut ended = None;
         let (mut total, mut parts, mut busy_since) = (0, parts, None);
         let fd = self.kernel_fd(fd);
+        let _held = Held::begin(); // A handler that reads the connection would wait for the end of this call's read of TCP.
         loop {
             match self.receive_step(stream, parts, peek) {
                 Err(_) | Ok(Step::Empty | Step::Busy) if total > 0 => return Ok(total),
-                Err(_violation) => {
+                Err(Stop::Fault) => return Err(libc::EFAULT),
+                Err(Stop::Violation) => {
                     self.broke(fd, stream);
                     self.take_flag(flags::RESET_DUE);
                     return Err(libc::ECONNRESET);
@@ -201,13 +239,11 @@ impl Connection {
         let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
         message.msg_iovlen = parts.to_kernel(limit, &mut pieces) as _;
         message.msg_iov = pieces.as_mut_ptr();
-        let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
         // SAFETY: the pieces lie in the program's buffers.
-        let count = unsafe { real::recvmsg(fd, &raw mut message, flags) };
-        usize::try_from(count).map_err(|_| errno::get())
+        unsafe { kernel::receive_now(fd, &mut message, if peek { libc::MSG_PEEK } else { 0 }) }
     }
 
-    fn receive_step(&self, stream: &Stream, mut parts: Parts<'_>, peek: bool) -> Result<Step, Violation> {
+    fn receive_step(&self, stream: &Stream, mut parts: Parts<'_>, peek: bool) -> Result<Step, Stop> {
         let (mut took, mut total) = (false, 0);
         let mut step = |receiver: &mut Receiver| {
             let mut is_shown = false;
@@ -217,12 +253,10 @@ impl Connection {
                 {
                     let most = if peek { usize::MAX } else { PIECE };
                     let count = parts.len().min(available as usize).min(most);
-                    let mut at = at;
-                    parts.pieces(count, |into, len| {
-                        // SAFETY: the program's buffer has these bytes, which it lets the call write.
-                        stream.memory.read(path, at, unsafe { core::slice::from_raw_parts_mut(into, len) });
-                        at += len as u64;
-                    });
+                    parts.copy(count, |into, len, done| {
+                        // SAFETY: the program's buffer has these bytes, which it lets the call write, or the guard catches the fault.
+                        stream.memory.read(path, at + done, unsafe { core::slice::from_raw_parts_mut(into, len) });
+                    })?;
                     if peek {
                         return Ok(Step::Bytes { count, is_all: true });
                     }
@@ -335,8 +369,9 @@ impl Connection {
                     return Ok(count);
                 }
                 Ok(SendStep::Tcp) => {
+                    let mut call = TcpSend { state: self.shared(), sent: 0 };
                     let result = send_to_kernel(fd, parts, flags);
-                    self.shared().with_sender(|sender| sender.end_tcp(result.unwrap_or(0) as u64));
+                    call.sent = result.unwrap_or(0) as u64;
                     return result;
                 }
                 Ok(SendStep::Full) => {
@@ -347,7 +382,8 @@ impl Connection {
                     }
                     self.peer_gone(fd, stream, events);
                 }
-                Err(_violation) => {
+                Err(Stop::Fault) => return Err(libc::EFAULT),
+                Err(Stop::Violation) => {
                     self.broke(fd, stream);
                     return Err(libc::ECONNRESET);
                 }
@@ -355,7 +391,7 @@ impl Connection {
         }
     }
 
-    fn send_step(&self, stream: &Stream, parts: Parts<'_>) -> Result<SendStep, Violation> {
+    fn send_step(&self, stream: &Stream, parts: Parts<'_>) -> Result<SendStep, Stop> {
         let (mut switched, mut wrote) = (false, false);
         let step = self.shared().with_sender(|sender| {
             loop {
@@ -378,12 +414,11 @@ impl Connection {
                     }
                     return Ok(SendStep::Full);
                 }
-                let mut at = sender.position();
-                parts.pieces(count, |from, len| {
-                    // SAFETY: the program's buffer has these bytes, and it keeps them unchanged during the call.
-                    stream.memory.write(path, at, unsafe { core::slice::from_raw_parts(from, len) });
-                    at += len as u64;
-                });
+                let at = sender.position();
+                parts.copy(count, |from, len, done| {
+                    // SAFETY: the program's buffer has these bytes, and it keeps them unchanged during the call, or the guard catches the fault.
+                    stream.memory.write(path, at + done, unsafe { core::slice::from_raw_parts(from, len) });
+                })?;
                 sender.wrote(count as u32);
                 stream.memory.publish_tail(sender.position());
                 wrote = true;
@@ -534,9 +569,7 @@ fn end_of_tcp_reads(stream: &Stream, receiver: &Receiver) {
 
 /// Sends a byte to a peer that is gone, so that the kernel resets the connection.
 fn provoke_reset(fd: c_int) {
-    let byte = 0u8;
-    // SAFETY: one byte.
-    unsafe { real::send(fd, (&raw const byte).cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let _ = kernel::send_now(fd, &[0]);
 }
 
 /// Notes what the receiver has taken and read. A violation is found by the next call.
@@ -568,13 +601,29 @@ impl Connection {
     }
 }
 
+/// A call that sends on TCP, which ends when it is dropped. A thread that is cancelled drops it, too.
+struct TcpSend {
+    state: &'static SharedState,
+    sent: u64,
+}
+
+impl Drop for TcpSend {
+    fn drop(&mut self) {
+        self.state.with_sender(|sender| sender.end_tcp(self.sent));
+    }
+}
+
 fn send_to_kernel(fd: c_int, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
     let mut pieces = [iovec { iov_base: core::ptr::null_mut::<c_void>(), iov_len: 0 }; 64];
     // SAFETY: a message of zeroes is an empty one.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iovlen = parts.to_kernel(usize::MAX, &mut pieces) as _;
     message.msg_iov = pieces.as_mut_ptr();
-    // SAFETY: the pieces lie in the program's buffers.
+    if flags & libc::MSG_DONTWAIT != 0 {
+        // SAFETY: the pieces lie in the program's buffers.
+        return unsafe { kernel::send_message_now(fd, &message, flags) };
+    }
+    // SAFETY: as above. This may block, so it is a cancellation point.
     let count = unsafe { real::sendmsg(fd, &raw const message, flags) };
     usize::try_from(count).map_err(|_| errno::get())
 }

@@ -1,21 +1,22 @@
 //! Waiting of one thread for one connection.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
 
 use crate::connection::{Connection, Stream};
+use crate::inside::{Handled, Interruption};
 use crate::wait_limit::Limit;
-use crate::waiter::{self, Waiter};
+use crate::waiter::{self, Asleep, Waiter};
 use crate::{errno, kernel, session};
 
 /// The first and the longest time between two looks of a thread without a waiter of its own, in nanoseconds.
 const CROWDED_NS: (u64, u64) = (1_000_000, 16_000_000);
 
 /// Reads the time limit that the program has set for calls in one direction.
-pub(crate) fn deadline(fd: c_int, what: Interest) -> Limit {
+fn deadline(fd: c_int, what: Interest) -> Limit {
     let name = match what {
         Interest::Data => libc::SO_RCVTIMEO,
         Interest::Room => libc::SO_SNDTIMEO,
@@ -26,61 +27,76 @@ pub(crate) fn deadline(fd: c_int, what: Interest) -> Limit {
     }
 }
 
-/// Returns true if every handler that the program has set restarts calls. The kernel does not tell which handler has run.
-pub(crate) fn restarts_calls() -> bool {
-    (1..=libc::SIGRTMAX()).all(|signal| {
-        // SAFETY: an action of zeroes is a value, and the call only writes it.
-        unsafe {
-            let mut action: libc::sigaction = core::mem::zeroed();
-            let is_known = libc::sigaction(signal, core::ptr::null(), &raw mut action) == 0;
-            let is_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-            !is_known || !is_handler || action.sa_flags & libc::SA_RESTART != 0
-        }
-    })
+/// Marks that a thread uses the wish of a connection, which the connection's epoll set gets back at the end.
+struct Claim<'a> {
+    connection: &'a Connection,
+    stream: &'a Stream,
+    what: Interest,
 }
 
-/// Marks that a thread uses the wish of a connection.
-struct Claim<'a>(&'a AtomicBool);
-
 impl<'a> Claim<'a> {
-    fn new(flag: &'a AtomicBool) -> Option<Self> {
-        (!flag.swap(true, Ordering::Acquire)).then_some(Self(flag))
+    fn new(connection: &'a Connection, stream: &'a Stream, what: Interest) -> Option<Self> {
+        let is_free = !connection.wish_in_use(what).swap(true, Ordering::Acquire);
+        is_free.then_some(Self { connection, stream, what })
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.connection.wish_in_use(self.what).store(false, Ordering::Release);
+        self.connection.restore_want(self.stream, self.what);
+    }
+}
+
+/// A wait that a call makes: for what, how long, and what handlers had run when the call began to wait.
+#[derive(Clone, Copy)]
+pub(crate) struct Wait {
+    what: Interest,
+    until: Limit,
+    handled: Handled,
+}
+
+impl Wait {
+    /// Begins to wait, with the time limit that the program has set for calls in one direction.
+    pub(crate) fn new(fd: c_int, what: Interest) -> Self {
+        Self { what, until: deadline(fd, what), handled: Handled::now() }
+    }
+
+    /// Returns true if a call that was interrupted goes on, as it does on TCP. One with a time limit never does.
+    pub(crate) fn restarts(&mut self) -> bool {
+        let restarts = self.until == Limit::Never && self.handled.since() != Interruption::Ends;
+        self.handled = Handled::now();
+        restarts
+    }
+
+    /// `EINTR` if a handler has run since the call began to wait.
+    fn check(&self) -> Result<(), c_int> {
+        if self.handled.since() == Interruption::None { Ok(()) } else { Err(libc::EINTR) }
     }
 }
 
 impl Connection {
     /// Waits until a read or write may succeed. `EAGAIN` at the deadline, `EINTR` after a signal.
-    pub(crate) fn wait(&self, fd: c_int, stream: &Stream, what: Interest, deadline: Limit) -> Result<(), c_int> {
+    pub(crate) fn wait(&self, fd: c_int, stream: &Stream, wait: &Wait) -> Result<(), c_int> {
         self.heed(fd, stream);
         let waited = waiter::with_thread(&stream.board, |thread| {
-            let ready = || self.is_ready(stream, what) || self.is_asked(stream);
-            if deadline.is_over() {
+            let ready = || self.is_ready(stream, wait.what) || self.is_asked(stream);
+            if wait.until.is_over() {
                 return Err(libc::EAGAIN);
             }
-            let on_ring = match what {
+            let on_ring = match wait.what {
                 Interest::Data => self.reads_ring(),
                 Interest::Room => true,
             };
             if on_ring && thread.spin.spin(ready) {
                 return Ok(());
             }
-            match (&thread.waiter, Claim::new(self.wish_in_use(what))) {
-                (Some(waiter), Some(claim)) => {
-                    let result = self.sleep(fd, stream, what, waiter, deadline);
-                    drop(claim);
-                    self.restore_want(stream, what);
-                    result
-                }
-                _ => self.wait_crowded(fd, stream, what, deadline),
+            match (&thread.waiter, Claim::new(self, stream, wait.what)) {
+                (Some(waiter), Some(_claim)) => self.sleep(fd, stream, waiter, wait),
+                _ => self.wait_crowded(fd, stream, wait),
             }
         });
-        waited.unwrap_or_else(|| self.wait_crowded(fd, stream, what, deadline))
+        waited.unwrap_or_else(|| self.wait_crowded(fd, stream, wait))
     }
 
     fn is_ready(&self, stream: &Stream, what: Interest) -> bool {
@@ -90,23 +106,17 @@ impl Connection {
         }
     }
 
-    fn sleep(&self, fd: c_int, stream: &Stream, what: Interest, waiter: &Waiter, deadline: Limit) -> Result<(), c_int> {
+    fn sleep(&self, fd: c_int, stream: &Stream, waiter: &Waiter, wait: &Wait) -> Result<(), c_int> {
         let page = waiter.board.board.ready_map(waiter.index);
         page.drain(|_| {});
-        stream.memory.set_want(what, waiter.parked(ReadyBit::CONTROL));
-        if self.is_ready(stream, what) || self.is_asked(stream) || !waiter.begin_sleep() {
+        stream.memory.set_want(wait.what, waiter.parked(ReadyBit::CONTROL));
+        if self.is_ready(stream, wait.what) || self.is_asked(stream) || !waiter.begin_sleep() {
             return Ok(());
         }
-        let result = self.poll(
-            fd,
-            self.kernel_events(what),
-            Some(waiter),
-            deadline,
-            self.has_forked(stream),
-            what == Interest::Room,
-        );
-        waiter.end_sleep();
-        result
+        let _asleep = Asleep::begin(waiter);
+        wait.check()?;
+        let waits_for_room = wait.what == Interest::Room;
+        self.poll(fd, self.kernel_events(wait.what), Some(waiter), wait.until, self.has_forked(stream), waits_for_room)
     }
 
     /// The events of the kernel that end a wait. If the program shuts its receiving meanwhile, a reader must see that. A writer must not,
@@ -144,16 +154,17 @@ impl Connection {
     }
 
     /// Waits without a doorbell, by looking again and again.
-    fn wait_crowded(&self, fd: c_int, stream: &Stream, what: Interest, deadline: Limit) -> Result<(), c_int> {
+    fn wait_crowded(&self, fd: c_int, stream: &Stream, wait: &Wait) -> Result<(), c_int> {
         self.leave_rings(); // What is in the ring already is found by looking.
         let mut pause = CROWDED_NS.0;
-        while !self.is_ready(stream, what) {
+        while !self.is_ready(stream, wait.what) {
             self.heed(fd, stream);
-            let left = deadline.left_ns().unwrap_or(u64::MAX);
+            wait.check()?;
+            let left = wait.until.left_ns().unwrap_or(u64::MAX);
             if left == 0 {
                 return Err(libc::EAGAIN);
             }
-            match self.poll(fd, self.kernel_events(what), None, Limit::after_ns(pause.min(left)), false, false) {
+            match self.poll(fd, self.kernel_events(wait.what), None, Limit::after_ns(pause.min(left)), false, false) {
                 Err(libc::EAGAIN) => pause = (pause * 2).min(CROWDED_NS.1),
                 result => return result,
             }

@@ -11,6 +11,7 @@ use isthmus_shm::SharedMapping;
 use isthmus_shm::stream::Board;
 use rustix::fd::{AsFd, AsRawFd};
 
+use crate::inside::SleepBell;
 use crate::private_lock::PrivateLock;
 use crate::session;
 
@@ -96,6 +97,25 @@ impl Waiter {
         if self.board.board.wake_hot(self.index) {
             self.doorbell.ring();
         }
+    }
+}
+
+/// Marks a thread's sleep with a waiter that [`Waiter::begin_sleep`] allows, until it is dropped. A thread that is cancelled drops it, too.
+pub(crate) struct Asleep<'a> {
+    waiter: &'a Waiter,
+    _bell: SleepBell,
+}
+
+impl<'a> Asleep<'a> {
+    /// Begins.
+    pub(crate) fn begin(waiter: &'a Waiter) -> Self {
+        Self { waiter, _bell: SleepBell::begin(waiter.fd()) }
+    }
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.waiter.end_sleep();
     }
 }
 

@@ -8,7 +8,7 @@ use crate::epoll_set::EpollSet;
 use crate::inside::is_inside;
 use crate::table::{Tracked, connection, set};
 use crate::wait_limit::{Limit, is_refused};
-use crate::{connection, errno, fork, kernel, real, settings};
+use crate::{connection, copy, errno, fork, kernel, real, settings};
 
 /// Tracks a set that is new.
 fn created(fd: c_int) -> c_int {
@@ -49,9 +49,13 @@ pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     match (connection(fd), set(epoll)) {
         (Some(connection), Some(set)) => {
-            // SAFETY: the caller's contract is the C library's: null or an event.
-            let event = unsafe { event.as_ref() }.copied();
-            return EpollSet::control(&set, operation, fd, &connection, event);
+            // SAFETY: the caller's contract is the C library's: an event, or an address that the kernel refuses. It reads none for a removal.
+            return match unsafe { copy::read(event) } {
+                Ok(event) => EpollSet::control(&set, operation, fd, &connection, Some(event)),
+                Err(_) if operation == libc::EPOLL_CTL_DEL => EpollSet::control(&set, operation, fd, &connection, None),
+                // SAFETY: as above.
+                Err(_) => unsafe { real::epoll_ctl(epoll, operation, fd, event) },
+            };
         }
         // The program waits in a set that it has not made through the library.
         (Some(connection), None) if operation == libc::EPOLL_CTL_ADD => {

@@ -7,7 +7,7 @@ use libc::{
 };
 
 use crate::leave::{before_exec, leave_fd, pass_fd, send_by_tcp};
-use crate::real;
+use crate::{copy, real, signals};
 
 macro_rules! exec {
     ($($name:ident ( $($argument:ident : $type:ty),* );)*) => {$(
@@ -242,11 +242,17 @@ fn needs_tcp(level: c_int, name: c_int) -> bool {
 ///
 /// `message` is null, or a message with its control bytes.
 pub(super) unsafe fn before_passing(message: *const libc::msghdr) {
-    // SAFETY: the caller's contract. The macros stay inside the control bytes.
+    if !signals::are_copies_guarded() {
+        return; // No connection has a stream.
+    }
+    // SAFETY: the caller's contract, or the guard catches a fault. The macros stay inside the control bytes, which the copy has.
     unsafe {
-        if message.is_null() || (*message).msg_control.is_null() {
+        let Ok(mut message) = copy::read(message) else { return };
+        let Ok(control) = copy::read_all(message.msg_control.cast::<u8>(), message.msg_controllen) else {
             return;
-        }
+        };
+        message.msg_control = control.as_ptr().cast_mut().cast();
+        let message: *const libc::msghdr = &raw const message;
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(control) = header.as_ref() {
             if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {

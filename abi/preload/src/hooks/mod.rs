@@ -10,7 +10,9 @@ pub mod process;
 pub mod raw;
 pub mod receive;
 pub mod send;
+pub mod signal;
 pub mod socket;
+mod vector;
 
 use core::ffi::c_int;
 

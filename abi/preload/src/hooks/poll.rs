@@ -9,10 +9,11 @@ use isthmus_layout::sockets::Interest;
 use libc::{POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::connection::{Connection, Path, Stream};
+use crate::inside::{Handled, Interruption};
 use crate::table::{InUse, connection, set};
 use crate::wait_limit::{Limit, is_refused};
-use crate::waiter::{self, Waiter};
-use crate::{errno, kernel, real, session};
+use crate::waiter::{self, Asleep, Waiter};
+use crate::{copy, errno, kernel, real, session, signals};
 
 const READ: i16 = POLLIN | POLLRDNORM;
 const WRITE: i16 = POLLOUT | POLLWRNORM;
@@ -58,6 +59,7 @@ fn poll_tracked(
     limit: Limit,
     kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
 ) -> c_int {
+    let handled = Handled::now();
     for polled in tracked {
         polled.connection.is_awaited.store(true, Ordering::Relaxed);
         Connection::progress(&polled.connection, fds[polled.index].fd);
@@ -77,9 +79,9 @@ fn poll_tracked(
             if thread.spin.spin(|| is_any_ready(fds, tracked)) {
                 return Slept { count: 0, is_over: false };
             }
-            sleep(fds, tracked, thread.waiter.as_ref(), limit, kernel)
+            sleep(fds, tracked, thread.waiter.as_ref(), limit, handled, kernel)
         });
-        let slept = slept.unwrap_or_else(|| sleep(fds, tracked, None, limit, kernel));
+        let slept = slept.unwrap_or_else(|| sleep(fds, tracked, None, limit, handled, kernel));
         if slept.count != 0 || slept.is_over {
             return slept.count;
         }
@@ -118,15 +120,27 @@ fn sleep(
     tracked: &[Polled],
     waiter: Option<&Waiter>,
     limit: Limit,
+    handled: Handled,
     kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
 ) -> Slept {
+    let interrupted = || {
+        errno::set(libc::EINTR);
+        Slept { count: -1, is_over: false }
+    };
     let wanted = limit.left_ns();
-    let Some((waiter, claimed)) = waiter.and_then(|waiter| Some((waiter, claim(fds, tracked, waiter)?))) else {
+    let Some((waiter, _claims)) = waiter.and_then(|waiter| Some((waiter, claim(fds, tracked, waiter)?))) else {
+        if handled.since() != Interruption::None {
+            return interrupted();
+        }
         let pause = wanted.map_or(CROWDED_NS, |time| time.min(CROWDED_NS));
         let count = ask_kernel(fds, tracked, None, Some(pause), kernel);
         return Slept { count, is_over: wanted == Some(pause) };
     };
     let mut may_sleep = waiter.begin_sleep() && !is_any_ready(fds, tracked);
+    let _asleep = Asleep::begin(waiter);
+    if handled.since() != Interruption::None {
+        return interrupted();
+    }
     let (mut has_forked, mut waits_for_room) = (false, false);
     for_each_stream(fds, tracked, |_, connection, stream| {
         may_sleep &= !connection.is_asked(stream);
@@ -137,10 +151,6 @@ fn sleep(
     }
     let time = if may_sleep { session::sleep_ns(wanted, has_forked, waits_for_room) } else { Some(0) };
     let (count, was_rung) = ask_kernel_rung(fds, tracked, Some(waiter), time, kernel);
-    let errno = errno::get();
-    waiter.end_sleep();
-    release(claimed);
-    errno::set(errno);
     Slept { count, is_over: count == 0 && !was_rung && time == wanted && wanted.is_some() }
 }
 
@@ -153,13 +163,19 @@ fn for_each_stream(fds: &[pollfd], tracked: &[Polled], mut f: impl FnMut(c_int, 
     }
 }
 
-/// Gives the wishes back that were claimed.
-fn release(claimed: Vec<(&Polled, Interest)>) {
-    for (polled, what) in claimed {
-        polled.connection.wish_in_use(what).store(false, Ordering::Release);
-        if let Some(stream) = polled.connection.stream() {
-            polled.connection.restore_want(stream, what);
+/// Wishes that this thread has claimed. It gives them back when they are dropped.
+struct Claims<'a>(Vec<(&'a Polled, Interest)>);
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        let errno = errno::get();
+        for (polled, what) in &self.0 {
+            polled.connection.wish_in_use(*what).store(false, Ordering::Release);
+            if let Some(stream) = polled.connection.stream() {
+                polled.connection.restore_want(stream, *what);
+            }
         }
+        errno::set(errno);
     }
 }
 
@@ -169,9 +185,9 @@ fn is_any_ready(fds: &[pollfd], tracked: &[Polled]) -> bool {
 }
 
 /// Claims the wishes of all streams for this thread. None if another thread has one, or a stream knows another board.
-fn claim<'a>(fds: &[pollfd], tracked: &'a [Polled], waiter: &Waiter) -> Option<Vec<(&'a Polled, Interest)>> {
+fn claim<'a>(fds: &[pollfd], tracked: &'a [Polled], waiter: &Waiter) -> Option<Claims<'a>> {
     waiter.board.board.ready_map(waiter.index).drain(|_| {});
-    let (mut claimed, mut is_complete) = (Vec::new(), true);
+    let (mut claims, mut is_complete) = (Claims(Vec::new()), true);
     for polled in tracked {
         let Some(stream) = polled.connection.stream() else { continue };
         for (what, mask) in [(Interest::Data, READ), (Interest::Room, WRITE)] {
@@ -184,15 +200,11 @@ fn claim<'a>(fds: &[pollfd], tracked: &'a [Polled], waiter: &Waiter) -> Option<V
                 is_complete = false;
                 continue;
             }
-            claimed.push((polled, what));
+            claims.0.push((polled, what));
             stream.memory.set_want(what, waiter.parked(ReadyBit::CONTROL));
         }
     }
-    if is_complete {
-        return Some(claimed);
-    }
-    release(claimed);
-    None
+    is_complete.then_some(claims)
 }
 
 /// Asks the kernel, and adds what the rings have. Returns the number of descriptors with events.
@@ -250,19 +262,33 @@ fn ask_kernel_rung(
     (total, was_rung)
 }
 
-/// The entries of a call and those with tracked connections. None if the C library's own call serves.
+/// Polls the entries of the program. None if the C library's own call serves, or refuses them.
 ///
 /// # Safety
 ///
-/// `fds` has `count` entries, which the call may write, or the count is one that the kernel refuses.
-unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> Option<(&'a mut [pollfd], Vec<Polled>)> {
-    if count == 0 || count > 1 << 16 || fds.is_null() {
+/// `fds` has `count` entries, which the call may write, or the kernel refuses them.
+unsafe fn poll_in(
+    fds: *mut pollfd,
+    count: nfds_t,
+    limit: Limit,
+    kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
+) -> Option<c_int> {
+    if count == 0 || count > 1 << 16 || !signals::are_copies_guarded() {
         return None;
     }
-    // SAFETY: the caller's contract.
-    let entries = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    let tracked = tracked(entries);
-    (!tracked.is_empty()).then_some((entries, tracked))
+    // SAFETY: the caller's promise. Any bytes are an entry.
+    let mut entries = unsafe { copy::read_all(fds, count as usize) }.ok()?;
+    let tracked = tracked(&entries);
+    if tracked.is_empty() {
+        return None;
+    }
+    let result = poll_tracked(&mut entries, &tracked, limit, kernel);
+    // SAFETY: as above.
+    if result >= 0 && unsafe { copy::write_all(fds, &entries) }.is_err() {
+        errno::set(libc::EFAULT);
+        return Some(-1);
+    }
+    Some(result)
 }
 
 fn tracked(fds: &[pollfd]) -> Vec<Polled> {
@@ -284,11 +310,9 @@ fn tracked(fds: &[pollfd]) -> Vec<Polled> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's contract is the C library's.
-    if let Some((entries, tracked)) = unsafe { entries(fds, count) } {
-        return poll_tracked(entries, &tracked, Limit::after_ms(timeout), &kernel::poll_ns);
-    }
-    // SAFETY: the caller's contract is the C library's.
-    unsafe { real::poll(fds, count, timeout) }
+    let polled = unsafe { poll_in(fds, count, Limit::after_ms(timeout), &kernel::poll_ns) };
+    // SAFETY: as above.
+    polled.unwrap_or_else(|| unsafe { real::poll(fds, count, timeout) })
 }
 
 /// # Safety
@@ -306,6 +330,16 @@ pub unsafe extern "C-unwind" fn __poll_chk(
     }
     // SAFETY: the caller's contract is the C library's.
     unsafe { poll(fds, count, timeout) }
+}
+
+/// Reads the time of a call; null is a wait without end. None for what the kernel refuses.
+fn time_of(time: *const timespec) -> Option<Option<timespec>> {
+    if time.is_null() {
+        return Some(None);
+    }
+    // SAFETY: a time, or an address that cannot be reached.
+    let time = unsafe { copy::read(time) }.ok()?;
+    (!is_refused(&time)).then_some(Some(time))
 }
 
 /// Calls the kernel's `ppoll` with a time in nanoseconds, or without end.
@@ -326,16 +360,12 @@ pub unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's contract is the C library's.
-    if let Some((entries, tracked)) = unsafe { entries(fds, count) } {
-        // SAFETY: null or a time.
-        let timeout = unsafe { timeout.as_ref() };
-        if !timeout.is_some_and(is_refused) {
-            return poll_tracked(entries, &tracked, Limit::after(timeout), &|fds, time| ppoll_ns(fds, time, mask));
-        }
-    }
-    // SAFETY: the caller's contract is the C library's.
-    unsafe { real::ppoll(fds, count, timeout, mask) }
+    let polled = time_of(timeout).and_then(|time| {
+        // SAFETY: the caller's contract is the C library's.
+        unsafe { poll_in(fds, count, Limit::after(time.as_ref()), &|fds, time| ppoll_ns(fds, time, mask)) }
+    });
+    // SAFETY: as above.
+    polled.unwrap_or_else(|| unsafe { real::ppoll(fds, count, timeout, mask) })
 }
 
 /// # Safety
@@ -356,10 +386,15 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     unsafe { ppoll(fds, count, timeout, mask) }
 }
 
+/// Words of the kernel's sets of descriptors.
+type Words = [u64; libc::FD_SETSIZE / 64];
+
 /// The sets of a `select`, as entries of `poll`.
 struct Selected {
     entries: Vec<pollfd>,
     sets: [*mut fd_set; 3],
+    /// Words of each set that the call uses.
+    words: usize,
 }
 
 const SELECT_EVENTS: [i16; 3] = [POLLIN, POLLOUT, libc::POLLPRI];
@@ -368,45 +403,52 @@ const SELECT_READY: [i16; 3] =
     [POLLIN | libc::POLLHUP | libc::POLLERR | POLLRDNORM, POLLOUT | libc::POLLERR | POLLWRNORM, libc::POLLPRI];
 
 impl Selected {
-    /// Reads the sets. None if they have no tracked connection.
+    /// Reads the sets. None if they have no tracked connection, or the kernel refuses them.
     ///
     /// # Safety
     ///
-    /// Each set is null or a set.
+    /// Each set is null, a set, or an address that cannot be reached.
     unsafe fn read(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
-        if !(1..=libc::FD_SETSIZE as c_int).contains(&count) {
+        if !(1..=libc::FD_SETSIZE as c_int).contains(&count) || !signals::are_copies_guarded() {
             return None;
+        }
+        let words = (count as usize).div_ceil(64);
+        let mut members: [Words; 3] = [[0; libc::FD_SETSIZE / 64]; 3];
+        for (set, members) in sets.iter().zip(&mut members).filter(|(set, _)| !set.is_null()) {
+            let to: *mut u64 = members.as_mut_ptr();
+            // SAFETY: the caller's promise; a set has as many words, and the guard catches a fault.
+            copy::guarded(|| unsafe { core::ptr::copy_nonoverlapping(set.cast::<u64>().cast_const(), to, words) })
+                .ok()?;
         }
         let mut entries = Vec::new();
         for fd in 0..count {
-            let mut events = 0;
-            for (set, event) in sets.iter().zip(SELECT_EVENTS) {
-                // SAFETY: the caller's contract; `fd` is below FD_SETSIZE.
-                if !set.is_null() && unsafe { libc::FD_ISSET(fd, *set) } {
-                    events |= event;
-                }
-            }
+            let (word, bit) = (fd as usize / 64, 1u64 << (fd % 64));
+            let wanted = members.iter().zip(SELECT_EVENTS).filter(|(set, _)| set[word] & bit != 0);
+            let events = wanted.fold(0, |events, (_, event)| events | event);
             if events != 0 {
                 entries.push(pollfd { fd, events, revents: 0 });
             }
         }
         let is_ours = |entry: &pollfd| connection(entry.fd).is_some() || set(entry.fd).is_some();
-        entries.iter().any(is_ours).then_some(Self { entries, sets })
+        entries.iter().any(is_ours).then_some(Self { entries, sets, words })
     }
 
-    /// Writes the sets. Returns the number of their members.
+    /// Writes the sets. Returns the number of their members, or -1.
     fn write(&self) -> c_int {
         let mut total = 0;
         for ((set, event), ready) in self.sets.iter().zip(SELECT_EVENTS).zip(SELECT_READY) {
             if set.is_null() {
                 continue;
             }
-            // SAFETY: a set of the program, which it lets the call write.
-            unsafe { libc::FD_ZERO(*set) };
+            let mut members: Words = [0; libc::FD_SETSIZE / 64];
             for entry in self.entries.iter().filter(|entry| entry.events & event != 0 && entry.revents & ready != 0) {
-                // SAFETY: as above.
-                unsafe { libc::FD_SET(entry.fd, *set) };
+                members[entry.fd as usize / 64] |= 1 << (entry.fd % 64);
                 total += 1;
+            }
+            // SAFETY: a set of the program, which it lets the call write, or an address that cannot be reached.
+            if unsafe { copy::write_all(set.cast::<u64>(), &members[..self.words]) }.is_err() {
+                errno::set(libc::EFAULT);
+                return -1;
             }
         }
         total
@@ -442,26 +484,27 @@ pub unsafe extern "C-unwind" fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: null or a time.
-    let given = unsafe { timeout.as_mut() };
-    let time = given.as_ref().map(|time| timespec {
+    // SAFETY: a time, or an address that the kernel refuses, which then answers the call.
+    let given = if timeout.is_null() { None } else { unsafe { copy::read(timeout) }.ok() };
+    let time = given.map(|time| timespec {
         tv_sec: time.tv_sec.saturating_add(time.tv_usec / 1_000_000), // As the kernel does.
         tv_nsec: time.tv_usec % 1_000_000 * 1000,
     });
+    let is_refused = timeout.is_null() != time.is_none() || time.as_ref().is_some_and(is_refused);
     // SAFETY: the caller's contract is the C library's.
-    match unsafe { Selected::read(count, [read, write, except]) } {
-        Some(selected) if !time.as_ref().is_some_and(is_refused) => {
-            let limit = Limit::after(time.as_ref());
-            let result = selected.run(limit, core::ptr::null());
-            if let (Some(given), Some(left)) = (given, limit.left_ns()) {
-                // Linux leaves the rest of the time there.
-                (given.tv_sec, given.tv_usec) = ((left / 1_000_000_000) as i64, (left % 1_000_000_000 / 1000) as i64);
-            }
-            result
-        }
+    let selected = if is_refused { None } else { unsafe { Selected::read(count, [read, write, except]) } };
+    let Some(selected) = selected else {
         // SAFETY: as above.
-        _ => unsafe { real::select(count, read, write, except, timeout) },
+        return unsafe { real::select(count, read, write, except, timeout) };
+    };
+    let limit = Limit::after(time.as_ref());
+    let result = selected.run(limit, core::ptr::null());
+    if let Some(left) = limit.left_ns() {
+        let left = timeval { tv_sec: (left / 1_000_000_000) as i64, tv_usec: (left % 1_000_000_000 / 1000) as i64 };
+        // SAFETY: as above. Linux leaves the rest of the time there, if it can.
+        let _ = unsafe { copy::write(timeout, left) };
     }
+    result
 }
 
 /// # Safety
@@ -476,10 +519,13 @@ pub unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's contract is the C library's.
-    match unsafe { (Selected::read(count, [read, write, except]), timeout.as_ref()) } {
-        (Some(selected), time) if !time.is_some_and(is_refused) => selected.run(Limit::after(time), mask),
+    let selected = time_of(timeout).and_then(|time| {
+        // SAFETY: the caller's contract is the C library's.
+        Some((unsafe { Selected::read(count, [read, write, except]) }?, time))
+    });
+    match selected {
+        Some((selected, time)) => selected.run(Limit::after(time.as_ref()), mask),
         // SAFETY: as above.
-        _ => unsafe { real::pselect(count, read, write, except, timeout, mask) },
+        None => unsafe { real::pselect(count, read, write, except, timeout, mask) },
     }
 }

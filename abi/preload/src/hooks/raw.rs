@@ -66,8 +66,10 @@ unsafe fn by_name(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lo
             libc::SYS_select => poll::select(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_pselect6 => {
                 // The sixth argument points to the mask's address and size.
-                let mask =
-                    if f == 0 { core::ptr::null() } else { (f as *const *const libc::sigset_t).read_unaligned() };
+                let mask = match f {
+                    0 => core::ptr::null(),
+                    _ => crate::copy::read(f as *const *const libc::sigset_t).ok()?,
+                };
                 poll::pselect(fd, b as _, c as _, d as _, e as _, mask) as isize
             }
             #[cfg(target_arch = "x86_64")]

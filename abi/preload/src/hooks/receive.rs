@@ -6,12 +6,13 @@ use isthmus_layout::sockets::Interest;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::to_c;
+use super::vector::Vector;
 use crate::connection::{Connection, Path};
+use crate::copy;
 use crate::plain::PlainCall;
 use crate::stream_io::Parts;
 use crate::table::{InUse, connection};
-use crate::wait::{deadline, restarts_calls};
-use crate::wait_limit::Limit;
+use crate::wait::Wait;
 use crate::{errno, real};
 
 /// The flags that a stream serves. A call with any other one is the kernel's, and the connection leaves to TCP before.
@@ -28,11 +29,11 @@ const KNOWN_FLAGS: c_int = libc::MSG_PEEK
 /// The bytes that a call with `MSG_TRUNC` throws away at a time.
 const SKIPPED_MAX: usize = 64 << 10;
 
-/// Receives on a tracked connection. `kernel` makes the program's own call.
+/// Receives on a tracked connection. `kernel` makes the program's own call, which refuses what has no `parts`.
 fn receive(
     connection: &InUse<Connection>,
     fd: c_int,
-    parts: &[iovec],
+    parts: impl FnOnce() -> Option<Vector>,
     flags: c_int,
     kernel: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
@@ -53,13 +54,14 @@ fn receive(
         Connection::leave(connection, fd);
         return kernel();
     }
-    let total = Parts::new(parts).len();
+    let Some(parts) = parts() else { return kernel() };
+    let total = Parts::new(parts.as_ref()).len();
     // TCP throws bytes away for this flag, and writes no buffer.
     let skips = flags & libc::MSG_TRUNC != 0 && total > 0;
     let mut skipped = vec![0u8; if skips { total.min(SKIPPED_MAX) } else { 0 }];
     let skipped = [iovec { iov_base: skipped.as_mut_ptr().cast(), iov_len: skipped.len() }];
-    let mut left = Parts::new(if skips { &skipped } else { parts });
-    let (total, mut done, mut until) = (left.len(), 0, None);
+    let mut left = Parts::new(if skips { &skipped } else { parts.as_ref() });
+    let (total, mut done, mut wait) = (left.len(), 0, None);
     if total == 0 {
         // The kernel answers as long as it would not wait for bytes that come by the ring.
         let waits = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
@@ -79,9 +81,9 @@ fn receive(
                 left.skip(count);
             }
             Err(libc::EAGAIN) if blocks => {
-                let until = *until.get_or_insert_with(|| deadline(fd, Interest::Data));
-                if let Err(code) = connection.wait(fd, stream, Interest::Data, until) {
-                    if code == libc::EINTR && done == 0 && until == Limit::Never && restarts_calls() {
+                let wait = wait.get_or_insert_with(|| Wait::new(fd, Interest::Data));
+                if let Err(code) = connection.wait(fd, stream, wait) {
+                    if code == libc::EINTR && done == 0 && wait.restarts() {
                         continue;
                     }
                     break if done > 0 { Ok(done) } else { Err(code) };
@@ -119,25 +121,11 @@ impl Connection {
     }
 }
 
-fn one(into: *mut c_void, len: size_t) -> [iovec; 1] {
-    [iovec { iov_base: into, iov_len: len }]
-}
-
-/// The parts of a call with vectors. None for what the kernel refuses.
-///
-/// # Safety
-///
-/// `parts` has `count` entries.
-pub(super) unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<&'a [iovec]> {
-    // SAFETY: the caller's contract.
-    (!parts.is_null() && count <= 1024).then(|| unsafe { core::slice::from_raw_parts(parts, count) })
-}
-
 macro_rules! hook {
     ($fd:ident, $parts:expr, $flags:expr, $kernel:expr) => {
-        match (connection($fd), $parts) {
-            (Some(connection), Some(parts)) => receive(&connection, $fd, parts.as_ref(), $flags, || $kernel),
-            _ => $kernel,
+        match connection($fd) {
+            Some(connection) => receive(&connection, $fd, || $parts, $flags, || $kernel),
+            None => $kernel,
         }
     };
 }
@@ -148,7 +136,7 @@ macro_rules! hook {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Some(one(into, len)), 0, unsafe { real::read(fd, into, len) })
+    hook!(fd, Vector::one(into, len), 0, unsafe { real::read(fd, into, len) })
 }
 
 /// # Safety
@@ -169,9 +157,7 @@ pub unsafe extern "C-unwind" fn __read_chk(fd: c_int, into: *mut c_void, len: si
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, usize::try_from(count).ok().and_then(|count| unsafe { parts(vector, count) }), 0, unsafe {
-        real::readv(fd, vector, count)
-    })
+    hook!(fd, unsafe { Vector::read(vector, count as usize) }, 0, unsafe { real::readv(fd, vector, count) })
 }
 
 /// # Safety
@@ -180,7 +166,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, vector: *const iovec, count: c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Some(one(into, len)), flags, unsafe { real::recv(fd, into, len, flags) })
+    hook!(fd, Vector::one(into, len), flags, unsafe { real::recv(fd, into, len, flags) })
 }
 
 /// # Safety
@@ -213,13 +199,13 @@ pub unsafe extern "C-unwind" fn recvfrom(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> ssize_t {
-    let result = hook!(fd, Some(one(into, len)), flags, {
+    let result = hook!(fd, Vector::one(into, len), flags, {
         // SAFETY: the caller's contract is the C library's.
         unsafe { real::recvfrom(fd, into, len, flags, from, from_len) }
     });
     if result >= 0 && connection(fd).is_some_and(|connection| connection.stream().is_some()) && !from_len.is_null() {
         // SAFETY: as above. TCP reports no address.
-        unsafe { *from_len = 0 };
+        let _ = unsafe { copy::write(from_len, 0) };
     }
     result
 }
@@ -249,14 +235,14 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
 /// As the C library's `recvmsg`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let (Some(connection), false) = (connection(fd), message.is_null()) else {
+    let Some(connection) = connection(fd) else {
         // SAFETY: the caller's contract is the C library's.
         return unsafe { real::recvmsg(fd, message, flags) };
     };
     // SAFETY: the caller's contract is the C library's.
-    let Some(parts) = (unsafe { parts((*message).msg_iov, (*message).msg_iovlen) }) else {
-        // SAFETY: as above.
-        return unsafe { real::recvmsg(fd, message, flags) };
+    let parts = || unsafe {
+        let header = copy::read(message).ok()?;
+        Vector::read(header.msg_iov, header.msg_iovlen)
     };
     let mut was_kernel = false;
     let result = receive(&connection, fd, parts, flags, || {
@@ -266,7 +252,9 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
     });
     if result >= 0 && !was_kernel {
         // SAFETY: as above. TCP reports no address, and rings carry no control messages.
-        unsafe { ((*message).msg_namelen, (*message).msg_controllen, (*message).msg_flags) = (0, 0, 0) };
+        let _ = copy::guarded(|| unsafe {
+            ((*message).msg_namelen, (*message).msg_controllen, (*message).msg_flags) = (0, 0, 0);
+        });
     }
     result
 }
@@ -295,7 +283,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
             return if done > 0 { done as c_int } else { result as c_int };
         }
         // SAFETY: as above.
-        unsafe { (*messages.add(done as usize)).msg_len = result as u32 };
+        let _ = unsafe { copy::write(&raw mut (*messages.add(done as usize)).msg_len, result as u32) };
     }
     count as c_int
 }

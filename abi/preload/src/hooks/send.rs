@@ -6,14 +6,14 @@ use isthmus_layout::sockets::Interest;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::leave::before_passing;
-use super::receive::parts;
 use super::to_c;
+use super::vector::Vector;
 use crate::connection::{Connection, Path, flags};
+use crate::copy;
 use crate::plain::PlainCall;
 use crate::stream_io::Parts;
 use crate::table::{InUse, connection};
-use crate::wait::{deadline, restarts_calls};
-use crate::wait_limit::Limit;
+use crate::wait::Wait;
 use crate::{errno, real};
 
 /// Bytes that `sendfile` copies at a time.
@@ -23,11 +23,11 @@ const FILE_PIECE: usize = 64 << 10;
 const KNOWN_FLAGS: c_int =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_DONTROUTE;
 
-/// Sends on a tracked connection. `kernel` makes the program's own call.
+/// Sends on a tracked connection. `kernel` makes the program's own call, which refuses what has no `parts`.
 fn send_parts(
     connection: &InUse<Connection>,
     fd: c_int,
-    parts: &[iovec],
+    parts: impl FnOnce() -> Option<Vector>,
     flags: c_int,
     kernel: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
@@ -40,8 +40,9 @@ fn send_parts(
         Path::Kernel => return kernel(),
         Path::Stream(stream) => stream,
     };
-    let mut left = Parts::new(parts);
-    let (total, mut done, mut until) = (left.len(), 0, None);
+    let Some(parts) = parts() else { return kernel() };
+    let mut left = Parts::new(parts.as_ref());
+    let (total, mut done, mut wait) = (left.len(), 0, None);
     if flags & !KNOWN_FLAGS != 0 {
         Connection::send_by_tcp(connection, fd);
         return kernel();
@@ -60,9 +61,9 @@ fn send_parts(
                 left.skip(count);
             }
             Err(libc::EAGAIN) if blocks && connection.writes_ring() => {
-                let until = *until.get_or_insert_with(|| deadline(fd, Interest::Room));
-                if let Err(code) = connection.wait(fd, stream, Interest::Room, until) {
-                    if code == libc::EINTR && done == 0 && until == Limit::Never && restarts_calls() {
+                let wait = wait.get_or_insert_with(|| Wait::new(fd, Interest::Room));
+                if let Err(code) = connection.wait(fd, stream, wait) {
+                    if code == libc::EINTR && done == 0 && wait.restarts() {
                         continue;
                     }
                     break if done > 0 { Ok(done) } else { Err(code) };
@@ -92,15 +93,11 @@ fn plain(connection: &InUse<Connection>, call: &PlainCall<'_>, fd: c_int, kernel
     result
 }
 
-fn one(from: *const c_void, len: size_t) -> [iovec; 1] {
-    [iovec { iov_base: from.cast_mut(), iov_len: len }]
-}
-
 macro_rules! hook {
     ($fd:ident, $parts:expr, $flags:expr, $kernel:expr) => {
-        match (connection($fd), $parts) {
-            (Some(connection), Some(parts)) => send_parts(&connection, $fd, parts.as_ref(), $flags, || $kernel),
-            _ => $kernel,
+        match connection($fd) {
+            Some(connection) => send_parts(&connection, $fd, || $parts, $flags, || $kernel),
+            None => $kernel,
         }
     };
 }
@@ -111,7 +108,7 @@ macro_rules! hook {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Some(one(from, len)), 0, unsafe { real::write(fd, from, len) })
+    hook!(fd, Vector::one(from.cast_mut(), len), 0, unsafe { real::write(fd, from, len) })
 }
 
 /// # Safety
@@ -120,9 +117,7 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, usize::try_from(count).ok().and_then(|count| unsafe { parts(vector, count) }), 0, unsafe {
-        real::writev(fd, vector, count)
-    })
+    hook!(fd, unsafe { Vector::read(vector, count as usize) }, 0, unsafe { real::writev(fd, vector, count) })
 }
 
 /// # Safety
@@ -131,7 +126,7 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, vector: *const iovec, count: c
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Some(one(from, len)), flags, unsafe { real::send(fd, from, len, flags) })
+    hook!(fd, Vector::one(from.cast_mut(), len), flags, unsafe { real::send(fd, from, len, flags) })
 }
 
 /// # Safety
@@ -147,7 +142,7 @@ pub unsafe extern "C-unwind" fn sendto(
     to_len: socklen_t,
 ) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Some(one(from, len)), flags, unsafe { real::sendto(fd, from, len, flags, to, to_len) })
+    hook!(fd, Vector::one(from.cast_mut(), len), flags, unsafe { real::sendto(fd, from, len, flags, to, to_len) })
 }
 
 /// # Safety
@@ -155,20 +150,20 @@ pub unsafe extern "C-unwind" fn sendto(
 /// As the C library's `sendmsg`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    let found = if message.is_null() { None } else { connection(fd) };
-    // SAFETY: the caller's contract is the C library's.
-    let vector = found.as_ref().and_then(|_| unsafe { parts((*message).msg_iov, (*message).msg_iovlen) });
-    match (found, vector) {
-        (Some(connection), Some(vector)) => {
-            // SAFETY: as above.
-            send_parts(&connection, fd, vector, flags, || unsafe { real::sendmsg(fd, message, flags) })
-        }
-        // SAFETY: as above.
-        _ => unsafe {
+    let Some(connection) = connection(fd) else {
+        // SAFETY: the caller's contract is the C library's.
+        return unsafe {
             before_passing(message);
             real::sendmsg(fd, message, flags)
-        },
-    }
+        };
+    };
+    // SAFETY: as above.
+    let parts = || unsafe {
+        let header = copy::read(message).ok()?;
+        Vector::read(header.msg_iov, header.msg_iovlen)
+    };
+    // SAFETY: as above.
+    send_parts(&connection, fd, parts, flags, || unsafe { real::sendmsg(fd, message, flags) })
 }
 
 /// # Safety
@@ -192,7 +187,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, coun
             return if done > 0 { done as c_int } else { -1 };
         }
         // SAFETY: as above.
-        unsafe { (*messages.add(done as usize)).msg_len = result as u32 };
+        let _ = unsafe { copy::write(&raw mut (*messages.add(done as usize)).msg_len, result as u32) };
     }
     count as c_int
 }
@@ -221,6 +216,11 @@ pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, at: *mut off_t,
         // SAFETY: as above.
         Path::Kernel => return unsafe { real::sendfile(to, from, at, count) },
         Path::Stream(_) => {}
+    }
+    // SAFETY: as above.
+    if !at.is_null() && unsafe { copy::read(at) }.is_err() {
+        // SAFETY: as above. The kernel refuses the address.
+        return unsafe { real::sendfile(to, from, at, count) };
     }
     // SAFETY: as above.
     unsafe { copy_file(to, from, at, count) }

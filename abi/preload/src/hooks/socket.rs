@@ -13,7 +13,7 @@ use crate::epoll_set::EpollSet;
 use crate::inside::is_inside;
 use crate::leave::leave_fd;
 use crate::table::{self, Tracked};
-use crate::{errno, fork, kernel, real, session, settings};
+use crate::{copy, errno, fork, kernel, real, session, settings, signals};
 
 /// Requests of `ioctl` that set the receiver of signals (asm-generic/sockios.h).
 const FIOSETOWN: libc::c_ulong = 0x8901;
@@ -23,27 +23,27 @@ const SIOCSPGRP: libc::c_ulong = 0x8902;
 ///
 /// # Safety
 ///
-/// `address` is null, or has `len` bytes.
+/// `address` has `len` bytes, or cannot be reached.
 unsafe fn ip_address(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
     let len = len as usize;
-    if address.is_null() || len < size_of::<libc::sa_family_t>() {
+    if len < size_of::<libc::sa_family_t>() {
         return None;
     }
-    // SAFETY: the family lies in the first bytes.
-    match c_int::from(unsafe { (*address).sa_family }) {
-        libc::AF_INET if len >= size_of::<sockaddr_in>() => {
-            // SAFETY: the length was checked; programs align addresses as they like.
-            let v4 = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
-            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)))
+    // SAFETY: the caller's promise. The family lies in the first bytes, and the lengths of the others are checked.
+    unsafe {
+        match c_int::from(copy::read(address.cast::<libc::sa_family_t>()).ok()?) {
+            libc::AF_INET if len >= size_of::<sockaddr_in>() => {
+                let v4 = copy::read(address.cast::<sockaddr_in>()).ok()?;
+                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+                Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)))
+            }
+            libc::AF_INET6 if len >= size_of::<sockaddr_in6>() => {
+                let v6 = copy::read(address.cast::<sockaddr_in6>()).ok()?;
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr).to_canonical();
+                Some(SocketAddr::new(ip, u16::from_be(v6.sin6_port)))
+            }
+            _ => None,
         }
-        libc::AF_INET6 if len >= size_of::<sockaddr_in6>() => {
-            // SAFETY: as above.
-            let v6 = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
-            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr).to_canonical();
-            Some(SocketAddr::new(ip, u16::from_be(v6.sin6_port)))
-        }
-        _ => None,
     }
 }
 
@@ -52,6 +52,7 @@ fn track(fd: c_int, stage: Stage) {
     let errno = errno::get();
     connection::forget_stale(fd);
     fork::register();
+    signals::guard_copies();
     // The C library's stdio uses the standard descriptors past this library.
     if fd > libc::STDERR_FILENO
         && let Some(tracked) = Connection::table().insert(fd)

@@ -1,4 +1,4 @@
-//! Every case of `c/endings.c`, `c/calls.c` and `c/kinds.c`: the kernel repeats its transcript, and the library has the same.
+//! Every case of `c/endings.c`, `c/calls.c`, `c/kinds.c` and `c/signals.c`: the kernel repeats its transcript, and the library has the same.
 
 use isthmus_sockets_tests::{Stage, cases, run_case};
 
@@ -61,13 +61,15 @@ transcripts!(kinds: set_waited_on_before set_before_connect set_as_descriptor
              child_for_each fork_beside_threads close_beside_reader connected_again closed_unseen cancelled full_times
              dropped both_send_first other_calls other_children standard_files);
 
+transcripts!(signals: handler_writes handler_exchanges interrupted_waits bad_memory jumped_out);
+
 /// `docs/reference/sockets.md` lists the cases. `UPDATE=1` writes them.
 #[test]
 fn page_of_users_lists_the_cases() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/sockets.md");
     let page = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let row = |(name, what): (String, String)| format!("| `{name}` | {what} |\n");
-    let rows: String = ["calls", "endings", "kinds"].into_iter().flat_map(cases).map(row).collect();
+    let rows: String = ["calls", "endings", "kinds", "signals"].into_iter().flat_map(cases).map(row).collect();
     let (begin, end) = ("<!-- table cases -->\n", "\n<!-- end -->");
     let ((before, rest), table) = (page.split_once(begin).expect("the page has the table"), rows);
     let (_, after) = rest.split_once(end).expect("the table ends");
