@@ -164,8 +164,10 @@ pub(crate) struct Connection {
     pub(crate) nonblocking: AtomicBool,
     /// The program waits for this socket by calls of the library.
     pub(crate) is_awaited: AtomicBool,
-    /// The kernel has reported an event of the TCP connection since it was asked last.
-    pub(crate) kernel_event: AtomicBool,
+    /// Events of the TCP connection that the kernel has reported.
+    pub(crate) kernel_events: AtomicU32,
+    /// That number when the kernel was last asked, and the connection had not ended.
+    pub(crate) asked_events: AtomicU32,
     /// Reads that found nothing since the kernel was asked.
     pub(crate) empty_reads: AtomicU32,
     /// A write found the ring full.
@@ -192,7 +194,7 @@ impl Connection {
     /// Starts tracking a socket that is new.
     pub(crate) fn start(&self, stage: Stage) {
         self.plain.reset();
-        for word in [&self.plain_flags, &self.token, &self.empty_reads] {
+        for word in [&self.plain_flags, &self.token, &self.empty_reads, &self.kernel_events, &self.asked_events] {
             word.store(0, Ordering::Relaxed);
         }
         for flag in [
@@ -200,7 +202,6 @@ impl Connection {
             &self.is_passed,
             &self.connector,
             &self.is_awaited,
-            &self.kernel_event,
             &self.was_full,
             &self.waits_for_data,
             &self.waits_for_room,
@@ -220,6 +221,11 @@ impl Connection {
         self.connector.store(true, Ordering::Relaxed);
         self.syn_since.store(since_ms, Ordering::Relaxed);
         self.set_stage(Stage::Plain);
+    }
+
+    /// Notes that the kernel has reported an event. The next read that finds nothing asks what it is.
+    pub(crate) fn note_event(&self) {
+        self.kernel_events.fetch_add(1, Ordering::SeqCst);
     }
 
     /// The mark that a thread uses the wish for data, or for room.
@@ -514,7 +520,7 @@ impl Connection {
         LINKS.with(|()| unsafe { (*self.links.entries.get()).clone() })
     }
 
-    fn with_links<R>(&self, f: impl FnOnce(&mut Vec<SetEntry>) -> R) -> R {
+    pub(crate) fn with_links<R>(&self, f: impl FnOnce(&mut Vec<SetEntry>) -> R) -> R {
         LINKS.with(|()| {
             // SAFETY: under the lock.
             let entries = unsafe { &mut *self.links.entries.get() };

@@ -11,23 +11,19 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use isthmus_channel::wait::AdaptiveSpin;
-use isthmus_layout::limits::READY_MAP_BITS;
-use isthmus_layout::ready_map::ReadyBit;
-use isthmus_layout::sockets::Interest;
-use isthmus_platform::Ring as _;
-use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, epoll_event};
+use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, epoll_event, pollfd};
 
 use crate::connection::{Connection, Path, Stage, Stream};
-use crate::copy::{self, Fault};
+use crate::copy::Fault;
+use crate::epoll_inner::{Inner, PLACE};
 use crate::inside::{Handled, Interruption, SleepBell};
-use crate::interest::{Entry, WRITE};
+use crate::interest::Entry;
 use crate::private_lock::PrivateLock;
-use crate::shared_cell::{Cells, SharedCell};
-use crate::table::{InUse, Recount};
+use crate::shared_cell::Cells;
+use crate::table::{self, InUse, Recount};
 use crate::wait_limit::Limit;
 use crate::waiter::Waiter;
 use crate::{errno, kernel, real, session, settings};
@@ -37,14 +33,6 @@ pub(crate) const MARK: u64 = 0x1574_a05e << 32;
 /// The token of the doorbell.
 const DOORBELL: u64 = MARK | 0xffff_ffff;
 
-/// The low bits of a token, which name the entry. The other ones are the entry's generation.
-const TOKEN_INDEX_BITS: u32 = 20;
-const TOKEN_INDEX: u32 = (1 << TOKEN_INDEX_BITS) - 1;
-
-/// Streams that are checked on each call.
-const HOT_MAX: usize = 64;
-/// Calls without a change after which a stream is parked, if others are hot.
-const PARK_AFTER: u32 = 256;
 /// Calls that found streams ready between two questions to the kernel.
 const KERNEL_EVERY: u32 = 16;
 
@@ -79,40 +67,22 @@ pub(crate) enum Enlisted {
 }
 
 /// The result of a wait in the kernel.
+#[derive(Default)]
 struct Waited {
     /// Events for the program, or -1.
     count: c_int,
-    /// The time of the call has passed, by the kernel's own clock.
-    is_over: bool,
+    /// The kernel's events, or -1.
+    found: c_int,
+    /// Entries of streams among them, and the places of their events in the program's array.
+    placed: Vec<(u32, usize)>,
 }
 
+/// What the kernel has reported of streams in one call. Other threads must not answer for it: this one returns when it has.
 #[derive(Default)]
-pub(crate) struct Inner {
-    entries: Vec<Option<Entry>>,
-    /// Places of `entries` without an entry.
-    free: Vec<u32>,
-    generation: u32,
-    by_fd: HashMap<c_int, u32>,
-    hot: Vec<u32>,
-    next_hot: usize,
-    waiter: Option<Waiter>,
-    spin: Option<AdaptiveSpin>,
-    calls: u32,
-    /// An end of a stream belongs to several processes. It stays true until the set ends.
-    has_forked: bool,
-    /// Sets in this one. They stay until the set ends.
-    contained: Vec<InUse<EpollSet>>,
-    /// A child has the set, too. The number is not 0 once a child has waited in its copy.
-    copy: Option<SharedCell>,
-    /// This process is the child.
-    is_copy: bool,
-    /// Entries with a place in the program's array, during a call.
-    listed: Vec<u32>,
-    /// Streams that must go back to TCP.
-    asked: Vec<(c_int, InUse<Connection>)>,
-    /// Streams with events of the kernel, during a call.
-    events_of_streams: Vec<(c_int, InUse<Connection>)>,
-    /// Entries of which the kernel has reported events that the program does not want.
+struct Told {
+    placed: Vec<(u32, usize)>,
+    streams: Vec<(c_int, InUse<Connection>)>,
+    /// Entries with events that the program does not want.
     unwanted: Vec<u32>,
 }
 
@@ -189,8 +159,6 @@ impl EpollSet {
             inner.is_copy = true;
             // Their calls were in threads of the parent.
             core::mem::take(&mut inner.asked).into_iter().for_each(core::mem::forget);
-            core::mem::take(&mut inner.events_of_streams).into_iter().for_each(core::mem::forget);
-            inner.clear_places();
             inner.entries.iter().flatten().for_each(|entry| connections.add(&entry.connection));
             inner.contained.iter().for_each(|set| sets.add(set));
         });
@@ -211,10 +179,11 @@ impl EpollSet {
 
     /// Removes an entry from the kernel's set.
     pub(crate) fn remove_from_kernel(&self, at: u32) {
-        let fd = self.with(|inner| inner.entry(at).filter(|entry| !entry.is_orphan).map(|entry| entry.fd));
-        if let Some(fd) = fd {
-            self.kernel_control(libc::EPOLL_CTL_DEL, fd, None);
-        }
+        self.with(|inner| {
+            if let Some(entry) = inner.entry(at).filter(|entry| !entry.is_orphan) {
+                self.kernel_control(libc::EPOLL_CTL_DEL, entry.fd, None);
+            }
+        });
     }
 
     /// Carries out the program's `epoll_ctl` for a tracked socket.
@@ -234,60 +203,65 @@ impl EpollSet {
     }
 
     fn remove(&self, fd: c_int) -> c_int {
-        let (at, is_left) = self.with(|inner| {
-            let at = inner.by_fd.get(&fd).copied();
-            let entry = at.and_then(|at| inner.entry(at));
-            (at, entry.is_some_and(|entry| !entry.is_removed && entry.remove_lazily()))
+        let (done, gone) = self.with(|inner| {
+            let Some(entry) = inner.entry_of(fd) else {
+                return (self.kernel_control(libc::EPOLL_CTL_DEL, fd, None), None);
+            };
+            let at = entry.at;
+            if entry.is_removed {
+                let gone = self.take_removed(inner, at);
+                errno::set(libc::ENOENT);
+                return (-1, gone);
+            }
+            if entry.remove_lazily() {
+                return (0, None);
+            }
+            (self.kernel_control(libc::EPOLL_CTL_DEL, fd, None), self.take(inner, at))
         });
-        if is_left {
-            return 0;
-        }
-        if at.is_some_and(|at| self.purge(at)) {
-            errno::set(libc::ENOENT);
-            return -1;
-        }
-        let done = self.kernel_control(libc::EPOLL_CTL_DEL, fd, None);
-        if let Some(at) = at {
-            let errno = errno::get();
-            self.drop_entry(at);
-            errno::set(errno);
-        }
+        self.end(gone);
         done
     }
 
-    /// Removes an entry from the kernel that the program has removed before. Returns false if it has not.
-    fn purge(&self, at: u32) -> bool {
-        if !self.with(|inner| inner.entry(at).is_some_and(|entry| entry.is_removed)) {
-            return false;
-        }
-        self.remove_from_kernel(at);
-        self.drop_entry(at);
-        true
+    /// Removes an entry from the kernel that the program has removed before.
+    fn purge(&self, at: u32) {
+        let gone = self.with(|inner| self.take_removed(inner, at));
+        self.end(gone);
     }
 
-    /// Forgets an entry, and its connection's link to it.
-    fn drop_entry(&self, at: u32) {
-        if let Some(entry) = self.forget(at) {
-            if self.was_waited(&entry) {
-                entry.connection.is_awaited.store(true, Ordering::Relaxed);
-            }
-            entry.connection.unlink(self, Some(at));
+    /// As [`Self::purge`], under the lock.
+    fn take_removed(&self, inner: &mut Inner, at: u32) -> Option<Entry> {
+        let entry = inner.entry(at).filter(|entry| entry.is_removed)?;
+        if !entry.is_orphan {
+            self.kernel_control(libc::EPOLL_CTL_DEL, entry.fd, None);
         }
+        self.take(inner, at)
+    }
+
+    /// Ends an entry that was taken out, and its connection's link to it. Outside all locks, because it may be the connection's last use.
+    fn end(&self, gone: Option<Entry>) {
+        let Some(entry) = gone else { return };
+        let errno = errno::get();
+        if self.was_waited(&entry) {
+            entry.connection.is_awaited.store(true, Ordering::Relaxed);
+        }
+        entry.connection.unlink(self, Some(entry.at));
+        drop(entry);
+        errno::set(errno);
     }
 
     fn add(this: &InUse<Self>, fd: c_int, connection: &InUse<Connection>, event: epoll_event) -> c_int {
-        // The same connection, which the program removed before.
-        let left = this.with(|inner| {
-            let at = inner.by_fd.get(&fd).copied()?;
-            let entry = inner.entry(at).filter(|entry| entry.is_removed)?;
-            let is_same = entry.connection == *connection;
-            entry.is_removed = !is_same;
-            Some((at, is_same))
+        let (done, gone) = this.with(|inner| {
+            let Some(entry) = inner.entry_of(fd).filter(|entry| entry.is_removed) else { return (None, None) };
+            if entry.connection == *connection {
+                entry.is_removed = false;
+                return (Some(this.modify_entry(inner, fd, event)), None);
+            }
+            let at = entry.at;
+            (None, this.take_removed(inner, at))
         });
-        match left {
-            Some((_, true)) => return this.modify(fd, event),
-            Some((at, false)) => _ = this.purge(at),
-            None => {}
+        this.end(gone);
+        if let Some(done) = done {
+            return done;
         }
         for (set, at) in connection.links() {
             set.purge(at);
@@ -297,21 +271,19 @@ impl EpollSet {
             Path::Plain(call) => Some(call),
             Path::Kernel | Path::Stream(_) => None,
         };
-        let done = this.kernel_control(libc::EPOLL_CTL_ADD, fd, Some(event));
-        if done != 0 {
-            return done;
-        }
         let waits = this.waits.load(Ordering::Relaxed);
-        let at = this.with(|inner| {
-            let at = inner.free.pop().unwrap_or_else(|| {
-                inner.entries.push(None);
-                inner.entries.len() as u32 - 1
-            });
-            inner.entries[at as usize] = Some(Entry::new(fd, connection.clone(), event, waits));
-            inner.by_fd.insert(fd, at);
-            at
+        let added = this.with(|inner| {
+            let done = this.kernel_control(libc::EPOLL_CTL_ADD, fd, Some(event));
+            if done == 0 { Ok(inner.insert(fd, connection, event, waits)) } else { Err(done) }
         });
+        let at = match added {
+            Ok(at) => at,
+            Err(done) => return done,
+        };
         let links = connection.link(this, at);
+        if this.with(|inner| inner.entry(at).is_none()) {
+            connection.unlink(this, Some(at)); // Another thread has removed it already.
+        }
         drop(call);
         if let Some(stream) = connection.stream()
             && !connection.has_left.load(Ordering::Relaxed)
@@ -325,44 +297,56 @@ impl EpollSet {
                 connection.leave_rings();
             }
         }
-        done
+        0
     }
 
     fn modify(&self, fd: c_int, event: epoll_event) -> c_int {
-        let known = self.with(|inner| {
-            let at = inner.by_fd.get(&fd).copied()?;
-            let entry = inner.entry(at).filter(|entry| !entry.is_removed)?;
-            let is_stream = entry.is_stream;
-            let must_tell = entry.change(event);
-            let (token, is_parked) = (entry.token_event(at), is_stream && !entry.is_hot);
-            let connection = entry.connection.clone();
-            if is_parked {
-                inner.heat(at);
-            }
-            if is_stream {
-                inner.kick(at, self.sleepers.load(Ordering::SeqCst));
-            }
-            Some((at, is_stream.then_some((token, must_tell)), connection))
-        });
-        match known {
-            None => {
-                if let Some(at) = self.with(|inner| inner.by_fd.get(&fd).copied()) {
-                    self.purge(at);
+        if event.events & EPOLLONESHOT as u32 != 0 {
+            let arming = self.with(|inner| {
+                let entry = inner.entry_of(fd).filter(|entry| !entry.is_stream && !entry.is_removed)?;
+                (entry.connection.stage() == Stage::Paired).then(|| {
+                    entry.change(event);
+                    (entry.at, entry.connection.clone())
+                })
+            });
+            if let Some((at, connection)) = arming {
+                Connection::try_attach(&connection, fd, Some(at));
+                if connection.stage() == Stage::Attached {
+                    return 0; // `enlist` has armed it.
                 }
-                self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event))
-            }
-            Some((_, Some((_, false)), _)) => 0,
-            Some((_, Some((token, true)), _)) => self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(token)),
-            Some((at, None, connection)) => {
-                if event.events & EPOLLONESHOT as u32 != 0 && connection.stage() == Stage::Paired {
-                    Connection::try_attach(&connection, fd, Some(at));
-                    if connection.stage() == Stage::Attached {
-                        return 0; // `enlist` has armed it.
-                    }
-                }
-                self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event))
             }
         }
+        let (done, gone) = self.with(|inner| match inner.entry_of(fd).filter(|entry| entry.is_removed) {
+            Some(entry) => {
+                let at = entry.at;
+                let gone = self.take_removed(inner, at);
+                (self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event)), gone)
+            }
+            None => (self.modify_entry(inner, fd, event), None),
+        });
+        self.end(gone);
+        done
+    }
+
+    /// Carries out a change, under the lock: the kernel gets the changes of an entry in the order of the entry's.
+    fn modify_entry(&self, inner: &mut Inner, fd: c_int, event: epoll_event) -> c_int {
+        let Some(entry) = inner.entry_of(fd) else {
+            return self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event));
+        };
+        let at = entry.at;
+        let must_tell = entry.change(event);
+        if !entry.is_stream {
+            return self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event));
+        }
+        let (token, is_parked) = (entry.token_event(), !entry.is_hot);
+        let done = if must_tell { self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(token)) } else { 0 };
+        let errno = errno::get();
+        if is_parked {
+            inner.heat(at);
+        }
+        inner.kick(at, self.sleepers.load(Ordering::SeqCst));
+        errno::set(errno);
+        done
     }
 
     fn kernel_control(&self, operation: c_int, fd: c_int, event: Option<epoll_event>) -> c_int {
@@ -374,19 +358,19 @@ impl EpollSet {
 
     /// Registers in the kernel what the program wants and the ring does not cause.
     pub(crate) fn sync_kernel(&self, at: u32) {
-        let change = self.with(|inner| {
+        self.with(|inner| {
             let sleepers = self.sleepers.load(Ordering::SeqCst);
             inner.kick(at, sleepers);
-            let entry = inner.entry(at).filter(|entry| entry.is_stream && !entry.is_orphan)?;
+            // A call of the kernel would arm an entry that is not armed.
+            let is_due = |entry: &&mut Entry| entry.is_stream && !entry.is_orphan && !entry.is_unarmed();
+            let Some(entry) = inner.entry(at).filter(is_due) else { return };
             let events = entry.kernel_events();
-            (entry.in_kernel != events).then(|| {
+            if entry.in_kernel != events {
                 entry.in_kernel = events;
-                (entry.fd, entry.token_event(at))
-            })
+                let (fd, event) = (entry.fd, entry.token_event());
+                self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event));
+            }
         });
-        if let Some((fd, event)) = change {
-            self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event));
-        }
     }
 
     /// True if the program has waited in this set through the library since it added the entry.
@@ -398,7 +382,7 @@ impl EpollSet {
     pub(crate) fn enlist(&self, at: u32, stream: &Stream, is_armed: bool) -> Enlisted {
         self.with(|inner| {
             let is_foreign = inner.copy.as_ref().is_some_and(|copy| copy.load(Ordering::Acquire) != 0);
-            let Some(entry) = inner.entry(at) else { return Enlisted::Never };
+            let Some(entry) = inner.entry(at) else { return Enlisted::Later }; // Another thread has removed it.
             if is_foreign || entry.is_orphan {
                 return Enlisted::Never;
             }
@@ -413,11 +397,9 @@ impl EpollSet {
             }
             // A thread that begins to sleep after this sees that there is a stream.
             self.streams.fetch_add(1, Ordering::SeqCst);
-            inner.generation = inner.generation.wrapping_add(1);
-            let generation = inner.generation;
             let Some(entry) = inner.entry(at) else { return Enlisted::Never };
-            entry.begin_stream(generation << TOKEN_INDEX_BITS);
-            let (fd, event) = (entry.fd, entry.token_event(at));
+            entry.begin_stream();
+            let (fd, event) = (entry.fd, entry.token_event());
             if self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event)) != 0 {
                 inner.end_stream(at);
                 self.streams.fetch_sub(1, Ordering::SeqCst);
@@ -448,8 +430,8 @@ impl EpollSet {
     #[cold]
     fn enlist_pending(&self) {
         let pending: Vec<(u32, InUse<Connection>)> = self.with(|inner| {
-            let entries = (0..).zip(inner.entries.iter().flatten());
-            entries.filter(|(_, entry)| !entry.is_stream).map(|(at, entry)| (at, entry.connection.clone())).collect()
+            let entries = inner.entries.iter().flatten().filter(|entry| !entry.is_stream);
+            entries.map(|entry| (entry.at, entry.connection.clone())).collect()
         });
         for (at, connection) in pending {
             if let Some(stream) = connection.stream()
@@ -463,16 +445,16 @@ impl EpollSet {
 
     /// Gives an entry back to the kernel, with the program's data.
     pub(crate) fn delist(&self, at: u32) {
-        let given_back = self.with(|inner| {
-            let event = inner.end_stream(at)?;
-            self.streams.fetch_sub(1, Ordering::SeqCst);
-            Some(event)
+        let gone = self.with(|inner| {
+            if let Some((fd, event)) = inner.end_stream(at) {
+                self.streams.fetch_sub(1, Ordering::SeqCst);
+                if event.is_some() {
+                    self.kernel_control(libc::EPOLL_CTL_MOD, fd, event);
+                }
+            }
+            self.take_removed(inner, at)
         });
-        match given_back {
-            Some((_, None)) | None => {}
-            Some((fd, Some(event))) => _ = self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event)),
-        }
-        self.purge(at);
+        self.end(gone);
     }
 
     /// Prepares a wait for the set itself, by `poll` or in another set. From the first one on, the set always counts as asleep, so its doorbell
@@ -491,6 +473,20 @@ impl EpollSet {
             }
             inner.pass_on();
         });
+    }
+
+    /// Returns which of `events` the set has, of which the kernel has told that it is readable. A doorbell that came too late made it so, too.
+    fn events_now(&self, fd: c_int, events: i16) -> i16 {
+        let asked = self.with(|inner| {
+            inner.find_asked();
+            core::mem::take(&mut inner.asked)
+        });
+        heed(asked);
+        if self.has_contained.load(Ordering::Acquire) {
+            self.nest_contained();
+        }
+        self.nest();
+        kernel::events_now(fd, events)
     }
 
     /// Notes that the program waits in this set for another one.
@@ -517,18 +513,23 @@ impl EpollSet {
 
     /// Forgets an entry. The caller drops it outside all locks, because it may be the connection's last use.
     pub(crate) fn forget(&self, at: u32) -> Option<Entry> {
-        self.with(|inner| {
-            let entry = inner.entries.get_mut(at as usize)?.take()?;
-            inner.free.push(at);
-            inner.hot.retain(|hot| *hot != at);
-            if inner.by_fd.get(&entry.fd) == Some(&at) {
-                inner.by_fd.remove(&entry.fd);
-            }
-            if entry.is_stream {
-                self.streams.fetch_sub(1, Ordering::SeqCst);
-            }
-            Some(entry)
-        })
+        self.with(|inner| self.take(inner, at))
+    }
+
+    /// As [`Self::forget`], under the lock.
+    fn take(&self, inner: &mut Inner, at: u32) -> Option<Entry> {
+        inner.entry(at)?;
+        let place = at & PLACE;
+        let entry = inner.entries[place as usize].take()?;
+        inner.free.push(place);
+        inner.hot.retain(|hot| *hot != at);
+        if inner.by_fd.get(&entry.fd) == Some(&at) {
+            inner.by_fd.remove(&entry.fd);
+        }
+        if entry.is_stream {
+            self.streams.fetch_sub(1, Ordering::SeqCst);
+        }
+        Some(entry)
     }
 
     /// Sets the wish of a stream again, after a thread has used it, and lets the set look.
@@ -550,7 +551,7 @@ impl EpollSet {
         polls: bool,
         wait: impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
-        let handled = Handled::now();
+        let mut handled = Handled::now();
         self.waits.fetch_add(1, Ordering::Relaxed);
         if self.has_pending.swap(false, Ordering::AcqRel) {
             self.enlist_pending();
@@ -561,8 +562,8 @@ impl EpollSet {
                     inner.calls = inner.calls.wrapping_add(1);
                     inner.calls.is_multiple_of(KERNEL_EVERY) || inner.needs_kernel()
                 });
-                let from_kernel = if asks_kernel { self.ask_kernel(events, Some(0), &wait).0.max(0) } else { 0 };
-                match self.collect(events, from_kernel) {
+                let waited = if asks_kernel { self.ask_kernel(events, Some(0), &wait) } else { Waited::default() };
+                match self.collect(events, &waited) {
                     Ok(0) => {}
                     Ok(ready) => return ready as c_int,
                     Err(Fault) => return refuse_array(),
@@ -574,35 +575,35 @@ impl EpollSet {
             if self.has_contained.load(Ordering::Acquire) {
                 self.nest_contained();
             }
-            let Waited { count, is_over } = self.sleep(events, limit, handled, &wait);
-            if count < 0 {
-                return count;
+            let (waited, is_over) = self.sleep(events, limit, handled, &wait);
+            if waited.count < 0 {
+                if handled.was_only_alarm(errno::get()) {
+                    handled = Handled::now();
+                    continue;
+                }
+                return waited.count;
             }
-            let Ok(total) = self.collect(events, count) else { return refuse_array() };
+            let Ok(total) = self.collect(events, &waited) else { return refuse_array() };
             if total > 0 || polls || is_over || limit.is_over() {
                 return total as c_int;
             }
         }
     }
 
-    /// Adds the events of streams to the first `count` of `events`, and moves streams back to TCP that must go there.
-    fn collect(&self, events: &mut [epoll_event], count: c_int) -> Result<usize, Fault> {
+    /// Adds the events of streams to those that the kernel has put first, and moves streams back to TCP that must go there.
+    fn collect(&self, events: &mut [epoll_event], waited: &Waited) -> Result<usize, Fault> {
+        let count = waited.count.max(0) as usize;
         if self.streams.load(Ordering::SeqCst) == 0 {
-            self.with(Inner::clear_places);
-            return Ok(count as usize);
+            return Ok(count);
         }
         let (total, asked) = self.with(|inner| {
-            let total = inner.collect(events, count as usize);
+            let total = inner.collect(events, count, &waited.placed);
             if self.sleepers.load(Ordering::SeqCst) > 0 {
                 inner.pass_on();
             }
             (total, core::mem::take(&mut inner.asked))
         });
-        for (fd, connection) in asked {
-            if let Some(stream) = connection.stream() {
-                connection.heed(fd, stream);
-            }
-        }
+        heed(asked);
         total
     }
 
@@ -613,14 +614,14 @@ impl EpollSet {
         found
     }
 
-    /// Sleeps in the kernel, unless a stream is ready.
+    /// Sleeps in the kernel, unless a stream is ready. Returns whether the time of the call has passed, too, by the kernel's own clock.
     fn sleep(
         &self,
         events: &mut [epoll_event],
         limit: Limit,
         handled: Handled,
         wait: &impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
-    ) -> Waited {
+    ) -> (Waited, bool) {
         // Before the look at the streams: a stream that comes later sees the sleeper.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let wanted = limit.left_ns();
@@ -639,11 +640,11 @@ impl EpollSet {
             self.note_copy();
         }
         let bell = SleepBell::begin(bell);
-        let (count, found) = if handled.since() == Interruption::None {
+        let waited = if handled.since() == Interruption::None {
             self.ask_kernel(events, time, wait)
         } else {
             errno::set(libc::EINTR);
-            (-1, -1)
+            Waited { count: -1, ..Waited::default() }
         };
         drop(bell);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -655,7 +656,8 @@ impl EpollSet {
                 }
             });
         }
-        Waited { count, is_over: found == 0 && time == wanted && wanted.is_some() }
+        let is_over = waited.found == 0 && time == wanted && wanted.is_some();
+        (waited, is_over)
     }
 
     /// Lets the parent know that this process, its child, waits in a copy of a set.
@@ -665,62 +667,59 @@ impl EpollSet {
         }
     }
 
-    /// Waits in the kernel, and translates. Returns the number of events for the program, or -1, and the number of the kernel's.
+    /// Waits in the kernel, and translates.
     fn ask_kernel(
         &self,
         events: &mut [epoll_event],
         time: Option<u64>,
         wait: &impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
-    ) -> (c_int, c_int) {
-        let count = wait(events, time);
-        let Ok(found) = usize::try_from(count) else { return (count, count) };
+    ) -> Waited {
+        let found = wait(events, time);
+        let count = usize::try_from(found).unwrap_or(0);
         let is_token = |event: &epoll_event| event.u64 & !0xffff_ffff == MARK;
-        if !events[..found].iter().any(is_token) {
-            return (count, count);
+        if !events[..count].iter().any(is_token) {
+            return Waited { count: found, found, placed: Vec::new() };
         }
-        let mut kept = 0;
-        for index in 0..found {
+        let (mut kept, mut told) = (0, Told::default());
+        for index in 0..count {
             let event = events[index];
-            let translated =
-                if is_token(&event) { self.translate(event, events.as_ptr() as usize, kept) } else { Some(event) };
+            let translated = if is_token(&event) { self.translate(event, kept, &mut told) } else { Some(event) };
             if let Some(translated) = translated {
                 events[kept] = translated;
                 kept += 1;
             }
         }
-        for (fd, connection) in self.with(|inner| core::mem::take(&mut inner.events_of_streams)) {
+        for (fd, connection) in told.streams {
             if let Some(stream) = connection.stream() {
                 connection.saw_event(fd, stream);
             }
         }
-        for at in self.with(|inner| core::mem::take(&mut inner.unwanted)) {
-            if !self.purge(at) {
-                self.sync_kernel(at);
-            }
+        for at in told.unwanted {
+            self.purge(at);
+            self.sync_kernel(at);
         }
-        (kept as c_int, count)
+        Waited { count: kept as c_int, found, placed: told.placed }
     }
 
     /// Replaces a token by the program's data. None if the entry has gone, or for the doorbell.
-    fn translate(&self, event: epoll_event, call: usize, index: usize) -> Option<epoll_event> {
+    fn translate(&self, event: epoll_event, index: usize, told: &mut Told) -> Option<epoll_event> {
         if event.u64 == DOORBELL {
             return None;
         }
-        let (at, token) = (event.u64 as u32 & TOKEN_INDEX, event.u64 as u32);
+        let at = event.u64 as u32;
         self.with(|inner| {
-            let entry = inner.entry(at).filter(|entry| entry.generation | at == token)?;
-            let seen = (entry.connection.stage() == Stage::Attached).then(|| (entry.fd, entry.connection.clone()));
+            let entry = inner.entry(at)?;
+            entry.connection.note_event(); // Before any thread can report it.
+            told.streams.push((entry.fd, entry.connection.clone()));
             let (wanted, data) = (entry.wanted_of(event.events), entry.data);
-            if wanted != 0 {
-                entry.listed_at = Some((call, index));
-                entry.after_report();
-            }
-            inner.listed.push(at);
-            inner.events_of_streams.extend(seen);
             if wanted != event.events {
-                inner.unwanted.push(at);
+                told.unwanted.push(at);
             }
-            (wanted != 0).then_some(epoll_event { events: wanted, u64: data })
+            (wanted != 0).then(|| {
+                told.placed.push((at, index));
+                entry.after_report();
+                epoll_event { events: wanted, u64: data }
+            })
         })
     }
 }
@@ -732,199 +731,38 @@ fn refuse_array() -> c_int {
     -1
 }
 
-impl Inner {
-    /// Notes that a child waits in its copy of the set. Its parent gives the set no further streams.
-    fn note_copy(&mut self) {
-        if let (true, Some(copy)) = (self.is_copy, &self.copy) {
-            copy.store(1, Ordering::Release);
-        }
-    }
-
-    /// Stops watching the stream of an entry. Returns its descriptor, and the event to register in the kernel again.
-    fn end_stream(&mut self, at: u32) -> Option<(c_int, Option<epoll_event>)> {
-        self.hot.retain(|hot| *hot != at);
-        let entry = self.entry(at).filter(|entry| entry.is_stream)?;
-        let has_own = entry.is_orphan || entry.is_removed;
-        (entry.is_stream, entry.is_hot) = (false, false);
-        let event = epoll_event { events: entry.events, u64: entry.data };
-        Some((entry.fd, (!has_own).then_some(event)))
-    }
-
-    fn entry(&mut self, at: u32) -> Option<&mut Entry> {
-        self.entries.get_mut(at as usize)?.as_mut()
-    }
-
-    /// Returns true if the kernel is likely to have an event of a hot stream.
-    fn needs_kernel(&self) -> bool {
-        self.hot.iter().any(|at| self.entries[*at as usize].as_ref().is_some_and(Entry::needs_kernel))
-    }
-
-    /// Returns true if the program waits for room in a full ring.
-    fn waits_for_room(&self) -> bool {
-        self.hot.iter().any(|at| self.entries[*at as usize].as_ref().is_some_and(Entry::waits_for_room))
-    }
-
-    /// Makes a stream hot.
-    fn heat(&mut self, at: u32) {
-        let Some(connection) = self.entry(at).filter(|entry| entry.is_stream).map(|entry| entry.connection.clone())
-        else {
-            return;
-        };
+/// Moves streams back to TCP that must go there.
+fn heed(asked: Vec<(c_int, InUse<Connection>)>) {
+    for (fd, connection) in asked {
         if let Some(stream) = connection.stream() {
-            self.heat_stream(at, stream);
-        }
-    }
-
-    fn heat_stream(&mut self, at: u32, stream: &Stream) {
-        let Some(hot) = self.waiter.as_ref().map(Waiter::hot) else { return };
-        let Some(entry) = self.entry(at) else { return };
-        entry.quiet = 0;
-        let (connection, was_hot) = (entry.connection.clone(), core::mem::replace(&mut entry.is_hot, true));
-        self.has_forked |= connection.has_forked(stream);
-        for what in Interest::ALL {
-            if !connection.wish_in_use(what).load(Ordering::Relaxed) {
-                stream.memory.set_want(what, hot);
-            }
-        }
-        if !was_hot {
-            if self.hot.len() >= HOT_MAX {
-                self.park_quietest();
-            }
-            self.hot.push(at);
-        }
-    }
-
-    fn park_quietest(&mut self) {
-        let quiet = |at: &u32| self.entries[*at as usize].as_ref().map_or(u32::MAX, |entry| entry.quiet);
-        if let Some(index) = (0..self.hot.len()).max_by_key(|index| quiet(&self.hot[*index])) {
-            self.park(index);
-        }
-    }
-
-    /// Parks the hot stream at `index`. If something has arrived meanwhile, its ready bit is set at once.
-    fn park(&mut self, index: usize) {
-        let at = self.hot.swap_remove(index);
-        let Some(waiter) = &self.waiter else { return };
-        let ready_bit = ready_bit(at);
-        let want = waiter.parked(ready_bit);
-        let Some(entry) = self.entries[at as usize].as_mut() else { return };
-        entry.is_hot = false;
-        let connection = entry.connection.clone();
-        let Some(stream) = connection.stream() else { return };
-        stream.memory.set_want(Interest::Data, want);
-        if entry.waits_for_room() {
-            connection.leave_rings(); // Nothing would look whether the peer reads.
-            self.asked.push((entry.fd, connection.clone()));
-        }
-        if entry.events & WRITE != 0 {
-            stream.memory.set_want(Interest::Room, want);
-        } else {
-            stream.memory.clear_want(Interest::Room);
-        }
-        if entry.ready() != 0 {
-            waiter.board.board.notify(want);
-        }
-    }
-
-    /// Makes streams hot if their ready bits are set.
-    fn take_ready_bits(&mut self) {
-        let Some(waiter) = &self.waiter else { return };
-        let map = waiter.board.board.ready_map(waiter.index);
-        if !map.is_any_set() {
-            return;
-        }
-        let mut found = Vec::new();
-        map.drain(|bit| found.push(bit.number()));
-        for number in found {
-            for at in (u32::from(number)..self.entries.len() as u32).step_by(READY_MAP_BITS as usize) {
-                self.heat(at);
-            }
-        }
-    }
-
-    /// Returns true if a stream is ready that the program waits for.
-    fn is_any_ready(&mut self) -> bool {
-        self.take_ready_bits();
-        if !self.asked.is_empty() {
-            return true;
-        }
-        let (entries, hot) = (&mut self.entries, &self.hot);
-        hot.iter().any(|at| entries[*at as usize].as_mut().is_some_and(|entry| entry.ready() != 0 || entry.is_asked()))
-    }
-
-    /// Adds the events of streams to the first `count` of `events`, which the kernel has. Returns the number of all.
-    fn collect(&mut self, events: &mut [epoll_event], count: usize) -> Result<usize, Fault> {
-        self.take_ready_bits();
-        let (mut total, mut silent, mut written) = (count, None, Ok(()));
-        let hot_len = self.hot.len();
-        for index in (self.next_hot.min(hot_len)..hot_len).chain(0..self.next_hot.min(hot_len)) {
-            let at = self.hot[index];
-            let Some(entry) = self.entries[at as usize].as_mut() else { continue };
-            if entry.is_asked() {
-                self.asked.push((entry.fd, entry.connection.clone()));
-            }
-            let ready = entry.ready();
-            if ready == 0 {
-                entry.quiet = entry.quiet.saturating_add(1);
-                silent = silent.or((entry.quiet > PARK_AFTER && hot_len > 1).then_some(at));
-                entry.listed_at = None;
-                continue;
-            }
-            entry.quiet = 0;
-            if let Some((_, place)) = entry.listed_at.take_if(|(call, _)| *call == events.as_ptr() as usize) {
-                events[place].events |= ready;
-            } else if let Some(place) = events.get_mut(total) {
-                // SAFETY: a place in the program's array, of which the kernel has not written all.
-                written = unsafe { copy::write(place, epoll_event { events: ready, u64: entry.data }) };
-                if written.is_err() {
-                    break;
-                }
-                total += 1;
-            } else {
-                self.next_hot = index; // The next call begins here.
-                break;
-            }
-            entry.reported(ready);
-        }
-        if let Some(at) = silent
-            && let Some(index) = self.hot.iter().position(|hot| *hot == at)
-        {
-            self.park(index);
-        }
-        self.clear_places();
-        if total > 0 { Ok(total) } else { written.map(|()| 0) }
-    }
-
-    /// Rings this set's own doorbell if the entry is ready and threads sleep in the set.
-    fn kick(&mut self, at: u32, sleepers: u32) {
-        if sleepers > 0
-            && self.entry(at).is_some_and(|entry| entry.ready() != 0 || entry.is_asked())
-            && let Some(waiter) = &self.waiter
-        {
-            waiter.doorbell.ring();
-        }
-    }
-
-    /// Lets other threads sleep on in the set, which this one has left. What is ready now wakes the next one.
-    fn pass_on(&mut self) {
-        let Some(waiter) = &self.waiter else { return };
-        let is_quiet = waiter.begin_sleep();
-        if (!is_quiet || self.is_any_ready())
-            && let Some(waiter) = &self.waiter
-        {
-            waiter.doorbell.ring();
-        }
-    }
-
-    fn clear_places(&mut self) {
-        for at in core::mem::take(&mut self.listed) {
-            if let Some(entry) = self.entry(at) {
-                entry.listed_at = None;
-            }
+            connection.heed(fd, stream);
         }
     }
 }
 
-fn ready_bit(at: u32) -> ReadyBit {
-    ReadyBit::new((at % READY_MAP_BITS) as u16).unwrap_or(ReadyBit::CONTROL)
+/// Polls by `kernel`, which is the program's call with other descriptors and a time in nanoseconds, or None without an end. Sets may be
+/// among the descriptors. If the kernel reports only sets, and they have nothing, the call goes on.
+pub(crate) fn poll_with_sets(
+    fds: &mut [pollfd],
+    time: Option<u64>,
+    kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
+) -> c_int {
+    let limit = time.map_or(Limit::Never, Limit::after_ns);
+    let mut left = time;
+    loop {
+        let mut count = kernel(fds, left);
+        if count <= 0 {
+            return count;
+        }
+        for entry in fds.iter_mut().filter(|entry| entry.revents != 0) {
+            if let Some(set) = table::set(entry.fd) {
+                entry.revents = set.events_now(entry.fd, entry.events);
+                count -= c_int::from(entry.revents == 0);
+            }
+        }
+        left = limit.left_ns();
+        if count > 0 || time == Some(0) || left == Some(0) {
+            return count;
+        }
+    }
 }

@@ -23,6 +23,8 @@ pub(crate) struct ThreadState {
     /// Handlers of the program that have run, and those of them that do not restart calls.
     pub(crate) handled: AtomicU32,
     pub(crate) handled_ending: AtomicU32,
+    /// Signals of the library's own.
+    pub(crate) alarms: AtomicU32,
     /// A doorbell that ends the thread's sleep in the kernel, plus 1. 0: the thread is not about to sleep.
     pub(crate) bell: AtomicI32,
     /// The place to go on after a fault of the copy that is under way. 0: none is.
@@ -39,6 +41,7 @@ thread_local! {
             mask: AtomicU64::new(0),
             handled: AtomicU32::new(0),
             handled_ending: AtomicU32::new(0),
+            alarms: AtomicU32::new(0),
             bell: AtomicI32::new(0),
             copy: AtomicUsize::new(0),
         }
@@ -131,6 +134,7 @@ pub(crate) fn is_inside() -> bool {
 pub(crate) struct Handled {
     all: u32,
     ending: u32,
+    alarms: u32,
 }
 
 /// What handlers mean for a call that they have interrupted.
@@ -147,7 +151,9 @@ impl Handled {
     /// Notes what has run until now.
     pub(crate) fn now() -> Self {
         let state = state();
-        Self { all: state.handled.load(Ordering::Relaxed), ending: state.handled_ending.load(Ordering::Relaxed) }
+        let [all, ending, alarms] =
+            [&state.handled, &state.handled_ending, &state.alarms].map(|count| count.load(Ordering::Relaxed));
+        Self { all, ending, alarms }
     }
 
     /// Returns what the handlers mean that have run since.
@@ -157,6 +163,11 @@ impl Handled {
             now if now.all != self.all => Interruption::Restarts,
             _ => Interruption::None,
         }
+    }
+
+    /// Returns true if a call was interrupted by the library's own signal alone, of which the program must not learn.
+    pub(crate) fn was_only_alarm(self, code: c_int) -> bool {
+        code == libc::EINTR && self.since() == Interruption::None && Self::now().alarms != self.alarms
     }
 }
 

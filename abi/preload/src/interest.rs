@@ -22,8 +22,11 @@ const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// An entry.
 pub(crate) struct Entry {
+    /// Its name in the set.
+    pub(crate) at: u32,
     pub(crate) fd: c_int,
     pub(crate) connection: InUse<Connection>,
+    /// The events that the program wants, with those that the kernel reports without a wish. A one-shot entry that is not armed has none.
     pub(crate) events: u32,
     pub(crate) data: u64,
     /// The events that the kernel has for it. They may be more than the program wants.
@@ -32,8 +35,6 @@ pub(crate) struct Entry {
     pub(crate) is_removed: bool,
     /// The connection has a stream, and the kernel's entry has a token.
     pub(crate) is_stream: bool,
-    /// The upper bits of the token.
-    pub(crate) generation: u32,
     /// The descriptor is closed, and the kernel keeps the entry because the socket has others.
     pub(crate) is_orphan: bool,
     /// Waits in the set before the entry was added.
@@ -41,8 +42,6 @@ pub(crate) struct Entry {
     pub(crate) is_hot: bool,
     /// Calls since it was ready.
     pub(crate) quiet: u32,
-    /// The address of a call's array, and the place of the event in it, during the call.
-    pub(crate) listed_at: Option<(usize, usize)>,
     /// Edge-triggered: the mark of the bytes that were reported.
     reported: Option<u32>,
     /// The mark of the bytes when data was last looked for.
@@ -52,21 +51,26 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn new(fd: c_int, connection: InUse<Connection>, event: epoll_event, waits_before: u32) -> Self {
+    pub(crate) fn new(
+        at: u32,
+        fd: c_int,
+        connection: InUse<Connection>,
+        event: epoll_event,
+        waits_before: u32,
+    ) -> Self {
         Self {
+            at,
             fd,
             connection,
-            events: event.events,
+            events: event.events | UNASKED,
             data: event.u64,
-            in_kernel: event.events,
+            in_kernel: event.events | UNASKED,
             is_removed: false,
             is_stream: false,
-            generation: 0,
             is_orphan: false,
             waits_before,
             is_hot: false,
             quiet: 0,
-            listed_at: None,
             reported: None,
             seen: 0,
             room_reported: false,
@@ -74,21 +78,21 @@ impl Entry {
     }
 
     /// Begins to have a stream.
-    pub(crate) fn begin_stream(&mut self, generation: u32) {
-        (self.is_stream, self.generation, self.quiet, self.listed_at) = (true, generation, 0, None);
+    pub(crate) fn begin_stream(&mut self) {
+        (self.is_stream, self.quiet) = (true, 0);
         (self.reported, self.room_reported) = (None, false);
         self.in_kernel = self.kernel_events();
     }
 
-    /// The event to register in the kernel while the connection has a stream. `at` is the entry's index.
-    pub(crate) fn token_event(&self, at: u32) -> epoll_event {
-        epoll_event { events: self.in_kernel, u64: MARK | u64::from(self.generation | at) }
+    /// The event to register in the kernel while the connection has a stream.
+    pub(crate) fn token_event(&self) -> epoll_event {
+        epoll_event { events: self.in_kernel, u64: MARK | u64::from(self.at) }
     }
 
     /// Takes the program's new wishes. An edge is reported again. Returns false if the kernel has all that it must watch.
     pub(crate) fn change(&mut self, event: epoll_event) -> bool {
         let was_lazy = self.is_lazy();
-        (self.events, self.data) = (event.events, event.u64);
+        (self.events, self.data) = (event.events | UNASKED, event.u64);
         (self.reported, self.room_reported) = (None, false);
         let wanted = self.kernel_events();
         if was_lazy && self.is_lazy() && wanted & !self.in_kernel == 0 {
@@ -165,7 +169,7 @@ impl Entry {
 
     /// Returns the events of the kernel that the program wants.
     pub(crate) fn wanted_of(&self, events: u32) -> u32 {
-        if self.is_removed { 0 } else { events & (self.events | UNASKED) }
+        if self.is_removed { 0 } else { events & self.events }
     }
 
     /// Notes that these events were reported.
@@ -179,7 +183,12 @@ impl Entry {
         self.after_report();
     }
 
-    /// A one-shot entry reports nothing more until the program changes it.
+    /// True for a one-shot entry that has reported an event, and was not armed again.
+    pub(crate) fn is_unarmed(&self) -> bool {
+        self.events == ONE_SHOT
+    }
+
+    /// A one-shot entry reports nothing more until the program changes it, not even an end.
     pub(crate) fn after_report(&mut self) {
         if self.events & ONE_SHOT != 0 {
             self.events = ONE_SHOT;

@@ -102,6 +102,22 @@ pub(crate) unsafe fn send_message_now(fd: c_int, message: &libc::msghdr, flags: 
     unsafe { call(libc::SYS_sendmsg, [fd as usize, core::ptr::from_ref(message) as usize, flags, 0, 0, 0]) }
 }
 
+/// Sets something of a descriptor of the library's by `fcntl`. Returns false if the kernel refuses it.
+pub(crate) fn control_fd(fd: c_int, command: c_int, argument: usize) -> bool {
+    // SAFETY: the callers' commands have no pointers.
+    unsafe { call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) }.is_ok()
+}
+
+/// Discards what a socket of the library's has received.
+pub(crate) fn discard(fd: c_int) {
+    let mut packet = [0u8; 16];
+    let (into, len) = (packet.as_mut_ptr() as usize, packet.len());
+    // SAFETY: a buffer of this length.
+    while unsafe { call(libc::SYS_recvfrom, [fd as usize, into, len, libc::MSG_DONTWAIT as usize, 0, 0]) }
+        .is_ok_and(|count| count > 0)
+    {}
+}
+
 /// Sleeps for a millisecond, which is how long other threads and processes get before the next look.
 pub(crate) fn pause() {
     let _ = rustix::thread::nanosleep(&rustix::fs::Timespec { tv_sec: 0, tv_nsec: 1_000_000 });

@@ -14,8 +14,11 @@ use crate::table::{InUse, Tracked};
 use crate::wait_limit::Limit;
 use crate::{errno, kernel, session};
 
-/// The time that a call waits for the peer. A peer answers at once if it waits in the library, and else with its next call.
-const LIMIT: Duration = Duration::from_secs(2);
+/// The time after which a call rings the peer's alarm again, in nanoseconds. It rings first after a tenth of it.
+const ALARM_NS: u64 = 100_000_000;
+
+/// The time that a call waits for the peer. A peer answers at once if it waits in the library, and else when its alarm rings.
+const LIMIT: Duration = Duration::from_secs(30);
 
 impl Connection {
     /// Moves both directions of a connection back to TCP, where they stay. The program may use the descriptor past the library then.
@@ -76,6 +79,7 @@ impl Connection {
         self.shared().with_sender(|sender| sender.keep_on_tcp(true));
         let Some(may_be_unread) = self.leave_rings_unread(stream) else { return kernel::disconnect(fd) };
         let until = Limit::after_ns(LIMIT.as_nanos() as u64);
+        let mut alarm = Limit::after_ns(ALARM_NS / 10);
         loop {
             self.heed(fd, stream);
             if !self.writes_ring() && (!may_be_unread || stream.memory.peer_state() & StreamState::RETURNED != 0) {
@@ -85,6 +89,10 @@ impl Connection {
                 return kernel::disconnect(fd);
             }
             stream.notify_all();
+            if alarm.is_over() {
+                stream.peer.alarm(); // No thread of the peer may be in a call of the library.
+                alarm = Limit::after_ns(ALARM_NS);
+            }
             kernel::pause();
         }
     }
@@ -110,11 +118,10 @@ impl Connection {
         if !self.is_asked(stream) {
             return;
         }
+        let fd = self.kernel_fd(fd); // As in `look_for_end`.
         if stream.memory.peer_state() & StreamState::LEFT != 0 {
-            match self.take_back(fd, stream) {
-                Ok(true) => stream.memory.add_state(StreamState::RETURNED),
-                Ok(false) => kernel::disconnect(fd),
-                Err(_violation) => self.broke(fd, stream),
+            if self.send_back(fd, stream).is_err() {
+                self.broke(fd, stream);
             }
         } else if !self.shared().with_sender(|sender| self.consider(stream, sender).unwrap_or(false)) {
             return; // The next write reports a violation.
@@ -142,6 +149,18 @@ impl Connection {
         })
     }
 
+    /// Sends by TCP what a peer that has left did not read. The handler of the alarm calls this, so it neither allocates nor frees memory.
+    pub(crate) fn send_back(&self, fd: c_int, stream: &Stream) -> Result<(), Violation> {
+        if self.can_go_back(stream, stream.memory.peer_state()) {
+            match self.take_back(fd, stream)? {
+                true => stream.memory.add_state(StreamState::RETURNED),
+                false => kernel::disconnect(fd),
+            }
+            self.path_changed();
+        }
+        Ok(())
+    }
+
     /// Sends by TCP what the peer has not read and does not read any more. Returns false if that failed.
     fn take_back(&self, fd: c_int, stream: &Stream) -> Result<bool, Violation> {
         // Under the lock, so that no other byte overtakes these.
@@ -151,16 +170,24 @@ impl Connection {
             };
             let mut is_sent = true;
             for ring in unread {
-                let mut bytes = vec![0; ring.len as usize];
-                stream.memory.read_own(ring.path, ring.at, &mut bytes);
                 sender.begin_tcp();
-                is_sent = is_sent && send_all(fd, &bytes);
+                let mut done = 0;
+                while done < ring.len && is_sent {
+                    let mut bytes = [0; PIECE as usize];
+                    let piece = &mut bytes[..PIECE.min(ring.len - done) as usize];
+                    stream.memory.read_own(ring.path, ring.at + u64::from(done), piece);
+                    is_sent = send_all(fd, piece);
+                    done += piece.len() as u32;
+                }
                 sender.end_tcp(u64::from(ring.len));
             }
             Ok(is_sent)
         })
     }
 }
+
+/// Bytes that are copied out of a ring at a time.
+const PIECE: u32 = 4096;
 
 /// Sends all bytes by TCP. Returns false if the kernel does not take them in time.
 fn send_all(fd: c_int, mut bytes: &[u8]) -> bool {

@@ -14,9 +14,11 @@
 //! The library decides nothing: `isthmus-sockets` says where bytes go, and the daemon says which connections are pairs. It has no thread.
 //! Handlers of the program run through a trampoline (`signals`). Whatever fails leaves the program on TCP.
 
+mod alarm;
 mod attach;
 mod connection;
 mod copy;
+mod epoll_inner;
 mod epoll_set;
 mod errno;
 mod fork;

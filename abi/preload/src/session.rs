@@ -9,8 +9,8 @@ use std::time::Duration;
 use core::ffi::c_int;
 use isthmus_client::sockets::{StreamAttachment, StreamEvent, StreamSession};
 use isthmus_layout::sockets::{
-    BOARD_SIZE, LISTED_KEY, LISTED_KEY_WORDS, LISTED_SIZE, STREAM_SIZE, StreamEndIndex, WAITERS_MAX, WaiterIndex,
-    listed_bit, listed_mask, listed_word,
+    ALARM, BOARD_SIZE, LISTED_KEY, LISTED_KEY_WORDS, LISTED_SIZE, STREAM_SIZE, StreamEndIndex, WAITERS_MAX,
+    WaiterIndex, listed_bit, listed_mask, listed_word,
 };
 use isthmus_platform::{Doorbell, Ring};
 use isthmus_shm::stream::{Board, StreamMemory};
@@ -23,7 +23,7 @@ use crate::inside::Inside;
 use crate::private_lock::PrivateLock;
 use crate::table::InUse;
 use crate::waiter::LocalBoard;
-use crate::{kernel, settings};
+use crate::{alarm, kernel, settings};
 
 /// Time between two tries to reach a daemon that does not answer.
 const RETRY_MS: u64 = 1000;
@@ -92,6 +92,11 @@ impl Peer {
         {
             MISSED.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// Rings the peer's alarm.
+    pub(crate) fn alarm(&self) {
+        WaiterIndex::new(ALARM).map(|alarm| self.try_ring(alarm));
     }
 
     fn try_ring(&self, waiter: WaiterIndex) -> bool {
@@ -164,13 +169,17 @@ pub(crate) fn after_bytes() -> u64 {
 }
 
 fn attach() -> Option<Session> {
-    let StreamAttachment { session, board, listed, after_bytes } =
+    let StreamAttachment { mut session, board, listed, after_bytes } =
         StreamSession::attach(&settings::get().options).ok()?;
     let map = |file: &OwnedFd, size, access| Mapping::new(file, size, access).ok().map(SharedMapping::new);
     let board = map(&board, BOARD_SIZE, Access::ReadWrite)?;
     let page = map(&listed, LISTED_SIZE, Access::Read)?;
     LISTED.store(Box::leak(Box::new(page)), Ordering::Release);
     AFTER_BYTES.store(after_bytes, Ordering::Relaxed);
+    // A daemon that does not know alarms refuses this one.
+    if let (Some(at), Some(alarm)) = (WaiterIndex::new(ALARM), alarm::ringing()) {
+        let _ = session.add_waiter(at, alarm);
+    }
     Some(Session {
         daemon: session,
         board: Arc::new(LocalBoard::new(board)),

@@ -16,7 +16,7 @@ use libc::{SIG_DFL, SIG_IGN, sigaction, siginfo_t, ucontext_t};
 
 use crate::inside::{self, ThreadState};
 use crate::private_lock::PrivateLock;
-use crate::{copy, errno, fork, real};
+use crate::{alarm, copy, errno, fork, real};
 
 /// The kernel's signals are 1 to 64.
 const SIGNALS: usize = 65;
@@ -27,10 +27,13 @@ const MASK_BYTES: usize = 8;
 struct Action {
     handler: AtomicUsize,
     flags: AtomicI32,
+    /// The library needs the signal itself.
+    is_kept: AtomicBool,
 }
 
-static ACTIONS: [Action; SIGNALS] =
-    [const { Action { handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0) } }; SIGNALS];
+static ACTIONS: [Action; SIGNALS] = [const {
+    Action { handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0), is_kept: AtomicBool::new(false) }
+}; SIGNALS];
 
 /// The lock of [`ACTIONS`]. It is taken after all others.
 pub(crate) static LOCK: PrivateLock<()> = PrivateLock::new(());
@@ -74,20 +77,23 @@ pub(crate) unsafe fn change(signal: c_int, new: *const sigaction, old: *mut siga
     LOCK.with(|()| {
         let before = (action.handler.load(Ordering::Relaxed), action.flags.load(Ordering::Relaxed));
         // A child of `vfork` has the actions of its own in the kernel, and this memory of its parent.
-        let is_kept = given.is_some() && !fork::is_borrowed();
-        let is_guarded = is_of_copies(signal) && are_copies_guarded();
+        let is_own = given.is_some() && !fork::is_borrowed();
+        let is_kept = action.is_kept.load(Ordering::Relaxed);
         let mut told = given.copied();
-        if let Some(told) = told.as_mut().filter(|told| is_kept && (has_handler(told) || is_guarded)) {
+        if let Some(told) = told.as_mut().filter(|told| is_own && (has_handler(told) || is_kept)) {
             action.flags.store(told.sa_flags, Ordering::Relaxed);
             action.handler.store(told.sa_sigaction, Ordering::Release);
-            trampolined(told, is_guarded);
+            if !has_handler(told) {
+                told.sa_flags |= libc::SA_RESTART;
+            }
+            trampolined(told, is_kept);
         }
         let pointer = told.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: null or an action of this function, and the caller's promise.
         let done = unsafe { real::sigaction(signal, pointer, old) };
         // SAFETY: as above.
         match unsafe { old.as_mut() } {
-            _ if done != 0 && is_kept => {
+            _ if done != 0 && is_own => {
                 action.flags.store(before.1, Ordering::Relaxed);
                 action.handler.store(before.0, Ordering::Release);
             }
@@ -100,12 +106,12 @@ pub(crate) unsafe fn change(signal: c_int, new: *const sigaction, old: *mut siga
     })
 }
 
-/// Makes the kernel call the trampoline. `is_guarded`: on the other stack, if the program has set one, because the first may have no room.
-fn trampolined(action: &mut sigaction, is_guarded: bool) {
+/// Makes the kernel call the trampoline. `is_kept`: on the other stack, if the program has set one, because the first may have no room.
+fn trampolined(action: &mut sigaction, is_kept: bool) {
     action.sa_sigaction = trampoline_address();
     // The trampoline resets the action itself: a deferred signal arrives twice.
     action.sa_flags = action.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
-    if is_guarded {
+    if is_kept {
         action.sa_flags |= libc::SA_ONSTACK;
     }
 }
@@ -118,28 +124,32 @@ pub(crate) fn are_copies_guarded() -> bool {
 
 /// Lets copies recover from faults, from now on.
 pub(crate) fn guard_copies() {
-    if are_copies_guarded() {
-        return;
+    if !are_copies_guarded() && !GUARDS_COPIES.swap(true, Ordering::Relaxed) {
+        keep(libc::SIGSEGV);
+        keep(libc::SIGBUS);
     }
+}
+
+/// Gives a signal to the trampoline, whether the program has a handler for it or not.
+pub(crate) fn keep(signal: c_int) {
     LOCK.with(|()| {
-        if GUARDS_COPIES.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        for signal in [libc::SIGSEGV, libc::SIGBUS] {
-            // SAFETY: an action of zeroes is a value. The calls read and write this one.
-            unsafe {
-                let mut told: sigaction = core::mem::zeroed();
-                if real::sigaction(signal, core::ptr::null(), &raw mut told) != 0 {
-                    continue;
-                }
-                if told.sa_sigaction != trampoline_address() {
-                    let action = &ACTIONS[signal as usize];
-                    action.flags.store(told.sa_flags, Ordering::Relaxed);
-                    action.handler.store(told.sa_sigaction, Ordering::Release);
-                }
-                trampolined(&mut told, true);
-                real::sigaction(signal, &raw const told, core::ptr::null_mut());
+        // SAFETY: an action of zeroes is a value. The calls read and write this one.
+        unsafe {
+            let mut told: sigaction = core::mem::zeroed();
+            if real::sigaction(signal, core::ptr::null(), &raw mut told) != 0 {
+                return;
             }
+            let action = &ACTIONS[signal as usize];
+            if told.sa_sigaction != trampoline_address() {
+                if !has_handler(&told) {
+                    told.sa_flags |= libc::SA_RESTART;
+                }
+                action.flags.store(told.sa_flags, Ordering::Relaxed);
+                action.handler.store(told.sa_sigaction, Ordering::Release);
+            }
+            action.is_kept.store(true, Ordering::Relaxed);
+            trampolined(&mut told, true);
+            real::sigaction(signal, &raw const told, core::ptr::null_mut());
         }
     });
 }
@@ -161,6 +171,11 @@ extern "C-unwind" fn trampoline(signal: c_int, info: *mut siginfo_t, context: *m
 
 /// Calls the program's handler.
 fn run(state: &ThreadState, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel has given the information.
+    if alarm::is_ring(signal, unsafe { &*info }) {
+        state.alarms.store(state.alarms.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        return alarm::answer();
+    }
     let action = &ACTIONS[signal as usize];
     let (handler, flags) = (action.handler.load(Ordering::Acquire), action.flags.load(Ordering::Relaxed));
     if matches!(handler, SIG_DFL | SIG_IGN) {
@@ -168,7 +183,7 @@ fn run(state: &ThreadState, signal: c_int, info: *mut siginfo_t, context: *mut c
         return unsafe { end_by(signal, &*info, handler) };
     }
     if flags & libc::SA_RESETHAND != 0 {
-        if is_of_copies(signal) && are_copies_guarded() {
+        if action.is_kept.load(Ordering::Relaxed) {
             action.handler.store(SIG_DFL, Ordering::Relaxed);
         } else {
             reset(signal);
@@ -202,10 +217,10 @@ fn reset(signal: c_int) {
     }
 }
 
-/// Does for a signal of memory what the kernel does without a handler: ends the program, or ignores a signal that another program has sent.
+/// Does for a signal of the library's what the kernel does without a handler: ends the program, or ignores the signal.
 fn end_by(signal: c_int, info: &siginfo_t, action: usize) {
     let is_sent = !is_fault(signal, info);
-    if is_sent && action == SIG_IGN {
+    if is_sent && (action == SIG_IGN || signal == alarm::SIGNAL) {
         return;
     }
     reset(signal); // The instruction causes it again, and the kernel sees the program as it was.

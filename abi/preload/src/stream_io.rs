@@ -217,15 +217,23 @@ impl Connection {
         }
         let is_shut = self.has_flag(flags::SHUT_READ);
         let empty = self.empty_reads.fetch_add(1, Ordering::Relaxed);
-        if !is_shut && !self.kernel_event.swap(false, Ordering::Relaxed) && !empty.is_multiple_of(EMPTY_READS) {
+        // The events are counted, because each may be that of another thread, which was told of it by an edge.
+        let told = self.kernel_events.load(Ordering::SeqCst);
+        let is_told = told != self.asked_events.load(Ordering::Relaxed);
+        if !is_shut && !is_told && !empty.is_multiple_of(EMPTY_READS) {
             return Err(libc::EAGAIN);
         }
-        let events = kernel::events_now(fd, libc::POLLIN | libc::POLLRDHUP);
-        let is_over = events & GONE != 0;
-        if !is_over || self.shared().with_receiver(|receiver| receiver.is_in_tcp()) {
+        if kernel::events_now(fd, libc::POLLIN | libc::POLLRDHUP) & GONE == 0 {
+            self.asked_events.store(told, Ordering::Relaxed);
             return Err(libc::EAGAIN);
         }
-        self.kernel_event.store(true, Ordering::Relaxed); // It stays so.
+        if !is_told {
+            self.note_event(); // It stays so.
+        }
+        let mut busy_since = None;
+        while self.shared().with_receiver(|receiver| receiver.is_in_tcp()) {
+            self.let_others_read(&mut busy_since)?; // Not EAGAIN, as in `try_receive`.
+        }
         // Nothing lies on TCP: the peer would have announced it before its FIN. So this reads nothing but the end.
         if self.shared().with_receiver(|receiver| receiver.path() == StreamPath::Tcp) {
             return Ok(Ok(0));
@@ -355,7 +363,7 @@ impl Connection {
 
     /// Sends what fits. `EAGAIN` if nothing does. `flags` are those of `sendmsg`.
     pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
-        let fd = self.kernel_fd(fd);
+        let (fd, mut is_marked) = (self.kernel_fd(fd), false);
         loop {
             if self.take_reset(fd) {
                 return Err(libc::ECONNRESET);
@@ -376,11 +384,14 @@ impl Connection {
                 }
                 Ok(SendStep::Full) => {
                     let events = kernel::events_now(fd, libc::POLLRDHUP);
-                    if !self.tells_of_fin() || events & GONE == 0 {
-                        self.was_full.store(true, Ordering::Relaxed);
+                    if self.tells_of_fin() && events & GONE != 0 {
+                        self.peer_gone(fd, stream, events);
+                    } else if core::mem::replace(&mut is_marked, true) {
                         return Err(libc::EAGAIN);
+                    } else {
+                        // Room that came before this mark is no edge for a thread that waits, so this one tries again.
+                        self.was_full.store(true, Ordering::SeqCst);
                     }
-                    self.peer_gone(fd, stream, events);
                 }
                 Err(Stop::Fault) => return Err(libc::EFAULT),
                 Err(Stop::Violation) => {
@@ -440,13 +451,14 @@ impl Connection {
             return true;
         }
         self.shared().with_sender(|sender| {
-            if !sender.can_send() {
+            let can_send = |sender: &Sender| sender.can_send(|| stream.memory.peer_reads_tcp());
+            if !can_send(sender) {
                 note_receiver(stream, sender);
             }
-            if !sender.can_send() {
+            if !can_send(sender) {
                 sender.was_full(stream.memory.peer_head(), kernel::now_ms());
             }
-            sender.can_send()
+            can_send(sender)
         })
     }
 
@@ -470,13 +482,14 @@ impl Connection {
     /// Handles an event of the kernel's connection that may be its end. A peer that died with bytes unread in the ring has sent a FIN, where
     /// TCP would have reset the connection.
     pub(crate) fn saw_event(&self, fd: c_int, stream: &Stream) {
-        self.kernel_event.store(true, Ordering::Relaxed);
+        self.note_event();
         self.look_for_end(fd, stream);
     }
 
     /// Looks whether the peer has ended, and handles that.
     pub(crate) fn look_for_end(&self, fd: c_int, stream: &Stream) {
         if self.tells_of_fin() {
+            let fd = self.kernel_fd(fd); // A set may know the socket by a descriptor that is closed.
             let events = kernel::events_now(fd, libc::POLLRDHUP);
             if events & GONE != 0 {
                 self.peer_gone(fd, stream, events);
@@ -531,10 +544,7 @@ impl Connection {
 
     /// Tells the epoll sets that writes take another path.
     pub(crate) fn path_changed(&self) {
-        let links = self.links();
-        for (set, at) in links {
-            set.sync_kernel(at);
-        }
+        self.with_links(|links| links.iter().for_each(|(set, at)| set.sync_kernel(*at)));
     }
 }
 

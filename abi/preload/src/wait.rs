@@ -62,9 +62,13 @@ impl Wait {
         Self { what, until: deadline(fd, what), handled: Handled::now() }
     }
 
-    /// Returns true if a call that was interrupted goes on, as it does on TCP. One with a time limit never does.
+    /// Returns true if a call that was interrupted goes on, as it does on TCP. One with a time limit does not.
     pub(crate) fn restarts(&mut self) -> bool {
-        let restarts = self.until == Limit::Never && self.handled.since() != Interruption::Ends;
+        let restarts = match self.handled.since() {
+            Interruption::None => true,
+            Interruption::Restarts => self.until == Limit::Never,
+            Interruption::Ends => false,
+        };
         self.handled = Handled::now();
         restarts
     }
@@ -148,7 +152,7 @@ impl Connection {
             _ => {}
         }
         if fds[0].revents != 0 {
-            self.kernel_event.store(true, Ordering::Relaxed); // The next try asks what it is.
+            self.note_event(); // The next try asks what it is.
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use isthmus_channel::wait::AdaptiveSpin;
 use isthmus_layout::ready_map::ReadyBit;
-use isthmus_layout::sockets::{WAITERS_MAX, WaiterIndex, Want};
+use isthmus_layout::sockets::{ALARM, WaiterIndex, Want};
 use isthmus_platform::{Doorbell, Ring};
 use isthmus_shm::SharedMapping;
 use isthmus_shm::stream::Board;
@@ -56,7 +56,7 @@ impl LocalBoard {
         let (index, doorbell) = self.with(|waiters| match waiters.free.pop() {
             Some(free) => Some(free),
             None => {
-                let index = WaiterIndex::new(waiters.made).filter(|_| waiters.made < WAITERS_MAX)?;
+                let index = WaiterIndex::new(waiters.made).filter(|_| waiters.made < ALARM)?;
                 // Also when the daemon does not answer in time: it may have given the doorbell of this index to peers.
                 waiters.made += 1;
                 Some((index, session::new_doorbell(self, index)?))

@@ -147,12 +147,12 @@ impl Sender {
         self.is_stuck = false;
     }
 
-    /// True if bytes can be sent: there is room, or the next write may take another path.
-    pub fn can_send(&self) -> bool {
+    /// True if bytes can be sent: there is room, or the next write takes another path. `reads_tcp` is that of [`Self::consider`].
+    pub fn can_send(&self, reads_tcp: impl FnOnce() -> bool) -> bool {
         match self.path {
             StreamPath::Tcp => true,
             StreamPath::Small if !self.is_switching() => true,
-            _ => self.room() > 0 || self.is_stuck,
+            _ => self.room() > 0 || self.is_stuck && self.may_go_to_tcp(reads_tcp),
         }
     }
 
@@ -214,11 +214,15 @@ impl Sender {
             return Ok(None);
         }
         let may_switch = match wanted {
-            // A call that reads TCP without a limit would take bytes that lie behind the ring's.
-            StreamPath::Tcp => self.outstanding() == 0 || self.last_path != StreamPath::Tcp || !reads_tcp(),
+            StreamPath::Tcp => self.may_go_to_tcp(reads_tcp),
             _ => self.outstanding() == 0, // The second switch is kept for the way to TCP.
         };
         Ok(may_switch.then(|| self.switch(wanted)))
+    }
+
+    /// True unless the receiver reads TCP without a limit, before a switch that it has not taken. It would take bytes behind the ring's.
+    fn may_go_to_tcp(&self, reads_tcp: impl FnOnce() -> bool) -> bool {
+        self.outstanding() == 0 || self.last_path != StreamPath::Tcp || !reads_tcp()
     }
 
     fn wanted(&self, seen: SenderView) -> StreamPath {

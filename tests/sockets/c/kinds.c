@@ -221,6 +221,231 @@ static void adds_before_connecting(int fd)
     ask_all(fd, 5);
 }
 
+/* A set whose first member has gone before the program waits. The next one is no connection. */
+static void waits_with_a_gap(int fd)
+{
+    int set = epoll_create1(EPOLL_CLOEXEC), first = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 77};
+    CHECK(first >= 0 && listener >= 0 && listen(listener, 1) == 0);
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, first, &event));
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event));
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    SAY(epoll_ctl(set, EPOLL_CTL_DEL, first, NULL));
+    for (int at = 0; at < 20; at++) {
+        print_epoll("set", set, -1);
+        answer_count(fd, 1);
+    }
+    SAY(close(set));
+    step();
+}
+
+/* A one-shot member tells nothing until it is armed again, not even the end. */
+static void waits_unarmed(int fd)
+{
+    uint32_t wanted = EPOLLIN | EPOLLONESHOT;
+    int set = epoll_set_of(fd, wanted);
+    struct epoll_event event = {.events = wanted, .data.u64 = 77};
+    print_epoll("armed", set, -1);
+    answer_count(fd, 1);
+    SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+    print_epoll("armed again", set, -1);
+    answer_count(fd, 1);
+    step();
+    await_poll(fd, POLLHUP);
+    print_epoll("unarmed", set, 0);
+    print_epoll("unarmed", set, 0);
+    event.events = EPOLLONESHOT;
+    SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+    print_epoll("armed for nothing", set, 0);
+    print_epoll("unarmed", set, 0);
+    event.events = wanted;
+    SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+    print_epoll("armed", set, 0);
+    print_epoll("unarmed", set, 0);
+    SAY(recv(fd, buffer, 1, 0));
+    step();
+}
+
+static void asks_and_resets(int fd)
+{
+    struct linger reset = {1, 0};
+    ask_all(fd, 2);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset) == 0);
+    step();
+    SAY(close(fd));
+    step();
+}
+
+/* The set keeps a descriptor that was closed, because the socket has another one. Its number is another file's. The peer is killed
+ * with a byte unread. */
+static void waits_by_a_copy(int fd)
+{
+    int set = epoll_set_of(fd, EPOLLIN), ends[2];
+    struct epoll_event event;
+    print_epoll("set", set, -1);
+    answer_count(fd, 1);
+    int copy = dup(fd);
+    CHECK(copy >= 0 && pipe(ends) == 0 && dup2(ends[0], fd) == fd);
+    for (int at = 1; at < 20; at++) {
+        print_epoll("set", set, -1);
+        answer_count(copy, 1);
+    }
+    SAY(write(copy, "u", 1));
+    step();
+    do
+        CHECK(epoll_wait(set, &event, 1, -1) == 1 && event.data.u64 == 77);
+    while (!(event.events & EPOLLHUP));
+    print_mask("end", event.events);
+    SAY(read(copy, buffer, 1));
+    SAY(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+    SAY(epoll_ctl(set, EPOLL_CTL_DEL, copy, NULL));
+    print_epoll("end", set, -1);
+    SAY(close(copy));
+    print_epoll("closed", set, 0);
+}
+
+static void asks_and_dies(int fd)
+{
+    ask_all(fd, 20);
+    step();
+    kill(getpid(), SIGKILL);
+}
+
+/* Four threads wait on one set, and one of them is kept busy until the others have answered. */
+enum { THREADS = 4, CONNECTIONS = 4, TURNS = 30, BUSY = 1 << 20 };
+
+static struct {
+    int set, stop, busy[2];
+    bool is_edge;
+    atomic_int answered, ended;
+} pool;
+
+/* Answers what can be read now; false once there is no more to come. */
+static bool answer_now(int fd)
+{
+    uint64_t number;
+    for (ssize_t got; (got = recv(fd, &number, sizeof number, MSG_DONTWAIT)) != 0;) {
+        char byte;
+        if (got < 0) {
+            CHECK(errno == EAGAIN);
+            return true;
+        }
+        CHECK(got == sizeof number);
+        if (number == BUSY)
+            CHECK(read(pool.busy[0], &byte, 1) == 1);
+        number++;
+        write_all(fd, &number, sizeof number);
+        atomic_fetch_add(&pool.answered, 1);
+        if (!pool.is_edge)
+            return true;
+    }
+    return false;
+}
+
+static void *serve_in_pool(void *unused)
+{
+    for (struct epoll_event event;;) {
+        CHECK(epoll_wait(pool.set, &event, 1, -1) == 1);
+        if (event.data.fd == pool.stop)
+            return unused;
+        if (!answer_now(event.data.fd)) {
+            CHECK(epoll_ctl(pool.set, EPOLL_CTL_DEL, event.data.fd, NULL) == 0 || errno == ENOENT);
+            atomic_fetch_or(&pool.ended, 1 << (event.data.fd % 31));
+            continue;
+        }
+        event.events = EPOLLIN | EPOLLONESHOT;
+        if (!pool.is_edge)
+            CHECK(epoll_ctl(pool.set, EPOLL_CTL_MOD, event.data.fd, &event) == 0);
+    }
+}
+
+/* The thread that removes the member owns it until it adds it again. */
+static void *serve_as_owner(void *unused)
+{
+    for (struct epoll_event event;;) {
+        CHECK(epoll_wait(pool.set, &event, 1, -1) == 1);
+        if (event.data.fd == pool.stop)
+            return unused;
+        if (epoll_ctl(pool.set, EPOLL_CTL_DEL, event.data.fd, NULL) != 0) {
+            CHECK(errno == ENOENT);
+            continue;
+        }
+        event.events = EPOLLIN;
+        if (answer_now(event.data.fd))
+            CHECK(epoll_ctl(pool.set, EPOLL_CTL_ADD, event.data.fd, &event) == 0);
+        else
+            atomic_fetch_or(&pool.ended, 1 << (event.data.fd % 31));
+    }
+}
+
+static void serve_by_threads(uint32_t how, void *(*serve)(void *))
+{
+    int listener = tell_port(), ends[2], all = 0;
+    pthread_t threads[THREADS];
+    CHECK(pipe(ends) == 0 && pipe(pool.busy) == 0);
+    pool.set = epoll_create1(EPOLL_CLOEXEC), pool.stop = ends[0], pool.is_edge = how == EPOLLET;
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = pool.stop};
+    CHECK(epoll_ctl(pool.set, EPOLL_CTL_ADD, pool.stop, &event) == 0);
+    for (int at = 0; at < THREADS; at++)
+        threads[at] = start(serve, NULL);
+    for (int at = 0; at < CONNECTIONS; at++) {
+        event.events = EPOLLIN | how, event.data.fd = accepted(listener);
+        all |= 1 << (event.data.fd % 31);
+        CHECK(epoll_ctl(pool.set, EPOLL_CTL_ADD, event.data.fd, &event) == 0);
+    }
+    while (atomic_load(&pool.answered) < CONNECTIONS * FIRST_EXCHANGES + (CONNECTIONS - 1) * TURNS)
+        pause_between_looks();
+    CHECK(write(pool.busy[1], "b", 1) == 1);
+    while (atomic_load(&pool.ended) != all)
+        pause_between_looks();
+    CHECK(write(ends[1], "e", 1) == 1);
+    for (int at = 0; at < THREADS; at++)
+        join(threads[at]);
+    printf("answered: %d\n", atomic_load(&pool.answered));
+    step();
+}
+
+static void serves_once(int fd)
+{
+    (void)fd;
+    serve_by_threads(EPOLLONESHOT, serve_in_pool);
+}
+
+static void serves_edges(int fd)
+{
+    (void)fd;
+    serve_by_threads(EPOLLET, serve_in_pool);
+}
+
+static void serves_as_owner(int fd)
+{
+    (void)fd;
+    serve_by_threads(0, serve_as_owner);
+}
+
+static void keeps_one_busy(int fd)
+{
+    int port = told_port(), fds[CONNECTIONS];
+    uint64_t number = BUSY;
+    (void)fd;
+    for (int at = 0; at < CONNECTIONS; at++) {
+        fds[at] = connected("127.0.0.1", port);
+        ask_all(fds[at], FIRST_EXCHANGES);
+    }
+    write_all(fds[0], &number, sizeof number);
+    for (uint64_t turn = 0; turn < TURNS; turn++) {
+        for (int at = 1; at < CONNECTIONS; at++)
+            write_all(fds[at], &turn, sizeof turn);
+        for (int at = 1; at < CONNECTIONS; at++)
+            CHECK(read_all(fds[at], &number, sizeof number) && number == turn + 1);
+    }
+    CHECK(read_all(fds[0], &number, sizeof number) && number == BUSY + 1);
+    for (int at = 0; at < CONNECTIONS; at++)
+        SAY(close(fds[at]));
+    step();
+}
+
 static int poll_of(int fd, int timeout_ms)
 {
     struct pollfd polled = {fd, POLLIN, 0};
@@ -235,12 +460,64 @@ static int select_of(int fd, struct timeval *time)
     return select(fd + 1, &readable, NULL, NULL, time);
 }
 
-/* A set is readable, for poll, select and another set, while it has events. It may be readable once too often. */
+/* One thread writes, and another one waits for room by edges. */
+enum { ROOM_BYTES = 16 << 20 };
+
+static struct {
+    int set, told[2];
+} room;
+
+static void *wait_for_room(void *unused)
+{
+    for (struct epoll_event event;;) {
+        CHECK(epoll_wait(room.set, &event, 1, -1) == 1);
+        CHECK(write(room.told[1], event.data.u32 == 0 ? "e" : "r", 1) == 1);
+        if (event.data.u32 == 0)
+            return unused;
+    }
+}
+
+static void writes_beside_a_waiter(int fd)
+{
+    int end[2];
+    uint8_t *bytes = malloc(ROOM_BYTES);
+    CHECK(bytes && pipe(room.told) == 0 && pipe(end) == 0);
+    fill(5, 0, bytes, ROOM_BYTES);
+    set_nonblocking(fd, true);
+    room.set = epoll_set_of(fd, EPOLLOUT | EPOLLET);
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 0};
+    CHECK(epoll_ctl(room.set, EPOLL_CTL_ADD, end[0], &event) == 0);
+    pthread_t thread = start(wait_for_room, NULL);
+    for (size_t done = 0; done < ROOM_BYTES;) {
+        ssize_t written = write(fd, bytes + done, ROOM_BYTES - done);
+        char byte;
+        if (written > 0)
+            done += (size_t)written;
+        else
+            CHECK(errno == EAGAIN && read(room.told[0], &byte, 1) == 1);
+    }
+    CHECK(write(end[1], "e", 1) == 1);
+    join(thread);
+    set_nonblocking(fd, false);
+    ask_all(fd, 10);
+    step();
+}
+
+static void reads_for_a_waiter(int fd)
+{
+    receive_stream(fd, 5, ROOM_BYTES);
+    answer_count(fd, 10);
+    step();
+}
+
+enum { WAITS = 200 };
+
+/* A set is readable, for poll, select and another set, while it has events. Another set may tell that once too often. */
 static void waits_for_a_set(int fd)
 {
     int set = epoll_set_of(fd, EPOLLIN), outer = epoll_set_of(set, EPOLLIN);
     struct epoll_event event;
-    for (int at = 0; at < 20; at++) {
+    for (int at = 0, ready; at < WAITS; at++) {
         struct timeval now = {0, 0};
         do {
             if (at % 4 == 0)
@@ -251,8 +528,9 @@ static void waits_for_a_set(int fd)
                 CHECK(epoll_wait(outer, &event, 1, -1) == 1 && event.events == EPOLLIN);
             else
                 CHECK(poll_of(outer, -1) == 1);
-        } while (epoll_wait(set, &event, 1, 0) == 0);
-        CHECK(event.data.u64 == 77);
+            ready = epoll_wait(set, &event, 1, 0);
+        } while (ready == 0 && at % 4 == 2);
+        CHECK(ready == 1 && event.data.u64 == 77);
         print_mask("set", event.events);
         uint64_t number;
         CHECK(read_all(fd, &number, sizeof number));
@@ -264,6 +542,12 @@ static void waits_for_a_set(int fd)
         number++;
         write_all(fd, &number, sizeof number);
     }
+    step();
+}
+
+static void asks_for_a_set(int fd)
+{
+    ask_all(fd, WAITS);
     step();
 }
 
@@ -738,7 +1022,14 @@ static void answers_each_line(int fd)
 static const struct test_case cases[] = {
     {"set_waited_on_before", waits_before_the_first, asks_on_two, "waits on a set before it has a member"},
     {"set_before_connect", adds_before_connecting, answers_everywhere, "adds sockets to a set, then connects them"},
-    {"set_as_descriptor", waits_for_a_set, asks_twenty, "`poll`, `select` and another set wait for a set"},
+    {"set_with_gap", waits_with_a_gap, asks_twenty, "waits on a set of which a member was removed"},
+    {"unarmed_end", waits_unarmed, asks_and_resets, "the end comes while an entry with `EPOLLONESHOT` is not armed"},
+    {"closed_copy_in_set", waits_by_a_copy, asks_and_dies, "closes a descriptor that a set keeps, and uses a copy"},
+    {"set_of_threads_once", serves_once, keeps_one_busy, "four threads wait on a set with `EPOLLONESHOT`, one is busy"},
+    {"set_of_threads_edge", serves_edges, keeps_one_busy, "four threads wait on a set with `EPOLLET`, one is busy"},
+    {"set_of_owners", serves_as_owner, keeps_one_busy, "four threads wait on a set, and remove and add its members"},
+    {"room_by_edges", writes_beside_a_waiter, reads_for_a_waiter, "a thread writes, another one waits for room with `EPOLLET`"},
+    {"set_as_descriptor", waits_for_a_set, asks_for_a_set, "`poll`, `select` and another set wait for a set"},
     {"child_for_each", forks_for_each, asks_each_child, "forks for each connection"},
     {"fork_beside_threads", forks_beside_threads, answers_everywhere, "forks while threads exchange bytes"},
     {"close_beside_reader", closes_beside_a_reader, sends_to_the_reader, "`close` and `dup2` beside a thread in `recv`"},

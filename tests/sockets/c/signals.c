@@ -303,12 +303,52 @@ static void jumps_out_of_calls(int fd)
     printf("jumped\n");
 }
 
+/* The socket becomes the standard input with bytes unread, while the peer waits for something else. */
+enum { LEFT_UNREAD = 60000 };
+
+static void leaves_unread(int fd)
+{
+    step();
+    await_unread(fd, LEFT_UNREAD);
+    SAY(dup2(fd, 0));
+    receive_stream(0, 7, LEFT_UNREAD);
+    send_stream(0, 8, 100);
+    step();
+    receive_stream(0, 9, 100);
+}
+
+static void is_elsewhere(int fd)
+{
+    send_stream(fd, 7, LEFT_UNREAD);
+    step();
+    step();
+    receive_stream(fd, 8, 100);
+    send_stream(fd, 9, 100);
+}
+
+/* As before, while the peer has a handler of its own for the library's signal, and computes. */
+static void is_busy(int fd)
+{
+    char byte;
+    set_handler(SIGURG, counts, 0);
+    send_stream(fd, 7, LEFT_UNREAD);
+    step();
+    CHECK(send(CONTROL, "s", 1, MSG_NOSIGNAL) == 1);
+    while (recv(CONTROL, &byte, 1, MSG_DONTWAIT) != 1)
+        continue;
+    receive_stream(fd, 8, 100);
+    send_stream(fd, 9, 100);
+    printf("%d handled\n", atomic_load(&handled));
+}
+
 static const struct test_case cases[] = {
     {"handler_writes", writes_in_handlers, answer_numbers, "a signal handler writes beside reads and writes"},
     {"handler_exchanges", exchanges_in_handlers, returns_bytes, "a signal handler writes, and reads the answer"},
     {"interrupted_waits", is_interrupted, returns_bytes, "signals with and without `SA_RESTART` in each call that waits"},
     {"bad_memory", uses_bad_memory, sends_good_memory, "buffers, vectors and arrays that cannot be reached"},
     {"jumped_out", jumps_out_of_calls, returns_bytes, "a signal handler leaves a waiting call by `siglongjmp`"},
+    {"left_unread", leaves_unread, is_elsewhere, "standard input with bytes unread, and the peer waits for something else"},
+    {"left_unread_beside", leaves_unread, is_busy, "the same, and the peer computes"},
 };
 
 int main(int count, char **words)

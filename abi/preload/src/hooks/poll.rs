@@ -9,6 +9,7 @@ use isthmus_layout::sockets::Interest;
 use libc::{POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::connection::{Connection, Path, Stream};
+use crate::epoll_set::poll_with_sets;
 use crate::inside::{Handled, Interruption};
 use crate::table::{InUse, connection, set};
 use crate::wait_limit::{Limit, is_refused};
@@ -59,7 +60,8 @@ fn poll_tracked(
     limit: Limit,
     kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
 ) -> c_int {
-    let handled = Handled::now();
+    let kernel = &|fds: &mut [pollfd], time| poll_with_sets(fds, time, kernel);
+    let mut handled = Handled::now();
     for polled in tracked {
         polled.connection.is_awaited.store(true, Ordering::Relaxed);
         Connection::progress(&polled.connection, fds[polled.index].fd);
@@ -82,6 +84,10 @@ fn poll_tracked(
             sleep(fds, tracked, thread.waiter.as_ref(), limit, handled, kernel)
         });
         let slept = slept.unwrap_or_else(|| sleep(fds, tracked, None, limit, handled, kernel));
+        if slept.count < 0 && handled.was_only_alarm(errno::get()) {
+            handled = Handled::now();
+            continue;
+        }
         if slept.count != 0 || slept.is_over {
             return slept.count;
         }
@@ -279,7 +285,7 @@ unsafe fn poll_in(
     // SAFETY: the caller's promise. Any bytes are an entry.
     let mut entries = unsafe { copy::read_all(fds, count as usize) }.ok()?;
     let tracked = tracked(&entries);
-    if tracked.is_empty() {
+    if tracked.is_empty() && !entries.iter().any(|entry| set(entry.fd).is_some()) {
         return None;
     }
     let result = poll_tracked(&mut entries, &tracked, limit, kernel);
@@ -457,11 +463,7 @@ impl Selected {
     fn run(mut self, limit: Limit, mask: *const sigset_t) -> c_int {
         let tracked = tracked(&self.entries);
         let kernel = |fds: &mut [pollfd], time| ppoll_ns(fds, time, mask);
-        let count = if tracked.is_empty() {
-            kernel(&mut self.entries, limit.left_ns())
-        } else {
-            poll_tracked(&mut self.entries, &tracked, limit, &kernel)
-        };
+        let count = poll_tracked(&mut self.entries, &tracked, limit, &kernel);
         if count < 0 {
             return count;
         }

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use isthmus_layout::Refusal;
 use isthmus_layout::control::{Done, Owner, RequestSerial};
 use isthmus_layout::reason::Reason;
-use isthmus_layout::sockets::{BOARD_SIZE, PeerLeft, PeerWaiter, SocketsToClient, StreamAttached, WAITERS_MAX};
+use isthmus_layout::sockets::{ALARM, BOARD_SIZE, PeerLeft, PeerWaiter, SocketsToClient, StreamAttached, WAITERS_MAX};
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::evidence::{SocketReader, SocketRole};
 use super::{ListedPage, Sockets, not_attached};
@@ -28,7 +30,7 @@ pub(super) struct StreamSession {
     pub(super) program: String,
     /// The board, in which peers set bits.
     pub(super) board: Resource,
-    /// The eventfds of the waiters.
+    /// The doorbells of the waiters, and the alarm.
     pub(super) waiters: BTreeMap<u8, Resource>,
     /// The listening and shown sockets, by token.
     pub(super) sockets: BTreeMap<u32, SocketState>,
@@ -166,8 +168,14 @@ impl Sockets {
         }
         Self::check_fds(broker, session.identity.owner)?;
         broker.check_fds_queue(id)?;
-        let kind = std::fs::read_link(format!("/proc/self/fd/{}", eventfd.as_fd().as_raw_fd()));
-        if !kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]") {
+        let is_doorbell = if waiter == ALARM {
+            let (domain, kind) = (sockopt::socket_domain(eventfd.as_fd()), sockopt::socket_type(eventfd.as_fd()));
+            (domain, kind) == (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET))
+        } else {
+            let kind = std::fs::read_link(format!("/proc/self/fd/{}", eventfd.as_fd().as_raw_fd()));
+            kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]")
+        };
+        if !is_doorbell {
             return Err(Reason::DoorbellInvalid.into());
         }
         let eventfd = Resource::from(eventfd.into_fd());

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::sockets::*;
-use isthmus_platform::tcp_socket;
+use isthmus_platform::{Doorbell, tcp_socket};
 use isthmus_report::{MetricsText, StreamsReport};
 use isthmus_shm::{Access, Mapping, SharedMapping, Words as _};
 use isthmus_testbed::{Deadline, eventually};
@@ -395,6 +395,16 @@ fn requests_in_the_wrong_order_are_refused() {
     );
     let no_eventfd = a.client.request(StreamWaiter { waiter: 1 }, &[listener.as_fd()]);
     assert_eq!(no_eventfd.unwrap_err(), Reason::DoorbellInvalid);
+    // The alarm is a socket of the kind that rings doorbells between owners, and nothing else.
+    let eventfd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let (alarm, _receiver) = Doorbell::socket_pair().unwrap();
+    for (socket, expected) in [
+        (listener.as_fd(), Err(Reason::DoorbellInvalid)),
+        (eventfd.as_fd(), Err(Reason::DoorbellInvalid)),
+        (alarm.as_fd(), Ok(())),
+    ] {
+        assert_eq!(a.client.request(StreamWaiter { waiter: ALARM }, &[socket]).map(|_| ()), expected);
+    }
     let unknown = a.client.request(StreamEnded { stream: 5, violation: false }, &[]);
     assert_eq!(unknown.unwrap_err(), Reason::RequestInvalid);
     let (mut domain, _) = bed.attached("domain");

@@ -26,6 +26,8 @@ pub const STREAM_SIZE: RegionSize =
 
 /// The maximum number of waiters of a process.
 pub const WAITERS_MAX: u8 = 64;
+/// The index of a process's alarm, which is no waiter: its doorbell is a socket, of which the kernel tells the process by a signal.
+pub const ALARM: u8 = WAITERS_MAX - 1;
 /// The size of a board in bytes. It has a page for each waiter, which is a ready map ([`crate::ready_map`]).
 pub const BOARD_SIZE: RegionSize = RegionSize(WAITERS_MAX as u64 * PAGE_BYTES as u64);
 /// The number of words of a waiter's page in a board.

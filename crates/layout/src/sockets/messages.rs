@@ -18,7 +18,7 @@ messages! {
 
     /// Adds a waiter: an epoll set, or a thread that blocks. The daemon sends it to all programs that have a stream with this one, before
     /// it replies.
-    33 StreamWaiter since 4, reply "`Done`", descriptors ["the waiter's eventfd"] {
+    33 StreamWaiter since 4, reply "`Done`", descriptors ["the waiter's doorbell"] {
         /// The index of the waiter, which is also the index of its page in the board. Each index is used once.
         waiter: u8,
     }
@@ -110,7 +110,7 @@ messages! {
     }
 
     /// A waiter of a peer.
-    165 PeerWaiter since 4, reply "", descriptors ["the waiter's eventfd"] {
+    165 PeerWaiter since 4, reply "", descriptors ["the waiter's doorbell"] {
         /// The session of the peer.
         peer: u32,
         /// The index of the waiter.

@@ -106,6 +106,19 @@ fn a_ring_that_stays_full_spills_to_tcp() {
 }
 
 #[test]
+fn a_full_ring_that_cannot_spill_has_no_room() {
+    let mut sender = after_tcp(100);
+    sender.consider(view(0), || false).unwrap().unwrap();
+    sender.wrote(SMALL);
+    sender.was_full(0, 0);
+    assert!(!sender.can_send(|| false), "not yet");
+    sender.was_full(0, SPILL_MS);
+    assert!(sender.can_send(|| false), "the next write goes to TCP");
+    assert!(!sender.can_send(|| true), "the receiver would read it before the ring");
+    assert_eq!(sender.consider(view(0), || true), Ok(None));
+}
+
+#[test]
 fn a_ring_with_room_again_does_not_spill() {
     let mut sender = on_small(0);
     sender.consider(view(1), || false).unwrap();

@@ -57,11 +57,12 @@ transcripts!(endings: closed closed_after_data closed_with_unread closed_with_un
 transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_messages nothing timeouts timeout_within_all
              copies interrupted forked handed_to_child handed_to_child_of_threads inherited_by_a_shell asked_by_a_shell
              spawned passed urgent stdio files sets changing_set select);
-transcripts!(kinds: set_waited_on_before set_before_connect set_as_descriptor
-             child_for_each fork_beside_threads close_beside_reader connected_again closed_unseen cancelled full_times
+transcripts!(kinds: set_waited_on_before set_before_connect set_with_gap unarmed_end closed_copy_in_set
+             set_of_threads_once set_of_threads_edge set_of_owners room_by_edges
+             set_as_descriptor child_for_each fork_beside_threads close_beside_reader connected_again closed_unseen cancelled full_times
              dropped both_send_first other_calls other_children standard_files);
 
-transcripts!(signals: handler_writes handler_exchanges interrupted_waits bad_memory jumped_out);
+transcripts!(signals: handler_writes handler_exchanges interrupted_waits bad_memory jumped_out left_unread left_unread_beside);
 
 /// `docs/reference/sockets.md` lists the cases. `UPDATE=1` writes them.
 #[test]
