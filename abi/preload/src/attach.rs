@@ -46,6 +46,7 @@ impl Connection {
             Attempt::Later => {}
             Attempt::Done => stream.notify_all(),
             Attempt::Never => {
+                stream.stays_unused();
                 this.move_stage(Stage::Paired, Stage::Off); // The daemon learns it when the connection is closed.
             }
         }
@@ -88,6 +89,7 @@ impl Connection {
             _ => Enlisted::Never, // One wish serves one set.
         };
         self.nonblocking.store(kernel::is_nonblocking(fd), Ordering::Relaxed);
+        self.note_inq(fd);
         if is_watched == Enlisted::Yes && self.move_stage(Stage::Paired, Stage::Attached) {
             stream.memory.add_state(StreamState::ATTACHED);
             return Attempt::Done;

@@ -88,6 +88,12 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// Shows that this end, which has not attached, never reads or writes a ring.
+    pub(crate) fn stays_unused(&self) {
+        self.memory.add_state(StreamState::LEFT);
+        self.notify_all();
+    }
+
     /// Notifies the peer if it waits for anything.
     pub(crate) fn notify_all(&self) {
         Interest::ALL.into_iter().for_each(|what| self.notify(what));
@@ -172,6 +178,8 @@ pub(crate) struct Connection {
     pub(crate) empty_reads: AtomicU32,
     /// A write found the ring full.
     pub(crate) was_full: AtomicBool,
+    /// The program has set `TCP_INQ`. Known once this end is attached.
+    pub(crate) says_what_is_left: AtomicBool,
     /// A thread waits for data; for room.
     waits_for_data: AtomicBool,
     waits_for_room: AtomicBool,
@@ -203,6 +211,7 @@ impl Connection {
             &self.connector,
             &self.is_awaited,
             &self.was_full,
+            &self.says_what_is_left,
             &self.waits_for_data,
             &self.waits_for_room,
             &self.has_left,
@@ -308,9 +317,6 @@ impl Connection {
 
     /// Stores the stream of a shown connection.
     pub(crate) fn pair(&self, stream: Stream) {
-        if self.stage() != Stage::Shown {
-            return;
-        }
         // SAFETY: the daemon answers a token once, so one thread comes here; no thread reads the value before the stage is `Paired`.
         unsafe { *self.stream.get() = Some(stream) };
         self.move_stage(Stage::Shown, Stage::Paired); // If the connection has left meanwhile, `retire` ends the stream.
@@ -344,8 +350,8 @@ impl Connection {
     /// Counts bytes on plain TCP for the upgrade, and shows the socket to the daemon once the connection is worth a stream.
     pub(crate) fn count(this: &InUse<Self>, fd: c_int, sent: bool, bytes: u64) {
         this.connected();
-        if this.stage() != Stage::Plain {
-            return;
+        if this.stage() != Stage::Plain || this.fds.load(Ordering::Relaxed) == 0 {
+            return; // Without a descriptor of the program, the number may be another file.
         }
         // Two threads at once may lose a count, which only delays the upgrade.
         let mut upgrade = Upgrade::from_word(this.upgrade.load(Ordering::Relaxed));
@@ -463,7 +469,8 @@ impl Connection {
         } else if is_last && this.is_last() {
             this.last_close(fd);
         }
-        if may_end {
+        // A thread that is in a call keeps the connection, as in the kernel. The daemon closes its copy before that call is over, or soon.
+        if may_end && this.is_last() {
             end_copied(fd);
         }
     }
@@ -484,6 +491,9 @@ impl Connection {
         if is_sole && self.has_data(stream) && !self.has_flag(flags::SHUT_READ) {
             let reset = libc::linger { l_onoff: 1, l_linger: 0 };
             kernel::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, reset);
+        }
+        if is_sole {
+            stream.memory.add_state(StreamState::CLOSED); // A peer that only sends asks the kernel from now on.
         }
     }
 

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
+use std::sync::OnceLock;
 
 /// The bytes that the kernel has carried for a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +153,24 @@ pub(crate) fn unread_bytes(fd: c_int) -> u64 {
     rustix::io::ioctl_fionread(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }).unwrap_or(0)
 }
 
+/// Returns the type bits of an open file.
+fn file_type(fd: c_int) -> Option<libc::mode_t> {
+    let mut found = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the call writes a `stat`, of which zeroes are a value.
+    unsafe { (libc::fstat(fd, found.as_mut_ptr()) == 0).then(|| found.assume_init().st_mode & libc::S_IFMT) }
+}
+
+/// Returns true for a pipe.
+pub(crate) fn is_pipe(fd: c_int) -> bool {
+    file_type(fd) == Some(libc::S_IFIFO)
+}
+
+/// Returns true for a file with a position. Pipes and sockets have none.
+pub(crate) fn has_position(fd: c_int) -> bool {
+    // SAFETY: a call without pointers.
+    unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) >= 0 }
+}
+
 /// Returns true for a TCP socket of IPv4 or IPv6.
 pub(crate) fn is_tcp(fd: c_int) -> bool {
     let option = |name| socket_option::<c_int>(fd, libc::SOL_SOCKET, name);
@@ -187,10 +206,34 @@ pub(crate) fn now_ms() -> u64 {
     now_ns() / 1_000_000
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, by the kernel's own code. A program may have replaced the C library's clock.
+/// Nanoseconds of `CLOCK_MONOTONIC`, by the C library's own function. A program may have replaced that by another of the same name.
 pub(crate) fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let (clock, into) = (libc::CLOCK_MONOTONIC, &raw mut now);
+    if let Some(own) = own_clock() {
+        // SAFETY: the C library's function, which writes a time.
+        unsafe { own(clock, into) };
+    } else {
+        // SAFETY: the call writes a time.
+        unsafe { crate::real::syscall(libc::SYS_clock_gettime, clock as usize, into as usize, 0, 0, 0, 0) };
+    }
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+type Clock = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
+
+/// Returns the C library's `clock_gettime`, also where another library defines that name. The kernel's code for it, the vDSO, is not used
+/// directly, because Valgrind has it not mapped.
+fn own_clock() -> Option<Clock> {
+    static CLOCK: OnceLock<Option<Clock>> = OnceLock::new();
+    *CLOCK.get_or_init(|| {
+        // SAFETY: C strings. The library is loaded already, and stays. Its symbol has this type.
+        unsafe {
+            let library = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            let found = if library.is_null() { library } else { libc::dlsym(library, c"clock_gettime".as_ptr()) };
+            (!found.is_null()).then(|| core::mem::transmute::<*mut c_void, Clock>(found))
+        }
+    })
 }
 
 /// Returns the number of a socket in the kernel.

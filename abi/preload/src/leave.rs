@@ -17,8 +17,12 @@ use crate::{errno, kernel, session};
 /// The time after which a call rings the peer's alarm again, in nanoseconds. It rings first after a tenth of it.
 const ALARM_NS: u64 = 100_000_000;
 
-/// The time that a call waits for the peer. A peer answers at once if it waits in the library, and else when its alarm rings.
+/// The time that a call waits for the peer, which has bytes to send again. A peer answers at once if it waits in the library, and else when
+/// its alarm rings.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// The time that a call waits for the kernel's connection, or for calls of other threads that do not block.
+const SHORT_LIMIT: Duration = Duration::from_secs(2);
 
 impl Connection {
     /// Moves both directions of a connection back to TCP, where they stay. The program may use the descriptor past the library then.
@@ -31,7 +35,17 @@ impl Connection {
             session::look();
         }
         match this.stage() {
-            Stage::Plain | Stage::Shown | Stage::Paired => this.set_stage(Stage::Off),
+            Stage::Shown => {
+                // The daemon may have a copy for a moment. A close at that time must not end the connection, because others may have it.
+                this.is_passed.store(true, Ordering::Relaxed);
+                this.set_stage(Stage::Off);
+                session::withdraw(this.token.load(Ordering::Relaxed));
+            }
+            Stage::Paired => {
+                this.paired().into_iter().for_each(Stream::stays_unused);
+                this.set_stage(Stage::Off);
+            }
+            Stage::Plain => this.set_stage(Stage::Off),
             Stage::Attached => this.leave_stream(fd),
             Stage::Unconnected => _ = this.move_stage(Stage::Unconnected, Stage::Off),
             Stage::Off | Stage::Listener => {}
@@ -48,7 +62,7 @@ impl Connection {
         let errno = errno::get();
         this.set_flag(flags::SENDS_TCP);
         this.shared().with_sender(|sender| sender.keep_on_tcp(true));
-        let until = Limit::after_ns(LIMIT.as_nanos() as u64);
+        let until = Limit::after_ns(SHORT_LIMIT.as_nanos() as u64);
         // The switch waits for calls that read or send on TCP now, which do not block.
         while this.writes_ring() && !until.is_over() {
             if !this.shared().with_sender(|sender| this.consider(stream, sender).unwrap_or(false)) {
@@ -191,7 +205,7 @@ const PIECE: u32 = 4096;
 
 /// Sends all bytes by TCP. Returns false if the kernel does not take them in time.
 fn send_all(fd: c_int, mut bytes: &[u8]) -> bool {
-    let until = Limit::after_ns(LIMIT.as_nanos() as u64);
+    let until = Limit::after_ns(SHORT_LIMIT.as_nanos() as u64);
     while !bytes.is_empty() {
         match kernel::send_now(fd, bytes) {
             Ok(count) => bytes = &bytes[count..],

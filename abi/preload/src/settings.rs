@@ -18,6 +18,17 @@ pub(crate) struct Settings {
     pub(crate) test_switches: u32,
 }
 
+/// Called when the library is loaded: programs may change or clear their environment later, as nginx does. It opens nothing, and calls
+/// nothing but the C library's memory functions.
+extern "C" fn load() {
+    get();
+}
+
+#[used]
+// SAFETY: the section has addresses of functions, which the dynamic linker calls with arguments that this one ignores.
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
+
 /// Returns the settings, read once.
 pub(crate) fn get() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();

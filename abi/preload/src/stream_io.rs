@@ -19,6 +19,9 @@ const EMPTY_READS: u32 = 64;
 /// Bytes that are copied before the other end learns of them. It copies meanwhile.
 const PIECE: usize = 64 << 10;
 
+/// The bytes that one call moves, at most: Linux has no larger result (`MAX_RW_COUNT`).
+pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
+
 /// The time that a thread waits for others to end their calls that read TCP, in milliseconds.
 const BUSY_MS: u64 = 1000;
 
@@ -31,20 +34,24 @@ pub(crate) struct Parts<'a> {
     parts: &'a [iovec],
     /// Bytes of the first part that are done.
     skipped: usize,
+    /// Bytes from there on, at most [`BYTES_MAX`].
+    len: usize,
 }
 
 impl<'a> Parts<'a> {
     pub(crate) fn new(parts: &'a [iovec]) -> Self {
-        Self { parts, skipped: 0 }
+        let len = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len));
+        Self { parts, skipped: 0, len: len.min(BYTES_MAX) }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len)) - self.skipped
+        self.len
     }
 
     /// Skips `count` bytes, which are there.
     pub(crate) fn skip(&mut self, count: usize) {
         self.skipped += count;
+        self.len -= count;
         while let Some(first) = self.parts.first()
             && self.skipped >= first.iov_len
         {
@@ -68,7 +75,7 @@ impl<'a> Parts<'a> {
 
     /// Calls `f` with the address and length of each piece, up to `limit` bytes in all.
     fn pieces(&self, limit: usize, mut f: impl FnMut(*mut u8, usize)) {
-        let (mut left, mut skipped) = (limit, self.skipped);
+        let (mut left, mut skipped) = (limit.min(self.len), self.skipped);
         for part in self.parts {
             if left == 0 {
                 return;
@@ -125,6 +132,14 @@ enum Step {
     /// Another thread reads TCP up to a switch, and gets there at once.
     Busy,
     Empty,
+}
+
+/// Bytes that were sent.
+pub(crate) struct Sent {
+    pub(crate) count: usize,
+    /// The kernel has taken fewer than it could: the call's time is over, a signal has come, or the program has ended the sending. A call
+    /// that does not block has found no more room.
+    pub(crate) is_over: bool,
 }
 
 /// The result of a step of sending.
@@ -329,11 +344,11 @@ impl Connection {
         has
     }
 
-    /// Returns the number of bytes in the ring that the program can read.
+    /// Returns the number of bytes in the rings that the program has not read, also those behind bytes of TCP. The kernel counts the others.
     pub(crate) fn data_len(&self, stream: &Stream) -> u32 {
         let (took, len) = self.shared().with_receiver(|receiver| {
             let took = advance(stream, receiver).unwrap_or(false); // The next read reports a violation.
-            (took, receiver.unread())
+            (took, receiver.unread(stream.memory.peer_tail()))
         });
         if took {
             stream.notify(Interest::Room);
@@ -362,8 +377,11 @@ impl Connection {
     }
 
     /// Sends what fits. `EAGAIN` if nothing does. `flags` are those of `sendmsg`.
-    pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
+    pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<Sent, c_int> {
         let (fd, mut is_marked) = (self.kernel_fd(fd), false);
+        if stream.memory.peer_state() & StreamState::CLOSED != 0 {
+            self.look_for_end(fd, stream);
+        }
         loop {
             if self.take_reset(fd) {
                 return Err(libc::ECONNRESET);
@@ -374,12 +392,12 @@ impl Connection {
             match self.send_step(stream, parts) {
                 Ok(SendStep::Bytes(count)) => {
                     self.heed(fd, stream); // The peer may have left while these bytes were written.
-                    return Ok(count);
+                    return Ok(Sent { count, is_over: false });
                 }
                 Ok(SendStep::Tcp) => {
                     let mut call = TcpSend { state: self.shared(), sent: 0 };
                     let result = send_to_kernel(fd, parts, flags);
-                    call.sent = result.unwrap_or(0) as u64;
+                    call.sent = result.as_ref().map_or(0, |sent| sent.count as u64);
                     return result;
                 }
                 Ok(SendStep::Full) => {
@@ -451,14 +469,12 @@ impl Connection {
             return true;
         }
         self.shared().with_sender(|sender| {
-            let can_send = |sender: &Sender| sender.can_send(|| stream.memory.peer_reads_tcp());
-            if !can_send(sender) {
-                note_receiver(stream, sender);
-            }
-            if !can_send(sender) {
+            let view = view(stream);
+            note_receiver(stream, sender);
+            if sender.path() != StreamPath::Tcp && sender.room() == 0 {
                 sender.was_full(stream.memory.peer_head(), kernel::now_ms());
             }
-            can_send(sender)
+            sender.can_send(view, || stream.memory.peer_reads_tcp())
         })
     }
 
@@ -582,6 +598,16 @@ fn provoke_reset(fd: c_int) {
     let _ = kernel::send_now(fd, &[0]);
 }
 
+/// Fetches the receiver's words that matter for a switch.
+fn view(stream: &Stream) -> SenderView {
+    let state = stream.memory.peer_state();
+    SenderView {
+        attached: state & StreamState::ATTACHED != 0,
+        taken: stream.memory.peer_taken(),
+        tcp_please: state & StreamState::TCP_PLEASE != 0,
+    }
+}
+
 /// Notes what the receiver has taken and read. A violation is found by the next call.
 fn note_receiver(stream: &Stream, sender: &mut Sender) {
     let taken = stream.memory.peer_taken();
@@ -593,16 +619,10 @@ fn note_receiver(stream: &Stream, sender: &mut Sender) {
 impl Connection {
     /// Lets the engine decide about a switch, and announces it. Returns true if there was one.
     pub(crate) fn consider(&self, stream: &Stream, sender: &mut Sender) -> Result<bool, Violation> {
-        let state = stream.memory.peer_state();
         if !self.has_flag(flags::FIN) && !self.has_flag(flags::SENDS_TCP) && !self.has_left.load(Ordering::Relaxed) {
             test_switch::apply(sender);
         }
-        let seen = SenderView {
-            attached: state & StreamState::ATTACHED != 0,
-            taken: stream.memory.peer_taken(),
-            tcp_please: state & StreamState::TCP_PLEASE != 0,
-        };
-        let Some(switch) = sender.consider(seen, || stream.memory.peer_reads_tcp())? else { return Ok(false) };
+        let Some(switch) = sender.consider(view(stream), || stream.memory.peer_reads_tcp())? else { return Ok(false) };
         if switch.path != StreamPath::Tcp {
             stream.memory.publish_tail(switch.at);
         }
@@ -623,17 +643,19 @@ impl Drop for TcpSend {
     }
 }
 
-fn send_to_kernel(fd: c_int, parts: Parts<'_>, flags: c_int) -> Result<usize, c_int> {
+fn send_to_kernel(fd: c_int, parts: Parts<'_>, flags: c_int) -> Result<Sent, c_int> {
     let mut pieces = [iovec { iov_base: core::ptr::null_mut::<c_void>(), iov_len: 0 }; 64];
     // SAFETY: a message of zeroes is an empty one.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iovlen = parts.to_kernel(usize::MAX, &mut pieces) as _;
     message.msg_iov = pieces.as_mut_ptr();
-    if flags & libc::MSG_DONTWAIT != 0 {
+    let count = if flags & libc::MSG_DONTWAIT != 0 {
         // SAFETY: the pieces lie in the program's buffers.
-        return unsafe { kernel::send_message_now(fd, &message, flags) };
-    }
-    // SAFETY: as above. This may block, so it is a cancellation point.
-    let count = unsafe { real::sendmsg(fd, &raw const message, flags) };
-    usize::try_from(count).map_err(|_| errno::get())
+        unsafe { kernel::send_message_now(fd, &message, flags) }
+    } else {
+        // SAFETY: as above. This may block, so it is a cancellation point.
+        usize::try_from(unsafe { real::sendmsg(fd, &raw const message, flags) }).map_err(|_| errno::get())
+    }?;
+    let given: usize = pieces.iter().map(|piece| piece.iov_len).sum();
+    Ok(Sent { count, is_over: count < given })
 }

@@ -27,10 +27,17 @@ pub(crate) trait Tracked: Default + 'static {
 }
 
 /// An object with a count of its users. 0: it is free.
-#[derive(Default)]
 pub(crate) struct Counted<T> {
     users: AtomicU32,
+    /// The object that was made before.
+    before: AtomicPtr<Counted<T>>,
     object: T,
+}
+
+impl<T: Default> Default for Counted<T> {
+    fn default() -> Self {
+        Self { users: AtomicU32::new(0), before: AtomicPtr::new(core::ptr::null_mut()), object: T::default() }
+    }
 }
 
 /// The places of all descriptors for one type of object.
@@ -39,6 +46,8 @@ pub(crate) struct Table<T: 'static> {
     /// No place from here on was ever used.
     end: AtomicUsize,
     free: PrivateLock<Vec<&'static Counted<T>>>,
+    /// The object that was made last. All are reachable from it: a leak checker does not look into the mapping of the places.
+    last: AtomicPtr<Counted<T>>,
 }
 
 /// An object that cannot be retired while this value lives.
@@ -112,7 +121,12 @@ impl<T: Tracked> Recount<T> {
 impl<T: Tracked> Table<T> {
     /// Creates a table without memory.
     pub(crate) const fn new() -> Self {
-        Self { places: OnceLock::new(), end: AtomicUsize::new(0), free: PrivateLock::new(Vec::new()) }
+        Self {
+            places: OnceLock::new(),
+            end: AtomicUsize::new(0),
+            free: PrivateLock::new(Vec::new()),
+            last: AtomicPtr::new(core::ptr::null_mut()),
+        }
     }
 
     /// The lock that `fork` holds.
@@ -164,12 +178,24 @@ impl<T: Tracked> Table<T> {
     /// Makes a new object for a descriptor. None if the descriptor is beyond the table.
     pub(crate) fn insert(&self, fd: c_int) -> Option<InUse<T>> {
         let place = self.places().get(usize::try_from(fd).ok()?)?;
-        let counted = self.free.with(Vec::pop).unwrap_or_else(|| Box::leak(Box::default()));
+        let counted = self.free.with(Vec::pop).unwrap_or_else(|| self.make());
         counted.users.store(1, Ordering::Release);
         let object = InUse(counted);
         self.end.fetch_max(fd as usize + 1, Ordering::Relaxed);
         self.put(place, object.clone());
         Some(object)
+    }
+
+    fn make(&self) -> &'static Counted<T> {
+        let counted: &'static Counted<T> = Box::leak(Box::default());
+        let pointer = core::ptr::from_ref(counted).cast_mut();
+        // Nothing reads the list but leak checkers, which stop all threads.
+        let chain = |last| {
+            counted.before.store(last, Ordering::Relaxed);
+            Some(pointer)
+        };
+        let _ = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, chain);
+        counted
     }
 
     /// Makes another descriptor refer to the object.

@@ -12,6 +12,7 @@ use crate::hosts::{self, HostPairs, WireSpec};
 use crate::job::{Buffers, Wait, Work};
 use crate::pair::{Bench, PairResult, Task};
 use crate::path::Path;
+use crate::sockets::StreamDaemon;
 use crate::stats::{median, spread};
 
 /// One measurement.
@@ -158,6 +159,8 @@ pub(crate) struct LinkCase {
     two_hosts: Option<TwoHosts>,
     /// The factor by which it is measured longer than usual.
     time_factor: u32,
+    /// The daemon of the path of sockets, if it is not the one that workers find.
+    stream_daemon: Option<Rc<StreamDaemon>>,
 }
 
 /// Sides on different hosts.
@@ -187,7 +190,7 @@ enum Quantity {
 
 impl LinkCase {
     const fn new(name: String, task: Task, quantity: Quantity) -> Self {
-        Self { name, task, quantity, two_hosts: None, time_factor: 1 }
+        Self { name, task, quantity, two_hosts: None, time_factor: 1, stream_daemon: None }
     }
 
     /// Half a round trip of messages of this size.
@@ -277,9 +280,22 @@ impl LinkCase {
         self
     }
 
+    /// Gives workers with the library of sockets this daemon.
+    pub(crate) fn with_stream_daemon(mut self, daemon: &Rc<StreamDaemon>) -> Self {
+        self.stream_daemon = Some(Rc::clone(daemon));
+        self
+    }
+
     /// Returns the results of its pairs; the inner error is the reason that this machine cannot measure it.
     fn measure(&self, bench: &Bench) -> Result<Result<Vec<PairResult>, String>> {
-        let bench = &Bench { budget: bench.budget * self.time_factor, ..bench.clone() };
+        let mut bench = Bench { budget: bench.budget * self.time_factor, ..bench.clone() };
+        if let Some(daemon) = &self.stream_daemon {
+            if let Some(why) = StreamDaemon::unavailable_reason(&bench) {
+                return Ok(Err(why));
+            }
+            bench = daemon.bench(&bench)?;
+        }
+        let bench = &bench;
         let Some(TwoHosts { host_pairs, between, pairs }) = &self.two_hosts else {
             return Ok(Ok(vec![bench.pair(&self.task)?]));
         };

@@ -271,8 +271,10 @@ impl Session {
 
     /// Measures Redis, in a folder that the server may use; calls `progress` [`Session::redis_steps`] times if nothing fails.
     pub fn redis(&self, folder: &std::path::Path, mut progress: impl FnMut(&str)) -> RedisRates {
+        let daemon = Rc::default();
         let cases = [Transport::Tcp, Transport::Sockets].map(|transport| RedisGet {
             transport,
+            daemon: Rc::clone(&daemon),
             folder: folder.to_owned(),
             clients: 50,
             pipeline: 1,

@@ -70,6 +70,11 @@ pub(crate) trait Link {
         }
         Ok(())
     }
+
+    /// Fails after the work if it went another way than this path's.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The paths there are.
@@ -245,6 +250,7 @@ fn run<T: Transport>(
     let connect_ns = connecting.elapsed().as_nanos() as u64;
     ready()?;
     let done = drive::run(&mut link, job, control_pipe)?;
+    link.check()?;
     // Neither side leaves before both are done: a socket that closes early would be an error on the other side.
     control_pipe.barrier()?;
     if job.hold {

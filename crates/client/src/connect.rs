@@ -20,8 +20,9 @@ const IDLE_EXIT_S: &str = "5";
 const DAEMON: &str = "isthmusd";
 
 /// The socket of a daemon of this user: in its runtime directory, or in one that only it can write to.
-pub(crate) fn user_socket() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+pub(crate) fn user_socket(options: &Options) -> PathBuf {
+    let runtime = options.runtime_dir.clone().or_else(|| std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
+    let runtime = runtime.filter(|path| path.is_absolute());
     let directory = runtime.map_or_else(
         || PathBuf::from(format!("/tmp/isthmus-{}", rustix::process::geteuid().as_raw())),
         |runtime| runtime.join("isthmus"),
@@ -34,7 +35,7 @@ pub(crate) fn connect(options: &Options) -> Result<(OwnedFd, PathBuf), Refusal> 
     if let Some(path) = &options.socket {
         return Ok((reconnect(path)?, path.clone()));
     }
-    let user = user_socket();
+    let user = user_socket(options);
     let mut denied = None;
     for path in [Path::new(SYSTEM_SOCKET), &user] {
         match connect_trusted(path, path == user) {

@@ -16,6 +16,8 @@ pub struct Options {
     pub name: Option<Name>,
     /// The daemon's socket. Without it, the first of the default sockets at which a daemon answers.
     pub socket: Option<PathBuf>,
+    /// The folder for sockets of this user. Without it, `XDG_RUNTIME_DIR` of the environment at the time of an attachment.
+    pub runtime_dir: Option<PathBuf>,
     /// True to start no daemon if none answers.
     pub no_autostart: bool,
     /// The daemon's program, to start a daemon. Without it, the one beside this program, or else in the PATH.
@@ -45,9 +47,9 @@ pub struct OptionError {
 impl Options {
     /// Reads the options from the environment.
     pub fn from_environment() -> Result<Self, OptionError> {
-        Self::from_variables(|variable| {
-            std::env::var_os(variable.name).map(|value| value.to_string_lossy().into_owned())
-        })
+        let read =
+            |variable: Variable| std::env::var_os(variable.name).map(|value| value.to_string_lossy().into_owned());
+        Ok(Self { runtime_dir: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), ..Self::from_variables(read)? })
     }
 
     /// Reads the options from the variables that `read` returns. An empty variable counts as unset.
@@ -81,6 +83,7 @@ impl Options {
         Ok(Self {
             name,
             socket: value(environment::SOCKET).map(PathBuf::from),
+            runtime_dir: None,
             no_autostart: !flag(environment::AUTOSTART)?,
             daemon: None,
             wait,

@@ -71,7 +71,12 @@ impl Policy {
 
     /// Checks whether a user may capture frames, which are those of all users.
     pub fn may_capture(&self, uid: u32) -> Result<(), Reason> {
-        if uid == 0 || uid == self.own_uid { Ok(()) } else { Err(Reason::CaptureForbidden) }
+        if self.may_see_all(uid) { Ok(()) } else { Err(Reason::CaptureForbidden) }
+    }
+
+    /// Returns whether a user may see what belongs to single users.
+    pub fn may_see_all(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.own_uid
     }
 
     /// Returns the settings' verdict about one direction.

@@ -10,7 +10,7 @@ use isthmus_layout::ids::EndpointAddress;
 use isthmus_layout::reason::Reason;
 use serde::Serialize;
 
-use crate::broker::{Attachment, Broker};
+use crate::broker::{Attachment, Broker, ControlSessionId};
 use crate::directory::DomainEntry;
 use crate::metrics;
 use crate::mx::Mx;
@@ -24,8 +24,13 @@ use isthmus_report::{
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Creates the report on a topic.
-pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
+/// Creates the report on a topic for a connection.
+pub(crate) fn report(
+    broker: &Broker,
+    asker: ControlSessionId,
+    topic: Topic,
+    arguments: &[Name],
+) -> Result<Vec<u8>, Refusal> {
     match topic {
         Topic::Why => match arguments {
             [a, b] => json(&paths::why(broker, a, b)?),
@@ -42,7 +47,7 @@ pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Resul
         Topic::Config => json(&broker.settings.report_facts.config),
         Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker) }),
         Topic::Mx => json(&Mx::report(broker)),
-        Topic::Streams => json(&Sockets::report(broker)),
+        Topic::Streams => json(&Sockets::report(broker, asker)),
     }
 }
 

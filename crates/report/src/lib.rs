@@ -24,7 +24,7 @@ pub mod overlay;
 mod sockets;
 mod verbs;
 pub use mx::{MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport};
-pub use sockets::{StreamEndRow, StreamRow, StreamsReport};
+pub use sockets::{EndedStreamsRow, StreamEndRow, StreamRow, StreamSocketRow, StreamsReport};
 pub use verbs::{
     QueuePairPeer, QueuePairProgram, QueuePairReport, VerbsBlockRow, VerbsDomainRow, VerbsGidRow, VerbsReport,
 };

@@ -23,6 +23,43 @@ reports! {
         refused: Vec<ReasonCount>,
         /// The streams, ordered by number.
         streams: Vec<StreamRow>,
+        /// The bytes of streams that have ended, of the users that the asker may see. A user without a program is forgotten after a while.
+        ended: Option<EndedStreamsRow>,
+        /// Sockets without a stream, of the users that the asker may see: the last refused ones of each user, the oldest first, then those
+        /// that wait for the other end.
+        sockets: Option<Vec<StreamSocketRow>>,
+    }
+
+    /// The sum of streams that have ended, as their programs have counted it.
+    EndedStreamsRow {
+        /// Number of streams, without those that had no counters.
+        streams: u64,
+        /// Number of bytes through shared memory, in both directions.
+        shared_bytes: u64,
+        /// Number of bytes by TCP, in both directions.
+        tcp_bytes: u64,
+    }
+
+    /// A socket without a stream.
+    StreamSocketRow {
+        /// `waiting` for the socket at the other end, or `refused`.
+        state: String,
+        /// The program's process ID, if the daemon can see it.
+        pid: Option<i32>,
+        /// The user ID of the program.
+        uid: u32,
+        /// Name of the program.
+        program: String,
+        /// Inode of the socket, as `/proc/PID/fd` shows it.
+        inode: u64,
+        /// Address of the socket.
+        address: String,
+        /// Address of the other end; none of a listening socket.
+        peer_address: Option<String>,
+        /// Seconds since it was refused, or since it began to wait.
+        age_s: u64,
+        /// The reason of the refusal. Of a socket that waits, the one that holds if the other end does not come.
+        reason: String,
     }
 
     /// A stream: a TCP connection with shared memory.
@@ -53,7 +90,8 @@ reports! {
         path: Option<String>,
         /// Number of bytes that this end has sent through shared memory; none without counters.
         shared_bytes: Option<u64>,
-        /// Number of bytes that this end had sent by TCP when it changed its path last; none without counters.
+        /// Number of bytes that this end has sent by TCP: all until it changed its path last, and those after it that the other end has
+        /// read; none without counters.
         tcp_bytes: Option<u64>,
         /// Number of bytes that the other end has read of them, on any path; none without counters.
         read_bytes: Option<u64>,

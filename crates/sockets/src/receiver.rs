@@ -89,10 +89,17 @@ impl Receiver {
         }
     }
 
-    /// The bytes in rings that were not read, as far as this side knows, also behind a switch. 0 on TCP.
-    pub fn unread(&self) -> u32 {
+    /// The bytes in rings that were not read, also behind switches. `tail` is the sender's position, low 32 bits, which the caller fetches
+    /// after the words of [`Self::refresh`].
+    pub fn unread(&self, tail: u32) -> u32 {
         match self.path {
-            StreamPath::Tcp => 0,
+            StreamPath::Tcp if !self.has_next => 0,
+            // Both paths of TCP, before and behind the ring, are the kernel's to count.
+            StreamPath::Tcp if self.has_second => (self.second_at - self.next_at) as u32,
+            StreamPath::Tcp => {
+                let behind = tail.wrapping_sub(self.next_at as u32);
+                if behind <= self.next_path.bytes() { behind } else { 0 } // The next refresh of the ring reports a violation.
+            }
             _ => (self.tail - self.position) as u32,
         }
     }

@@ -147,12 +147,17 @@ impl Sender {
         self.is_stuck = false;
     }
 
-    /// True if bytes can be sent: there is room, or the next write takes another path. `reads_tcp` is that of [`Self::consider`].
-    pub fn can_send(&self, reads_tcp: impl FnOnce() -> bool) -> bool {
-        match self.path {
-            StreamPath::Tcp => true,
-            StreamPath::Small if !self.is_switching() => true,
-            _ => self.room() > 0 || self.is_stuck && self.may_go_to_tcp(reads_tcp),
+    /// True if the next write can send: it finds room, or takes another path. `seen` and `reads_tcp` are as in [`Self::consider`].
+    pub fn can_send(&self, seen: SenderView, reads_tcp: impl Fn() -> bool) -> bool {
+        let mut next = *self;
+        let finds_room = |next: &mut Self| match next.consider(seen, &reads_tcp) {
+            Ok(_) => next.path == StreamPath::Tcp || next.room() > 0,
+            Err(_) => true, // The write reports the violation.
+        };
+        // A write that finds the ring full decides once more.
+        finds_room(&mut next) || {
+            next.was_full = true;
+            finds_room(&mut next)
         }
     }
 

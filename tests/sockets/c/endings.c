@@ -49,6 +49,16 @@ static void sends_and_closes(int fd)
     closes(fd);
 }
 
+/* Sends after the peer's close, and reads nothing. */
+static void only_sends(int fd)
+{
+    step();
+    for (int at = 0; at < 3; at++) {
+        SAY(send(fd, "x", 1, MSG_NOSIGNAL));
+        pause_between_looks();
+    }
+}
+
 static void reads_and_sees_close(int fd)
 {
     step();
@@ -439,6 +449,7 @@ static void does_nothing(int fd)
 
 static const struct test_case cases[] = {
     {"closed", closes, sees_close, "closes the connection"},
+    {"closed_before_a_sender", closes, only_sends, "closes, and the peer only sends"},
     {"closed_after_data", sends_and_closes, reads_and_sees_close, "sends, then closes"},
     {"closed_with_unread", closes_with_unread, sends_and_sees_reset, "closes with bytes unread: the peer gets a reset"},
     {"closed_with_unread_after_data", sends_and_closes_with_unread, reads_and_sees_reset, "the same after sending"},

@@ -55,6 +55,24 @@ pub fn static_program(name: &str) -> PathBuf {
     compiled(name, &format!("{name}-static"), &["-static"])
 }
 
+/// The program of `c/NAME.c` with a sanitizer of gcc, such as `address`, and these options. The error says that gcc does not have it.
+pub fn sanitized_program(name: &str, sanitizer: &str, options: &[&str]) -> Result<PathBuf, String> {
+    let runtime = match sanitizer {
+        "address" => "libasan.so",
+        "thread" => "libtsan.so",
+        other => return Err(format!("{other} is no sanitizer")),
+    };
+    let mut gcc = Command::new("gcc");
+    let found = gcc.arg(format!("-print-file-name={runtime}")).output().map_err(|error| format!("gcc: {error}"))?;
+    if !String::from_utf8_lossy(&found.stdout).starts_with('/') {
+        return Err(format!("gcc has no {runtime}"));
+    }
+    let flag = format!("-fsanitize={sanitizer}");
+    // The sanitizers do not know the checked names of calls.
+    let options = [&[flag.as_str(), "-U_FORTIFY_SOURCE"], options].concat();
+    Ok(compiled(name, &format!("{name}-{sanitizer}{}", options[2..].concat()), &options))
+}
+
 /// Compiles `c/SOURCE.c`, once for each name.
 fn compiled(source: &str, name: &str, options: &[&str]) -> PathBuf {
     static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
@@ -66,7 +84,7 @@ fn compiled(source: &str, name: &str, options: &[&str]) -> PathBuf {
     let folder = scratch().join("programs");
     std::fs::create_dir_all(&folder).expect("a folder in the target directory");
     let (program, new) = (folder.join(name), folder.join(format!("{name}.{}", std::process::id())));
-    let mut cc = Command::new("cc");
+    let mut cc = Command::new(if options.iter().any(|option| option.starts_with("-fsanitize")) { "gcc" } else { "cc" });
     cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread"]);
     cc.arg("-D_FORTIFY_SOURCE=2").args(options); // Calls such as read have other names then.
     cc.arg("-o").arg(&new).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{source}.c")));

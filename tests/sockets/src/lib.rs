@@ -3,9 +3,10 @@
 //! ```text
 //!  c/transfer.c    a pseudo-random stream, in one or both directions: contents, count, hash
 //!  c/exchange.c    requests and replies over many connections
+//!  c/shown.c       a connection that the daemon examines
 //!  c/uring.c       messages by io_uring, which go past the library
 //!  c/differential.c  random programs; it runs them on the kernel alone and with the library, and compares
-//!  c/endings.c     FIN, RST and death; c/calls.c: everything else that a program may call. Both print transcripts
+//!  c/endings.c     FIN, RST and death; c/calls.c, kinds.c, edges.c: everything else. They print transcripts
 //!        │ cc, once
 //!        ▼
 //!  Stage ── the kernel alone, or a daemon and LD_PRELOAD

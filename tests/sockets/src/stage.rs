@@ -22,12 +22,17 @@ pub enum Stage {
 impl Stage {
     /// Starts a daemon for programs with the library. Returns none, with the reason on standard error, while there is no library.
     pub fn library() -> Option<Self> {
-        Self::with_daemon(Scratch::new, CONFIG)
+        Self::library_with("")
     }
 
-    /// Starts a daemon that programs of all users may use.
+    /// As [`Self::library`], with additional configuration of the daemon.
+    pub fn library_with(config: &str) -> Option<Self> {
+        Self::with_daemon(Scratch::new, config)
+    }
+
+    /// As [`Self::library`], for programs of all users.
     pub fn library_for_all_users() -> Option<Self> {
-        Self::with_daemon(Scratch::shared, &format!("{CONFIG}[policy]\nattach = \"any-user\"\n"))
+        Self::with_daemon(Scratch::shared, "[policy]\nattach = \"any-user\"\n")
     }
 
     fn with_daemon(scratch: fn() -> io::Result<Scratch>, config: &str) -> Option<Self> {
@@ -37,7 +42,7 @@ impl Stage {
         }
         let scratch = scratch().unwrap_or_else(|error| panic!("{error}"));
         binary("isthmusd", "isthmusd").unwrap_or_else(|error| panic!("{error}")); // Built before the time of its start runs.
-        let daemon = DaemonProcess::on(&scratch).config(config).start(timeout());
+        let daemon = DaemonProcess::on(&scratch).config(&format!("{CONFIG}{config}")).start(timeout());
         Some(Self::Library(Box::new(daemon.unwrap_or_else(|error| panic!("{error}"))), scratch))
     }
 

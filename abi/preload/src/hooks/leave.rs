@@ -7,7 +7,7 @@ use libc::{
 };
 
 use crate::leave::{before_exec, leave_fd, pass_fd, send_by_tcp};
-use crate::{copy, real, signals};
+use crate::{copy, kernel, real, signals};
 
 macro_rules! exec {
     ($($name:ident ( $($argument:ident : $type:ty),* );)*) => {$(
@@ -142,6 +142,14 @@ pub unsafe extern "C-unwind" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     let has_stream = |fd| crate::table::connection(fd).is_some_and(|connection| connection.stream().is_some());
+    // Without a pipe, or with a place in a socket or a pipe, the kernel refuses the call before it moves a byte.
+    let has_place = !from_at.is_null() || !to_at.is_null();
+    if has_stream(from) && (has_place || !kernel::is_pipe(to))
+        || has_stream(to) && (has_place || !kernel::is_pipe(from))
+    {
+        // SAFETY: the caller's contract is the C library's.
+        return unsafe { real::splice(from, from_at, to, to_at, len, flags) };
+    }
     if from_at.is_null() && to_at.is_null() && len > 0 {
         let is_nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
         if has_stream(from) {
@@ -174,7 +182,9 @@ macro_rules! vectors_at {
             at: off_t,
             flags: c_int,
         ) -> ssize_t {
-            if at == -1 && crate::table::connection(fd).is_some() {
+            // The kernel refuses other counts, and returns at once without a part.
+            let is_count = usize::try_from(count).is_ok_and(|count| (1..=super::receive::PARTS_MAX).contains(&count));
+            if at == -1 && is_count && crate::table::connection(fd).is_some() {
                 if flags & !libc::RWF_NOWAIT == 0 {
                     // SAFETY: a message of zeroes is an empty one.
                     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -214,7 +224,14 @@ pub unsafe extern "C-unwind" fn setsockopt(
         leave_fd(fd);
     }
     // SAFETY: the caller's contract is the C library's.
-    unsafe { real::setsockopt(fd, level, name, value, len) }
+    let done = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if done == 0
+        && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)
+        && let Some(connection) = crate::table::connection(fd)
+    {
+        connection.note_inq(fd);
+    }
+    done
 }
 
 /// Returns true for an option that changes how the kernel gives bytes to the program.
@@ -231,7 +248,7 @@ fn needs_tcp(level: c_int, name: c_int) -> bool {
                 | libc::SO_TIMESTAMPNS
                 | libc::SO_TIMESTAMPING
         ),
-        libc::IPPROTO_TCP => matches!(name, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ),
+        libc::IPPROTO_TCP => matches!(name, libc::TCP_ULP | libc::TCP_REPAIR),
         _ => false,
     }
 }

@@ -3,6 +3,7 @@
 //! Each looks up the descriptor. Without an object in the table it makes the C library's own call, and nothing else.
 
 pub mod epoll;
+mod inq;
 pub mod leave;
 pub mod pipe;
 pub mod poll;

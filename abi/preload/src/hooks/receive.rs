@@ -5,12 +5,12 @@ use core::ffi::{c_int, c_void};
 use isthmus_layout::sockets::Interest;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::to_c;
 use super::vector::Vector;
+use super::{inq, to_c};
 use crate::connection::{Connection, Path};
 use crate::copy;
 use crate::plain::PlainCall;
-use crate::stream_io::Parts;
+use crate::stream_io::{BYTES_MAX, Parts};
 use crate::table::{InUse, connection};
 use crate::wait::Wait;
 use crate::{errno, real};
@@ -25,6 +25,9 @@ const KNOWN_FLAGS: c_int = libc::MSG_PEEK
     | libc::MSG_OOB
     | libc::MSG_TRUNC
     | libc::MSG_ERRQUEUE;
+
+/// The entries of a vector, at most (`UIO_MAXIOV`).
+pub(super) const PARTS_MAX: usize = 1024;
 
 /// The bytes that a call with `MSG_TRUNC` throws away at a time.
 const SKIPPED_MAX: usize = 64 << 10;
@@ -166,7 +169,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, vector: *const iovec, count: c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Vector::one(into, len), flags, unsafe { real::recv(fd, into, len, flags) })
+    hook!(fd, Vector::one(into, len.min(BYTES_MAX)), flags, unsafe { real::recv(fd, into, len, flags) })
 }
 
 /// # Safety
@@ -199,7 +202,7 @@ pub unsafe extern "C-unwind" fn recvfrom(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> ssize_t {
-    let result = hook!(fd, Vector::one(into, len), flags, {
+    let result = hook!(fd, Vector::one(into, len.min(BYTES_MAX)), flags, {
         // SAFETY: the caller's contract is the C library's.
         unsafe { real::recvfrom(fd, into, len, flags, from, from_len) }
     });
@@ -251,10 +254,10 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
         unsafe { real::recvmsg(fd, message, flags) }
     });
     if result >= 0 && !was_kernel {
-        // SAFETY: as above. TCP reports no address, and rings carry no control messages.
-        let _ = copy::guarded(|| unsafe {
-            ((*message).msg_namelen, (*message).msg_controllen, (*message).msg_flags) = (0, 0, 0);
-        });
+        // SAFETY: as above. TCP reports no address.
+        let _ = copy::guarded(|| unsafe { ((*message).msg_namelen, (*message).msg_flags) = (0, 0) });
+        // SAFETY: as above.
+        unsafe { inq::put(&connection, fd, message) };
     }
     result
 }

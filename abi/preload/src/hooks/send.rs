@@ -11,10 +11,10 @@ use super::vector::Vector;
 use crate::connection::{Connection, Path, flags};
 use crate::copy;
 use crate::plain::PlainCall;
-use crate::stream_io::Parts;
+use crate::stream_io::{BYTES_MAX, Parts, Sent};
 use crate::table::{InUse, connection};
 use crate::wait::Wait;
-use crate::{errno, real};
+use crate::{errno, kernel, real};
 
 /// Bytes that `sendfile` copies at a time.
 const FILE_PIECE: usize = 64 << 10;
@@ -52,10 +52,12 @@ fn send_parts(
     }
     let blocks = flags & libc::MSG_DONTWAIT == 0 && !connection.nonblocking.load(core::sync::atomic::Ordering::Relaxed);
     let result = loop {
+        // A call that has sent something reports an end by its count, and not by a signal.
+        let flags = if done > 0 { flags | libc::MSG_NOSIGNAL } else { flags };
         match connection.try_send(fd, stream, left, flags) {
-            Ok(count) => {
+            Ok(Sent { count, is_over }) => {
                 done += count;
-                if done == total {
+                if is_over || done == total {
                     break Ok(done);
                 }
                 left.skip(count);
@@ -126,7 +128,7 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, vector: *const iovec, count: c
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Vector::one(from.cast_mut(), len), flags, unsafe { real::send(fd, from, len, flags) })
+    hook!(fd, Vector::one(from.cast_mut(), len.min(BYTES_MAX)), flags, unsafe { real::send(fd, from, len, flags) })
 }
 
 /// # Safety
@@ -142,7 +144,9 @@ pub unsafe extern "C-unwind" fn sendto(
     to_len: socklen_t,
 ) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Vector::one(from.cast_mut(), len), flags, unsafe { real::sendto(fd, from, len, flags, to, to_len) })
+    hook!(fd, Vector::one(from.cast_mut(), len.min(BYTES_MAX)), flags, unsafe {
+        real::sendto(fd, from, len, flags, to, to_len)
+    })
 }
 
 /// # Safety
@@ -197,8 +201,9 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, coun
 /// As the C library's `sendfile`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
-    if at.is_null() && count > 0 && connection(from).is_some_and(|connection| connection.stream().is_some()) {
-        // SAFETY: the caller's contract is the C library's. The kernel takes a socket here for a pipe only.
+    let is_stream = |fd| connection(fd).is_some_and(|connection| connection.stream().is_some());
+    if at.is_null() && count > 0 && is_stream(from) && kernel::is_pipe(to) {
+        // SAFETY: the caller's contract is the C library's.
         return unsafe { super::leave::splice(from, core::ptr::null_mut(), to, core::ptr::null_mut(), count, 0) };
     }
     let Some(connection) = connection(to) else {
@@ -215,6 +220,9 @@ pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, at: *mut off_t,
         Path::Plain(call) => return plain(&connection, &call, to, || unsafe { real::sendfile(to, from, at, count) }),
         // SAFETY: as above.
         Path::Kernel => return unsafe { real::sendfile(to, from, at, count) },
+        // The kernel refuses a file without a position before it moves a byte.
+        // SAFETY: as above.
+        Path::Stream(_) if !kernel::has_position(from) => return unsafe { real::sendfile(to, from, at, count) },
         Path::Stream(_) => {}
     }
     // SAFETY: as above.

@@ -8,6 +8,8 @@ use crate::copy;
 
 /// Vectors of up to this many parts need no memory of the heap, which a signal handler must not use.
 const FEW: usize = 8;
+/// No address space has bytes from here on.
+const ADDRESSES_END: usize = 1 << 56;
 /// The most parts that the kernel takes (`UIO_MAXIOV`).
 const MOST: usize = 1024;
 
@@ -18,11 +20,12 @@ pub(super) enum Vector {
 }
 
 impl Vector {
-    /// One buffer.
+    /// One buffer. None for what the kernel refuses.
     pub(super) fn one(at: *mut c_void, len: size_t) -> Option<Self> {
         let mut few = [EMPTY; FEW];
         few[0] = iovec { iov_base: at, iov_len: len };
-        Some(Self::Few(few, 1))
+        let is_outside = is_outside(&few[0]);
+        (!is_outside).then_some(Self::Few(few, 1))
     }
 
     /// Reads a vector of the program. None for what the kernel refuses.
@@ -42,8 +45,15 @@ impl Vector {
         } else {
             return None;
         };
-        vector.as_ref().iter().all(|part| isize::try_from(part.iov_len).is_ok()).then_some(vector)
+        let is_refused = |part: &iovec| isize::try_from(part.iov_len).is_err() || is_outside(part);
+        (!vector.as_ref().iter().any(is_refused)).then_some(vector)
     }
+}
+
+/// Returns true for a buffer that lies outside of the address space, at least in part. The kernel refuses it before it moves a byte.
+fn is_outside(part: &iovec) -> bool {
+    let end = (part.iov_base as usize).checked_add(part.iov_len);
+    part.iov_len > 0 && end.is_none_or(|end| end > ADDRESSES_END)
 }
 
 const EMPTY: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };

@@ -14,6 +14,7 @@ use super::{Link, Transport, isthmus};
 use crate::control_pipe::ControlPipe;
 use crate::job::{Setup, Side, Wait};
 use crate::programs::library;
+use crate::sockets::check_share;
 
 const LIBRARY: &str = "libisthmus-sockets.so";
 
@@ -53,18 +54,25 @@ impl Transport for Sockets {
     }
 
     fn connect(self, side: Side, control_pipe: &ControlPipe) -> Result<SocketLink> {
-        let mut link = SocketLink(self.tcp.stream(side, control_pipe)?);
+        let mut link = SocketLink { tcp: self.tcp.stream(side, control_pipe)?, received: 0, by_tcp_before: 0 };
         match side {
             Side::Lead => link.await_stream()?,
             Side::Follow => link.answer()?,
         }
-        link.0.set_nonblocking(self.wait == Wait::Poll).context("cannot choose whether to block")?;
+        link.tcp.set_nonblocking(self.wait == Wait::Poll).context("cannot choose whether to block")?;
+        (link.received, link.by_tcp_before) = (0, tcp_socket::bytes_received(&link.tcp)?);
         Ok(link)
     }
 }
 
 /// A connection that is used by the C library's calls.
-pub(super) struct SocketLink(TcpStream);
+pub(super) struct SocketLink {
+    tcp: TcpStream,
+    /// Bytes of the work that were received.
+    received: u64,
+    /// Bytes that TCP had carried before the work.
+    by_tcp_before: u64,
+}
 
 impl SocketLink {
     /// Goes back and forth until both directions use shared memory.
@@ -72,11 +80,11 @@ impl SocketLink {
         let mut steady = 0;
         for _ in 0..ROUNDS_MAX {
             let is_last = steady == STEADY;
-            let before = tcp_socket::bytes_received(&self.0)?;
+            let before = tcp_socket::bytes_received(&self.tcp)?;
             let mut answer = [if is_last { LAST } else { BY_TCP }];
             self.send(&answer)?;
             self.recv(&mut answer)?;
-            let is_shared = answer == [SHARED] && tcp_socket::bytes_received(&self.0)? == before;
+            let is_shared = answer == [SHARED] && tcp_socket::bytes_received(&self.tcp)? == before;
             if is_last {
                 ensure!(is_shared, "the connection went back to TCP");
                 return Ok(());
@@ -88,10 +96,10 @@ impl SocketLink {
 
     fn answer(&mut self) -> Result<()> {
         loop {
-            let before = tcp_socket::bytes_received(&self.0)?;
+            let before = tcp_socket::bytes_received(&self.tcp)?;
             let mut word = [0];
             self.recv(&mut word)?;
-            let is_shared = tcp_socket::bytes_received(&self.0)? == before;
+            let is_shared = tcp_socket::bytes_received(&self.tcp)? == before;
             self.send(&[if is_shared { SHARED } else { BY_TCP }])?;
             if word == [LAST] {
                 return Ok(());
@@ -104,7 +112,7 @@ impl Link for SocketLink {
     fn send(&mut self, message: &[u8]) -> Result<()> {
         let mut rest = if message.is_empty() { &[0] } else { message };
         while !rest.is_empty() {
-            match self.0.write(rest) {
+            match self.tcp.write(rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(error) if is_again(&error) => {}
                 Err(error) => return Err(error).context("cannot send"),
@@ -118,14 +126,24 @@ impl Link for SocketLink {
         let into = if into.is_empty() { &mut empty[..] } else { into };
         let mut filled = 0;
         while filled < into.len() {
-            match self.0.read(&mut into[filled..]) {
+            match self.tcp.read(&mut into[filled..]) {
                 Ok(0) => bail!("the other side has closed its end"),
                 Ok(got) => filled += got,
                 Err(error) if is_again(&error) => {}
                 Err(error) => return Err(error).context("cannot receive"),
             }
         }
+        self.received += into.len() as u64;
         Ok(())
+    }
+
+    /// The kernel counts what TCP has carried. A side that only sends has received one answer.
+    fn check(&self) -> Result<()> {
+        if self.received == 0 {
+            return Ok(()); // The work has no messages.
+        }
+        let by_tcp = tcp_socket::bytes_received(&self.tcp)? - self.by_tcp_before;
+        check_share(self.received.saturating_sub(by_tcp), self.received)
     }
 }
 

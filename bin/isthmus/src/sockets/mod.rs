@@ -9,13 +9,13 @@
 mod streams;
 mod why;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Subcommand;
 
 use crate::output::{Outcome, Output};
-use crate::run::{ProgramCapability, Setting};
+use crate::run::{ProgramCapability, ProgramPlace, Setting};
 
 pub(crate) use why::why;
 
@@ -33,6 +33,9 @@ pub(crate) enum SocketsCommand {
 #[derive(Subcommand)]
 pub(crate) enum StreamVerb {
     /// Lists the streams: both programs, the path of each direction, and the bytes that they sent.
+    ///
+    /// `shared` and `tcp` count the bytes of a direction since its connection began. After a switch to TCP, bytes by TCP count once the
+    /// other end has read them. Bytes that a program sends past the library are not counted.
     List,
 }
 
@@ -53,16 +56,42 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     other_libraries: &[],
     device_file: None,
     is_opt_in: true,
-    settings: |place| Ok(settings(place.folder)),
+    settings: |place| Ok(settings(place)),
     unfit: |program| program.unfit(LIBRARY),
     doctor: None,
 };
 
-fn settings(folder: &Path) -> Vec<Setting> {
-    vec![Setting {
+fn settings(place: &ProgramPlace<'_>) -> Vec<Setting> {
+    let library = Setting {
         name: "LD_PRELOAD",
-        value: folder.join(LIBRARY).to_string_lossy().into_owned(),
+        value: place.folder.join(LIBRARY).to_string_lossy().into_owned(),
         effect: "the library that gives shared memory to TCP connections",
         is_list: true,
-    }]
+    };
+    // The runtime refuses to start behind another library, because that might take its place. Ours calls the next definition.
+    let sanitizer = || Setting {
+        name: "ASAN_OPTIONS",
+        value: "verify_asan_link_order=0".to_owned(),
+        effect: "lets programs with AddressSanitizer start with the library",
+        is_list: true,
+    };
+    // A container has one set of variables for all its programs, so only what each of them needs.
+    [library].into_iter().chain(place.container.is_none().then(sanitizer)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn sanitized_programs_start_behind_the_library() {
+        let folder = Path::new("/opt/lib");
+        let names = |container| -> Vec<_> {
+            settings(&ProgramPlace { folder, socket: None, container }).iter().map(|set| set.name).collect()
+        };
+        assert_eq!(names(None), ["LD_PRELOAD", "ASAN_OPTIONS"]);
+        assert_eq!(names(Some(Path::new("/run"))), ["LD_PRELOAD"]);
+    }
 }

@@ -58,7 +58,7 @@ fn or_dash(cell: Option<String>) -> String {
     cell.unwrap_or_else(|| "-".to_owned())
 }
 
-/// Formats the counts of sockets without a stream: one line, or two.
+/// Formats the counts of sockets without a stream, and of streams that have ended: one to three lines.
 fn summary(report: &StreamsReport) -> String {
     if !report.enabled {
         return "streams are disabled: sockets.enabled is false\n".to_owned();
@@ -68,7 +68,21 @@ fn summary(report: &StreamsReport) -> String {
         format!("programs {programs}, listening {listening}, waiting {waiting}, streams since the start {paired}\n");
     let refused: Vec<String> =
         report.refused.iter().map(|refused| format!("{} {}", refused.reason, refused.count)).collect();
-    if refused.is_empty() { counts } else { format!("{counts}refused: {}\n", refused.join(", ")) }
+    let refused = if refused.is_empty() { String::new() } else { format!("refused: {}\n", refused.join(", ")) };
+    counts + &ended(report) + &refused
+}
+
+/// Formats the sum of streams that have ended; nothing if there is none.
+fn ended(report: &StreamsReport) -> String {
+    match &report.ended {
+        Some(ended) if ended.streams > 0 => format!(
+            "streams that have ended: {}, with {} by shared memory and {} by TCP\n",
+            ended.streams,
+            bytes(ended.shared_bytes),
+            bytes(ended.tcp_bytes)
+        ),
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -99,6 +113,7 @@ mod tests {
         let report = json!({
             "schema": 1, "enabled": true, "programs": 2, "waiting": 1, "listening": 3, "paired": 4,
             "refused": [{ "reason": "stream-peer-missing", "kind": "fallback", "count": 5 }], "streams": streams,
+            "ended": { "streams": 3, "shared_bytes": 5 << 20, "tcp_bytes": 700 },
         });
         insta::assert_snapshot!("streams", text(&read(&report).expect("a report")));
     }

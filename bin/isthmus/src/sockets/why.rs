@@ -3,7 +3,7 @@
 //! ```text
 //! tcp       the descriptor's socket, and the socket at the other end     /proc/PID/fd, /proc/PID/net
 //! process   the processes of both ends, and what keeps each from the library
-//! daemon    whether the connection is a stream, and the path of each direction
+//! daemon    whether the connection is a stream, and the path of each direction; why its sockets were refused, or that one waits
 //! ```
 //!
 //! Needs no daemon for a connection of programs without the library.
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::{Reason, Refusal, Topic};
-use isthmus_report::{ReasonRow, StreamEndRow, StreamRow, StreamsReport};
+use isthmus_report::{ReasonRow, StatusReport, StreamEndRow, StreamRow, StreamSocketRow, StreamsReport};
 use serde::Serialize;
 
 use super::LIBRARY;
@@ -119,6 +119,50 @@ impl OwnStream {
     }
 }
 
+/// The last decision of the daemon about the sockets of a connection, or about the socket that listens for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    reason: Reason,
+    /// The socket waits for the other end. The reason holds if that does not come.
+    is_waiting: bool,
+    detail: String,
+}
+
+impl Kept {
+    /// Finds the last decision about a connection: about its own socket, else about that of the other end, else about the listening one.
+    fn find(report: &StreamsReport, socket: &Socket) -> Option<Self> {
+        let rows = report.sockets.as_deref().unwrap_or_default();
+        let last = |fits: &dyn Fn(&StreamSocketRow) -> bool| rows.iter().rev().find(|row| fits(row));
+        let ends = |row: &StreamSocketRow| canonical(&row.address).zip(row.peer_address.as_deref().and_then(canonical));
+        let own = |row: &StreamSocketRow| row.inode == socket.inode && ends(row) == Some((socket.local, socket.remote));
+        let other = |row: &StreamSocketRow| ends(row) == Some((socket.remote, socket.local));
+        let listens = |row: &StreamSocketRow| {
+            let at = canonical(&row.address).filter(|_| row.peer_address.is_none() && row.state == "refused");
+            at.is_some_and(|at| [socket.local, socket.remote].iter().any(|end| is_listened(at, *end)))
+        };
+        let (row, socket) = match (last(&own), last(&other)) {
+            (Some(row), _) => (row, "this socket"),
+            (None, Some(row)) => (row, "the socket of the other end"),
+            (None, None) => (last(&listens)?, "the listening socket"),
+        };
+        let is_waiting = row.state == "waiting";
+        let (verb, age) = (if is_waiting { "waits" } else { "was refused" }, duration(row.age_s));
+        let detail =
+            if is_waiting { format!("{socket} {verb} since {age}") } else { format!("{socket} {verb} {age} ago") };
+        Some(Self { reason: Reason::from_name(&row.reason)?, is_waiting, detail })
+    }
+
+    /// True if it only follows from something else that keeps the other end away.
+    fn is_consequence(&self) -> bool {
+        self.is_waiting || self.reason == Reason::StreamPeerMissing
+    }
+}
+
+/// Returns whether a socket that listens at `at` accepts connections to `end`.
+fn is_listened(at: SocketAddr, end: SocketAddr) -> bool {
+    at.port() == end.port() && (at.ip() == end.ip() || at.ip().is_unspecified())
+}
+
 fn canonical(address: &str) -> Option<SocketAddr> {
     let address: SocketAddr = address.parse().ok()?;
     Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
@@ -148,7 +192,7 @@ fn explain(daemon: Option<PathBuf>, pid: u32, fd: u32) -> Result<Answer> {
     if !socket.is_connected() {
         return Ok(answer);
     }
-    let report = ask(daemon, Topic::Streams, &[]).and_then(|report| read::<StreamsReport>(&report));
+    let report = ask(daemon.clone(), Topic::Streams, &[]).and_then(|report| read::<StreamsReport>(&report));
     let streams = report.iter().flat_map(|report| &report.streams);
     let pids = holders(socket.inode);
     answer.stream = streams.filter_map(|stream| OwnStream::matching(stream, &socket, &pids)).next();
@@ -158,9 +202,16 @@ fn explain(daemon: Option<PathBuf>, pid: u32, fd: u32) -> Result<Answer> {
         _ => Path::Tcp,
     };
     if answer.stream.is_none() {
-        answer.find_causes(&report)?;
+        let refusal = report.as_ref().ok().and_then(|report| Kept::find(report, &socket));
+        answer.find_causes(&report, refusal, daemon_start(daemon))?;
     }
     Ok(answer)
+}
+
+/// Returns the time at which the daemon's process was started, as [`Process::started`] has it.
+fn daemon_start(daemon: Option<PathBuf>) -> Option<u64> {
+    let status: StatusReport = ask(daemon, Topic::Status, &[]).and_then(|report| read(&report)).ok()?;
+    Process::examine(status.pid).started
 }
 
 impl Answer {
@@ -179,8 +230,9 @@ impl Answer {
         (self.peer, self.peer_process) = (place, pid.map(Process::examine));
     }
 
-    /// Collects everything that keeps the connection on TCP.
-    fn find_causes(&mut self, report: &Result<StreamsReport>) -> Result<()> {
+    /// Collects everything that keeps the connection on TCP. `kept` is what the daemon has decided about it, and `daemon` the time of its
+    /// start.
+    fn find_causes(&mut self, report: &Result<StreamsReport>, kept: Option<Kept>, daemon: Option<u64>) -> Result<()> {
         let processes = [Some(&self.process), self.peer_process.as_ref()].into_iter().flatten();
         // One process may have both ends.
         let both = self.peer_process.as_ref().is_some_and(|peer| peer.pid == self.pid);
@@ -215,19 +267,33 @@ impl Answer {
         {
             causes.push(Cause::of_reason(Reason::StreamOwnerDiffers, &format!("{own} and {peer}")));
         }
+        if let Some(kept) = kept {
+            let is_known = causes.iter().any(|cause| cause.reason.as_deref() == Some(kept.reason.name()));
+            if !is_known && (causes.is_empty() || !kept.is_consequence()) {
+                causes.push(Cause::of_reason(kept.reason, &kept.detail));
+            }
+        }
         if causes.is_empty() {
-            causes.push(self.undecided());
+            causes.push(self.undecided(daemon));
         }
         self.causes = causes;
         Ok(())
     }
 
-    /// Returns the cause if nothing is known about this connection. The daemon's report counts refusals of all programs, and does not say
-    /// to which sockets they belong, so none of them is a cause here.
-    fn undecided(&self) -> Cause {
-        let (text, remedy) = if self.peer_process.is_some() {
+    /// Returns the cause if nothing is known about this connection. The daemon also counts the refusals of all programs by reason. Those
+    /// may be of other connections, so none of them is a cause here. `daemon` is the time of its start: it does not list the streams of an
+    /// earlier daemon, which go on.
+    fn undecided(&self, daemon: Option<u64>) -> Cause {
+        let is_older = |process: &Process| process.started.zip(daemon).is_some_and(|(own, daemon)| own < daemon);
+        let (text, remedy) = if is_older(&self.process) && self.peer_process.as_ref().is_some_and(is_older) {
             (
-                "unknown: the connection is not worth a stream yet, or it got none for a reason that the daemon does not keep",
+                "unknown: both programs ran before this daemon was started, so the connection may be a stream of an earlier daemon, \
+                 which goes on and is not listed",
+                "Start both programs again, so that this daemon lists their streams.",
+            )
+        } else if self.peer_process.is_some() {
+            (
+                "the daemon was not asked for a stream, or long ago: the connection is not worth one yet, or a program uses it as no stream serves",
                 "Let it carry a second exchange, or 32 KiB. `isthmus stream list` counts the reasons of all programs.",
             )
         } else {

@@ -145,6 +145,7 @@ impl Broker {
 
     /// Makes a report, or refuses the request.
     pub fn report(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, query: &Query) -> Option<Vec<u8>> {
-        report::report(self, query.topic, &query.arguments).map_err(|refusal| self.refuse(id, serial, &refusal)).ok()
+        let report = report::report(self, id, query.topic, &query.arguments);
+        report.map_err(|refusal| self.refuse(id, serial, &refusal)).ok()
     }
 }

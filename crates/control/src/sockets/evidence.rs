@@ -22,6 +22,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 
 use super::pairing::{EndEvidence, Evidence, TimestampClock};
+use super::records::SocketName;
 use crate::fd_reaper::ReceivedFd;
 
 /// The number of sockets of one session that may wait for its thread.
@@ -54,13 +55,19 @@ pub(super) enum Found {
 }
 
 /// The result of reading a socket.
-pub(super) type ReadResult = Result<Found, Reason>;
+#[derive(Debug)]
+pub(super) struct SocketRead {
+    /// The inode and the addresses; none if it is not a TCP socket.
+    pub(super) name: Option<SocketName>,
+    /// The facts, or why it gets no stream.
+    pub(super) found: Result<Found, Reason>,
+}
 
 #[derive(Debug)]
 struct Job {
     socket: OwnedFd,
     role: SocketRole,
-    done: oneshot::Sender<ReadResult>,
+    done: oneshot::Sender<SocketRead>,
 }
 
 /// The sockets of a session that are to be read.
@@ -101,7 +108,7 @@ impl SocketReader {
         owner: Owner,
         socket: ReceivedFd,
         role: SocketRole,
-    ) -> Result<oneshot::Receiver<ReadResult>, Reason> {
+    ) -> Result<oneshot::Receiver<SocketRead>, Reason> {
         let mut queue = lock(&self.queue);
         if queue.jobs.len() >= PENDING_MAX {
             return Err(Reason::TooManyRequests);
@@ -156,8 +163,21 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 /// Reads a socket.
-fn read(socket: &OwnedFd, role: SocketRole) -> ReadResult {
-    check_tcp(socket).ok_or(Reason::StreamNotTcp)?;
+fn read(socket: &OwnedFd, role: SocketRole) -> SocketRead {
+    match check_tcp(socket) {
+        Some(()) => SocketRead { name: socket_name(socket), found: facts(socket, role) },
+        None => SocketRead { name: None, found: Err(Reason::StreamNotTcp) },
+    }
+}
+
+fn socket_name(socket: &OwnedFd) -> Option<SocketName> {
+    let inode = rustix::fs::fstat(socket).ok()?.st_ino;
+    let local = rustix::net::getsockname(socket).ok().and_then(canonical)?;
+    let peer = rustix::net::getpeername(socket).ok().flatten().and_then(canonical);
+    Some(SocketName { inode, local, peer })
+}
+
+fn facts(socket: &OwnedFd, role: SocketRole) -> Result<Found, Reason> {
     let wanted = match role {
         SocketRole::Listener => tcp_socket::LISTEN,
         SocketRole::Connector { .. } | SocketRole::Acceptor => tcp_socket::ESTABLISHED,
@@ -244,7 +264,7 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     fn connector(role: SocketRole, socket: &TcpStream) -> Evidence {
-        let Ok(Found::Connected(evidence)) = read(&socket.as_fd().try_clone_to_owned().unwrap(), role) else {
+        let Ok(Found::Connected(evidence)) = read(&socket.as_fd().try_clone_to_owned().unwrap(), role).found else {
             panic!("no evidence")
         };
         evidence
@@ -277,7 +297,7 @@ mod tests {
 
     #[test]
     fn other_descriptors_are_named() {
-        let reason = |socket: OwnedFd, role| read(&socket, role).map(|_| ()).unwrap_err();
+        let reason = |socket: OwnedFd, role| read(&socket, role).found.map(|_| ()).unwrap_err();
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         assert_eq!(reason(udp.into(), SocketRole::Acceptor), Reason::StreamNotTcp);
         assert_eq!(reason(rustix::pipe::pipe().unwrap().0, SocketRole::Listener), Reason::StreamNotTcp);

@@ -7,17 +7,21 @@
 //!                                                ├── evidence        reads a shown socket, on a thread
 //!                                                ├── ShownSockets    connected sockets without their peer
 //!                                                ├── pairing         the decision which two are one connection
-//!                                                └── Streams         pairs of sockets, with their memory
+//!                                                ├── Streams         pairs of sockets, with their memory
+//!                                                ├── counters        what the words of a stream say
+//!                                                └── Records         the last refused sockets of each user
 //! ```
 //!
 //! A program shows a connected socket. The daemon reads what the kernel records about the socket and closes its copy. Once both ends of a
 //! connection were shown, each program gets memory that only these two share. The daemon never touches the bytes of a connection, and a
 //! program may leave a connection to TCP at any time.
 
+mod counters;
 mod evidence;
 mod listed;
 mod metrics;
 mod pairing;
+mod records;
 mod report;
 mod requests;
 mod session;
@@ -39,7 +43,8 @@ use isthmus_layout::sockets::{SocketsToClient, StreamRefused};
 use crate::broker::{Broker, ControlSessionId};
 use evidence::ThreadCount;
 use listed::ListedPage;
-use session::StreamSession;
+use records::{Records, RefusedSocket, SocketName};
+use session::{SocketState, StreamSession};
 use shown::ShownSockets;
 use streams::Streams;
 
@@ -55,6 +60,7 @@ pub struct Sockets {
     listed: Option<ListedPage>,
     shown: ShownSockets,
     streams: Streams,
+    records: Records,
     /// The threads that read sockets, by user.
     threads: BTreeMap<Owner, ThreadCount>,
     last_job: u64,
@@ -121,7 +127,7 @@ impl Sockets {
     /// Refuses the shown sockets that have waited for too long.
     pub(crate) fn tick(broker: &mut Broker) {
         while let Some((shown, reason)) = broker.capabilities.sockets.shown.remove_overdue(broker.now) {
-            Self::refuse_socket(broker, shown.session, shown.token, reason);
+            Self::refuse_socket(broker, shown.session, shown.token, None, reason);
         }
     }
 
@@ -131,12 +137,19 @@ impl Sockets {
     /// Releases the state of an endpoint that was closed.
     pub(crate) fn endpoint_closed(_broker: &mut Broker, _at: EndpointAddress) {}
 
-    /// Refuses a shown or listening socket, and forgets it.
-    fn refuse_socket(broker: &mut Broker, id: ControlSessionId, token: u32, reason: Reason) {
+    /// Refuses a shown or listening socket, and forgets it but for the record of its user. `name` may be missing if the socket has been
+    /// shown, or was not read.
+    fn refuse_socket(broker: &mut Broker, id: ControlSessionId, token: u32, name: Option<SocketName>, reason: Reason) {
+        let now = broker.now;
         let sockets = &mut broker.capabilities.sockets;
         *sockets.counts.refused.entry(reason).or_default() += 1;
         if let Some(session) = sockets.sessions.get_mut(&id) {
-            session.sockets.remove(&token);
+            let state = session.sockets.remove(&token);
+            if let Some(name) = name.or(state.and_then(SocketState::name)) {
+                let (pid, program) = (session.pid, session.program.clone());
+                let refused = RefusedSocket { name, reason, pid, program, at: now };
+                sockets.records.refuse(session.identity.owner, refused);
+            }
         }
         broker.send(id, None, SocketsToClient::from(StreamRefused { token, reason }).into(), Vec::new());
     }

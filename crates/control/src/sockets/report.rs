@@ -1,27 +1,30 @@
-//! Reports streams. The counters are read from the memory of each stream, which its programs can write: any value is shown, and none is
-//! used.
+//! Reports streams, and the sockets that have none. The counters are those of the memory of each stream, which its programs can write.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use isthmus_layout::sockets::{
-    HEAD, HEAD_HIGH, SLEEPS, STATE, SWITCH_PATH, SWITCHES, StreamEndIndex, StreamPath, StreamState, TAIL, TAIL_HIGH,
-    TCP_BYTES,
-};
-use isthmus_report::{ReasonCount, SCHEMA, StreamEndRow, StreamRow, StreamsReport};
+use isthmus_layout::control::Owner;
+use isthmus_layout::sockets::{SLEEPS, STATE, StreamEndIndex, StreamPath, StreamState};
+use isthmus_report::{EndedStreamsRow, ReasonCount, SCHEMA, StreamEndRow, StreamRow, StreamSocketRow, StreamsReport};
 use isthmus_shm::{SharedMapping, Words as _};
 
 use super::Sockets;
+use super::counters::counters;
+use super::records::{Record, RefusedSocket, SocketName};
+use super::session::StreamSession;
+use super::shown::{ShownSocket, WAIT_NS};
 use super::streams::{Stream, StreamSide};
-use crate::broker::Broker;
+use crate::broker::{Broker, ControlSessionId};
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
 impl Sockets {
-    /// Reports the streams.
-    pub(crate) fn report(broker: &Broker) -> StreamsReport {
+    /// Reports the streams. Single sockets without a stream, and bytes of the past, are those of users that the asker may see.
+    pub(crate) fn report(broker: &Broker, asker: ControlSessionId) -> StreamsReport {
         let sockets = &broker.capabilities.sockets;
         let listening = sockets.sessions.values().flat_map(|session| session.sockets.values());
         let refused = sockets.counts.refused.iter();
+        let records: Vec<(Owner, &Record)> =
+            sockets.records.iter().filter(|(owner, _)| may_see(broker, asker, *owner)).collect();
         StreamsReport {
             schema: SCHEMA,
             enabled: sockets.settings.is_enabled,
@@ -31,7 +34,74 @@ impl Sockets {
             paired: sockets.counts.paired,
             refused: refused.map(|(reason, count)| ReasonCount::new(*reason, *count)).collect(),
             streams: sockets.streams.iter().map(|(id, stream)| row(id, stream, broker.now)).collect(),
+            ended: Some(ended(&records)),
+            sockets: Some(sockets.without_stream(broker, asker, &records)),
         }
+    }
+
+    /// Lists the sockets without a stream: the refused ones of each user, the oldest first, then those that wait.
+    fn without_stream(
+        &self,
+        broker: &Broker,
+        asker: ControlSessionId,
+        records: &[(Owner, &Record)],
+    ) -> Vec<StreamSocketRow> {
+        let refused = records
+            .iter()
+            .flat_map(|(owner, record)| record.refused.iter().map(|socket| refused_row(*owner, socket, broker.now)));
+        let waiting = self.shown.iter().filter(|(_, socket)| may_see(broker, asker, socket.owner));
+        let waiting = waiting.filter_map(|(id, socket)| {
+            let session = self.sessions.get(&id.session)?;
+            let name = session.sockets.get(&id.token)?.name()?;
+            Some(waiting_row(session, &name, socket, broker.now))
+        });
+        refused.chain(waiting).collect()
+    }
+}
+
+/// Returns whether a connection may see what belongs to single programs of a user.
+fn may_see(broker: &Broker, asker: ControlSessionId, owner: Owner) -> bool {
+    let Some(peer) = broker.socket_peer(asker) else { return false };
+    // Several users may share the UID of those that the daemon cannot tell apart. Guests have UIDs of this host.
+    let is_known = broker.settings.overflow_uid != Some(peer.uid) && peer.allocator.guest().is_none();
+    is_known && (peer.uid == owner.0 || broker.policy.may_see_all(peer.uid))
+}
+
+fn ended(records: &[(Owner, &Record)]) -> EndedStreamsRow {
+    let mut all = EndedStreamsRow { streams: 0, shared_bytes: 0, tcp_bytes: 0 };
+    for (_, Record { ended, .. }) in records {
+        all.streams = all.streams.saturating_add(ended.streams);
+        all.shared_bytes = all.shared_bytes.saturating_add(ended.shared_bytes);
+        all.tcp_bytes = all.tcp_bytes.saturating_add(ended.tcp_bytes);
+    }
+    all
+}
+
+fn refused_row(owner: Owner, socket: &RefusedSocket, now: u64) -> StreamSocketRow {
+    StreamSocketRow {
+        state: "refused".to_owned(),
+        pid: socket.pid,
+        uid: owner.0,
+        program: socket.program.clone(),
+        inode: socket.name.inode,
+        address: socket.name.local.to_string(),
+        peer_address: socket.name.peer.map(|peer| peer.to_string()),
+        age_s: now.saturating_sub(socket.at) / NANOSECONDS,
+        reason: socket.reason.name().to_owned(),
+    }
+}
+
+fn waiting_row(session: &StreamSession, name: &SocketName, socket: &ShownSocket, now: u64) -> StreamSocketRow {
+    StreamSocketRow {
+        state: "waiting".to_owned(),
+        pid: session.pid,
+        uid: socket.owner.0,
+        program: session.program.clone(),
+        inode: name.inode,
+        address: name.local.to_string(),
+        peer_address: name.peer.map(|peer| peer.to_string()),
+        age_s: now.saturating_sub(socket.until.saturating_sub(WAIT_NS)) / NANOSECONDS,
+        reason: socket.reason.name().to_owned(),
     }
 }
 
@@ -43,27 +113,18 @@ fn row(id: u64, stream: &Stream, now: u64) -> StreamRow {
 
 fn end_row(side: &StreamSide, end: StreamEndIndex, words: Option<&SharedMapping>) -> StreamEndRow {
     let load = |word| words.map(|words| words.load(end.block() + word, Relaxed));
-    let position = |words: Option<&SharedMapping>, low: u32, high: u32| {
-        let words = words?;
-        Some(u64::from(words.load(high, Relaxed)) << 32 | u64::from(words.load(low, Relaxed)))
-    };
-    let (block, peer) = (end.block(), end.peer().block());
-    let switches = load(SWITCHES);
-    let path = load(SWITCH_PATH + switches.unwrap_or(0) % 2).map(StreamPath::from_word);
-    let (tail, tcp_bytes) =
-        (position(words, block + TAIL, block + TAIL_HIGH), position(words, block + TCP_BYTES, block + TCP_BYTES + 1));
+    let counted = words.map(|words| counters(words, end));
     StreamEndRow {
         pid: side.pid,
         uid: side.owner.0,
         program: side.program.clone(),
         address: side.address.to_string(),
         state: load(STATE).map(|state| state_name(side.is_open, state).to_owned()),
-        path: path.map(|path| path.map_or("unknown", path_name).to_owned()),
-        // The tail counts the bytes of all paths up to the last byte in a ring.
-        shared_bytes: tail.zip(tcp_bytes).map(|(tail, tcp)| tail.saturating_sub(tcp)),
-        tcp_bytes,
-        read_bytes: position(words, peer + HEAD, peer + HEAD_HIGH),
-        switches,
+        path: counted.map(|counted| counted.path.map_or("unknown", path_name).to_owned()),
+        shared_bytes: counted.map(|counted| counted.shared_bytes),
+        tcp_bytes: counted.map(|counted| counted.tcp_bytes),
+        read_bytes: counted.map(|counted| counted.read_bytes),
+        switches: counted.map(|counted| counted.switches),
         sleeps: load(SLEEPS),
     }
 }
@@ -72,6 +133,7 @@ fn state_name(is_open: bool, state: u32) -> &'static str {
     let has = |bit: u32| state & bit != 0;
     match () {
         () if !is_open => "ended",
+        () if has(StreamState::LEFT) => "left",
         () if has(StreamState::HALF_CLOSED) => "half-closed",
         () if has(StreamState::ATTACHED) => "attached",
         () => "waiting",

@@ -5,7 +5,7 @@ use isthmus_layout::control::RequestSerial;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::sockets::{SocketsToClient, SocketsToDaemon, StreamListening, StreamShow};
 
-use super::evidence::{Found, ReadResult, SocketRole};
+use super::evidence::{Found, SocketRead, SocketRole};
 use super::session::SocketState;
 use super::{Sockets, not_attached};
 use crate::broker::{AwaitedWork, Broker, ControlSessionId};
@@ -73,7 +73,7 @@ impl Sockets {
         let result = match session.reader.read(owner, socket, role) {
             Ok(result) => result,
             Err(reason) => {
-                Self::refuse_socket(broker, id, token, allowed.err().unwrap_or(reason));
+                Self::refuse_socket(broker, id, token, None, allowed.err().unwrap_or(reason));
                 return Ok(());
             }
         };
@@ -87,10 +87,12 @@ impl Sockets {
         broker.await_work(
             id,
             AwaitedWork::new(async move {
-                let result = result.await.unwrap_or(Err(Reason::KernelRefused)); // The thread has panicked.
+                let panicked = |_| SocketRead { name: None, found: Err(Reason::KernelRefused) };
+                let SocketRead { name, found } = result.await.unwrap_or_else(panicked);
                 move |broker: &mut Broker| {
                     broker.capabilities.sockets.remove_fds(owner, 1);
-                    Self::socket_read(broker, id, token, job, allowed.and(result));
+                    let read = SocketRead { name, found: allowed.and(found) };
+                    Self::socket_read(broker, id, token, job, read);
                 }
             }),
         );
@@ -98,20 +100,21 @@ impl Sockets {
     }
 
     /// Handles the facts about a socket, unless the program has withdrawn it meanwhile.
-    fn socket_read(broker: &mut Broker, id: ControlSessionId, token: u32, job: u64, result: ReadResult) {
+    fn socket_read(broker: &mut Broker, id: ControlSessionId, token: u32, job: u64, read: SocketRead) {
         let session = broker.capabilities.sockets.sessions.get(&id);
         let state = session.and_then(|session| session.sockets.get(&token));
         if !matches!(state, Some(SocketState::Read { job: read, .. }) if *read == job) {
             return;
         }
         let settings = &broker.capabilities.sockets.settings;
-        match result {
+        let SocketRead { name, found } = read;
+        match found {
             // The connections decide about `allow`: they have the address of the client, and none that stands for all.
             Ok(Found::Listener(address)) if settings.deny.matches(address) => {
-                Self::refuse_socket(broker, id, token, Reason::StreamDenied);
+                Self::refuse_socket(broker, id, token, name, Reason::StreamDenied);
             }
             Ok(Found::Connected(evidence)) if !settings.permit([evidence.local, evidence.peer]) => {
-                Self::refuse_socket(broker, id, token, Reason::StreamDenied);
+                Self::refuse_socket(broker, id, token, name, Reason::StreamDenied);
             }
             Ok(Found::Listener(address)) => {
                 let sockets = &mut broker.capabilities.sockets;
@@ -120,8 +123,14 @@ impl Sockets {
                 }
                 broker.send(id, None, SocketsToClient::from(StreamListening { token }).into(), Vec::new());
             }
-            Ok(Found::Connected(evidence)) => Self::show(broker, id, token, evidence),
-            Err(reason) => Self::refuse_socket(broker, id, token, reason),
+            Ok(Found::Connected(evidence)) => {
+                let session = broker.capabilities.sockets.sessions.get_mut(&id);
+                if let (Some(session), Some(name)) = (session, name) {
+                    session.sockets.insert(token, SocketState::Shown(name));
+                }
+                Self::show(broker, id, token, evidence);
+            }
+            Err(reason) => Self::refuse_socket(broker, id, token, name, reason),
         }
     }
 
@@ -132,7 +141,7 @@ impl Sockets {
         if session.sockets.get(&token).is_some_and(|state| state.is_listener() == is_listener) {
             match session.sockets.remove(&token) {
                 Some(SocketState::Listed(bit)) => sockets.remove_listed(bit),
-                Some(SocketState::Shown) => drop(sockets.shown.remove(id, token)),
+                Some(SocketState::Shown(_)) => drop(sockets.shown.remove(id, token)),
                 Some(SocketState::Read { .. }) | None => {}
             }
         }
@@ -147,7 +156,7 @@ impl Sockets {
             return Err(Refusal::new(Reason::RequestInvalid, format!("the program has no stream {stream:#x}")));
         }
         // A program that connects to itself has both ends, and ends one after the other.
-        if !sockets.streams.end(stream, id) {
+        if !sockets.streams.end(stream, id, &mut sockets.records) {
             session.streams.remove(&stream);
         }
         if is_violation {

@@ -11,6 +11,7 @@ use isthmus_layout::sockets::{ALARM, BOARD_SIZE, PeerLeft, PeerWaiter, SocketsTo
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::evidence::{SocketReader, SocketRole};
+use super::records::SocketName;
 use super::{ListedPage, Sockets, not_attached};
 use crate::allocator::{Allocator, Resource};
 use crate::broker::{Broker, ControlSessionId};
@@ -54,14 +55,22 @@ pub(super) enum SocketState {
     },
     /// The address is listed by this bit.
     Listed(u16),
-    /// The socket waits for its peer.
-    Shown,
+    /// The socket waits for its peer, or is just being paired.
+    Shown(SocketName),
 }
 
 impl SocketState {
     /// True for a listening socket, also before its address is listed.
     pub(super) fn is_listener(self) -> bool {
         matches!(self, Self::Listed(_) | Self::Read { role: SocketRole::Listener, .. })
+    }
+
+    /// The name of a shown socket.
+    pub(super) fn name(self) -> Option<SocketName> {
+        match self {
+            Self::Shown(name) => Some(name),
+            Self::Read { .. } | Self::Listed(_) => None,
+        }
     }
 }
 
@@ -108,6 +117,7 @@ impl Sockets {
             reader: SocketReader::new(threads),
         };
         sockets.add_fds(session.identity.owner, 1);
+        sockets.records.attached(session.identity.owner);
         sockets.by_number.insert(number, id);
         sockets.sessions.insert(id, session);
         let message = SocketsToClient::from(StreamAttached { session: number, after_bytes });
@@ -208,20 +218,22 @@ impl Sockets {
 
     /// Releases the state of a connection that has ended.
     pub(crate) fn session_closed(broker: &mut Broker, id: ControlSessionId) {
+        let now = broker.now;
         let sockets = &mut broker.capabilities.sockets;
         let Some(session) = sockets.sessions.remove(&id) else { return };
         sockets.by_number.remove(&session.number);
         for (token, state) in &session.sockets {
             match state {
                 SocketState::Listed(bit) => sockets.remove_listed(*bit),
-                SocketState::Shown => drop(sockets.shown.remove(id, *token)),
+                SocketState::Shown(_) => drop(sockets.shown.remove(id, *token)),
                 SocketState::Read { .. } => {}
             }
         }
         for stream in &session.streams {
-            while sockets.streams.end(*stream, id) {} // A program that connects to itself has both sides.
+            while sockets.streams.end(*stream, id, &mut sockets.records) {} // A program that connects to itself has both sides.
         }
         sockets.remove_fds(session.identity.owner, 1 + session.waiters.len());
+        sockets.records.left(session.identity.owner, now);
         let (number, peers) = (session.number, session.peers.clone());
         drop(session);
         sockets.threads.retain(|_, threads| !threads.is_unused());

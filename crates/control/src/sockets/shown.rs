@@ -9,7 +9,6 @@ use isthmus_layout::sockets::{SocketsToClient, StreamWaiting};
 
 use super::Sockets;
 use super::pairing::{Candidate, Decision, Evidence, decide};
-use super::session::SocketState;
 use crate::broker::{Broker, ControlSessionId};
 
 /// Nanoseconds for which a shown socket waits for its peer.
@@ -28,9 +27,9 @@ pub(super) struct ShownSocket {
     pub(super) evidence: Evidence,
     pub(super) owner: Owner,
     /// The time until which it waits.
-    until: u64,
+    pub(super) until: u64,
     /// The reason if no peer comes.
-    reason: Reason,
+    pub(super) reason: Reason,
 }
 
 /// All shown sockets that wait.
@@ -47,6 +46,11 @@ impl ShownSockets {
     /// The number of sockets.
     pub(super) fn len(&self) -> usize {
         self.sockets.len()
+    }
+
+    /// All sockets.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ShownId, &ShownSocket)> {
+        self.sockets.iter().map(|(id, socket)| (*id, socket))
     }
 
     /// The time at which the first of them has waited for too long.
@@ -108,7 +112,7 @@ impl ShownSockets {
 }
 
 impl Sockets {
-    /// Pairs a socket, or lets it wait.
+    /// Pairs a socket, or lets it wait. Its state is that of a shown socket already.
     pub(super) fn show(broker: &mut Broker, session: ControlSessionId, token: u32, evidence: Evidence) {
         let sockets = &mut broker.capabilities.sockets;
         let Some(owner) = sockets.sessions.get(&session).map(|session| session.identity.owner) else { return };
@@ -118,7 +122,7 @@ impl Sockets {
             return;
         }
         if sockets.streams.has_socket(evidence.socket) {
-            return Self::refuse_socket(broker, session, token, Reason::StreamSocketTwice);
+            return Self::refuse_socket(broker, session, token, None, Reason::StreamSocketTwice);
         }
         let (decision, others) = sockets.shown.decide(&evidence, owner);
         match decision {
@@ -139,9 +143,6 @@ impl Sockets {
                     which.into_iter().for_each(|number| sockets.shown.set_reason(others[number], hinted));
                 }
                 sockets.shown.add(id, evidence, owner, broker.now, reason);
-                if let Some(session) = sockets.sessions.get_mut(&session) {
-                    session.sockets.insert(token, SocketState::Shown);
-                }
                 broker.send(session, None, SocketsToClient::from(StreamWaiting { token }).into(), Vec::new());
             }
         }
@@ -150,7 +151,7 @@ impl Sockets {
     fn refuse_all(broker: &mut Broker, all: impl IntoIterator<Item = ShownId>, reason: Reason) {
         for ShownId { session, token } in all {
             broker.capabilities.sockets.shown.remove(session, token);
-            Self::refuse_socket(broker, session, token, reason);
+            Self::refuse_socket(broker, session, token, None, reason);
         }
     }
 }

@@ -11,7 +11,9 @@ use isthmus_layout::sockets::{STREAM_SIZE, SocketsToClient, StreamEndIndex, Stre
 use isthmus_shm::{Access, Mapping, SharedMapping};
 
 use super::Sockets;
+use super::counters::counters;
 use super::pairing::Evidence;
+use super::records::Records;
 use super::shown::ShownId;
 use crate::allocator::{Allocator, Resource};
 use crate::broker::{Broker, ControlSessionId};
@@ -75,8 +77,8 @@ impl Streams {
     }
 
     /// Ends one side of a stream that a session has. Returns true if the session has the other side, too, and it is open. The stream is
-    /// removed with its last side.
-    pub(super) fn end(&mut self, id: u64, session: ControlSessionId) -> bool {
+    /// removed with its last side, and its bytes are added to the record of its user.
+    pub(super) fn end(&mut self, id: u64, session: ControlSessionId, records: &mut Records) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else { return false };
         let own = stream.ends.iter_mut().find(|end| end.session == session && end.is_open);
         let Some(own) = own else { return false };
@@ -84,15 +86,20 @@ impl Streams {
         self.by_socket.remove(&own.socket);
         let has_other = stream.ends.iter().any(|end| end.session == session && end.is_open);
         if stream.ends.iter().all(|end| !end.is_open) {
-            self.remove(id);
+            self.remove(id, records);
         }
         has_other
     }
 
-    fn remove(&mut self, id: u64) {
+    fn remove(&mut self, id: u64, records: &mut Records) {
         let Some(stream) = self.streams.remove(&id) else { return };
         self.mapped -= usize::from(stream.words.is_some());
         let owner = stream.ends[0].owner; // Both ends have one.
+        if let Some(words) = &stream.words {
+            let [one, other] = StreamEndIndex::ALL.map(|end| counters(words, end));
+            let sum = |a: u64, b: u64| a.saturating_add(b);
+            records.add_ended(owner, sum(one.shared_bytes, other.shared_bytes), sum(one.tcp_bytes, other.tcp_bytes));
+        }
         if let Some(count) = self.by_owner.get_mut(&owner) {
             *count -= 1;
             if *count == 0 {

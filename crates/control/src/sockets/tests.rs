@@ -70,7 +70,8 @@ fn thread_ends_with_the_last_socket() {
     for _ in 0..3 {
         let (pipe, _) = rustix::pipe::pipe().unwrap();
         let result = reader.read(OWNER, ReceivedFd::new(OWNER.0, pipe), SocketRole::Acceptor).unwrap();
-        assert!(matches!(result.blocking_recv(), Ok(Err(Reason::StreamNotTcp))));
+        let read = result.blocking_recv().unwrap();
+        assert!(read.name.is_none() && matches!(read.found, Err(Reason::StreamNotTcp)), "{read:?}");
     }
     drop(reader);
     while !threads.is_unused() {

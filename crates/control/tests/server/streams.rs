@@ -451,6 +451,56 @@ fn reports_show_what_the_programs_count() {
 }
 
 #[test]
+fn ended_streams_count_for_their_user() {
+    let bed = Testbed::with(ALL_USERS);
+    let (mut a, mut b) = (Program::new(&bed), Program::new(&bed));
+    let (_tcp, client, _) = pair(&mut a, &mut b);
+    let memory = SharedMapping::new(Mapping::new(&client.fds[0], STREAM_SIZE, Access::ReadWrite).unwrap());
+    for (word, value) in [(TAIL, 5000), (TCP_BYTES, 1000), (SWITCH_PATH + 1, 2), (SWITCHES, 1)] {
+        memory.store(word, value, Relaxed);
+    }
+    memory.store(HEAD, 70, Relaxed); // The acceptor has sent that by TCP.
+    assert_eq!(a.report().ended.unwrap().streams, 0);
+    for program in [&mut a, &mut b] {
+        program.client.send(StreamEnded { stream: client.message.stream, violation: false }, &[]);
+    }
+    b.report();
+    let ended = a.report().ended.unwrap();
+    assert_eq!((ended.streams, ended.shared_bytes, ended.tcp_bytes), (1, 4000, 1070));
+    if let Some(other) = bed.greeted_as(6001) {
+        assert_eq!(Program::of(other).report().ended.unwrap().streams, 0);
+    }
+}
+
+#[test]
+fn sockets_without_a_stream_are_listed_for_their_user() {
+    let bed = Testbed::with(&format!("{ALL_USERS}[sockets]\ndeny = [\"127.0.0.2\"]\n"));
+    let mut program = Program::new(&bed);
+    let listener = listener();
+    let (denied, waiting) = (connection_from(Ipv4Addr::new(127, 0, 0, 2), &listener), connection(&listener));
+    let (first, second) = (program.show_client(&denied), program.show_client(&waiting));
+    assert_eq!(program.refused(first), Reason::StreamDenied);
+    program.wait_until_waiting(second);
+    let rows = program.report().sockets.unwrap();
+    let expected = [("refused", &denied, Reason::StreamDenied), ("waiting", &waiting, Reason::StreamPeerMissing)];
+    assert_eq!(rows.len(), expected.len(), "{rows:?}");
+    for (row, (state, connection, reason)) in rows.iter().zip(expected) {
+        let socket = connection.client.as_fd().try_clone_to_owned().unwrap();
+        assert_eq!((row.state.as_str(), row.reason.as_str(), row.inode), (state, reason.name(), inode(&socket)));
+        assert_eq!(row.address, connection.client.local_addr().unwrap().to_string());
+        assert_eq!(row.peer_address, Some(connection.client.peer_addr().unwrap().to_string()));
+        assert_eq!(row.pid, Some(std::process::id() as i32));
+    }
+    if let Some(other) = bed.greeted_as(6001) {
+        assert_eq!(Program::of(other).report().sockets, Some(Vec::new()));
+    }
+    // A connection that waits and goes is not kept; a refused one is.
+    program.client.send(StreamGone { token: second }, &[]);
+    let states: Vec<_> = program.report().sockets.unwrap().into_iter().map(|row| row.state).collect();
+    assert_eq!(states, ["refused"]);
+}
+
+#[test]
 fn programs_of_different_users_get_no_stream() {
     let bed = Testbed::with(ALL_USERS);
     let (Some(one), Some(other)) = (bed.greeted_as(1001), bed.greeted_as(1002)) else {

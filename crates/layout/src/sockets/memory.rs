@@ -168,6 +168,8 @@ impl StreamState {
     pub const ATTACHED: u32 = 1;
     /// The end sends no more. It sets the bit before `shutdown(SHUT_WR)`.
     pub const HALF_CLOSED: u32 = 2;
+    /// The last process with the end, as far as it knows, has closed it. A hint: only the kernel's FIN or reset is the end.
+    pub const CLOSED: u32 = 4;
     /// The end asks the sender of the other end to go back to TCP.
     pub const TCP_PLEASE: u32 = 8;
     /// The end has stopped reading rings, at the position that it published last. It reads TCP from there on.

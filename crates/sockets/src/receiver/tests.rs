@@ -122,11 +122,11 @@ fn ignores_the_tail_on_tcp() {
 fn reads_the_small_ring_up_to_the_switch_to_the_large_one() {
     let mut receiver = on_small(0);
     receiver.refresh(20 + LARGE, 2, switch(20, StreamPath::Large)).unwrap();
-    assert_eq!((receiver.next(), receiver.unread()), (ring(StreamPath::Small, 0, 20), 20 + LARGE));
+    assert_eq!((receiver.next(), receiver.unread(20 + LARGE)), (ring(StreamPath::Small, 0, 20), 20 + LARGE));
     assert_eq!(receiver.take(), None);
     receiver.read(20);
     assert_eq!((receiver.available(), receiver.take()), (0, Some(2)));
-    assert_eq!((receiver.next(), receiver.unread()), (ring(StreamPath::Large, 20, LARGE), LARGE));
+    assert_eq!((receiver.next(), receiver.unread(20 + LARGE)), (ring(StreamPath::Large, 20, LARGE), LARGE));
     assert_eq!(receiver.refresh(21 + LARGE, 2, unused), Err(Violation::TailOutside));
 }
 
@@ -138,7 +138,7 @@ fn goes_back_to_tcp_at_the_switch() {
     assert_eq!((receiver.take(), receiver.next()), (Some(2), Receive::Tcp { limit: u64::MAX }));
     receiver.begin_tcp();
     receiver.end_tcp(1000);
-    assert_eq!(receiver.unread(), 0, "the kernel counts those on TCP");
+    assert_eq!(receiver.unread(20), 0, "the kernel counts those on TCP");
     receiver.refresh(20, 3, switch(1020, StreamPath::Small)).unwrap();
     assert_eq!((receiver.take(), receiver.next()), (Some(3), ring(StreamPath::Small, 1020, 0)));
     receiver.refresh(1021, 3, unused).unwrap();
@@ -231,12 +231,32 @@ fn takes_two_switches_in_order() {
 }
 
 #[test]
+fn counts_the_unread_bytes_of_a_ring_behind_tcp() {
+    let mut receiver = after_tcp(60);
+    receiver.refresh(30, 0, unused).unwrap();
+    assert_eq!(receiver.unread(30), 0, "the ring before is read");
+    receiver.refresh(30, 1, switch(100, StreamPath::Small)).unwrap();
+    assert_eq!([100, 130, 100 + SMALL].map(|tail| receiver.unread(tail)), [0, 30, SMALL]);
+    assert_eq!([99, 101 + SMALL].map(|tail| receiver.unread(tail)), [0, 0], "no honest sender has that tail");
+    receiver.refresh(130, 2, switches([(100, StreamPath::Small), (130, StreamPath::Tcp)])).unwrap();
+    assert_eq!(receiver.unread(130), 30);
+    receiver.begin_tcp();
+    receiver.end_tcp(40);
+    assert_eq!((receiver.take(), receiver.unread(130)), (Some(1), 0), "the caller refreshes first");
+    receiver.refresh(130, 2, unused).unwrap();
+    assert_eq!(receiver.unread(130), 30);
+    assert!(!receiver.leave());
+    receiver.read(30);
+    assert_eq!((receiver.take(), receiver.unread(130)), (Some(2), 0));
+}
+
+#[test]
 fn reads_two_rings_before_tcp() {
     let mut receiver = on_small(0);
     let end = 20 + LARGE;
     let fetch = |count| if count == 2 { (20, StreamPath::Large as u32) } else { (end, StreamPath::Tcp as u32) };
     receiver.refresh(end, 3, fetch).unwrap();
-    assert_eq!((receiver.available(), receiver.unread()), (20, end));
+    assert_eq!((receiver.available(), receiver.unread(end)), (20, end));
     assert!(!receiver.leave(), "the bytes are before TCP's");
     receiver.read(20);
     assert_eq!((receiver.take(), receiver.available()), (Some(2), LARGE));

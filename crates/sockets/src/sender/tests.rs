@@ -111,10 +111,10 @@ fn a_full_ring_that_cannot_spill_has_no_room() {
     sender.consider(view(0), || false).unwrap().unwrap();
     sender.wrote(SMALL);
     sender.was_full(0, 0);
-    assert!(!sender.can_send(|| false), "not yet");
+    assert!(!sender.can_send(view(0), || false), "not yet");
     sender.was_full(0, SPILL_MS);
-    assert!(sender.can_send(|| false), "the next write goes to TCP");
-    assert!(!sender.can_send(|| true), "the receiver would read it before the ring");
+    assert!(sender.can_send(view(0), || false), "the next write goes to TCP");
+    assert!(!sender.can_send(view(0), || true), "the receiver would read it before the ring");
     assert_eq!(sender.consider(view(0), || true), Ok(None));
 }
 
@@ -421,4 +421,59 @@ fn does_not_take_back_what_lies_before_a_switch_to_tcp() {
     assert_eq!((lost.take_back(1, 149), lost.is_abandoned()), (Ok(None), true));
     assert!(sender.take_back(1, 150).unwrap().is_some());
     assert_eq!(on_small(100).take_back(1, 99), Err(Violation::HeadOutside));
+}
+
+/// The next write of a sender: whether it sends anything, as `try_send` of the library goes about it.
+fn next_write_sends(sender: &Sender, seen: SenderView, reads_tcp: bool, now_ms: u64) -> bool {
+    let mut sender = *sender;
+    sender.consider(seen, || reads_tcp).unwrap();
+    if sender.path() == StreamPath::Tcp || sender.room() > 0 {
+        return true;
+    }
+    sender.was_full(0, now_ms);
+    sender.consider(seen, || reads_tcp).unwrap();
+    sender.path() == StreamPath::Tcp || sender.room() > 0
+}
+
+#[test]
+fn says_that_it_can_send_only_if_the_next_write_can() {
+    let full = |mut sender: Sender| {
+        sender.wrote(sender.room());
+        sender
+    };
+    let on_large = || {
+        let mut sender = full(on_small(0));
+        sender.was_full(0, 0);
+        sender.consider(view(1), || false).unwrap().unwrap();
+        sender
+    };
+    let stuck = |mut sender: Sender| {
+        sender.was_full(0, 0);
+        assert!(sender.was_full(0, SPILL_MS));
+        sender
+    };
+    let switching = || {
+        let mut sender = after_tcp(100);
+        sender.consider(view(0), || false).unwrap().unwrap();
+        sender
+    };
+    let cases = [
+        ("on TCP", after_tcp(100), 0),
+        ("room in the small ring", on_small(0), 1),
+        ("the small ring is full, and the large one follows", full(on_small(0)), 1),
+        ("the first ring is full before its switch is taken", full(switching()), 0),
+        ("that ring is stuck", stuck(full(switching())), 0),
+        ("the large ring is full, and its switch is not taken", full(on_large()), 1),
+        ("the large ring is stuck, and its switch is not taken", stuck(full(on_large())), 1),
+        ("the large ring is full", full(on_large()), 2),
+        ("the large ring is stuck", stuck(full(on_large())), 2),
+    ];
+    for (case, sender, taken) in cases {
+        for (reads_tcp, tcp_please) in [(false, false), (true, false), (false, true), (true, true)] {
+            let seen = SenderView { tcp_please, ..view(taken) };
+            let now_ms = if sender.is_stuck { SPILL_MS } else { 0 };
+            let expected = next_write_sends(&sender, seen, reads_tcp, now_ms);
+            assert_eq!(sender.can_send(seen, || reads_tcp), expected, "{case}, {reads_tcp}, {tcp_please}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
-//! SIGKILL of a program or of the daemon in the middle of a transfer.
+//! SIGKILL of a program or of the daemon in the middle of a transfer, thousands of times in the long form.
 
 use isthmus_sockets_tests::{Stage, TwoPrograms, timeout};
-use isthmus_testbed::{Proc, SeededRandom, short_or_long};
+use isthmus_testbed::{Deadline, Proc, SeededRandom, View, eventually, short_or_long};
+use serde_json::Value;
 
 use crate::transfers::{Results, expect_transferred};
 
@@ -20,6 +21,14 @@ fn library_rounds() -> u64 {
 }
 
 const KERNEL_ROUNDS: u64 = 4;
+
+/// Kills at moments of all orders of magnitude.
+fn random_kills() -> u64 {
+    short_or_long(40, 10_000)
+}
+
+/// Such a kill comes before this power of 2 of bytes.
+const RANDOM_KILL_BITS: u64 = 26;
 
 /// The receiver of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +103,72 @@ fn library_ends_the_stream_of_a_program_killed_in_a_container() {
     if let Some(programs) = Stage::library().and_then(TwoPrograms::two_containers) {
         kill_in_each_way(&programs);
     }
+}
+
+/// The descriptors and the mappings that the daemon has.
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    fds: usize,
+    memory: usize,
+}
+
+impl Held {
+    fn by(daemon: &View) -> Self {
+        let mappings = daemon.maps().unwrap_or_else(|error| panic!("{error}"));
+        let memory = mappings.iter().filter(|mapping| mapping.name.starts_with("/memfd:")).count();
+        Self { fds: daemon.held_fds().unwrap_or_else(|error| panic!("{error}")), memory }
+    }
+}
+
+/// Waits until the daemon has no program and no stream any more.
+fn wait_for_the_end_of_all(stage: &Stage) {
+    let is_none = |report: &Value, name: &str| report[name] == 0;
+    let is_idle = || {
+        let report = stage.streams();
+        ["programs", "listening", "waiting"].iter().all(|name| is_none(&report, name))
+            && report["streams"].as_array().is_some_and(Vec::is_empty)
+    };
+    assert!(eventually(Deadline::secs(20), is_idle).is_ok(), "{:#}", stage.streams());
+}
+
+/// Kills one of two programs, either one, at a moment from the first byte on.
+fn kill_at_any_moment(programs: &TwoPrograms, random: &mut SeededRandom, round: u64) {
+    let modes = ["blocking", "poll", "level", "edge"];
+    let (mode, duplex, is_server) = (modes[random.below(4) as usize], random.below(2) == 1, random.below(2) == 1);
+    let bits = random.below(RANDOM_KILL_BITS + 1);
+    let tick = 1 + random.below(1 << bits);
+    println!("round {round}: {mode}, duplex: {duplex}, the server dies: {is_server}, after {tick} bytes");
+    let (bytes, seed, tick) = (ENDLESS_BYTES.to_string(), random.below(1 << 32).to_string(), tick.to_string());
+    let words = ["--bytes", &bytes, "--tick", &tick, "--seed", &seed, "--mode", mode, "--duplex"];
+    let (mut server, client) = programs.start_both("transfer", &words[..if duplex { 9 } else { 8 }]);
+    let passed = |line: &str| line.starts_with("at ");
+    server.find_line(timeout(), "a part of the transfer", passed).unwrap_or_else(|error| panic!("{error}"));
+    let (killed, survivor) = if is_server { (server, client) } else { (client, server) };
+    programs.kill(&killed);
+    let Results { sent, received } = Results::of(survivor);
+    if let Some(sent) = sent {
+        assert!(["EPIPE", "ECONNRESET"].contains(&sent.result.as_str()), "{sent:?}");
+    }
+    let received = received.unwrap();
+    let expected = if is_server || duplex { &["eof", "ECONNRESET"][..] } else { &["eof"] };
+    assert!(expected.contains(&received.result.as_str()), "{received:?}");
+}
+
+#[test]
+fn daemon_keeps_nothing_of_killed_programs() {
+    let Some(mut stage) = Stage::library() else { return };
+    let daemon = stage.daemon().unwrap().view().unwrap_or_else(|error| panic!("{error}"));
+    let programs = TwoPrograms::one_host(stage);
+    let mut random = SeededRandom::new();
+    // What the daemon keeps for the next program, such as the listed page, is there after the first ones.
+    (0..4).for_each(|round| kill_at_any_moment(&programs, &mut random, round));
+    wait_for_the_end_of_all(&programs.stage);
+    let before = Held::by(&daemon);
+    (0..random_kills()).for_each(|round| kill_at_any_moment(&programs, &mut random, round));
+    wait_for_the_end_of_all(&programs.stage);
+    let is_as_before = eventually(Deadline::secs(20), || Held::by(&daemon) == before);
+    assert!(is_as_before.is_ok(), "{:?} before, {:?} after", before, Held::by(&daemon));
+    programs.stage.expect_paired();
 }
 
 #[test]

@@ -8,6 +8,8 @@ mod kills;
 mod programs;
 mod python;
 mod redis;
+mod sanitizers;
+mod shown;
 mod transcripts;
 mod transfers;
 mod uring;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use isthmus_sockets_tests::{End, Stage, TwoPrograms, timeout};
-use isthmus_testbed::{Finished, Proc};
+use isthmus_sockets_tests::{End, Stage, TwoPrograms, build, timeout};
+use isthmus_testbed::{Exit, Finished, Launch, Proc, Scratch, binary};
 use serde_json::Value;
 
 const SERVER: &str = "/usr/bin/redis-server";
@@ -74,5 +74,51 @@ fn kernel_serves_redis_in_two_containers() {
 fn library_serves_redis_in_two_containers() {
     if let Some(stage) = Stage::library() {
         redis_in_two_containers(stage);
+    }
+}
+
+/// Measures a row of `isthmus-bench`, in a folder that has the programs and the library as an installation has them. Returns how it ended,
+/// and the row.
+fn measure(row: &str, variable: (&str, &str)) -> (Exit, Value) {
+    let folder = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
+    let programs =
+        ["isthmus-bench", "isthmusd"].map(|name| binary(name, name).unwrap_or_else(|error| panic!("{error}")));
+    let library = build::library().unwrap().join(build::LIBRARY);
+    for file in [&programs[0], &programs[1], &library] {
+        std::fs::copy(file, folder.path().join(file.file_name().unwrap())).unwrap();
+    }
+    let bench = Launch::new(folder.path().join("isthmus-bench")).env(variable.0, variable.1);
+    let words = ["figures", "--only", row, "--runs", "1", "--run-ms", "2", "--json", "-"];
+    let bench = bench.args(words).spawn().unwrap_or_else(|error| panic!("{error}"));
+    let ended = bench.finish(timeout()).unwrap_or_else(|error| panic!("{error}"));
+    let row = ended.lines.iter().rfind(|line| line.contains(row)).unwrap_or_else(|| panic!("no row: {ended:?}"));
+    (ended.exit, serde_json::from_str(row).unwrap_or_else(|error| panic!("{error}: {row}")))
+}
+
+/// Rows with bytes by TCP are no measurements of streams, and fail.
+#[test]
+fn rows_of_the_benchmark_fail_without_streams() {
+    if let Err(why) = build::library() {
+        return eprintln!("skipped: {why}");
+    }
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
+        return eprintln!("skipped: needs two CPUs");
+    }
+    let (switched_off, unused) = (("ISTHMUS_SOCKETS", "off"), ("UNUSED", ""));
+    let has_redis = Path::new(SERVER).exists() && Path::new(BENCHMARK).exists();
+    let rows: &[_] = if has_redis {
+        &["sock.rr.64b.sleep.one_cpu", "sock.redis.get.one_client"]
+    } else {
+        &["sock.rr.64b.sleep.one_cpu"]
+    };
+    for row in rows {
+        let (exit, measured) = measure(row, unused);
+        assert!(exit == Exit::Code(0) && measured["value"].as_f64() > Some(0.0), "{exit:?}: {measured}");
+        let (exit, failed) = measure(row, switched_off);
+        let why = failed["why"].as_str().unwrap_or_default();
+        assert!(exit == Exit::Code(1) && failed["value"].is_null(), "{exit:?}: {failed}");
+        // The sides of a pair notice it one after the other, and either may say so first.
+        let expected = if row.contains("redis") { "failed: 0 of " } else { "failed: sockets PingPong" };
+        assert!(why.contains(expected), "{why}");
     }
 }

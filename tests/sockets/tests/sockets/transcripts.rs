@@ -1,4 +1,4 @@
-//! Every case of `c/endings.c`, `c/calls.c`, `c/kinds.c` and `c/signals.c`: the kernel repeats its transcript, and the library has the same.
+//! Every case of the C programs: the kernel repeats its transcript, and the library has the same.
 
 use isthmus_sockets_tests::{Stage, cases, run_case};
 
@@ -49,7 +49,7 @@ macro_rules! transcripts {
     };
 }
 
-transcripts!(endings: closed closed_after_data closed_with_unread closed_with_unread_after_data half_closed read_after_fin
+transcripts!(endings: closed closed_before_a_sender closed_after_data closed_with_unread closed_with_unread_after_data half_closed read_after_fin
              reading_shut_down both_shut_down reset reset_with_data error_of_the_socket sigpipe events_of_input
              events_with_rdhup events_of_output killed killed_with_unread killed_after_data exited became_another_program
              killed_before_a_reader closed_before_a_reader killed_before_a_set killed_before_a_select
@@ -61,6 +61,8 @@ transcripts!(kinds: set_waited_on_before set_before_connect set_with_gap unarmed
              set_of_threads_once set_of_threads_edge set_of_owners room_by_edges
              set_as_descriptor child_for_each fork_beside_threads close_beside_reader connected_again closed_unseen cancelled full_times
              dropped both_send_first other_calls other_children standard_files);
+transcripts!(edges: unread_behind_others reads_what_is_counted close_beside_writer shutdown_beside_writer end_beside_writer
+             only_close_beside_writer limited_write odd_numbers odd_files what_is_left);
 
 transcripts!(signals: handler_writes handler_exchanges interrupted_waits bad_memory jumped_out left_unread left_unread_beside);
 
@@ -70,7 +72,8 @@ fn page_of_users_lists_the_cases() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/sockets.md");
     let page = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let row = |(name, what): (String, String)| format!("| `{name}` | {what} |\n");
-    let rows: String = ["calls", "endings", "kinds", "signals"].into_iter().flat_map(cases).map(row).collect();
+    let programs = ["calls", "endings", "kinds", "edges", "signals"];
+    let rows: String = programs.into_iter().flat_map(cases).map(row).collect();
     let (begin, end) = ("<!-- table cases -->\n", "\n<!-- end -->");
     let ((before, rest), table) = (page.split_once(begin).expect("the page has the table"), rows);
     let (_, after) = rest.split_once(end).expect("the table ends");

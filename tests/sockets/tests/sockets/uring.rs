@@ -57,7 +57,7 @@ fn library_leaves_a_connection_that_used_io_uring_to_tcp() {
     for end in streams.iter().flat_map(|stream| [&stream["connector"], &stream["acceptor"]]) {
         assert_eq!(
             (&end["state"], &end["path"], &end["shared_bytes"]),
-            (&"waiting".into(), &"tcp".into(), &0.into()),
+            (&"left".into(), &"tcp".into(), &0.into()),
             "{end:#}"
         );
     }

@@ -1,9 +1,9 @@
 //! `isthmus why PID:FD` about connections of programs with and without the library.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use isthmus_sockets_tests::{Container, Stage, TwoPrograms, build, timeout};
-use isthmus_testbed::{Exit, Proc};
+use isthmus_sockets_tests::{Container, End, Stage, TwoPrograms, build, timeout};
+use isthmus_testbed::{Exit, Finished, Proc, Scratch, eventually};
 use serde_json::Value;
 
 /// Starts `c/exchange.c` with one connection that goes on until the program is killed.
@@ -15,9 +15,14 @@ fn start(stage: &Stage, program: PathBuf, words: &[&str], variable: (&str, &str)
 
 /// Starts a server, and a client with this program and variable. Returns the port, too.
 fn start_both(stage: &Stage, client: PathBuf, variable: (&str, &str)) -> (Proc, Proc, String) {
-    let mut server = start(stage, build::program("exchange"), &["server", "127.0.0.1"], ("UNUSED", ""));
+    start_both_at("127.0.0.1", stage, client, variable)
+}
+
+/// As [`start_both`], with a server that listens at this address.
+fn start_both_at(address: &str, stage: &Stage, client: PathBuf, variable: (&str, &str)) -> (Proc, Proc, String) {
+    let mut server = start(stage, build::program("exchange"), &["server", address], ("UNUSED", ""));
     let port = server.wait_prefix("port ", timeout()).unwrap_or_else(|error| panic!("{error}"));
-    let mut client = start(stage, client, &["client", "127.0.0.1", &port], variable);
+    let mut client = start(stage, client, &["client", address, &port], variable);
     client.wait_line("at 1", timeout()).unwrap_or_else(|error| panic!("{error}"));
     (server, client, port)
 }
@@ -97,6 +102,20 @@ fn stream_is_explained_from_both_ends() {
     }
 }
 
+/// The stream goes on, and the next daemon does not know it.
+#[test]
+fn stream_of_an_earlier_daemon_is_possible() {
+    let Some(mut stage) = Stage::library() else { return };
+    let (server, client, port) = start_both(&stage, build::program("exchange"), ("UNUSED", ""));
+    stage.wait_for_stream(&port);
+    let daemon = stage.daemon().expect("the stage has a daemon");
+    daemon.kill_and_restart(timeout()).unwrap_or_else(|error| panic!("{error}"));
+    for own in [&client, &server] {
+        let answer = explained(&stage, pid(own), "established");
+        assert!(answer["path"] == "tcp" && causes(&answer).contains("an earlier daemon"), "{answer:#}");
+    }
+}
+
 #[test]
 fn program_that_the_library_does_not_reach_is_named() {
     let Some(stage) = Stage::library() else { return };
@@ -128,6 +147,83 @@ fn other_end_in_another_network_namespace_is_found() {
         (&"this-host".into(), &server_pid.into()),
         "{answer:#}"
     );
+}
+
+/// Waits until the connection of a process has this reason, and asserts that it is the only one, with its remedy.
+#[track_caller]
+fn expect_reason(stage: &Stage, pid: i32, reason: &str, remedy: &str) {
+    let found = eventually(timeout(), || {
+        let answer = explained(stage, pid, "established");
+        let [cause] = &answer["causes"].as_array().unwrap()[..] else { return false };
+        cause["reason"] == reason && cause["remedy"].as_str().is_some_and(|told| told.contains(remedy))
+    });
+    assert!(found.is_ok(), "{:#}", explained(stage, pid, "established"));
+}
+
+#[test]
+fn refused_connection_has_its_own_reason() {
+    let config = "[sockets]\ndeny = [\"127.0.0.2\"]\n[[policy.rules]]\nfrom = \"renamed*\"\nchannel = false\n";
+    let Some(stage) = Stage::library_with(config) else { return };
+    // The program's name is that of its file.
+    let folder = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
+    let renamed = folder.path().join("renamed");
+    std::fs::copy(build::program("exchange"), &renamed).unwrap();
+    let plain = || build::program("exchange");
+    let (server, client, port) = start_both(&stage, plain(), ("UNUSED", ""));
+    let (denied_server, denied_client, _) = start_both_at("127.0.0.2", &stage, plain(), ("UNUSED", ""));
+    let (forbidden_server, forbidden_client, _) = start_both(&stage, renamed, ("UNUSED", ""));
+    for proc in [&denied_server, &denied_client] {
+        expect_reason(&stage, pid(proc), "stream-denied", "`sockets.deny`");
+    }
+    for proc in [&forbidden_server, &forbidden_client] {
+        expect_reason(&stage, pid(proc), "channels-forbidden", "policy");
+    }
+    stage.wait_for_stream(&port);
+    for proc in [&server, &client] {
+        let answer = explained(&stage, pid(proc), "established");
+        assert_eq!((&answer["path"], causes(&answer).as_str()), (&"stream".into(), ""), "{answer:#}");
+    }
+}
+
+const NFT: &str = "/usr/sbin/nft";
+
+#[test]
+fn connection_with_a_translated_address_has_its_own_reason() {
+    if !Path::new(NFT).exists() {
+        return eprintln!("skipped: {NFT} is not installed (package nftables)");
+    }
+    let Some(programs) = Stage::library().and_then(TwoPrograms::two_containers) else { return };
+    let (container, address) = (programs.container(End::Server), programs.address());
+    let endless = ["--connections", "1", "--rounds", "1000000000000", "--tick", "1"];
+    let start = |end: End, words: &[&str]| {
+        let launch = programs.container(end).launch(&build::program("exchange"), &[words, &endless].concat(), &[]);
+        launch.spawn().unwrap_or_else(|error| panic!("{error}"))
+    };
+    let connect = |port: &str| {
+        let mut client = start(End::Client, &["client", &address, port]);
+        client.wait_line("at 1", timeout()).unwrap_or_else(|error| panic!("{error}"));
+        client
+    };
+    let mut server = start(End::Server, &["server", &address]);
+    let port = server.wait_prefix("port ", timeout()).unwrap_or_else(|error| panic!("{error}"));
+    let rules = format!(
+        "add table ip nat; add chain ip nat in {{ type nat hook prerouting priority -100; }}; \
+         add rule ip nat in tcp dport 9 redirect to :{port}"
+    );
+    let nft = container.launch(Path::new(NFT), &[&rules], &[]).spawn().unwrap_or_else(|error| panic!("{error}"));
+    nft.finish(timeout()).map(Finished::expect_success).unwrap_or_else(|error| panic!("{error}"));
+    let client = connect("9");
+    for pid in [Container::pid(&server), Container::pid(&client)] {
+        expect_reason(&programs.stage, pid, "stream-peer-missing", "address translation");
+    }
+    let mut direct_server = start(End::Server, &["server", &address]);
+    let port = direct_server.wait_prefix("port ", timeout()).unwrap_or_else(|error| panic!("{error}"));
+    let direct = connect(&port);
+    programs.stage.wait_for_stream(&port);
+    for pid in [Container::pid(&direct_server), Container::pid(&direct)] {
+        let answer = explained(&programs.stage, pid, "established");
+        assert_eq!((&answer["path"], causes(&answer).as_str()), (&"stream".into(), ""), "{answer:#}");
+    }
 }
 
 #[test]

@@ -23,6 +23,9 @@ pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) program: String,
     pub(super) uid: Option<u32>,
+    /// The time of its start, in clock ticks since the host was booted.
+    #[serde(skip)]
+    pub(super) started: Option<u64>,
     pub(super) library: Library,
     /// Why the process does not use the library.
     pub(super) obstacle: Option<Obstacle>,
@@ -81,12 +84,18 @@ impl Process {
                 ),
             ),
         };
-        Self { pid, program: printable(read("comm").trim_end()), uid, library, obstacle }
+        let started = start_of(&read("stat"));
+        Self { pid, program: printable(read("comm").trim_end()), uid, started, library, obstacle }
     }
 
     pub(super) fn name(&self) -> String {
         format!("{} ({})", self.program, self.pid)
     }
+}
+
+/// Returns the time of the start from the text of `/proc/PID/stat`: its field 22. The name, field 2, stands in brackets and may have any bytes.
+fn start_of(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
 impl Facts {

@@ -4,7 +4,7 @@ use isthmus_report::ReasonCount;
 use super::*;
 
 fn process(pid: u32, program: &str, library: Library) -> Process {
-    Process { pid, program: program.to_owned(), uid: Some(1000), library, obstacle: None }
+    Process { pid, program: program.to_owned(), uid: Some(1000), started: None, library, obstacle: None }
 }
 
 fn end(pid: Option<i32>, address: &str, state: &str, path: &str) -> StreamEndRow {
@@ -41,7 +41,78 @@ fn answer() -> Answer {
 
 fn report(enabled: bool) -> StreamsReport {
     let refused = vec![ReasonCount::new(Reason::StreamDenied, 2)];
-    StreamsReport { schema: 1, enabled, programs: 2, waiting: 0, listening: 1, paired: 0, refused, streams: Vec::new() }
+    let (streams, ended, sockets) = (Vec::new(), None, Some(Vec::new()));
+    StreamsReport {
+        schema: 1,
+        enabled,
+        programs: 2,
+        waiting: 0,
+        listening: 1,
+        paired: 0,
+        refused,
+        streams,
+        ended,
+        sockets,
+    }
+}
+
+/// A socket without a stream, of the connection of [`answer`]: `ends` are its address and that of the other end.
+fn socket_row(state: &str, inode: u64, ends: (&str, Option<&str>), reason: Reason) -> StreamSocketRow {
+    StreamSocketRow {
+        state: state.to_owned(),
+        pid: Some(7),
+        uid: 1000,
+        program: "curl".to_owned(),
+        inode,
+        address: ends.0.to_owned(),
+        peer_address: ends.1.map(str::to_owned),
+        age_s: 5,
+        reason: reason.name().to_owned(),
+    }
+}
+
+fn socket() -> Socket {
+    let Answer { local, remote, state, .. } = answer();
+    Socket { local, remote, state, inode: 9 }
+}
+
+/// The reasons of the causes of a connection, with these rows of sockets.
+fn reasons(shown: &mut Answer, rows: Vec<StreamSocketRow>) -> Vec<Option<String>> {
+    let report = StreamsReport { sockets: Some(rows), ..report(true) };
+    let kept = Kept::find(&report, &socket());
+    shown.find_causes(&Ok(report), kept, None).expect("causes");
+    shown.causes.iter().map(|cause| cause.reason.clone()).collect()
+}
+
+#[test]
+fn refusal_of_the_connection_is_its_cause() {
+    let (own, other) = (("10.0.0.1:40000", Some("10.0.0.2:80")), ("10.0.0.2:80", Some("10.0.0.1:40000")));
+    let denied = |inode, ends| socket_row("refused", inode, ends, Reason::StreamDenied);
+    let cause = |rows| reasons(&mut answer(), rows);
+    let is_denied = [Some("stream-denied".to_owned())];
+    assert_eq!(cause(vec![denied(9, own)]), is_denied);
+    assert_eq!(cause(vec![denied(8, other)]), is_denied);
+    assert_eq!(cause(vec![denied(8, ("0.0.0.0:80", None))]), is_denied);
+    assert_eq!(cause(vec![denied(8, ("[::ffff:10.0.0.2]:80", None))]), is_denied);
+    // Of other connections, and of an earlier socket with these addresses.
+    let elsewhere = [denied(9, ("10.0.0.1:40001", Some("10.0.0.2:80"))), denied(8, ("10.0.0.3:80", None))];
+    assert_eq!(cause([&elsewhere[..], &[denied(8, own)]].concat()), [None]);
+    // The last one counts.
+    let full = socket_row("refused", 9, own, Reason::StreamsFull);
+    assert_eq!(cause(vec![denied(9, own), full]), [Some("streams-full".to_owned())]);
+}
+
+#[test]
+fn socket_that_waits_is_a_cause_unless_the_other_end_has_one() {
+    let own = ("10.0.0.1:40000", Some("10.0.0.2:80"));
+    let waiting = |reason| vec![socket_row("waiting", 9, own, reason)];
+    let mut shown = answer();
+    assert_eq!(reasons(&mut shown, waiting(Reason::StreamUnidentified)), [Some("stream-unidentified".to_owned())]);
+    assert!(text(&shown).contains("this socket waits since 5 s"), "{}", text(&shown));
+    let obstacle = Some(process::Obstacle { cause: "it is static".to_owned(), remedy: "Link it.".to_owned() });
+    let mut shown = answer();
+    shown.peer_process = Some(Process { obstacle, ..process(81, "nginx", Library::NotLoaded) });
+    assert_eq!(reasons(&mut shown, waiting(Reason::StreamPeerMissing)), [None]);
 }
 
 #[test]
@@ -60,7 +131,7 @@ fn connection_without_a_stream_is_shown_with_every_cause() {
     let mut shown = answer();
     let obstacle = Some(process::Obstacle { cause: "it is static".to_owned(), remedy: "Link it.".to_owned() });
     shown.peer_process = Some(Process { uid: Some(7), obstacle, ..process(81, "nginx", Library::NotLoaded) });
-    shown.find_causes(&Ok(report(false))).expect("causes");
+    shown.find_causes(&Ok(report(false)), None, None).expect("causes");
     insta::assert_snapshot!(text(&shown));
     let reasons: Vec<_> = shown.causes.iter().map(|cause| cause.reason.as_deref()).collect();
     assert_eq!(reasons, [None, Some("streams-disabled"), Some("stream-owner-differs")]);
@@ -70,7 +141,7 @@ fn connection_without_a_stream_is_shown_with_every_cause() {
 fn refusals_of_other_connections_are_no_cause() {
     // The daemon counts refused sockets of all programs. Those of the same process may be of another connection.
     let mut shown = answer();
-    shown.find_causes(&Ok(report(true))).expect("causes");
+    shown.find_causes(&Ok(report(true)), None, None).expect("causes");
     assert_eq!(shown.causes.iter().map(|cause| cause.reason.as_deref()).collect::<Vec<_>>(), [None]);
     let json = serde_json::to_string(&shown).expect("JSON");
     for told in [text(&shown), json] {
@@ -88,18 +159,32 @@ fn place_of_the_other_end_is_a_cause() {
         (Place::Hidden, None),
     ] {
         let mut shown = Answer { peer: place, peer_process: None, ..answer() };
-        shown.find_causes(&Ok(report(true))).expect("causes");
+        shown.find_causes(&Ok(report(true)), None, None).expect("causes");
         assert_eq!(shown.causes.iter().map(|cause| cause.reason.as_deref()).collect::<Vec<_>>(), [reason], "{place:?}");
         assert!(text(&shown).starts_with("curl (7:5) and 10.0.0.2:80: by TCP\n"), "{}", text(&shown));
     }
 }
 
 #[test]
+fn stream_of_an_earlier_daemon_is_possible_if_both_programs_are_older() {
+    let shown = |own: u64, peer: u64| {
+        let mut answer = answer();
+        answer.process.started = Some(own);
+        answer.peer_process = Some(Process { started: Some(peer), ..process(81, "nginx", Library::Loaded) });
+        answer
+    };
+    let is_possible = |answer: Answer, daemon| answer.undecided(daemon).text.contains("an earlier daemon");
+    assert!(is_possible(shown(10, 20), Some(30)));
+    assert!(!is_possible(shown(10, 40), Some(30)) && !is_possible(shown(40, 10), Some(30)));
+    assert!(!is_possible(shown(10, 20), None) && !is_possible(answer(), Some(30)));
+}
+
+#[test]
 fn missing_daemon_is_a_cause_and_other_errors_are_errors() {
     let mut shown = answer();
-    shown.find_causes(&Err(Refusal::new(Reason::DaemonUnreachable, "/run/x").into())).expect("causes");
+    shown.find_causes(&Err(Refusal::new(Reason::DaemonUnreachable, "/run/x").into()), None, None).expect("causes");
     assert_eq!(shown.causes[0].reason.as_deref(), Some("daemon-unreachable"));
-    assert!(shown.find_causes(&Err(anyhow::anyhow!("not JSON"))).is_err());
+    assert!(shown.find_causes(&Err(anyhow::anyhow!("not JSON")), None, None).is_err());
 }
 
 #[test]
