@@ -1,5 +1,6 @@
 //! The kernel alone, or a daemon and the library.
 
+use std::io;
 use std::path::PathBuf;
 
 use isthmus_testbed::{DaemonProcess, Deadline, Finished, Launch, Scratch, binary, eventually};
@@ -26,11 +27,20 @@ impl Stage {
 
     /// As [`Self::library`], with additional configuration of the daemon.
     pub fn library_with(config: &str) -> Option<Self> {
+        Self::with_daemon(Scratch::new, config)
+    }
+
+    /// As [`Self::library`], for programs of all users.
+    pub fn library_for_all_users() -> Option<Self> {
+        Self::with_daemon(Scratch::shared, "[policy]\nattach = \"any-user\"\n")
+    }
+
+    fn with_daemon(scratch: fn() -> io::Result<Scratch>, config: &str) -> Option<Self> {
         if let Err(why) = build::library() {
             eprintln!("skipped: {why}");
             return None;
         }
-        let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
+        let scratch = scratch().unwrap_or_else(|error| panic!("{error}"));
         binary("isthmusd", "isthmusd").unwrap_or_else(|error| panic!("{error}")); // Built before the time of its start runs.
         let daemon = DaemonProcess::on(&scratch).config(&format!("{CONFIG}{config}")).start(timeout());
         Some(Self::Library(Box::new(daemon.unwrap_or_else(|error| panic!("{error}"))), scratch))

@@ -3,6 +3,7 @@
 
 mod containers;
 mod exchanges;
+mod judges;
 mod kills;
 mod programs;
 mod python;

@@ -34,15 +34,16 @@ sys.stdin.read()
 "#;
 
 /// The programs of one test.
-struct Programs {
-    stage: Stage,
-    folder: Scratch,
-    address: String,
+pub(crate) struct Programs {
+    pub(crate) stage: Stage,
+    pub(crate) folder: Scratch,
+    pub(crate) address: String,
+    variables: Vec<(&'static str, &'static str)>,
 }
 
 impl Programs {
     /// Returns none, with the reason on standard error, if a program is not installed.
-    fn new(stage: Stage, needed: &[&str]) -> Option<Self> {
+    pub(crate) fn new(stage: Stage, needed: &[&str]) -> Option<Self> {
         if let Some(missing) = needed.iter().find(|program| !Path::new(program).exists()) {
             eprintln!("skipped: {missing} is not installed (scripts/setup installs it)");
             return None;
@@ -50,48 +51,60 @@ impl Programs {
         static LAST: AtomicU8 = AtomicU8::new(1);
         let [.., high, low] = std::process::id().to_be_bytes();
         let address = format!("127.{high}.{low}.{}", LAST.fetch_add(1, Ordering::Relaxed));
-        Some(Self { stage, folder: Scratch::new().unwrap(), address })
+        Some(Self { stage, folder: Scratch::new().unwrap(), address, variables: Vec::new() })
     }
 
-    fn launch(&self, program: &str, words: &[&str]) -> Launch {
-        self.stage.launch(program).args(words)
+    /// Sets a variable of all programs.
+    pub(crate) fn env(mut self, name: &'static str, value: &'static str) -> Self {
+        self.variables.push((name, value));
+        self
     }
 
-    fn start(&self, program: &str, words: &[&str]) -> Proc {
+    /// Gives the programs a folder that other users can enter.
+    pub(crate) fn shared(self) -> Self {
+        Self { folder: Scratch::shared().unwrap(), ..self }
+    }
+
+    pub(crate) fn launch(&self, program: &str, words: &[&str]) -> Launch {
+        let launch = self.stage.launch(program).args(words);
+        self.variables.iter().fold(launch, |launch, (name, value)| launch.env(name, value))
+    }
+
+    pub(crate) fn start(&self, program: &str, words: &[&str]) -> Proc {
         self.launch(program, words).spawn().unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Runs a program to its end, and returns its lines.
     #[track_caller]
-    fn run(&self, program: &str, words: &[&str]) -> Vec<String> {
+    pub(crate) fn run(&self, program: &str, words: &[&str]) -> Vec<String> {
         let finished = self.start(program, words).finish(timeout());
         finished.map(Finished::expect_success).unwrap_or_else(|error| panic!("{program} {words:?}: {error}"))
     }
 
     /// Waits until a server accepts connections.
-    fn wait_for_port(&self, port: u16) {
+    pub(crate) fn wait_for_port(&self, port: u16) {
         let connects = || std::net::TcpStream::connect((self.address.as_str(), port)).is_ok();
         eventually(Deadline::secs(60), connects).unwrap_or_else(|error| panic!("port {port}: {error}"));
     }
 
     /// Writes a file in the folder of the test.
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         self.folder.write(name, content).unwrap().to_string_lossy().into_owned()
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.join(name).to_string_lossy().into_owned()
     }
 }
 
 /// Ends a server that ends by this signal.
-fn stop(server: Proc) {
+pub(crate) fn stop(server: Proc) {
     server.signal(Signal::TERM).unwrap();
     server.finish(timeout()).unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// Bytes without a period that a lost or doubled fragment would keep.
-fn content(len: u64) -> Vec<u8> {
+pub(crate) fn content(len: u64) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(len as usize);
     while (bytes.len() as u64) < len {
@@ -278,5 +291,7 @@ macro_rules! on_both_stages {
         }
     };
 }
+
+pub(crate) use on_both_stages;
 
 on_both_stages! { nginx iperf3 memcached redis }
