@@ -1,5 +1,6 @@
 //! Waiting of one thread for one connection.
 
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
@@ -49,17 +50,18 @@ impl Drop for Claim<'_> {
 }
 
 /// A wait that a call makes: for what, how long, and what handlers had run when the call began to wait.
-#[derive(Clone, Copy)]
 pub(crate) struct Wait {
     what: Interest,
     until: Limit,
     handled: Handled,
+    /// The thread has not slept. It sleeps shortly at first: another thread may have closed the descriptor just before.
+    is_first: Cell<bool>,
 }
 
 impl Wait {
     /// Begins to wait, with the time limit that the program has set for calls in one direction.
     pub(crate) fn new(fd: c_int, what: Interest) -> Self {
-        Self { what, until: deadline(fd, what), handled: Handled::now() }
+        Self { what, until: deadline(fd, what), handled: Handled::now(), is_first: Cell::new(true) }
     }
 
     /// Returns true if a call that was interrupted goes on, as it does on TCP. One with a time limit does not.
@@ -119,8 +121,9 @@ impl Connection {
         }
         let _asleep = Asleep::begin(waiter);
         wait.check()?;
-        let waits_for_room = wait.what == Interest::Room;
-        self.poll(fd, self.kernel_events(wait.what), Some(waiter), wait.until, self.has_forked(stream), waits_for_room)
+        let (is_short, waits_for_room) = (wait.is_first.take(), wait.what == Interest::Room);
+        let is_short = is_short || self.has_forked(stream);
+        self.poll(fd, self.kernel_events(wait.what), Some(waiter), wait.until, is_short, waits_for_room)
     }
 
     /// The events of the kernel that end a wait. If the program shuts its receiving meanwhile, a reader must see that. A writer must not,
@@ -136,14 +139,14 @@ impl Connection {
         events: i16,
         waiter: Option<&Waiter>,
         limit: Limit,
-        has_forked: bool,
+        is_short: bool,
         waits_for_room: bool,
     ) -> Result<(), c_int> {
         let fd = self.kernel_fd(fd);
         let bell = waiter.map_or(-1, Waiter::fd);
         let mut fds =
             [libc::pollfd { fd, events, revents: 0 }, libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
-        let count = kernel::poll_ns(&mut fds, session::sleep_ns(limit.left_ns(), has_forked, waits_for_room));
+        let count = kernel::poll_ns(&mut fds, session::sleep_ns(limit.left_ns(), is_short, waits_for_room));
         match (count, waiter) {
             (0, Some(_)) if !limit.is_over() => return Ok(()),
             (0, _) => return Err(libc::EAGAIN),
