@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <time.h>
 #include <sys/select.h>
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* Programs use such functions. */
@@ -303,6 +304,26 @@ static void jumps_out_of_calls(int fd)
     printf("jumped\n");
 }
 
+/* An event that the program does not ask for ends no wait before its time. */
+static void polls_past_an_end(int fd)
+{
+    struct pollfd polled = {fd, POLLPRI, 0};
+    struct timespec before, after;
+    step();
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    SAY(poll(&polled, 1, 300));
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    SAY((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000 >= 299);
+    step();
+}
+
+static void ends_its_sending(int fd)
+{
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    step();
+    step();
+}
+
 /* The socket becomes the standard input with bytes unread, while the peer waits for something else. */
 enum { LEFT_UNREAD = 60000 };
 
@@ -347,6 +368,7 @@ static const struct test_case cases[] = {
     {"interrupted_waits", is_interrupted, returns_bytes, "signals with and without `SA_RESTART` in each call that waits"},
     {"bad_memory", uses_bad_memory, sends_good_memory, "buffers, vectors and arrays that cannot be reached"},
     {"jumped_out", jumps_out_of_calls, returns_bytes, "a signal handler leaves a waiting call by `siglongjmp`"},
+    {"polled_past_end", polls_past_an_end, ends_its_sending, "waits in `poll` for urgent bytes, and the peer ends its sending"},
     {"left_unread", leaves_unread, is_elsewhere, "standard input with bytes unread, and the peer waits for something else"},
     {"left_unread_beside", leaves_unread, is_busy, "the same, and the peer computes"},
 };

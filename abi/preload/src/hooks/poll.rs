@@ -8,7 +8,7 @@ use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
 use libc::{POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use crate::connection::{Connection, Path, Stream};
+use crate::connection::{Connection, Path, Stream, flags};
 use crate::epoll_set::poll_with_sets;
 use crate::inside::{Handled, Interruption};
 use crate::table::{InUse, connection, set};
@@ -74,8 +74,12 @@ fn poll_tracked(
             }
         };
         for_each_stream(fds, tracked, |fd, connection, stream| connection.heed(fd, stream));
-        if limit.is_over() || is_any_ready(fds, tracked) {
-            return ask_kernel(fds, tracked, None, Some(0), kernel);
+        if is_any_ready(fds, tracked) {
+            // Without the mask of the call: signals wait while something is ready.
+            return ask_kernel(fds, tracked, None, Some(0), &kernel::poll_ns).0;
+        }
+        if limit.is_over() {
+            return ask_kernel(fds, tracked, None, Some(0), kernel).0;
         }
         let slept = waiter::with_thread(&board, |thread| {
             if thread.spin.spin(|| is_any_ready(fds, tracked)) {
@@ -139,8 +143,8 @@ fn sleep(
             return interrupted();
         }
         let pause = wanted.map_or(CROWDED_NS, |time| time.min(CROWDED_NS));
-        let count = ask_kernel(fds, tracked, None, Some(pause), kernel);
-        return Slept { count, is_over: wanted == Some(pause) };
+        let (count, was_woken) = ask_kernel(fds, tracked, None, Some(pause), kernel);
+        return Slept { count, is_over: !was_woken && wanted == Some(pause) };
     };
     let mut may_sleep = waiter.begin_sleep() && !is_any_ready(fds, tracked);
     let _asleep = Asleep::begin(waiter);
@@ -156,8 +160,8 @@ fn sleep(
         waits_for_room |= fds[polled.index].events & WRITE != 0 && polled.connection.is_full();
     }
     let time = if may_sleep { session::sleep_ns(wanted, has_forked, waits_for_room) } else { Some(0) };
-    let (count, was_rung) = ask_kernel_rung(fds, tracked, Some(waiter), time, kernel);
-    Slept { count, is_over: count == 0 && !was_rung && time == wanted && wanted.is_some() }
+    let (count, was_woken) = ask_kernel(fds, tracked, Some(waiter), time, kernel);
+    Slept { count, is_over: count == 0 && !was_woken && time == wanted && wanted.is_some() }
 }
 
 /// Calls `f` for each stream among the descriptors.
@@ -213,19 +217,8 @@ fn claim<'a>(fds: &[pollfd], tracked: &'a [Polled], waiter: &Waiter) -> Option<C
     is_complete.then_some(claims)
 }
 
-/// Asks the kernel, and adds what the rings have. Returns the number of descriptors with events.
+/// Asks the kernel, and adds what the rings have. Returns the number of descriptors with events, and whether the kernel had an event.
 fn ask_kernel(
-    fds: &mut [pollfd],
-    tracked: &[Polled],
-    waiter: Option<&Waiter>,
-    time: Option<u64>,
-    kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
-) -> c_int {
-    ask_kernel_rung(fds, tracked, waiter, time, kernel).0
-}
-
-/// As [`ask_kernel`]. Returns whether the doorbell was rung, too.
-fn ask_kernel_rung(
     fds: &mut [pollfd],
     tracked: &[Polled],
     waiter: Option<&Waiter>,
@@ -242,8 +235,7 @@ fn ask_kernel_rung(
     if count < 0 {
         return (count, false);
     }
-    let was_rung = asked[fds.len()].revents != 0;
-    if let (Some(waiter), true) = (waiter, was_rung) {
+    if let (Some(waiter), true) = (waiter, asked[fds.len()].revents != 0) {
         waiter.doorbell.clear();
     }
     let mut total = 0;
@@ -254,6 +246,9 @@ fn ask_kernel_rung(
         let entry = &mut fds[polled.index];
         if let (Some(stream), true) = (polled.connection.stream(), entry.revents != 0) {
             polled.connection.saw_event(entry.fd, stream);
+            if polled.connection.has_flag(flags::WAS_RESET) {
+                entry.revents |= kernel::events_now(entry.fd, entry.events); // That look may have made the kernel's reset.
+            }
             if asked[polled.index].events & WRITE != entry.events & WRITE && !polled.connection.writes_ring() {
                 entry.revents |= kernel::events_now(entry.fd, entry.events & WRITE); // Writes take TCP since this look.
             }
@@ -265,7 +260,7 @@ fn ask_kernel_rung(
     for entry in fds.iter() {
         total += c_int::from(entry.revents != 0);
     }
-    (total, was_rung)
+    (total, count > 0)
 }
 
 /// Polls the entries of the program. None if the C library's own call serves, or refuses them.
