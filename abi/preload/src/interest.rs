@@ -163,7 +163,8 @@ impl Entry {
     /// Returns true if the kernel is likely to have an event: the next bytes come by TCP, or the peer has closed or is about to.
     pub(crate) fn needs_kernel(&self) -> bool {
         self.connection.stream().is_some_and(|stream| {
-            stream.memory.peer_state() & StreamState::HALF_CLOSED != 0 || !self.connection.reads_ring()
+            stream.memory.peer_state() & (StreamState::HALF_CLOSED | StreamState::CLOSED) != 0
+                || !self.connection.reads_ring()
         })
     }
 
