@@ -102,6 +102,7 @@ impl Connection {
             if until.is_over() || self.has_flag(flags::FIN) {
                 return kernel::disconnect(fd);
             }
+            self.look_for_end(fd, stream); // A peer that has ended its sending cannot send anything again.
             stream.notify_all();
             if alarm.is_over() {
                 stream.peer.alarm(); // No thread of the peer may be in a call of the library.

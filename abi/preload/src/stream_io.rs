@@ -203,7 +203,7 @@ impl Connection {
                         (Err(_), _) if total > 0 => return Ok(total),
                         // While this thread was in the kernel, others could not see the bytes behind the switch.
                         (Err(libc::EAGAIN), _) if is_due => {}
-                        (Err(libc::EAGAIN | libc::EINTR), _) => return result,
+                        (Err(libc::EAGAIN | libc::EINTR | libc::EFAULT | libc::EINVAL), _) => return result,
                         // Bytes that another thread has read are not counted yet, and a switch may lie behind them.
                         _ if is_read => self.let_others_read(&mut busy_since)?,
                         (_, Some(kernel)) => return self.peer_ended(fd, stream, kernel),
