@@ -179,6 +179,8 @@ impl Connection {
     }
 
     /// Sends by TCP what the peer has not read and does not read any more. Returns false if that failed.
+    #[cold]
+    #[inline(never)] // Its buffer is too large for the small stack of a signal handler that only writes.
     fn take_back(&self, fd: c_int, stream: &Stream) -> Result<bool, Violation> {
         // Under the lock, so that no other byte overtakes these.
         self.shared().with_sender(|sender| {
@@ -204,7 +206,7 @@ impl Connection {
 }
 
 /// Bytes that are copied out of a ring at a time.
-const PIECE: u32 = 4096;
+const PIECE: u32 = 1024;
 
 /// Sends all bytes by TCP. Returns false if the kernel does not take them in time.
 fn send_all(fd: c_int, mut bytes: &[u8]) -> bool {

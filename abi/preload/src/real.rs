@@ -105,6 +105,8 @@ real! {
     freopen as "freopen" (path: *const c_char, mode: *const c_char, file: *mut libc::FILE) -> *mut libc::FILE;
     freopen64 as "freopen64" (path: *const c_char, mode: *const c_char, file: *mut libc::FILE) -> *mut libc::FILE;
     sigaction as "sigaction" (signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    system as "system" (command: *const c_char) -> c_int;
+    popen as "popen" (command: *const c_char, mode: *const c_char) -> *mut libc::FILE;
     fclose as "fclose" (file: *mut libc::FILE) -> c_int;
     closefrom as "closefrom" (first: c_int) -> ();
     dup as "dup" (fd: c_int) -> c_int;

@@ -72,14 +72,14 @@ pub(crate) unsafe fn change(signal: c_int, new: *const sigaction, old: *mut siga
         // SAFETY: the caller's promise.
         return unsafe { real::sigaction(signal, new, old) };
     };
-    // SAFETY: as above.
-    let given = unsafe { new.as_ref() };
-    LOCK.with(|()| {
+    // SAFETY: as above. An address that cannot be reached ends the program here, where the thread has no lock.
+    let given = unsafe { new.as_ref() }.copied();
+    let (done, found) = LOCK.with(|()| {
         let before = (action.handler.load(Ordering::Relaxed), action.flags.load(Ordering::Relaxed));
         // A child of `vfork` has the actions of its own in the kernel, and this memory of its parent.
         let is_own = given.is_some() && !fork::is_borrowed();
         let is_kept = action.is_kept.load(Ordering::Relaxed);
-        let mut told = given.copied();
+        let mut told = given;
         if let Some(told) = told.as_mut().filter(|told| is_own && (has_handler(told) || is_kept)) {
             action.flags.store(told.sa_flags, Ordering::Relaxed);
             action.handler.store(told.sa_sigaction, Ordering::Release);
@@ -89,21 +89,25 @@ pub(crate) unsafe fn change(signal: c_int, new: *const sigaction, old: *mut siga
             trampolined(told, is_kept);
         }
         let pointer = told.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: null or an action of this function, and the caller's promise.
-        let done = unsafe { real::sigaction(signal, pointer, old) };
-        // SAFETY: as above.
-        match unsafe { old.as_mut() } {
-            _ if done != 0 && is_own => {
-                action.flags.store(before.1, Ordering::Relaxed);
-                action.handler.store(before.0, Ordering::Release);
-            }
-            Some(old) if done == 0 && old.sa_sigaction == trampoline_address() => {
-                (old.sa_sigaction, old.sa_flags) = before;
-            }
-            _ => {}
+        // SAFETY: an action of zeroes is a value. The call reads and writes actions of this function.
+        let (done, mut found) = unsafe {
+            let mut found: sigaction = core::mem::zeroed();
+            (real::sigaction(signal, pointer, &raw mut found), found)
+        };
+        if done != 0 && is_own {
+            action.flags.store(before.1, Ordering::Relaxed);
+            action.handler.store(before.0, Ordering::Release);
         }
-        done
-    })
+        if found.sa_sigaction == trampoline_address() {
+            (found.sa_sigaction, found.sa_flags) = before;
+        }
+        (done, found)
+    });
+    // SAFETY: as above.
+    if let (0, Some(old)) = (done, unsafe { old.as_mut() }) {
+        *old = found;
+    }
+    done
 }
 
 /// Makes the kernel call the trampoline. `is_kept`: on the other stack, if the program has set one, because the first may have no room.

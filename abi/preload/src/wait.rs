@@ -150,6 +150,8 @@ impl Connection {
         match (count, waiter) {
             (0, Some(_)) if !limit.is_over() => return Ok(()),
             (0, _) => return Err(libc::EAGAIN),
+            // The program has lowered its limit of descriptors, so the kernel polls none: look again soon.
+            (..0, _) if errno::get() == libc::EINVAL => kernel::pause(),
             (..0, _) => return Err(errno::get()),
             (_, Some(waiter)) if fds[1].revents != 0 => waiter.doorbell.clear(),
             _ => {}

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 
 use libc::timespec;
 
-use crate::kernel;
+use crate::{copy, kernel};
 
 /// The end of a wait, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,4 +48,14 @@ impl Limit {
 /// Returns true if the kernel refuses this time.
 pub(crate) fn is_refused(time: &timespec) -> bool {
     time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec)
+}
+
+/// Reads the time of a call; null is a wait without end. None for what the kernel refuses.
+pub(crate) fn time_of(time: *const timespec) -> Option<Option<timespec>> {
+    if time.is_null() {
+        return Some(None);
+    }
+    // SAFETY: a time, or an address that cannot be reached.
+    let time = unsafe { copy::read(time) }.ok()?;
+    (!is_refused(&time)).then_some(Some(time))
 }

@@ -1019,6 +1019,37 @@ static void answers_each_line(int fd)
     step();
 }
 
+/* Commands use the connection, and bytes are unread when they start. */
+static void runs_commands(int fd)
+{
+    char command[100];
+    CHECK(fcntl(fd, F_SETFD, 0) == 0);
+    step();
+    await_unread(fd, 12);
+    snprintf(command, sizeof command, "head -c 6 <&%d; echo first >&%d", fd, fd);
+    fflush(stdout);
+    SAY(system(command));
+    step();
+    snprintf(command, sizeof command, "echo second >&%d", fd);
+    FILE *pipe_of_command = popen(command, "r");
+    CHECK(pipe_of_command);
+    SAY(pclose(pipe_of_command));
+    SAY(read(fd, command, 6));
+    step();
+}
+
+static void waits_for_commands(int fd)
+{
+    write_all(fd, "hello\nworld\n", 12);
+    step();
+    CHECK(read_all(fd, buffer, 6));
+    printf("%.6s", buffer);
+    step();
+    CHECK(read_all(fd, buffer, 7));
+    printf("%.7s", buffer);
+    step();
+}
+
 static const struct test_case cases[] = {
     {"set_waited_on_before", waits_before_the_first, asks_on_two, "waits on a set before it has a member"},
     {"set_before_connect", adds_before_connecting, answers_everywhere, "adds sockets to a set, then connects them"},
@@ -1041,6 +1072,7 @@ static const struct test_case cases[] = {
     {"both_send_first", sends_before_reading, sends_before_reading_too, "both sides send 1.25 MiB before they read"},
     {"other_calls", uses_other_calls, reads_other_calls, "`syscall`, `splice`, `vdprintf`, `sendfile` into a pipe"},
     {"other_children", makes_other_children, asks_other_children, "children by `_Fork` and by `SYS_clone`"},
+    {"commands", runs_commands, waits_for_commands, "`system` and `popen` of commands that use the socket"},
     {"standard_files", uses_standard_files, answers_each_line, "the socket as standard input and output"},
 };
 

@@ -1,10 +1,12 @@
 /* Signal handlers, and addresses that cannot be reached, around the calls of a connection. */
 #include "cases.h"
+#include <limits.h>
 #include <setjmp.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* Programs use such functions. */
@@ -224,6 +226,7 @@ static void uses_bad_memory(int fd)
     struct iovec vector[] = {{none, 10}, {good, 10}};
     struct msghdr message = {.msg_iov = (struct iovec *)none, .msg_iovlen = 2};
     int set = epoll_set_of(fd, EPOLLIN);
+    volatile int many = INT_MAX;
 
     for (int with_handler = 0; with_handler < 2; with_handler++) {
         if (with_handler) {
@@ -245,6 +248,8 @@ static void uses_bad_memory(int fd)
         SAY(select(fd + 1, (fd_set *)none, NULL, NULL, NULL));
         SAY(epoll_wait(set, (struct epoll_event *)none, 1, -1));
         SAY(epoll_wait(set, (struct epoll_event *)constant, 1, -1));
+        SAY(epoll_pwait2(set, (struct epoll_event *)good, 1, (struct timespec *)none, NULL));
+        SAY(epoll_wait(set, (struct epoll_event *)good, many, 0));
         SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, (struct epoll_event *)none));
         SAY(send(fd, NULL, 100, 0));
         SAY(write(fd, none, 100));
@@ -252,6 +257,9 @@ static void uses_bad_memory(int fd)
         SAY(writev(fd, vector, 2));
         SAY(writev(fd, (struct iovec *)none, 2));
         SAY(sendmsg(fd, (struct msghdr *)none, 0));
+        SAY(sendto(fd, good, 1, 0, (struct sockaddr *)none, 16));
+        SAY(recvmmsg(fd, NULL, 1, MSG_DONTWAIT, (struct timespec *)none));
+        SAY(epoll_pwait(set, (struct epoll_event *)good, 1, 0, (sigset_t *)none));
         SAY(connect(fd, (struct sockaddr *)none, sizeof(struct sockaddr_in)));
         SAY(recv(fd, good, 100, 0));
         check_stream(good, 5, 0, 100);
@@ -362,11 +370,35 @@ static void is_busy(int fd)
     printf("%d handled\n", atomic_load(&handled));
 }
 
+/* A handler writes on a small stack of its own. */
+static void writes_on_a_small_stack(int fd)
+{
+    stack_t small = {.ss_sp = malloc(8192), .ss_size = 8192};
+    CHECK(small.ss_sp && sigaltstack(&small, NULL) == 0);
+    shared_fd = fd;
+    set_handler(SIGUSR1, writes_a_number, SA_ONSTACK);
+    for (int at = 0; at < 100; at++)
+        CHECK(raise(SIGUSR1) == 0);
+    printf("%d handled\n", atomic_load(&handled));
+}
+
+/* The program lowers its limit of descriptors below those that it has, and waits for bytes. */
+static void has_no_descriptors_left(int fd)
+{
+    struct rlimit none = {0, 0};
+    char byte;
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    SAY(write(fd, "b", 1));
+    SAY(read(fd, &byte, 1));
+}
+
 static const struct test_case cases[] = {
     {"handler_writes", writes_in_handlers, answer_numbers, "a signal handler writes beside reads and writes"},
     {"handler_exchanges", exchanges_in_handlers, returns_bytes, "a signal handler writes, and reads the answer"},
     {"interrupted_waits", is_interrupted, returns_bytes, "signals with and without `SA_RESTART` in each call that waits"},
     {"bad_memory", uses_bad_memory, sends_good_memory, "buffers, vectors and arrays that cannot be reached"},
+    {"small_stack", writes_on_a_small_stack, answer_numbers, "a signal handler writes on a stack of 8 KiB"},
+    {"no_descriptors_left", has_no_descriptors_left, returns_bytes, "`RLIMIT_NOFILE` of 0 while the socket is open"},
     {"jumped_out", jumps_out_of_calls, returns_bytes, "a signal handler leaves a waiting call by `siglongjmp`"},
     {"polled_past_end", polls_past_an_end, ends_its_sending, "waits in `poll` for urgent bytes, and the peer ends its sending"},
     {"left_unread", leaves_unread, is_elsewhere, "standard input with bytes unread, and the peer waits for something else"},

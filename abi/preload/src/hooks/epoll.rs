@@ -7,8 +7,11 @@ use libc::{epoll_event, sigset_t, timespec};
 use crate::epoll_set::EpollSet;
 use crate::inside::is_inside;
 use crate::table::{Tracked, connection, set};
-use crate::wait_limit::{Limit, is_refused};
+use crate::wait_limit::{Limit, time_of};
 use crate::{connection, copy, errno, fork, kernel, real, settings};
+
+/// The largest array of events that the kernel takes (`EP_MAX_EVENTS`).
+const EVENTS_MAX: usize = c_int::MAX as usize / size_of::<epoll_event>();
 
 /// Tracks a set that is new.
 fn created(fd: c_int) -> c_int {
@@ -84,7 +87,8 @@ unsafe fn wait_in(
     (limit, polls): (Limit, bool),
     wait: impl Fn(&mut [epoll_event], Option<u64>) -> c_int,
 ) -> Option<c_int> {
-    let tracked = if max > 0 && !events.is_null() { set(epoll) } else { None }?;
+    let is_taken = max > 0 && max as usize <= EVENTS_MAX && !events.is_null();
+    let tracked = if is_taken { set(epoll) } else { None }?;
     // SAFETY: the caller has room for `max` events, and gives it to the call.
     let events = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
     Some(tracked.wait(events, limit, polls, wait))
@@ -106,8 +110,11 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
         // SAFETY: a slice of events, and the caller's mask.
         unsafe { real::epoll_pwait(epoll, events.as_mut_ptr(), events.len() as c_int, ms, mask) }
     };
+    // SAFETY: a mask, or an address that the kernel refuses.
+    let is_refused = !mask.is_null() && unsafe { copy::read(mask.cast::<u64>()) }.is_err();
+    let max_taken = if is_refused { 0 } else { max };
     // SAFETY: the caller's contract is the C library's.
-    let waited = unsafe { wait_in(epoll, events, max, (Limit::after_ms(timeout), timeout == 0), wait) };
+    let waited = unsafe { wait_in(epoll, events, max_taken, (Limit::after_ms(timeout), timeout == 0), wait) };
     // SAFETY: as above.
     waited.unwrap_or_else(|| unsafe { real::epoll_pwait(epoll, events, max, timeout, mask) })
 }
@@ -137,18 +144,16 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: null or a time.
-    let time = unsafe { timeout.as_ref() };
-    if !time.is_some_and(is_refused) {
+    if let Some(time) = time_of(timeout) {
         let wait = |events: &mut [epoll_event], time: Option<u64>| {
             let time = time.map(kernel::timespec_of);
             let pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
             // SAFETY: a slice of events, null or a time, and the caller's mask.
             unsafe { real::epoll_pwait2(epoll, events.as_mut_ptr(), events.len() as c_int, pointer, mask) }
         };
-        let polls = time.is_some_and(|time| time.tv_sec == 0 && time.tv_nsec == 0);
+        let polls = time.as_ref().is_some_and(|time| time.tv_sec == 0 && time.tv_nsec == 0);
         // SAFETY: the caller's contract is the C library's.
-        let waited = unsafe { wait_in(epoll, events, max, (Limit::after(time), polls), wait) };
+        let waited = unsafe { wait_in(epoll, events, max, (Limit::after(time.as_ref()), polls), wait) };
         if let Some(count) = waited {
             return count;
         }

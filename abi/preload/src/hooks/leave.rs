@@ -38,6 +38,28 @@ exec! {
     );
 }
 
+/// # Safety
+///
+/// As the C library's `system`. The shell inherits what an executed program would.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    if !command.is_null() {
+        before_exec();
+    }
+    // SAFETY: the caller's contract is the C library's.
+    unsafe { real::system(command) }
+}
+
+/// # Safety
+///
+/// As the C library's `popen`. The shell inherits what an executed program would.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    before_exec();
+    // SAFETY: the caller's contract is the C library's.
+    unsafe { real::popen(command, mode) }
+}
+
 macro_rules! spawn {
     ($($name:ident)*) => {$(
         /// # Safety

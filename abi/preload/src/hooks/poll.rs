@@ -12,7 +12,7 @@ use crate::connection::{Connection, Path, Stream, flags};
 use crate::epoll_set::poll_with_sets;
 use crate::inside::{Handled, Interruption};
 use crate::table::{InUse, connection, set};
-use crate::wait_limit::{Limit, is_refused};
+use crate::wait_limit::{Limit, is_refused, time_of};
 use crate::waiter::{self, Asleep, Waiter};
 use crate::{copy, errno, kernel, real, session, signals};
 
@@ -331,16 +331,6 @@ pub unsafe extern "C-unwind" fn __poll_chk(
     }
     // SAFETY: the caller's contract is the C library's.
     unsafe { poll(fds, count, timeout) }
-}
-
-/// Reads the time of a call; null is a wait without end. None for what the kernel refuses.
-fn time_of(time: *const timespec) -> Option<Option<timespec>> {
-    if time.is_null() {
-        return Some(None);
-    }
-    // SAFETY: a time, or an address that cannot be reached.
-    let time = unsafe { copy::read(time) }.ok()?;
-    (!is_refused(&time)).then_some(Some(time))
 }
 
 /// Calls the kernel's `ppoll` with a time in nanoseconds, or without end.

@@ -273,7 +273,9 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if connection(fd).is_none() || messages.is_null() {
+    // SAFETY: a time, or an address that the kernel refuses.
+    let is_refused = !timeout.is_null() && unsafe { copy::read(timeout) }.is_err();
+    if is_refused || connection(fd).is_none() || messages.is_null() {
         // SAFETY: the caller's contract is the C library's.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }

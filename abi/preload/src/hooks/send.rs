@@ -95,6 +95,12 @@ fn plain(connection: &InUse<Connection>, call: &PlainCall<'_>, fd: c_int, kernel
     result
 }
 
+/// Returns true if the kernel reads this address, of which TCP has no use.
+fn is_readable(to: *const sockaddr, len: socklen_t) -> bool {
+    // SAFETY: an address of the program, or one that cannot be reached.
+    to.is_null() || len == 0 || unsafe { copy::read(to.cast::<u8>()) }.is_ok()
+}
+
 macro_rules! hook {
     ($fd:ident, $parts:expr, $flags:expr, $kernel:expr) => {
         match connection($fd) {
@@ -144,9 +150,9 @@ pub unsafe extern "C-unwind" fn sendto(
     to_len: socklen_t,
 ) -> ssize_t {
     // SAFETY: the caller's contract is the C library's.
-    hook!(fd, Vector::one(from.cast_mut(), len.min(BYTES_MAX)), flags, unsafe {
-        real::sendto(fd, from, len, flags, to, to_len)
-    })
+    let parts = || if is_readable(to, to_len) { Vector::one(from.cast_mut(), len.min(BYTES_MAX)) } else { None };
+    // SAFETY: as above.
+    hook!(fd, parts(), flags, unsafe { real::sendto(fd, from, len, flags, to, to_len) })
 }
 
 /// # Safety
@@ -164,7 +170,8 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
     // SAFETY: as above.
     let parts = || unsafe {
         let header = copy::read(message).ok()?;
-        Vector::read(header.msg_iov, header.msg_iovlen)
+        let is_complete = is_readable(header.msg_name.cast(), header.msg_namelen);
+        if is_complete { Vector::read(header.msg_iov, header.msg_iovlen) } else { None }
     };
     // SAFETY: as above.
     send_parts(&connection, fd, parts, flags, || unsafe { real::sendmsg(fd, message, flags) })
