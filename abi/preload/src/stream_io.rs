@@ -527,6 +527,21 @@ impl Connection {
         }
     }
 
+    /// Takes the error of the connection, as a call takes it that asks for errors before it moves bytes.
+    pub(crate) fn take_error(&self, fd: c_int, stream: &Stream) -> Result<(), c_int> {
+        let fd = self.kernel_fd(fd);
+        self.look_for_end(fd, stream);
+        if self.take_reset(fd) {
+            return Err(libc::ECONNRESET);
+        }
+        match kernel::socket_option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR) {
+            None | Some(0) => Ok(()),
+            // The kernel had the FIN before the reset, and calls that a broken pipe.
+            Some(libc::EPIPE) if self.has_flag(flags::WAS_RESET) => Err(libc::ECONNRESET),
+            Some(error) => Err(error),
+        }
+    }
+
     /// Takes a reset that is due, with the kernel's error of the same cause. Returns true if one was due.
     fn take_reset(&self, fd: c_int) -> bool {
         let is_due = self.take_flag(flags::RESET_DUE);

@@ -279,6 +279,13 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         // SAFETY: the caller's contract is the C library's.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
+    if let Some(connection) = connection(fd)
+        && let Some(stream) = connection.stream()
+        && let Err(error) = connection.take_error(fd, stream)
+    {
+        errno::set(error);
+        return -1;
+    }
     for done in 0..count {
         let first_only = if done == 0 { flags } else { flags | libc::MSG_DONTWAIT };
         // SAFETY: the caller has `count` messages.
