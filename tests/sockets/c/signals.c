@@ -382,6 +382,25 @@ static void writes_on_a_small_stack(int fd)
     printf("%d handled\n", atomic_load(&handled));
 }
 
+/* A number beyond `FD_SETSIZE`, which `select` takes in a larger set. */
+static void selects_a_high_number(int fd)
+{
+    enum { HIGH = 2000 };
+    unsigned long members[64] = {0};
+    struct rlimit limit;
+    char byte;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    limit.rlim_cur = limit.rlim_max;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0 && dup2(fd, HIGH) == HIGH);
+    for (int at = 0; at < 3; at++) {
+        CHECK(write(fd, "b", 1) == 1);
+        members[HIGH / 64] = 1UL << HIGH % 64;
+        SAY(select(HIGH + 1, (fd_set *)members, NULL, NULL, NULL));
+        SAY(members[HIGH / 64] == 1UL << HIGH % 64);
+        SAY(read(HIGH, &byte, 1));
+    }
+}
+
 /* The program lowers its limit of descriptors below those that it has, and waits for bytes. */
 static void has_no_descriptors_left(int fd)
 {
@@ -390,6 +409,7 @@ static void has_no_descriptors_left(int fd)
     CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
     SAY(write(fd, "b", 1));
     SAY(read(fd, &byte, 1));
+    SAY(poll(&(struct pollfd){fd, POLLIN, 0}, 1, 0));
 }
 
 static const struct test_case cases[] = {
@@ -398,6 +418,7 @@ static const struct test_case cases[] = {
     {"interrupted_waits", is_interrupted, returns_bytes, "signals with and without `SA_RESTART` in each call that waits"},
     {"bad_memory", uses_bad_memory, sends_good_memory, "buffers, vectors and arrays that cannot be reached"},
     {"small_stack", writes_on_a_small_stack, answer_numbers, "a signal handler writes on a stack of 8 KiB"},
+    {"high_number", selects_a_high_number, returns_bytes, "`select` of a descriptor beyond `FD_SETSIZE`"},
     {"no_descriptors_left", has_no_descriptors_left, returns_bytes, "`RLIMIT_NOFILE` of 0 while the socket is open"},
     {"jumped_out", jumps_out_of_calls, returns_bytes, "a signal handler leaves a waiting call by `siglongjmp`"},
     {"polled_past_end", polls_past_an_end, ends_its_sending, "waits in `poll` for urgent bytes, and the peer ends its sending"},

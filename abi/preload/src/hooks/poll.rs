@@ -231,7 +231,15 @@ fn ask_kernel(
         entry.events = polled.kernel_events(entry.events);
     }
     asked.push(pollfd { fd: waiter.map_or(-1, Waiter::fd), events: POLLIN, revents: 0 });
-    let count = kernel(&mut asked, time);
+    let mut count = kernel(&mut asked, time);
+    if count < 0 && waiter.is_some() && errno::get() == libc::EINVAL {
+        // With the doorbell, these may be more descriptors than the program's limit.
+        asked[fds.len()].fd = -1;
+        count = kernel(&mut asked[..fds.len()], Some(time.map_or(CROWDED_NS, |time| time.min(CROWDED_NS))));
+        if count == 0 {
+            return (0, true);
+        }
+    }
     if count < 0 {
         return (count, false);
     }
@@ -377,8 +385,8 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     unsafe { ppoll(fds, count, timeout, mask) }
 }
 
-/// Words of the kernel's sets of descriptors.
-type Words = [u64; libc::FD_SETSIZE / 64];
+/// The most descriptors that a `select` has here. The kernel takes sets beyond `FD_SETSIZE`, as many as the program has memory for.
+const SELECTED_MAX: c_int = 1 << 20;
 
 /// The sets of a `select`, as entries of `poll`.
 struct Selected {
@@ -400,14 +408,14 @@ impl Selected {
     ///
     /// Each set is null, a set, or an address that cannot be reached.
     unsafe fn read(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
-        if !(1..=libc::FD_SETSIZE as c_int).contains(&count) || !signals::are_copies_guarded() {
+        if !(1..=SELECTED_MAX).contains(&count) || !signals::are_copies_guarded() {
             return None;
         }
         let words = (count as usize).div_ceil(64);
-        let mut members: [Words; 3] = [[0; libc::FD_SETSIZE / 64]; 3];
+        let mut members = [(); 3].map(|()| vec![0u64; words]);
         for (set, members) in sets.iter().zip(&mut members).filter(|(set, _)| !set.is_null()) {
             // SAFETY: the caller's promise; a set has as many words.
-            unsafe { copy::read_into(set.cast::<u64>().cast_const(), &mut members[..words]) }.ok()?;
+            unsafe { copy::read_into(set.cast::<u64>().cast_const(), members) }.ok()?;
         }
         let mut entries = Vec::new();
         for fd in 0..count {
@@ -429,13 +437,13 @@ impl Selected {
             if set.is_null() {
                 continue;
             }
-            let mut members: Words = [0; libc::FD_SETSIZE / 64];
+            let mut members = vec![0u64; self.words];
             for entry in self.entries.iter().filter(|entry| entry.events & event != 0 && entry.revents & ready != 0) {
                 members[entry.fd as usize / 64] |= 1 << (entry.fd % 64);
                 total += 1;
             }
             // SAFETY: a set of the program, which it lets the call write, or an address that cannot be reached.
-            if unsafe { copy::write_all(set.cast::<u64>(), &members[..self.words]) }.is_err() {
+            if unsafe { copy::write_all(set.cast::<u64>(), &members) }.is_err() {
                 errno::set(libc::EFAULT);
                 return -1;
             }
