@@ -172,7 +172,7 @@ pub(crate) struct Connection {
     pub(crate) is_awaited: AtomicBool,
     /// Events of the TCP connection that the kernel has reported.
     pub(crate) kernel_events: AtomicU32,
-    /// That number when the kernel was last asked, and the connection had not ended.
+    /// The number of those events when the kernel was last asked, and the connection had not ended.
     pub(crate) asked_events: AtomicU32,
     /// Reads that found nothing since the kernel was asked.
     pub(crate) empty_reads: AtomicU32,

@@ -77,7 +77,7 @@ struct Waited {
     placed: Vec<(u32, usize)>,
 }
 
-/// What the kernel has reported of streams in one call. Other threads must not answer for it: this one returns when it has.
+/// Events of streams that the kernel has reported in one call. Other threads must not answer for it: this one returns when it has.
 #[derive(Default)]
 struct Told {
     placed: Vec<(u32, usize)>,
