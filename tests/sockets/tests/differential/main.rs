@@ -12,7 +12,7 @@ use isthmus_testbed::{Deadline, short_or_long};
 const SEEDS: u64 = 300;
 const SEEDS_LONG: u64 = 20_000;
 
-/// Seeds of a test whose programs may differ, of a hundred. What differs is known: docs/reference/sockets.md, "What is not covered yet". A
+/// The seeds that may differ, of a hundred. What differs is known: docs/reference/sockets.md, "What is not covered yet". A
 /// mechanism that is broken makes far more differ.
 const DIFFER_MAX: u64 = 4;
 const DIFFER_MAX_LONG: u64 = 2;
