@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 use libc::ucontext_t;
 
 use crate::inside::{self, ThreadState};
+use crate::signals;
 
 /// The program gave an address that cannot be reached: `EFAULT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +112,7 @@ fn copy_bytes(from: *const u8, to: *mut u8, count: usize) -> Result<(), Fault> {
     if count > 0 && (from.is_null() || to.is_null()) {
         return Err(Fault);
     }
+    signals::guard_copies();
     // SAFETY: the callers' promises. The guard catches a fault.
     guarded(|| unsafe { core::ptr::copy_nonoverlapping(from, to, count) })
 }
