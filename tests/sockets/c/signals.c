@@ -284,6 +284,29 @@ static void sends_good_memory(int fd)
     receive_stream(fd, 6, 100);
 }
 
+/* A handler closes the descriptor that its own thread reads. */
+static void closes_shared(int signal)
+{
+    (void)signal;
+    close(shared_fd);
+}
+
+static void is_closed_in_handler(int fd)
+{
+    char byte;
+    shared_fd = fd;
+    set_handler(SIGUSR1, closes_shared, SA_RESTART);
+    INTERRUPTED(read(fd, &byte, 1));
+    step();
+}
+
+static void sees_the_end(int fd)
+{
+    char byte;
+    SAY(read(fd, &byte, 1));
+    step();
+}
+
 /* A handler that jumps out of a call which waits. The next call goes on. */
 static void jumps_out(int signal)
 {
@@ -420,6 +443,7 @@ static const struct test_case cases[] = {
     {"small_stack", writes_on_a_small_stack, answer_numbers, "a signal handler writes on a stack of 8 KiB"},
     {"high_number", selects_a_high_number, returns_bytes, "`select` of a descriptor beyond `FD_SETSIZE`"},
     {"no_descriptors_left", has_no_descriptors_left, returns_bytes, "`RLIMIT_NOFILE` of 0 while the socket is open"},
+    {"closed_in_handler", is_closed_in_handler, sees_the_end, "a signal handler closes the descriptor that its thread reads"},
     {"jumped_out", jumps_out_of_calls, returns_bytes, "a signal handler leaves a waiting call by `siglongjmp`"},
     {"polled_past_end", polls_past_an_end, ends_its_sending, "waits in `poll` for urgent bytes, and the peer ends its sending"},
     {"left_unread", leaves_unread, is_elsewhere, "standard input with bytes unread, and the peer waits for something else"},

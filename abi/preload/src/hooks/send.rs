@@ -66,7 +66,10 @@ fn send_parts(
                 let wait = wait.get_or_insert_with(|| Wait::new(fd, Interest::Room));
                 if let Err(code) = connection.wait(fd, stream, wait) {
                     if code == libc::EINTR && done == 0 && wait.restarts() {
-                        continue;
+                        if crate::table::connection(fd).as_ref() == Some(connection) {
+                            continue;
+                        }
+                        return kernel(); // A handler has closed the descriptor, or made it another file.
                     }
                     break if done > 0 { Ok(done) } else { Err(code) };
                 }

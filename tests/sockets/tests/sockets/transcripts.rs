@@ -64,7 +64,7 @@ transcripts!(kinds: set_waited_on_before set_before_connect set_with_gap unarmed
 transcripts!(edges: unread_behind_others reads_what_is_counted close_beside_writer shutdown_beside_writer end_beside_writer
              only_close_beside_writer limited_write odd_numbers odd_files what_is_left);
 
-transcripts!(signals: handler_writes handler_exchanges interrupted_waits bad_memory small_stack high_number no_descriptors_left jumped_out polled_past_end left_unread left_unread_beside);
+transcripts!(signals: handler_writes handler_exchanges interrupted_waits bad_memory small_stack high_number no_descriptors_left closed_in_handler jumped_out polled_past_end left_unread left_unread_beside);
 
 /// `docs/reference/sockets.md` lists the cases. `UPDATE=1` writes them.
 #[test]
