@@ -256,13 +256,13 @@ pub unsafe extern "C-unwind" fn setsockopt(
     done
 }
 
-/// Returns true for an option that changes how the kernel gives bytes to the program.
+/// Returns true for an option that changes how the kernel gives bytes to the program. `SO_ZEROCOPY` alone changes nothing: a call with
+/// `MSG_ZEROCOPY` goes by TCP.
 fn needs_tcp(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => matches!(
             name,
-            libc::SO_ZEROCOPY
-                | libc::SO_RCVLOWAT
+            libc::SO_RCVLOWAT
                 | libc::SO_PEEK_OFF
                 | libc::SO_ATTACH_FILTER
                 | libc::SO_ATTACH_BPF
@@ -378,3 +378,24 @@ core::arch::global_asm!(
     ".size isthmus_variadic_call, . - isthmus_variadic_call",
     before = sym before_variadic,
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_without_effect_on_bytes_need_no_tcp() {
+        // gRPC sets the first two on every socket.
+        for (level, name) in [
+            (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+            (libc::IPPROTO_TCP, libc::TCP_INQ),
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+            (libc::IPPROTO_TCP, libc::SO_RCVLOWAT),
+        ] {
+            assert!(!needs_tcp(level, name), "{level} {name}");
+        }
+        for (level, name) in [(libc::SOL_SOCKET, libc::SO_RCVLOWAT), (libc::IPPROTO_TCP, libc::TCP_ULP)] {
+            assert!(needs_tcp(level, name), "{level} {name}");
+        }
+    }
+}
