@@ -33,6 +33,7 @@ pub(crate) fn ringing() -> Option<BorrowedFd<'static>> {
     let process = std::process::id();
     if OWNER.load(Ordering::Relaxed) != process as i32 {
         let (receiver, ringing) = Doorbell::socket_pair().ok()?;
+        let (receiver, ringing) = (kernel::placed_doorbell(receiver), kernel::placed_doorbell(ringing));
         let fd = receiver.as_fd().as_raw_fd();
         let is_set = kernel::control_fd(fd, libc::F_SETOWN, process as usize)
             && kernel::control_fd(fd, F_SETSIG, SIGNAL as usize)

@@ -463,9 +463,7 @@ impl Connection {
             return;
         }
         if !this.is_last() && this.stream().is_some() && this.kept_fd.load(Ordering::Relaxed) == 0 {
-            // SAFETY: a command without pointers.
-            let kept = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
-            this.kept_fd.store(kept + 1, Ordering::Release);
+            this.kept_fd.store(kernel::kept_copy(fd) + 1, Ordering::Release);
         } else if is_last && this.is_last() {
             this.last_close(fd);
         }

@@ -102,9 +102,7 @@ impl EpollSet {
     pub(crate) fn closing(this: &InUse<Self>, fd: c_int, is_stale: bool) {
         if this.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
             if this.fd.load(Ordering::Relaxed) == fd && !is_stale {
-                // SAFETY: a command without pointers.
-                let kept = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
-                this.fd.store(kept, Ordering::Relaxed);
+                this.fd.store(kernel::kept_copy(fd), Ordering::Relaxed);
                 this.is_fd_kept.store(true, Ordering::Relaxed);
             }
             return;

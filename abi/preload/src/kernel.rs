@@ -2,6 +2,9 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
+
+use isthmus_platform::Doorbell;
+use rustix::fd::{AsFd as _, OwnedFd};
 use std::sync::OnceLock;
 
 /// The bytes that the kernel has carried for a socket.
@@ -58,6 +61,31 @@ fn int_ioctl(fd: c_int, request: libc::c_ulong) -> Option<u64> {
 /// Returns the bytes that have arrived and were not read.
 pub(crate) fn unread(fd: c_int) -> Option<u64> {
     int_ioctl(fd, libc::FIONREAD)
+}
+
+/// The largest number from which descriptors of the library are placed.
+const OWN_FIRST_MAX: u64 = 3072;
+
+/// The number from which descriptors of the library are placed: near the end of those that the process may have.
+pub(crate) fn own_first() -> c_int {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    (limit / 4 * 3).min(OWN_FIRST_MAX) as c_int
+}
+
+/// Moves a descriptor of the library's to a high number. Programs choose low ones for `dup2`, which closes what has them.
+pub(crate) fn placed(fd: OwnedFd) -> OwnedFd {
+    rustix::io::fcntl_dupfd_cloexec(&fd, own_first()).unwrap_or(fd)
+}
+
+/// Moves a doorbell to a high number.
+pub(crate) fn placed_doorbell(doorbell: Doorbell) -> Doorbell {
+    rustix::io::fcntl_dupfd_cloexec(doorbell.as_fd(), own_first()).map_or(doorbell, Doorbell::from)
+}
+
+/// Copies a descriptor of the program for the library's use. Returns -1 without one.
+pub(crate) fn kept_copy(fd: c_int) -> c_int {
+    // SAFETY: a command without pointers.
+    unsafe { crate::real::fcntl(fd, libc::F_DUPFD_CLOEXEC, own_first() as usize) }
 }
 
 /// Closes a descriptor of the library's.

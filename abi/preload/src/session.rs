@@ -170,7 +170,7 @@ pub(crate) fn after_bytes() -> u64 {
 
 fn attach() -> Option<Session> {
     let StreamAttachment { mut session, board, listed, after_bytes } =
-        StreamSession::attach(&settings::get().options).ok()?;
+        StreamSession::attach(&settings::get().options, kernel::placed).ok()?;
     let map = |file: &OwnedFd, size, access| Mapping::new(file, size, access).ok().map(SharedMapping::new);
     let board = map(&board, BOARD_SIZE, Access::ReadWrite)?;
     let page = map(&listed, LISTED_SIZE, Access::Read)?;
@@ -276,7 +276,7 @@ pub(crate) fn new_doorbell(board: &Arc<LocalBoard>, waiter: WaiterIndex) -> Opti
         if !Arc::ptr_eq(&session.board, board) {
             return None;
         }
-        let doorbell = Doorbell::new().ok()?;
+        let doorbell = kernel::placed_doorbell(Doorbell::new().ok()?);
         session.daemon.add_waiter(waiter, doorbell.as_fd()).ok()?;
         Some(doorbell)
     })
@@ -395,7 +395,7 @@ impl Session {
                 None
             }
             StreamEvent::Waiter { peer, waiter, doorbell } => {
-                self.add_doorbell(peer, waiter, doorbell);
+                self.add_doorbell(peer, waiter, kernel::placed_doorbell(doorbell));
                 None
             }
             StreamEvent::PeerLeft { peer } => {

@@ -96,11 +96,11 @@ pub enum StreamEvent {
 }
 
 impl StreamSession {
-    /// Connects to the daemon that the options name, and never starts one.
-    pub fn attach(options: &Options) -> Result<StreamAttachment, Refusal> {
+    /// Connects to the daemon that the options name, and never starts one. `place` may move the socket to another number.
+    pub fn attach(options: &Options, place: impl FnOnce(OwnedFd) -> OwnedFd) -> Result<StreamAttachment, Refusal> {
         let options = Options { no_autostart: true, ..options.clone() };
         let (socket, _) = connect::connect(&options)?;
-        let mut control = Control::open(socket)?;
+        let mut control = Control::open(place(socket))?;
         let mut reply = control.request(StreamAttach {}.into(), &[])?;
         match reply.message {
             ToClient::Sockets(SocketsToClient::StreamAttached(ref attached)) => {

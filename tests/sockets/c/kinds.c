@@ -2,6 +2,7 @@
 #include "cases.h"
 #include <stdatomic.h>
 #include <stdarg.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
@@ -1019,6 +1020,28 @@ static void answers_each_line(int fd)
     step();
 }
 
+/* The program gives a file the low numbers that it does not use. Nothing but the program writes there. */
+static void takes_numbers(int fd)
+{
+    int file = memfd_create("file", 0);
+    CHECK(file >= 0);
+    for (int number = CONTROL + 1; number < 40; number++)
+        CHECK(number == fd || dup2(file, number) == number);
+    ask_all(fd, 300);
+    pthread_t thread = start(answer_in_thread, (void *)(intptr_t)dup(fd));
+    step();
+    join(thread);
+    SAY(lseek(file, 0, SEEK_END));
+}
+
+static void answers_and_asks(int fd)
+{
+    answer_count(fd, 300);
+    step();
+    ask_all(fd, 300);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+}
+
 /* Commands use the connection, and bytes are unread when they start. */
 static void runs_commands(int fd)
 {
@@ -1072,6 +1095,7 @@ static const struct test_case cases[] = {
     {"both_send_first", sends_before_reading, sends_before_reading_too, "both sides send 1.25 MiB before they read"},
     {"other_calls", uses_other_calls, reads_other_calls, "`syscall`, `splice`, `vdprintf`, `sendfile` into a pipe"},
     {"other_children", makes_other_children, asks_other_children, "children by `_Fork` and by `SYS_clone`"},
+    {"numbers_taken", takes_numbers, answers_and_asks, "`dup2` onto numbers that the program has not used"},
     {"commands", runs_commands, waits_for_commands, "`system` and `popen` of commands that use the socket"},
     {"standard_files", uses_standard_files, answers_each_line, "the socket as standard input and output"},
 };

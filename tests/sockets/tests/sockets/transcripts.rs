@@ -60,7 +60,7 @@ transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_
 transcripts!(kinds: set_waited_on_before set_before_connect set_with_gap unarmed_end closed_copy_in_set
              set_of_threads_once set_of_threads_edge set_of_owners room_by_edges
              set_as_descriptor child_for_each fork_beside_threads close_beside_reader connected_again closed_unseen cancelled full_times
-             dropped both_send_first other_calls other_children commands standard_files);
+             dropped both_send_first other_calls other_children numbers_taken commands standard_files);
 transcripts!(edges: unread_behind_others reads_what_is_counted close_beside_writer shutdown_beside_writer end_beside_writer
              only_close_beside_writer limited_write odd_numbers odd_files what_is_left);
 
