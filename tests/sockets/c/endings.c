@@ -1,5 +1,6 @@
 /* How connections end: FIN, RST, death, and what each call of the other end returns from then on. */
 #include "cases.h"
+#include <sys/wait.h>
 #include <sys/select.h>
 
 static char buffer[1 << 20];
@@ -251,6 +252,24 @@ static void asks_for_the_error(int fd)
     SAY(write(fd, "x", 1));
 }
 
+/* A child had the connection, too, so the library cannot make the reset itself. */
+static void closes_after_fork(int fd)
+{
+    int status;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    closes_with_unread(fd);
+}
+
+static void sends_and_asks_for_the_error(int fd)
+{
+    send_stream(fd, 2, 1000);
+    asks_for_the_error(fd);
+}
+
 static volatile sig_atomic_t pipes;
 
 static void count_sigpipe(int signal)
@@ -460,6 +479,7 @@ static const struct test_case cases[] = {
     {"reset", resets_now, sees_reset, "`SO_LINGER` of 0: a reset"},
     {"reset_with_data", sends_and_resets, has_data_and_sees_reset, "a reset behind bytes that the peer has not read"},
     {"error_of_the_socket", resets_now, asks_for_the_error, "`SO_ERROR` after a reset"},
+    {"error_after_fork", closes_after_fork, sends_and_asks_for_the_error, "a fork, then a close with bytes unread; `SO_ERROR`"},
     {"sigpipe", closes, counts_sigpipe, "`SIGPIPE`, `EPIPE` and `MSG_NOSIGNAL`"},
     {"events_of_input", sends_then_ends, sees_events_of_input, "epoll by level and by edge: data, end, reset"},
     {"events_with_rdhup", sends_then_ends, sees_events_with_rdhup, "the same with `EPOLLRDHUP`"},

@@ -346,9 +346,18 @@ pub unsafe extern "C-unwind" fn getsockopt(
         unsafe {
             let error: *mut c_int = value.cast();
             let is_whole = *len as usize == size_of::<c_int>();
-            // The kernel had the FIN before the reset, and calls that a broken pipe.
-            if is_whole && error.read_unaligned() == libc::EPIPE && tracked.has_flag(connection::flags::WAS_RESET) {
-                error.write_unaligned(libc::ECONNRESET);
+            if is_whole {
+                // A call reports a reset once, whichever it is.
+                let is_due = tracked.take_flag(connection::flags::RESET_DUE);
+                // The kernel had the FIN before the reset, and calls that a broken pipe.
+                let is_reset = match error.read_unaligned() {
+                    0 => is_due,
+                    libc::EPIPE => tracked.has_flag(connection::flags::WAS_RESET),
+                    _ => false,
+                };
+                if is_reset {
+                    error.write_unaligned(libc::ECONNRESET);
+                }
             }
         }
     }
