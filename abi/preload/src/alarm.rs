@@ -12,6 +12,7 @@ use isthmus_platform::Doorbell;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use crate::connection::Connection;
+use crate::private_lock::PrivateLock;
 use crate::table::Tracked;
 use crate::{errno, kernel, signals};
 
@@ -26,6 +27,9 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 /// The receiving end and the ringing one. They stay open, because streams outlive sessions with the daemon.
 static RECEIVER: AtomicI32 = AtomicI32::new(-1);
 static RINGING: AtomicI32 = AtomicI32::new(-1);
+
+/// The ends of all alarms.
+static KEPT: PrivateLock<Vec<(Doorbell, Doorbell)>> = PrivateLock::new(Vec::new());
 
 /// Returns the ringing end of this process's alarm, which is made if need be. None if the kernel refuses it. The caller holds the lock of the
 /// session.
@@ -43,7 +47,7 @@ pub(crate) fn ringing() -> Option<BorrowedFd<'static>> {
         }
         RECEIVER.store(fd, Ordering::Relaxed);
         RINGING.store(ringing.as_fd().as_raw_fd(), Ordering::Relaxed);
-        core::mem::forget((receiver, ringing));
+        KEPT.with(|kept| kept.push((receiver, ringing)));
         signals::keep(SIGNAL);
         OWNER.store(process as i32, Ordering::Relaxed);
     }

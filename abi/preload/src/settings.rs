@@ -29,9 +29,15 @@ extern "C" fn load() {
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
 
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+/// Returns the settings once the library is loaded. The runtime of a sanitizer makes calls before that, without an environment.
+pub(crate) fn loaded() -> Option<&'static Settings> {
+    SETTINGS.get()
+}
+
 /// Returns the settings, read once.
 pub(crate) fn get() -> &'static Settings {
-    static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
         let options = Options::from_environment();
         let off = std::env::var_os(SOCKETS.name).is_some_and(|value| value == "off" || value == "0");

@@ -26,7 +26,7 @@ pub unsafe extern "C-unwind" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    if !settings::get().enabled {
+    if !settings::loaded().is_some_and(|settings| settings.enabled) {
         // SAFETY: the caller's contract is the C library's.
         return unsafe { real::sigaction(signal, new, old) };
     }

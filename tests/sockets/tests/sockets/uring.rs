@@ -55,10 +55,8 @@ fn library_leaves_a_connection_that_used_io_uring_to_tcp() {
     assert_eq!(report["paired"], 1, "{report:#}");
     let streams = report["streams"].as_array().unwrap();
     for end in streams.iter().flat_map(|stream| [&stream["connector"], &stream["acceptor"]]) {
-        assert_eq!(
-            (&end["state"], &end["path"], &end["shared_bytes"]),
-            (&"left".into(), &"tcp".into(), &0.into()),
-            "{end:#}"
-        );
+        // An end that has made no call since is still waiting.
+        assert!(end["state"] == "left" || end["state"] == "waiting", "{end:#}");
+        assert_eq!((&end["path"], &end["shared_bytes"]), (&"tcp".into(), &0.into()), "{end:#}");
     }
 }
