@@ -77,6 +77,7 @@ fn state() -> String {
     for (bit, name, what) in [
         (StreamState::ATTACHED, "ATTACHED", "this end maps the memory and checks its words"),
         (StreamState::HALF_CLOSED, "HALF_CLOSED", "this end sends no more; set before `shutdown(SHUT_WR)`"),
+        (StreamState::CLOSED, "CLOSED", "this end was closed, as far as its process knows; the peer asks the kernel"),
         (StreamState::TCP_PLEASE, "TCP_PLEASE", "this end asks for bytes by TCP"),
         (StreamState::LEFT, "LEFT", "this end reads no ring any more; `HEAD` is final"),
         (StreamState::RETURNED, "RETURNED", "this end has sent by TCP what the peer had not read when it left"),
