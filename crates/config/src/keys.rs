@@ -76,16 +76,17 @@ table! {
         /// bound name has a `cgroup`, a program with an unknown cgroup may not attach.
         rules: Rules = "[]", Reload;
     }
-    /// Limits. A request beyond a limit is refused with a reason which names it.
+    /// Limits. A request beyond a limit is refused with a reason which names it. Where several users may attach, one user
+    /// has at most half of the places that the other users leave, and the last eighth is for users that have none. Users
+    /// that `/etc/subuid` lists as subordinate count as their user.
     limits: LimitsConfig {
-        /// The largest number of domains attached at once.
+        /// The largest number of domains attached at once. The daemon lowers it to what its descriptors allow, and logs that.
         domains_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "4096", Restart;
-        /// The largest number of domains of one user. Where several users attach, one of them cannot keep the others out.
+        /// The largest number of domains of one user.
         domains_per_user_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "512", Restart;
         /// The largest number of endpoints of one domain.
         endpoints_per_domain_max: Integer<1, { limits::ENDPOINTS_MAX as u32 }> = "32", Restart;
-        /// The largest number of MX endpoint numbers of one user, on all boards together. Where several users attach, a limit
-        /// below the total keeps some numbers for each of them.
+        /// The largest number of MX endpoint numbers of one user, on all boards together.
         mx_endpoints_per_user_max: Integer<1, { isthmus_layout::mx::BOARDS_MAX as u32 * isthmus_layout::mx::ENDPOINTS_MAX }> = "8160", Restart;
         /// The largest number of channels of one domain. Messages to further peers go through the daemon.
         channels_per_domain_max: Integer<0, { limits::READY_MAP_BITS }> = "1024", Restart;

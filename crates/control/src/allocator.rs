@@ -81,7 +81,7 @@ pub enum RegionRights {
 }
 
 /// A window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum WindowRef {
     /// A guest's own.
     Own(GuestId),

@@ -33,27 +33,31 @@ mod workers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, RwLock};
 
+use isthmus_config::AttachPolicy;
 use isthmus_layout::Refusal;
 use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, ToClient, Version, version};
 use isthmus_layout::ids::{ChannelId, DomainId, RegionId};
 use isthmus_layout::reason::{Reason, ReasonKind};
 use isthmus_service::{Event, SendPolicy};
 
-use crate::allocator::{Resource, RingMemory};
+use crate::allocator::{Resource, RingMemory, WindowRef};
 use crate::capabilities::Capabilities;
 use crate::directory::Directory;
 use crate::directory::channels::{Channels, Overdue};
 use crate::fd_reaper::{self, PENDING_MAX, ReceivedFd};
 use crate::mx::Mx;
 use crate::overlay::Overlay;
+use crate::places::Taker;
 use crate::policy::{Identity, Policy};
 use crate::reason_log::ReasonLog;
+use crate::sockets::{Sockets, StreamSession};
 use crate::tickets::Tickets;
+use crate::turns::Turns;
 use pairs::Pairs;
 use remote_peers::RemotePeers;
 use resumable::ResumableDomains;
 
-pub use attachment::Attachment;
+pub use attachment::{Attachment, Attachments};
 pub(crate) use guests::{GuestState, GuestView};
 pub(crate) use pairs::{PairRequest, PairState};
 pub(crate) use pending_requests::{PendingRequest, PendingRequests};
@@ -62,6 +66,13 @@ pub use types::{AwaitedWork, ControlSessionId, Outgoing, ReportFacts, Settings, 
 pub use workers::DataPlane;
 pub(crate) use workers::WorkerReadyMaps;
 
+/// The number of items of deferred work that are done at once: of all, and of one piece of work before others have their turn.
+const DEFERRED_SLICE: usize = 64;
+const DEFERRED_SHARE: usize = 16;
+
+/// The number of overdue channels that are handled at once.
+const OVERDUE_SLICE: usize = 64;
+
 /// A connection.
 #[derive(Debug)]
 struct Session {
@@ -69,6 +80,15 @@ struct Session {
     stage: SessionStage,
     /// The number of messages that its program has not read yet.
     backlog: usize,
+}
+
+/// Work that is done in slices.
+#[derive(Debug)]
+pub(crate) enum Deferred {
+    /// The end of a domain.
+    Domain(DomainId),
+    /// The end of a program that was attached to streams.
+    StreamSession(ControlSessionId, Box<StreamSession>),
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +106,25 @@ enum SessionStage {
 /// The identities of all domains, shared with the workers.
 type Identities = Arc<RwLock<BTreeMap<DomainId, Identity>>>;
 
+/// The memory in windows of guests that the broker keeps.
+#[derive(Debug, Default)]
+struct GuestMemory {
+    lingering: BTreeMap<ChannelId, channels::LingeringMemory>,
+    /// Regions, by their owner.
+    regions: BTreeMap<(DomainId, RegionId), regions::GuestRegion>,
+    /// The bytes of regions in each window.
+    region_bytes: BTreeMap<WindowRef, u64>,
+}
+
+/// The ends of domains and programs that are under way.
+#[derive(Debug, Default)]
+struct Endings {
+    /// Domains that have left while their worker still delivers their last messages, or some of their peers do not know.
+    leaving: BTreeMap<DomainId, leave::Leaving>,
+    /// The work that is done in slices, so that no user has to wait for the end of another one.
+    deferred: VecDeque<Deferred>,
+}
+
 /// The state of the control plane: connections, domains, channels and guests.
 #[derive(Debug)]
 pub struct Broker {
@@ -93,15 +132,12 @@ pub struct Broker {
     pub(crate) policy: Arc<Policy>,
     pub(crate) directory: Directory,
     pub(crate) channels: Channels<Resource>,
-    lingering: BTreeMap<ChannelId, channels::LingeringMemory>,
-    /// Regions in guests' windows, by their owner.
-    regions: BTreeMap<(DomainId, RegionId), regions::GuestRegion>,
+    guest_memory: GuestMemory,
     pub(crate) tickets: Tickets,
     /// Domains of the previous daemon that may still resume.
     resumable: ResumableDomains,
-    pub(crate) attachments: BTreeMap<DomainId, Attachment>,
-    /// Domains that have left while their worker still delivers their last messages, with the reason and the domains to notify.
-    leaving: BTreeMap<DomainId, (Reason, Vec<DomainId>)>,
+    pub(crate) attachments: Attachments,
+    endings: Endings,
     sessions: BTreeMap<ControlSessionId, Session>,
     pub(crate) workers: WorkerReadyMaps,
     pub(crate) remote_peers: RemotePeers,
@@ -112,6 +148,7 @@ pub struct Broker {
     pairs: Pairs,
     identities: Identities,
     pub(crate) reason_log: ReasonLog,
+    pub(crate) turns: Turns,
     outgoing: VecDeque<Outgoing>,
     pub(crate) now: u64,
 }
@@ -129,15 +166,14 @@ impl Broker {
         let resumable = ResumableDomains::new(tickets.resumable());
         let mut broker = Self {
             channels: Channels::new(settings.epoch << 32),
-            lingering: BTreeMap::new(),
-            regions: BTreeMap::new(),
+            guest_memory: GuestMemory::default(),
             settings,
             policy: Arc::new(policy),
             directory,
             tickets,
             resumable,
-            attachments: BTreeMap::new(),
-            leaving: BTreeMap::new(),
+            attachments: Attachments::default(),
+            endings: Endings::default(),
             sessions: BTreeMap::new(),
             workers: WorkerReadyMaps::new(plane),
             remote_peers: RemotePeers::default(),
@@ -147,6 +183,7 @@ impl Broker {
             captures: 0,
             identities: Identities::default(),
             reason_log: ReasonLog::default(),
+            turns: Turns::default(),
             outgoing: VecDeque::new(),
             now: 0,
         };
@@ -272,15 +309,41 @@ impl Broker {
 
     /// The time at which [`Broker::tick`] has something to do.
     pub fn deadline(&self) -> Option<u64> {
-        let deadlines = [self.channels.deadline(), self.resumable.deadline(), self.capabilities.deadline()];
+        let deferred = (!self.endings.deferred.is_empty()).then_some(0);
+        let deadlines = [deferred, self.channels.deadline(), self.resumable.deadline(), self.capabilities.deadline()];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Handles all deadlines that have passed.
+    /// Defers work to the next [`Broker::tick`].
+    pub(crate) fn defer(&mut self, work: Deferred) {
+        self.endings.deferred.push_back(work);
+    }
+
+    /// Does a part of the work that was deferred. All of it takes turns.
+    fn do_deferred(&mut self) {
+        let mut left = DEFERRED_SLICE;
+        while left > 0
+            && let Some(mut work) = self.endings.deferred.pop_front()
+        {
+            let share = left.min(DEFERRED_SHARE);
+            let unused = match &mut work {
+                Deferred::Domain(domain) => self.release_part(*domain, share),
+                Deferred::StreamSession(id, session) => Sockets::release_part(self, *id, session, share),
+            };
+            if unused == 0 {
+                self.endings.deferred.push_back(work);
+            }
+            left -= (share - unused).max(1);
+        }
+    }
+
+    /// Handles deadlines that have passed, and a part of the work that was deferred.
     pub fn tick(&mut self) {
+        self.do_deferred();
         self.answer_overdue_lookups();
         Capabilities::tick(self);
-        while let Some(due) = self.channels.overdue(self.now) {
+        for _ in 0..OVERDUE_SLICE {
+            let Some(due) = self.channels.overdue(self.now) else { break };
             match due {
                 Overdue::Offer(channel) => self.offer_timed_out(channel),
                 Overdue::Half(channel, domain) => self.half_timed_out(channel, domain),
@@ -296,6 +359,21 @@ impl Broker {
     /// The program at the other end of a connection.
     pub(crate) fn socket_peer(&self, id: ControlSessionId) -> Option<&SocketPeer> {
         Some(&self.sessions.get(&id)?.socket_peer)
+    }
+
+    /// The user at the other end of a connection, as the taker of places.
+    pub(crate) fn taker(&self, id: ControlSessionId) -> Option<Taker> {
+        Some(Taker { account: Owner(self.socket_peer(id)?.account.uid), has_others: self.has_others() })
+    }
+
+    /// False if the daemon serves one user alone.
+    pub(crate) fn has_others(&self) -> bool {
+        self.policy.settings().attach != AttachPolicy::SameUser || !self.guests.is_empty()
+    }
+
+    /// The user of a domain, as the taker of places.
+    pub(crate) fn taker_of(&self, domain: DomainId) -> Option<Taker> {
+        self.taker(self.attachments.get(&domain)?.session)
     }
 
     /// Queues a message to a connection, unless the connection is being ended.

@@ -408,6 +408,10 @@ fn service_options(config: &Config) -> ServiceOptions {
     }
 }
 
+/// The descriptors that a domain needs: its connection twice, its process, its ring, its ready map and its doorbell, and those that it
+/// has in flight.
+const FDS_PER_DOMAIN: usize = 8;
+
 fn broker(
     options: &DaemonOptions,
     capabilities: Capabilities,
@@ -415,7 +419,8 @@ fn broker(
     plane: Box<dyn DataPlane>,
 ) -> Result<Broker, DaemonError> {
     let config = &options.loaded.config;
-    let (uid, limits) = (rustix::process::geteuid().as_raw(), limits(config));
+    let (uid, fds_max) = (rustix::process::geteuid().as_raw(), raise_descriptor_limit());
+    let limits = limits(config, fds_max);
     let slab = SlabSize::new(config.limits.slab_kib.bytes()).expect("checked with the configuration");
     let settings = Settings {
         versions: options.versions,
@@ -426,7 +431,7 @@ fn broker(
         // Data from other hosts arrives through this ring. A larger ring wakes its reader less often.
         ring_slab: if capabilities.has_links() { slab.max(RING_SLAB) } else { slab },
         epoch: epoch().map_err(system_error("drawing a random number"))?,
-        fds_max: raise_descriptor_limit(),
+        fds_max,
         sessions_max: limits.domains + 64,
         sessions_per_owner_max: limits.domains_per_owner + 32,
         offer_timeout: 1_000_000_000,
@@ -437,10 +442,17 @@ fn broker(
     Ok(Broker::new(settings, policy, directory, tickets, plane, capabilities))
 }
 
-fn limits(config: &Config) -> Limits {
+/// Returns the limits: those of the configuration, and no more domains than the descriptors of this process allow.
+fn limits(config: &Config, fds_max: usize) -> Limits {
     let limits = &config.limits;
+    let (wanted, possible) = (limits.domains_max.get() as usize, (fds_max / FDS_PER_DOMAIN).max(1));
+    if possible < wanted {
+        let text = "the limit of domains is lower than limits.domains_max, because this process may open few descriptors: \
+                    raise LimitNOFILE of its unit, or `ulimit -Hn`";
+        tracing::warn!(domains_max = possible, wanted, descriptors = fds_max, "{text}");
+    }
     Limits {
-        domains: limits.domains_max.get() as usize,
+        domains: wanted.min(possible),
         domains_per_owner: limits.domains_per_user_max.get() as usize,
         endpoints: limits.endpoints_per_domain_max.get() as usize,
         channels: limits.channels_per_domain_max.get() as usize,
@@ -519,4 +531,18 @@ fn apply(server: &Server, loaded: &Loaded) {
         broker.set_report_facts(report_facts(loaded));
     });
     tracing::info!("the configuration was read again");
+}
+
+#[cfg(test)]
+mod tests {
+    use isthmus_config::{Inputs, Role, load};
+
+    use super::*;
+
+    #[test]
+    fn limit_of_domains_is_what_descriptors_allow() {
+        let config = load(&Inputs::bare(Role::User)).unwrap().config;
+        let domains = [1 << 20, 65_536, 1024, 16, 0].map(|fds_max| limits(&config, fds_max).domains);
+        assert_eq!(domains, [4096, 4096, 128, 2, 1]);
+    }
 }

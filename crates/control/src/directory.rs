@@ -14,12 +14,18 @@ pub mod channels;
 pub mod ready_maps;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasher as _;
 
 use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex};
 use isthmus_layout::reason::Reason;
 
 use ready_maps::ReadyMaps;
+
+use crate::places::{Places, PlacesFull, Taker};
+
+/// The largest number that is appended to a name before random ones.
+const SHORT_NUMBERS_MAX: u32 = 32;
 
 /// The limits of the directory.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +49,8 @@ pub struct AttachRequest {
     pub fallback: Name,
     /// The owner of the domain.
     pub owner: Owner,
+    /// The user that the domain counts for.
+    pub taker: Taker,
     /// The number that the domain had with the previous daemon, proven by its ticket.
     pub resumed: Option<DomainId>,
 }
@@ -69,6 +77,8 @@ pub struct DomainEntry {
     pub name: Name,
     /// Its owner.
     pub owner: Owner,
+    /// The user that it counts for.
+    pub account: Owner,
     /// Its open endpoints with their labels.
     pub endpoints: BTreeMap<EndpointIndex, Option<Name>>,
     /// Its ready maps.
@@ -94,12 +104,14 @@ pub struct Directory {
     names: HashMap<Name, DomainId>,
     next: u32,
     limits: Limits,
+    places: Places,
 }
 
 impl Directory {
     /// Returns an empty directory. The first domain gets the number `first`.
     pub fn new(limits: Limits, first: DomainId) -> Self {
-        Self { domains: BTreeMap::new(), names: HashMap::new(), next: first.number(), limits }
+        let places = Places::new(limits.domains);
+        Self { domains: BTreeMap::new(), names: HashMap::new(), next: first.number(), limits, places }
     }
 
     /// The limits.
@@ -109,12 +121,7 @@ impl Directory {
 
     /// Adds a domain.
     pub fn attach(&mut self, request: AttachRequest) -> Result<&mut DomainEntry, Reason> {
-        if self.domains.len() >= self.limits.domains {
-            return Err(Reason::DomainsFull);
-        }
-        if self.count_of_owner(request.owner) >= self.limits.domains_per_owner {
-            return Err(Reason::UserDomainsFull);
-        }
+        self.check_places(&request)?;
         let name = match request.name {
             Some(name) if name.as_number().is_some() => return Err(Reason::NameInvalid),
             Some(name) if self.is_taken(&name, request.resumed) => return Err(Reason::NameTaken),
@@ -131,12 +138,27 @@ impl Directory {
             id,
             name,
             owner: request.owner,
+            account: request.taker.account,
             endpoints: BTreeMap::new(),
             ready_maps: ReadyMaps::new(request.owner),
             peers: BTreeMap::new(),
             watchers: BTreeSet::new(),
         };
+        self.places.add(domain.account, 1);
         Ok(self.domains.entry(id).or_insert(domain))
+    }
+
+    fn check_places(&self, request: &AttachRequest) -> Result<(), Reason> {
+        if self.places.of(request.taker.account) >= self.limits.domains_per_owner {
+            return Err(Reason::UserDomainsFull);
+        }
+        match self.places.check(request.taker) {
+            Ok(()) => Ok(()),
+            // It had the place before the restart.
+            Err(PlacesFull::Share { .. }) if request.resumed.is_some() => Ok(()),
+            Err(PlacesFull::Share { .. }) => Err(Reason::UserDomainsFull),
+            Err(PlacesFull::All { .. }) => Err(Reason::DomainsFull),
+        }
     }
 
     /// True if a domain other than `resumed` is attached under the name, or the name is reserved for one.
@@ -165,6 +187,7 @@ impl Directory {
     pub fn detach(&mut self, id: DomainId) -> Option<(DomainEntry, BTreeSet<DomainId>)> {
         let mut detached = self.domains.remove(&id)?;
         self.names.remove(&detached.name);
+        self.places.give_back(detached.account, 1);
         for peer in detached.peers.keys() {
             if let Some(peer) = self.domains.get_mut(peer) {
                 peer.watchers.remove(&id);
@@ -226,11 +249,6 @@ impl Directory {
         self.domains.is_empty()
     }
 
-    /// The number of domains of an owner.
-    pub fn count_of_owner(&self, owner: Owner) -> usize {
-        self.domains.values().filter(|domain| domain.owner == owner).count()
-    }
-
     /// The number the next new domain gets.
     pub fn next_number(&self) -> u32 {
         self.next
@@ -273,10 +291,11 @@ impl Directory {
         let room = isthmus_layout::limits::NAME_BYTES_MAX - "-4294967295".len();
         let fits = |(at, character): &(usize, char)| at + character.len_utf8() <= room;
         let stem: String = fallback.as_str().char_indices().take_while(fits).map(|(_, character)| character).collect();
-        (2..u32::MAX)
-            .filter_map(|number| Name::new(&format!("{}-{number}", stem.trim_end())).ok())
-            .find(free)
-            .expect("there are more numbers than domains")
+        let numbered = |number: u32| Name::new(&format!("{}-{number}", stem.trim_end())).ok();
+        // A few short numbers, then random ones: with many domains of one name most short numbers are taken.
+        let random = (0_u64..).map(|attempt| self.names.hasher().hash_one((self.next, attempt)) as u32);
+        let mut numbers = (2..=SHORT_NUMBERS_MAX).chain(random).filter_map(numbered);
+        numbers.find(free).expect("there are more numbers than domains")
     }
 
     /// Returns a number that no domain has. Numbers of resumed domains are skipped.

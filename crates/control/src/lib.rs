@@ -5,7 +5,8 @@
 //!     socket ── the socket, one daemon at a time
 //!     server ── one thread: accepts, reads, sends, waits     metrics_server ── the counters over HTTP
 //!     session ─ one connection: bounded rate, bounded queue   fd_reaper ─ closes what clients send
-//!     users ─── what all connections of one user together may take
+//!     users ─── what all connections of one user together may take      accounts ── who counts as whom
+//!     places ── the rule by which users share each table                turns ───── the processor time of each turn
 //!       broker ─── requests, decisions, descriptors; carries no bytes itself
 //!         directory ─ domains, endpoints, ready maps, channels   policy ── permissions, as reasons
 //!         tickets ─── what a later daemon has to know        reason_log ─ counts and log lines
@@ -23,6 +24,7 @@
 //! this crate notifies of domains.
 #![forbid(unsafe_code)]
 
+mod accounts;
 pub mod allocator;
 mod async_fd;
 pub mod broker;
@@ -40,6 +42,7 @@ pub mod metrics_server;
 pub mod mx;
 pub mod overlay;
 mod pairs;
+pub mod places;
 pub mod policy;
 mod privileges;
 pub mod proxy;
@@ -50,6 +53,7 @@ mod session;
 pub mod socket;
 pub mod sockets;
 pub mod tickets;
+mod turns;
 mod users;
 pub mod verbs;
 pub mod xen;

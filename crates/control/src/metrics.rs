@@ -11,7 +11,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 use crate::broker::Broker;
 use crate::capabilities::Capabilities;
@@ -38,6 +38,8 @@ struct DomainLabels {
 pub fn text(broker: &Broker) -> String {
     let mut registry = Registry::with_prefix("isthmus");
     add_gauges(broker, &mut registry);
+    let help = "Processor time of each turn of the control thread, for which all users wait";
+    registry.register_with_unit("control_turn", help, Unit::Seconds, broker.turns.histogram());
     add_reasons(broker, &mut registry);
     add_workers(broker, &mut registry);
     add_domains(broker, &mut registry);

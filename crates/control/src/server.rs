@@ -35,10 +35,14 @@ use crate::async_fd::{self, register};
 use crate::broker::{AwaitedWork, Broker, ControlSessionId, Outgoing, SocketPeer};
 use crate::session::{self, Connection, ConnectionEvent, FlushResult, LINGER, QUEUE_MAX};
 use crate::socket::Listener;
+use crate::turns::Turn;
 use crate::users::{ReportPermit, SessionLimits, Users};
 
 /// The pause after the process could not open another descriptor for a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// The number of connections that a turn sends to. The tasks of further connections send theirs.
+const FLUSHED_AT_ONCE: usize = 32;
 
 /// Descriptors that are reserved for the next connection: its socket, a copy of the socket, and one to inspect the peer. A program that
 /// connects while all others are in use can then be told why it cannot attach.
@@ -131,7 +135,10 @@ impl Server {
                 event = self.next_event() => self.with(|broker| broker.event(&event)),
                 () = self.0.timers.notified() => {}
                 () = stop.stopped() => break Ended::Stopped,
-                () = sleep_until(wake) => self.with(Broker::tick),
+                () = sleep_until(wake) => {
+                    self.with(Broker::tick);
+                    tokio::task::yield_now().await; // Slices of deferred work must not delay connections.
+                }
             }
             if self.is_idle_expired() {
                 break Ended::Idle;
@@ -155,6 +162,7 @@ impl Server {
     /// Runs an action with the broker and sends the resulting messages. Pending events of the workers are handled first, so that the action
     /// sees everything that a worker has already reported to a domain.
     pub fn with<T>(&self, action: impl FnOnce(&mut Broker) -> T) -> T {
+        let turn = Turn::begin();
         let now = u64::try_from(self.0.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let value = {
             let mut broker = self.0.broker.borrow_mut();
@@ -166,6 +174,7 @@ impl Server {
             action(&mut broker)
         };
         self.send_outgoing();
+        self.0.broker.borrow().turns.ended(turn);
         value
     }
 
@@ -224,7 +233,8 @@ impl Server {
         allocator: Allocator,
     ) -> io::Result<()> {
         let is_proxied = allocator.guest().is_some();
-        let admitted = self.0.users.borrow_mut().admit(uid, Instant::now());
+        let has_others = self.0.broker.borrow().has_others();
+        let admitted = self.0.users.borrow_mut().admit(uid, has_others, Instant::now());
         let user = match admitted {
             Ok(user) => user,
             Err(refusal) => {
@@ -282,26 +292,35 @@ impl Server {
                 ConnectionEvent::Closed => break,
             }
         }
+        connection.user().turn().await;
         self.with(|broker| {
             broker.connection_lost(id, Reason::PeerConnectionLost);
             broker.remove_session(id);
         });
+        connection.user().end_turn(); // A user that ends many programs at once does so in many turns.
         self.0.connections.borrow_mut().remove(&id);
         let account = connection.user().account();
         drop(connection);
         account.watch_ended().await;
     }
 
+    /// Passes everything outgoing on to the connections. The tasks of connections send what is more than a few packets.
     fn send_outgoing(&self) {
         let mut changed = BTreeSet::new();
+        let mut flushed = 0;
         loop {
             while let Some(outgoing) = self.next_outgoing() {
                 changed.insert(self.deliver(outgoing));
             }
             let Some(id) = changed.pop_first() else { break };
             let connection = self.0.connections.borrow().get(&id).cloned();
-            if let Some(connection) = connection {
-                self.flush(&connection);
+            match connection {
+                Some(connection) if flushed < FLUSHED_AT_ONCE => {
+                    self.flush(&connection);
+                    flushed += 1;
+                }
+                Some(connection) => connection.flush_later(),
+                None => {}
             }
         }
         self.update_idle_since();

@@ -123,6 +123,8 @@ pub(crate) struct Connection {
     /// Notified when a change needs the attention of the connection's task.
     pub(crate) changed: Notify,
     deadline: Cell<Option<Instant>>,
+    /// The connection's task sends the queued packets.
+    is_flush_due: Cell<bool>,
     /// Descriptors of packets that were sent and were not received when this was last checked.
     unread_fds: Cell<usize>,
     /// The time at which to retry a send that was refused for a temporary reason.
@@ -167,6 +169,7 @@ impl Connection {
             report: RefCell::default(),
             peer_ready_bit: RefCell::default(),
             process: OnceCell::new(),
+            is_flush_due: Cell::new(false),
             unread_fds: Cell::new(0),
             retry: Cell::new(None),
             changed: Notify::new(),
@@ -268,8 +271,15 @@ impl Connection {
         self.queue.borrow().len() + self.queries.borrow().len() + usize::from(self.report.borrow().is_some())
     }
 
+    /// Lets the connection's task send the queued messages.
+    pub(crate) fn flush_later(&self) {
+        self.is_flush_due.set(true);
+        self.changed.notify_one();
+    }
+
     /// Sends queued messages until the socket is full.
     pub(crate) fn flush(&self) -> FlushResult {
+        self.is_flush_due.set(false);
         let mut sent = false;
         let outcome = loop {
             let front = self.queue.borrow_mut().pop_front();
@@ -356,6 +366,9 @@ impl Connection {
     /// Waits for the next action. `scratch` has room for a packet.
     pub(crate) async fn next(&self, scratch: &mut [u8]) -> ConnectionEvent {
         loop {
+            if self.is_flush_due.get() {
+                return ConnectionEvent::Flush;
+            }
             let throttled = self.throttled_until();
             if throttled.is_some() && !self.throttled.replace(true) {
                 return ConnectionEvent::Throttled;

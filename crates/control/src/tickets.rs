@@ -7,8 +7,10 @@
 //! The file lies in the runtime folder and is
 //! readable by the daemon's user only. A daemon that ends while no domain is attached removes the file, so that nothing stays behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{self, Write as _};
+use std::ops::Bound;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +26,9 @@ const INCOMPLETE: usize = usize::MAX;
 
 const FILE: &str = "resume";
 const FILE_HEADER: &str = "isthmus resume 2";
+
+/// The beginning of a line with the first number that is not reserved.
+const FIRST_NUMBER: &str = "first ";
 
 /// A process, identified so that a later process with the same PID is not mistaken for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +68,22 @@ impl ResumableDomain {
     }
 }
 
-/// The domain that has claimed an item of a capability.
-type Claims = BTreeMap<(Capability, String), DomainId>;
+/// The number of domains that a change copies into the next file, while one is being written.
+const COPIED_DOMAINS: usize = 4;
+
+/// The items of capabilities that each domain has claimed.
+type Claims = BTreeMap<DomainId, BTreeSet<(Capability, String)>>;
+
+/// A file that will replace the present one. Each change copies a few domains, so that none takes long.
+///
+/// Changes go into both files meanwhile. Later lines override earlier ones, so it does not matter whether a domain was copied before.
+#[derive(Debug)]
+struct NextFile {
+    file: File,
+    /// The last domain that was copied.
+    copied: Option<DomainId>,
+    lines: usize,
+}
 
 /// The key, the numbers and the domains.
 #[derive(Debug)]
@@ -77,8 +96,11 @@ pub struct Tickets {
     domains: BTreeMap<DomainId, ResumableDomain>,
     resumable: Vec<ResumableDomain>,
     claims: Claims,
+    /// The number of claims of all domains.
+    claims_count: usize,
     /// The number of lines in the file that name a domain, including domains that have left. [`INCOMPLETE`] if the file lacks something.
     lines: usize,
+    next: Option<NextFile>,
 }
 
 impl Tickets {
@@ -95,19 +117,20 @@ impl Tickets {
             None => TicketFile { key: random_key()?, first: 1, resumable: Vec::new(), claims: BTreeMap::new() },
         };
         let resumable: Vec<ResumableDomain> = resumable.into_iter().filter(ResumableDomain::is_alive).collect();
-        let is_resumable =
-            |domain: DomainId| resumable.iter().any(|resumable_domain| resumable_domain.domain == domain);
-        let claims = claims.into_iter().filter(|(_, domain)| is_resumable(*domain)).collect();
+        let domains: BTreeMap<_, _> = resumable.iter().map(|resumable| (resumable.domain, resumable.clone())).collect();
+        let claims: Claims = claims.into_iter().filter(|(domain, _)| domains.contains_key(domain)).collect();
         let first = DomainId::new(first).unwrap_or(DomainId::new(1).expect("one is not zero"));
         let mut tickets = Self {
             key,
             reserved: first.number().saturating_add(NUMBER_BATCH),
             first,
             path: Some(path),
-            domains: resumable.iter().map(|resumable| (resumable.domain, resumable.clone())).collect(),
+            domains,
             resumable,
+            claims_count: claims.values().map(BTreeSet::len).sum(),
             claims,
             lines: 0,
+            next: None,
         };
         tickets.write();
         Ok(tickets)
@@ -116,8 +139,18 @@ impl Tickets {
     /// Returns tickets for a daemon that has no successor. Nothing is written.
     pub fn ephemeral() -> io::Result<Self> {
         let first = DomainId::new(1).expect("one is not zero");
-        let (domains, resumable, claims) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Ok(Self { key: random_key()?, reserved: u32::MAX, first, path: None, domains, resumable, claims, lines: 0 })
+        Ok(Self {
+            key: random_key()?,
+            reserved: u32::MAX,
+            first,
+            path: None,
+            domains: BTreeMap::new(),
+            resumable: Vec::new(),
+            claims: BTreeMap::new(),
+            claims_count: 0,
+            lines: 0,
+            next: None,
+        })
     }
 
     /// The number of the first new domain. It is above all numbers that a previous daemon may have used.
@@ -134,9 +167,8 @@ impl Tickets {
     pub fn record(&mut self, domain: ResumableDomain) {
         let (number, line) = (domain.domain, domain_line(&domain));
         self.domains.insert(number, domain);
-        if !self.reserve(number) {
-            self.append(&line);
-        }
+        self.reserve(number);
+        self.append(&line, 1);
     }
 
     /// Records that a number is used by a domain that cannot resume, so that no other domain gets the number.
@@ -144,60 +176,101 @@ impl Tickets {
         self.reserve(domain);
     }
 
-    /// Reserves a batch of numbers that has this one, and writes the file anew. Returns false if the number is reserved already.
-    fn reserve(&mut self, domain: DomainId) -> bool {
-        let is_new = domain.number() >= self.reserved;
-        if is_new {
+    /// Reserves a batch of numbers that has this one, if the number is not reserved already.
+    fn reserve(&mut self, domain: DomainId) {
+        if domain.number() >= self.reserved {
             self.reserved = domain.number().saturating_add(NUMBER_BATCH);
-            self.write();
+            self.append(&format!("{FIRST_NUMBER}{}\n", self.reserved), 1);
         }
-        is_new
     }
 
     /// Removes a domain that has left and will not resume.
     pub fn remove(&mut self, domain: DomainId) {
-        self.claims.retain(|_, claimed| *claimed != domain);
+        self.claims_count -= self.claims.remove(&domain).map_or(0, |items| items.len());
         if self.domains.remove(&domain).is_some() {
-            self.append(&format!("{} -\n", domain.number()));
+            self.append(&format!("{} -\n", domain.number()), 1);
         }
     }
 
     /// Records that a domain has an item of a capability, which is kept for the domain until it resumes. The capability names the item, with
     /// a text of one line.
     pub fn claim(&mut self, capability: Capability, item: &str, domain: DomainId) {
-        self.claims.insert((capability, item.to_owned()), domain);
-        self.append(&claim_line(capability, item, &domain.number().to_string()));
+        let is_new = self.claims.entry(domain).or_default().insert((capability, item.to_owned()));
+        self.claims_count += usize::from(is_new);
+        self.append(&claim_line(capability, item, &domain.number().to_string()), 1);
     }
 
-    /// Records that an item is free.
-    pub fn release_claim(&mut self, capability: Capability, item: &str) {
-        self.claims.remove(&(capability, item.to_owned()));
-        self.append(&claim_line(capability, item, "-"));
+    /// Records that items of a domain are free.
+    pub fn release_claims(&mut self, capability: Capability, domain: DomainId, items: &[String]) {
+        let mut lines = String::new();
+        for item in items {
+            let known = self.claims.get_mut(&domain);
+            let is_known = known.is_some_and(|claims| claims.remove(&(capability, item.clone())));
+            self.claims_count -= usize::from(is_known);
+            lines.push_str(&claim_line(capability, item, "-"));
+        }
+        if self.claims.get(&domain).is_some_and(BTreeSet::is_empty) {
+            self.claims.remove(&domain);
+        }
+        if !items.is_empty() {
+            self.append(&lines, items.len());
+        }
     }
 
     /// The claimed items of a capability with their domains. At the start these are resumable domains.
     pub fn claims(&self, capability: Capability) -> impl Iterator<Item = (&str, DomainId)> {
-        let of_capability = self.claims.iter().filter(move |((of, _), _)| *of == capability);
-        of_capability.map(|((_, item), domain)| (item.as_str(), *domain))
+        let claims = self.claims.iter().flat_map(|(domain, items)| items.iter().map(|item| (item, *domain)));
+        let of_capability = claims.filter(move |((of, _), _)| *of == capability);
+        of_capability.map(|((_, item), domain)| (item.as_str(), domain))
     }
 
-    /// Appends a line. The caller has already updated the fields, so the whole file can be written anew once too many lines have piled up,
-    /// or if the file is incomplete.
-    fn append(&mut self, line: &str) {
-        if self.lines > 2 * (self.domains.len() + self.claims.len()) + 1024 {
+    /// Appends lines. The caller has already updated the fields, so the whole file can be written anew if it is incomplete.
+    fn append(&mut self, lines: &str, count: usize) {
+        if self.lines == INCOMPLETE {
             return self.write();
         }
         let Some(path) = &self.path else { return };
-        let appended =
-            std::fs::File::options().append(true).open(path).and_then(|mut file| file.write_all(line.as_bytes()));
-        match appended {
-            Ok(()) => self.lines += 1,
-            Err(error) => self.is_incomplete(&error), // Even if a part of the line was written.
+        let appended = File::options().append(true).open(path).and_then(|mut file| file.write_all(lines.as_bytes()));
+        match appended.and_then(|()| self.continue_next(lines, count)) {
+            Ok(()) => self.lines += count,
+            Err(error) => self.is_incomplete(&error), // Even if a part of the lines was written.
         }
+    }
+
+    /// Begins the next file once too many lines have piled up, adds lines to it, and copies a few domains. Replaces the present file once
+    /// all are copied.
+    fn continue_next(&mut self, lines: &str, count: usize) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let next_path = path.with_extension("new");
+        let next = match &mut self.next {
+            Some(next) => next,
+            None if self.lines <= 2 * (self.domains.len() + self.claims_count) + 1024 => return Ok(()),
+            None => {
+                let file = self.create(&next_path)?;
+                self.next.insert(NextFile { file, copied: None, lines: 0 })
+            }
+        };
+        next.file.write_all(lines.as_bytes())?;
+        let after = next.copied.map_or(Bound::Unbounded, Bound::Excluded);
+        let domains = self.domains.range((after, Bound::Unbounded)).take(COPIED_DOMAINS);
+        let domains: Vec<&ResumableDomain> = domains.map(|(_, domain)| domain).collect();
+        let copies: Vec<String> = domains.iter().flat_map(|domain| lines_of(domain, &self.claims)).collect();
+        next.file.write_all(copies.concat().as_bytes())?;
+        next.lines += count + copies.len();
+        match domains.last() {
+            Some(last) => next.copied = Some(last.domain),
+            None => {
+                std::fs::rename(&next_path, path)?;
+                self.lines = next.lines - count; // The caller adds these.
+                self.next = None;
+            }
+        }
+        Ok(())
     }
 
     /// Replaces the file.
     fn write(&mut self) {
+        self.next = None;
         let Some(path) = &self.path else { return };
         let next = path.with_extension("new");
         let written = self.write_file(&next).and_then(|()| std::fs::rename(&next, path));
@@ -208,17 +281,20 @@ impl Tickets {
         if self.lines == INCOMPLETE {
             tracing::info!(file = %path.display(), "the file of resumable domains is written again");
         }
-        self.lines = self.domains.len() + self.claims.len();
+        self.lines = self.domains.len() + self.claims_count;
     }
 
     fn write_file(&self, path: &Path) -> io::Result<()> {
+        let lines: String = self.domains.values().flat_map(|domain| lines_of(domain, &self.claims)).collect();
+        self.create(path)?.write_all(lines.as_bytes())
+    }
+
+    /// Creates a file without domains.
+    fn create(&self, path: &Path) -> io::Result<File> {
         let key: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
-        let claims = self.claims.iter();
-        let claims =
-            claims.map(|((capability, item), domain)| claim_line(*capability, item, &domain.number().to_string()));
-        let lines: String = self.domains.values().map(domain_line).chain(claims).collect();
-        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        file.write_all(format!("{FILE_HEADER}\n{key}\n{}\n{lines}", self.reserved).as_bytes())
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(format!("{FILE_HEADER}\n{key}\n{}\n", self.reserved).as_bytes())?;
+        Ok(file)
     }
 
     /// Records that the file lacks something. Only the first of several failures is logged.
@@ -259,6 +335,7 @@ impl Tickets {
     /// Removes the file, because no domain will resume.
     pub fn delete_file(&mut self) {
         if let Some(path) = self.path.take() {
+            let _ = std::fs::remove_file(path.with_extension("new"));
             let _ = std::fs::remove_file(path); // The file may be gone with its folder.
         }
     }
@@ -271,6 +348,14 @@ fn domain_line(domain: &ResumableDomain) -> String {
         None => "- -".to_owned(),
     };
     format!("{} {process} {owner} {name}\n", domain.number())
+}
+
+/// The lines of a domain and its claims.
+fn lines_of<'a>(domain: &'a ResumableDomain, claims: &'a Claims) -> impl Iterator<Item = String> + 'a {
+    let number = domain.domain.number().to_string();
+    let items = claims.get(&domain.domain).into_iter().flatten();
+    let claims = items.map(move |(capability, item)| claim_line(*capability, item, &number));
+    std::iter::once(domain_line(domain)).chain(claims)
 }
 
 fn claim_line(capability: Capability, item: &str, holder: &str) -> String {
@@ -294,13 +379,15 @@ fn parse(text: &str) -> Option<TicketFile> {
         return None;
     }
     let key = *blake3::Hash::from_hex(lines.next()?).ok()?.as_bytes();
-    let first = lines.next()?.parse().ok()?;
-    let (mut domains, mut claims) = (BTreeMap::new(), BTreeMap::new());
+    let mut first = lines.next()?.parse().ok()?;
+    let (mut domains, mut holders) = (BTreeMap::new(), BTreeMap::new());
     for line in lines {
-        if let Some((item, domain)) = parse_claim(line) {
+        if let Some(number) = line.strip_prefix(FIRST_NUMBER) {
+            first = number.parse().map_or(first, |number: u32| number.max(first));
+        } else if let Some((item, domain)) = parse_claim(line) {
             match domain {
-                Some(domain) => claims.insert(item, domain),
-                None => claims.remove(&item),
+                Some(domain) => holders.insert(item, domain),
+                None => holders.remove(&item),
             };
         } else if let Some((domain, resumable)) = parse_line(line) {
             match resumable {
@@ -308,6 +395,10 @@ fn parse(text: &str) -> Option<TicketFile> {
                 None => domains.remove(&domain),
             };
         }
+    }
+    let mut claims = Claims::new();
+    for (item, domain) in holders {
+        claims.entry(domain).or_default().insert(item);
     }
     Some(TicketFile { key, first, resumable: domains.into_values().collect(), claims })
 }
@@ -417,7 +508,7 @@ mod tests {
             before.claim(Capability::Mx, item, id(domain));
         }
         before.claim(Capability::Sockets, "1 10", id(3));
-        before.release_claim(Capability::Mx, "1 11");
+        before.release_claims(Capability::Mx, id(1), &["1 11".to_owned()]);
         before.remove(id(2));
         let expected = [("1 10", id(1)), ("1 13", id(3))];
         let after = Tickets::open(folder.path()).unwrap();
@@ -434,11 +525,48 @@ mod tests {
         tickets.record(unseen(1));
         for _ in 0..5000 {
             tickets.claim(Capability::Mx, "0 0", id(1));
-            tickets.release_claim(Capability::Mx, "0 0");
+            tickets.release_claims(Capability::Mx, id(1), &["0 0".to_owned()]);
         }
         let lines = std::fs::read_to_string(folder.path().join(FILE)).unwrap().lines().count();
         assert!(lines < 1100, "{lines} lines");
         assert_eq!(Tickets::open(folder.path()).unwrap().claims(Capability::Mx).count(), 0);
+    }
+
+    #[test]
+    fn next_file_has_what_changed_while_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tickets = Tickets::open(folder.path()).unwrap();
+        let domains = 8 * COPIED_DOMAINS as u32;
+        (1..=domains).for_each(|domain| tickets.record(unseen(domain)));
+        let mut step = 0_u32;
+        let mut replaced = 0;
+        // Each round changes another domain, so that changes fall before and after the domain that is copied just then.
+        while replaced < 3 {
+            let was_begun = tickets.next.is_some();
+            let domain = id(1 + step * 7 % domains);
+            match step % 4 {
+                0 => tickets.claim(Capability::Mx, &format!("0 {}", domain.number()), domain),
+                1 => tickets.release_claims(Capability::Mx, domain, &[format!("0 {}", domain.number())]),
+                2 => tickets.remove(domain),
+                _ => tickets.record(unseen(domain.number())),
+            }
+            step += 1;
+            replaced += u32::from(was_begun && tickets.next.is_none());
+            if was_begun || tickets.next.is_some() {
+                let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
+                let read = parse(&text).unwrap();
+                let known: Vec<_> = tickets.domains.values().cloned().collect();
+                assert_eq!(read.resumable, known, "step {step}");
+                let mut claims = read.claims;
+                claims.retain(|domain, _| tickets.domains.contains_key(domain));
+                let mut known = tickets.claims.clone();
+                known.retain(|domain, _| tickets.domains.contains_key(domain));
+                assert_eq!(claims, known, "step {step}");
+            }
+        }
+        assert!(tickets.is_persistent() && !folder.path().join("resume.new").exists());
+        tickets.record_number(id(3 * NUMBER_BATCH));
+        assert!(Tickets::open(folder.path()).unwrap().first().number() > 3 * NUMBER_BATCH);
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   accept ── admit ──► UserSession ──► User: connections, rate of requests, turns, descriptors, reports
-//!                  └──► Refusal         (one for each UID; a guest's programs have the UID of their guest)
+//!                  └──► Refusal         (one for each account; a guest's programs have the user of their guest)
 //! ```
 //!
-//! A user may have many connections and processes, so limits of one connection do not protect other users. This module sends and receives
+//! A subordinate user has no account of its own: see [`Accounts`]. A user may have many connections and processes, so limits of one connection do not protect other users. This module sends and receives
 //! nothing. Time is an argument.
 
 use std::cell::{Cell, RefCell};
@@ -21,6 +21,9 @@ use isthmus_platform::seqpacket;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Duration, Instant};
+
+use crate::accounts::Accounts;
+use crate::places::may_take;
 
 /// The number of requests that a user may send at once, and per second. A job of many processes starts with many requests.
 const BURST_REQUESTS: f64 = 65_536.0;
@@ -51,16 +54,16 @@ const IDLE_USERS_MAX: usize = 1024;
 /// The limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionLimits {
-    /// The number of connections at once, without the reserved places.
+    /// The number of connections at once that all users share. There are more places, of which each user without a connection gets one.
     pub(crate) shared: usize,
     /// The number of connections at once of one user.
     pub(crate) per_user: usize,
 }
 
 impl SessionLimits {
-    /// The number of further places, which are kept for users without a connection.
-    fn reserved(self) -> usize {
-        (self.shared / 8).max(16)
+    /// The number of all places.
+    fn all(self) -> usize {
+        self.shared + (self.shared / 8).max(16)
     }
 }
 
@@ -68,7 +71,12 @@ impl SessionLimits {
 #[derive(Debug)]
 pub(crate) struct Users {
     limits: SessionLimits,
+    accounts: Accounts,
     users: BTreeMap<u32, Rc<User>>,
+    /// The number of users from which on idle ones are forgotten.
+    forget_from: usize,
+    /// The number of connections of all users.
+    sessions: Rc<Cell<usize>>,
     unread_fds: Rc<UnreadFds>,
     reports: Arc<Semaphore>,
 }
@@ -91,9 +99,10 @@ struct UnreadFds {
 /// The account of one user.
 #[derive(Debug)]
 pub(crate) struct User {
-    /// Its UID, as the daemon sees it.
+    /// The user, as the daemon sees it. Subordinate users of it have this account, too.
     pub(crate) uid: u32,
     sessions: Cell<usize>,
+    all_sessions: Rc<Cell<usize>>,
     requests: RefCell<TokenBucket>,
     /// A permit for each packet that may still be handled in this turn.
     turn: Semaphore,
@@ -122,42 +131,47 @@ impl Users {
     pub(crate) fn new(limits: SessionLimits, fds_max: usize) -> Self {
         // Other processes of the daemon's user may have descriptors in flight, too.
         let unread_fds = Rc::new(UnreadFds { max: fds_max / 2, total: Cell::new(0) });
-        Self { limits, users: BTreeMap::new(), unread_fds, reports: Arc::new(Semaphore::new(REPORTS_MAX)) }
+        Self {
+            limits,
+            accounts: Accounts::of_host(),
+            users: BTreeMap::new(),
+            forget_from: IDLE_USERS_MAX,
+            sessions: Rc::default(),
+            unread_fds,
+            reports: Arc::new(Semaphore::new(REPORTS_MAX)),
+        }
     }
 
-    /// Admits another connection of a user, or says why not.
-    pub(crate) fn admit(&mut self, uid: u32, now: Instant) -> Result<UserSession, Refusal> {
+    /// Admits another connection of a user, or says why not. `has_others` is false if the daemon serves one user alone.
+    pub(crate) fn admit(&mut self, uid: u32, has_others: bool, now: Instant) -> Result<UserSession, Refusal> {
         let refused = |text: String| Err(Refusal::new(Reason::ConnectionsFull, text));
-        let (total, SessionLimits { per_user, .. }) = (self.sessions(), self.limits);
+        let per_user = self.limits.per_user;
         let user = self.user(uid, now);
-        if user.sessions.get() >= per_user {
-            return refused(format!("user {uid} has {per_user} connections, the limit for each user"));
+        let (own, total) = (user.sessions.get(), self.sessions.get());
+        if own >= per_user {
+            return refused(format!("user {} has {per_user} connections, the limit for each user", user.uid));
         }
-        let (shared, reserved) = (self.limits.shared, self.limits.reserved());
-        if total >= shared && user.sessions.get() > 0 {
-            return refused(format!("{shared} places are taken; {reserved} more are for users without a connection"));
+        if let Err(full) = may_take(own, total, self.limits.all(), has_others) {
+            return refused(format!("there are {total} connections: {full}"));
         }
-        if total >= shared + reserved {
-            return refused(format!("there are {total} connections, the limit for all users"));
-        }
-        user.sessions.set(user.sessions.get() + 1);
+        user.sessions.set(own + 1);
+        self.sessions.set(total + 1);
         user.take_requests(CONNECT_COST);
         Ok(UserSession(user))
     }
 
-    /// The number of connections of all users.
-    fn sessions(&self) -> usize {
-        self.users.values().map(|user| user.sessions.get()).sum()
-    }
-
     fn user(&mut self, uid: u32, now: Instant) -> Rc<User> {
-        if self.users.len() >= IDLE_USERS_MAX && !self.users.contains_key(&uid) {
+        self.accounts.refresh();
+        let uid = self.accounts.account_of(uid).0;
+        if self.users.len() >= self.forget_from && !self.users.contains_key(&uid) {
             self.users.retain(|_, user| !user.is_idle(now));
+            self.forget_from = IDLE_USERS_MAX.max(2 * self.users.len());
         }
         let new_user = || {
             Rc::new(User {
                 uid,
                 sessions: Cell::new(0),
+                all_sessions: Rc::clone(&self.sessions),
                 requests: RefCell::new(TokenBucket::new(BURST_REQUESTS, REQUESTS_PER_SECOND, now)),
                 turn: Semaphore::new(TURN_PACKETS),
                 is_turn_over: Cell::new(false),
@@ -310,6 +324,7 @@ impl Deref for UserSession {
 impl Drop for UserSession {
     fn drop(&mut self) {
         self.0.sessions.set(self.0.sessions.get() - 1);
+        self.0.all_sessions.set(self.0.all_sessions.get() - 1);
     }
 }
 

@@ -53,6 +53,12 @@ impl fmt::Display for DomainId {
 pub struct EndpointIndex(u8);
 
 impl EndpointIndex {
+    /// The first index.
+    pub const MIN: Self = Self(0);
+
+    /// The last index.
+    pub const MAX: Self = Self(crate::limits::ENDPOINTS_MAX - 1);
+
     /// Returns the index with this number. None at or above the limit.
     pub const fn new(number: u8) -> Option<Self> {
         if number < crate::limits::ENDPOINTS_MAX { Some(Self(number)) } else { None }

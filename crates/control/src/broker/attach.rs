@@ -16,7 +16,7 @@ use isthmus_platform::Doorbell;
 use isthmus_service::{DomainCounters, NewDomain};
 use isthmus_shm::SharedMapping;
 
-use super::attachment::{Attachment, NewReadyMap, ReadyMapFds};
+use super::attachment::{Attachment, NewReadyMap, PeerMemory, ReadyMapFds};
 use super::grants::sealed;
 use super::workers::WorkerSlot;
 use super::{Broker, ControlSessionId, Outgoing, SessionStage};
@@ -88,7 +88,8 @@ impl Broker {
             let pid = self.sessions[&id].socket_peer.pid;
             self.release_name_of_same_process(request.name.as_ref(), owner, pid);
         }
-        let attach_request = AttachRequest { name: request.name, fallback, owner, resumed };
+        let taker = self.taker(id).ok_or(Reason::PeerConnectionLost)?;
+        let attach_request = AttachRequest { name: request.name, fallback, owner, taker, resumed };
         let domain = self.directory.attach(attach_request)?;
         let (domain, name) = (domain.id, domain.name.clone());
         let identity = Identity { name, owner, credentials };
@@ -203,6 +204,7 @@ impl Broker {
             allocator,
             wakeup,
             ring_slab: geometry.slab,
+            peer_memory: PeerMemory::default(),
         };
         self.workers.add(NewDomain { domain, owner, parts, ready_map: slot.ready_map, ready_bit, counters });
         Ok(DomainResources { attachment, ready_map, slot, resources })

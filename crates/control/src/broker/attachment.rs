@@ -1,12 +1,13 @@
 //! The daemon's state of an attached domain, in addition to its entry in the directory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use isthmus_layout::Refusal;
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{EventChannels, Name, ReadyMapIndex, Version};
-use isthmus_layout::ids::DomainId;
+use isthmus_layout::ids::{ChannelId, DomainId, RegionId};
 use isthmus_layout::ready_map::{self, ReadyBit};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::Doorbell;
@@ -123,6 +124,71 @@ pub struct Attachment {
     pub wakeup: Doorbell,
     /// Bytes of each slab of its ring.
     pub ring_slab: SlabSize,
+    /// The memory of its peers that is kept for it.
+    pub peer_memory: PeerMemory,
+}
+
+/// The attachments of all domains.
+#[derive(Debug, Default)]
+pub struct Attachments {
+    by_domain: BTreeMap<DomainId, Attachment>,
+    /// The number of ready maps of all domains.
+    ready_maps: usize,
+}
+
+impl Attachments {
+    /// Adds a domain.
+    pub(super) fn insert(&mut self, domain: DomainId, attachment: Attachment) {
+        self.ready_maps += attachment.ready_maps.len();
+        let before = self.by_domain.insert(domain, attachment);
+        self.ready_maps -= before.map_or(0, |before| before.ready_maps.len());
+    }
+
+    /// Removes a domain.
+    pub(super) fn remove(&mut self, domain: DomainId) -> Option<Attachment> {
+        let removed = self.by_domain.remove(&domain)?;
+        self.ready_maps -= removed.ready_maps.len();
+        Some(removed)
+    }
+
+    /// Adds a ready map of a domain.
+    pub(super) fn add_ready_map(&mut self, domain: DomainId, index: ReadyMapIndex, ready_map: ReadyMapFds) {
+        let Some(attachment) = self.by_domain.get_mut(&domain) else { return };
+        self.ready_maps += usize::from(attachment.ready_maps.insert(index, ready_map).is_none());
+    }
+
+    /// Removes a ready map of a domain.
+    pub(super) fn remove_ready_map(&mut self, domain: DomainId, index: ReadyMapIndex) {
+        let Some(attachment) = self.by_domain.get_mut(&domain) else { return };
+        self.ready_maps -= usize::from(attachment.ready_maps.remove(&index).is_some());
+    }
+
+    /// The state of a domain, mutably, except for its ready maps.
+    pub(super) fn memory_of_peers(&mut self, domain: DomainId) -> Option<&mut PeerMemory> {
+        Some(&mut self.by_domain.get_mut(&domain)?.peer_memory)
+    }
+
+    /// The number of descriptors that are open for all domains.
+    pub(super) fn fds(&self) -> usize {
+        4 * self.by_domain.len() + 2 * self.ready_maps
+    }
+}
+
+impl Deref for Attachments {
+    type Target = BTreeMap<DomainId, Attachment>;
+
+    fn deref(&self) -> &BTreeMap<DomainId, Attachment> {
+        &self.by_domain
+    }
+}
+
+/// The memory in windows of guests that is kept for a domain.
+#[derive(Debug, Default)]
+pub struct PeerMemory {
+    /// The ended channels of which it may still read messages.
+    pub(super) lingering: BTreeSet<ChannelId>,
+    /// The regions of others that it reads.
+    pub(super) reads: BTreeSet<(DomainId, RegionId)>,
 }
 
 impl Attachment {

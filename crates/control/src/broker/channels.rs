@@ -215,7 +215,7 @@ impl Broker {
         let ReservedBit { ready_map, ready_bit, new_ready_map } = entry.ready_maps.reserve(owner, shared.window())?;
         let (end, own) = (ChannelEnd { domain, ready_map, ready_bit }, entry.owner == owner);
         let room = self.has_room_for_fds();
-        let attachment = self.attachments.get_mut(&domain).expect("every domain has an attachment");
+        let attachment = self.attachments.get(&domain).expect("every domain has an attachment");
         match attachment.ready_maps.get(&ready_map).filter(|_| !new_ready_map) {
             Some(known) => Ok(PreparedEnd { end, ready_map: known.clone(), listener: None }),
             None => match match shared {
@@ -225,11 +225,11 @@ impl Broker {
                 }
             } {
                 Ok(new) => {
-                    attachment.ready_maps.insert(ready_map, new.peers.clone());
+                    self.attachments.add_ready_map(domain, ready_map, new.peers.clone());
                     Ok(PreparedEnd { end, ready_map: new.peers, listener: Some(new.listener) })
                 }
                 Err(refusal) => {
-                    attachment.ready_maps.remove(&ready_map);
+                    self.attachments.remove_ready_map(domain, ready_map);
                     self.release_end(&end);
                     Err(refusal)
                 }
@@ -245,9 +245,7 @@ impl Broker {
 
     /// True if another descriptor may be kept for programs. A quarter of the process's descriptors is reserved for connections.
     pub(crate) fn has_room_for_fds(&self) -> bool {
-        let fds_of = |attachment: &Attachment| 4 + 2 * attachment.ready_maps.len();
-        let used = self.channels.kept_memories() + self.attachments.values().map(fds_of).sum::<usize>();
-        let used = used + self.capabilities.fds();
+        let used = self.channels.kept_memories() + self.attachments.fds() + self.capabilities.fds();
         used < self.settings.fds_max / 4 * 3
     }
 
@@ -397,26 +395,34 @@ impl Broker {
         }
         let until: BTreeSet<DomainId> = notified.filter(|end| self.attachments.contains_key(end)).collect();
         if let Some(memory) = ended.memory.filter(|memory| memory.file().is_none() && !until.is_empty()) {
-            self.lingering.insert(channel, LingeringMemory { memory, until });
+            for domain in &until {
+                if let Some(kept) = self.attachments.memory_of_peers(*domain) {
+                    kept.lingering.insert(channel);
+                }
+            }
+            self.guest_memory.lingering.insert(channel, LingeringMemory { memory, until });
         }
     }
 
     /// Notes that a domain of a guest has read the remaining messages of an ended channel, or is gone.
     fn finish_lingering(&mut self, channel: ChannelId, domain: DomainId) -> bool {
-        let Some(lingering) = self.lingering.get_mut(&channel) else { return false };
+        let Some(lingering) = self.guest_memory.lingering.get_mut(&channel) else { return false };
         let waited = lingering.until.remove(&domain);
         if lingering.until.is_empty() {
-            self.lingering.remove(&channel);
+            self.guest_memory.lingering.remove(&channel);
+        }
+        if let Some(kept) = self.attachments.memory_of_peers(domain) {
+            kept.lingering.remove(&channel);
         }
         waited
     }
 
     /// Releases lingering memory that was kept for a domain that is gone.
     pub(super) fn drop_lingering(&mut self, domain: DomainId) {
-        self.lingering.retain(|_, lingering| {
-            lingering.until.remove(&domain);
-            !lingering.until.is_empty()
-        });
+        let kept = self.attachments.memory_of_peers(domain).map(|kept| std::mem::take(&mut kept.lingering));
+        for channel in kept.unwrap_or_default() {
+            self.finish_lingering(channel, domain);
+        }
     }
 
     /// Removes a channel and frees its resources.

@@ -1,14 +1,26 @@
 //! The end of a domain: in order, by a broken connection, or because the daemon removes it. All its resources are freed, and all peers that
 //! have watched it are notified.
 
+use std::collections::BTreeSet;
+
 use isthmus_layout::Refusal;
 use isthmus_layout::control::{ChannelClosed, PeerGone};
-use isthmus_layout::ids::DomainId;
+use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::reason::Reason;
 
-use super::{Broker, ControlSessionId, SessionStage};
+use super::{Broker, ControlSessionId, Deferred, SessionStage};
 use crate::capabilities::Capabilities;
 use crate::policy::Policy;
+
+/// A domain that has left, until all of its peers know.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    reason: Reason,
+    channels: Vec<ChannelId>,
+    watchers: BTreeSet<DomainId>,
+    /// Its worker still delivers its last messages.
+    has_worker: bool,
+}
 
 impl Broker {
     /// Detaches a domain because its connection or its process has ended, or because its program does not read its messages.
@@ -33,37 +45,54 @@ impl Broker {
                 self.half_timed_out(channel, of);
             }
         }
-        let channels: Vec<_> = self.directory.get(domain).into_iter().flat_map(|domain| domain.channels()).collect();
-        for channel in channels {
-            self.end_channel(channel, Some(domain), reason);
-        }
+        let channels = self.directory.get(domain).into_iter().flat_map(|domain| domain.channels()).collect();
         self.drop_lingering(domain);
         self.resumable.remove_lookups_by(domain);
         self.remove_regions_of(domain);
         self.change_identities(|identities| drop(identities.remove(&domain)));
         let Some((_, watchers)) = self.directory.detach(domain) else { return };
-        self.leaving.insert(domain, (reason, watchers.into_iter().collect()));
+        self.endings.leaving.insert(domain, Leaving { reason, channels, watchers, has_worker: true });
+        self.defer(Deferred::Domain(domain));
         self.workers.remove(domain, reason);
         Capabilities::left(self, domain);
         self.tickets.remove(domain);
-        if let Some(attachment) = self.attachments.remove(&domain) {
+        if let Some(attachment) = self.attachments.remove(domain) {
             attachment.allocator.release_vector(domain);
         }
         tracing::debug!(%domain, %reason, "gone");
     }
 
-    /// Notifies the peers of a domain that it is gone. Called once its worker has delivered its messages, so that this is the last its
-    /// peers receive of it.
+    /// Notes that the worker of a domain has delivered its messages. What its peers are told after this is the last they receive of it.
     pub(super) fn finish_detach(&mut self, domain: DomainId) {
-        self.workers.release_slot(domain);
-        let Some((reason, watchers)) = self.leaving.remove(&domain) else { return };
-        for watcher in watchers {
-            self.notify(watcher, PeerGone { peer: domain, reason }.into());
+        match self.endings.leaving.get_mut(&domain) {
+            Some(leaving) => leaving.has_worker = false,
+            None => return self.workers.release_slot(domain),
         }
+        self.defer(Deferred::Domain(domain));
+    }
+
+    /// Ends the channels of a domain that has left, then notifies those that have watched it: `count` of them at most. Returns the rest of
+    /// `count`, which is not 0 if there is nothing left to do now. The number of the domain is not given out again before the end.
+    pub(super) fn release_part(&mut self, domain: DomainId, count: usize) -> usize {
+        for rest in (1..=count).rev() {
+            let Some(leaving) = self.endings.leaving.get_mut(&domain) else { return rest };
+            let reason = leaving.reason;
+            if let Some(channel) = leaving.channels.pop() {
+                self.end_channel(channel, Some(domain), reason);
+            } else if leaving.has_worker {
+                return rest;
+            } else if let Some(watcher) = leaving.watchers.pop_first() {
+                self.notify(watcher, PeerGone { peer: domain, reason }.into());
+            } else {
+                self.endings.leaving.remove(&domain);
+                self.workers.release_slot(domain);
+            }
+        }
+        0
     }
 
     /// Ends a channel from before the restart because its other end has not resumed.
-    pub(super) fn half_timed_out(&mut self, channel: isthmus_layout::ChannelId, domain: DomainId) {
+    pub(super) fn half_timed_out(&mut self, channel: ChannelId, domain: DomainId) {
         let Some(half) = self.channels.remove_half(channel, domain) else { return };
         if let Some(domain) = self.directory.get_mut(domain) {
             domain.ready_maps.release(half.end.ready_map, half.end.ready_bit);

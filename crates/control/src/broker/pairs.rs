@@ -259,7 +259,7 @@ impl Broker {
             return PairState::GuestGone;
         };
         let of_channels = self.channels.iter().filter_map(|channel| channel.memory.as_ref());
-        let lingering = self.lingering.values().map(|lingering| &lingering.memory);
+        let lingering = self.guest_memory.lingering.values().map(|lingering| &lingering.memory);
         let used = of_channels.chain(lingering).any(|memory| memory.pair_window() == Some(pair.number));
         match pair.present {
             [true, true] if used || !pair.waiting.is_empty() => PairState::InUse,
@@ -287,20 +287,22 @@ impl Broker {
     /// True until every domain has confirmed that it is done with its remaining memory in the window.
     pub(crate) fn pair_lingers(&self, key: GuestPair) -> bool {
         let number = self.pairs.table.get(&key).map(|pair| pair.number);
-        self.lingering.values().any(|lingering| lingering.memory.pair_window() == number && number.is_some())
+        self.guest_memory
+            .lingering
+            .values()
+            .any(|lingering| lingering.memory.pair_window() == number && number.is_some())
     }
 
     /// Releases the memory in the window, without waiting for domains any longer.
     pub(crate) fn release_pair(&mut self, key: GuestPair) {
         let Some(number) = self.pairs.table.get(&key).map(|pair| pair.number) else { return };
-        self.lingering.retain(|_, lingering| lingering.memory.pair_window() != Some(number));
-        for (&domain, attachment) in &mut self.attachments {
-            if key.0.contains(&attachment.allocator.number())
-                && let Some(known) = self.directory.get_mut(domain)
-            {
-                for ready_map in known.ready_maps.retire(number) {
-                    attachment.ready_maps.remove(&ready_map);
-                }
+        self.guest_memory.lingering.retain(|_, lingering| lingering.memory.pair_window() != Some(number));
+        let of_pair = self.attachments.iter().filter(|(_, attached)| key.0.contains(&attached.allocator.number()));
+        let domains: Vec<DomainId> = of_pair.map(|(domain, _)| *domain).collect();
+        for domain in domains {
+            let Some(known) = self.directory.get_mut(domain) else { continue };
+            for ready_map in known.ready_maps.retire(number) {
+                self.attachments.remove_ready_map(domain, ready_map);
             }
         }
     }

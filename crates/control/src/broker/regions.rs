@@ -49,18 +49,24 @@ impl Broker {
             let text = "the reader has not taken the regions it was granted before";
             return Err(Refusal::new(Reason::RegionsFull, text));
         }
-        match self.regions.get(&(domain, region)) {
+        match self.guest_memory.regions.get(&(domain, region)) {
             Some(known) if known.memory.window_ref() != Some(window_ref) => return Err(Reason::NoSharedMemory.into()),
             Some(known) if known.bytes != bytes => return Err(Reason::RegionTooSmall.into()),
             Some(_) => {}
             None => {
                 let memory = self.memory_for_region(&shared, window_ref, bytes)?;
-                self.regions.insert((domain, region), GuestRegion { memory, bytes, readers: BTreeSet::new() });
+                *self.guest_memory.region_bytes.entry(window_ref).or_default() += bytes;
+                self.guest_memory
+                    .regions
+                    .insert((domain, region), GuestRegion { memory, bytes, readers: BTreeSet::new() });
             }
         }
-        let known = self.regions.get_mut(&(domain, region)).expect("it is there, as just seen");
+        let known = self.guest_memory.regions.get_mut(&(domain, region)).expect("it is there, as just seen");
         let (private, read_only) = (known.memory.as_private(), known.memory.as_read_only());
         if known.readers.insert(peer) {
+            if let Some(kept) = self.attachments.memory_of_peers(peer) {
+                kept.reads.insert((domain, region));
+            }
             self.directory.peer_state(domain, peer).grants += 1;
         }
         self.send(session, None, Granted { peer: domain, region, start: 0, bytes }.into(), vec![read_only]);
@@ -75,8 +81,7 @@ impl Broker {
         bytes: u64,
     ) -> Result<Resource, Refusal> {
         let room = (shared.bytes() / 2).min(BYTES_MAX);
-        let here = self.regions.values().filter(|region| region.memory.window_ref() == Some(window_ref));
-        let used: u64 = here.map(|region| region.bytes).sum();
+        let used = self.guest_memory.region_bytes.get(&window_ref).copied().unwrap_or(0);
         let whole = bytes > 0 && bytes.is_multiple_of(u64::from(PAGE_BYTES));
         if !whole || bytes > room - used.min(room) {
             let text = format!("regions have {used} bytes of the window, and may have {room}: no room for {bytes}");
@@ -87,20 +92,44 @@ impl Broker {
 
     /// Removes a peer from a region's readers. A region without readers is removed.
     pub(super) fn region_revoked(&mut self, owner: DomainId, region: RegionId, peer: DomainId) {
-        if let Some(known) = self.regions.get_mut(&(owner, region)) {
+        if let Some(kept) = self.attachments.memory_of_peers(peer) {
+            kept.reads.remove(&(owner, region));
+        }
+        if let Some(known) = self.guest_memory.regions.get_mut(&(owner, region)) {
             known.readers.remove(&peer);
             if known.readers.is_empty() {
-                self.regions.remove(&(owner, region));
+                self.remove_region((owner, region));
             }
         }
     }
 
     /// Removes the regions of a domain that is gone, and the regions that no other domain reads.
     pub(super) fn remove_regions_of(&mut self, domain: DomainId) {
-        self.regions.retain(|(owner, _), region| {
-            region.readers.remove(&domain);
-            *owner != domain && !region.readers.is_empty()
-        });
+        let reads = self.attachments.memory_of_peers(domain).map(|kept| std::mem::take(&mut kept.reads));
+        for (owner, region) in reads.unwrap_or_default() {
+            self.region_revoked(owner, region, domain);
+        }
+        let own = self.guest_memory.regions.range((domain, RegionId(0))..=(domain, RegionId(u64::MAX)));
+        let own: Vec<_> = own.map(|(key, _)| *key).collect();
+        own.into_iter().for_each(|key| drop(self.remove_region(key)));
+    }
+
+    /// Removes a region, and returns its readers.
+    fn remove_region(&mut self, (owner, region): (DomainId, RegionId)) -> BTreeSet<DomainId> {
+        let Some(removed) = self.guest_memory.regions.remove(&(owner, region)) else { return BTreeSet::new() };
+        let window_ref = removed.memory.window_ref();
+        if let Some(bytes) = window_ref.and_then(|window_ref| self.guest_memory.region_bytes.get_mut(&window_ref)) {
+            *bytes -= removed.bytes;
+            if *bytes == 0 {
+                window_ref.and_then(|window_ref| self.guest_memory.region_bytes.remove(&window_ref));
+            }
+        }
+        for reader in &removed.readers {
+            if let Some(kept) = self.attachments.memory_of_peers(*reader) {
+                kept.reads.remove(&(owner, region));
+            }
+        }
+        removed.readers
     }
 
     /// Revokes the regions in a window, because a channel needs the room.
@@ -116,10 +145,11 @@ impl Broker {
     }
 
     fn revoke_regions_in(&mut self, window_ref: WindowRef) {
-        let ended: Vec<_> =
-            self.regions.extract_if(.., |_, region| region.memory.window_ref() == Some(window_ref)).collect();
-        for ((owner, region), ended) in ended {
-            for reader in ended.readers {
+        let here =
+            self.guest_memory.regions.iter().filter(|(_, region)| region.memory.window_ref() == Some(window_ref));
+        let ended: Vec<_> = here.map(|(key, _)| *key).collect();
+        for (owner, region) in ended {
+            for reader in self.remove_region((owner, region)) {
                 self.notify(reader, Revoked { peer: owner, region }.into());
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! The data plane assigns the numbers. The address of a remote peer belongs to the capability that connected to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use isthmus_layout::Refusal;
@@ -33,29 +33,46 @@ struct RemotePeer {
 
 /// The remote peers of all domains.
 #[derive(Debug, Default)]
-pub(crate) struct RemotePeers(BTreeMap<DomainId, RemotePeer>);
+pub(crate) struct RemotePeers {
+    peers: BTreeMap<DomainId, RemotePeer>,
+    by_domain: BTreeMap<DomainId, BTreeSet<DomainId>>,
+}
 
 impl RemotePeers {
     /// Adds a remote peer of a domain.
     pub(crate) fn insert(&mut self, remote_peer: DomainId, domain: DomainId, worker: WorkerIndex) {
-        self.0.insert(remote_peer, RemotePeer { domain, worker, regions: Vec::new() });
+        self.remove(remote_peer);
+        self.by_domain.entry(domain).or_default().insert(remote_peer);
+        self.peers.insert(remote_peer, RemotePeer { domain, worker, regions: Vec::new() });
     }
 
     /// Removes and returns all remote peers of a domain.
     pub(crate) fn remove_of(&mut self, domain: DomainId) -> Vec<DomainId> {
-        self.0.extract_if(.., |_, known| known.domain == domain).map(|(remote_peer, _)| remote_peer).collect()
+        let removed = self.by_domain.remove(&domain).unwrap_or_default();
+        removed.into_iter().filter(|remote_peer| self.peers.remove(remote_peer).is_some()).collect()
+    }
+
+    fn remove(&mut self, remote_peer: DomainId) -> bool {
+        let Some(known) = self.peers.remove(&remote_peer) else { return false };
+        if let Some(of_domain) = self.by_domain.get_mut(&known.domain) {
+            of_domain.remove(&remote_peer);
+            if of_domain.is_empty() {
+                self.by_domain.remove(&known.domain);
+            }
+        }
+        true
     }
 
     /// Returns a remote peer of a domain.
     fn of_domain(&mut self, remote_peer: DomainId, domain: DomainId) -> Option<&mut RemotePeer> {
-        self.0.get_mut(&remote_peer).filter(|known| known.domain == domain)
+        self.peers.get_mut(&remote_peer).filter(|known| known.domain == domain)
     }
 }
 
 impl Broker {
     /// Removes a remote peer, and notifies its domain.
     pub(crate) fn remote_peer_removed(&mut self, remote_peer: DomainId, domain: DomainId, reason: Reason) {
-        if self.remote_peers.0.remove(&remote_peer).is_some() {
+        if self.remote_peers.remove(remote_peer) {
             self.notify(domain, PeerGone { peer: remote_peer, reason }.into());
         }
     }

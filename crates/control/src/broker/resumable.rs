@@ -57,7 +57,7 @@ impl ResumableDomains {
 
     /// Forgets the lookups of a domain that has left.
     pub(super) fn remove_lookups_by(&mut self, domain: DomainId) {
-        self.lookups.remove_if(|lookup| lookup.domain == domain);
+        self.lookups.remove_of(domain, |_| true);
     }
 }
 
@@ -110,15 +110,14 @@ impl Broker {
         name: Name,
     ) -> Result<(), Refusal> {
         let expected = self.directory.id_of(&name).filter(|id| self.resumable.get(*id).is_some());
-        let (Some(resumable), Some(caller)) = (expected, self.directory.get(domain)) else {
+        let (Some(resumable), Some(taker)) = (expected, self.taker(session)) else {
             let found = self.find(domain, &name)?;
             self.send(session, serial, found.into(), Vec::new());
             return Ok(());
         };
-        let (owner, until) = (caller.owner, self.now.saturating_add(LOOKUP_TIMEOUT));
-        let details = WaitingLookup { name, resumable, until };
-        let waiting = self.resumable.lookups.insert(PendingRequest { domain, owner, session, serial, details });
-        let full = waiting.err().map(|full| format!("{} lookups{} wait for domains to resume", full.max, full.scope));
+        let details = WaitingLookup { name, resumable, until: self.now.saturating_add(LOOKUP_TIMEOUT) };
+        let waiting = self.resumable.lookups.insert(PendingRequest { domain, taker, session, serial, details });
+        let full = waiting.err().map(|full| format!("too many lookups wait for domains to resume: {full}"));
         full.map_or(Ok(()), |text| Err(Refusal::new(Reason::TooManyRequests, text)))
     }
 
@@ -131,7 +130,7 @@ impl Broker {
     }
 
     fn answer_lookups(&mut self, is_over: impl Fn(&WaitingLookup) -> bool) {
-        for lookup in self.resumable.lookups.remove_if(|lookup| is_over(&lookup.details)) {
+        for lookup in self.resumable.lookups.remove_if(is_over) {
             match self.find(lookup.domain, &lookup.details.name) {
                 Ok(found) => self.send(lookup.session, lookup.serial, found.into(), Vec::new()),
                 Err(refusal) => self.refuse(lookup.session, lookup.serial, &refusal),

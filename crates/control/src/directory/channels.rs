@@ -122,11 +122,20 @@ pub enum Overdue {
     Half(ChannelId, DomainId),
 }
 
+/// The halves that have to do with a domain.
+#[derive(Debug, Default)]
+struct DomainHalves {
+    own: BTreeSet<ChannelId>,
+    waiting: BTreeSet<(ChannelId, DomainId)>,
+}
+
 /// All channels.
 #[derive(Debug)]
 pub struct Channels<M> {
     table: BTreeMap<ChannelId, ChannelEntry<M>>,
     halves: BTreeMap<(ChannelId, DomainId), Half<M>>,
+    /// The halves of each domain, and those that wait for it.
+    halves_by: BTreeMap<DomainId, DomainHalves>,
     due: BTreeSet<(u64, Overdue)>,
     kept_memories: usize,
     next: u64,
@@ -135,7 +144,14 @@ pub struct Channels<M> {
 impl<M> Channels<M> {
     /// Returns an empty table. Numbers begin at `first`, which no previous daemon has reached.
     pub fn new(first: u64) -> Self {
-        Self { table: BTreeMap::new(), halves: BTreeMap::new(), due: BTreeSet::new(), kept_memories: 0, next: first }
+        Self {
+            table: BTreeMap::new(),
+            halves: BTreeMap::new(),
+            halves_by: BTreeMap::new(),
+            due: BTreeSet::new(),
+            kept_memories: 0,
+            next: first,
+        }
     }
 
     /// Returns a number that was not used before.
@@ -202,6 +218,8 @@ impl<M> Channels<M> {
         let key = (id, half.end.domain);
         self.kept_memories += usize::from(half.memory.is_some());
         self.due.insert((half.until, Overdue::Half(key.0, key.1)));
+        self.halves_by.entry(key.1).or_default().own.insert(id);
+        self.halves_by.entry(half.peer).or_default().waiting.insert(key);
         self.halves.insert(key, half);
         None
     }
@@ -213,21 +231,21 @@ impl<M> Channels<M> {
 
     /// The halves of a domain, and those that wait for it.
     pub fn halves_involving(&self, domain: DomainId) -> Vec<(ChannelId, DomainId)> {
-        let about =
-            |(key, half): (&(ChannelId, DomainId), &Half<M>)| (key.1 == domain || half.peer == domain).then_some(*key);
-        self.halves.iter().filter_map(about).collect()
+        let Some(DomainHalves { own, waiting }) = self.halves_by.get(&domain) else { return Vec::new() };
+        own.iter().map(|id| (*id, domain)).chain(waiting.iter().copied()).collect()
     }
 
     /// The number of halves of a domain that wait for their other end.
     pub fn halves_of(&self, domain: DomainId) -> usize {
-        self.halves.keys().filter(|(_, of)| *of == domain).count()
+        self.halves_by.get(&domain).map_or(0, |halves| halves.own.len())
     }
 
     /// Changes the deadline of all halves that wait for `peer`.
     pub fn set_peer_deadline(&mut self, peer: DomainId, until: u64) {
-        for ((id, of), half) in self.halves.iter_mut().filter(|(_, half)| half.peer == peer) {
-            self.due.remove(&(half.until, Overdue::Half(*id, *of)));
-            self.due.insert((until, Overdue::Half(*id, *of)));
+        for key in self.halves_by.get(&peer).into_iter().flat_map(|halves| &halves.waiting) {
+            let Some(half) = self.halves.get_mut(key) else { continue };
+            self.due.remove(&(half.until, Overdue::Half(key.0, key.1)));
+            self.due.insert((until, Overdue::Half(key.0, key.1)));
             half.until = until;
         }
     }
@@ -237,6 +255,17 @@ impl<M> Channels<M> {
         let half = self.halves.remove(&(id, domain))?;
         self.kept_memories -= usize::from(half.memory.is_some());
         self.due.remove(&(half.until, Overdue::Half(id, domain)));
+        for (of, is_own) in [(domain, true), (half.peer, false)] {
+            let Some(halves) = self.halves_by.get_mut(&of) else { continue };
+            if is_own {
+                halves.own.remove(&id)
+            } else {
+                halves.waiting.remove(&(id, domain))
+            };
+            if halves.own.is_empty() && halves.waiting.is_empty() {
+                self.halves_by.remove(&of);
+            }
+        }
         Some(half)
     }
 

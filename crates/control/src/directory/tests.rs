@@ -13,7 +13,8 @@ fn name(name: &str) -> Name {
 }
 
 fn applicant(owner: u32) -> AttachRequest {
-    AttachRequest { name: None, fallback: name("prog-17"), owner: Owner(owner), resumed: None }
+    let taker = Taker { account: Owner(owner), has_others: false };
+    AttachRequest { name: None, fallback: name("prog-17"), owner: Owner(owner), taker, resumed: None }
 }
 
 fn attach(directory: &mut Directory, applicant: AttachRequest) -> Result<(u32, String), Reason> {
@@ -28,7 +29,10 @@ fn domains_get_numbers_and_names() {
     let web = AttachRequest { name: Some(name("web")), ..applicant(5) };
     assert_eq!(attach(&mut directory, web.clone()), Ok((3, "web".into())));
     assert_eq!(attach(&mut directory, applicant(5)), Err(Reason::UserDomainsFull));
-    assert_eq!(attach(&mut directory, AttachRequest { owner: Owner(6), ..web.clone() }), Err(Reason::NameTaken));
+    assert_eq!(
+        attach(&mut directory, AttachRequest { name: Some(name("web")), ..applicant(6) }),
+        Err(Reason::NameTaken)
+    );
     let number = AttachRequest { name: Some(name("d9")), ..applicant(6) };
     assert_eq!(attach(&mut directory, number), Err(Reason::NameInvalid));
     attach(&mut directory, applicant(6)).unwrap();
@@ -36,6 +40,35 @@ fn domains_get_numbers_and_names() {
     let (gone, _) = directory.detach(DomainId::new(3).unwrap()).unwrap();
     assert_eq!(gone.name, name("web"));
     assert_eq!(attach(&mut directory, web), Ok((5, "web".into())), "the name is free again, the number is not");
+}
+
+#[test]
+fn users_share_the_places() {
+    let limits = Limits { domains: 16, domains_per_owner: 16, ..limits() };
+    let mut directory = Directory::new(limits, DomainId::new(1).unwrap());
+    let request = |owner: u32| {
+        let taker = Taker { account: Owner(owner.min(7)), has_others: true };
+        AttachRequest { taker, ..applicant(owner) }
+    };
+    let mut count = |owner| (0..16).filter(|_| directory.attach(request(owner)).is_ok()).count();
+    // Users 8 and 9 are subordinate to user 7.
+    assert_eq!([5, 6, 7, 8, 9].map(&mut count), [7, 3, 2, 0, 0]);
+    assert_eq!(attach(&mut directory, request(5)), Err(Reason::UserDomainsFull));
+    let resumed = AttachRequest { resumed: DomainId::new(100), ..request(5) };
+    assert_eq!(directory.attach(resumed).map(|domain| domain.id.number()), Ok(100));
+    assert_eq!([1, 2, 3].map(|owner| attach(&mut directory, request(owner)).is_ok()), [true; 3]);
+    assert_eq!(attach(&mut directory, request(4)), Err(Reason::DomainsFull));
+    directory.detach(DomainId::new(100).unwrap()).unwrap();
+    assert!(attach(&mut directory, request(4)).is_ok());
+}
+
+#[test]
+fn many_domains_of_one_name_get_short_numbers_and_then_any() {
+    let limits = Limits { domains: 1000, domains_per_owner: 1000, ..limits() };
+    let mut directory = Directory::new(limits, DomainId::new(1).unwrap());
+    let names: Vec<String> = (0..1000).map(|_| attach(&mut directory, applicant(5)).unwrap().1).collect();
+    assert_eq!((&*names[1], &*names[31]), ("prog-17-2", "prog-17-32"));
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 1000);
 }
 
 #[test]

@@ -12,8 +12,11 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use isthmus_config::MxBoardEntry;
-use isthmus_layout::ids::{DomainId, EndpointAddress};
+use isthmus_layout::control::Owner;
+use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex};
 use isthmus_layout::reason::Reason;
+
+use crate::places::{Places, Taker};
 
 /// The number of endpoints without a number that are remembered.
 const RECENT_MAX: usize = 4096;
@@ -49,6 +52,8 @@ pub(crate) struct Claim {
     pub(crate) at: EndpointAddress,
     /// The key that a connecting program has to show.
     key: u32,
+    /// The user that the number counts for.
+    account: Owner,
 }
 
 /// The MX boards of the daemon, and the claims of their numbers.
@@ -59,13 +64,16 @@ pub(super) struct EndpointNumbers {
     numbers: BTreeMap<EndpointAddress, MxNumber>,
     /// Numbers of domains of the previous daemon that may still resume.
     reserved: BTreeMap<MxNumber, DomainId>,
+    reserved_by: BTreeMap<DomainId, Vec<MxNumber>>,
     recent: RecentNumbers,
+    places: Places,
 }
 
 impl EndpointNumbers {
     /// Creates the state for these boards, numbered from 0.
     pub(super) fn new(boards: Vec<MxBoardEntry>) -> Self {
-        Self { boards, ..Self::default() }
+        let places = Places::new(boards.iter().map(|board| board.endpoints as usize).sum());
+        Self { boards, places, ..Self::default() }
     }
 
     /// The boards, in the order of their numbers.
@@ -85,6 +93,7 @@ impl EndpointNumbers {
         endpoint: Option<u32>,
         key: u32,
         at: EndpointAddress,
+        taker: Taker,
     ) -> Result<MxNumber, Reason> {
         if self.numbers.contains_key(&at) {
             return Err(Reason::RequestInvalid);
@@ -105,8 +114,13 @@ impl EndpointNumbers {
             .flat_map(|endpoint| boards.clone().map(move |board| MxNumber { board, endpoint }))
             .find(|number| self.contains(*number) && self.is_free(*number, at.domain))
             .ok_or(Reason::MxEndpointTaken)?;
-        self.reserved.remove(&number);
-        self.claims.insert(number, Claim { at, key });
+        // A number that is reserved for the domain was within the share of its user before the restart.
+        if self.reserved.remove(&number).is_none() {
+            self.places.check(taker).map_err(|_| Reason::MxUserEndpointsFull)?;
+        }
+        let account = taker.account;
+        self.places.add(account, 1);
+        self.claims.insert(number, Claim { at, key, account });
         self.numbers.insert(at, number);
         Ok(number)
     }
@@ -135,6 +149,18 @@ impl EndpointNumbers {
         self.numbers.get(&at).copied()
     }
 
+    /// The number of claims that count for a user.
+    pub(super) fn count_of(&self, account: Owner) -> usize {
+        self.places.of(account)
+    }
+
+    /// The numbers of a domain's endpoints.
+    pub(super) fn of_domain(&self, domain: DomainId) -> impl Iterator<Item = (EndpointAddress, MxNumber)> {
+        let at = |endpoint| EndpointAddress { domain, endpoint };
+        let of_domain = self.numbers.range(at(EndpointIndex::MIN)..=at(EndpointIndex::MAX));
+        of_domain.map(|(at, number)| (*at, *number))
+    }
+
     /// All claims, by board and then by number.
     pub(super) fn claims(&self) -> impl ExactSizeIterator<Item = (MxNumber, &Claim)> {
         self.claims.iter().map(|(number, claim)| (*number, claim))
@@ -143,24 +169,30 @@ impl EndpointNumbers {
     /// Reserves a number for a domain that may resume. No other domain can claim it until then.
     pub(super) fn reserve(&mut self, number: MxNumber, domain: DomainId) {
         self.reserved.insert(number, domain);
+        self.reserved_by.entry(domain).or_default().push(number);
     }
 
     /// Releases the number of an endpoint that was closed, and returns the number.
     pub(super) fn close(&mut self, at: EndpointAddress) -> Option<MxNumber> {
         let number = self.numbers.remove(&at)?;
-        self.claims.remove(&number);
+        if let Some(claim) = self.claims.remove(&number) {
+            self.places.give_back(claim.account, 1);
+        }
         self.recent.push(at, number);
         Some(number)
     }
 
     /// Releases all numbers of a domain that has left, and returns those that its endpoints had.
     pub(super) fn remove_domain(&mut self, domain: DomainId) -> Vec<MxNumber> {
-        let (endpoints, numbers): (Vec<EndpointAddress>, Vec<MxNumber>) =
-            self.numbers.iter().filter(|(at, _)| at.domain == domain).unzip();
+        let (endpoints, numbers): (Vec<EndpointAddress>, Vec<MxNumber>) = self.of_domain(domain).unzip();
         for at in endpoints {
             self.close(at);
         }
-        self.reserved.retain(|_, kept| *kept != domain);
+        for number in self.reserved_by.remove(&domain).unwrap_or_default() {
+            if self.reserved.get(&number) == Some(&domain) {
+                self.reserved.remove(&number);
+            }
+        }
         numbers
     }
 
@@ -201,7 +233,7 @@ impl RecentNumbers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isthmus_layout::ids::{EndpointIndex, NicId};
+    use isthmus_layout::ids::NicId;
 
     fn boards(endpoints: &[u32]) -> EndpointNumbers {
         let board = |(at, endpoints): (usize, &u32)| MxBoardEntry {
@@ -216,6 +248,8 @@ mod tests {
         EndpointAddress { domain: DomainId::new(domain).unwrap(), endpoint: EndpointIndex::new(endpoint).unwrap() }
     }
 
+    const USER: Taker = Taker { account: Owner(5), has_others: false };
+
     fn number(board: u32, endpoint: u32) -> MxNumber {
         MxNumber { board, endpoint }
     }
@@ -223,25 +257,25 @@ mod tests {
     #[test]
     fn claims_the_lowest_number_on_the_lowest_board() {
         let mut mx = boards(&[2, 1, 3]);
-        let taken: Vec<_> = (1..=7).map(|domain| mx.open(None, None, 0, at(domain, 0))).collect();
+        let taken: Vec<_> = (1..=7).map(|domain| mx.open(None, None, 0, at(domain, 0), USER)).collect();
         let right = [(0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (2, 2)].map(|(board, endpoint)| number(board, endpoint));
         assert_eq!(taken[..6], right.map(Ok));
         assert_eq!(taken[6], Err(Reason::MxEndpointTaken));
         mx.close(at(3, 0));
-        assert_eq!(mx.open(None, None, 0, at(8, 0)), Ok(number(2, 0)));
+        assert_eq!(mx.open(None, None, 0, at(8, 0), USER), Ok(number(2, 0)));
     }
 
     #[test]
     fn a_number_is_claimed_once_and_free_again_after_its_endpoint() {
         let mut mx = boards(&[4, 4]);
-        assert_eq!(mx.open(Some(1), Some(3), 7, at(1, 0)), Ok(number(1, 3)));
-        assert_eq!(mx.open(Some(1), Some(3), 7, at(2, 0)), Err(Reason::MxEndpointTaken));
-        assert_eq!(mx.open(None, Some(3), 7, at(2, 0)), Ok(number(0, 3)));
-        assert_eq!(mx.open(None, Some(3), 7, at(3, 0)), Err(Reason::MxEndpointTaken));
-        assert_eq!(mx.open(Some(1), None, 7, at(3, 0)), Ok(number(1, 0)));
-        assert_eq!(mx.open(Some(0), None, 7, at(1, 0)), Err(Reason::RequestInvalid), "one number an endpoint");
+        assert_eq!(mx.open(Some(1), Some(3), 7, at(1, 0), USER), Ok(number(1, 3)));
+        assert_eq!(mx.open(Some(1), Some(3), 7, at(2, 0), USER), Err(Reason::MxEndpointTaken));
+        assert_eq!(mx.open(None, Some(3), 7, at(2, 0), USER), Ok(number(0, 3)));
+        assert_eq!(mx.open(None, Some(3), 7, at(3, 0), USER), Err(Reason::MxEndpointTaken));
+        assert_eq!(mx.open(Some(1), None, 7, at(3, 0), USER), Ok(number(1, 0)));
+        assert_eq!(mx.open(Some(0), None, 7, at(1, 0), USER), Err(Reason::RequestInvalid), "one number an endpoint");
         mx.remove_domain(DomainId::new(1).unwrap());
-        assert_eq!(mx.open(Some(1), Some(3), 7, at(4, 0)), Ok(number(1, 3)));
+        assert_eq!(mx.open(Some(1), Some(3), 7, at(4, 0), USER), Ok(number(1, 3)));
     }
 
     #[test]
@@ -249,13 +283,13 @@ mod tests {
         let (mut mx, back, lost) = (boards(&[4]), DomainId::new(1).unwrap(), DomainId::new(2).unwrap());
         mx.reserve(number(0, 0), back);
         mx.reserve(number(0, 1), lost);
-        assert_eq!(mx.open(None, None, 0, at(3, 0)), Ok(number(0, 2)));
-        assert_eq!(mx.open(None, Some(0), 0, at(4, 0)), Err(Reason::MxEndpointTaken));
-        assert_eq!(mx.open(None, Some(0), 0, at(1, 0)), Ok(number(0, 0)));
+        assert_eq!(mx.open(None, None, 0, at(3, 0), USER), Ok(number(0, 2)));
+        assert_eq!(mx.open(None, Some(0), 0, at(4, 0), USER), Err(Reason::MxEndpointTaken));
+        assert_eq!(mx.open(None, Some(0), 0, at(1, 0), USER), Ok(number(0, 0)));
         mx.remove_domain(lost);
-        assert_eq!(mx.open(None, Some(1), 0, at(4, 0)), Ok(number(0, 1)));
+        assert_eq!(mx.open(None, Some(1), 0, at(4, 0), USER), Ok(number(0, 1)));
         mx.close(at(1, 0));
-        assert_eq!(mx.open(None, Some(0), 0, at(5, 0)), Ok(number(0, 0)), "kept for the first claim only");
+        assert_eq!(mx.open(None, Some(0), 0, at(5, 0), USER), Ok(number(0, 0)), "kept for the first claim only");
     }
 
     #[test]
@@ -268,19 +302,19 @@ mod tests {
     #[test]
     fn reports_unknown_boards_and_numbers() {
         let mut mx = boards(&[4, 8]);
-        assert_eq!(mx.open(Some(2), None, 0, at(1, 0)), Err(Reason::MxBoardUnknown));
-        assert_eq!(mx.open(Some(u32::MAX), Some(u32::MAX), 0, at(1, 0)), Err(Reason::MxBoardUnknown));
-        assert_eq!(mx.open(Some(0), Some(4), 0, at(1, 0)), Err(Reason::MxEndpointOutOfRange));
-        assert_eq!(mx.open(None, Some(u32::MAX), 0, at(1, 0)), Err(Reason::MxEndpointOutOfRange));
-        assert_eq!(mx.open(None, Some(7), 0, at(1, 0)), Ok(number(1, 7)), "the board that has it");
-        assert_eq!(boards(&[]).open(None, None, 0, at(1, 0)), Err(Reason::MxBoardUnknown));
+        assert_eq!(mx.open(Some(2), None, 0, at(1, 0), USER), Err(Reason::MxBoardUnknown));
+        assert_eq!(mx.open(Some(u32::MAX), Some(u32::MAX), 0, at(1, 0), USER), Err(Reason::MxBoardUnknown));
+        assert_eq!(mx.open(Some(0), Some(4), 0, at(1, 0), USER), Err(Reason::MxEndpointOutOfRange));
+        assert_eq!(mx.open(None, Some(u32::MAX), 0, at(1, 0), USER), Err(Reason::MxEndpointOutOfRange));
+        assert_eq!(mx.open(None, Some(7), 0, at(1, 0), USER), Ok(number(1, 7)), "the board that has it");
+        assert_eq!(boards(&[]).open(None, None, 0, at(1, 0), USER), Err(Reason::MxBoardUnknown));
     }
 
     #[test]
     fn connect_reports_the_first_mismatch() {
         let mut mx = boards(&[4]);
         let nic = mx.boards()[0].nic.number();
-        mx.open(None, Some(2), 0x1234, at(1, 5)).unwrap();
+        mx.open(None, Some(2), 0x1234, at(1, 5), USER).unwrap();
         assert_eq!(mx.connect(nic, 2, 0x1234), Ok(at(1, 5)));
         assert_eq!(mx.connect(nic, 2, 0), Err(Reason::MxBadKey));
         assert_eq!(mx.connect(nic, 3, 0x1234), Err(Reason::MxEndpointClosed));
@@ -292,14 +326,14 @@ mod tests {
     #[test]
     fn remembers_closed_endpoints_up_to_the_limit() {
         let mut mx = boards(&[2]);
-        mx.open(None, Some(1), 0, at(1, 0)).unwrap();
+        mx.open(None, Some(1), 0, at(1, 0), USER).unwrap();
         assert_eq!(mx.last_number_of(at(1, 0)), Ok(number(0, 1)));
         mx.remove_domain(DomainId::new(1).unwrap());
         assert_eq!((mx.last_number_of(at(1, 0)), mx.number_of(at(1, 0))), (Ok(number(0, 1)), None));
         assert_eq!(mx.last_number_of(at(1, 1)), Err(Reason::MxNumberMissing));
         for domain in 2..=RECENT_MAX as u32 + 1 {
             assert_eq!(mx.last_number_of(at(1, 0)), Ok(number(0, 1)));
-            mx.open(None, None, 0, at(domain, 0)).unwrap();
+            mx.open(None, None, 0, at(domain, 0), USER).unwrap();
             mx.remove_domain(DomainId::new(domain).unwrap());
         }
         assert_eq!(mx.last_number_of(at(1, 0)), Err(Reason::MxNumberMissing));
@@ -310,11 +344,26 @@ mod tests {
     fn an_endpoint_that_claims_again_has_its_new_number() {
         let mut mx = boards(&[4]);
         for endpoint in 0..3 {
-            mx.open(None, Some(endpoint), 0, at(1, 0)).unwrap();
+            mx.open(None, Some(endpoint), 0, at(1, 0), USER).unwrap();
             assert_eq!(mx.last_number_of(at(1, 0)), Ok(number(0, endpoint)));
             mx.close(at(1, 0));
             assert_eq!(mx.last_number_of(at(1, 0)), Ok(number(0, endpoint)));
         }
         assert_eq!((mx.recent.order.len(), mx.claims().len()), (1, 0));
+    }
+
+    #[test]
+    fn users_share_the_numbers_of_all_boards() {
+        let mut mx = boards(&[8, 8]);
+        let user = |user| Taker { account: Owner(user), has_others: true };
+        mx.reserve(number(0, 7), DomainId::new(70).unwrap());
+        let mut count =
+            |of: u32| (0..20).filter(|d| mx.open(None, None, 0, at(100 * of + d, 0), user(of)).is_ok()).count();
+        assert_eq!([1, 2, 3].map(&mut count), [7, 3, 2]);
+        assert_eq!(mx.open(None, None, 0, at(1, 0), user(1)), Err(Reason::MxUserEndpointsFull));
+        assert_eq!(mx.open(Some(0), Some(7), 0, at(70, 0), user(1)), Ok(number(0, 7)), "it had it before");
+        assert!(mx.open(None, None, 0, at(400, 0), user(4)).is_ok(), "a user that has none");
+        (100..120).for_each(|domain| drop(mx.remove_domain(DomainId::new(domain).unwrap())));
+        assert_eq!((mx.count_of(Owner(1)), mx.count_of(Owner(2))), (1, 3));
     }
 }

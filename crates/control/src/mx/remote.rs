@@ -61,20 +61,21 @@ impl Mx {
         domain: DomainId,
         target: &MxConnect,
     ) -> Result<(), Refusal> {
-        let mx = &mut broker.capabilities.mx;
+        let mx = &broker.capabilities.mx;
         let refused = |reason: Reason| Refusal::new(reason, format!("{}: {}", reason.summary(), describe(target)));
         let nic = NicId::new(target.nic).ok_or_else(|| refused(Reason::MxNicUnknown))?;
-        let mut own_numbers = mx.numbers.claims().filter(|(_, claim)| claim.at.domain == domain);
-        let own_number = own_numbers.find(|(number, _)| mx.board_has_links(number.board)).map(|(number, _)| number);
+        let own_numbers = mx.numbers.of_domain(domain).map(|(_, number)| number);
+        let own_number = own_numbers.filter(|number| mx.board_has_links(number.board)).min();
         // The board's worker decides whether the remote board is known, because the view here may be old.
         let own_number = own_number
             .ok_or_else(|| refused(if mx.is_known(nic) { Reason::MxNumberMissing } else { Reason::MxNicUnknown }))?;
         let number = u8::try_from(target.endpoint).map_err(|_| refused(Reason::MxEndpointOutOfRange))?;
-        let owner = broker.directory.get(domain).ok_or(Reason::NoSuchDomain)?.owner;
+        let taker = broker.taker(session).ok_or(Reason::NoSuchDomain)?;
+        let mx = &mut broker.capabilities.mx;
         let details = Connect { own_number, target: target.clone() };
-        let pending = PendingRequest { domain, owner, session, serial, details };
+        let pending = PendingRequest { domain, taker, session, serial, details };
         let request = mx.connects.insert(pending).map_err(|full| {
-            let text = format!("{} connects{} to other hosts are without an answer", full.max, full.scope);
+            let text = format!("too many connects to other hosts are without an answer: {full}");
             Refusal::new(Reason::TooManyRequests, format!("{text}: {}", describe(target)))
         })?;
         let (board, endpoint) = (MxBoardNumber(own_number.board), own_number.endpoint as u8);

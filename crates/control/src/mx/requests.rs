@@ -12,6 +12,7 @@ use isthmus_service::{MxBoardNumber, MxCommand, NewMxEndpoint};
 use super::{Mx, MxNumber, board_command, network};
 use crate::broker::{Broker, ControlSessionId};
 use crate::directory::Directory;
+use crate::places::Taker;
 
 impl Mx {
     /// Handles a request of a domain.
@@ -44,7 +45,7 @@ impl Mx {
     /// Releases the number of an endpoint that was closed.
     pub(crate) fn endpoint_closed(broker: &mut Broker, at: EndpointAddress) {
         if let Some(number) = broker.capabilities.mx.numbers.close(at) {
-            broker.tickets.release_claim(Capability::Mx, &number.to_string());
+            broker.tickets.release_claims(Capability::Mx, at.domain, &[number.to_string()]);
             Self::unpublish(broker, number, at.domain);
         }
     }
@@ -52,7 +53,8 @@ impl Mx {
     fn claim_number(broker: &mut Broker, domain: DomainId, open: &MxOpen) -> Result<MxOpened, Refusal> {
         let MxOpen { board, endpoint, key, index: at } = *open;
         let at = EndpointAddress { domain, endpoint: at };
-        let claimed = broker.capabilities.mx.claim(&broker.directory, board, endpoint, key, at);
+        let taker = broker.taker_of(domain).ok_or(Reason::NoSuchDomain)?;
+        let claimed = broker.capabilities.mx.claim(&broker.directory, taker, (board, endpoint, key), at);
         let number = claimed.map_err(|reason| {
             let any = |number: Option<u32>| number.map_or_else(|| "any".to_owned(), |number| number.to_string());
             let target = format!("board {}, endpoint {}", any(board), any(endpoint));
@@ -72,21 +74,18 @@ impl Mx {
     pub(super) fn claim(
         &mut self,
         directory: &Directory,
-        board: Option<u32>,
-        endpoint: Option<u32>,
-        key: u32,
+        taker: Taker,
+        (board, endpoint, key): (Option<u32>, Option<u32>, u32),
         at: EndpointAddress,
     ) -> Result<MxNumber, Reason> {
         let domain = directory.get(at.domain).ok_or(Reason::NoSuchDomain)?;
         if !domain.endpoints.contains_key(&at.endpoint) {
             return Err(Reason::EndpointClosed);
         }
-        let is_of_owner = |domain_id| directory.get(domain_id).is_some_and(|other| other.owner == domain.owner);
-        let of_owner = self.numbers.claims().filter(|(_, claim)| is_of_owner(claim.at.domain)).count();
-        if of_owner >= self.numbers_per_owner_max {
+        if self.numbers.count_of(taker.account) >= self.numbers_per_owner_max {
             return Err(Reason::MxUserEndpointsFull);
         }
-        self.numbers.open(board, endpoint, key, at)
+        self.numbers.open(board, endpoint, key, at, taker)
     }
 
     /// Connects to an MX endpoint number. None if the endpoint is on another host: the reply is sent later.
@@ -159,7 +158,7 @@ impl Mx {
         for remote_peer in broker.remote_peers.remove_of(domain) {
             broker.capabilities.mx.remote.depart(remote_peer);
         }
-        for closed in broker.capabilities.mx.connects.remove_if(|connect| connect.details.own_number == number) {
+        for closed in broker.capabilities.mx.connects.remove_of(domain, |connect| connect.own_number == number) {
             let text = format!("the endpoint that connects was closed: {}", describe(&closed.details.target));
             let refused = Refused::from(&Refusal::new(Reason::MxNumberMissing, text));
             broker.send(closed.session, closed.serial, refused.into(), Vec::new());

@@ -3,6 +3,7 @@
 use super::*;
 use crate::directory::Directory;
 use crate::directory::{AttachRequest, Limits};
+use crate::places::Taker;
 use isthmus_config::MxBoardEntry;
 use isthmus_layout::NicId;
 use isthmus_layout::control::{Name, Owner};
@@ -19,9 +20,14 @@ fn mx(endpoints: u32) -> Mx {
     Mx { numbers: EndpointNumbers::new(vec![board]), numbers_per_owner_max: 2, ..Mx::default() }
 }
 
+fn user(owner: u32) -> Taker {
+    Taker { account: Owner(owner), has_others: false }
+}
+
 fn attach(directory: &mut Directory, owner: u32) -> DomainId {
     let fallback = Name::new("prog-17").unwrap();
-    directory.attach(AttachRequest { name: None, fallback, owner: Owner(owner), resumed: None }).unwrap().id
+    let request = AttachRequest { name: None, fallback, owner: Owner(owner), taker: user(owner), resumed: None };
+    directory.attach(request).unwrap().id
 }
 
 #[test]
@@ -30,17 +36,17 @@ fn claims_only_for_open_endpoints_of_attached_domains() {
     let ids = [attach(&mut directory, 5), attach(&mut directory, 5)];
     let at = |domain: DomainId, endpoint| EndpointAddress { domain, endpoint: EndpointIndex::new(endpoint).unwrap() };
     let (a, b) = (at(ids[0], 0), at(ids[1], 0));
-    assert_eq!(mx.claim(&directory, None, None, 1, a), Err(Reason::EndpointClosed), "it has to be open");
+    assert_eq!(mx.claim(&directory, user(5), (None, None, 1), a), Err(Reason::EndpointClosed), "it has to be open");
     directory.open_endpoint(ids[0], None, None).unwrap();
     directory.open_endpoint(ids[1], None, None).unwrap();
-    let number = mx.claim(&directory, None, None, 1, a).unwrap();
-    assert_eq!(mx.claim(&directory, Some(0), Some(number.endpoint), 1, b), Err(Reason::MxEndpointTaken));
+    let number = mx.claim(&directory, user(5), (None, None, 1), a).unwrap();
+    assert_eq!(mx.claim(&directory, user(5), (Some(0), Some(number.endpoint), 1), b), Err(Reason::MxEndpointTaken));
     assert_eq!(mx.numbers.close(a), Some(number));
-    assert_eq!(mx.claim(&directory, Some(0), Some(number.endpoint), 1, b), Ok(number));
+    assert_eq!(mx.claim(&directory, user(5), (Some(0), Some(number.endpoint), 1), b), Ok(number));
     directory.detach(ids[1]).unwrap();
     assert_eq!(mx.numbers.remove_domain(ids[1]), [number]);
     assert_eq!((mx.numbers.claims().len(), mx.numbers.last_number_of(b)), (0, Ok(number)));
-    assert_eq!(mx.claim(&directory, None, None, 1, b), Err(Reason::NoSuchDomain));
+    assert_eq!(mx.claim(&directory, user(5), (None, None, 1), b), Err(Reason::NoSuchDomain));
 }
 
 #[test]
@@ -49,7 +55,8 @@ fn one_owner_does_not_get_all_numbers() {
     let mut claim = |owner| {
         let domain = attach(&mut directory, owner);
         let endpoint = directory.open_endpoint(domain, None, None).unwrap();
-        mx.claim(&directory, None, None, 0, EndpointAddress { domain, endpoint }).map(|number| number.endpoint)
+        let at = EndpointAddress { domain, endpoint };
+        mx.claim(&directory, user(owner), (None, None, 0), at).map(|number| number.endpoint)
     };
     assert_eq!([claim(5), claim(5), claim(5), claim(6)], [Ok(0), Ok(1), Err(Reason::MxUserEndpointsFull), Ok(2)]);
 }

@@ -44,7 +44,8 @@ use crate::broker::{Broker, ControlSessionId};
 use evidence::ThreadCount;
 use listed::ListedPage;
 use records::{Records, RefusedSocket, SocketName};
-use session::{SocketState, StreamSession};
+use session::SocketState;
+pub(crate) use session::StreamSession;
 use shown::ShownSockets;
 use streams::Streams;
 
@@ -63,9 +64,13 @@ pub struct Sockets {
     records: Records,
     /// The threads that read sockets, by user.
     threads: BTreeMap<Owner, ThreadCount>,
+    /// The number of users with threads from which on those without are forgotten.
+    forget_threads_from: usize,
     last_job: u64,
-    /// The number of descriptors that are open for programs, by user.
-    fds: BTreeMap<Owner, usize>,
+    /// The number of descriptors that are open for programs.
+    fds: usize,
+    /// The descriptors that are open for the programs of each user.
+    fds_by_user: BTreeMap<Owner, usize>,
     counts: Counts,
 }
 
@@ -116,7 +121,7 @@ impl Sockets {
 
     /// The number of descriptors that are open for programs.
     pub(crate) fn fds(&self) -> usize {
-        self.fds.values().sum()
+        self.fds
     }
 
     /// The time at which [`Sockets::tick`] has something to do.
@@ -124,11 +129,9 @@ impl Sockets {
         self.shown.deadline()
     }
 
-    /// Refuses the shown sockets that have waited for too long.
+    /// Refuses shown sockets that have waited for too long, some at a time.
     pub(crate) fn tick(broker: &mut Broker) {
-        while let Some((shown, reason)) = broker.capabilities.sockets.shown.remove_overdue(broker.now) {
-            Self::refuse_socket(broker, shown.session, shown.token, None, reason);
-        }
+        Self::refuse_overdue(broker);
     }
 
     /// Releases the state of a domain that has left, or that will not resume. Programs with streams are no domains.
@@ -144,7 +147,7 @@ impl Sockets {
         let sockets = &mut broker.capabilities.sockets;
         *sockets.counts.refused.entry(reason).or_default() += 1;
         if let Some(session) = sockets.sessions.get_mut(&id) {
-            let state = session.sockets.remove(&token);
+            let state = session.sockets.remove(token);
             if let Some(name) = name.or(state.and_then(SocketState::name)) {
                 let (pid, program) = (session.pid, session.program.clone());
                 let refused = RefusedSocket { name, reason, pid, program, at: now };

@@ -21,7 +21,7 @@ impl Sockets {
     /// Reports the streams. Single sockets without a stream, and bytes of the past, are those of users that the asker may see.
     pub(crate) fn report(broker: &Broker, asker: ControlSessionId) -> StreamsReport {
         let sockets = &broker.capabilities.sockets;
-        let listening = sockets.sessions.values().flat_map(|session| session.sockets.values());
+        let listening = sockets.sessions.values().map(|session| session.sockets.count(true) as u32);
         let refused = sockets.counts.refused.iter();
         let records: Vec<(Owner, &Record)> =
             sockets.records.iter().filter(|(owner, _)| may_see(broker, asker, *owner)).collect();
@@ -30,7 +30,7 @@ impl Sockets {
             enabled: sockets.settings.is_enabled,
             programs: sockets.sessions.len() as u32,
             waiting: sockets.shown.len() as u32,
-            listening: listening.filter(|socket| socket.is_listener()).count() as u32,
+            listening: listening.sum(),
             paired: sockets.counts.paired,
             refused: refused.map(|(reason, count)| ReasonCount::new(*reason, *count)).collect(),
             streams: sockets.streams.iter().map(|(id, stream)| row(id, stream, broker.now)).collect(),
@@ -52,7 +52,7 @@ impl Sockets {
         let waiting = self.shown.iter().filter(|(_, socket)| may_see(broker, asker, socket.owner));
         let waiting = waiting.filter_map(|(id, socket)| {
             let session = self.sessions.get(&id.session)?;
-            let name = session.sockets.get(&id.token)?.name()?;
+            let name = session.sockets.get(id.token)?.name()?;
             Some(waiting_row(session, &name, socket, broker.now))
         });
         refused.chain(waiting).collect()

@@ -54,17 +54,17 @@ impl Sockets {
         role: SocketRole,
     ) -> Result<(), Refusal> {
         let session = Self::session(broker, id)?;
-        let owner = session.identity.owner;
+        let (owner, taker) = (session.identity.owner, session.taker);
         let is_listener = matches!(role, SocketRole::Listener);
-        let count = session.sockets.values().filter(|socket| socket.is_listener() == is_listener).count();
+        let count = session.sockets.count(is_listener);
         let max = if is_listener { LISTENERS_MAX } else { SHOWN_MAX };
-        let allowed = match session.sockets.contains_key(&token) {
+        let allowed = match session.sockets.get(token).is_some() {
             true => {
                 return Err(Refusal::new(Reason::RequestInvalid, format!("there is a socket with the token {token}")));
             }
             false if count >= max => Err(Reason::StreamsFull),
             false => {
-                let share = broker.capabilities.sockets.check_share(owner, broker.settings.fds_max);
+                let share = broker.capabilities.sockets.check_share(taker, broker.settings.fds_max);
                 share.map_err(|refusal| refusal.reason)
             }
         };
@@ -79,7 +79,7 @@ impl Sockets {
         };
         let sockets = &mut broker.capabilities.sockets;
         sockets.last_job += 1;
-        sockets.add_fds(owner, 1);
+        sockets.add_fds(taker.account, 1);
         let job = sockets.last_job;
         if let Some(session) = sockets.sessions.get_mut(&id) {
             session.sockets.insert(token, SocketState::Read { job, role });
@@ -90,7 +90,7 @@ impl Sockets {
                 let panicked = |_| SocketRead { name: None, found: Err(Reason::KernelRefused) };
                 let SocketRead { name, found } = result.await.unwrap_or_else(panicked);
                 move |broker: &mut Broker| {
-                    broker.capabilities.sockets.remove_fds(owner, 1);
+                    broker.capabilities.sockets.remove_fds(taker.account, 1);
                     let read = SocketRead { name, found: allowed.and(found) };
                     Self::socket_read(broker, id, token, job, read);
                 }
@@ -102,7 +102,7 @@ impl Sockets {
     /// Handles the facts about a socket, unless the program has withdrawn it meanwhile.
     fn socket_read(broker: &mut Broker, id: ControlSessionId, token: u32, job: u64, read: SocketRead) {
         let session = broker.capabilities.sockets.sessions.get(&id);
-        let state = session.and_then(|session| session.sockets.get(&token));
+        let state = session.and_then(|session| session.sockets.get(token));
         if !matches!(state, Some(SocketState::Read { job: read, .. }) if *read == job) {
             return;
         }
@@ -138,8 +138,8 @@ impl Sockets {
     fn forget_socket(broker: &mut Broker, id: ControlSessionId, token: u32, is_listener: bool) -> Result<(), Refusal> {
         let sockets = &mut broker.capabilities.sockets;
         let session = sockets.sessions.get_mut(&id).ok_or_else(not_attached)?;
-        if session.sockets.get(&token).is_some_and(|state| state.is_listener() == is_listener) {
-            match session.sockets.remove(&token) {
+        if session.sockets.get(token).is_some_and(|state| state.is_listener() == is_listener) {
+            match session.sockets.remove(token) {
                 Some(SocketState::Listed(bit)) => sockets.remove_listed(bit),
                 Some(SocketState::Shown(_)) => drop(sockets.shown.remove(id, token)),
                 Some(SocketState::Read { .. }) | None => {}

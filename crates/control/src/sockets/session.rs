@@ -14,17 +14,23 @@ use super::evidence::{SocketReader, SocketRole};
 use super::records::SocketName;
 use super::{ListedPage, Sockets, not_attached};
 use crate::allocator::{Allocator, Resource};
-use crate::broker::{Broker, ControlSessionId};
+use crate::broker::{Broker, ControlSessionId, Deferred};
 use crate::fd_reaper::ReceivedFd;
+use crate::places::{Taker, may_take};
 use crate::policy::Identity;
+
+/// The least number of users with threads from which on those without are forgotten.
+const THREADS_FORGET_MIN: usize = 64;
 
 /// A program that is attached to streams.
 #[derive(Debug)]
-pub(super) struct StreamSession {
+pub(crate) struct StreamSession {
     /// The number by which other programs know it.
     pub(super) number: u32,
     /// The identity that the policy is applied to.
     pub(super) identity: Identity,
+    /// The user that it counts for.
+    pub(super) taker: Taker,
     /// The process, if the daemon can see it.
     pub(super) pid: Option<i32>,
     /// The name of the program.
@@ -34,7 +40,7 @@ pub(super) struct StreamSession {
     /// The doorbells of the waiters, and the alarm.
     pub(super) waiters: BTreeMap<u8, Resource>,
     /// The listening and shown sockets, by token.
-    pub(super) sockets: BTreeMap<u32, SocketState>,
+    pub(super) sockets: SessionSockets,
     /// The sessions that know the board and the waiters of this one, and the other way round.
     pub(super) peers: BTreeSet<ControlSessionId>,
     /// The streams of which this program has an end that it has not ended.
@@ -57,6 +63,42 @@ pub(super) enum SocketState {
     Listed(u16),
     /// The socket waits for its peer, or is just being paired.
     Shown(SocketName),
+}
+
+/// The sockets of a session, by token.
+#[derive(Debug, Default)]
+pub(super) struct SessionSockets {
+    by_token: BTreeMap<u32, SocketState>,
+    listeners: usize,
+}
+
+impl SessionSockets {
+    /// The number of listening sockets, or of shown ones.
+    pub(super) fn count(&self, is_listener: bool) -> usize {
+        if is_listener { self.listeners } else { self.by_token.len() - self.listeners }
+    }
+
+    pub(super) fn insert(&mut self, token: u32, state: SocketState) {
+        self.remove(token);
+        self.listeners += usize::from(state.is_listener());
+        self.by_token.insert(token, state);
+    }
+
+    pub(super) fn get(&self, token: u32) -> Option<&SocketState> {
+        self.by_token.get(&token)
+    }
+
+    pub(super) fn remove(&mut self, token: u32) -> Option<SocketState> {
+        let state = self.by_token.remove(&token)?;
+        self.listeners -= usize::from(state.is_listener());
+        Some(state)
+    }
+
+    fn pop(&mut self) -> Option<(u32, SocketState)> {
+        let (token, _) = self.by_token.first_key_value()?;
+        let token = *token;
+        Some((token, self.remove(token)?))
+    }
 }
 
 impl SocketState {
@@ -93,7 +135,8 @@ impl Sockets {
             return Err(Refusal::new(Reason::NoSharedMemory, "programs of guests have no streams"));
         }
         let (pid, program) = (peer.pid, peer.program.to_string());
-        Self::check_fds(broker, identity.owner)?;
+        let taker = broker.taker(id).ok_or(Reason::PeerConnectionLost)?;
+        Self::check_fds(broker, taker)?;
         let board = Allocator::Host.allocate(BOARD_SIZE)?;
         let sockets = &mut broker.capabilities.sockets;
         let after_bytes = sockets.settings.after_bytes;
@@ -103,20 +146,22 @@ impl Sockets {
         };
         let listed = listed.memory();
         let number = sockets.next_number()?;
+        sockets.forget_threads();
         let threads = sockets.threads.entry(identity.owner).or_default().clone();
         let session = StreamSession {
             number,
             identity,
+            taker,
             pid,
             program,
             board: board.clone(),
             waiters: BTreeMap::new(),
-            sockets: BTreeMap::new(),
+            sockets: SessionSockets::default(),
             peers: BTreeSet::new(),
             streams: BTreeSet::new(),
             reader: SocketReader::new(threads),
         };
-        sockets.add_fds(session.identity.owner, 1);
+        sockets.add_fds(taker.account, 1);
         sockets.records.attached(session.identity.owner);
         sockets.by_number.insert(number, id);
         sockets.sessions.insert(id, session);
@@ -133,32 +178,39 @@ impl Sockets {
         Ok(self.last_number)
     }
 
+    /// Forgets the users without a thread once there are many.
+    fn forget_threads(&mut self) {
+        if self.threads.len() >= self.forget_threads_from {
+            self.threads.retain(|_, threads| !threads.is_unused());
+            self.forget_threads_from = THREADS_FORGET_MIN.max(2 * self.threads.len());
+        }
+    }
+
     /// Refuses another descriptor that stays open for a user, if all users together or this one have too many.
-    fn check_fds(broker: &Broker, owner: Owner) -> Result<(), Refusal> {
-        broker.capabilities.sockets.check_share(owner, broker.settings.fds_max)?;
+    fn check_fds(broker: &Broker, taker: Taker) -> Result<(), Refusal> {
+        broker.capabilities.sockets.check_share(taker, broker.settings.fds_max)?;
         if broker.has_room_for_fds() { Ok(()) } else { Err(Reason::DaemonOutOfFds.into()) }
     }
 
-    /// Refuses another descriptor for a user if it has its share already: half of what the other users leave of a quarter of the process's
-    /// descriptors.
-    pub(super) fn check_share(&self, owner: Owner, fds_max: usize) -> Result<(), Refusal> {
-        let own = self.fds.get(&owner).copied().unwrap_or(0);
-        let others = self.fds() - own;
-        let is_allowed = own < (fds_max / 4).saturating_sub(others) / 2;
-        if is_allowed { Ok(()) } else { Err(Reason::DaemonOutOfFds.into()) }
+    /// Refuses another descriptor for a user if it has its share already, of a quarter of the process's descriptors.
+    pub(super) fn check_share(&self, taker: Taker, fds_max: usize) -> Result<(), Refusal> {
+        let own = self.fds_by_user.get(&taker.account).copied().unwrap_or(0);
+        may_take(own, self.fds, fds_max / 4, taker.has_others).map_err(|_| Reason::DaemonOutOfFds.into())
     }
 
     /// Adds descriptors that are open for a user.
-    pub(super) fn add_fds(&mut self, owner: Owner, count: usize) {
-        *self.fds.entry(owner).or_default() += count;
+    pub(super) fn add_fds(&mut self, account: Owner, count: usize) {
+        self.fds += count;
+        *self.fds_by_user.entry(account).or_default() += count;
     }
 
     /// Removes descriptors that are not open any more.
-    pub(super) fn remove_fds(&mut self, owner: Owner, count: usize) {
-        if let Some(fds) = self.fds.get_mut(&owner) {
+    pub(super) fn remove_fds(&mut self, account: Owner, count: usize) {
+        if let Some(fds) = self.fds_by_user.get_mut(&account) {
+            self.fds -= count;
             *fds -= count;
             if *fds == 0 {
-                self.fds.remove(&owner);
+                self.fds_by_user.remove(&account);
             }
         }
     }
@@ -176,7 +228,7 @@ impl Sockets {
             let text = format!("waiter {waiter} is beyond the limit of {WAITERS_MAX}, or was added before");
             return Err(Refusal::new(Reason::RequestInvalid, text));
         }
-        Self::check_fds(broker, session.identity.owner)?;
+        Self::check_fds(broker, session.taker)?;
         broker.check_fds_queue(id)?;
         let is_doorbell = if waiter == ALARM {
             let (domain, kind) = (sockopt::socket_domain(eventfd.as_fd()), sockopt::socket_type(eventfd.as_fd()));
@@ -193,8 +245,8 @@ impl Sockets {
         let session = sockets.sessions.get_mut(&id).ok_or_else(not_attached)?;
         session.waiters.insert(waiter, eventfd.clone());
         let message = SocketsToClient::from(PeerWaiter { peer: session.number, waiter });
-        let (owner, peers) = (session.identity.owner, session.peers.clone());
-        sockets.add_fds(owner, 1);
+        let (account, peers) = (session.taker.account, session.peers.clone());
+        sockets.add_fds(account, 1);
         for peer in peers {
             broker.send(peer, None, message.clone().into(), vec![eventfd.clone()]);
         }
@@ -216,33 +268,45 @@ impl Sockets {
         Some(board)
     }
 
-    /// Releases the state of a connection that has ended.
+    /// Releases the state of a connection that has ended. That of its sockets, streams and peers is released in slices.
     pub(crate) fn session_closed(broker: &mut Broker, id: ControlSessionId) {
         let now = broker.now;
         let sockets = &mut broker.capabilities.sockets;
         let Some(session) = sockets.sessions.remove(&id) else { return };
         sockets.by_number.remove(&session.number);
-        for (token, state) in &session.sockets {
-            match state {
-                SocketState::Listed(bit) => sockets.remove_listed(*bit),
-                SocketState::Shown(_) => drop(sockets.shown.remove(id, *token)),
-                SocketState::Read { .. } => {}
-            }
-        }
-        for stream in &session.streams {
-            while sockets.streams.end(*stream, id, &mut sockets.records) {} // A program that connects to itself has both sides.
-        }
-        sockets.remove_fds(session.identity.owner, 1 + session.waiters.len());
+        sockets.remove_fds(session.taker.account, 1 + session.waiters.len());
         sockets.records.left(session.identity.owner, now);
-        let (number, peers) = (session.number, session.peers.clone());
-        drop(session);
-        sockets.threads.retain(|_, threads| !threads.is_unused());
-        for peer in peers {
-            if let Some(other) = broker.capabilities.sockets.sessions.get_mut(&peer) {
-                other.peers.remove(&id);
-                broker.send(peer, None, SocketsToClient::from(PeerLeft { peer: number }).into(), Vec::new());
+        broker.defer(Deferred::StreamSession(id, Box::new(session)));
+    }
+
+    /// Releases what a session had that has ended, `count` items at most. Returns the rest of `count`, which is not 0 if nothing is left.
+    pub(crate) fn release_part(
+        broker: &mut Broker,
+        id: ControlSessionId,
+        session: &mut StreamSession,
+        count: usize,
+    ) -> usize {
+        for rest in (1..=count).rev() {
+            let sockets = &mut broker.capabilities.sockets;
+            if let Some(peer) = session.peers.pop_first() {
+                if let Some(other) = sockets.sessions.get_mut(&peer) {
+                    other.peers.remove(&id);
+                    let left = SocketsToClient::from(PeerLeft { peer: session.number });
+                    broker.send(peer, None, left.into(), Vec::new());
+                }
+            } else if let Some((token, state)) = session.sockets.pop() {
+                match state {
+                    SocketState::Listed(bit) => sockets.remove_listed(bit),
+                    SocketState::Shown(_) => drop(sockets.shown.remove(id, token)),
+                    SocketState::Read { .. } => {}
+                }
+            } else if let Some(stream) = session.streams.pop_first() {
+                while sockets.streams.end(stream, id, &mut sockets.records) {} // A program that connects to itself has both sides.
+            } else {
+                return rest;
             }
         }
+        0
     }
 
     /// Removes a listed address.

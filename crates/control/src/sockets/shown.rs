@@ -10,6 +10,17 @@ use isthmus_layout::sockets::{SocketsToClient, StreamWaiting};
 use super::Sockets;
 use super::pairing::{Candidate, Decision, Evidence, decide};
 use crate::broker::{Broker, ControlSessionId};
+use crate::places::{Places, Taker};
+
+/// The number of waiting sockets of all users.
+const WAITING_MAX: usize = 65_536;
+
+/// The number of waiting sockets of one owner with the same addresses. A namespace has one connection with them, and one that was closed
+/// without notice may still wait.
+const SAME_ADDRESSES_MAX: usize = 16;
+
+/// The number of overdue sockets that are refused at once.
+const OVERDUE_SLICE: usize = 128;
 
 /// Nanoseconds for which a shown socket waits for its peer.
 pub(super) const WAIT_NS: u64 = 60_000_000_000;
@@ -21,11 +32,18 @@ pub(super) struct ShownId {
     pub(super) token: u32,
 }
 
+impl ShownId {
+    const MIN: Self = Self { session: ControlSessionId(u64::MIN), token: u32::MIN };
+    const MAX: Self = Self { session: ControlSessionId(u64::MAX), token: u32::MAX };
+}
+
 /// A shown socket that waits.
 #[derive(Clone, Debug)]
 pub(super) struct ShownSocket {
     pub(super) evidence: Evidence,
     pub(super) owner: Owner,
+    /// The user that it counts for.
+    account: Owner,
     /// The time until which it waits.
     pub(super) until: u64,
     /// The reason if no peer comes.
@@ -33,13 +51,26 @@ pub(super) struct ShownSocket {
 }
 
 /// All shown sockets that wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ShownSockets {
     sockets: BTreeMap<ShownId, ShownSocket>,
-    by_addresses: BTreeMap<(SocketAddr, SocketAddr), Vec<ShownId>>,
+    by_addresses: BTreeMap<(SocketAddr, SocketAddr), BTreeSet<(Owner, ShownId)>>,
     /// By the number of the socket in the kernel.
     by_socket: BTreeMap<u64, ShownId>,
     by_deadline: BTreeSet<(u64, ShownId)>,
+    places: Places,
+}
+
+impl Default for ShownSockets {
+    fn default() -> Self {
+        Self {
+            sockets: BTreeMap::new(),
+            by_addresses: BTreeMap::new(),
+            by_socket: BTreeMap::new(),
+            by_deadline: BTreeSet::new(),
+            places: Places::new(WAITING_MAX),
+        }
+    }
 }
 
 impl ShownSockets {
@@ -69,10 +100,11 @@ impl ShownSockets {
     pub(super) fn remove(&mut self, session: ControlSessionId, token: u32) -> Option<ShownSocket> {
         let id = ShownId { session, token };
         let socket = self.sockets.remove(&id)?;
+        self.places.give_back(socket.account, 1);
         self.by_deadline.remove(&(socket.until, id));
         self.by_socket.remove(&socket.evidence.socket);
         if let Some(ids) = self.by_addresses.get_mut(&socket.evidence.addresses()) {
-            ids.retain(|other| *other != id);
+            ids.remove(&(socket.owner, id));
             if ids.is_empty() {
                 self.by_addresses.remove(&socket.evidence.addresses());
             }
@@ -80,13 +112,28 @@ impl ShownSockets {
         Some(socket)
     }
 
-    /// Lets a socket wait from now on. `reason` holds if no peer comes.
-    pub(super) fn add(&mut self, id: ShownId, evidence: Evidence, owner: Owner, now: u64, reason: Reason) {
-        let socket = ShownSocket { evidence, owner, until: now.saturating_add(WAIT_NS), reason };
+    /// Lets a socket wait from now on. `reason` holds if no peer comes. Refuses the socket if too many wait.
+    pub(super) fn add(
+        &mut self,
+        id: ShownId,
+        evidence: Evidence,
+        (owner, taker): (Owner, Taker),
+        now: u64,
+        reason: Reason,
+    ) -> Result<(), Reason> {
+        let same = self.by_addresses.get(&evidence.addresses());
+        let of_owner = same.map_or(0, |ids| ids.range((owner, ShownId::MIN)..=(owner, ShownId::MAX)).count());
+        if of_owner >= SAME_ADDRESSES_MAX {
+            return Err(Reason::StreamAmbiguous);
+        }
+        self.places.take(taker).map_err(|_| Reason::StreamsFull)?;
+        let socket =
+            ShownSocket { evidence, owner, account: taker.account, until: now.saturating_add(WAIT_NS), reason };
         self.by_deadline.insert((socket.until, id));
         self.by_socket.insert(socket.evidence.socket, id);
-        self.by_addresses.entry(socket.evidence.addresses()).or_default().push(id);
+        self.by_addresses.entry(socket.evidence.addresses()).or_default().insert((owner, id));
         self.sockets.insert(id, socket);
+        Ok(())
     }
 
     /// Returns the waiting socket with this number in the kernel.
@@ -97,7 +144,8 @@ impl ShownSockets {
     /// Decides about a socket. The numbers of the decision are those of the returned sockets.
     pub(super) fn decide(&self, evidence: &Evidence, owner: Owner) -> (Decision, Vec<ShownId>) {
         let shown = Candidate { evidence, owner };
-        let ids = self.by_addresses.get(&evidence.mirrored()).cloned().unwrap_or_default();
+        let ids = self.by_addresses.get(&evidence.mirrored()).into_iter().flatten();
+        let ids: Vec<ShownId> = ids.map(|(_, id)| *id).collect();
         let sockets = ids.iter().filter_map(|id| self.sockets.get(id));
         let candidates = sockets.map(|socket| Candidate { evidence: &socket.evidence, owner: socket.owner });
         (decide(shown, &candidates.collect::<Vec<_>>()), ids)
@@ -115,7 +163,8 @@ impl Sockets {
     /// Pairs a socket, or lets it wait. Its state is that of a shown socket already.
     pub(super) fn show(broker: &mut Broker, session: ControlSessionId, token: u32, evidence: Evidence) {
         let sockets = &mut broker.capabilities.sockets;
-        let Some(owner) = sockets.sessions.get(&session).map(|session| session.identity.owner) else { return };
+        let Some(shower) = sockets.sessions.get(&session) else { return };
+        let (owner, taker) = (shower.identity.owner, shower.taker);
         let id = ShownId { session, token };
         if let Some(other) = sockets.shown.with_socket(evidence.socket) {
             Self::refuse_all(broker, [id, other], Reason::StreamSocketTwice);
@@ -142,9 +191,21 @@ impl Sockets {
                     reason = hinted;
                     which.into_iter().for_each(|number| sockets.shown.set_reason(others[number], hinted));
                 }
-                sockets.shown.add(id, evidence, owner, broker.now, reason);
-                broker.send(session, None, SocketsToClient::from(StreamWaiting { token }).into(), Vec::new());
+                match sockets.shown.add(id, evidence, (owner, taker), broker.now, reason) {
+                    Ok(()) => {
+                        broker.send(session, None, SocketsToClient::from(StreamWaiting { token }).into(), Vec::new());
+                    }
+                    Err(reason) => Self::refuse_socket(broker, session, token, None, reason),
+                }
             }
+        }
+    }
+
+    /// Refuses some of the shown sockets that have waited for too long.
+    pub(super) fn refuse_overdue(broker: &mut Broker) {
+        for _ in 0..OVERDUE_SLICE {
+            let Some((shown, reason)) = broker.capabilities.sockets.shown.remove_overdue(broker.now) else { return };
+            Self::refuse_socket(broker, shown.session, shown.token, None, reason);
         }
     }
 

@@ -151,7 +151,7 @@ impl Sockets {
         sockets.counts.paired += 1;
         for (ShownId { session, token }, _) in &ends {
             if let Some(session) = sockets.sessions.get_mut(session) {
-                session.sockets.remove(token);
+                session.sockets.remove(*token);
                 session.streams.insert(number);
             }
         }

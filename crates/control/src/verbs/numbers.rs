@@ -11,9 +11,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use isthmus_layout::control::Owner;
 use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::verbs::{BLOCKS_MAX, FIRST_BLOCK, LAST_BLOCK, block_of, first_number};
+
+use crate::places::{Places, Taker};
 
 /// The blocks, and the endpoints that have them.
 #[derive(Debug, Default)]
@@ -24,19 +27,30 @@ pub(super) struct NumberBlocks {
     free: Option<VecDeque<u16>>,
     holders: BTreeMap<u16, EndpointAddress>,
     /// The blocks of each domain that has some.
-    by_domain: BTreeMap<DomainId, Vec<u16>>,
+    by_domain: BTreeMap<DomainId, DomainBlocks>,
     /// Blocks of domains of the previous daemon that may still resume.
     reserved: BTreeMap<u16, DomainId>,
+    reserved_by: BTreeMap<DomainId, Vec<u16>>,
+    places: Places,
+}
+
+/// The blocks of a domain.
+#[derive(Debug)]
+struct DomainBlocks {
+    /// The user that they count for.
+    account: Owner,
+    blocks: Vec<u16>,
 }
 
 impl NumberBlocks {
     /// Creates the state. `start` decides which block is given out first; every number is allowed.
     pub(super) fn new(start: u16) -> Self {
-        Self { start: FIRST_BLOCK + start % (LAST_BLOCK - FIRST_BLOCK + 1), ..Self::default() }
+        let blocks = LAST_BLOCK - FIRST_BLOCK + 1;
+        Self { start: FIRST_BLOCK + start % blocks, places: Places::new(blocks.into()), ..Self::default() }
     }
 
     /// Takes a block for an endpoint, and returns its first number. `first` is a block that the domain had with a previous daemon.
-    pub(super) fn take(&mut self, first: Option<u32>, at: EndpointAddress) -> Result<u32, Reason> {
+    pub(super) fn take(&mut self, first: Option<u32>, at: EndpointAddress, taker: Taker) -> Result<u32, Reason> {
         let wanted = first.map(|first| block_beginning_at(first).ok_or(Reason::VerbsNumberTaken)).transpose()?;
         if let Some(block) = wanted {
             match self.holders.get(&block) {
@@ -49,17 +63,23 @@ impl NumberBlocks {
                 None => {}
             }
         }
-        if self.by_domain.get(&at.domain).is_some_and(|blocks| blocks.len() >= BLOCKS_MAX) {
+        if self.by_domain.get(&at.domain).is_some_and(|of_domain| of_domain.blocks.len() >= BLOCKS_MAX) {
             return Err(Reason::VerbsNumbersFull);
         }
         let block = match wanted {
             Some(block) => block,
             None => *self.free().front().ok_or(Reason::VerbsNumbersFull)?,
         };
-        self.remove_free(block);
-        self.reserved.remove(&block);
+        // A block that is reserved for the domain was within the share of its user before the restart.
+        if self.reserved.remove(&block).is_none() {
+            self.places.check(taker).map_err(|_| Reason::VerbsNumbersFull)?;
+            self.remove_free(block);
+        }
+        let account = taker.account;
+        self.places.add(account, 1);
         self.holders.insert(block, at);
-        self.by_domain.entry(at.domain).or_default().push(block);
+        let new = || DomainBlocks { account, blocks: Vec::new() };
+        self.by_domain.entry(at.domain).or_insert_with(new).blocks.push(block);
         Ok(first_number(block))
     }
 
@@ -73,24 +93,30 @@ impl NumberBlocks {
         let Some(block) = block_beginning_at(first) else { return };
         self.remove_free(block);
         self.reserved.insert(block, domain);
+        self.reserved_by.entry(domain).or_default().push(block);
     }
 
     /// Returns the blocks of an endpoint that was closed to the free ones, and their first numbers to the caller.
     pub(super) fn close(&mut self, at: EndpointAddress) -> Vec<u32> {
-        let Some(of_domain) = self.by_domain.get_mut(&at.domain) else { return Vec::new() };
-        let blocks: Vec<u16> = of_domain.extract_if(.., |block| self.holders.get(block) == Some(&at)).collect();
-        if of_domain.is_empty() {
+        let Some(DomainBlocks { account, blocks }) = self.by_domain.get_mut(&at.domain) else { return Vec::new() };
+        let account = *account;
+        let closed: Vec<u16> = blocks.extract_if(.., |block| self.holders.get(block) == Some(&at)).collect();
+        if blocks.is_empty() {
             self.by_domain.remove(&at.domain);
         }
-        self.release(&blocks);
-        blocks.into_iter().map(first_number).collect()
+        self.places.give_back(account, closed.len());
+        self.release(&closed);
+        closed.into_iter().map(first_number).collect()
     }
 
     /// Releases all blocks of a domain that has left, or that will not resume, and returns their first numbers.
     pub(super) fn remove_domain(&mut self, domain: DomainId) -> Vec<u32> {
-        let held = self.by_domain.remove(&domain).unwrap_or_default().into_iter();
-        let reserved = self.reserved.extract_if(.., |_, kept| *kept == domain).map(|(block, _)| block);
-        let blocks: Vec<u16> = held.chain(reserved).collect();
+        let mut blocks = self.reserved_by.remove(&domain).unwrap_or_default();
+        blocks.retain(|block| self.reserved.get(block) == Some(&domain) && self.reserved.remove(block).is_some());
+        if let Some(held) = self.by_domain.remove(&domain) {
+            self.places.give_back(held.account, held.blocks.len());
+            blocks.extend(held.blocks);
+        }
         self.release(&blocks);
         blocks.into_iter().map(first_number).collect()
     }
@@ -134,6 +160,8 @@ mod tests {
 
     const BLOCKS: u32 = (LAST_BLOCK - FIRST_BLOCK + 1) as u32;
 
+    const USER: Taker = Taker { account: Owner(5), has_others: false };
+
     fn id(domain: u32) -> DomainId {
         DomainId::new(domain).unwrap()
     }
@@ -145,7 +173,7 @@ mod tests {
     #[test]
     fn finds_the_holder_of_each_number_of_a_block() {
         let mut numbers = NumberBlocks::new(0);
-        let firsts = [1, 2, 1].map(|domain| numbers.take(None, at(domain)).unwrap());
+        let firsts = [1, 2, 1].map(|domain| numbers.take(None, at(domain), USER).unwrap());
         assert_eq!(firsts, [256, 512, 768]);
         let holders = [255, 256, 511, 512, 768, 1023, 1024, u32::MAX].map(|number| numbers.holder_of(number));
         let right = [None, Some(1), Some(1), Some(2), Some(1), Some(1), None, None];
@@ -157,17 +185,17 @@ mod tests {
     #[test]
     fn a_returned_block_is_given_out_after_all_others() {
         let mut numbers = NumberBlocks::new(70);
-        let first = numbers.take(None, at(1)).unwrap();
+        let first = numbers.take(None, at(1), USER).unwrap();
         assert_eq!(numbers.close(at(1)), [first]);
         let mut seen = std::collections::BTreeSet::new();
         for domain in 2..2 + BLOCKS - 1 {
-            let taken = numbers.take(None, at(domain)).unwrap();
+            let taken = numbers.take(None, at(domain), USER).unwrap();
             assert!(taken != first && taken.is_multiple_of(BLOCK_NUMBERS) && seen.insert(taken), "{taken}");
             if domain.is_multiple_of(2) {
                 numbers.remove_domain(id(domain));
             }
         }
-        assert_eq!(numbers.take(None, at(1)), Ok(first), "all others were given out since");
+        assert_eq!(numbers.take(None, at(1), USER), Ok(first), "all others were given out since");
         assert_eq!((seen.first(), seen.last()), (Some(&256), Some(&(0xFF_FFFF - 511))));
     }
 
@@ -175,15 +203,15 @@ mod tests {
     fn refuses_further_blocks_of_a_domain_and_when_none_is_free() {
         let mut numbers = NumberBlocks::new(0);
         for _ in 0..BLOCKS_MAX {
-            numbers.take(None, at(1)).unwrap();
+            numbers.take(None, at(1), USER).unwrap();
         }
-        assert_eq!(numbers.take(None, at(1)), Err(Reason::VerbsNumbersFull));
+        assert_eq!(numbers.take(None, at(1), USER), Err(Reason::VerbsNumbersFull));
         for block in BLOCKS_MAX as u32..BLOCKS {
-            numbers.take(None, at(2 + block)).unwrap();
+            numbers.take(None, at(2 + block), USER).unwrap();
         }
-        assert_eq!(numbers.take(None, at(2)), Err(Reason::VerbsNumbersFull));
+        assert_eq!(numbers.take(None, at(2), USER), Err(Reason::VerbsNumbersFull));
         numbers.remove_domain(id(1));
-        assert_eq!(numbers.take(None, at(2)), Ok(256));
+        assert_eq!(numbers.take(None, at(2), USER), Ok(256));
     }
 
     #[test]
@@ -193,16 +221,34 @@ mod tests {
             numbers.reserve(first, id(domain));
         }
         assert_eq!(numbers.holder_of(256), None, "its domain has not resumed");
-        assert_eq!(numbers.take(Some(256), at(3)), Err(Reason::VerbsNumberTaken));
-        assert_eq!(numbers.take(None, at(3)), Ok(1024));
-        assert_eq!([numbers.take(Some(512), at(1)), numbers.take(Some(256), at(1))], [Ok(512), Ok(256)]);
-        assert_eq!(numbers.take(Some(256), at(1)), Ok(256), "a repeated request");
-        assert_eq!(numbers.take(Some(256), at(3)), Err(Reason::VerbsNumberTaken));
+        assert_eq!(numbers.take(Some(256), at(3), USER), Err(Reason::VerbsNumberTaken));
+        assert_eq!(numbers.take(None, at(3), USER), Ok(1024));
+        assert_eq!([numbers.take(Some(512), at(1), USER), numbers.take(Some(256), at(1), USER)], [Ok(512), Ok(256)]);
+        assert_eq!(numbers.take(Some(256), at(1), USER), Ok(256), "a repeated request");
+        assert_eq!(numbers.take(Some(256), at(3), USER), Err(Reason::VerbsNumberTaken));
         numbers.remove_domain(id(2));
-        assert_eq!(numbers.take(Some(768), at(3)), Ok(768), "domain 2 will not resume");
+        assert_eq!(numbers.take(Some(768), at(3), USER), Ok(768), "domain 2 will not resume");
         for first in [0, 257, 0xFF_FF00, u32::MAX] {
-            assert_eq!(numbers.take(Some(first), at(3)), Err(Reason::VerbsNumberTaken), "{first}");
+            assert_eq!(numbers.take(Some(first), at(3), USER), Err(Reason::VerbsNumberTaken), "{first}");
         }
         assert_eq!(numbers.iter().len(), 4);
+    }
+
+    #[test]
+    fn users_share_the_blocks() {
+        let mut numbers = NumberBlocks::new(0);
+        let user = |user| Taker { account: Owner(user), has_others: true };
+        let mut take =
+            |of: u32| (0..BLOCKS).filter(|n| numbers.take(None, at((of << 16) | (n / 60)), user(of)).is_ok()).count();
+        let taken = [1, 2].map(&mut take);
+        let shared = BLOCKS as usize - BLOCKS as usize / 8;
+        assert_eq!(taken, [shared / 2, (shared - shared / 2) / 2]);
+        let rest: usize = (3..30).map(&mut take).sum();
+        assert!(taken[0] + taken[1] + rest < BLOCKS as usize, "the last blocks are for users that have none");
+        assert!((100..200).all(|of| numbers.take(None, at(of << 16), user(of)).is_ok()));
+        let domains = 1 << 16..2 << 16;
+        domains.for_each(|domain| drop(numbers.remove_domain(id(domain))));
+        assert!(numbers.places.total() < BLOCKS as usize / 2);
+        assert!(numbers.take(None, at(2 << 16), user(2)).is_ok());
     }
 }

@@ -34,14 +34,15 @@ impl Verbs {
     pub(crate) fn left(broker: &mut Broker, domain: DomainId) {
         let Self { numbers, peers, .. } = &mut broker.capabilities.verbs;
         numbers.remove_domain(domain).into_iter().for_each(|first| peers.remove_block(first));
+        peers.remove_domain(domain);
     }
 
     /// Releases the numbers of an endpoint that was closed.
     pub(crate) fn endpoint_closed(broker: &mut Broker, at: EndpointAddress) {
-        for first in broker.capabilities.verbs.numbers.close(at) {
-            broker.capabilities.verbs.peers.remove_block(first);
-            broker.tickets.release_claim(Capability::Verbs, &first.to_string());
-        }
+        let closed = broker.capabilities.verbs.numbers.close(at);
+        closed.iter().for_each(|first| broker.capabilities.verbs.peers.remove_block(*first));
+        let items: Vec<String> = closed.iter().map(u32::to_string).collect();
+        broker.tickets.release_claims(Capability::Verbs, at.domain, &items);
     }
 
     fn reply(broker: &mut Broker, domain: DomainId, request: &VerbsToDaemon) -> Result<VerbsToClient, Refusal> {
@@ -59,7 +60,9 @@ impl Verbs {
         if !broker.directory.get(domain).is_some_and(|entry| entry.endpoints.contains_key(&take.index)) {
             return Err(Refusal::new(Reason::EndpointClosed, format!("{at} is not open")));
         }
-        let first = broker.capabilities.verbs.numbers.take(take.first, at).map_err(|reason| match take.first {
+        let taker = broker.taker_of(domain).ok_or(Reason::NoSuchDomain)?;
+        let taken = broker.capabilities.verbs.numbers.take(take.first, at, taker);
+        let first = taken.map_err(|reason| match take.first {
             Some(first) => Refusal::new(reason, format!("{}: {first:#08x}", reason.summary())),
             None => Refusal::new(
                 reason,

@@ -4,6 +4,7 @@
 mod attaching;
 mod capture;
 mod channels;
+mod full_tables;
 mod grants;
 mod guest;
 mod guests;

@@ -20,7 +20,7 @@ use crate::testbed::{Client, ReceivedMessage, Testbed};
 const ALL_USERS: &str = "[policy]\nattach = \"any-user\"\n";
 
 /// A program that is attached to streams.
-struct Program {
+pub(crate) struct Program {
     client: Client,
     session: u32,
     board: OwnedFd,
@@ -30,15 +30,15 @@ struct Program {
 
 /// A stream as a program receives it.
 #[derive(Debug)]
-struct Paired {
+pub(crate) struct Paired {
     message: StreamPaired,
     fds: Vec<OwnedFd>,
 }
 
 /// A connection of the loopback interface, with the time of its connect.
-struct Connection {
+pub(crate) struct Connection {
     client: TcpStream,
-    server: TcpStream,
+    pub(crate) server: TcpStream,
     connected_ms: (u64, u64),
 }
 
@@ -47,13 +47,13 @@ fn now_ms() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-fn listener() -> TcpListener {
+pub(crate) fn listener() -> TcpListener {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     tcp_socket::save_syns(&listener).unwrap();
     listener
 }
 
-fn connection(listener: &TcpListener) -> Connection {
+pub(crate) fn connection(listener: &TcpListener) -> Connection {
     connection_from(Ipv4Addr::LOCALHOST, listener)
 }
 
@@ -84,7 +84,7 @@ impl Program {
         Self::of(bed.greeted())
     }
 
-    fn of(mut client: Client) -> Self {
+    pub(crate) fn of(mut client: Client) -> Self {
         let mut heard = client.request(StreamAttach {}, &[]).unwrap();
         let Some(SocketsToClient::StreamAttached(attached)) = sockets(&heard.message).cloned() else {
             panic!("{heard:?}")
@@ -115,14 +115,14 @@ impl Program {
         self.listed.load(listed_word(bit), Relaxed) & listed_mask(bit) != 0
     }
 
-    fn show_client(&mut self, connection: &Connection) -> u32 {
+    pub(crate) fn show_client(&mut self, connection: &Connection) -> u32 {
         let (token, (since_ms, until_ms)) = (self.token(), connection.connected_ms);
         let message = StreamShow { token, connector: true, since_ms, until_ms };
         self.client.send(message, &[connection.client.as_fd()]);
         token
     }
 
-    fn show_server(&mut self, socket: impl AsFd) -> u32 {
+    pub(crate) fn show_server(&mut self, socket: impl AsFd) -> u32 {
         let token = self.token();
         let message = StreamShow { token, connector: false, since_ms: 0, until_ms: 0 };
         self.client.send(message, &[socket.as_fd()]);
@@ -143,7 +143,7 @@ impl Program {
         })
     }
 
-    fn paired(&mut self, token: u32) -> Paired {
+    pub(crate) fn paired(&mut self, token: u32) -> Paired {
         let heard = self.receive_packet_about(token);
         match sockets(&heard.message) {
             Some(SocketsToClient::StreamPaired(message)) => Paired { message: message.clone(), fds: heard.fds },

@@ -14,14 +14,14 @@ use crate::testbed::{Client, Testbed};
 const HERE: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
 
 impl Client {
-    fn open_endpoint(&mut self) -> EndpointIndex {
+    pub(crate) fn open_endpoint(&mut self) -> EndpointIndex {
         match self.request(OpenEndpoint { index: None, label: None }, &[]).unwrap().message {
             ToClient::EndpointOpened(opened) => opened.index,
             other => panic!("{other:?}"),
         }
     }
 
-    fn verbs_take(&mut self, index: EndpointIndex, first: Option<u32>) -> Result<u32, Reason> {
+    pub(crate) fn verbs_take(&mut self, index: EndpointIndex, first: Option<u32>) -> Result<u32, Reason> {
         match self.request(VerbsTake { index, first }, &[])?.message {
             ToClient::Verbs(VerbsToClient::VerbsTaken(taken)) => {
                 assert_eq!(taken.count, BLOCK_NUMBERS);
@@ -31,7 +31,7 @@ impl Client {
         }
     }
 
-    fn verbs_resolve(&mut self, gid: Ipv6Addr, qpn: u32) -> Result<EndpointAddress, Reason> {
+    pub(crate) fn verbs_resolve(&mut self, gid: Ipv6Addr, qpn: u32) -> Result<EndpointAddress, Reason> {
         let (gid_high, gid_low) = ((gid.to_bits() >> 64) as u64, gid.to_bits() as u64);
         match self.request(VerbsResolve { gid_high, gid_low, qpn }, &[])?.message {
             ToClient::Verbs(VerbsToClient::VerbsFound(found)) => {

@@ -124,8 +124,8 @@ reasons! {
     "Raise `limits.domains_max`.";
 
     63 UserDomainsFull, "user-domains-full", Refusal:
-    "the limit of domains of one user is reached";
-    "Raise `limits.domains_per_user_max`.";
+    "the user has its maximum of domains, or half of what other users leave";
+    "End programs that are not needed, or raise `limits.domains_per_user_max` and `limits.domains_max`.";
 
     64 EndpointsFull, "endpoints-full", Refusal:
     "the limit of endpoints of one domain is reached";
@@ -461,8 +461,8 @@ reasons! {
     "Ask while the domain is attached: numbers are kept for the 4096 endpoints that closed last.";
 
     217 MxUserEndpointsFull, "mx-user-endpoints-full", Refusal:
-    "the limit of MX endpoint numbers of one user is reached";
-    "Close endpoints that are not needed (`isthmus endpoint list` shows them), or raise `limits.mx_endpoints_per_user_max`.";
+    "the user has its maximum of MX endpoint numbers, or half of what other users leave";
+    "Close endpoints that are not needed (`isthmus endpoint list` shows them), raise `limits.mx_endpoints_per_user_max`, or add boards.";
 
     /// Other hosts
     230 OtherHost, "other-host", Fallback:
@@ -574,7 +574,7 @@ reasons! {
     "Compare the number with `isthmus verbs list`: the peer's program has ended, or it told a wrong number.";
 
     353 VerbsNumbersFull, "verbs-numbers-full", Refusal:
-    "the domain has its maximum of queue pair numbers, or the host has none left";
+    "the domain or its user has its maximum of queue pair numbers, or the host has none left";
     "Destroy queue pairs that are not needed, or spread them over more processes; `isthmus verbs list` shows the numbers of each domain.";
 
     354 VerbsNumberTaken, "verbs-number-taken", Refusal:
