@@ -164,6 +164,7 @@ enum isth_reason {
     ISTH_REASON_STREAM_DENIED              = 308, /* an address of the connection is in `sockets.deny`, or none is in `sockets.allow` */
     ISTH_REASON_STREAMS_FULL               = 309, /* the limit of streams, of shown or listening sockets, or of waiters is reached */
     ISTH_REASON_STREAM_VIOLATION           = 310, /* the program at the other end of a stream violated the protocol */
+    ISTH_REASON_STREAM_ACROSS_NAMESPACES   = 311, /* the two sockets are in different network namespaces, and `sockets.across` is false */
     ISTH_REASON_VERBS_DISABLED             = 350, /* verbs are disabled by the configuration of the daemon */
     ISTH_REASON_VERBS_GID_UNKNOWN          = 351, /* no interface of this host has this GID */
     ISTH_REASON_VERBS_NUMBER_UNKNOWN       = 352, /* no attached domain has this queue pair number */

@@ -11,6 +11,8 @@ reports! {
         schema: u32,
         /// True if the configuration enables streams.
         enabled: bool,
+        /// True if the configuration lets streams connect two network namespaces.
+        across: Option<bool>,
         /// Number of programs that are attached to streams.
         programs: u32,
         /// Number of shown sockets that wait for the socket at the other end.

@@ -28,6 +28,7 @@ impl Sockets {
         StreamsReport {
             schema: SCHEMA,
             enabled: sockets.settings.is_enabled,
+            across: Some(sockets.settings.across),
             programs: sockets.sessions.len() as u32,
             waiting: sockets.shown.len() as u32,
             listening: listening.filter(|socket| socket.is_listener()).count() as u32,

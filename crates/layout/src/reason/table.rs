@@ -560,6 +560,10 @@ reasons! {
     "the program at the other end of a stream violated the protocol";
     "Update or remove the program at the other end: its library is broken or hostile.";
 
+    311 StreamAcrossNamespaces, "stream-across-namespaces", Fallback:
+    "the two sockets are in different network namespaces, and `sockets.across` is false";
+    "None needed: the connection stays TCP. If all programs of the user trust each other, set `sockets.across = true` and restart the daemon; or let both programs share a network namespace.";
+
     /// Verbs
     350 VerbsDisabled, "verbs-disabled", Refusal:
     "verbs are disabled by the configuration of the daemon";
