@@ -21,7 +21,7 @@ use crate::testbed::{Client, ReceivedMessage, Testbed};
 const ALL_USERS: &str = "[policy]\nattach = \"any-user\"\n";
 
 /// A program that is attached to streams.
-struct Program {
+pub(crate) struct Program {
     client: Client,
     session: u32,
     board: OwnedFd,
@@ -31,14 +31,14 @@ struct Program {
 
 /// A stream as a program receives it.
 #[derive(Debug)]
-struct Paired {
+pub(crate) struct Paired {
     message: StreamPaired,
     fds: Vec<OwnedFd>,
 }
 
 /// A connection of the loopback interface, with the time of its connect.
-struct Connection {
-    client: TcpStream,
+pub(crate) struct Connection {
+    pub(crate) client: TcpStream,
     server: TcpStream,
     connected_ms: (u64, u64),
 }
@@ -89,7 +89,7 @@ impl Program {
         Self::of(bed.greeted())
     }
 
-    fn of(mut client: Client) -> Self {
+    pub(crate) fn of(mut client: Client) -> Self {
         let mut heard = client.request(StreamAttach {}, &[]).unwrap();
         let Some(SocketsToClient::StreamAttached(attached)) = sockets(&heard.message).cloned() else {
             panic!("{heard:?}")
@@ -192,7 +192,7 @@ impl Program {
 }
 
 /// Two programs with a stream between them.
-fn pair(a: &mut Program, b: &mut Program) -> (Connection, Paired, Paired) {
+pub(crate) fn pair(a: &mut Program, b: &mut Program) -> (Connection, Paired, Paired) {
     let connection = connection(&listener());
     let client = a.show_client(&connection);
     let server = b.show_server(&connection.server);

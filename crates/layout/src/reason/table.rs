@@ -110,6 +110,10 @@ reasons! {
     "the policy binds this name to another user, group, cgroup or guest";
     "Attach under another name, or add an entry for the program to `policy.names`.";
 
+    47 NotYours, "not-yours", Refusal:
+    "what was asked about belongs to another user, to another guest or to the host";
+    "Run the command as root, or as the user that `isthmusd` runs as, on the host of the daemon.";
+
     /// Names and numbers
     60 NameTaken, "name-taken", Refusal:
     "another domain has this name";

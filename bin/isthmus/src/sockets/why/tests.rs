@@ -53,6 +53,7 @@ fn report(enabled: bool) -> StreamsReport {
         paired: 0,
         refused,
         streams,
+        hidden: None,
         ended,
         sockets,
     }
