@@ -55,6 +55,7 @@ enum isth_reason {
     ISTH_REASON_DIFFERENT_OWNER            =  44, /* the two domains belong to different users, and regions do not stay mapped between users */
     ISTH_REASON_CAPTURE_FORBIDDEN          =  45, /* captures show frames of all users; only root and the daemon's user may capture */
     ISTH_REASON_NAME_FORBIDDEN             =  46, /* the policy binds this name to another user, group, cgroup or guest */
+    ISTH_REASON_NOT_YOURS                  =  47, /* what was asked about belongs to another user, to another guest or to the host */
     ISTH_REASON_NAME_TAKEN                 =  60, /* another domain has this name */
     ISTH_REASON_NAME_INVALID               =  61, /* the name is not a valid domain name: `d` and digits is reserved for domain numbers */
     ISTH_REASON_DOMAINS_FULL               =  62, /* the limit of domains is reached */
@@ -164,6 +165,7 @@ enum isth_reason {
     ISTH_REASON_STREAM_DENIED              = 308, /* an address of the connection is in `sockets.deny`, or none is in `sockets.allow` */
     ISTH_REASON_STREAMS_FULL               = 309, /* the limit of streams, of shown or listening sockets, or of waiters is reached */
     ISTH_REASON_STREAM_VIOLATION           = 310, /* the program at the other end of a stream violated the protocol */
+    ISTH_REASON_STREAM_ACROSS_NAMESPACES   = 311, /* the two sockets are in different network namespaces, and `sockets.across` is false */
     ISTH_REASON_VERBS_DISABLED             = 350, /* verbs are disabled by the configuration of the daemon */
     ISTH_REASON_VERBS_GID_UNKNOWN          = 351, /* no interface of this host has this GID */
     ISTH_REASON_VERBS_NUMBER_UNKNOWN       = 352, /* no attached domain has this queue pair number */

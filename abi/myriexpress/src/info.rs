@@ -23,7 +23,9 @@ const SPEED_10G: u32 = 1;
 
 /// The counters of a board.
 const COUNTERS: [(&str, Counter); 4] = [
-    ("endpoints open", |report, board| board_of(report, board).map_or(0, |board| board.endpoints.len() as u32)),
+    ("endpoints open", |report, board| {
+        board_of(report, board).map_or(0, |board| board.endpoints.len() as u32 + board.endpoints_hidden)
+    }),
     ("endpoints at most", |report, board| board_of(report, board).map_or(0, |board| board.endpoints_max)),
     ("boards of this host", |report, _| report.boards.len() as u32),
     ("boards that can be reached", |report, _| report.peers.len() as u32),

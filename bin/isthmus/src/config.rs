@@ -56,6 +56,9 @@ pub(crate) fn show(output: Output, socket: Option<PathBuf>, role: Option<Role>, 
     let rows: Vec<Row> =
         serde_json::from_value(answer["entries"].clone()).context("the daemon's answer lists no configuration")?;
     output.result("config", &answer, || text(&rows, with_origin))?;
+    if let Some(keys @ 1..) = answer["hidden"].as_u64() {
+        note(&format!("{keys} keys are not shown: root sees all, on the host of the daemon"));
+    }
     Ok(Outcome::Done)
 }
 

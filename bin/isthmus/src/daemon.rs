@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::capability::ENDPOINT_COLUMNS;
-use crate::output::{Align, Outcome, Output, Table, bytes, duration};
+use crate::output::{Align, Outcome, Output, Table, bytes, duration, hidden};
 
 pub(crate) use channels::{has_channel, list as channels, text as channels_text};
 pub(crate) use why::{WhyTarget, explained, text as why_text, why};
@@ -93,16 +93,23 @@ fn status_text(status: &StatusReport) -> String {
         0 => String::new(),
         count => format!(", {count} resumable after a restart"),
     };
-    let mut lines = vec![
-        ("daemon", format!("{}, protocol {}", status.daemon, status.protocol)),
-        ("process", format!("{}, user {}, up {}", status.pid, status.uid, duration(status.uptime_s))),
-        ("socket", status.socket.clone()),
+    let mut lines = vec![("daemon", format!("{}, protocol {}", status.daemon, status.protocol))];
+    match &status.guest {
+        Some(guest) => {
+            lines.push(("guest", format!("{guest}; the daemon is on the host, up {}", duration(status.uptime_s))))
+        }
+        None => lines.extend([
+            ("process", format!("{}, user {}, up {}", status.pid, status.uid, duration(status.uptime_s))),
+            ("socket", status.socket.clone()),
+        ]),
+    }
+    lines.extend([
         ("wait mode", status.wait.clone()),
         ("domains", format!("{} of {}{resumable}", status.domains, status.domains_max)),
         ("endpoints", status.endpoints.to_string()),
         ("channels", status.channels.to_string()),
         ("connections", status.connections.to_string()),
-    ];
+    ]);
     for worker in &status.workers {
         let (records, sleeps) = (worker.records, worker.sleeps);
         let queued = bytes(worker.queued_bytes);
@@ -157,7 +164,7 @@ fn domains_text(answer: &Domains) -> String {
             row.library.clone(),
         ]);
     }
-    table.text()
+    table.text() + &hidden(answer.hidden)
 }
 
 /// Returns the container of a cgroup, else its systemd unit, else its last part. Long identifiers are shortened.
@@ -185,7 +192,7 @@ fn endpoints_text(answer: &Endpoints) -> String {
         let cells = cells.into_iter().chain(added).chain([row.label.clone()]);
         table.row(cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned())).collect());
     }
-    table.text()
+    table.text() + &hidden(answer.hidden)
 }
 
 #[cfg(test)]

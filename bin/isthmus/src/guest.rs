@@ -10,25 +10,27 @@ use isthmus_report::{GuestRow, StatusReport};
 use serde::Serialize;
 
 use crate::daemon;
-use crate::output::{Align, Outcome, Output, Table, UsageError, bytes};
+use crate::output::{Align, Outcome, Output, Table, UsageError, bytes, hidden};
 use device::Device;
 pub(crate) use device::PciPorts;
 
 #[derive(Serialize)]
 struct Guests {
     guests: Vec<GuestRow>,
+    hidden: Option<u32>,
 }
 
 pub(crate) fn list(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
-    let report = Guests { guests: guests(socket)? };
-    output.result("guests", &report, || text(&report.guests))?;
+    let report = guests(socket)?;
+    output.result("guests", &report, || text(&report.guests) + &hidden(report.hidden))?;
     Ok(Outcome::Done)
 }
 
-fn guests(socket: Option<PathBuf>) -> Result<Vec<GuestRow>> {
+fn guests(socket: Option<PathBuf>) -> Result<Guests> {
     let answer = daemon::ask(socket, Topic::Status, &[])?;
     let status: StatusReport = daemon::read(&answer)?;
-    status.guests.context("this daemon serves no guests: it is of an older version")
+    let guests = status.guests.context("this daemon serves no guests: it is of an older version")?;
+    Ok(Guests { guests, hidden: status.guests_hidden })
 }
 
 fn text(guests: &[GuestRow]) -> String {
@@ -88,11 +90,13 @@ fn keeps_device(guest: &GuestRow) -> &'static str {
 }
 
 pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: bool, ports: PciPorts) -> Result<Outcome> {
-    let guests = guests(socket)?;
+    let Guests { guests, hidden: others } = guests(socket)?;
     let guest = guests.iter().find(|guest| guest.name == name).ok_or_else(|| {
         let known: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        UsageError(format!("the daemon's configuration has no guest {name} ([[kvm.guest]]); it has {known}"))
+        let others = hidden(others);
+        let others = if others.is_empty() { String::new() } else { format!("; {}", others.trim_end()) };
+        UsageError(format!("the daemon's configuration has no guest {name} ([[kvm.guest]]); it has {known}{others}"))
     })?;
     if guest.platform.as_deref() == Some("xen") {
         return Err(

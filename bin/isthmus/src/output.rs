@@ -139,6 +139,15 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
+/// Formats the number of rows that a report leaves out, because this user may not see them; nothing if there is none.
+pub(crate) fn hidden(rows: Option<u32>) -> String {
+    match rows.unwrap_or(0) {
+        0 => String::new(),
+        1 => "1 other is not shown: root sees all, on the host of the daemon\n".to_owned(),
+        rows => format!("{rows} others are not shown: root sees all, on the host of the daemon\n"),
+    }
+}
+
 /// Formats a size: `512 B`, `3.4 KiB`, `17 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -52,8 +52,11 @@ pub struct MxBoard {
     pub name: String,
     /// The number of endpoint numbers of the board, which begin at 0.
     pub endpoints_max: u32,
-    /// The endpoint numbers that are taken.
+    /// The endpoint numbers that are taken, of programs that this one may see.
     pub endpoints: Vec<MxEndpoint>,
+    /// The number of the other ones.
+    #[serde(default)]
+    pub endpoints_hidden: u32,
 }
 
 /// An MX endpoint number that is taken.

@@ -111,6 +111,11 @@ table! {
     sockets: SocketsConfig {
         /// Whether programs that were started for it (`isthmus run --with sockets`) get streams. Without streams, connections stay TCP.
         enabled: bool = "true", Restart;
+        /// Whether connections between two network namespaces, such as those of two containers, become streams. The kernel cannot prove which
+        /// sockets of two namespaces are one connection. With `true`, any program of a user, in any namespace, can therefore take over
+        /// connections of programs of that user, also those with clients on other hosts. Set it only if all programs of a user trust each
+        /// other. Connections within one namespace need no such setting.
+        across: bool = "false", Restart;
         /// The largest number of streams of one user. Further connections stay TCP.
         streams_max: Integer<0, 262144> = "16384", Restart;
         /// The bytes in both directions after which a connection becomes a stream. A connection with a second request becomes one in any

@@ -89,6 +89,7 @@ dialect = "mx"
 links = [{ interface = "eth0", kind = "xdp" }]
 [sockets]
 enabled = false
+across = true
 streams_max = 5
 after_bytes = 4096
 allow = ["10.1.0.0/16"]

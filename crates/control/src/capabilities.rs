@@ -13,6 +13,7 @@ pub(crate) use crate::overlay::TapStore;
 use crate::sockets::Sockets;
 use crate::tickets::Tickets;
 use crate::verbs::Verbs;
+use crate::viewer::Viewer;
 
 /// The state of all capabilities.
 #[derive(Debug, Default)]
@@ -102,11 +103,13 @@ impl Capabilities {
         Overlay::endpoint_closed(broker, at);
     }
 
-    /// Adds the metrics of all capabilities.
-    pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
-        Mx::metrics(broker, registry);
+    /// Adds the metrics of all capabilities. Overlay networks belong to the host.
+    pub(crate) fn metrics(broker: &Broker, viewer: &Viewer, registry: &mut Registry) {
+        Mx::metrics(broker, viewer, registry);
         Sockets::metrics(broker, registry);
         Verbs::metrics(broker, registry);
-        Overlay::metrics(broker, registry);
+        if viewer.sees_all() {
+            Overlay::metrics(broker, registry);
+        }
     }
 }

@@ -18,6 +18,7 @@
 //!         xen ───── both sides of a window that a guest of Xen grants, and of a pair window of two such guests
 //!         pairs ─── the life of a pair window
 //!       report ─── reports as JSON (`isthmus-report`), metrics as text
+//!         viewer ── the part of the state that the asking program may see
 //! ```
 //!
 //! Messages between domains never pass here. They take a channel, which this crate brokers, or the workers of `isthmus-service`, which
@@ -56,4 +57,5 @@ pub mod tickets;
 mod turns;
 mod users;
 pub mod verbs;
+mod viewer;
 pub mod xen;

@@ -16,6 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::broker::Broker;
 use crate::capabilities::Capabilities;
 use crate::report::paths::directions;
+use crate::viewer::Viewer;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ReasonLabels {
@@ -34,17 +35,17 @@ struct DomainLabels {
     name: String,
 }
 
-/// Returns all metrics as text.
-pub fn text(broker: &Broker) -> String {
+/// Returns the metrics as text. Those of domains, interfaces and networks are the ones that the viewer sees.
+pub(crate) fn text(broker: &Broker, viewer: &Viewer) -> String {
     let mut registry = Registry::with_prefix("isthmus");
     add_gauges(broker, &mut registry);
     let help = "Processor time of each turn of the control thread, for which all users wait";
     registry.register_with_unit("control_turn", help, Unit::Seconds, broker.turns.histogram());
     add_reasons(broker, &mut registry);
     add_workers(broker, &mut registry);
-    add_domains(broker, &mut registry);
-    add_accesses(broker, &mut registry);
-    Capabilities::metrics(broker, &mut registry);
+    add_domains(broker, viewer, &mut registry);
+    add_accesses(broker, viewer, &mut registry);
+    Capabilities::metrics(broker, viewer, &mut registry);
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => text,
@@ -114,7 +115,7 @@ fn add_workers(broker: &Broker, registry: &mut Registry) {
     registry.register("worker_queued_bytes", "Bytes held for domains that are slow to read", held_bytes);
 }
 
-fn add_domains(broker: &Broker, registry: &mut Registry) {
+fn add_domains(broker: &Broker, viewer: &Viewer, registry: &mut Registry) {
     type Field = fn(&isthmus_service::DomainCounters) -> &AtomicU64;
     let counters: [(&str, &str, Field); 5] = [
         ("domain_sent_records", "Records sent by the daemon path", |counters| &counters.sent_records),
@@ -125,7 +126,7 @@ fn add_domains(broker: &Broker, registry: &mut Registry) {
     ];
     for (name, help, field) in counters {
         let family = Family::<DomainLabels, Counter>::default();
-        for domain in broker.directory.iter() {
+        for domain in broker.directory.iter().filter(|domain| viewer.sees_domain(broker, domain)) {
             if let Some(attachment) = broker.attachments.get(&domain.id) {
                 let label = DomainLabels { domain: domain.id.number(), name: domain.name.to_string() };
                 family.get_or_create(&label).inc_by(field(&attachment.counters).load(Relaxed));
@@ -137,7 +138,7 @@ fn add_domains(broker: &Broker, registry: &mut Registry) {
 
 /// Adds what the ends of channels count of accesses to each other's memory. A channel that has ended takes its counts with it, so these are
 /// gauges.
-fn add_accesses(broker: &Broker, registry: &mut Registry) {
+fn add_accesses(broker: &Broker, viewer: &Viewer, registry: &mut Registry) {
     type Field = fn(&DirectionRow) -> Option<u64>;
     let gauges: [(&str, &str, Field); 3] = [
         ("domain_direct_accesses", "Accesses to memory of peers, made in that memory itself", |row| row.direct),
@@ -149,6 +150,7 @@ fn add_accesses(broker: &Broker, registry: &mut Registry) {
         let family = Family::<DomainLabels, Gauge>::default();
         for row in &rows {
             let domain = DomainId::new(row.from).and_then(|id| broker.directory.get(id));
+            let domain = domain.filter(|domain| viewer.sees_domain(broker, domain));
             if let (Some(domain), Some(count)) = (domain, field(row).filter(|count| *count > 0)) {
                 let label = DomainLabels { domain: row.from, name: domain.name.to_string() };
                 family.get_or_create(&label).inc_by(count as i64);

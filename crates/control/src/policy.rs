@@ -69,12 +69,7 @@ impl Policy {
         Err(Refusal::new(Reason::NameForbidden, format!("{name} matches \"{pattern}\" in policy.names: {summary}")))
     }
 
-    /// Checks whether a user may capture frames, which are those of all users.
-    pub fn may_capture(&self, uid: u32) -> Result<(), Reason> {
-        if self.may_see_all(uid) { Ok(()) } else { Err(Reason::CaptureForbidden) }
-    }
-
-    /// Returns whether a user may see what belongs to single users.
+    /// Returns whether a user of this host may see what belongs to single users, and frames, which are those of all users.
     pub fn may_see_all(&self, uid: u32) -> bool {
         uid == 0 || uid == self.own_uid
     }
@@ -134,10 +129,10 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_for_root_and_the_daemon_s_own_user() {
+    fn root_and_the_daemon_s_own_user_see_everything() {
         let policy = Policy { own_uid: 9, ..policy("[policy]\nattach = \"any-user\"\n") };
-        assert_eq!([policy.may_capture(0), policy.may_capture(9)], [Ok(()); 2]);
-        assert_eq!((policy.may_attach(5), policy.may_capture(5)), (Ok(()), Err(Reason::CaptureForbidden)));
+        assert!(policy.may_see_all(0) && policy.may_see_all(9));
+        assert_eq!((policy.may_attach(5), policy.may_see_all(5)), (Ok(()), false));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Creates reports about the broker's state, as the [`schema`](isthmus_report)'s JSON.
 
+mod config;
 pub(crate) mod paths;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use isthmus_layout::Refusal;
-use isthmus_layout::control::{Name, Topic};
+use isthmus_layout::control::{Name, Owner, Topic};
 use isthmus_layout::ids::EndpointAddress;
 use isthmus_layout::reason::Reason;
 use serde::Serialize;
@@ -17,6 +18,7 @@ use crate::mx::Mx;
 use crate::overlay::Overlay;
 use crate::sockets::Sockets;
 use crate::verbs::Verbs;
+use crate::viewer::Viewer;
 use isthmus_report::{
     Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, GuestRow, MetricsText, ReasonCount, SCHEMA,
     StatusReport, WorkerRow,
@@ -24,30 +26,31 @@ use isthmus_report::{
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Creates the report on a topic for a connection.
+/// Creates the report on a topic for a connection. It has what the program at the other end may see.
 pub(crate) fn report(
     broker: &Broker,
     asker: ControlSessionId,
     topic: Topic,
     arguments: &[Name],
 ) -> Result<Vec<u8>, Refusal> {
+    let viewer = &Viewer::of(broker, asker);
     match topic {
         Topic::Why => match arguments {
-            [a, b] => json(&paths::why(broker, a, b)?),
+            [a, b] => json(&paths::why(broker, viewer, a, b)?),
             _ => Err(wrong_arguments("2", arguments)),
         },
-        Topic::Verbs => Verbs::report(broker, arguments),
-        Topic::Overlay => Overlay::report(broker, arguments),
+        Topic::Verbs => Verbs::report(broker, viewer, arguments),
+        Topic::Overlay => Overlay::report(broker, viewer, arguments),
         _ if !arguments.is_empty() => Err(wrong_arguments("no", arguments)),
-        Topic::Status => json(&status(broker)),
-        Topic::Domains => json(&domains(broker)),
-        Topic::Channels => json(&paths::channels(broker)),
-        Topic::Endpoints => json(&endpoints(broker)),
+        Topic::Status => json(&status(broker, viewer)),
+        Topic::Domains => json(&domains(broker, viewer)),
+        Topic::Channels => json(&paths::channels(broker, viewer)),
+        Topic::Endpoints => json(&endpoints(broker, viewer)),
         Topic::Doctor => json(&doctor(broker)),
-        Topic::Config => json(&broker.settings.report_facts.config),
-        Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker) }),
-        Topic::Mx => json(&Mx::report(broker)),
-        Topic::Streams => json(&Sockets::report(broker, asker)),
+        Topic::Config => json(&config::visible(&broker.settings.report_facts.config, viewer)),
+        Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker, viewer) }),
+        Topic::Mx => json(&Mx::report(broker, viewer)),
+        Topic::Streams => json(&Sockets::report(broker, viewer)),
     }
 }
 
@@ -70,7 +73,7 @@ fn reason_counts(counts: impl Iterator<Item = (Reason, u64)>) -> Vec<ReasonCount
     counts.map(|(reason, count)| ReasonCount::new(reason, count)).collect()
 }
 
-fn status(broker: &Broker) -> StatusReport {
+fn status(broker: &Broker, viewer: &Viewer) -> StatusReport {
     let workers = broker.workers.counters().iter().enumerate().map(|(worker, counters)| WorkerRow {
         worker: worker as u32,
         records: counters.records.load(Relaxed),
@@ -83,15 +86,17 @@ fn status(broker: &Broker) -> StatusReport {
         drops: reason_counts(counters.drops.iter()),
     });
     let settings = &broker.settings;
+    let is_on_host = viewer.is_on_host();
+    let guests = guests(broker, viewer);
     StatusReport {
         schema: SCHEMA,
         daemon: settings.name.to_string(),
         protocol: settings.versions.version().to_string(),
-        pid: std::process::id(),
-        uid: settings.uid,
+        pid: if is_on_host { std::process::id() } else { 0 },
+        uid: if is_on_host { settings.uid } else { 0 },
         uptime_s: broker.now / NANOSECONDS,
         epoch: settings.epoch,
-        socket: settings.report_facts.socket.clone(),
+        socket: if is_on_host { settings.report_facts.socket.clone() } else { String::new() },
         wait: settings.report_facts.wait.clone(),
         domains: broker.directory.len() as u32,
         domains_max: broker.directory.limits().domains as u32,
@@ -100,19 +105,24 @@ fn status(broker: &Broker) -> StatusReport {
         endpoints: broker.directory.iter().map(|domain| domain.endpoints.len() as u32).sum(),
         channels: broker.channels.iter().len() as u32,
         workers: workers.collect(),
-        guests: Some(guests(broker)),
+        guest: viewer.guest().map(Name::to_string),
+        guests_hidden: Some((broker.guests().len() - guests.len()) as u32),
+        guests: Some(guests),
         reasons: reason_counts(broker.reason_log.counts().into_iter()),
     }
 }
 
-fn guests(broker: &Broker) -> Vec<GuestRow> {
-    let rows = broker.guests().iter().map(|(name, guest)| {
+fn guests(broker: &Broker, viewer: &Viewer) -> Vec<GuestRow> {
+    let visible = broker.guests().iter().filter(|(name, guest)| viewer.sees_guest(name, Owner(guest.uid)));
+    // The sockets, and errors about them, are paths of the host.
+    let on_host = |text: &Option<String>| text.clone().filter(|_| viewer.is_on_host());
+    let rows = visible.map(|(name, guest)| {
         let is_in_guest = |attachment: &&Attachment| attachment.allocator.guest() == Some(name);
         GuestRow {
             name: name.to_string(),
             uid: guest.uid,
             platform: Some(guest.platform.to_owned()),
-            socket: guest.socket.clone(),
+            socket: if viewer.is_on_host() { guest.socket.clone() } else { String::new() },
             window_bytes: guest.window_bytes,
             used_bytes: guest.guest_window.as_ref().map(|guest_window| guest_window.used()),
             vectors: guest.vectors,
@@ -120,9 +130,9 @@ fn guests(broker: &Broker) -> Vec<GuestRow> {
             state: Some(guest.state(broker.now).name().to_owned()),
             last_seen_s: guest.silent_for(broker.now).map(|silent_ns| silent_ns / NANOSECONDS),
             keeps_device: guest.device_is_stored(),
-            last_error: guest.last_error.clone(),
+            last_error: on_host(&guest.last_error),
             domains: broker.attachments.values().filter(is_in_guest).count() as u32,
-            monitor: guest.monitor.clone(),
+            monitor: on_host(&guest.monitor),
             pair_window_bytes: Some(guest.pair_window_bytes),
         }
     });
@@ -133,8 +143,9 @@ fn guests_losing_device(broker: &Broker) -> u32 {
     broker.guests().values().filter(|guest| guest.device_is_stored() == Some(false)).count() as u32
 }
 
-fn domains(broker: &Broker) -> Domains {
-    let rows = broker.directory.iter().filter_map(|domain| {
+fn domains(broker: &Broker, viewer: &Viewer) -> Domains {
+    let visible = broker.directory.iter().filter(|domain| viewer.sees_domain(broker, domain));
+    let rows = visible.filter_map(|domain| {
         let attachment = broker.attachments.get(&domain.id)?;
         let counters = &attachment.counters;
         Some(DomainRow {
@@ -161,11 +172,19 @@ fn domains(broker: &Broker) -> Domains {
             backlog: broker.backlog_of(domain.id) as u32,
         })
     });
-    Domains { schema: SCHEMA, domains: rows.collect() }
+    let domains: Vec<DomainRow> = rows.collect();
+    Domains { schema: SCHEMA, hidden: hidden(broker.directory.len(), domains.len()), domains }
 }
 
-fn endpoints(broker: &Broker) -> Endpoints {
-    let rows = broker.directory.iter().flat_map(|domain| {
+/// The number of rows that the viewer does not see.
+pub(crate) fn hidden(all: usize, visible: usize) -> Option<u32> {
+    Some(all.saturating_sub(visible) as u32)
+}
+
+fn endpoints(broker: &Broker, viewer: &Viewer) -> Endpoints {
+    let all = broker.directory.iter().map(|domain| domain.endpoints.len()).sum();
+    let visible = broker.directory.iter().filter(|domain| viewer.sees_domain(broker, domain));
+    let rows = visible.flat_map(|domain| {
         domain.endpoints.iter().map(move |(index, label)| EndpointRow {
             domain: DomainName::from(domain),
             index: index.number(),
@@ -173,7 +192,8 @@ fn endpoints(broker: &Broker) -> Endpoints {
             mx: broker.capabilities.mx.number_row(EndpointAddress { domain: domain.id, endpoint: *index }),
         })
     });
-    Endpoints { schema: SCHEMA, endpoints: rows.collect() }
+    let endpoints: Vec<EndpointRow> = rows.collect();
+    Endpoints { schema: SCHEMA, hidden: hidden(all, endpoints.len()), endpoints }
 }
 
 fn doctor(broker: &Broker) -> Doctor {

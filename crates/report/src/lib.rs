@@ -92,15 +92,15 @@ reports! {
         daemon: String,
         /// The newest control protocol that the daemon speaks.
         protocol: String,
-        /// The daemon's process ID.
+        /// The daemon's process ID; 0 for programs of guests.
         pid: u32,
-        /// The user ID that the daemon runs as.
+        /// The user ID that the daemon runs as; 0 for programs of guests.
         uid: u32,
         /// Seconds since the daemon started.
         uptime_s: u64,
         /// A number that differs for each start of the daemon.
         epoch: u64,
-        /// Path of the daemon's socket.
+        /// Path of the daemon's socket; empty for programs of guests.
         socket: String,
         /// Wait strategy of the workers.
         wait: String,
@@ -118,8 +118,12 @@ reports! {
         channels: u32,
         /// The workers.
         workers: Vec<WorkerRow>,
+        /// Name of the guest that the asker is a program of; none on the host of the daemon.
+        guest: Option<String>,
         /// The guests in the configuration.
         guests: Option<Vec<GuestRow>>,
+        /// Number of guests that are not listed, because the asker may not see them.
+        guests_hidden: Option<u32>,
         /// Refusals, faults and ended connections on the control socket, by reason.
         reasons: Vec<ReasonCount>,
     }
@@ -164,6 +168,8 @@ reports! {
         schema: u32,
         /// The domains, ordered by number.
         domains: Vec<DomainRow>,
+        /// Number of domains that are not listed, because the asker may not see them.
+        hidden: Option<u32>,
     }
 
     /// A domain.
@@ -218,6 +224,8 @@ reports! {
         schema: u32,
         /// The endpoints, ordered by domain and index.
         endpoints: Vec<EndpointRow>,
+        /// Number of endpoints that are not listed, because the asker may not see them.
+        hidden: Option<u32>,
     }
 
     /// An endpoint.
@@ -238,6 +246,8 @@ reports! {
         schema: u32,
         /// The pairs, ordered by the lower of the two numbers.
         pairs: Vec<PairRow>,
+        /// Number of pairs that are not listed, because the asker may not see them.
+        hidden: Option<u32>,
     }
 
     /// A pair of domains.

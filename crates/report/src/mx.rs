@@ -35,6 +35,8 @@ reports! {
         name: String,
         /// Endpoint numbers that are in use.
         endpoints: Vec<MxEndpointRow>,
+        /// Number of taken endpoint numbers that are not listed, because the asker may not see them.
+        endpoints_hidden: Option<u32>,
         /// Number of endpoint numbers that the board has.
         endpoints_max: u32,
         /// The board's links to other hosts, in the order of the configuration.

@@ -11,6 +11,8 @@ reports! {
         networks: Vec<OverlayNetworkRow>,
         /// The sockets of the edges.
         sockets: Vec<OverlaySocketRow>,
+        /// Number of networks that are not listed, because the asker may not see them.
+        hidden: Option<u32>,
     }
 
     /// A socket of edges.

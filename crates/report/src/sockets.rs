@@ -11,6 +11,8 @@ reports! {
         schema: u32,
         /// True if the configuration enables streams.
         enabled: bool,
+        /// True if the configuration lets streams connect two network namespaces.
+        across: Option<bool>,
         /// Number of programs that are attached to streams.
         programs: u32,
         /// Number of shown sockets that wait for the socket at the other end.
@@ -23,6 +25,8 @@ reports! {
         refused: Vec<ReasonCount>,
         /// The streams, ordered by number.
         streams: Vec<StreamRow>,
+        /// Number of streams that are not listed, because the asker may not see them.
+        hidden: Option<u32>,
         /// The bytes of streams that have ended, of the users that the asker may see. A user without a program is forgotten after a while.
         ended: Option<EndedStreamsRow>,
         /// Sockets without a stream, of the users that the asker may see: the last refused ones of each user, the oldest first, then those

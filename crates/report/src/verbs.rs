@@ -19,6 +19,8 @@ reports! {
         gids: Vec<VerbsGidRow>,
         /// The domains that have queue pair numbers, ordered by domain.
         domains: Vec<VerbsDomainRow>,
+        /// Number of domains that are not listed, because the asker may not see them.
+        hidden: Option<u32>,
     }
 
     /// The report of `isthmus why qp:NUMBER`.
@@ -39,7 +41,7 @@ reports! {
         domain: DomainName,
         /// The user ID that the domain belongs to.
         uid: u32,
-        /// The process, as the daemon sees it; none if the daemon cannot see it.
+        /// The process, as the daemon sees it; none if the daemon cannot see it, or the asker may not.
         pid: Option<i32>,
     }
 

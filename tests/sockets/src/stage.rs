@@ -30,6 +30,11 @@ impl Stage {
         Self::with_daemon(Scratch::new, config)
     }
 
+    /// As [`Self::library`], for programs in two containers.
+    pub fn library_across() -> Option<Self> {
+        Self::library_with("[sockets]\nacross = true\n")
+    }
+
     /// As [`Self::library`], for programs of all users.
     pub fn library_for_all_users() -> Option<Self> {
         Self::with_daemon(Scratch::shared, "[policy]\nattach = \"any-user\"\n")

@@ -77,7 +77,7 @@ const ALLOWED: [(&str, &[&str]); 32] = [
 ];
 
 /// The crates that any crate may use in its own tests, beside those it may use anyway.
-const FOR_TESTS: [&str; 1] = ["isthmus-testbed"];
+const FOR_TESTS: [&str; 2] = ["isthmus-testbed", NETNS];
 
 /// Crates of others that only some of ours may know: in which packages or folders (ending in `/`).
 const RESERVED: [(&str, &[&str]); 3] = [

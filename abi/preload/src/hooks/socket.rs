@@ -130,7 +130,7 @@ pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
         let errno = errno::get();
         // SAFETY: the program's descriptor, in a call of the program about it.
         let listener = unsafe { BorrowedFd::borrow_raw(fd) };
-        // The daemon reads the SYN's timestamp. Without it, connections from other namespaces stay on TCP.
+        // The daemon reads the SYN's timestamp. Without it, connections from other namespaces stay on TCP even with `sockets.across`.
         let _ = tcp_socket::save_syns(listener);
         if let Some(token) = session::listen(fd) {
             tracked.token.store(token, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use isthmus_report::{Channels, DirectionRow, DomainName, PairRow, ReasonRow};
 use serde_json::Value;
 
 use super::{ask, read, show};
-use crate::output::{Align, Outcome, Output, Table, bytes, duration};
+use crate::output::{Align, Outcome, Output, Table, bytes, duration, hidden};
 
 pub(crate) fn list(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "channels", &ask(socket, Topic::Channels, &[])?, table)
@@ -46,7 +46,7 @@ fn table(answer: &Channels) -> String {
     for pair in &answer.pairs {
         table.row(row(pair));
     }
-    table.text()
+    table.text() + &hidden(answer.hidden)
 }
 
 fn row(pair: &PairRow) -> Vec<String> {

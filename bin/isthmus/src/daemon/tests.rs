@@ -51,6 +51,23 @@ fn status_is_printed_as_lines() {
 }
 
 #[test]
+fn rows_of_others_are_counted() {
+    for (others, line) in
+        [(json!(null), ""), (json!(0), ""), (json!(1), "1 other is not shown"), (json!(7), "7 others are not shown")]
+    {
+        let last = |text: String| text.lines().last().map(str::to_owned).filter(|line| line.contains("not shown"));
+        let reports = [
+            domains_text(&read(&json!({ "schema": 1, "domains": [], "hidden": others })).expect("a report")),
+            endpoints_text(&read(&json!({ "schema": 1, "endpoints": [], "hidden": others })).expect("a report")),
+            channels_text(&json!({ "schema": 1, "pairs": [], "hidden": others })).expect("a report"),
+        ];
+        for text in reports {
+            assert!(last(text).unwrap_or_default().starts_with(line), "{line}");
+        }
+    }
+}
+
+#[test]
 fn domains_are_printed_in_columns() {
     let row = |id: u32, name: &str, pid: Option<i32>| {
         json!({

@@ -1,4 +1,4 @@
-//! Checks of sockets: the library, the daemon's setting, and the timestamps that show that two sockets are one connection.
+//! Checks of sockets: the library, the daemon's settings, and the timestamps by which it compares sockets of two network namespaces.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,11 @@ pub(super) fn enabled(options: &Options) -> Finding {
     let (id, tried) = ("sockets.enabled", "querying whether the daemon makes streams of TCP connections");
     let report = Daemon::connect(options).and_then(|mut daemon| daemon.ask(Topic::Streams, &[]));
     match report.and_then(|answer| read::<StreamsReport>(&answer)) {
-        Ok(report) if report.enabled => Finding::ok(id, tried, format!("it does; {} since its start", report.paired)),
+        Ok(report) if report.enabled => {
+            let within =
+                if report.across == Some(false) { ", within one network namespace (`sockets.across`)" } else { "" };
+            Finding::ok(id, tried, format!("it does{within}; {} since its start", report.paired))
+        }
         Ok(_) => Finding::note(id, tried, "switched off: TCP programs use TCP")
             .remedy("Set `sockets.enabled = true` in the daemon's configuration, and restart the daemon."),
         Err(error) => daemon::unexpected(id, tried, &error),
@@ -70,8 +74,9 @@ pub(crate) fn preload(library: &Path) -> Result<(), String> {
 fn timestamps(setting: Option<&str>) -> Finding {
     let (id, tried) = ("sockets.timestamps", format!("reading {TIMESTAMPS}"));
     match setting.map(str::trim) {
-        Some("0") => Finding::note(id, tried, "off: connections between two network namespaces stay on TCP")
-            .remedy("Run `sysctl -w net.ipv4.tcp_timestamps=1` in both network namespaces."),
+        Some("0") => Finding::note(id, tried, "off: connections between two network namespaces stay on TCP").remedy(
+            "None needed unless `sockets.across` is true: then run `sysctl -w net.ipv4.tcp_timestamps=1` in both.",
+        ),
         Some(value) => Finding::ok(id, tried, format!("on ({value})")),
         None => Finding::note(id, tried, "the setting cannot be read")
             .remedy("None needed if connections between containers become streams: see `isthmus stream list`."),

@@ -7,7 +7,7 @@ use isthmus_client::Topic;
 use isthmus_report::{MxBoardRow, MxNumber, MxReport};
 
 use crate::daemon::{ask, named, show};
-use crate::output::{Align, Outcome, Output, Table};
+use crate::output::{Align, Outcome, Output, Table, hidden};
 
 pub(super) fn list_boards(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "mx", &ask(socket, Topic::Mx, &[])?, boards_text)
@@ -42,7 +42,7 @@ fn boards_text(answer: &MxReport) -> String {
             format!("mx{}", board.number),
             if has_duplicate_address(board) { format!("{} (duplicate address)", board.mac) } else { board.mac.clone() },
             board.name.clone(),
-            board.endpoints.len().to_string(),
+            (board.endpoints.len() as u64 + u64::from(board.endpoints_hidden.unwrap_or(0))).to_string(),
             board.endpoints_max.to_string(),
             links(board),
             linked_count(board, board.remote_peers),
@@ -51,7 +51,7 @@ fn boards_text(answer: &MxReport) -> String {
             if by.is_empty() { "-".to_owned() } else { by.join(", ") },
         ]);
     }
-    table.text()
+    table.text() + &hidden(Some(answer.boards.iter().filter_map(|board| board.endpoints_hidden).sum()))
 }
 
 /// Returns whether another host announces the same address.

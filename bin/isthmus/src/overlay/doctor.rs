@@ -16,6 +16,10 @@ pub(crate) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
     let (id, tried) = ("overlay", "querying the overlay networks of the daemon");
     let report = Daemon::connect(options).and_then(|mut daemon| daemon.ask(Topic::Overlay, &[]));
     match report.and_then(|answer| read::<OverlayReport>(&answer)) {
+        Ok(report) if report.hidden.unwrap_or(0) > 0 => {
+            let networks = counted(report.hidden.unwrap_or(0) as usize, "network");
+            findings.push(Finding::ok(id, tried, format!("{networks}, which root and the daemon's user can check")));
+        }
         Ok(report) if report.networks.is_empty() => {
             findings.push(Finding::ok(id, tried, "not used: the configuration has no overlay network"));
         }

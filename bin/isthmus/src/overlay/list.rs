@@ -7,13 +7,16 @@ use isthmus_client::Topic;
 use isthmus_report::overlay::{OverlayNetworkRow, OverlayReport, OverlayTraffic};
 
 use crate::daemon::{ask, show};
-use crate::output::{Align, Outcome, Output, Table};
+use crate::output::{Align, Outcome, Output, Table, hidden};
 
 pub(super) fn list(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "overlay", &ask(socket, Topic::Overlay, &[])?, text)
 }
 
 fn text(report: &OverlayReport) -> String {
+    if report.networks.is_empty() && report.hidden.unwrap_or(0) > 0 {
+        return hidden(report.hidden);
+    }
     if report.networks.is_empty() {
         return "there is no overlay network: [[overlay.network]] in the configuration makes one\n".to_owned();
     }

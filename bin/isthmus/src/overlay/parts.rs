@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use isthmus_client::Topic;
+use isthmus_client::{Reason, Refusal, Topic};
 use isthmus_report::overlay::{OverlayNetworkRow, OverlayReport, OverlayTraffic};
 use serde_json::{Value, json};
 
 use crate::daemon::{ask, read};
-use crate::output::{Align, Outcome, Output, Table, bytes};
+use crate::output::{Align, Outcome, Output, Table, bytes, hidden};
 
 #[derive(Args)]
 pub(crate) struct NetworkChoice {
@@ -41,7 +41,11 @@ impl PartKind {
 impl NetworkChoice {
     /// Leaves only the chosen network in a report. `key` is the field of a network with its name.
     pub(super) fn choose(&self, report: &mut Value, key: &str) -> Result<()> {
+        let is_hidden = report["hidden"].as_u64().unwrap_or(0) > 0;
         let (Some(name), Some(networks)) = (&self.network, report["networks"].as_array_mut()) else { return Ok(()) };
+        if is_hidden {
+            return Err(Refusal::new(Reason::NotYours, format!("overlay network {name}")).into());
+        }
         let names: Vec<_> = networks.iter().filter_map(|network| network[key].as_str()).map(str::to_owned).collect();
         networks.retain(|network| network[key] == **name);
         if networks.is_empty() {
@@ -58,11 +62,13 @@ pub(super) fn list(output: Output, socket: Option<PathBuf>, kind: PartKind, choi
     let mut report = ask(socket, Topic::Overlay, &[])?;
     choice.choose(&mut report, "name")?;
     let networks = if output.json {
-        OverlayReport { schema: 0, networks: Vec::new(), sockets: Vec::new() }
+        OverlayReport { schema: 0, networks: Vec::new(), sockets: Vec::new(), hidden: None }
     } else {
         read(&report)?
     };
-    output.result(&format!("overlay_{}", kind.field()), &parts(kind, &report), || text(kind, &networks.networks))?;
+    output.result(&format!("overlay_{}", kind.field()), &parts(kind, &report), || {
+        text(kind, &networks.networks) + &hidden(networks.hidden)
+    })?;
     Ok(Outcome::Done)
 }
 
@@ -70,7 +76,8 @@ pub(super) fn list(output: Output, socket: Option<PathBuf>, kind: PartKind, choi
 pub(super) fn stats(output: Output, socket: Option<PathBuf>, choice: &NetworkChoice) -> Result<Outcome> {
     let mut report = ask(socket, Topic::Overlay, &[])?;
     choice.choose(&mut report, "name")?;
-    let shown = if output.json { String::new() } else { stats_text(&read(&report)?) };
+    let stats = |report: OverlayReport| stats_text(&report) + &hidden(report.hidden);
+    let shown = if output.json { String::new() } else { stats(read(&report)?) };
     output.result("overlay", &report, || shown)?;
     Ok(Outcome::Done)
 }

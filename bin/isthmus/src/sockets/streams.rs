@@ -7,7 +7,7 @@ use isthmus_client::Topic;
 use isthmus_report::{StreamEndRow, StreamsReport};
 
 use crate::daemon::{ask, show};
-use crate::output::{Align, Outcome, Output, Table, bytes, duration};
+use crate::output::{Align, Outcome, Output, Table, bytes, duration, hidden};
 
 pub(super) fn list(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "streams", &ask(socket, Topic::Streams, &[])?, text)
@@ -47,7 +47,7 @@ fn text(report: &StreamsReport) -> String {
             ]);
         }
     }
-    format!("{}{}", table.text(), summary(report))
+    format!("{}{}{}", table.text(), hidden(report.hidden), summary(report))
 }
 
 fn program(end: &StreamEndRow) -> String {

@@ -23,7 +23,7 @@ use super::LIBRARY;
 use crate::daemon::{ask, read};
 use crate::output::{Outcome, Output, bytes, duration};
 use process::{Library, Process};
-use tcp::{OtherEnd, Socket, holders};
+use tcp::{OtherEnd, Socket, are_in_two_namespaces, holders};
 
 /// The answer.
 #[derive(Debug, Serialize)]
@@ -39,6 +39,9 @@ struct Answer {
     process: Process,
     /// The place of the other end.
     peer: Place,
+    /// The other end is in another network namespace.
+    #[serde(skip)]
+    is_far: bool,
     peer_process: Option<Process>,
     stream: Option<OwnStream>,
 }
@@ -163,6 +166,11 @@ fn is_listened(at: SocketAddr, end: SocketAddr) -> bool {
     at.port() == end.port() && (at.ip() == end.ip() || at.ip().is_unspecified())
 }
 
+/// Returns whether a daemon pairs sockets of one network namespace only.
+fn stays_within(report: &Result<StreamsReport>) -> bool {
+    report.as_ref().is_ok_and(|report| report.across == Some(false))
+}
+
 fn canonical(address: &str) -> Option<SocketAddr> {
     let address: SocketAddr = address.parse().ok()?;
     Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
@@ -186,6 +194,7 @@ fn explain(daemon: Option<PathBuf>, pid: u32, fd: u32) -> Result<Answer> {
         causes: Vec::new(),
         process: Process::examine(pid),
         peer: Place::None,
+        is_far: false,
         peer_process: None,
         stream: None,
     };
@@ -227,6 +236,7 @@ impl Answer {
             OtherEnd::Closed => (Place::Closed, None),
             OtherEnd::Hidden => (Place::Hidden, None),
         };
+        self.is_far = place == Place::Ambiguous || pid.is_some_and(|peer| are_in_two_namespaces(self.pid, peer));
         (self.peer, self.peer_process) = (place, pid.map(Process::examine));
     }
 
@@ -244,17 +254,20 @@ impl Answer {
                 reason: Some(Reason::StreamPeerMissing.name().to_owned()),
                 remedy: Some("None: streams connect programs of one host, without address translation.".to_owned()),
             }),
-            // The daemon has more evidence than the addresses, so this is not its decision.
-            Place::Ambiguous => causes.push(Cause {
+            // Where streams may cross, the daemon has more evidence than the addresses, so this is not its decision.
+            Place::Ambiguous if !stays_within(report) => causes.push(Cause {
                 text: "sockets of several network namespaces have the addresses of the other end".to_owned(),
                 reason: None,
                 remedy: Some("Give the network namespaces different addresses.".to_owned()),
             }),
             Place::Closed => causes.push(Cause::of_reason(Reason::StreamWrongState, "the other end is closed")),
-            Place::None | Place::ThisHost | Place::Hidden => {}
+            Place::None | Place::ThisHost | Place::Hidden | Place::Ambiguous => {}
         }
         match report {
             Ok(report) if !report.enabled => causes.push(Cause::of_reason(Reason::StreamsDisabled, "")),
+            Ok(_) if self.is_far && stays_within(report) => {
+                causes.push(Cause::of_reason(Reason::StreamAcrossNamespaces, ""));
+            }
             Ok(_) => {}
             Err(error) => match error.downcast_ref::<Refusal>() {
                 Some(refusal) => causes.push(Cause::of_reason(refusal.reason, &refusal.detail)),

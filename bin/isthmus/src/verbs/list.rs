@@ -7,7 +7,7 @@ use isthmus_client::Topic;
 use isthmus_report::{VerbsBlockRow, VerbsDomainRow, VerbsReport};
 
 use crate::daemon::{ask, named, show};
-use crate::output::{Align, Outcome, Output, Table};
+use crate::output::{Align, Outcome, Output, Table, hidden};
 
 pub(super) fn list(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "verbs", &ask(socket, Topic::Verbs, &[])?, text)
@@ -33,7 +33,7 @@ fn text(report: &VerbsReport) -> String {
         domains.row(vec![named(&row.domain), row.uid.to_string(), count(row).to_string(), ranges(&row.blocks)]);
     }
     let domains = if report.domains.is_empty() { String::new() } else { format!("\n{}", domains.text()) };
-    format!("{device}\n{}{domains}", gids.text())
+    format!("{device}\n{}{domains}{}", gids.text(), hidden(report.hidden))
 }
 
 fn count(row: &VerbsDomainRow) -> u32 {

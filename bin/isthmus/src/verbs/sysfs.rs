@@ -137,6 +137,7 @@ mod tests {
             device: "isthmus0".to_owned(),
             node_guid: "0211:2233:4455:6677".to_owned(),
             gids: gids.iter().enumerate().map(gid).collect(),
+            hidden: None,
             domains: Vec::new(),
         }
     }

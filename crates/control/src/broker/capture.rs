@@ -15,6 +15,7 @@ use super::{Broker, ControlSessionId, Outgoing};
 use crate::capture::CaptureTask;
 use crate::fd_reaper::ReceivedFd;
 use crate::mx::Mx;
+use crate::viewer::Viewer;
 
 /// Captures at once. Each takes a buffer and a share of the control plane's time.
 const CAPTURES_MAX: usize = 4;
@@ -62,13 +63,13 @@ impl Broker {
         self.captures
     }
 
+    /// Admits programs that may see everything: frames are those of all users.
     fn may_capture(&self, id: ControlSessionId) -> Result<(), Refusal> {
-        let uid = self.sessions[&id].socket_peer.uid;
-        let refused = |reason: Reason| Refusal::new(reason, format!("user {uid}: {}", reason.summary()));
-        if self.settings.overflow_uid == Some(uid) {
-            return Err(refused(Reason::CaptureForbidden)); // Several users may share this UID.
+        if Viewer::of(self, id).sees_all() {
+            return Ok(());
         }
-        self.policy.may_capture(uid).map_err(refused)
+        let (uid, reason) = (self.sessions[&id].socket_peer.uid, Reason::CaptureForbidden);
+        Err(Refusal::new(reason, format!("user {uid}: {}", reason.summary())))
     }
 }
 

@@ -14,6 +14,7 @@ use isthmus_layout::reason::Reason;
 use super::{Broker, ControlSessionId, PendingRequest, PendingRequests};
 use crate::capabilities::Capabilities;
 use crate::tickets::{Process, ResumableDomain};
+use crate::viewer::Viewer;
 
 /// Nanoseconds that a lookup waits for a domain. Less than the time that a library waits for a reply.
 const LOOKUP_TIMEOUT: u64 = 3_000_000_000;
@@ -145,7 +146,12 @@ impl Broker {
             None => format!("no domain is called {name}"),
         };
         let found = self.directory.find(name).ok_or_else(|| Refusal::new(Reason::NoSuchDomain, text))?;
-        let found = Found { domain: found.id, name: found.name.clone(), owner: found.owner };
+        let caller = self.directory.get(domain).zip(self.attachments.get(&domain));
+        // A program that asks by number learns no name that reports do not show it.
+        let is_known = caller
+            .is_some_and(|(caller, attachment)| Viewer::of(self, attachment.session).knows_peer(self, found, caller));
+        let shown = if is_known { found.name.clone() } else { name.clone() };
+        let found = Found { domain: found.id, name: shown, owner: found.owner };
         self.directory.watch(domain, found.domain);
         Ok(found)
     }

@@ -9,6 +9,7 @@ use prometheus_client::registry::Registry;
 
 use super::Mx;
 use crate::broker::Broker;
+use crate::viewer::Viewer;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct BoardLabels {
@@ -45,12 +46,12 @@ impl LinkedBoards {
 
 impl Mx {
     /// Adds the metrics of MX.
-    pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
-        add_all(&broker.capabilities.mx, registry);
+    pub(crate) fn metrics(broker: &Broker, viewer: &Viewer, registry: &mut Registry) {
+        add_all(&broker.capabilities.mx, viewer, registry);
     }
 }
 
-fn add_all(mx: &Mx, registry: &mut Registry) {
+fn add_all(mx: &Mx, viewer: &Viewer, registry: &mut Registry) {
     let taken = Gauge::<i64>::default();
     taken.set(mx.numbers.claims().len() as i64);
     registry.register("mx_endpoints", "MX endpoint numbers that are taken", taken);
@@ -60,7 +61,10 @@ fn add_all(mx: &Mx, registry: &mut Registry) {
     if boards.0.is_empty() {
         return;
     }
-    add_links(&boards, registry);
+    // Links have the names of interfaces of the host.
+    if viewer.is_on_host() {
+        add_links(&boards, registry);
+    }
     add_reasons(&boards, registry);
     add_endpoints(&boards, registry);
     let connects = Gauge::<i64>::default();

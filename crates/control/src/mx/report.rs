@@ -7,14 +7,16 @@ use isthmus_service::{LinkView, MxView};
 
 use super::Mx;
 use crate::broker::Broker;
+use crate::report::hidden;
+use crate::viewer::Viewer;
 use isthmus_report::{
     DomainName, MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport, SCHEMA,
 };
 
 impl Mx {
     /// Reports the boards and the peers that can be reached.
-    pub(crate) fn report(broker: &Broker) -> MxReport {
-        boards_and_peers(broker)
+    pub(crate) fn report(broker: &Broker, viewer: &Viewer) -> MxReport {
+        boards_and_peers(broker, viewer)
     }
 
     /// The endpoint number of an endpoint, for the list of endpoints.
@@ -30,18 +32,23 @@ impl Mx {
     }
 }
 
-fn boards_and_peers(broker: &Broker) -> MxReport {
+fn boards_and_peers(broker: &Broker, viewer: &Viewer) -> MxReport {
     let mx = &broker.capabilities.mx;
     let board = |(number, board): (usize, &MxBoardEntry)| {
         let view = mx.view(number).unwrap_or_default();
+        let taken = mx.numbers.claims().filter(|(taken, _)| taken.board == number as u32).count();
+        let endpoints = endpoints(broker, viewer, number as u32);
+        // Links have the names of interfaces of the host.
+        let links = view.links.iter().filter(|_| viewer.is_on_host());
         MxBoardRow {
             number: number as u32,
             nic: board.nic.number(),
             mac: board.nic.to_string(),
             name: board.name.clone(),
-            endpoints: endpoints(broker, number as u32),
+            endpoints_hidden: hidden(taken, endpoints.len()),
+            endpoints,
             endpoints_max: board.endpoints,
-            links: view.links.iter().map(link).collect(),
+            links: links.map(link).collect(),
             dropped: nonzero_counts(view.counters.all_dropped()),
             ignored: nonzero_counts(view.ignored.all()),
             served_endpoints: view.transports as u64,
@@ -68,7 +75,9 @@ fn boards_and_peers(broker: &Broker) -> MxReport {
         let Some(view) = mx.view(number) else { continue };
         let others = view.peers.iter().filter(|peer| peer.origin != PeerOrigin::Local && !peer.forgotten);
         // A peer may have several names, and programs may ask for it by any of them.
-        peers.extend(others.flat_map(|other| names(other).into_iter().map(|name| peer(number, &view, other, name))));
+        peers.extend(
+            others.flat_map(|other| names(other).into_iter().map(|name| peer(viewer, number, &view, other, name))),
+        );
     }
     MxReport { schema: SCHEMA, boards: boards.iter().enumerate().map(board).collect(), peers }
 }
@@ -80,8 +89,8 @@ fn names(peer: &PeerReport) -> Vec<String> {
     peer.names.iter().map(ToString::to_string).collect()
 }
 
-fn peer(board: usize, view: &MxView, peer: &PeerReport, name: String) -> MxPeerRow {
-    let chosen = peer.links.iter().find(|way| way.chosen && way.up);
+fn peer(viewer: &Viewer, board: usize, view: &MxView, peer: &PeerReport, name: String) -> MxPeerRow {
+    let chosen = peer.links.iter().find(|way| way.chosen && way.up).filter(|_| viewer.is_on_host());
     let since = u64::try_from(view.updated_at.elapsed().as_millis()).unwrap_or(u64::MAX);
     MxPeerRow {
         nic: peer.nic.number(),
@@ -114,10 +123,10 @@ fn nonzero_counts(counts: impl Iterator<Item = (&'static str, u64)>) -> Vec<MxDr
     occurred.map(|(reason, count)| MxDropped { reason: reason.to_owned(), count }).collect()
 }
 
-fn endpoints(broker: &Broker, board: u32) -> Vec<MxEndpointRow> {
+fn endpoints(broker: &Broker, viewer: &Viewer, board: u32) -> Vec<MxEndpointRow> {
     let claims = broker.capabilities.mx.numbers.claims().filter(|(number, _)| number.board == board);
     let rows = claims.filter_map(|(number, claim)| {
-        let domain = broker.directory.get(claim.at.domain)?;
+        let domain = broker.directory.get(claim.at.domain).filter(|domain| viewer.sees_domain(broker, domain))?;
         Some(MxEndpointRow {
             number: number.endpoint,
             domain: DomainName::from(domain),

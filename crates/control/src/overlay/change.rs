@@ -26,6 +26,7 @@ use super::Overlay;
 use crate::broker::{Broker, ControlSessionId};
 use crate::fd_reaper::ReceivedFd;
 use crate::report::json;
+use crate::viewer::Viewer;
 
 /// The seals of a file that no program can change any more.
 const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW);
@@ -96,15 +97,11 @@ fn differing<'a>(networks: &'a Networks, others: &Networks) -> impl Iterator<Ite
 
 /// Admits root and the user of the daemon, on this host.
 fn may_change(broker: &Broker, id: ControlSessionId) -> Result<(), Refusal> {
-    let peer = broker.socket_peer(id).ok_or(Reason::PeerConnectionLost)?;
-    let (uid, settings) = (peer.uid, &broker.settings);
-    // Several users may share the overflow UID.
-    let is_admitted = (uid == 0 || uid == settings.uid) && settings.overflow_uid != Some(uid);
-    if is_admitted && peer.allocator.guest().is_none() {
+    if Viewer::of(broker, id).sees_all() {
         return Ok(());
     }
-    let reason = Reason::OverlayForbidden;
-    Err(Refusal::new(reason, format!("user {uid}: {}", reason.summary())))
+    let (peer, reason) = (broker.socket_peer(id).ok_or(Reason::PeerConnectionLost)?, Reason::OverlayForbidden);
+    Err(Refusal::new(reason, format!("user {}: {}", peer.uid, reason.summary())))
 }
 
 /// Reads a sealed memory file. Reading from other files may block for any time.

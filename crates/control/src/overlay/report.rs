@@ -14,14 +14,18 @@ use super::interface::{InterfaceStage, InterfaceState};
 use super::network::{EdgeState, NetworkState};
 use super::sockets::SocketState;
 use crate::broker::Broker;
-use crate::report::{json, wrong_arguments};
+use crate::report::{hidden, json, wrong_arguments};
+use crate::viewer::{Viewer, not_yours};
 
 impl Overlay {
     /// Reports all networks; with the word `table` as the configuration would have them, with `monitor` their traffic matrices. With four
-    /// words it explains the way of a frame: of a network, from an interface or edge, with a source and a destination.
-    pub(crate) fn report(broker: &Broker, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
+    /// words it explains the way of a frame: of a network, from an interface or edge, with a source and a destination. Networks belong to
+    /// the host, so other viewers than root and the daemon's user get their number only.
+    pub(crate) fn report(broker: &Broker, viewer: &Viewer, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
         let overlay = &broker.capabilities.overlay;
         match arguments {
+            [] if !viewer.sees_all() => json(&overlay.number_only()),
+            [_] | [_, _, _, _] if !viewer.sees_all() => Err(not_yours("overlay networks")),
             [] => json(&overlay.all(broker.now)),
             [topic] if topic.as_str() == "table" => json(&overlay.table()),
             [topic] if topic.as_str() == "monitor" => json(&overlay.monitor(broker.now)),
@@ -35,7 +39,13 @@ impl Overlay {
             schema: SCHEMA,
             networks: self.networks.iter().map(|state| network(state, now)).collect(),
             sockets: self.sockets.iter().map(socket).collect(),
+            hidden: Some(0),
         }
+    }
+
+    fn number_only(&self) -> OverlayReport {
+        let hidden = hidden(self.networks.len(), 0);
+        OverlayReport { schema: SCHEMA, networks: Vec::new(), sockets: Vec::new(), hidden }
     }
 }
 

@@ -157,7 +157,7 @@ impl Fixture {
     }
 
     fn report(&self) -> OverlayReport {
-        serde_json::from_slice(&Overlay::report(&self.broker, &[]).unwrap()).unwrap()
+        serde_json::from_slice(&Overlay::report(&self.broker, &crate::viewer::Viewer::All, &[]).unwrap()).unwrap()
     }
 
     fn missing(&self, interface: usize) -> String {
@@ -296,7 +296,7 @@ fn explanations_are_the_decisions_of_the_worker() {
             let destination = if destination.0[5] == 255 { MacAddr::BROADCAST } else { destination };
             let arguments = ["lan".to_owned(), state.port_name(from), source.to_string(), destination.to_string()];
             let arguments = arguments.map(|text| Name::new(&text).unwrap());
-            let report = Overlay::report(&fixture.broker, &arguments).unwrap();
+            let report = Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &arguments).unwrap();
             let explained: OverlayExplanation = serde_json::from_slice(&report).unwrap();
             let copies: Vec<_> = explained.copies.iter().map(|copy| copy.to.clone()).collect();
             // Each frame changes what was learned, so the next one gets a new network.
@@ -312,7 +312,12 @@ fn explanations_are_the_decisions_of_the_worker() {
     }
     assert_eq!(rules.len(), 4, "routed, learned, flooded and dropped");
     let unknown = ["lan", "eth7", "02:00:00:00:00:01", "02:00:00:00:00:02"].map(|text| Name::new(text).unwrap());
-    assert!(Overlay::report(&fixture.broker, &unknown).unwrap_err().to_string().contains("lan0"));
+    assert!(
+        Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &unknown)
+            .unwrap_err()
+            .to_string()
+            .contains("lan0")
+    );
 }
 
 #[test]
@@ -329,7 +334,7 @@ fn refused_datagrams_are_in_report_and_metrics() {
     let [socket] = &report.sockets[..] else { panic!("{:?}", report.sockets) };
     assert_eq!((socket.kind.as_str(), socket.refused.len()), ("vxlan", 1));
     assert_eq!((socket.refused[0].reason.as_str(), socket.refused[0].count), ("unknown-sender", 3));
-    let text = crate::metrics::text(&fixture.broker);
+    let text = crate::metrics::text(&fixture.broker, &crate::viewer::Viewer::All);
     let bound = &socket.bound;
     for line in [
         "isthmus_overlay_missing_interfaces 2".to_owned(),

@@ -1,5 +1,7 @@
 //! Reports the path that two domains use, with the reason.
 
+use std::collections::BTreeSet;
+
 use isthmus_layout::Refusal;
 use isthmus_layout::channel::{
     BYTES, ChannelGeometry, DIRECT_ACCESSES, DOORBELLS, Direction, MESSAGES, REFUSED_ACCESSES, SERVED_ACCESSES,
@@ -10,11 +12,12 @@ use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::READY_MAPS_MAX;
 use isthmus_layout::reason::Reason;
 
-use super::NANOSECONDS;
+use super::{NANOSECONDS, hidden};
 use crate::allocator::Resource;
 use crate::broker::Broker;
 use crate::directory::DomainEntry;
 use crate::directory::channels::{ChannelEntry, ChannelStage};
+use crate::viewer::{Viewer, not_yours};
 use isthmus_report::{ChannelRow, Channels, DirectionRow, DomainName, PairRow, PathEnd, SCHEMA, Why};
 
 type KnownChannel = ChannelEntry<Resource>;
@@ -26,40 +29,53 @@ struct Path<'a> {
     channel: Option<&'a KnownChannel>,
 }
 
-pub(super) fn channels(broker: &Broker) -> Channels {
-    let mut pairs = Vec::new();
+pub(super) fn channels(broker: &Broker, viewer: &Viewer) -> Channels {
+    let (mut pairs, mut all) = (Vec::new(), 0);
+    let sees: BTreeSet<DomainId> =
+        broker.directory.iter().filter(|domain| viewer.sees_domain(broker, domain)).map(|domain| domain.id).collect();
     for a in broker.directory.iter() {
         // Each pair is listed once, with the lower number first, if either side knows the other.
         let above = broker.directory.iter().filter(|b| b.id > a.id);
         let shown = above.filter(|b| is_of_interest(a, b.id) || is_of_interest(b, a.id));
+        let shown = shown.inspect(|_| all += 1).filter(|b| sees.contains(&a.id) || sees.contains(&b.id));
         pairs.extend(shown.map(|b| {
             let path = path(broker, a, b);
             PairRow {
-                a: DomainName::from(a),
-                b: DomainName::from(b),
+                a: viewer.peer_name(broker, a, b),
+                b: viewer.peer_name(broker, b, a),
                 path: path.name.to_owned(),
                 reason: path.reason.map(Into::into),
                 channel: path.channel.map(|channel| channel_row(broker, channel)),
             }
         }));
     }
-    Channels { schema: SCHEMA, pairs }
+    Channels { schema: SCHEMA, hidden: hidden(all, pairs.len()), pairs }
 }
 
 fn is_of_interest(of: &DomainEntry, peer: DomainId) -> bool {
     of.peers.get(&peer).is_some_and(|known| known.channel.is_some() || known.refused.is_some())
 }
 
-pub(super) fn why(broker: &Broker, a: &Name, b: &Name) -> Result<Why, Refusal> {
+/// Reports the path between two domains, if the viewer sees one of them.
+pub(super) fn why(broker: &Broker, viewer: &Viewer, a: &Name, b: &Name) -> Result<Why, Refusal> {
     let find = |name: &Name| {
         let refused = || Refusal::new(Reason::NoSuchDomain, format!("no domain is called {name}"));
         broker.directory.find(name).ok_or_else(refused)
     };
-    Ok(why_between(broker, find(a)?, find(b)?))
+    let (one, other) = (find(a)?, find(b)?);
+    if ![one, other].iter().any(|domain| viewer.sees_domain(broker, domain)) {
+        return Err(not_yours(format!("{a} and {b}")));
+    }
+    let why = why_between(broker, viewer, one, other);
+    // A name that was in the question is no news.
+    let named = |shown: &DomainName, domain: &DomainEntry, asked: &Name| {
+        if domain.name == *asked { DomainName::from(domain) } else { shown.clone() }
+    };
+    Ok(Why { a: named(&why.a, one, a), b: named(&why.b, other, b), ..why })
 }
 
 /// Reports the path between two domains.
-pub(crate) fn why_between(broker: &Broker, a: &DomainEntry, b: &DomainEntry) -> Why {
+pub(crate) fn why_between(broker: &Broker, viewer: &Viewer, a: &DomainEntry, b: &DomainEntry) -> Why {
     let path = path(broker, a, b);
     let large = match (broker.identity(a.id), broker.identity(b.id)) {
         (Some(owner), Some(reader)) if a.id != b.id => broker.policy.may_grant(&owner, &reader).err(),
@@ -67,8 +83,8 @@ pub(crate) fn why_between(broker: &Broker, a: &DomainEntry, b: &DomainEntry) -> 
     };
     Why {
         schema: SCHEMA,
-        a: DomainName::from(a),
-        b: DomainName::from(b),
+        a: viewer.peer_name(broker, a, b),
+        b: viewer.peer_name(broker, b, a),
         path: path.name.to_owned(),
         reason: path.reason.map(Into::into),
         large: large.map(Into::into),

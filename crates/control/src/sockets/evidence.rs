@@ -291,7 +291,7 @@ mod tests {
         (a_far.local, a_far.peer) = (([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into());
         (b.local, b.peer) = (a_far.peer, a_far.local);
         let candidate = |evidence| super::super::pairing::Candidate { evidence, owner };
-        let decision = super::super::pairing::decide(candidate(&b), &[candidate(&a_far)]);
+        let decision = super::super::pairing::decide(candidate(&b), &[candidate(&a_far)], true);
         assert_eq!(decision, super::super::pairing::Decision::Pair(0), "{a_far:?} {b:?}");
     }
 

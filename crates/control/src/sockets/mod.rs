@@ -77,6 +77,8 @@ pub struct Sockets {
 #[derive(Debug, Default)]
 struct StreamSettings {
     is_enabled: bool,
+    /// Streams may connect two network namespaces.
+    across: bool,
     streams_max: usize,
     after_bytes: u64,
     allow: AddressPatterns,
@@ -106,6 +108,7 @@ impl Sockets {
         let sockets = &config.sockets;
         let settings = StreamSettings {
             is_enabled: sockets.enabled,
+            across: sockets.across,
             streams_max: sockets.streams_max.get() as usize,
             after_bytes: sockets.after_bytes.get().into(),
             allow: sockets.allow.clone(),

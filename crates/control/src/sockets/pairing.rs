@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!   same network namespace    mirrored addresses                                          exact
-//!   different ones            mirrored addresses, one owner, the time of the SYN          or no pair
+//!   different ones            never, unless `sockets.across` permits it; then:
+//!                             mirrored addresses, one owner, the time of the SYN          no proof
 //! ```
 //!
 //! A namespace has one established socket for each pair of addresses and ports, so mirrored addresses identify the other end. In another
 //! namespace a program can have the same addresses. There the acceptor's SYN says when it was sent, by the clock of the connector's
-//! timestamps, and the connector says when it connected. All namespaces derive that clock from one key, so a program of the same owner that
-//! connects with the same addresses at the same time still looks the same. Sockets of different owners are therefore never paired.
+//! timestamps, and the connector says when it connected. That tells connections apart that have the same addresses by accident. It proves
+//! nothing against a program of the same owner: that one may state any time, and `TCP_REPAIR` sets the clock of a socket. Sockets of
+//! different owners are therefore never paired.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -116,8 +118,8 @@ impl Evidence {
     }
 }
 
-/// Decides about a socket, given all waiting ones with mirrored addresses.
-pub(super) fn decide(shown: Candidate<'_>, candidates: &[Candidate<'_>]) -> Decision {
+/// Decides about a socket, given all waiting ones with mirrored addresses. `across` permits pairs in two network namespaces.
+pub(super) fn decide(shown: Candidate<'_>, candidates: &[Candidate<'_>], across: bool) -> Decision {
     let facing = || {
         let others = candidates.iter().enumerate();
         others.filter(|(_, other)| other.evidence.is_connector() != shown.evidence.is_connector())
@@ -139,6 +141,11 @@ pub(super) fn decide(shown: Candidate<'_>, candidates: &[Candidate<'_>]) -> Deci
         return Decision::Wait(None); // Such a connection does not leave its namespace.
     }
     let of_owner = || facing().filter(|(_, other)| !is_near(other) && other.owner == shown.owner);
+    if !across {
+        let far: Vec<usize> =
+            of_owner().filter(|(_, other)| in_time(other) != Some(false)).map(|(number, _)| number).collect();
+        return Decision::Wait((!far.is_empty()).then_some((Reason::StreamAcrossNamespaces, far)));
+    }
     let numbers = |in_time_is: Option<bool>| -> Vec<usize> {
         of_owner().filter(|(_, other)| in_time(other) == in_time_is).map(|(number, _)| number).collect()
     };
@@ -197,7 +204,13 @@ mod tests {
 
     fn decide_for(shown: (&Evidence, Owner), candidates: &[(&Evidence, Owner)]) -> Decision {
         let candidate = |&(evidence, owner): &(_, _)| Candidate { evidence, owner };
-        decide(candidate(&shown), &candidates.iter().map(candidate).collect::<Vec<_>>())
+        decide(candidate(&shown), &candidates.iter().map(candidate).collect::<Vec<_>>(), true)
+    }
+
+    /// As [`decide_for`], without pairs in two namespaces.
+    fn decide_within(shown: (&Evidence, Owner), candidates: &[(&Evidence, Owner)]) -> Decision {
+        let candidate = |&(evidence, owner): &(_, _)| Candidate { evidence, owner };
+        decide(candidate(&shown), &candidates.iter().map(candidate).collect::<Vec<_>>(), false)
     }
 
     #[test]
@@ -253,6 +266,25 @@ mod tests {
         // In the namespace of the victim the genuine one is exact.
         let near = connector(2, 900_000);
         assert_eq!(decide_for((&victim, UID), &[(&attacker, UID), (&near, UID)]), Decision::Pair(1));
+    }
+
+    #[test]
+    fn namespaces_are_crossed_only_if_that_is_permitted() {
+        // The attacker states any time, and its clock says what it has set by `TCP_REPAIR`.
+        let mut attacker = connector(3, 900_000);
+        let EndEvidence::Connector { since_ms, until_ms, .. } = &mut attacker.end else { unreachable!() };
+        (*since_ms, *until_ms) = (0, u64::MAX);
+        let (victim, genuine) = (acceptor(2, 900_000), connector(1, 900_000));
+        let waits = |which| Decision::Wait(Some((Reason::StreamAcrossNamespaces, which)));
+        assert_eq!(decide_within((&victim, UID), &[(&attacker, UID)]), waits(vec![0]));
+        assert_eq!(decide_within((&victim, UID), &[(&attacker, UID), (&genuine, UID)]), waits(vec![0, 1]));
+        assert_eq!(decide_within((&without_proof(victim.clone()), UID), &[(&genuine, UID)]), waits(vec![0]));
+        // Nothing is said about sockets of other owners, and of other connections.
+        assert_eq!(decide_within((&victim, UID), &[(&attacker, OTHER_UID)]), Decision::Wait(None));
+        assert_eq!(decide_within((&acceptor(2, 899_990), UID), &[(&genuine, UID)]), Decision::Wait(None));
+        // The own namespace is exact.
+        let near = connector(2, 900_000);
+        assert_eq!(decide_within((&victim, UID), &[(&attacker, UID), (&near, UID)]), Decision::Pair(1));
     }
 
     #[test]

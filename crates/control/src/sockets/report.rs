@@ -13,58 +13,52 @@ use super::records::{Record, RefusedSocket, SocketName};
 use super::session::StreamSession;
 use super::shown::{ShownSocket, WAIT_NS};
 use super::streams::{Stream, StreamSide};
-use crate::broker::{Broker, ControlSessionId};
+use crate::broker::Broker;
+use crate::report::hidden;
+use crate::viewer::Viewer;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
 impl Sockets {
-    /// Reports the streams. Single sockets without a stream, and bytes of the past, are those of users that the asker may see.
-    pub(crate) fn report(broker: &Broker, asker: ControlSessionId) -> StreamsReport {
+    /// Reports the streams. Single streams and sockets, and bytes of the past, are those of users that the viewer sees.
+    pub(crate) fn report(broker: &Broker, viewer: &Viewer) -> StreamsReport {
         let sockets = &broker.capabilities.sockets;
         let listening = sockets.sessions.values().map(|session| session.sockets.count(true) as u32);
         let refused = sockets.counts.refused.iter();
         let records: Vec<(Owner, &Record)> =
-            sockets.records.iter().filter(|(owner, _)| may_see(broker, asker, *owner)).collect();
+            sockets.records.iter().filter(|(owner, _)| viewer.sees_owner(*owner)).collect();
+        // Both ends of a stream have one owner.
+        let visible = sockets.streams.iter().filter(|(_, stream)| viewer.sees_owner(stream.ends[0].owner));
+        let streams: Vec<StreamRow> = visible.map(|(id, stream)| row(id, stream, broker.now)).collect();
         StreamsReport {
             schema: SCHEMA,
             enabled: sockets.settings.is_enabled,
+            across: Some(sockets.settings.across),
             programs: sockets.sessions.len() as u32,
             waiting: sockets.shown.len() as u32,
             listening: listening.sum(),
             paired: sockets.counts.paired,
             refused: refused.map(|(reason, count)| ReasonCount::new(*reason, *count)).collect(),
-            streams: sockets.streams.iter().map(|(id, stream)| row(id, stream, broker.now)).collect(),
+            hidden: hidden(sockets.streams.iter().len(), streams.len()),
+            streams,
             ended: Some(ended(&records)),
-            sockets: Some(sockets.without_stream(broker, asker, &records)),
+            sockets: Some(sockets.without_stream(broker.now, viewer, &records)),
         }
     }
 
     /// Lists the sockets without a stream: the refused ones of each user, the oldest first, then those that wait.
-    fn without_stream(
-        &self,
-        broker: &Broker,
-        asker: ControlSessionId,
-        records: &[(Owner, &Record)],
-    ) -> Vec<StreamSocketRow> {
+    fn without_stream(&self, now: u64, viewer: &Viewer, records: &[(Owner, &Record)]) -> Vec<StreamSocketRow> {
         let refused = records
             .iter()
-            .flat_map(|(owner, record)| record.refused.iter().map(|socket| refused_row(*owner, socket, broker.now)));
-        let waiting = self.shown.iter().filter(|(_, socket)| may_see(broker, asker, socket.owner));
+            .flat_map(|(owner, record)| record.refused.iter().map(|socket| refused_row(*owner, socket, now)));
+        let waiting = self.shown.iter().filter(|(_, socket)| viewer.sees_owner(socket.owner));
         let waiting = waiting.filter_map(|(id, socket)| {
             let session = self.sessions.get(&id.session)?;
             let name = session.sockets.get(id.token)?.name()?;
-            Some(waiting_row(session, &name, socket, broker.now))
+            Some(waiting_row(session, &name, socket, now))
         });
         refused.chain(waiting).collect()
     }
-}
-
-/// Returns whether a connection may see what belongs to single programs of a user.
-fn may_see(broker: &Broker, asker: ControlSessionId, owner: Owner) -> bool {
-    let Some(peer) = broker.socket_peer(asker) else { return false };
-    // Several users may share the UID of those that the daemon cannot tell apart. Guests have UIDs of this host.
-    let is_known = broker.settings.overflow_uid != Some(peer.uid) && peer.allocator.guest().is_none();
-    is_known && (peer.uid == owner.0 || broker.policy.may_see_all(peer.uid))
 }
 
 fn ended(records: &[(Owner, &Record)]) -> EndedStreamsRow {

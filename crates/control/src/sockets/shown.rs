@@ -142,13 +142,13 @@ impl ShownSockets {
     }
 
     /// Decides about a socket. The numbers of the decision are those of the returned sockets.
-    pub(super) fn decide(&self, evidence: &Evidence, owner: Owner) -> (Decision, Vec<ShownId>) {
+    pub(super) fn decide(&self, evidence: &Evidence, owner: Owner, across: bool) -> (Decision, Vec<ShownId>) {
         let shown = Candidate { evidence, owner };
         let ids = self.by_addresses.get(&evidence.mirrored()).into_iter().flatten();
         let ids: Vec<ShownId> = ids.map(|(_, id)| *id).collect();
         let sockets = ids.iter().filter_map(|id| self.sockets.get(id));
         let candidates = sockets.map(|socket| Candidate { evidence: &socket.evidence, owner: socket.owner });
-        (decide(shown, &candidates.collect::<Vec<_>>()), ids)
+        (decide(shown, &candidates.collect::<Vec<_>>(), across), ids)
     }
 
     /// Sets the reason that holds if no peer comes.
@@ -173,7 +173,7 @@ impl Sockets {
         if sockets.streams.has_socket(evidence.socket) {
             return Self::refuse_socket(broker, session, token, None, Reason::StreamSocketTwice);
         }
-        let (decision, others) = sockets.shown.decide(&evidence, owner);
+        let (decision, others) = sockets.shown.decide(&evidence, owner, sockets.settings.across);
         match decision {
             Decision::Pair(other) => {
                 let other = others[other];

@@ -43,9 +43,9 @@ fn removed_socket_is_no_candidate() {
     sockets.add(shown(1), acceptor(5), USER, 0, Reason::StreamPeerMissing).unwrap();
     let (mut connector, end) = (acceptor(6), EndEvidence::Connector { since_ms: 0, until_ms: 1, clock: None });
     (connector.local, connector.peer, connector.end) = (connector.peer, connector.local, end);
-    assert_eq!(sockets.decide(&connector, OWNER), (Decision::Pair(0), vec![shown(1)]));
+    assert_eq!(sockets.decide(&connector, OWNER, false), (Decision::Pair(0), vec![shown(1)]));
     assert!(sockets.with_socket(5).is_some() && sockets.remove(ControlSessionId(1), 1).is_some());
-    assert_eq!(sockets.decide(&connector, OWNER), (Decision::Wait(None), vec![]));
+    assert_eq!(sockets.decide(&connector, OWNER, false), (Decision::Wait(None), vec![]));
     assert!(sockets.with_socket(5).is_none() && sockets.remove(ControlSessionId(1), 1).is_none());
 }
 

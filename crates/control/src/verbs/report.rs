@@ -1,6 +1,6 @@
 //! Reports the virtual RDMA device, its GIDs, and the domains that have queue pair numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
 use isthmus_layout::Refusal;
@@ -19,7 +19,8 @@ use super::peers::NumberPeer;
 use crate::broker::Broker;
 use crate::directory::DomainEntry;
 use crate::report::paths::why_between;
-use crate::report::{json, wrong_arguments};
+use crate::report::{hidden, json, wrong_arguments};
+use crate::viewer::{Viewer, not_yours};
 
 /// The name of the device.
 const DEVICE: &str = "isthmus0";
@@ -29,30 +30,34 @@ const GID_KIND: &str = "RoCE v2";
 
 impl Verbs {
     /// Reports the device and the domains, or the queue pair with the number that is the argument.
-    pub(crate) fn report(broker: &Broker, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
+    pub(crate) fn report(broker: &Broker, viewer: &Viewer, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
         match arguments {
-            [] => json(&Self::device(broker)),
-            [number] => json(&Self::queue_pair(broker, number)?),
+            [] => json(&Self::device(broker, viewer)),
+            [number] => json(&Self::queue_pair(broker, viewer, number)?),
             _ => Err(wrong_arguments("0 or 1", arguments)),
         }
     }
 
-    fn device(broker: &Broker) -> VerbsReport {
+    fn device(broker: &Broker, viewer: &Viewer) -> VerbsReport {
         let verbs = &broker.capabilities.verbs;
+        let gids = verbs.gids.read().into_iter().filter(|entry| viewer.is_on_host() || entry.interface.is_none());
+        let holders: BTreeSet<_> = verbs.numbers.iter().map(|(_, at)| at.domain).collect();
+        let domains = domains(broker, viewer);
         VerbsReport {
             schema: SCHEMA,
             enabled: verbs.is_enabled,
             device: DEVICE.to_owned(),
             node_guid: groups(&verbs.gids.node_guid().to_be_bytes()),
-            gids: verbs.gids.read().into_iter().enumerate().map(gid).collect(),
-            domains: domains(broker),
+            gids: gids.enumerate().map(gid).collect(),
+            hidden: hidden(holders.len(), domains.len()),
+            domains,
         }
     }
 }
 
 impl Verbs {
     /// Reports a queue pair: the program that has its number, and the paths to its peers.
-    fn queue_pair(broker: &Broker, number: &Name) -> Result<QueuePairReport, Refusal> {
+    fn queue_pair(broker: &Broker, viewer: &Viewer, number: &Name) -> Result<QueuePairReport, Refusal> {
         let invalid = || Refusal::new(Reason::RequestInvalid, format!("{number} is not the number of a queue pair"));
         let number: u32 = number.as_str().parse().map_err(|_| invalid())?;
         let unknown = || {
@@ -62,19 +67,28 @@ impl Verbs {
         let Self { numbers, peers, .. } = &broker.capabilities.verbs;
         let at = numbers.holder_of(number).ok_or_else(unknown)?;
         let holder = broker.directory.get(at.domain).ok_or_else(unknown)?;
+        let sees = |domain: &DomainEntry| viewer.sees_domain(broker, domain);
         let peer = |peer: &NumberPeer| {
-            let domain = broker.directory.get(peer.domain)?; // One that has left is no peer any more.
-            let path = why_between(broker, holder, domain);
-            Some(QueuePairPeer { program: program(broker, domain), refused: peer.refused.map(Into::into), path })
+            // One that has left is no peer any more.
+            let domain = broker.directory.get(peer.domain).filter(|domain| sees(holder) || sees(domain))?;
+            let path = why_between(broker, viewer, holder, domain);
+            let program = program(broker, viewer, domain, holder);
+            Some((QueuePairPeer { program, refused: peer.refused.map(Into::into), path }, domain))
         };
-        let peers = peers.of(number).iter().filter_map(peer).collect();
-        Ok(QueuePairReport { schema: SCHEMA, number, holder: program(broker, holder), peers })
+        let (peers, domains): (Vec<_>, Vec<_>) = peers.of(number).iter().filter_map(peer).unzip();
+        if !sees(holder) && domains.is_empty() {
+            return Err(not_yours(format_args!("queue pair {number:#08x}")));
+        }
+        let of = domains.first().copied().unwrap_or(holder);
+        Ok(QueuePairReport { schema: SCHEMA, number, holder: program(broker, viewer, holder, of), peers })
     }
 }
 
-fn program(broker: &Broker, domain: &DomainEntry) -> QueuePairProgram {
-    let pid = broker.attachments.get(&domain.id).and_then(|attachment| attachment.pid);
-    QueuePairProgram { domain: DomainName::from(domain), uid: domain.owner.0, pid }
+/// A program at one end of a connection with a queue pair of the domain `of`.
+fn program(broker: &Broker, viewer: &Viewer, domain: &DomainEntry, of: &DomainEntry) -> QueuePairProgram {
+    let attachment = broker.attachments.get(&domain.id).filter(|_| viewer.sees_domain(broker, domain));
+    let pid = attachment.and_then(|attachment| attachment.pid);
+    QueuePairProgram { domain: viewer.peer_name(broker, domain, of), uid: domain.owner.0, pid }
 }
 
 fn gid((index, entry): (usize, GidEntry)) -> VerbsGidRow {
@@ -82,13 +96,13 @@ fn gid((index, entry): (usize, GidEntry)) -> VerbsGidRow {
     VerbsGidRow { index: index as u32, gid: full(gid), interface, kind: GID_KIND.to_owned() }
 }
 
-fn domains(broker: &Broker) -> Vec<VerbsDomainRow> {
+fn domains(broker: &Broker, viewer: &Viewer) -> Vec<VerbsDomainRow> {
     let mut blocks: BTreeMap<DomainId, Vec<VerbsBlockRow>> = BTreeMap::new();
     for (first, at) in broker.capabilities.verbs.numbers.iter() {
         blocks.entry(at.domain).or_default().push(VerbsBlockRow { first, count: BLOCK_NUMBERS });
     }
     let rows = blocks.into_iter().filter_map(|(domain, blocks)| {
-        let domain = broker.directory.get(domain)?;
+        let domain = broker.directory.get(domain).filter(|domain| viewer.sees_domain(broker, domain))?;
         Some(VerbsDomainRow { domain: DomainName::from(domain), uid: domain.owner.0, blocks })
     });
     rows.collect()

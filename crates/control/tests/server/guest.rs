@@ -220,6 +220,25 @@ impl Guest {
         }
     }
 
+    /// Requests a report, and returns its JSON.
+    pub(crate) fn report_text(&mut self, connection: u32, topic: Topic, arguments: &[&str]) -> Result<String, Reason> {
+        let arguments = List::new(arguments.iter().map(|argument| name(argument)).collect()).unwrap();
+        self.send(connection, Query { topic, arguments });
+        let mut json = Vec::new();
+        loop {
+            match self.receive_message(connection).0 {
+                ToClient::QueryReply(reply) => {
+                    json.extend_from_slice(&reply.json);
+                    if reply.last {
+                        return Ok(String::from_utf8(json).unwrap());
+                    }
+                }
+                ToClient::Refused(refused) => return Err(refused.reason),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
     pub(crate) fn attach(&mut self, connection: u32, called: &str) -> Result<(Welcome, Vec<ResourceRef>), Reason> {
         self.open(connection);
         self.send(connection, Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("test 1") });

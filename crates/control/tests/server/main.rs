@@ -22,6 +22,7 @@ mod resuming;
 mod streams;
 mod testbed;
 mod verbs;
+mod viewers;
 mod xen;
 mod xen_backends;
 mod xen_pairs;

@@ -124,7 +124,7 @@ fn impostor_is_refused_a_bound_name_and_is_not_let_in_by_another() {
     let refused = ChannelRefused { peer: theirs.id(), reason: Reason::TalkForbidden, permanent: true };
     assert_eq!(impostor.receive_message().message, refused.into());
     db.expect_no_message();
-    let rows: isthmus_report::Domains = web.report(Topic::Domains, &[]).unwrap();
+    let rows: isthmus_report::Domains = bed.greeted().report(Topic::Domains, &[]).unwrap();
     let names: Vec<_> = rows.domains.iter().map(|row| (row.name.as_str(), row.uid)).collect();
     assert_eq!(names, [("web-1", 70001), ("db", 70002), ("evil", 70003)]);
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::sockets::*;
+use isthmus_netns::Host;
 use isthmus_platform::{Doorbell, tcp_socket};
 use isthmus_report::{MetricsText, StreamsReport};
 use isthmus_shm::{Access, Mapping, SharedMapping, Words as _};
@@ -37,7 +38,7 @@ pub(crate) struct Paired {
 
 /// A connection of the loopback interface, with the time of its connect.
 pub(crate) struct Connection {
-    client: TcpStream,
+    pub(crate) client: TcpStream,
     pub(crate) server: TcpStream,
     connected_ms: (u64, u64),
 }
@@ -58,9 +59,13 @@ pub(crate) fn connection(listener: &TcpListener) -> Connection {
 }
 
 fn connection_from(client: Ipv4Addr, listener: &TcpListener) -> Connection {
+    connection_from_port(SocketAddrV4::new(client, 0), listener)
+}
+
+fn connection_from_port(client: SocketAddrV4, listener: &TcpListener) -> Connection {
     let SocketAddr::V4(address) = listener.local_addr().unwrap() else { panic!("it listens on IPv4") };
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    rustix::net::bind(&socket, &SocketAddrV4::new(client, 0)).unwrap();
+    rustix::net::bind(&socket, &client).unwrap();
     let since = now_ms();
     rustix::net::connect(&socket, &address).unwrap();
     let client = TcpStream::from(socket);
@@ -187,7 +192,7 @@ impl Program {
 }
 
 /// Two programs with a stream between them.
-fn pair(a: &mut Program, b: &mut Program) -> (Connection, Paired, Paired) {
+pub(crate) fn pair(a: &mut Program, b: &mut Program) -> (Connection, Paired, Paired) {
     let connection = connection(&listener());
     let client = a.show_client(&connection);
     let server = b.show_server(&connection.server);
@@ -510,6 +515,69 @@ fn programs_of_different_users_get_no_stream() {
     let tcp = connection(&listener());
     let tokens = (a.show_client(&tcp), b.show_server(&tcp.server));
     assert_eq!((a.refused(tokens.0), b.refused(tokens.1)), (Reason::StreamOwnerDiffers, Reason::StreamOwnerDiffers));
+}
+
+const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 1), 40_000);
+const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 2), 80);
+
+/// A connection between [`CLIENT`] and [`SERVER`] in a namespace, to which both addresses belong.
+fn connection_in(host: &Host) -> Connection {
+    for address in [CLIENT, SERVER] {
+        let mut command = std::process::Command::new("ip");
+        command.args(["address", "replace", &format!("{}/32", address.ip()), "dev", "lo"]);
+        assert!(host.output(command).unwrap().status.success());
+    }
+    let connect = || {
+        let listener = TcpListener::bind(SERVER).unwrap();
+        tcp_socket::save_syns(&listener).unwrap();
+        connection_from_port(CLIENT, &listener)
+    };
+    host.with(connect).unwrap()
+}
+
+/// An attacker of the same owner has the addresses of the victim's client in a namespace of its own, and says that it has connected at any
+/// time. Returns the attacker and the victim, with the tokens of their sockets, and the connections.
+fn attack_across_namespaces(bed: &Testbed, netns: &mut isthmus_netns::Testbed) -> [(Program, u32, Connection); 2] {
+    let host = |netns: &mut isthmus_netns::Testbed, name| netns.host(name).unwrap();
+    let mut repeated = connection_in(&host(netns, "attacker"));
+    repeated.connected_ms = (0, u64::MAX);
+    let genuine = connection_in(&host(netns, "victim"));
+    let (mut attacker, mut victim) = (Program::new(bed), Program::new(bed));
+    let victim_token = victim.show_server(&genuine.server);
+    victim.wait_until_waiting(victim_token);
+    let token = attacker.show_client(&repeated);
+    [(attacker, token, repeated), (victim, victim_token, genuine)]
+}
+
+#[test]
+fn program_in_another_namespace_cannot_take_over_a_connection() {
+    let bed = Testbed::new();
+    let Ok(mut netns) = isthmus_netns::Testbed::new().map_err(|why| eprintln!("skipped: {why}")) else { return };
+    let [(mut attacker, token, _repeated), (mut victim, victim_token, genuine)] =
+        attack_across_namespaces(&bed, &mut netns);
+    attacker.wait_until_waiting(token);
+    for program in [&mut attacker, &mut victim] {
+        let report = program.report();
+        assert_eq!((report.paired, report.waiting), (0, 2));
+        let reasons: Vec<_> = report.sockets.unwrap().into_iter().map(|row| row.reason).collect();
+        assert_eq!(reasons, ["stream-across-namespaces"; 2]);
+    }
+    // The genuine client is in the namespace of the victim, and comes late.
+    let mut client = Program::new(&bed);
+    let client_token = client.show_client(&genuine);
+    assert_eq!(client.paired(client_token).message.peer, victim.session);
+    assert_eq!(victim.paired(victim_token).message.peer, client.session);
+}
+
+/// `sockets.across = true` permits it, as the threat model says.
+#[test]
+fn program_in_another_namespace_can_take_over_a_connection_if_streams_may_cross() {
+    let bed = Testbed::with("[sockets]\nacross = true\n");
+    let Ok(mut netns) = isthmus_netns::Testbed::new().map_err(|why| eprintln!("skipped: {why}")) else { return };
+    let [(mut attacker, token, _repeated), (mut victim, victim_token, _genuine)] =
+        attack_across_namespaces(&bed, &mut netns);
+    assert_eq!(attacker.paired(token).message.peer, victim.session);
+    assert_eq!(victim.paired(victim_token).message.peer, attacker.session);
 }
 
 #[test]

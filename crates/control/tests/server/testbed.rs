@@ -337,6 +337,11 @@ impl Client {
         topic: Topic,
         arguments: &[&str],
     ) -> Result<T, Reason> {
+        self.report_text(topic, arguments).map(|json| serde_json::from_str(&json).unwrap())
+    }
+
+    /// Requests a report, and returns its JSON.
+    pub(crate) fn report_text(&mut self, topic: Topic, arguments: &[&str]) -> Result<String, Reason> {
         let arguments = List::new(arguments.iter().map(|argument| name(argument)).collect()).unwrap();
         let serial = self.send(Query { topic, arguments }, &[]);
         let mut json = Vec::new();
@@ -346,7 +351,7 @@ impl Client {
                 ToClient::QueryReply(answer) => {
                     json.extend_from_slice(&answer.json);
                     if answer.last {
-                        return Ok(serde_json::from_slice(&json).unwrap());
+                        return Ok(String::from_utf8(json).unwrap());
                     }
                 }
                 ToClient::Refused(refused) => return Err(refused.reason),

@@ -110,6 +110,10 @@ reasons! {
     "the policy binds this name to another user, group, cgroup or guest";
     "Attach under another name, or add an entry for the program to `policy.names`.";
 
+    47 NotYours, "not-yours", Refusal:
+    "what was asked about belongs to another user, to another guest or to the host";
+    "Run the command as root, or as the user that `isthmusd` runs as, on the host of the daemon.";
+
     /// Names and numbers
     60 NameTaken, "name-taken", Refusal:
     "another domain has this name";
@@ -559,6 +563,10 @@ reasons! {
     310 StreamViolation, "stream-violation", Fault:
     "the program at the other end of a stream violated the protocol";
     "Update or remove the program at the other end: its library is broken or hostile.";
+
+    311 StreamAcrossNamespaces, "stream-across-namespaces", Fallback:
+    "the two sockets are in different network namespaces, and `sockets.across` is false";
+    "None needed: the connection stays TCP. If all programs of the user trust each other, set `sockets.across = true` and restart the daemon; or let both programs share a network namespace.";
 
     /// Verbs
     350 VerbsDisabled, "verbs-disabled", Refusal:

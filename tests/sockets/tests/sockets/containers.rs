@@ -41,7 +41,7 @@ fn kernel_connects_programs_in_two_containers() {
 
 #[test]
 fn library_connects_programs_in_two_containers() {
-    let Some(programs) = Stage::library().and_then(TwoPrograms::two_containers) else { return };
+    let Some(programs) = Stage::library_across().and_then(TwoPrograms::two_containers) else { return };
     transfer_in_each_mode(&programs, bytes_of_each(), 200);
     exchange_in_each_mode(&programs, 50, 1000);
 }

@@ -100,7 +100,7 @@ fn kernel_ends_the_stream_of_a_program_killed_in_a_container() {
 
 #[test]
 fn library_ends_the_stream_of_a_program_killed_in_a_container() {
-    if let Some(programs) = Stage::library().and_then(TwoPrograms::two_containers) {
+    if let Some(programs) = Stage::library_across().and_then(TwoPrograms::two_containers) {
         kill_in_each_way(&programs);
     }
 }

@@ -72,7 +72,7 @@ fn kernel_serves_redis_in_two_containers() {
 
 #[test]
 fn library_serves_redis_in_two_containers() {
-    if let Some(stage) = Stage::library() {
+    if let Some(stage) = Stage::library_across() {
         redis_in_two_containers(stage);
     }
 }

@@ -185,6 +185,23 @@ fn refused_connection_has_its_own_reason() {
     }
 }
 
+#[test]
+fn connection_across_network_namespaces_has_its_own_reason() {
+    let Some(programs) = Stage::library().and_then(TwoPrograms::two_containers) else { return };
+    let (mut server, mut client) =
+        programs.start_both("exchange", &["--connections", "1", "--rounds", "1000000000000", "--tick", "1"]);
+    client.wait_line("at 1", timeout()).unwrap_or_else(|error| panic!("{error}"));
+    server.wait_line("at 1", timeout()).unwrap_or_else(|error| panic!("{error}"));
+    for pid in [Container::pid(&server), Container::pid(&client)] {
+        expect_reason(&programs.stage, pid, "stream-across-namespaces", "`sockets.across = true`");
+    }
+    let waits = || programs.stage.streams()["waiting"] == 2;
+    assert!(eventually(timeout(), waits).is_ok(), "{:#}", programs.stage.streams());
+    let report = programs.stage.streams();
+    let reasons: Vec<_> = report["sockets"].as_array().unwrap().iter().map(|row| &row["reason"]).collect();
+    assert_eq!(reasons, ["stream-across-namespaces"; 2], "{report:#}");
+}
+
 const NFT: &str = "/usr/sbin/nft";
 
 #[test]
@@ -192,7 +209,7 @@ fn connection_with_a_translated_address_has_its_own_reason() {
     if !Path::new(NFT).exists() {
         return eprintln!("skipped: {NFT} is not installed (package nftables)");
     }
-    let Some(programs) = Stage::library().and_then(TwoPrograms::two_containers) else { return };
+    let Some(programs) = Stage::library_across().and_then(TwoPrograms::two_containers) else { return };
     let (container, address) = (programs.container(End::Server), programs.address());
     let endless = ["--connections", "1", "--rounds", "1000000000000", "--tick", "1"];
     let start = |end: End, words: &[&str]| {

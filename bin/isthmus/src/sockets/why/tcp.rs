@@ -154,9 +154,17 @@ fn table(process: &str) -> io::Result<Vec<Socket>> {
     Ok(all)
 }
 
+fn namespace(pid: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
+}
+
+/// Returns whether two processes are in different network namespaces, as far as this user can see.
+pub(super) fn are_in_two_namespaces(one: u32, other: u32) -> bool {
+    namespace(one).zip(namespace(other)).is_some_and(|(one, other)| one != other)
+}
+
 /// Lists the TCP sockets of each network namespace but that of this process.
 fn other_namespaces(pid: u32) -> impl Iterator<Item = Vec<Socket>> {
-    let namespace = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let mut known: BTreeSet<PathBuf> = namespace(pid).into_iter().collect();
     let is_new = move |pid: &u32| namespace(*pid).is_some_and(|found| known.insert(found));
     processes().into_iter().filter(is_new).filter_map(|pid| table(&format!("/proc/{pid}")).ok())

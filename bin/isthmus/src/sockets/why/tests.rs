@@ -34,6 +34,7 @@ fn answer() -> Answer {
         causes: Vec::new(),
         process: process(7, "curl", Library::Loaded),
         peer: Place::ThisHost,
+        is_far: false,
         peer_process: Some(process(81, "nginx", Library::Loaded)),
         stream: None,
     }
@@ -45,12 +46,14 @@ fn report(enabled: bool) -> StreamsReport {
     StreamsReport {
         schema: 1,
         enabled,
+        across: Some(true),
         programs: 2,
         waiting: 0,
         listening: 1,
         paired: 0,
         refused,
         streams,
+        hidden: None,
         ended,
         sockets,
     }
@@ -163,6 +166,23 @@ fn place_of_the_other_end_is_a_cause() {
         assert_eq!(shown.causes.iter().map(|cause| cause.reason.as_deref()).collect::<Vec<_>>(), [reason], "{place:?}");
         assert!(text(&shown).starts_with("curl (7:5) and 10.0.0.2:80: by TCP\n"), "{}", text(&shown));
     }
+}
+
+#[test]
+fn other_network_namespace_is_the_only_cause_unless_streams_may_cross() {
+    let across = |across, peer| {
+        let mut shown = Answer { peer, is_far: true, ..answer() };
+        let own = ("10.0.0.1:40000", Some("10.0.0.2:80"));
+        let sockets = Some(vec![socket_row("waiting", 9, own, Reason::StreamAcrossNamespaces)]);
+        let report = StreamsReport { across: Some(across), sockets, ..report(true) };
+        let kept = Kept::find(&report, &socket()).filter(|_| !across);
+        shown.find_causes(&Ok(report), kept, None).expect("causes");
+        shown.causes.into_iter().map(|cause| cause.reason).collect::<Vec<_>>()
+    };
+    for place in [Place::ThisHost, Place::Ambiguous] {
+        assert_eq!(across(false, place), [Some(Reason::StreamAcrossNamespaces.name().to_owned())]);
+    }
+    assert_eq!(across(true, Place::ThisHost), [None]);
 }
 
 #[test]

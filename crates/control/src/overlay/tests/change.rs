@@ -12,7 +12,8 @@ fn edits(text: &str) -> Vec<Edit> {
 
 impl Fixture {
     fn table(&self) -> OverlayTable {
-        let report = Overlay::report(&self.broker, &[Name::new("table").unwrap()]).unwrap();
+        let report =
+            Overlay::report(&self.broker, &crate::viewer::Viewer::All, &[Name::new("table").unwrap()]).unwrap();
         serde_json::from_slice(&report).unwrap()
     }
 
@@ -98,13 +99,14 @@ fn pairs_are_in_report_and_metrics() {
     let pairs = (1..=40).map(|number| pair(number, 100 + u64::from(number))).collect();
     let others = FrameCount { frames: 3, bytes: 300 };
     *fixture.first_network().view.lock().unwrap() = OverlayView { pairs, others, ..OverlayView::default() };
-    let report = Overlay::report(&fixture.broker, &[Name::new("monitor").unwrap()]).unwrap();
+    let report =
+        Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &[Name::new("monitor").unwrap()]).unwrap();
     let report: OverlayMonitor = serde_json::from_slice(&report).unwrap();
     let [network] = &report.networks[..] else { panic!("{report:?}") };
     assert_eq!((network.network.as_str(), network.pairs.len(), network.other_frames), ("lan", 40, 3));
     let first = &network.pairs[0];
     assert_eq!((first.source.as_str(), first.bytes, first.frames), ("02:00:00:00:00:28", 140, 2));
-    let text = crate::metrics::text(&fixture.broker);
+    let text = crate::metrics::text(&fixture.broker, &crate::viewer::Viewer::All);
     let labels =
         |number: u8| format!("{{network=\"lan\",source=\"{}\",destination=\"ff:ff:ff:ff:ff:ff\"}}", mac_of(number));
     let bytes = |number: u8| {
