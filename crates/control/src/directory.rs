@@ -15,6 +15,7 @@ pub mod ready_maps;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasher as _;
+use std::ops::Bound;
 
 use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex};
@@ -237,6 +238,12 @@ impl Directory {
     /// All domains, by number.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &DomainEntry> {
         self.domains.values()
+    }
+
+    /// The first domain with a number above another one, or of all.
+    pub fn next_after(&self, after: Option<DomainId>) -> Option<DomainId> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.domains.range((after, Bound::Unbounded)).next().map(|(id, _)| *id)
     }
 
     /// The number of attached domains.

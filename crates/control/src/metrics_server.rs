@@ -11,9 +11,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_local;
 
-use crate::metrics;
 use crate::server::Server;
-use crate::viewer::Viewer;
 use isthmus_config::MetricsListen;
 
 /// The number of requests at once; others wait.
@@ -110,7 +108,7 @@ async fn respond(mut stream: impl AsyncRead + AsyncWrite + Unpin, server: &Serve
             read => request.extend_from_slice(&chunk[..read]),
         }
     }
-    let text = server.with(|broker| metrics::text(broker, &Viewer::All));
+    let text = server.metrics().await.map_err(io::Error::other)?;
     let head = format!(
         "HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n",

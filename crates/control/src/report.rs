@@ -2,65 +2,73 @@
 
 mod config;
 pub(crate) mod paths;
+pub(crate) mod slices;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use isthmus_layout::Refusal;
 use isthmus_layout::control::{Name, Owner, Topic};
-use isthmus_layout::ids::EndpointAddress;
+use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
-use serde::Serialize;
 
 use crate::broker::{Attachment, Broker, ControlSessionId};
 use crate::directory::DomainEntry;
 use crate::metrics;
-use crate::mx::Mx;
+use crate::mx;
 use crate::overlay::Overlay;
-use crate::sockets::Sockets;
-use crate::verbs::Verbs;
+use crate::sockets;
+use crate::verbs::{self, Verbs};
 use crate::viewer::Viewer;
 use isthmus_report::{
-    Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, GuestRow, MetricsText, ReasonCount, SCHEMA,
-    StatusReport, WorkerRow,
+    Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, GuestRow, ReasonCount, SCHEMA, StatusReport,
+    WorkerRow,
 };
+
+pub(crate) use slices::json;
+use slices::{Finish, ReportMaker, Rows, Table, Whole};
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Creates the report on a topic for a connection. It has what the program at the other end may see.
-pub(crate) fn report(
+/// Begins the report on a topic for a connection. It has what the program at the other end may see.
+pub(crate) fn begin(
     broker: &Broker,
     asker: ControlSessionId,
     topic: Topic,
     arguments: &[Name],
-) -> Result<Vec<u8>, Refusal> {
-    let viewer = &Viewer::of(broker, asker);
-    match topic {
+) -> Result<Box<dyn ReportMaker>, Refusal> {
+    let viewer = Viewer::of(broker, asker);
+    let maker: Box<dyn ReportMaker> = match topic {
         Topic::Why => match arguments {
-            [a, b] => json(&paths::why(broker, viewer, a, b)?),
-            _ => Err(wrong_arguments("2", arguments)),
+            [a, b] => Box::new(Whole::new(paths::why(broker, &viewer, a, b)?)),
+            _ => return Err(wrong_arguments("2", arguments)),
         },
-        Topic::Verbs => Verbs::report(broker, viewer, arguments),
-        Topic::Overlay => Overlay::report(broker, viewer, arguments),
-        _ if !arguments.is_empty() => Err(wrong_arguments("no", arguments)),
-        Topic::Status => json(&status(broker, viewer)),
-        Topic::Domains => json(&domains(broker, viewer)),
-        Topic::Channels => json(&paths::channels(broker, viewer)),
-        Topic::Endpoints => json(&endpoints(broker, viewer)),
-        Topic::Doctor => json(&doctor(broker)),
-        Topic::Config => json(&config::visible(&broker.settings.report_facts.config, viewer)),
-        Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker, viewer) }),
-        Topic::Mx => json(&Mx::report(broker, viewer)),
-        Topic::Streams => json(&Sockets::report(broker, viewer)),
-    }
+        Topic::Verbs => match arguments {
+            [] => Box::new(Rows::<verbs::DomainTable>::new(viewer)),
+            [number] => Box::new(Whole::new(Verbs::queue_pair(broker, &viewer, number)?)),
+            _ => return Err(wrong_arguments("0 or 1", arguments)),
+        },
+        Topic::Overlay => Box::new(Whole::from(Overlay::report(broker, &viewer, arguments)?)),
+        _ if !arguments.is_empty() => return Err(wrong_arguments("no", arguments)),
+        Topic::Status => Box::new(Whole::new(status(broker, &viewer))),
+        Topic::Domains => Box::new(Rows::<DomainTable>::new(viewer)),
+        Topic::Channels => Box::new(Rows::<paths::PairTable>::new(viewer)),
+        Topic::Endpoints => Box::new(Rows::<EndpointTable>::new(viewer)),
+        Topic::Doctor => {
+            let doctor = doctor(broker);
+            let finish: Finish = Box::new(move || json(&Doctor { fds: open_fds(), ..doctor }));
+            Box::new(Whole::from(finish))
+        }
+        Topic::Config => Box::new(Whole::new(config::visible(&broker.settings.report_facts.config, &viewer))),
+        Topic::Metrics => Box::new(Rows::<metrics::MetricsTable>::new(viewer)),
+        Topic::Mx => Box::new(Rows::<mx::BoardTable>::new(viewer)),
+        Topic::Streams => Box::new(Rows::<sockets::StreamTable>::new(viewer)),
+    };
+    Ok(maker)
 }
 
 pub(crate) fn wrong_arguments(expected: &str, arguments: &[Name]) -> Refusal {
     let text = format!("this report takes {expected} arguments, not {}", arguments.len());
     Refusal::new(Reason::RequestInvalid, text)
-}
-
-pub(crate) fn json(report: &impl Serialize) -> Result<Vec<u8>, Refusal> {
-    serde_json::to_vec(report).map_err(|error| Refusal::new(Reason::RequestInvalid, error.to_string()))
 }
 
 impl From<&DomainEntry> for DomainName {
@@ -143,37 +151,57 @@ fn guests_losing_device(broker: &Broker) -> u32 {
     broker.guests().values().filter(|guest| guest.device_is_stored() == Some(false)).count() as u32
 }
 
-fn domains(broker: &Broker, viewer: &Viewer) -> Domains {
-    let visible = broker.directory.iter().filter(|domain| viewer.sees_domain(broker, domain));
-    let rows = visible.filter_map(|domain| {
-        let attachment = broker.attachments.get(&domain.id)?;
-        let counters = &attachment.counters;
-        Some(DomainRow {
-            id: domain.id.number(),
-            name: domain.name.to_string(),
-            uid: domain.owner.0,
-            pid: attachment.pid,
-            guest: attachment.allocator.guest().map(Name::to_string),
-            cgroup: attachment.credentials.cgroup.clone(),
-            library: attachment.library.to_string(),
-            protocol: attachment.version.to_string(),
-            age_s: broker.now.saturating_sub(attachment.since) / NANOSECONDS,
-            endpoints: domain.endpoints.len() as u32,
-            channels: domain.channels().count() as u32,
-            channels_max: broker.directory.limits().channels as u32,
-            ready_maps: domain.ready_maps.len() as u32,
-            worker: u32::from(attachment.worker.0),
-            daemon_path_sent: counters.sent_records.load(Relaxed),
-            daemon_path_sent_bytes: counters.sent_bytes.load(Relaxed),
-            daemon_path_received: counters.received_records.load(Relaxed),
-            daemon_path_received_bytes: counters.received_bytes.load(Relaxed),
-            queued_bytes: counters.held_bytes.load(Relaxed),
-            bounces: counters.bounces.load(Relaxed),
-            backlog: broker.backlog_of(domain.id) as u32,
-        })
-    });
-    let domains: Vec<DomainRow> = rows.collect();
-    Domains { schema: SCHEMA, hidden: hidden(broker.directory.len(), domains.len()), domains }
+/// The rows of domains.
+enum DomainTable {}
+
+impl Table for DomainTable {
+    type Key = DomainId;
+    type Row = DomainRow;
+    type Report = Domains;
+
+    const SLICE: usize = 32;
+
+    fn next(broker: &Broker, after: Option<&DomainId>) -> Option<DomainId> {
+        broker.directory.next_after(after.copied())
+    }
+
+    fn add(broker: &Broker, viewer: &Viewer, id: &DomainId, rows: &mut Vec<DomainRow>) {
+        let domain = broker.directory.get(*id).filter(|domain| viewer.sees_domain(broker, domain));
+        rows.extend(domain.and_then(|domain| domain_row(broker, domain)));
+    }
+
+    fn finish(broker: &Broker, _: &Viewer, rows: Vec<DomainRow>) -> impl FnOnce() -> Domains + Send + 'static + use<> {
+        let hidden = hidden(broker.directory.len(), rows.len());
+        move || Domains { schema: SCHEMA, hidden, domains: rows }
+    }
+}
+
+fn domain_row(broker: &Broker, domain: &DomainEntry) -> Option<DomainRow> {
+    let attachment = broker.attachments.get(&domain.id)?;
+    let counters = &attachment.counters;
+    Some(DomainRow {
+        id: domain.id.number(),
+        name: domain.name.to_string(),
+        uid: domain.owner.0,
+        pid: attachment.pid,
+        guest: attachment.allocator.guest().map(Name::to_string),
+        cgroup: attachment.credentials.cgroup.clone(),
+        library: attachment.library.to_string(),
+        protocol: attachment.version.to_string(),
+        age_s: broker.now.saturating_sub(attachment.since) / NANOSECONDS,
+        endpoints: domain.endpoints.len() as u32,
+        channels: domain.channels().count() as u32,
+        channels_max: broker.directory.limits().channels as u32,
+        ready_maps: domain.ready_maps.len() as u32,
+        worker: u32::from(attachment.worker.0),
+        daemon_path_sent: counters.sent_records.load(Relaxed),
+        daemon_path_sent_bytes: counters.sent_bytes.load(Relaxed),
+        daemon_path_received: counters.received_records.load(Relaxed),
+        daemon_path_received_bytes: counters.received_bytes.load(Relaxed),
+        queued_bytes: counters.held_bytes.load(Relaxed),
+        bounces: counters.bounces.load(Relaxed),
+        backlog: broker.backlog_of(domain.id) as u32,
+    })
 }
 
 /// The number of rows that the viewer does not see.
@@ -181,31 +209,57 @@ pub(crate) fn hidden(all: usize, visible: usize) -> Option<u32> {
     Some(all.saturating_sub(visible) as u32)
 }
 
-fn endpoints(broker: &Broker, viewer: &Viewer) -> Endpoints {
-    let all = broker.directory.iter().map(|domain| domain.endpoints.len()).sum();
-    let visible = broker.directory.iter().filter(|domain| viewer.sees_domain(broker, domain));
-    let rows = visible.flat_map(|domain| {
-        domain.endpoints.iter().map(move |(index, label)| EndpointRow {
-            domain: DomainName::from(domain),
-            index: index.number(),
-            label: label.as_ref().map(Name::to_string),
-            mx: broker.capabilities.mx.number_row(EndpointAddress { domain: domain.id, endpoint: *index }),
-        })
-    });
-    let endpoints: Vec<EndpointRow> = rows.collect();
-    Endpoints { schema: SCHEMA, hidden: hidden(all, endpoints.len()), endpoints }
+/// The rows of endpoints, those of a domain together.
+enum EndpointTable {}
+
+impl Table for EndpointTable {
+    type Key = DomainId;
+    type Row = EndpointRow;
+    type Report = Endpoints;
+
+    const SLICE: usize = 16;
+
+    fn next(broker: &Broker, after: Option<&DomainId>) -> Option<DomainId> {
+        broker.directory.next_after(after.copied())
+    }
+
+    fn add(broker: &Broker, viewer: &Viewer, id: &DomainId, rows: &mut Vec<EndpointRow>) {
+        let domain = broker.directory.get(*id).filter(|domain| viewer.sees_domain(broker, domain));
+        rows.extend(domain.into_iter().flat_map(|domain| {
+            domain.endpoints.iter().map(move |(index, label)| EndpointRow {
+                domain: DomainName::from(domain),
+                index: index.number(),
+                label: label.as_ref().map(Name::to_string),
+                mx: broker.capabilities.mx.number_row(EndpointAddress { domain: domain.id, endpoint: *index }),
+            })
+        }));
+    }
+
+    fn finish(
+        broker: &Broker,
+        _: &Viewer,
+        rows: Vec<EndpointRow>,
+    ) -> impl FnOnce() -> Endpoints + Send + 'static + use<> {
+        let all = broker.directory.iter().map(|domain| domain.endpoints.len()).sum();
+        let hidden = hidden(all, rows.len());
+        move || Endpoints { schema: SCHEMA, hidden, endpoints: rows }
+    }
 }
 
 fn doctor(broker: &Broker) -> Doctor {
-    let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     Doctor {
         schema: SCHEMA,
         fds_max: broker.settings.fds_max as u64,
-        fds: fds as u64,
+        fds: 0, // See `open_fds`.
         nobody_uid: broker.settings.overflow_uid,
         domains_without_pid: broker.attachments.values().filter(|attachment| attachment.pid.is_none()).count() as u32,
         channels_without_counters: broker.channels.iter().filter(|channel| channel.memory.is_none()).count() as u32,
         resumable: broker.tickets.is_persistent(),
         guests_losing_device: Some(guests_losing_device(broker)),
     }
+}
+
+/// The number of descriptors of this process. The kernel lists all of them.
+fn open_fds() -> u64 {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::CONTROL_BYTES_MAX;
@@ -33,10 +34,13 @@ use tokio::time::Instant;
 use crate::allocator::Allocator;
 use crate::async_fd::{self, register};
 use crate::broker::{AwaitedWork, Broker, ControlSessionId, Outgoing, SocketPeer};
+use crate::metrics::MetricsTable;
+use crate::report::slices::Rows;
 use crate::session::{self, Connection, ConnectionEvent, FlushResult, LINGER, QUEUE_MAX};
 use crate::socket::Listener;
 use crate::turns::Turn;
 use crate::users::{ReportPermit, SessionLimits, Users};
+use crate::viewer::Viewer;
 
 /// The pause after the process could not open another descriptor for a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -285,7 +289,7 @@ impl Server {
                     self.flush(&connection);
                     self.send_outgoing();
                 }
-                ConnectionEvent::ReportAllowed(permit) => self.make_report(&connection, permit),
+                ConnectionEvent::ReportAllowed(permit) => self.make_report(&connection, permit).await,
                 ConnectionEvent::ReportUnread => {
                     self.with(|broker| self.drop_slow_reader(&connection, broker));
                 }
@@ -369,14 +373,41 @@ impl Server {
         self.with(finish);
     }
 
-    /// Makes the next report that was requested on a connection, and begins to send it.
-    fn make_report(&self, connection: &Connection, permit: ReportPermit) {
+    /// Makes the next report that was requested on a connection, and begins to send it. Other connections have their turns meanwhile.
+    async fn make_report(&self, connection: &Connection, permit: ReportPermit) {
         let Some((serial, query)) = connection.next_query() else { return };
-        if let Some(json) = self.with(|broker| broker.report(connection.id, serial, &query)) {
-            connection.start_report(serial, json, permit);
-            self.flush(connection);
-            self.send_outgoing();
+        let begun = self.with(|broker| broker.begin_report(connection.id, serial, &query));
+        let Some(mut maker) = begun else { return };
+        let finish = loop {
+            match self.with(|broker| maker.step(broker)) {
+                Some(finish) => break finish,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        let made = tokio::task::spawn_blocking(finish).await;
+        let made = made.unwrap_or_else(|error| Err(Refusal::new(Reason::KernelRefused, error.to_string())));
+        match made {
+            Ok(_) if connection.is_closing() => {}
+            Ok(json) => {
+                connection.start_report(serial, json, permit);
+                self.flush(connection);
+                self.send_outgoing();
+            }
+            Err(refusal) => self.with(|broker| broker.refuse(connection.id, serial, &refusal)),
         }
+    }
+
+    /// Returns all metrics as text.
+    pub(crate) async fn metrics(&self) -> Result<String, String> {
+        let mut rows = Rows::<MetricsTable>::new(Viewer::All);
+        let finish = loop {
+            match self.with(|broker| rows.step(broker)) {
+                Some(finish) => break finish,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        let made = tokio::task::spawn_blocking(finish).await.map_err(|error| error.to_string())?;
+        Ok(made.text)
     }
 
     /// Drops a connection because its program reads too little of what is sent to it.

@@ -10,7 +10,7 @@ use crate::capabilities::Capabilities;
 use crate::fd_reaper::ReceivedFd;
 use crate::mx::Mx;
 use crate::overlay::Overlay;
-use crate::report;
+use crate::report::{self, slices::ReportMaker};
 use crate::sockets::Sockets;
 use crate::verbs::Verbs;
 
@@ -143,9 +143,14 @@ impl Broker {
         Ok(())
     }
 
-    /// Makes a report, or refuses the request.
-    pub fn report(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, query: &Query) -> Option<Vec<u8>> {
-        let report = report::report(self, id, query.topic, &query.arguments);
-        report.map_err(|refusal| self.refuse(id, serial, &refusal)).ok()
+    /// Begins a report, or refuses the request.
+    pub(crate) fn begin_report(
+        &mut self,
+        id: ControlSessionId,
+        serial: Option<RequestSerial>,
+        query: &Query,
+    ) -> Option<Box<dyn ReportMaker>> {
+        let begun = report::begin(self, id, query.topic, &query.arguments);
+        begun.map_err(|refusal| self.refuse(id, serial, &refusal)).ok()
     }
 }

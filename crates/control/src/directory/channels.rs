@@ -9,6 +9,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::{ReadyMapIndex, RequestSerial};
@@ -202,6 +203,12 @@ impl<M> Channels<M> {
     /// All channels, by number.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &ChannelEntry<M>> {
         self.table.values()
+    }
+
+    /// The first channel with a number above another one, or of all.
+    pub fn next_after(&self, after: Option<ChannelId>) -> Option<ChannelId> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.table.range((after, Bound::Unbounded)).next().map(|(id, _)| *id)
     }
 
     /// The number of channels and halves that have their memory kept.

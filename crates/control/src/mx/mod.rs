@@ -26,6 +26,8 @@ use isthmus_service::{Command, MxBoardNumber, MxCommand, MxView, NewMxBoard, Wor
 use crate::broker::PendingRequests;
 use crate::host;
 use crate::tickets::Tickets;
+pub(crate) use report::BoardTable;
+
 use network::OpenedBoards;
 use numbers::{EndpointNumbers, MxNumber};
 use remote::{Connect, RemoteAddresses};

@@ -166,6 +166,12 @@ impl EndpointNumbers {
         self.claims.iter().map(|(number, claim)| (*number, claim))
     }
 
+    /// The claims of numbers on a board, in the order of the numbers.
+    pub(super) fn claims_of(&self, board: u32) -> impl Iterator<Item = (MxNumber, &Claim)> {
+        let number = |endpoint| MxNumber { board, endpoint };
+        self.claims.range(number(0)..=number(u32::MAX)).map(|(number, claim)| (*number, claim))
+    }
+
     /// Reserves a number for a domain that may resume. No other domain can claim it until then.
     pub(super) fn reserve(&mut self, number: MxNumber, domain: DomainId) {
         self.reserved.insert(number, domain);

@@ -8,17 +8,13 @@ use isthmus_service::{LinkView, MxView};
 use super::Mx;
 use crate::broker::Broker;
 use crate::report::hidden;
+use crate::report::slices::Table;
 use crate::viewer::Viewer;
 use isthmus_report::{
     DomainName, MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport, SCHEMA,
 };
 
 impl Mx {
-    /// Reports the boards and the peers that can be reached.
-    pub(crate) fn report(broker: &Broker, viewer: &Viewer) -> MxReport {
-        boards_and_peers(broker, viewer)
-    }
-
     /// The endpoint number of an endpoint, for the list of endpoints.
     pub(crate) fn number_row(&self, at: EndpointAddress) -> Option<MxNumber> {
         let number = self.numbers.number_of(at)?;
@@ -32,54 +28,81 @@ impl Mx {
     }
 }
 
-fn boards_and_peers(broker: &Broker, viewer: &Viewer) -> MxReport {
-    let mx = &broker.capabilities.mx;
-    let board = |(number, board): (usize, &MxBoardEntry)| {
-        let view = mx.view(number).unwrap_or_default();
-        let taken = mx.numbers.claims().filter(|(taken, _)| taken.board == number as u32).count();
-        let endpoints = endpoints(broker, viewer, number as u32);
-        // Links have the names of interfaces of the host.
-        let links = view.links.iter().filter(|_| viewer.is_on_host());
-        MxBoardRow {
-            number: number as u32,
-            nic: board.nic.number(),
-            mac: board.nic.to_string(),
-            name: board.name.clone(),
-            endpoints_hidden: hidden(taken, endpoints.len()),
-            endpoints,
-            endpoints_max: board.endpoints,
-            links: links.map(link).collect(),
-            dropped: nonzero_counts(view.counters.all_dropped()),
-            ignored: nonzero_counts(view.ignored.all()),
-            served_endpoints: view.transports as u64,
-            remote_peers: view.remote_peers as u64,
-            sent_bytes: view.traffic.sent_bytes,
-            received_bytes: view.traffic.received_bytes,
-            retransmitted: view.traffic.retransmitted,
-            rerequested: view.traffic.rerequested,
+/// The boards, and the peers that can be reached.
+pub(crate) enum BoardTable {}
+
+impl Table for BoardTable {
+    type Key = u32;
+    type Row = (MxBoardRow, Vec<MxPeerRow>);
+    type Report = MxReport;
+
+    const SLICE: usize = 1;
+
+    fn next(broker: &Broker, after: Option<&u32>) -> Option<u32> {
+        let next = after.map_or(0, |after| after + 1);
+        broker.capabilities.mx.numbers.board(next).map(|_| next)
+    }
+
+    fn add(broker: &Broker, viewer: &Viewer, number: &u32, rows: &mut Vec<Self::Row>) {
+        let mx = &broker.capabilities.mx;
+        let Some(board) = mx.numbers.board(*number) else { return };
+        let view = mx.view(*number as usize);
+        let others = view.iter().flat_map(|view| view.peers.iter().map(move |peer| (view, peer)));
+        let others = others.filter(|(_, peer)| peer.origin != PeerOrigin::Local && !peer.forgotten);
+        // A peer may have several names, and programs may ask for it by any of them.
+        let peers = others.flat_map(|(view, other)| {
+            names(other).into_iter().map(move |name| peer(viewer, *number as usize, view, other, name))
+        });
+        rows.push((board_row(broker, viewer, *number, board), peers.collect()));
+    }
+
+    fn finish(_: &Broker, _: &Viewer, rows: Vec<Self::Row>) -> impl FnOnce() -> MxReport + Send + 'static + use<> {
+        move || {
+            let (boards, others): (Vec<MxBoardRow>, Vec<Vec<MxPeerRow>>) = rows.into_iter().unzip();
+            let peers = boards.iter().map(local_peer).chain(others.into_iter().flatten()).collect();
+            MxReport { schema: SCHEMA, boards, peers }
         }
-    };
-    let boards = mx.numbers.boards();
-    let local = |(number, board): (usize, &MxBoardEntry)| MxPeerRow {
+    }
+}
+
+fn board_row(broker: &Broker, viewer: &Viewer, number: u32, board: &MxBoardEntry) -> MxBoardRow {
+    let mx = &broker.capabilities.mx;
+    let view = mx.view(number as usize).unwrap_or_default();
+    let endpoints = endpoints(broker, viewer, number);
+    // Links have the names of interfaces of the host.
+    let links = view.links.iter().filter(|_| viewer.is_on_host());
+    MxBoardRow {
+        number,
         nic: board.nic.number(),
         mac: board.nic.to_string(),
         name: board.name.clone(),
+        endpoints_hidden: hidden(mx.numbers.claims_of(number).count(), endpoints.len()),
+        endpoints,
+        endpoints_max: board.endpoints,
+        links: links.map(link).collect(),
+        dropped: nonzero_counts(view.counters.all_dropped()),
+        ignored: nonzero_counts(view.ignored.all()),
+        served_endpoints: view.transports as u64,
+        remote_peers: view.remote_peers as u64,
+        sent_bytes: view.traffic.sent_bytes,
+        received_bytes: view.traffic.received_bytes,
+        retransmitted: view.traffic.retransmitted,
+        rerequested: view.traffic.rerequested,
+    }
+}
+
+/// A board of this host, as one of the peers that can be reached.
+fn local_peer(board: &MxBoardRow) -> MxPeerRow {
+    MxPeerRow {
+        nic: board.nic,
+        mac: board.mac.clone(),
+        name: board.name.clone(),
         origin: PeerOrigin::Local.word().to_owned(),
-        board: number as u32,
+        board: board.number,
         link: None,
         last_seen_ms: None,
         restarts: 0,
-    };
-    let mut peers: Vec<MxPeerRow> = boards.iter().enumerate().map(local).collect();
-    for number in 0..boards.len() {
-        let Some(view) = mx.view(number) else { continue };
-        let others = view.peers.iter().filter(|peer| peer.origin != PeerOrigin::Local && !peer.forgotten);
-        // A peer may have several names, and programs may ask for it by any of them.
-        peers.extend(
-            others.flat_map(|other| names(other).into_iter().map(|name| peer(viewer, number, &view, other, name))),
-        );
     }
-    MxReport { schema: SCHEMA, boards: boards.iter().enumerate().map(board).collect(), peers }
 }
 
 fn names(peer: &PeerReport) -> Vec<String> {
@@ -124,8 +147,7 @@ fn nonzero_counts(counts: impl Iterator<Item = (&'static str, u64)>) -> Vec<MxDr
 }
 
 fn endpoints(broker: &Broker, viewer: &Viewer, board: u32) -> Vec<MxEndpointRow> {
-    let claims = broker.capabilities.mx.numbers.claims().filter(|(number, _)| number.board == board);
-    let rows = claims.filter_map(|(number, claim)| {
+    let rows = broker.capabilities.mx.numbers.claims_of(board).filter_map(|(number, claim)| {
         let domain = broker.directory.get(claim.at.domain).filter(|domain| viewer.sees_domain(broker, domain))?;
         Some(MxEndpointRow {
             number: number.endpoint,

@@ -157,7 +157,8 @@ impl Fixture {
     }
 
     fn report(&self) -> OverlayReport {
-        serde_json::from_slice(&Overlay::report(&self.broker, &crate::viewer::Viewer::All, &[]).unwrap()).unwrap()
+        serde_json::from_slice(&Overlay::report(&self.broker, &crate::viewer::Viewer::All, &[]).unwrap()().unwrap())
+            .unwrap()
     }
 
     fn missing(&self, interface: usize) -> String {
@@ -296,7 +297,7 @@ fn explanations_are_the_decisions_of_the_worker() {
             let destination = if destination.0[5] == 255 { MacAddr::BROADCAST } else { destination };
             let arguments = ["lan".to_owned(), state.port_name(from), source.to_string(), destination.to_string()];
             let arguments = arguments.map(|text| Name::new(&text).unwrap());
-            let report = Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &arguments).unwrap();
+            let report = Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &arguments).unwrap()().unwrap();
             let explained: OverlayExplanation = serde_json::from_slice(&report).unwrap();
             let copies: Vec<_> = explained.copies.iter().map(|copy| copy.to.clone()).collect();
             // Each frame changes what was learned, so the next one gets a new network.
@@ -314,7 +315,8 @@ fn explanations_are_the_decisions_of_the_worker() {
     let unknown = ["lan", "eth7", "02:00:00:00:00:01", "02:00:00:00:00:02"].map(|text| Name::new(text).unwrap());
     assert!(
         Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &unknown)
-            .unwrap_err()
+            .err()
+            .unwrap()
             .to_string()
             .contains("lan0")
     );

@@ -1,6 +1,6 @@
 //! Reports the path that two domains use, with the reason.
 
-use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use isthmus_layout::Refusal;
 use isthmus_layout::channel::{
@@ -8,10 +8,11 @@ use isthmus_layout::channel::{
     SLOW_PATH_REASONS, SlowPathReasons,
 };
 use isthmus_layout::control::Name;
-use isthmus_layout::ids::DomainId;
+use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::limits::READY_MAPS_MAX;
 use isthmus_layout::reason::Reason;
 
+use super::slices::Table;
 use super::{NANOSECONDS, hidden};
 use crate::allocator::Resource;
 use crate::broker::Broker;
@@ -29,16 +30,45 @@ struct Path<'a> {
     channel: Option<&'a KnownChannel>,
 }
 
-pub(super) fn channels(broker: &Broker, viewer: &Viewer) -> Channels {
-    let (mut pairs, mut all) = (Vec::new(), 0);
-    let sees: BTreeSet<DomainId> =
-        broker.directory.iter().filter(|domain| viewer.sees_domain(broker, domain)).map(|domain| domain.id).collect();
-    for a in broker.directory.iter() {
-        // Each pair is listed once, with the lower number first, if either side knows the other.
-        let above = broker.directory.iter().filter(|b| b.id > a.id);
-        let shown = above.filter(|b| is_of_interest(a, b.id) || is_of_interest(b, a.id));
-        let shown = shown.inspect(|_| all += 1).filter(|b| sees.contains(&a.id) || sees.contains(&b.id));
-        pairs.extend(shown.map(|b| {
+/// The pairs of domains with a channel, or of which one was refused one. A pair comes with its domain with the lower number, unless only
+/// the other one knows.
+pub(super) enum PairTable {}
+
+/// A row of a pair; none of one that the viewer does not see.
+type PairRows = Vec<Option<PairRow>>;
+
+impl Table for PairTable {
+    type Key = (DomainId, Option<DomainId>);
+    type Row = Option<PairRow>;
+    type Report = Channels;
+
+    const SLICE: usize = 32;
+
+    fn next(broker: &Broker, after: Option<&Self::Key>) -> Option<Self::Key> {
+        let next_peer = |of: DomainId, after: Option<DomainId>| {
+            let peers = &broker.directory.get(of)?.peers;
+            let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+            peers.range((after, Bound::Unbounded)).next().map(|(peer, _)| *peer)
+        };
+        match after {
+            Some(&(of, last)) => match next_peer(of, last) {
+                Some(peer) => Some((of, Some(peer))),
+                None => Some((broker.directory.next_after(Some(of))?, None)),
+            },
+            None => Some((broker.directory.next_after(None)?, None)),
+        }
+    }
+
+    fn add(broker: &Broker, viewer: &Viewer, &(of, peer): &Self::Key, rows: &mut PairRows) {
+        let Some((of, peer)) = broker.directory.get(of).zip(peer.and_then(|peer| broker.directory.get(peer))) else {
+            return;
+        };
+        if !is_of_interest(of, peer.id) || of.id > peer.id && is_of_interest(peer, of.id) {
+            return; // It comes with the other one.
+        }
+        let (a, b) = if of.id < peer.id { (of, peer) } else { (peer, of) };
+        let is_visible = viewer.sees_domain(broker, a) || viewer.sees_domain(broker, b);
+        rows.push(is_visible.then(|| {
             let path = path(broker, a, b);
             PairRow {
                 a: viewer.peer_name(broker, a, b),
@@ -49,7 +79,15 @@ pub(super) fn channels(broker: &Broker, viewer: &Viewer) -> Channels {
             }
         }));
     }
-    Channels { schema: SCHEMA, hidden: hidden(all, pairs.len()), pairs }
+
+    fn finish(_: &Broker, _: &Viewer, rows: PairRows) -> impl FnOnce() -> Channels + Send + 'static + use<> {
+        move || {
+            let all = rows.len();
+            let mut pairs: Vec<PairRow> = rows.into_iter().flatten().collect();
+            pairs.sort_by_key(|pair| (pair.a.id, pair.b.id));
+            Channels { schema: SCHEMA, hidden: hidden(all, pairs.len()), pairs }
+        }
+    }
 }
 
 fn is_of_interest(of: &DomainEntry, peer: DomainId) -> bool {
@@ -143,9 +181,10 @@ fn side_report(broker: &Broker, of: &DomainEntry, peer: &DomainEntry) -> PathEnd
     }
 }
 
-/// The directions of all channels, as their senders count them.
-pub(crate) fn directions(broker: &Broker) -> Vec<DirectionRow> {
-    broker.channels.iter().filter_map(|channel| channel_row(broker, channel).directions).flatten().collect()
+/// The directions of a channel, as their senders count them.
+pub(crate) fn directions(broker: &Broker, channel: ChannelId) -> impl Iterator<Item = DirectionRow> {
+    let channel = broker.channels.get(channel).map(|channel| channel_row(broker, channel));
+    channel.and_then(|channel| channel.directions).into_iter().flatten()
 }
 
 fn channel_row(broker: &Broker, channel: &KnownChannel) -> ChannelRow {

@@ -19,7 +19,7 @@ impl Sockets {
     pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
         let sockets = &broker.capabilities.sockets;
         let gauges = [
-            ("streams", "TCP connections with shared memory", sockets.streams.iter().len()),
+            ("streams", "TCP connections with shared memory", sockets.streams.len()),
             ("stream_programs", "Programs that are attached to streams", sockets.sessions.len()),
             ("stream_waiting", "Shown sockets that wait for the socket at the other end", sockets.shown.len()),
         ];

@@ -44,6 +44,7 @@ use crate::broker::{Broker, ControlSessionId};
 use evidence::ThreadCount;
 use listed::ListedPage;
 use records::{Records, RefusedSocket, SocketName};
+pub(crate) use report::StreamTable;
 use session::SocketState;
 pub(crate) use session::StreamSession;
 use shown::ShownSockets;

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::ops::Bound;
 
 use isthmus_layout::control::Owner;
 use isthmus_layout::reason::Reason;
@@ -68,9 +69,15 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// All records.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Owner, &Record)> {
-        self.by_owner.iter().map(|(owner, record)| (*owner, record))
+    /// The first user with a record and a number above another one, or of all.
+    pub(super) fn next_after(&self, after: Option<Owner>) -> Option<Owner> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_owner.range((after, Bound::Unbounded)).next().map(|(owner, _)| *owner)
+    }
+
+    /// The record of a user.
+    pub(super) fn get(&self, owner: Owner) -> Option<&Record> {
+        self.by_owner.get(&owner)
     }
 
     /// Notes that a program of a user has attached.
@@ -133,7 +140,7 @@ mod tests {
         records.refuse(other, refused(7));
         (0..=REFUSED_MAX as u64).for_each(|inode| records.refuse(one, refused(inode)));
         let inodes = |owner| -> Vec<u64> {
-            let record = records.iter().find(|(other, _)| *other == owner).unwrap().1;
+            let record = records.get(owner).unwrap();
             record.refused.iter().map(|socket| socket.name.inode).collect()
         };
         assert_eq!(inodes(one), (1..=REFUSED_MAX as u64).collect::<Vec<_>>());
@@ -149,14 +156,14 @@ mod tests {
             records.refuse(Owner(uid), refused(1));
             records.left(Owner(uid), uid.into());
         }
-        assert_eq!(records.iter().count(), IDLE_MAX + 1);
+        assert_eq!(records.by_owner.len(), IDLE_MAX + 1);
         assert_eq!(records.idle.len(), IDLE_MAX);
         // A user that comes back keeps the record.
         let last = Owner(2 * IDLE_MAX as u32);
         records.attached(last);
         records.add_ended(last, u64::MAX, 1);
         records.add_ended(last, 1, 1);
-        let (_, record) = records.iter().last().unwrap();
+        let record = records.get(last).unwrap();
         assert_eq!(record.ended, EndedStreams { streams: 2, shared_bytes: u64::MAX, tcp_bytes: 2 });
         assert_eq!((record.refused.len(), records.idle.len()), (1, IDLE_MAX - 1));
     }

@@ -9,28 +9,84 @@ use isthmus_shm::{SharedMapping, Words as _};
 
 use super::Sockets;
 use super::counters::counters;
-use super::records::{Record, RefusedSocket, SocketName};
+use super::records::{EndedStreams, Record, RefusedSocket, SocketName};
 use super::session::StreamSession;
-use super::shown::{ShownSocket, WAIT_NS};
+use super::shown::{ShownId, ShownSocket, WAIT_NS};
 use super::streams::{Stream, StreamSide};
 use crate::broker::Broker;
 use crate::report::hidden;
+use crate::report::slices::Table;
 use crate::viewer::Viewer;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-impl Sockets {
-    /// Reports the streams. Single streams and sockets, and bytes of the past, are those of users that the viewer sees.
-    pub(crate) fn report(broker: &Broker, viewer: &Viewer) -> StreamsReport {
+/// The streams, and the sockets without one. Single streams and sockets, and bytes of the past, are those of users that the viewer sees.
+pub(crate) enum StreamTable {}
+
+/// A stream, the record of a user, or a socket that waits.
+pub(crate) enum StreamKey {
+    Stream(u64),
+    Record(Owner),
+    Waiting(ShownId),
+}
+
+/// The rows of a key.
+pub(crate) enum StreamTableRow {
+    Stream(Box<StreamRow>),
+    Ended(EndedStreamsRow),
+    Socket(StreamSocketRow),
+}
+
+impl Table for StreamTable {
+    type Key = StreamKey;
+    type Row = StreamTableRow;
+    type Report = StreamsReport;
+
+    const SLICE: usize = 32;
+
+    fn next(broker: &Broker, after: Option<&StreamKey>) -> Option<StreamKey> {
+        let Sockets { streams, records, shown, .. } = &broker.capabilities.sockets;
+        let waiting = |after| shown.next_after(after).map(StreamKey::Waiting);
+        let record = |after| records.next_after(after).map(StreamKey::Record).or_else(|| waiting(None));
+        let stream = |after| streams.next_after(after).map(StreamKey::Stream).or_else(|| record(None));
+        match after {
+            None => stream(None),
+            Some(StreamKey::Stream(last)) => stream(Some(*last)),
+            Some(StreamKey::Record(last)) => record(Some(*last)),
+            Some(StreamKey::Waiting(last)) => waiting(Some(*last)),
+        }
+    }
+
+    fn add(broker: &Broker, viewer: &Viewer, key: &StreamKey, rows: &mut Vec<StreamTableRow>) {
+        let sockets = &broker.capabilities.sockets;
+        match key {
+            StreamKey::Stream(id) => {
+                // Both ends of a stream have one owner.
+                let visible = sockets.streams.get(*id).filter(|stream| viewer.sees_owner(stream.ends[0].owner));
+                rows.extend(visible.map(|stream| StreamTableRow::Stream(Box::new(row(*id, stream, broker.now)))));
+            }
+            StreamKey::Record(owner) => {
+                if let Some(record) = sockets.records.get(*owner).filter(|_| viewer.sees_owner(*owner)) {
+                    rows.push(StreamTableRow::Ended(ended(record)));
+                    // The refused ones, the oldest first.
+                    let refused = record.refused.iter().map(|socket| refused_row(*owner, socket, broker.now));
+                    rows.extend(refused.map(StreamTableRow::Socket));
+                }
+            }
+            StreamKey::Waiting(id) => rows.extend(sockets.waiting(broker, viewer, *id).map(StreamTableRow::Socket)),
+        }
+    }
+
+    fn finish(
+        broker: &Broker,
+        _: &Viewer,
+        rows: Vec<StreamTableRow>,
+    ) -> impl FnOnce() -> StreamsReport + Send + 'static + use<> {
         let sockets = &broker.capabilities.sockets;
         let listening = sockets.sessions.values().map(|session| session.sockets.count(true) as u32);
         let refused = sockets.counts.refused.iter();
-        let records: Vec<(Owner, &Record)> =
-            sockets.records.iter().filter(|(owner, _)| viewer.sees_owner(*owner)).collect();
-        // Both ends of a stream have one owner.
-        let visible = sockets.streams.iter().filter(|(_, stream)| viewer.sees_owner(stream.ends[0].owner));
-        let streams: Vec<StreamRow> = visible.map(|(id, stream)| row(id, stream, broker.now)).collect();
-        StreamsReport {
+        let all_streams = sockets.streams.len();
+        let report = StreamsReport {
             schema: SCHEMA,
             enabled: sockets.settings.is_enabled,
             across: Some(sockets.settings.across),
@@ -39,36 +95,44 @@ impl Sockets {
             listening: listening.sum(),
             paired: sockets.counts.paired,
             refused: refused.map(|(reason, count)| ReasonCount::new(*reason, *count)).collect(),
-            hidden: hidden(sockets.streams.iter().len(), streams.len()),
-            streams,
-            ended: Some(ended(&records)),
-            sockets: Some(sockets.without_stream(broker.now, viewer, &records)),
+            hidden: None,
+            streams: Vec::new(),
+            ended: None,
+            sockets: None,
+        };
+        move || {
+            let (mut streams, mut without_stream) = (Vec::new(), Vec::new());
+            let mut ended = EndedStreamsRow { streams: 0, shared_bytes: 0, tcp_bytes: 0 };
+            for row in rows {
+                match row {
+                    StreamTableRow::Stream(stream) => streams.push(*stream),
+                    StreamTableRow::Socket(socket) => without_stream.push(socket),
+                    StreamTableRow::Ended(row) => {
+                        ended.streams = ended.streams.saturating_add(row.streams);
+                        ended.shared_bytes = ended.shared_bytes.saturating_add(row.shared_bytes);
+                        ended.tcp_bytes = ended.tcp_bytes.saturating_add(row.tcp_bytes);
+                    }
+                }
+            }
+            let hidden = hidden(all_streams, streams.len());
+            StreamsReport { hidden, streams, ended: Some(ended), sockets: Some(without_stream), ..report }
         }
-    }
-
-    /// Lists the sockets without a stream: the refused ones of each user, the oldest first, then those that wait.
-    fn without_stream(&self, now: u64, viewer: &Viewer, records: &[(Owner, &Record)]) -> Vec<StreamSocketRow> {
-        let refused = records
-            .iter()
-            .flat_map(|(owner, record)| record.refused.iter().map(|socket| refused_row(*owner, socket, now)));
-        let waiting = self.shown.iter().filter(|(_, socket)| viewer.sees_owner(socket.owner));
-        let waiting = waiting.filter_map(|(id, socket)| {
-            let session = self.sessions.get(&id.session)?;
-            let name = session.sockets.get(id.token)?.name()?;
-            Some(waiting_row(session, &name, socket, now))
-        });
-        refused.chain(waiting).collect()
     }
 }
 
-fn ended(records: &[(Owner, &Record)]) -> EndedStreamsRow {
-    let mut all = EndedStreamsRow { streams: 0, shared_bytes: 0, tcp_bytes: 0 };
-    for (_, Record { ended, .. }) in records {
-        all.streams = all.streams.saturating_add(ended.streams);
-        all.shared_bytes = all.shared_bytes.saturating_add(ended.shared_bytes);
-        all.tcp_bytes = all.tcp_bytes.saturating_add(ended.tcp_bytes);
+impl Sockets {
+    /// A socket that waits for the other end, if the viewer sees it.
+    fn waiting(&self, broker: &Broker, viewer: &Viewer, id: ShownId) -> Option<StreamSocketRow> {
+        let socket = self.shown.get(id).filter(|socket| viewer.sees_owner(socket.owner))?;
+        let session = self.sessions.get(&id.session)?;
+        let name = session.sockets.get(id.token)?.name()?;
+        Some(waiting_row(session, &name, socket, broker.now))
     }
-    all
+}
+
+fn ended(record: &Record) -> EndedStreamsRow {
+    let EndedStreams { streams, shared_bytes, tcp_bytes } = record.ended;
+    EndedStreamsRow { streams, shared_bytes, tcp_bytes }
 }
 
 fn refused_row(owner: Owner, socket: &RefusedSocket, now: u64) -> StreamSocketRow {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::ops::Bound;
 
 use isthmus_layout::control::Owner;
 use isthmus_layout::reason::Reason;
@@ -27,7 +28,7 @@ pub(super) const WAIT_NS: u64 = 60_000_000_000;
 
 /// A shown socket: the session and the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ShownId {
+pub(crate) struct ShownId {
     pub(super) session: ControlSessionId,
     pub(super) token: u32,
 }
@@ -79,9 +80,15 @@ impl ShownSockets {
         self.sockets.len()
     }
 
-    /// All sockets.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ShownId, &ShownSocket)> {
-        self.sockets.iter().map(|(id, socket)| (*id, socket))
+    /// The first socket after another one, or of all.
+    pub(super) fn next_after(&self, after: Option<ShownId>) -> Option<ShownId> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.sockets.range((after, Bound::Unbounded)).next().map(|(id, _)| *id)
+    }
+
+    /// A socket.
+    pub(super) fn get(&self, id: ShownId) -> Option<&ShownSocket> {
+        self.sockets.get(&id)
     }
 
     /// The time at which the first of them has waited for too long.

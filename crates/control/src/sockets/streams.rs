@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Bound;
 
 use isthmus_layout::RegionSize;
 use isthmus_layout::control::Owner;
@@ -66,9 +67,20 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// All streams, in the order of their numbers.
-    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (u64, &Stream)> {
-        self.streams.iter().map(|(id, stream)| (*id, stream))
+    /// The number of streams.
+    pub(super) fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// The first stream with a number above another one, or of all.
+    pub(super) fn next_after(&self, after: Option<u64>) -> Option<u64> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.streams.range((after, Bound::Unbounded)).next().map(|(id, _)| *id)
+    }
+
+    /// The stream with this number.
+    pub(super) fn get(&self, id: u64) -> Option<&Stream> {
+        self.streams.get(&id)
     }
 
     /// True if the socket is an open end of a stream.

@@ -1,7 +1,5 @@
 //! The metrics of verbs.
 
-use std::collections::BTreeSet;
-
 use isthmus_layout::verbs::BLOCK_NUMBERS;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -21,14 +19,9 @@ impl Verbs {
     /// Adds the metrics of verbs.
     pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
         let Self { numbers, counts, .. } = &broker.capabilities.verbs;
-        let domains: BTreeSet<_> = numbers.iter().map(|(_, at)| at.domain).collect();
         let gauges = [
-            ("verbs_domains", "Domains that have queue pair numbers", domains.len()),
-            (
-                "verbs_numbers",
-                "Queue pair numbers that domains have taken",
-                numbers.iter().len() * BLOCK_NUMBERS as usize,
-            ),
+            ("verbs_domains", "Domains that have queue pair numbers", numbers.domains()),
+            ("verbs_numbers", "Queue pair numbers that domains have taken", numbers.taken() * BLOCK_NUMBERS as usize),
         ];
         for (name, help, value) in gauges {
             let gauge = Gauge::<i64>::default();

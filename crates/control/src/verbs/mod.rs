@@ -24,6 +24,8 @@ use isthmus_layout::reason::Reason;
 
 use crate::host;
 use crate::tickets::Tickets;
+pub(crate) use report::DomainTable;
+
 use gids::GidTable;
 use numbers::NumberBlocks;
 use peers::NumberPeers;

@@ -10,6 +10,7 @@
 //! that were free before it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 use isthmus_layout::control::Owner;
 use isthmus_layout::ids::{DomainId, EndpointAddress};
@@ -121,9 +122,27 @@ impl NumberBlocks {
         blocks.into_iter().map(first_number).collect()
     }
 
-    /// The first numbers of all blocks that are taken, with their endpoints.
-    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (u32, EndpointAddress)> {
-        self.holders.iter().map(|(block, at)| (first_number(*block), *at))
+    /// The number of blocks that are taken.
+    pub(super) fn taken(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// The number of domains that have blocks.
+    pub(super) fn domains(&self) -> usize {
+        self.by_domain.len()
+    }
+
+    /// The first domain with blocks and a number above another one, or of all.
+    pub(super) fn next_domain_after(&self, after: Option<DomainId>) -> Option<DomainId> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_domain.range((after, Bound::Unbounded)).next().map(|(domain, _)| *domain)
+    }
+
+    /// The first numbers of the blocks of a domain, in ascending order.
+    pub(super) fn of_domain(&self, domain: DomainId) -> impl Iterator<Item = u32> {
+        let mut blocks = self.by_domain.get(&domain).map_or_else(Vec::new, |of_domain| of_domain.blocks.clone());
+        blocks.sort_unstable();
+        blocks.into_iter().map(first_number)
     }
 
     fn free(&mut self) -> &mut VecDeque<u16> {
@@ -231,7 +250,7 @@ mod tests {
         for first in [0, 257, 0xFF_FF00, u32::MAX] {
             assert_eq!(numbers.take(Some(first), at(3), USER), Err(Reason::VerbsNumberTaken), "{first}");
         }
-        assert_eq!(numbers.iter().len(), 4);
+        assert_eq!((numbers.taken(), numbers.domains()), (4, 2));
     }
 
     #[test]

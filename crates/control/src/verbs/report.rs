@@ -1,6 +1,5 @@
 //! Reports the virtual RDMA device, its GIDs, and the domains that have queue pair numbers.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
 use isthmus_layout::Refusal;
@@ -18,8 +17,9 @@ use super::gids::GidEntry;
 use super::peers::NumberPeer;
 use crate::broker::Broker;
 use crate::directory::DomainEntry;
+use crate::report::hidden;
 use crate::report::paths::why_between;
-use crate::report::{hidden, json, wrong_arguments};
+use crate::report::slices::Table;
 use crate::viewer::{Viewer, not_yours};
 
 /// The name of the device.
@@ -28,36 +28,53 @@ const DEVICE: &str = "isthmus0";
 /// The name of the GID type in sysfs.
 const GID_KIND: &str = "RoCE v2";
 
-impl Verbs {
-    /// Reports the device and the domains, or the queue pair with the number that is the argument.
-    pub(crate) fn report(broker: &Broker, viewer: &Viewer, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
-        match arguments {
-            [] => json(&Self::device(broker, viewer)),
-            [number] => json(&Self::queue_pair(broker, viewer, number)?),
-            _ => Err(wrong_arguments("0 or 1", arguments)),
-        }
+/// The device, and the domains that have queue pair numbers.
+pub(crate) enum DomainTable {}
+
+impl Table for DomainTable {
+    type Key = DomainId;
+    type Row = VerbsDomainRow;
+    type Report = VerbsReport;
+
+    const SLICE: usize = 16;
+
+    fn next(broker: &Broker, after: Option<&DomainId>) -> Option<DomainId> {
+        broker.capabilities.verbs.numbers.next_domain_after(after.copied())
     }
 
-    fn device(broker: &Broker, viewer: &Viewer) -> VerbsReport {
+    fn add(broker: &Broker, viewer: &Viewer, id: &DomainId, rows: &mut Vec<VerbsDomainRow>) {
+        let visible = broker.directory.get(*id).filter(|domain| viewer.sees_domain(broker, domain));
+        let blocks = || broker.capabilities.verbs.numbers.of_domain(*id);
+        rows.extend(visible.map(|domain| VerbsDomainRow {
+            domain: DomainName::from(domain),
+            uid: domain.owner.0,
+            blocks: blocks().map(|first| VerbsBlockRow { first, count: BLOCK_NUMBERS }).collect(),
+        }));
+    }
+
+    fn finish(
+        broker: &Broker,
+        viewer: &Viewer,
+        domains: Vec<VerbsDomainRow>,
+    ) -> impl FnOnce() -> VerbsReport + Send + 'static + use<> {
         let verbs = &broker.capabilities.verbs;
         let gids = verbs.gids.read().into_iter().filter(|entry| viewer.is_on_host() || entry.interface.is_none());
-        let holders: BTreeSet<_> = verbs.numbers.iter().map(|(_, at)| at.domain).collect();
-        let domains = domains(broker, viewer);
-        VerbsReport {
+        let report = VerbsReport {
             schema: SCHEMA,
             enabled: verbs.is_enabled,
             device: DEVICE.to_owned(),
             node_guid: groups(&verbs.gids.node_guid().to_be_bytes()),
             gids: gids.enumerate().map(gid).collect(),
-            hidden: hidden(holders.len(), domains.len()),
+            hidden: hidden(verbs.numbers.domains(), domains.len()),
             domains,
-        }
+        };
+        move || report
     }
 }
 
 impl Verbs {
     /// Reports a queue pair: the program that has its number, and the paths to its peers.
-    fn queue_pair(broker: &Broker, viewer: &Viewer, number: &Name) -> Result<QueuePairReport, Refusal> {
+    pub(crate) fn queue_pair(broker: &Broker, viewer: &Viewer, number: &Name) -> Result<QueuePairReport, Refusal> {
         let invalid = || Refusal::new(Reason::RequestInvalid, format!("{number} is not the number of a queue pair"));
         let number: u32 = number.as_str().parse().map_err(|_| invalid())?;
         let unknown = || {
@@ -94,18 +111,6 @@ fn program(broker: &Broker, viewer: &Viewer, domain: &DomainEntry, of: &DomainEn
 fn gid((index, entry): (usize, GidEntry)) -> VerbsGidRow {
     let GidEntry { gid, interface } = entry;
     VerbsGidRow { index: index as u32, gid: full(gid), interface, kind: GID_KIND.to_owned() }
-}
-
-fn domains(broker: &Broker, viewer: &Viewer) -> Vec<VerbsDomainRow> {
-    let mut blocks: BTreeMap<DomainId, Vec<VerbsBlockRow>> = BTreeMap::new();
-    for (first, at) in broker.capabilities.verbs.numbers.iter() {
-        blocks.entry(at.domain).or_default().push(VerbsBlockRow { first, count: BLOCK_NUMBERS });
-    }
-    let rows = blocks.into_iter().filter_map(|(domain, blocks)| {
-        let domain = broker.directory.get(domain).filter(|domain| viewer.sees_domain(broker, domain))?;
-        Some(VerbsDomainRow { domain: DomainName::from(domain), uid: domain.owner.0, blocks })
-    });
-    rows.collect()
 }
 
 /// Formats a GID as sysfs does, with all digits.

@@ -225,3 +225,32 @@ fn streams_and_their_peers() {
     let report: StreamsReport = arena.bed.greeted().report(Topic::Streams, &[]).unwrap();
     assert_eq!((report.paired, report.programs, report.streams.len()), (2000, 0, 0));
 }
+
+#[test]
+fn reports_about_full_tables() {
+    let Some(arena) = Arena::new("") else { return };
+    let mut attackers = arena.attackers();
+    let (mut center, _) = attackers.pop().unwrap();
+    for (client, domain) in &mut attackers {
+        drop(channel(&mut center, client, domain.id()));
+        let at = client.open_endpoint();
+        while client.verbs_take(at, None).is_ok() {}
+    }
+    for topic in [
+        Topic::Status,
+        Topic::Domains,
+        Topic::Channels,
+        Topic::Endpoints,
+        Topic::Doctor,
+        Topic::Config,
+        Topic::Metrics,
+        Topic::Mx,
+        Topic::Streams,
+        Topic::Verbs,
+        Topic::Overlay,
+    ] {
+        drop(center.report::<serde_json::Value>(topic, &[]).unwrap());
+        drop(arena.bed.greeted().report::<serde_json::Value>(topic, &[]).unwrap());
+        arena.check(&format!("{topic:?}"));
+    }
+}

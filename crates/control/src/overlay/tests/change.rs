@@ -12,8 +12,9 @@ fn edits(text: &str) -> Vec<Edit> {
 
 impl Fixture {
     fn table(&self) -> OverlayTable {
-        let report =
-            Overlay::report(&self.broker, &crate::viewer::Viewer::All, &[Name::new("table").unwrap()]).unwrap();
+        let report = Overlay::report(&self.broker, &crate::viewer::Viewer::All, &[Name::new("table").unwrap()])
+            .unwrap()()
+        .unwrap();
         serde_json::from_slice(&report).unwrap()
     }
 
@@ -99,8 +100,9 @@ fn pairs_are_in_report_and_metrics() {
     let pairs = (1..=40).map(|number| pair(number, 100 + u64::from(number))).collect();
     let others = FrameCount { frames: 3, bytes: 300 };
     *fixture.first_network().view.lock().unwrap() = OverlayView { pairs, others, ..OverlayView::default() };
-    let report =
-        Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &[Name::new("monitor").unwrap()]).unwrap();
+    let report = Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &[Name::new("monitor").unwrap()])
+        .unwrap()()
+    .unwrap();
     let report: OverlayMonitor = serde_json::from_slice(&report).unwrap();
     let [network] = &report.networks[..] else { panic!("{report:?}") };
     assert_eq!((network.network.as_str(), network.pairs.len(), network.other_frames), ("lan", 40, 3));
