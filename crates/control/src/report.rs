@@ -5,10 +5,10 @@ pub(crate) mod paths;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use isthmus_layout::Refusal;
 use isthmus_layout::control::{Name, Owner, Topic};
 use isthmus_layout::ids::EndpointAddress;
 use isthmus_layout::reason::Reason;
+use isthmus_layout::{Capability, Refusal};
 use serde::Serialize;
 
 use crate::broker::{Attachment, Broker, ControlSessionId};
@@ -34,6 +34,10 @@ pub(crate) fn report(
     arguments: &[Name],
 ) -> Result<Vec<u8>, Refusal> {
     let viewer = &Viewer::of(broker, asker);
+    let capability = Capability::of_topic(topic).filter(|capability| !capability.is_in_guests());
+    if let Some(capability) = capability.filter(|_| !viewer.is_on_host()) {
+        return Err(Refusal::not_in_guests_yet(capability));
+    }
     match topic {
         Topic::Why => match arguments {
             [a, b] => json(&paths::why(broker, viewer, a, b)?),

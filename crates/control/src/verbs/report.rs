@@ -40,7 +40,6 @@ impl Verbs {
 
     fn device(broker: &Broker, viewer: &Viewer) -> VerbsReport {
         let verbs = &broker.capabilities.verbs;
-        let gids = verbs.gids.read().into_iter().filter(|entry| viewer.is_on_host() || entry.interface.is_none());
         let holders: BTreeSet<_> = verbs.numbers.iter().map(|(_, at)| at.domain).collect();
         let domains = domains(broker, viewer);
         VerbsReport {
@@ -48,7 +47,7 @@ impl Verbs {
             enabled: verbs.is_enabled,
             device: DEVICE.to_owned(),
             node_guid: groups(&verbs.gids.node_guid().to_be_bytes()),
-            gids: gids.enumerate().map(gid).collect(),
+            gids: verbs.gids.read().into_iter().enumerate().map(gid).collect(),
             hidden: hidden(holders.len(), domains.len()),
             domains,
         }
