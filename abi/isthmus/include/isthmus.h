@@ -154,6 +154,7 @@ enum isth_reason {
     ISTH_REASON_PAIR_WINDOW_PENDING        = 245, /* the pair window is being plugged into both guests */
     ISTH_REASON_PAIR_WINDOW_REFUSED        = 246, /* the pair window could not be plugged, or a guest did not map it in time */
     ISTH_REASON_PAIR_WINDOW_CLOSED         = 247, /* the pair window was closed */
+    ISTH_REASON_NOT_IN_GUESTS_YET          = 248, /* the capability is not supported in guests yet */
     ISTH_REASON_STREAMS_DISABLED           = 300, /* streams are disabled by the configuration of the daemon */
     ISTH_REASON_STREAM_NOT_TCP             = 301, /* the descriptor is not a TCP socket over IPv4 or IPv6 */
     ISTH_REASON_STREAM_WRONG_STATE         = 302, /* the TCP socket is not connected, or for a listener, is not listening */

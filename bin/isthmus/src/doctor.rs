@@ -84,9 +84,10 @@ impl Finding {
         self.remedy(reason.remedy())
     }
 
-    /// Returns the finding about a refused operation.
+    /// Returns the finding about a refused operation. What is to come in guests is no problem there.
     fn refused(id: &'static str, check: impl Into<String>, refusal: &Refusal) -> Self {
-        Self::problem(id, check, refusal.to_string()).because(refusal.reason)
+        let severity = if refusal.reason == Reason::NotInGuestsYet { Severity::Warning } else { Severity::Problem };
+        Self { severity, ..Self::ok(id, check, refusal.to_string()) }.because(refusal.reason)
     }
 }
 
@@ -156,6 +157,16 @@ fn text(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn capability_that_guests_do_not_have_yet_is_a_warning_with_its_name() {
+        let refusal = Refusal::not_in_guests_yet(isthmus_layout::Capability::Overlay);
+        let finding = Finding::refused("overlay", "asking", &refusal);
+        assert_eq!((finding.severity, finding.reason), (Severity::Warning, Some("not-in-guests-yet")));
+        assert!(finding.result.contains("guests yet: overlay") && finding.remedy.is_some(), "{finding:?}");
+        let other = Refusal::from(Reason::DaemonUnreachable);
+        assert_eq!(Finding::refused("overlay", "asking", &other).severity, Severity::Problem);
+    }
 
     #[test]
     fn text_names_the_check_of_each_problem() {

@@ -20,7 +20,11 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use serde::Serialize;
 
+use isthmus_client::{Reason, Topic};
+use isthmus_report::StatusReport;
+
 use crate::capability::PROGRAM_CAPABILITIES;
+use crate::daemon::{ask, read};
 use crate::doctor::{CheckPlace, Finding};
 use crate::output::{Outcome, Output, UsageError, note};
 use crate::program_file::{ProgramFile, Unfit};
@@ -49,6 +53,8 @@ pub(crate) struct ProgramCapability {
     pub(crate) device_file: Option<&'static str>,
     /// Whether it is off unless `--with` names it.
     pub(crate) is_opt_in: bool,
+    /// Whether it is supported in guests.
+    pub(crate) is_in_guests: bool,
     /// Returns the variables that a program needs, or why the capability is off.
     pub(crate) settings: fn(&ProgramPlace<'_>) -> Result<Vec<Setting>, String>,
     /// Returns why a program does not use the capability.
@@ -85,6 +91,14 @@ struct Switch {
     /// The folder with the capability's library.
     folder: PathBuf,
     variables: Vec<Setting>,
+}
+
+impl Switch {
+    /// The row of the table.
+    fn row(&self) -> &'static ProgramCapability {
+        let is_own = |row: &&ProgramCapability| row.name == self.capability;
+        PROGRAM_CAPABILITIES.iter().find(is_own).expect("a switch is made of a row")
+    }
 }
 
 /// The options that choose capabilities.
@@ -214,6 +228,12 @@ pub(crate) fn shell_quoted(value: &str) -> String {
     }
 }
 
+/// Returns whether this is a guest, as its daemon says. False if no daemon answers: none is started for the question.
+fn is_guest(socket: Option<&Path>) -> bool {
+    let status = ask(socket.map(Path::to_owned), Topic::Status, &[]).and_then(|report| read::<StatusReport>(&report));
+    status.is_ok_and(|status| status.guest.is_some())
+}
+
 /// The capabilities of one start.
 #[derive(Debug, Default)]
 struct Switches {
@@ -235,7 +255,26 @@ impl Switches {
         for capability in &PROGRAM_CAPABILITIES {
             switches.add(capability, choice, program.and_then(capability.unfit), socket);
         }
+        // Asking the daemon takes longer than all the rest, so it is asked only if its answer matters.
+        let matters = |switch: &Switch| !switch.row().is_in_guests;
+        if switches.on.iter().chain(&switches.for_children).any(matters) && is_guest(socket) {
+            switches.leave_to_hosts();
+        }
         switches
+    }
+
+    /// Switches off what is not supported in guests.
+    fn leave_to_hosts(&mut self) {
+        let unsupported = |switch: &mut Switch| !switch.row().is_in_guests;
+        let left: Vec<_> =
+            self.on.extract_if(.., unsupported).chain(self.for_children.extract_if(.., unsupported)).collect();
+        for row in left.iter().map(Switch::row) {
+            let name = row.name;
+            self.off.retain(|off| !off.starts_with(&format!("{name} (")));
+            let reason = Reason::NotInGuestsYet;
+            self.off.push(format!("{name} ({} [{reason}])", reason.summary()));
+            self.correct(row);
+        }
     }
 
     fn add(
@@ -405,6 +444,27 @@ mod tests {
         assert_eq!(kept("/opt/ours.so:/usr/lib/a.so b.so").as_deref(), Some("/usr/lib/a.so:b.so"));
         assert_eq!(kept("ours.so").as_deref(), Some(""));
         assert_eq!((kept(""), kept("/ours.so/a.so:not-ours.so")), (None, None));
+    }
+
+    #[test]
+    fn capabilities_that_guests_do_not_have_are_off_with_the_reason() {
+        let switch = |capability| Switch { capability, folder: PathBuf::new(), variables: Vec::new() };
+        let off = vec![
+            "fabric (not installed)".to_owned(),
+            "verbs (it is static; the programs that it starts may)".to_owned(),
+        ];
+        let mut switches = Switches {
+            on: vec![switch("mx"), switch("sockets")],
+            for_children: vec![switch("verbs")],
+            off,
+            ..Switches::default()
+        };
+        switches.leave_to_hosts();
+        let on: Vec<_> = switches.on.iter().map(|switch| switch.capability).collect();
+        assert_eq!((on, switches.for_children.len()), (vec!["mx"], 0));
+        let not_yet =
+            |name: &str| format!("{name} (the capability is not supported in guests yet [not-in-guests-yet])");
+        assert_eq!(switches.off, ["fabric (not installed)".to_owned(), not_yet("sockets"), not_yet("verbs")]);
     }
 
     #[test]

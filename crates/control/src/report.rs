@@ -6,10 +6,10 @@ pub(crate) mod slices;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use isthmus_layout::Refusal;
 use isthmus_layout::control::{Name, Owner, Topic};
 use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
+use isthmus_layout::{Capability, Refusal};
 
 use crate::broker::{Attachment, Broker, ControlSessionId};
 use crate::directory::DomainEntry;
@@ -37,6 +37,10 @@ pub(crate) fn begin(
     arguments: &[Name],
 ) -> Result<Box<dyn ReportMaker>, Refusal> {
     let viewer = Viewer::of(broker, asker);
+    let capability = Capability::of_topic(topic).filter(|capability| !capability.is_in_guests());
+    if let Some(capability) = capability.filter(|_| !viewer.is_on_host()) {
+        return Err(Refusal::not_in_guests_yet(capability));
+    }
     let maker: Box<dyn ReportMaker> = match topic {
         Topic::Why => match arguments {
             [a, b] => Box::new(Whole::new(paths::why(broker, &viewer, a, b)?)),

@@ -104,6 +104,6 @@ impl Viewer {
 }
 
 /// The refusal of a report about something that the viewer may not see.
-pub(crate) fn not_yours(text: impl std::fmt::Display) -> Refusal {
-    Refusal::new(Reason::NotYours, format!("{text}: {}", Reason::NotYours.summary()))
+pub(crate) fn not_yours(what: impl std::fmt::Display) -> Refusal {
+    Refusal::new(Reason::NotYours, what.to_string())
 }

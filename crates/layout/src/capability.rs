@@ -5,6 +5,8 @@
 
 use core::ops::RangeInclusive;
 
+use crate::control::{ToDaemon, Topic};
+
 /// A way to use the daemon, with messages, reasons and reports of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Capability {
@@ -29,6 +31,8 @@ pub struct NumberBlocks {
     pub reasons: &'static [RangeInclusive<u16>],
     /// The codes of topics.
     pub topics: &'static [RangeInclusive<u8>],
+    /// True if programs of guests may use the capability.
+    pub in_guests: bool,
 }
 
 impl Capability {
@@ -45,6 +49,23 @@ impl Capability {
         }
     }
 
+    /// True if the capability is supported in guests.
+    pub const fn is_in_guests(self) -> bool {
+        self.blocks().in_guests
+    }
+
+    /// Returns the capability of a message to the daemon. None of a general message.
+    pub fn of_message(message: &ToDaemon) -> Option<Self> {
+        let kind = message.kind();
+        Self::ALL.into_iter().find(|capability| capability.blocks().to_daemon.iter().any(|block| block.contains(&kind)))
+    }
+
+    /// Returns the capability of a topic. None of a general topic.
+    pub fn of_topic(topic: Topic) -> Option<Self> {
+        let code = topic.code();
+        Self::ALL.into_iter().find(|capability| capability.blocks().topics.iter().any(|block| block.contains(&code)))
+    }
+
     /// Returns the blocks of numbers of the capability.
     pub const fn blocks(self) -> NumberBlocks {
         match self {
@@ -53,24 +74,28 @@ impl Capability {
                 to_client: &[144..=146],
                 reasons: &[210..=229, 231..=239], // 230 is general.
                 topics: &[9..=9],
+                in_guests: true,
             },
             Self::Sockets => NumberBlocks {
                 to_daemon: &[32..=47],
                 to_client: &[160..=175],
                 reasons: &[300..=349],
                 topics: &[32..=39],
+                in_guests: false,
             },
             Self::Verbs => NumberBlocks {
                 to_daemon: &[48..=63],
                 to_client: &[176..=191],
                 reasons: &[350..=399],
                 topics: &[40..=47],
+                in_guests: false,
             },
             Self::Overlay => NumberBlocks {
                 to_daemon: &[64..=79],
                 to_client: &[192..=207],
                 reasons: &[400..=449],
                 topics: &[48..=55],
+                in_guests: false,
             },
         }
     }
@@ -80,7 +105,7 @@ impl Capability {
 mod tests {
     use super::Capability::{Mx, Overlay, Sockets, Verbs};
     use super::*;
-    use crate::control::{ToClient, ToDaemon, Topic};
+    use crate::control::ToClient;
     use crate::mx::{MxToClient, MxToDaemon};
     use crate::overlay::OverlayToDaemon;
     use crate::reason::Reason;

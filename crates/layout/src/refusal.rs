@@ -3,6 +3,7 @@
 use alloc::string::{String, ToString as _};
 use core::fmt;
 
+use crate::capability::Capability;
 use crate::control::{Refused, Text};
 use crate::reason::Reason;
 
@@ -19,6 +20,11 @@ impl Refusal {
     /// Returns a refusal with details.
     pub fn new(reason: Reason, detail: impl Into<String>) -> Self {
         Self { reason, detail: detail.into() }
+    }
+
+    /// Returns the refusal of a capability that a program of a guest has asked for.
+    pub fn not_in_guests_yet(capability: Capability) -> Self {
+        Self::new(Reason::NotInGuestsYet, capability.name())
     }
 
     /// Returns the details, or the summary of the reason if there are none.

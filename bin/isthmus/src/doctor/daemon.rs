@@ -1,7 +1,7 @@
 //! Checks of the daemon: whether it answers, its user and version, the safety of its folder, its resources.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use isthmus_client::{Options, Reason, Refusal, Topic};
 use isthmus_config::Role;
@@ -26,7 +26,10 @@ pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
     let status = daemon.ask(Topic::Status, &[]).and_then(|answer| read::<StatusReport>(&answer));
     match status {
         Ok(status) => {
-            let result = format!("{} answers at {}", status.daemon, status.socket);
+            let result = match &status.guest {
+                Some(guest) => format!("{} of the host answers; this is the guest {guest}", status.daemon),
+                None => format!("{} answers at {}", status.daemon, status.socket),
+            };
             findings.push(Finding::ok("daemon.reachable", tried, result));
             findings.push(version(&status));
             findings.push(owner(&status));
@@ -93,6 +96,9 @@ fn owner(status: &StatusReport) -> Finding {
     let system = usual_socket(Role::System);
     let uid = rustix::process::geteuid().as_raw();
     let result = match Path::new(&status.socket) {
+        _ if status.guest.is_some() => {
+            "it is on the host, and serves the users that the daemon of this guest permits".to_owned()
+        }
         socket if socket == system => {
             format!("it serves the users of this host that its policy permits, and runs as user {}", status.uid)
         }
@@ -105,8 +111,11 @@ fn owner(status: &StatusReport) -> Finding {
 /// Checks the folder of the socket, because a user with write permission can put another daemon there, which sees all messages.
 fn folder(status: &StatusReport, options: &Options) -> Finding {
     let (id, tried) = ("daemon.socket-directory", "checking the owner and the mode of the socket's folder");
-    // In a container, the socket has another path than the daemon reports.
-    let socket = options.socket.as_deref().unwrap_or_else(|| Path::new(&status.socket));
+    // In a container, the socket has another path than the daemon reports. In a guest, it is that of the guest's own daemon.
+    let usual = [Role::System, Role::User].map(usual_socket).into_iter().find(|path| path.exists());
+    let reported = Some(PathBuf::from(&status.socket)).filter(|_| status.guest.is_none());
+    let socket = options.socket.clone().or(reported).or(usual).unwrap_or_else(|| usual_socket(Role::System));
+    let socket = socket.as_path();
     let folder = socket.parent().unwrap_or(socket);
     let found = match std::fs::metadata(folder) {
         Ok(found) => found,

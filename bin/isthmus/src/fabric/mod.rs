@@ -49,6 +49,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     other_libraries: &[],
     device_file: None,
     is_opt_in: false,
+    is_in_guests: true,
     settings: |place| Ok(mpi::all_settings(place.folder)),
     unfit: |_| None,
     doctor: None,

@@ -56,6 +56,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     other_libraries: &[],
     device_file: None,
     is_opt_in: true,
+    is_in_guests: false,
     settings: |place| Ok(settings(place)),
     unfit: |program| program.unfit(LIBRARY),
     doctor: None,

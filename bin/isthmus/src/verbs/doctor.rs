@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use isthmus_client::{Options, Topic};
+use isthmus_client::{Options, Reason, Refusal, Topic};
 use isthmus_report::VerbsReport;
 
 use super::enable::{DEVICE_FILE, Missing, device_file};
@@ -50,6 +50,9 @@ pub(super) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
         Some(Ok(report)) => Some(report),
         Some(Err(error)) => {
             findings.push(unexpected("verbs.enabled", "querying the daemon's report about verbs", &error));
+            if error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.reason == Reason::NotInGuestsYet) {
+                return; // The files would be of no use.
+            }
             None
         }
         None => None,

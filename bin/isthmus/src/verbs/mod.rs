@@ -88,6 +88,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     other_libraries: &[PRELOADED],
     device_file: Some(enable::DEVICE_FILE),
     is_opt_in: false,
+    is_in_guests: false,
     settings: |place| {
         if let Some(beside_socket) = place.container {
             return Ok(settings(place.folder, &beside_socket.join(FOLDER).join(SYS), true));

@@ -13,10 +13,10 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
 
 use isthmus_config::overlay::{ChangeRequest, Edit, Network, Networks};
-use isthmus_layout::Refusal;
 use isthmus_layout::control::{BoundedBytes, QUERY_REPLY_BYTES_MAX, QueryReply, RequestSerial};
 use isthmus_layout::overlay::{OVERLAY_CHANGE_BYTES_MAX, OverlayToDaemon};
 use isthmus_layout::reason::Reason;
+use isthmus_layout::{Capability, Refusal};
 use isthmus_report::SCHEMA;
 use isthmus_report::overlay::{OverlayChanged, OverlayTable};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
@@ -97,8 +97,10 @@ fn differing<'a>(networks: &'a Networks, others: &Networks) -> impl Iterator<Ite
 
 /// Admits root and the user of the daemon, on this host.
 fn may_change(broker: &Broker, id: ControlSessionId) -> Result<(), Refusal> {
-    if Viewer::of(broker, id).sees_all() {
-        return Ok(());
+    match Viewer::of(broker, id) {
+        Viewer::All => return Ok(()),
+        Viewer::Guest(_) => return Err(Refusal::not_in_guests_yet(Capability::Overlay)),
+        Viewer::User(_) | Viewer::Unidentified => {}
     }
     let (peer, reason) = (broker.socket_peer(id).ok_or(Reason::PeerConnectionLost)?, Reason::OverlayForbidden);
     Err(Refusal::new(reason, format!("user {}: {}", peer.uid, reason.summary())))

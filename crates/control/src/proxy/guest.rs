@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use isthmus_channel::proxy_ring::ProxyFrame;
+use isthmus_layout::Capability;
 use isthmus_layout::RegionSize;
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::{
@@ -664,10 +665,20 @@ async fn wait_for_exit(pid: u32) {
 fn request_refusal(message: &[u8], descriptors: usize) -> Vec<u8> {
     let nothing = "the host cannot map descriptors of a guest";
     let (serial, reason, text) = match ToDaemon::parse(message, descriptors) {
-        Ok((serial, ToDaemon::Attach(_))) => {
-            (serial, Reason::TicketInvalid, "the domain's memory in the window may be used by another domain now")
+        Ok((serial, message)) => {
+            let capability = Capability::of_message(&message).filter(|capability| !capability.is_in_guests());
+            let (reason, text) = match (message, capability) {
+                (ToDaemon::Attach(_), _) => {
+                    (Reason::TicketInvalid, "the domain's memory in the window may be used by another domain now")
+                }
+                (ToDaemon::Capture(_), _) => {
+                    (Reason::CaptureForbidden, "programs of a guest cannot capture on its host")
+                }
+                (_, Some(capability)) => (Reason::NotInGuestsYet, capability.name()),
+                _ => (Reason::NoSharedMemory, nothing),
+            };
+            (serial, reason, text)
         }
-        Ok((serial, _)) => (serial, Reason::NoSharedMemory, nothing),
         Err(_) => (serial_of(message), Reason::MalformedControl, nothing),
     };
     ToClient::from(Refused { reason, text: Text::clip(text) }).emit(serial)
@@ -677,6 +688,8 @@ fn request_refusal(message: &[u8], descriptors: usize) -> Vec<u8> {
 mod tests {
     use isthmus_layout::control::{Detach, Grant};
     use isthmus_layout::ids::{DomainId, RegionId};
+    use isthmus_layout::overlay::OverlayChange;
+    use isthmus_layout::sockets::StreamShow;
 
     use super::*;
     use isthmus_config::{ConfigFile, Inputs, Role, load};
@@ -805,5 +818,8 @@ mod tests {
         let grant = Grant { peer, region: RegionId(1), start: 0, bytes: 4096 };
         assert_eq!(reason(grant.into(), 1), Reason::NoSharedMemory);
         assert_eq!(reason(Detach {}.into(), 1), Reason::MalformedControl);
+        let show = StreamShow { token: 1, connector: false, since_ms: 0, until_ms: 0 };
+        assert_eq!(reason(show.into(), 1), Reason::NotInGuestsYet);
+        assert_eq!(reason(OverlayChange {}.into(), 1), Reason::NotInGuestsYet);
     }
 }

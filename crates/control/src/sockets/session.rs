@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use isthmus_layout::Refusal;
 use isthmus_layout::control::{Done, Owner, RequestSerial};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::sockets::{ALARM, BOARD_SIZE, PeerLeft, PeerWaiter, SocketsToClient, StreamAttached, WAITERS_MAX};
+use isthmus_layout::{Capability, Refusal};
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
@@ -132,7 +132,7 @@ impl Sockets {
         let identity = broker.identity_of_session(id)?;
         let peer = broker.socket_peer(id).ok_or(Reason::PeerConnectionLost)?;
         if peer.allocator.guest().is_some() {
-            return Err(Refusal::new(Reason::NoSharedMemory, "programs of guests have no streams"));
+            return Err(Refusal::not_in_guests_yet(Capability::Sockets));
         }
         let (pid, program) = (peer.pid, peer.program.to_string());
         let taker = broker.taker(id).ok_or(Reason::PeerConnectionLost)?;

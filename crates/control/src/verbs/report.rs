@@ -54,17 +54,16 @@ impl Table for DomainTable {
 
     fn finish(
         broker: &Broker,
-        viewer: &Viewer,
+        _: &Viewer,
         domains: Vec<VerbsDomainRow>,
     ) -> impl FnOnce() -> VerbsReport + Send + 'static + use<> {
         let verbs = &broker.capabilities.verbs;
-        let gids = verbs.gids.read().into_iter().filter(|entry| viewer.is_on_host() || entry.interface.is_none());
         let report = VerbsReport {
             schema: SCHEMA,
             enabled: verbs.is_enabled,
             device: DEVICE.to_owned(),
             node_guid: groups(&verbs.gids.node_guid().to_be_bytes()),
-            gids: gids.enumerate().map(gid).collect(),
+            gids: verbs.gids.read().into_iter().enumerate().map(gid).collect(),
             hidden: hidden(verbs.numbers.domains(), domains.len()),
             domains,
         };

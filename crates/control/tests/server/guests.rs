@@ -10,6 +10,9 @@ use isthmus_layout::proxy::{
     ResourceRef, RevokedExtent, SESSION_REPLY_WORD, UNACKED_MAX, WindowId,
 };
 use isthmus_layout::reason::Reason;
+use isthmus_layout::sockets::StreamAttach;
+use isthmus_layout::verbs::{VerbsResolve, VerbsTake, VerbsToClient};
+use isthmus_report::StatusReport;
 use isthmus_shm::{Payload as _, Words as _};
 
 use crate::guest::{Guest, configured, domains, row, status, until_domains};
@@ -323,4 +326,45 @@ fn keeps_channel_memory_until_the_peer_has_drained_it() {
             return;
         }
     }
+}
+
+#[test]
+fn capabilities_that_guests_do_not_have_yet_are_refused_by_name() {
+    let bed = bed();
+    let mut guest = Guest::start(&bed);
+    guest.open(1);
+    guest.send(1, Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("test 1") });
+    assert!(matches!(guest.receive_message(1).0, ToClient::HelloReply(_)));
+    let mut refused = |message: ToDaemon| {
+        guest.send(1, message);
+        match guest.receive_message(1).0 {
+            ToClient::Refused(refused) => (refused.reason, refused.text.to_string()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let not_yet = |capability: &str| (Reason::NotInGuestsYet, capability.to_owned());
+    assert_eq!(refused(StreamAttach {}.into()), not_yet("sockets"));
+    for (topic, capability) in [(Topic::Streams, "sockets"), (Topic::Verbs, "verbs"), (Topic::Overlay, "overlay")] {
+        let arguments = List::new(Vec::new()).unwrap();
+        assert_eq!(refused(Query { topic, arguments }.into()), not_yet(capability));
+    }
+    let status: StatusReport = serde_json::from_str(&guest.report_text(1, Topic::Status, &[]).unwrap()).unwrap();
+    assert_eq!(status.guest.as_deref(), Some("web"));
+    assert_eq!(self::status(&bed).guest, None);
+}
+
+/// The control plane of verbs serves guests, though the tools do not offer verbs there yet.
+#[test]
+fn domain_of_a_guest_gets_queue_pair_numbers() {
+    let bed = bed();
+    let mut guest = Guest::start(&bed);
+    guest.attach(1, "one").unwrap();
+    guest.send(1, OpenEndpoint { index: None, label: None });
+    let ToClient::EndpointOpened(EndpointOpened { index }) = guest.receive_message(1).0 else { panic!("an endpoint") };
+    guest.send(1, VerbsTake { index, first: None });
+    let taken = guest.receive_message(1).0;
+    let ToClient::Verbs(VerbsToClient::VerbsTaken(taken)) = taken else { panic!("{taken:?}") };
+    guest.send(1, VerbsResolve { gid_high: 0, gid_low: 0, qpn: taken.first });
+    let found = guest.receive_message(1).0;
+    assert!(matches!(found, ToClient::Verbs(VerbsToClient::VerbsFound(_))), "{found:?}");
 }

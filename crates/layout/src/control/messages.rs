@@ -164,7 +164,8 @@ messages! {
         region: RegionId,
     }
 
-    /// Asks for a report. The connection need not be attached.
+    /// Asks for a report. The connection need not be attached. The report has what the program may see: all of it for root and the user of
+    /// the daemon, otherwise what belongs to the user or to the guest, and counts.
     14 Query since 0, reply "`QueryReply`, several until the last", descriptors [] {
         /// The topic of the report.
         topic: Topic,

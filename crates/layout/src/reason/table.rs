@@ -519,6 +519,10 @@ reasons! {
     "the pair window was closed";
     "Send again: messages use the daemon path until the next pair window is set up.";
 
+    248 NotInGuestsYet, "not-in-guests-yet", Refusal:
+    "the capability is not supported in guests yet";
+    "Use it between programs of the host. In guests, the native API, MX, MPI and libfabric are supported; a guest joins an overlay network by a tap and a bridge of its host.";
+
     /// Streams between sockets
     300 StreamsDisabled, "streams-disabled", Refusal:
     "streams are disabled by the configuration of the daemon";
@@ -592,7 +596,7 @@ reasons! {
     /// Overlay
     400 OverlayForbidden, "overlay-forbidden", Refusal:
     "overlay networks belong to the host; only root and the daemon's user may change them";
-    "Run `isthmus overlay` as root, or as the user that `isthmusd` runs as; a guest's programs cannot change the networks of its host.";
+    "Run `isthmus overlay` as root, or as the user that `isthmusd` runs as.";
 
     401 OverlayChangeInvalid, "overlay-change-invalid", Refusal:
     "the change does not lead to valid overlay networks, and nothing was changed";

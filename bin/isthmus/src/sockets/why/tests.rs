@@ -204,6 +204,15 @@ fn missing_daemon_is_a_cause_and_other_errors_are_errors() {
     let mut shown = answer();
     shown.find_causes(&Err(Refusal::new(Reason::DaemonUnreachable, "/run/x").into()), None, None).expect("causes");
     assert_eq!(shown.causes[0].reason.as_deref(), Some("daemon-unreachable"));
+    // In a guest, nothing is said about a connection that is not worth a stream yet.
+    let mut shown = answer();
+    let refusal = Refusal::not_in_guests_yet(isthmus_layout::Capability::Sockets);
+    shown.find_causes(&Err(refusal.into()), None, None).expect("causes");
+    assert_eq!(
+        shown.causes.iter().map(|cause| cause.reason.as_deref()).collect::<Vec<_>>(),
+        [Some("not-in-guests-yet")]
+    );
+    assert!(text(&shown).contains("supported in guests yet (sockets)"), "{}", text(&shown));
     assert!(shown.find_causes(&Err(anyhow::anyhow!("not JSON")), None, None).is_err());
 }
 
