@@ -383,12 +383,13 @@ impl Adapter {
     }
 
     /// Runs iterations until there is nothing to do, for a server. The program goes on at once if `is_over`, and sends the
-    /// acknowledgements.
-    pub(crate) fn serve(&mut self, is_over: impl Fn() -> bool) {
+    /// acknowledgements. Returns true if peers have accessed memory here by it.
+    pub(crate) fn serve(&mut self, is_over: impl Fn() -> bool) -> bool {
+        let before = self.accesses_so_far();
         for _ in 0..ITERATIONS_PER_VISIT {
             self.progress();
             if is_over() {
-                return;
+                return self.accesses_so_far() > before;
             }
             self.send_acks();
             if self.domain.is_idle() {
@@ -397,6 +398,24 @@ impl Adapter {
         }
         self.record_accesses();
         self.domain.publish_accesses();
+        self.accesses_so_far() > before
+    }
+
+    /// The number of requests of peers for memory.
+    fn accesses_so_far(&mut self) -> u64 {
+        self.accesses.saturating_add(self.engine().accesses_pending())
+    }
+
+    /// Has a doorbell wake the server after a call of the program. If there is work again and again, the server looks at its next tick.
+    #[cold]
+    pub(crate) fn arm_after_call(&mut self) {
+        for _ in 0..ITERATIONS_PER_VISIT {
+            self.send_acks();
+            if self.arm() {
+                return;
+            }
+            self.progress();
+        }
     }
 
     /// Records what peers have asked for of memory here, for the daemon's reports.

@@ -63,6 +63,14 @@ impl Device {
         guard
     }
 
+    /// A call ends after which the program may poll memory: it has posted requests, or taken completions.
+    #[inline]
+    pub(crate) fn end_call(&self, adapter: &mut Adapter) {
+        if self.shared.handover.arms_after_calls() {
+            adapter.arm_after_call();
+        }
+    }
+
     /// State that a channel of the device needs while it sleeps.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// The time that a program has between two sleeps for an event before the serving thread acts for peers again.
 const STAND_BY: Duration = Duration::from_millis(5);
 
+/// Visits in a row without an access of a peer, after which calls of the program do not arm the domain any more.
+const VAIN_VISITS_MAX: u8 = 8;
+
 /// The serving thread sleeps without a limit on the armed domain.
 const THREAD: u8 = 1;
 
@@ -27,6 +30,8 @@ pub(crate) struct Handover {
     /// [`THREAD`] and [`PROGRAM`]: those that a call of the program has to wake, because it may end the arming of the domain.
     asleep: AtomicU8,
     stopped: AtomicBool,
+    /// The number of visits without an access after which calls arm the domain no more. Zero while they do not.
+    vain_visits_left: AtomicU8,
     /// A thread of the program sleeps for an event, and serves meanwhile.
     has_turn: AtomicBool,
     /// Further threads of the program that sleep for events.
@@ -47,6 +52,7 @@ impl Handover {
             calls: AtomicU32::new(0),
             asleep: AtomicU8::new(0),
             stopped: AtomicBool::new(false),
+            vain_visits_left: AtomicU8::new(0),
             has_turn: AtomicBool::new(false),
             waiting: AtomicU32::new(0),
             thread: SleepSet::new(domain)?,
@@ -83,6 +89,22 @@ impl Handover {
     /// The number of calls so far.
     pub(crate) fn calls(&self) -> u32 {
         self.calls.load(Ordering::Relaxed)
+    }
+
+    /// A server has visited the device, or did not because the program makes calls. `accessed` is true if it has performed accesses of
+    /// peers: then peers have waited for it, and calls arm the domain as they end.
+    pub(crate) fn note_visit(&self, accessed: bool) {
+        let left = self.vain_visits_left.load(Ordering::Relaxed);
+        let new = if accessed { VAIN_VISITS_MAX } else { left.saturating_sub(1) };
+        if new != left {
+            self.vain_visits_left.store(new, Ordering::Relaxed);
+        }
+    }
+
+    /// True if a call of the program arms the domain as it ends, because the program may then poll memory until a peer has written it.
+    #[inline]
+    pub(crate) fn arms_after_calls(&self) -> bool {
+        self.vain_visits_left.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn stop(&self) {

@@ -148,6 +148,7 @@ pub(crate) unsafe extern "C" fn post_send(qp: *mut IbvQp, first: *mut IbvSendWr,
         at = unsafe { (*at).next };
     }
     adapter.flush_posts();
+    device.end_call(&mut adapter);
     status(posted)
 }
 

@@ -104,7 +104,11 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, limit: c_int, completion
         // SAFETY: the program passes room for `limit` completions, and `at` is below it.
         unsafe { completions.add(at).write(convert::completion(completion)) }
     });
-    if taken == 0 && adapter.engine().is_overrun(cq) { -Errno::IO.raw_os_error() } else { taken as c_int }
+    if taken > 0 {
+        device.end_call(&mut adapter);
+        return taken as c_int;
+    }
+    if adapter.engine().is_overrun(cq) { -Errno::IO.raw_os_error() } else { 0 }
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_int) -> c_int {

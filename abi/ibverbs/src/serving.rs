@@ -14,6 +14,9 @@
 //! While the program calls, the thread only wakes at each tick and looks at a counter. While it does not, the thread sleeps without a
 //! limit unless a peer needs it. While it stands by, no doorbell wakes it. So an idle device costs no processor time, and a busy one no
 //! atomic operation. A thread of the program that serves ([`sleeping`](crate::sleeping)) is in the first two states itself.
+//!
+//! A program that polls memory between its calls would wait for a tick each time. So once the thread has performed accesses for peers,
+//! each call arms the domain as it ends, and a doorbell wakes the thread while it watches. This ends after a few visits without accesses.
 
 use crate::device::Shared;
 use crate::handover::{Handover, SleepSet, Woken};
@@ -74,8 +77,8 @@ pub(crate) trait Server {
     /// Where it sleeps.
     fn set(&self) -> &SleepSet;
 
-    /// Does all work, and arms the domain.
-    fn visit(&mut self) -> Visit;
+    /// Does all work, and arms the domain. If the server `stays`, the next call of the program wakes it.
+    fn visit(&mut self, stays: bool) -> Visit;
 
     /// Sleeps until there is a reason to wake, or the limit is over. None if this server's turn is over.
     fn sleep(&mut self, limit: Option<Duration>) -> Option<Woken>;
@@ -97,17 +100,25 @@ pub(crate) enum Visit {
 /// Watches the program, and serves when it makes no calls, until the server's turn is over.
 pub(crate) fn watch(server: &mut impl Server, handover: &Handover) {
     let (mut seen, mut tick) = (handover.calls(), TICK);
-    // A program that asks for an event arms the domain: then a doorbell ends the sleep.
+    // A program that asks for an event arms the domain, and so may any call: then a doorbell ends the sleep.
     while let Some(woken) = server.sleep(Some(tick)) {
-        server.set().clear();
+        if woken.called {
+            server.set().clear();
+        }
         let calls = handover.calls();
-        if calls == seen || woken.rung {
-            if serve(server).is_none() {
-                return;
-            }
+        let end = if woken.rung && handover.arms_after_calls() {
+            tick = TICK_MAX; // A doorbell comes first. A short tick would cost the processor a timer each time.
+            act(server)
+        } else if woken.rung || calls == seen {
             tick = TICK;
+            serve(server)
         } else {
+            handover.note_visit(false);
             tick = (tick * 2).min(TICK_MAX);
+            Some(())
+        };
+        if end.is_none() {
+            return;
         }
         seen = calls;
     }
@@ -116,11 +127,22 @@ pub(crate) fn watch(server: &mut impl Server, handover: &Handover) {
 /// Acts for peers until the program makes a call. None if the server's turn is over.
 pub(crate) fn serve(server: &mut impl Server) -> Option<()> {
     loop {
-        match server.visit() {
+        match server.visit(true) {
             Visit::Refused => return Some(()),
             Visit::Unfinished => {}
             Visit::Armed(limit) if server.sleep(limit)?.called => return Some(()),
             Visit::Armed(_) => {}
+            Visit::Over => return None,
+        }
+    }
+}
+
+/// Acts for peers once. None if the server's turn is over.
+fn act(server: &mut impl Server) -> Option<()> {
+    loop {
+        match server.visit(false) {
+            Visit::Refused | Visit::Armed(_) => return Some(()),
+            Visit::Unfinished => {}
             Visit::Over => return None,
         }
     }
@@ -160,16 +182,21 @@ impl Server for Thread<'_> {
         &self.shared.handover.thread
     }
 
-    fn visit(&mut self) -> Visit {
+    fn visit(&mut self, stays: bool) -> Visit {
         let handover = &self.shared.handover;
         let _inside = self.thread.enter();
         // The program is in a call if the lock is not free. It may wait for the gate there, so this thread does not wait for the lock.
-        let Some(mut adapter) = self.shared.adapter.try_visit() else { return Visit::Refused };
+        let Some(mut adapter) = self.shared.adapter.try_visit() else {
+            handover.note_visit(false);
+            return Visit::Refused;
+        };
         if handover.has_turn() {
             return Visit::Over;
         }
-        adapter.serve(|| false);
-        handover.thread_sleeps();
+        handover.note_visit(adapter.serve(|| false));
+        if stays {
+            handover.thread_sleeps();
+        }
         adapter.prepare_sleep().map_or(Visit::Unfinished, Visit::Armed)
     }
 
@@ -179,3 +206,6 @@ impl Server for Thread<'_> {
         (!handover.is_stopped() && !handover.has_turn()).then_some(woken)
     }
 }
+
+#[cfg(test)]
+mod tests;

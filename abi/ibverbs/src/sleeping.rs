@@ -205,7 +205,7 @@ impl Server for Turn<'_> {
         &self.sleep.shared.handover.program
     }
 
-    fn visit(&mut self) -> Visit {
+    fn visit(&mut self, stays: bool) -> Visit {
         let Sleep { shared, channel, .. } = self.sleep;
         let has_event = || channel.sent() != self.sent;
         let mut adapter = shared.lock();
@@ -213,7 +213,7 @@ impl Server for Turn<'_> {
             return Visit::Over;
         }
         shared.handover.program_wakes();
-        adapter.serve(has_event);
+        shared.handover.note_visit(adapter.serve(has_event));
         if has_event() {
             return Visit::Over;
         }
@@ -221,7 +221,9 @@ impl Server for Turn<'_> {
             _ if has_event() => Visit::Over,
             None => Visit::Unfinished,
             Some(limit) => {
-                shared.handover.program_sleeps();
+                if stays {
+                    shared.handover.program_sleeps();
+                }
                 Visit::Armed(limit)
             }
         }

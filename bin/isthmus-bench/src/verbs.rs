@@ -36,6 +36,7 @@ mod tests {
                 "verbs.event_lat",
                 "verbs.event_lat.one_cpu",
                 "verbs.served_write_lat",
+                "verbs.served_write_lat.polling",
                 "verbs.register.64k.first",
                 "verbs.register.64k.again",
                 "verbs.register.1m.first",

@@ -6,8 +6,9 @@
 //! The number of silent peers does not matter.
 //!
 //! A peer may set any bit of a ready map that it shares. A bit without a channel is a *stray*: it is counted, and no memory is spent on it.
-//! Few strays are normal, because a peer may set its bit after its channel was removed. Too many end the map's channels, one of which
-//! must have caused them. A ready map without channels is not polled.
+//! Nothing tells which peer has set it, so no channel ends because of strays. They cost time only, and that is limited: the ready map
+//! is not looked at for a number of polls that grows with the bits that announced nothing. Hot channels, and the ready maps of other
+//! owners, are polled meanwhile. A ready map without channels is not polled.
 
 use crate::channel::Channel;
 use isthmus_layout::ready_map::ReadyBit;
@@ -18,13 +19,13 @@ use isthmus_shm::{PeerFault, ReadyMap, RecordBuffer, SharedMapping};
 const PARK_AFTER_POLLS: u32 = 256;
 
 /// Number of polls between checks of the ready maps while a hot channel always has a record. A flooding peer thus cannot block the others.
-const MAP_POLL_INTERVAL: u32 = 64;
+const MAP_POLL_INTERVAL: u64 = 64;
 
 /// Maximum number of hot channels. When another one becomes hot, the one that was silent longest is parked.
 const HOT_MAX: usize = 16;
 
-/// Number of strays that a ready map allows for each channel that it gets.
-const STRAYS_PER_CHANNEL: u32 = 16384;
+/// Number of strays that cost as much time as a poll. A ready map is not looked at for as many polls as its strays have cost.
+const STRAYS_PER_POLL: u64 = 4;
 
 /// The key of a channel in its inbox. A key is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,8 +85,8 @@ struct MapSubscription {
     control: bool,
     /// The number of strays so far.
     strays: u64,
-    /// The number of further strays that end the map's channels.
-    strays_left: u32,
+    /// The map is not looked at before this poll, because of bits that announced nothing.
+    paused_until: u64,
 }
 
 impl MapSubscription {
@@ -104,11 +105,9 @@ pub struct Inbox {
     hot: Vec<u32>,
     /// The index in `hot` at which the next poll begins, so that a busy channel does not delay the others.
     next_hot: usize,
-    /// Channels of ready maps with too many strays. Each is reported once.
-    faulted: Vec<ChannelKey>,
     /// Slots found while draining a ready map. The vector is kept to reuse its allocation.
     woken: Vec<u32>,
-    polls: u32,
+    polls: u64,
     next_generation: u32,
 }
 
@@ -129,7 +128,7 @@ impl Inbox {
             channels: 0,
             control: false,
             strays: 0,
-            strays_left: 0,
+            paused_until: 0,
         };
         self.maps.push(subscription);
         InboxMapIndex((self.maps.len() - 1) as u8)
@@ -161,11 +160,9 @@ impl Inbox {
         });
         let subscription = &mut self.maps[usize::from(ready_map.0)];
         if subscription.channels == 0 {
-            subscription.strays_left = 0;
             subscription.ready_map.drain(|_| {}); // Bits of earlier channels.
         }
         subscription.channels += 1;
-        subscription.strays_left = subscription.strays_left.saturating_add(STRAYS_PER_CHANNEL);
         let slots = &mut subscription.slots_by_bit;
         let at = usize::from(ready_bit.number());
         if slots.len() <= at {
@@ -242,7 +239,7 @@ impl Inbox {
     /// Polls once: takes a record into `record` if one waits, or returns what else happened.
     #[inline]
     pub fn poll(&mut self, record: &mut RecordBuffer) -> Polled {
-        self.polls = self.polls.wrapping_add(1);
+        self.polls += 1;
         if self.polls.is_multiple_of(MAP_POLL_INTERVAL) {
             self.drain_ready_maps();
         }
@@ -277,13 +274,12 @@ impl Inbox {
             [slot] => channel(slot),
             _ => false,
         };
-        hot && self.faulted.is_empty() && !self.maps.iter().any(MapSubscription::is_any_set)
+        hot && !self.maps.iter().any(MapSubscription::is_any_set)
     }
 
     /// Returns true if a poll would find something. Cheap enough for spinning.
     pub fn is_ready(&mut self) -> bool {
         self.maps.iter().any(MapSubscription::is_any_set)
-            || !self.faulted.is_empty()
             || self.hot.iter().any(|&slot| {
                 self.slots[slot as usize].as_ref().is_some_and(|entry| !matches!(entry.channel.has_record(), Ok(false)))
             })
@@ -292,6 +288,8 @@ impl Inbox {
     /// Parks every channel and sets every ready map to sleeping. Returns true if the receiver may now sleep on its doorbells.
     /// The caller calls [`Self::end_sleep`] afterwards in either case.
     pub fn begin_sleep(&mut self) -> bool {
+        // A receiver with nothing else to do need not save time.
+        self.maps.iter_mut().for_each(|subscription| subscription.paused_until = 0);
         while let Some(&slot) = self.hot.last() {
             let entry = self.slots[slot as usize].as_mut().expect("hot channels are there");
             entry.channel.flush();
@@ -304,7 +302,7 @@ impl Inbox {
         let sleeps = |subscription: &MapSubscription| {
             subscription.channels == 0 || !subscription.control && subscription.ready_map.begin_sleep()
         };
-        self.faulted.is_empty() && self.maps.iter().all(sleeps)
+        self.maps.iter().all(sleeps)
     }
 
     /// Ends what [`Self::begin_sleep`] began, after sleeping or after deciding not to sleep.
@@ -317,7 +315,7 @@ impl Inbox {
     #[inline]
     fn drain_ready_maps(&mut self) {
         for at in 0..self.maps.len() {
-            if self.maps[at].is_any_set() {
+            if self.maps[at].is_any_set() && self.polls >= self.maps[at].paused_until {
                 self.drain_ready_map(InboxMapIndex(at as u8));
             }
         }
@@ -325,22 +323,8 @@ impl Inbox {
 
     fn poll_ready_maps(&mut self) -> Polled {
         self.drain_ready_maps();
-        if let Some(polled) = self.next_faulted() {
-            return polled;
-        }
         let control = self.maps.iter_mut().position(|subscription| std::mem::take(&mut subscription.control));
         control.map_or(Polled::Nothing, |at| Polled::Control(InboxMapIndex(at as u8)))
-    }
-
-    /// Reports the next channel of a ready map with too many strays.
-    fn next_faulted(&mut self) -> Option<Polled> {
-        while let Some(key) = self.faulted.pop() {
-            let Some(entry) = self.entry(key).filter(|entry| !entry.faulted) else { continue };
-            let ready_map = entry.ready_map;
-            let strays = self.maps[usize::from(ready_map.0)].strays;
-            return Some(self.fault(key.slot, PeerFault::StrayReadyBits { strays }));
-        }
-        None
     }
 
     #[cold]
@@ -354,34 +338,25 @@ impl Inbox {
             None if ready_bit == ReadyBit::CONTROL => *control = true,
             None => strays += 1,
         });
-        if strays > 0 {
-            self.count_strays(ready_map, strays);
-        }
+        let mut paused = strays / STRAYS_PER_POLL;
         for slot in woken.drain(..) {
-            self.mark_hot(slot);
+            paused += u64::from(self.mark_hot(slot));
         }
         self.woken = woken;
-    }
-
-    /// Counts strays, and marks the channels of their map as faulted if they are too many.
-    fn count_strays(&mut self, ready_map: InboxMapIndex, strays: u32) {
         let subscription = &mut self.maps[usize::from(ready_map.0)];
-        subscription.strays += u64::from(strays);
-        match subscription.strays_left.checked_sub(strays) {
-            Some(left) => subscription.strays_left = left,
-            None if self.faulted.is_empty() => {
-                let of_map = self.slots.iter().flatten().filter(|entry| entry.ready_map == ready_map && !entry.faulted);
-                self.faulted.extend(of_map.map(|entry| entry.key));
-            }
-            None => {} // The next strays report it.
+        subscription.strays += strays;
+        if paused > 0 {
+            subscription.paused_until = self.polls + 1 + paused;
         }
     }
 
-    fn mark_hot(&mut self, slot: u32) {
+    /// Starts polling a channel. Returns true if it has no record.
+    fn mark_hot(&mut self, slot: u32) -> bool {
         let entry = self.slots[slot as usize].as_mut().expect("ready bits name channels that are there");
         if entry.muted {
-            return;
+            return true;
         }
+        let is_empty = matches!(entry.channel.has_record(), Ok(false));
         entry.channel.unpark();
         entry.empty_polls = 0;
         if !std::mem::replace(&mut entry.hot, true) {
@@ -390,6 +365,7 @@ impl Inbox {
                 self.park_least_active();
             }
         }
+        is_empty
     }
 
     fn count_empty_poll(&mut self, slot: u32) {

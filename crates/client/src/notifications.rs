@@ -401,7 +401,6 @@ fn reason_of(fault: &PeerFault) -> Reason {
         PeerFault::HeadOverrun { .. } => Reason::RingHeadInvalid,
         PeerFault::SlabOverrun { .. } => Reason::SlabHeadInvalid,
         PeerFault::FragmentOutside(_) => Reason::FragmentOutsideSlab,
-        PeerFault::StrayReadyBits { .. } => Reason::ReadyBitsInvalid,
         PeerFault::RecordTooLong(_) | PeerFault::Record(_) => Reason::MalformedRecord,
     }
 }

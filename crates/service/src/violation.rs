@@ -65,7 +65,6 @@ impl Violation {
                 PeerFault::HeadOverrun { .. } => Reason::RingHeadInvalid,
                 PeerFault::SlabOverrun { .. } => Reason::SlabHeadInvalid,
                 PeerFault::FragmentOutside(_) => Reason::FragmentOutsideSlab,
-                PeerFault::StrayReadyBits { .. } => Reason::ReadyBitsInvalid,
                 PeerFault::RecordTooLong(_) | PeerFault::Record(_) => Reason::MalformedRecord,
             },
             Self::NoPeer

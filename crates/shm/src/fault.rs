@@ -37,12 +37,6 @@ pub enum PeerFault {
     /// A fragment lies outside the slab.
     #[error(transparent)]
     FragmentOutside(#[from] OutsideRegion),
-    /// The peers of a ready map set more bits without a channel than ends of channels explain.
-    #[error("{strays} ready bits were set that belong to no channel")]
-    StrayReadyBits {
-        /// The number of such bits so far.
-        strays: u64,
-    },
     /// A record that no correct library writes.
     #[error(transparent)]
     Record(#[from] MalformedRecord),

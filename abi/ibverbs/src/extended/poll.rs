@@ -67,6 +67,9 @@ unsafe fn take(cq: *mut IbvCqEx) -> c_int {
     let mut polled = None;
     adapter.poll(object.cq, 1, |_, completion| polled = Some(convert::completion(completion)));
     let overrun = polled.is_none() && adapter.engine().is_overrun(object.cq);
+    if polled.is_some() {
+        device.end_call(&mut adapter);
+    }
     drop(adapter);
     let Some(wc) = polled else {
         return if overrun { Errno::IO } else { Errno::NOENT }.raw_os_error();

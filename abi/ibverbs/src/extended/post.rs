@@ -313,6 +313,7 @@ unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
     let mut adapter = device.lock();
     let posted = batch.post(&mut adapter, object.qp);
     adapter.flush_posts();
+    device.end_call(&mut adapter);
     drop(adapter);
     // SAFETY: the thread is in the critical section. The batch is not used below.
     unsafe { object.batch.leave() };

@@ -41,12 +41,14 @@ pub(crate) struct Perftest {
     /// Both sides sleep until their completion channel is readable.
     sleeps: bool,
     one_cpu: bool,
+    /// The memory of both sides stays where it is, so that a thread of its owner serves it.
+    served: bool,
 }
 
 impl Perftest {
     fn new(device: &Rc<Device>, program: &'static str, quantity: Quantity, size: usize) -> Self {
         let device = Rc::clone(device);
-        Self { device, program, quantity, size, sleeps: false, one_cpu: false }
+        Self { device, program, quantity, size, sleeps: false, one_cpu: false, served: false }
     }
 
     /// The median of a latency.
@@ -72,12 +74,16 @@ impl Perftest {
         Self { one_cpu: true, ..self }
     }
 
+    pub(super) fn served(self) -> Self {
+        Self { served: true, ..self }
+    }
+
     /// Returns the number of iterations that takes about the budget on a fast and quiet machine. `-D` counts whole seconds, and leaves out
     /// the median.
     fn iterations(&self, budget: Duration) -> u64 {
         let guess_ns = match self.quantity {
             // Some processors take so long to wake. A read may need a thread of its owner.
-            Quantity::Latency if self.sleeps || self.program == "ib_read_lat" => 30_000,
+            Quantity::Latency if self.sleeps || self.served || self.program == "ib_read_lat" => 30_000,
             Quantity::Latency => 400,
             // A tenth of a copy's speed, because a connection may carry all messages by packets.
             Quantity::Bandwidth | Quantity::Rate => 200 + self.size as u64 / 4,
@@ -107,6 +113,9 @@ impl Perftest {
         let program = find_program(self.program).context("it was there a moment ago")?;
         let mut command = self.device.command(bench, cpu, &program)?;
         command.args(self.arguments(port, bench.budget));
+        if self.served {
+            command.env("ISTHMUS_RCACHE", "0");
+        }
         let errors = File::create(errors).with_context(|| format!("cannot write {}", errors.display()))?;
         command.stdin(Stdio::null()).stderr(errors);
         Ok(command)
@@ -140,7 +149,12 @@ impl Perftest {
 
 impl Case for Perftest {
     fn name(&self) -> String {
-        let all = [(self.quantity == Quantity::Rate, ".lists"), (self.sleeps, ".sleep"), (self.one_cpu, ".one_cpu")];
+        let all = [
+            (self.quantity == Quantity::Rate, ".lists"),
+            (self.sleeps, ".sleep"),
+            (self.one_cpu, ".one_cpu"),
+            (self.served, ".served"),
+        ];
         let suffixes: String = all.iter().filter(|suffix| suffix.0).map(|suffix| suffix.1).collect();
         format!("perftest.{}.{}{suffixes}", self.program, size_name(self.size))
     }

@@ -47,6 +47,7 @@ pub(crate) fn rows() -> Vec<Option<Row>> {
         event_lat(device),
         event_lat_one_cpu(device),
         served_write_lat(device),
+        served_write_lat_polling(device),
     ];
     rows.extend(REGISTRATIONS.into_iter().flat_map(|(bytes, first, again)| registration(device, bytes, first, again)));
     rows.extend(mpich(device));
@@ -113,6 +114,12 @@ fn event_lat_one_cpu(device: &Rc<Device>) -> Row {
 
 fn served_write_lat(device: &Rc<Device>) -> Row {
     let row = Row::new("verbs.served_write_lat", Measured::served_write(device));
+    row.floor(floor::eventfd()).target(Target::at_most(1.4, Floor))
+}
+
+fn served_write_lat_polling(device: &Rc<Device>) -> Row {
+    let case = Perftest::latency(device, "ib_write_lat", 8).served();
+    let row = Row::new("verbs.served_write_lat.polling", case);
     row.floor(floor::eventfd()).target(Target::at_most(1.4, Floor))
 }
 

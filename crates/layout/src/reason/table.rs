@@ -290,10 +290,6 @@ reasons! {
     "the domain did not read its ring, and the records that the daemon queued for it reached the limit";
     "Let the program call the library, or let the library's descriptor wake it; a stopped process attaches again when it continues.";
 
-    139 ReadyBitsInvalid, "ready-bits-invalid", Fault:
-    "a domain set many ready bits that belong to no channel";
-    "Look for a program that overwrites its memory; otherwise the other domain is hostile.";
-
     /// Regions and grants
     150 RegionNotSealed, "region-not-sealed", Fault:
     "the region offered is not sealed: it could shrink under its reader";

@@ -1,7 +1,7 @@
 //! A daemon under attack: an honest pair that never stops, hostile programs, and what must be true afterwards.
 
 use isthmus_client::{Options, QueryClient, Topic};
-use isthmus_report::{MetricsText, StatusReport};
+use isthmus_report::{MetricsText, StatusReport, Why};
 use isthmus_suites::{TIMEOUT_S, TestProgram, daemon, test_program};
 use isthmus_testbed::{DaemonProcess, Deadline, Limit, Proc, Scratch, View, binary, eventually};
 use std::sync::Arc;
@@ -187,10 +187,21 @@ impl AttackBed {
         self.status().workers.iter().flat_map(|worker| &worker.faults).map(|row| row.count).sum()
     }
 
+    /// Returns the number of the channel of the honest pair.
+    #[track_caller]
+    pub(crate) fn channel_of_honest_pair(&self) -> String {
+        let report: Why = serde_json::from_str(&self.ask_about(Topic::Why, &["alice", "bob"])).expect("a report");
+        report.channel.expect("the honest pair has a channel").id
+    }
+
     fn ask(&self, topic: Topic) -> String {
+        self.ask_about(topic, &[])
+    }
+
+    fn ask_about(&self, topic: Topic, arguments: &[&str]) -> String {
         let options = Options { socket: Some(self.daemon.socket()), ..Options::default() };
         let mut inquirer = QueryClient::connect(&options).unwrap_or_else(|error| panic!("{error}"));
-        inquirer.query(topic, &[]).unwrap_or_else(|error| panic!("{error}"))
+        inquirer.query(topic, arguments).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Returns the daemon's state as shown by /proc.

@@ -73,6 +73,20 @@ fn memory_that_stays_with_its_owner_is_named_with_the_reason() {
 }
 
 #[test]
+fn programs_that_poll_memory_are_served_at_a_doorbell_and_not_at_a_tick() {
+    let Some(stage) = Stage::new() else { return };
+    let variables: &[(&str, &str)] = &[("ISTHMUS_RCACHE", "0")];
+    let words = ["-F", "-s", "8", "-n", "5000000"];
+    let _programs = Started::new(&stage, "/usr/bin/ib_write_lat", &words, [variables; 2]);
+    // A program that polls the library as well takes some writes itself, without a doorbell.
+    let is_rung = |row: &Value| {
+        let count = |name: &str| row[name].as_u64().unwrap_or(0);
+        count("served") > 300 && 10 * count("wakeups") > count("served")
+    };
+    wait_for(&stage, is_rung);
+}
+
+#[test]
 fn packets_through_the_daemon_and_unknown_numbers_have_a_reason() {
     let Some(stage) = Stage::new() else { return };
     let _programs = start(&stage, [&[], &[("ISTHMUS_CHANNELS", "0")]]);
