@@ -60,10 +60,14 @@ fn allowed_owners_share_a_channel_but_no_granted_region() {
     let (_daemon, mut left, mut right) = two(&scratch, ANY_USER_TALKS);
     let names = ["left", "right"];
     exchange_messages(&mut left, &mut right, names);
-    let before = names.map(|name| daemon_path_records(&mut left, name));
+    // Each sees its own domain.
+    let records = |left: &mut TestProgram, right: &mut TestProgram| {
+        [daemon_path_records(left, names[0]), daemon_path_records(right, names[1])]
+    };
+    let before = records(&mut left, &mut right);
     exchange(&mut left, &mut right, names, EVERY_LENGTH, "window=4 buffers=fresh");
     exchange(&mut left, &mut right, names, "12x1048576", "window=1 buffers=reused");
-    assert_eq!(before, names.map(|name| daemon_path_records(&mut left, name)), "bytes went through the daemon");
+    assert_eq!(before, records(&mut left, &mut right), "bytes went through the daemon");
     let why = report(&mut left, "why left right");
     assert_eq!((&why["path"], &why["large"]["reason"]), (&"channel".into(), &"different-owner".into()), "{why}");
     assert_eq!((&why["from_a"]["grants"], &why["from_b"]["grants"]), (&0.into(), &0.into()), "{why}");
