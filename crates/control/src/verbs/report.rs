@@ -7,7 +7,7 @@ use isthmus_layout::Refusal;
 use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
-use isthmus_layout::verbs::BLOCK_NUMBERS;
+use isthmus_layout::verbs::{BLOCK_NUMBERS, DEVICE, GID_KIND};
 use isthmus_report::{
     DomainName, QueuePairPeer, QueuePairProgram, QueuePairReport, SCHEMA, VerbsBlockRow, VerbsDomainRow, VerbsGidRow,
     VerbsReport,
@@ -20,12 +20,6 @@ use crate::broker::Broker;
 use crate::directory::DomainEntry;
 use crate::report::paths::why_between;
 use crate::report::{json, wrong_arguments};
-
-/// The name of the device.
-const DEVICE: &str = "isthmus0";
-
-/// The name of the GID type in sysfs.
-const GID_KIND: &str = "RoCE v2";
 
 impl Verbs {
     /// Reports the device and the domains, or the queue pair with the number that is the argument.
