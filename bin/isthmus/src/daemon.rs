@@ -6,7 +6,7 @@
 mod channels;
 mod why;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use isthmus_client::{Options, QueryClient, Topic};
@@ -28,6 +28,11 @@ pub(crate) struct Daemon(QueryClient);
 impl Daemon {
     pub(crate) fn connect(options: &Options) -> Result<Self> {
         Ok(Self(QueryClient::connect(options)?))
+    }
+
+    /// Returns the path of the socket by which this process has found the daemon. The path in the report is the daemon's word.
+    pub(crate) fn socket(&self) -> &Path {
+        self.0.socket()
     }
 
     pub(crate) fn ask(&mut self, topic: Topic, arguments: &[&str]) -> Result<Value> {

@@ -9,19 +9,26 @@ use isthmus_layout::control::{Capture, List, Name, Query, ToClient, Topic};
 use isthmus_layout::reason::Reason;
 use rustix::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
 /// A connection that asks and never attaches.
 #[derive(Debug)]
 pub struct QueryClient {
     control: Control,
+    path: PathBuf,
 }
 
 impl QueryClient {
     /// Connects to the daemon that [`Options`] name; never starts one.
     pub fn connect(options: &Options) -> Result<Self, Refusal> {
         let options = Options { no_autostart: true, ..options.clone() };
-        let (socket, _) = connect::connect(&options)?;
-        Ok(Self { control: Control::open(socket)? })
+        let (socket, path) = connect::connect(&options)?;
+        Ok(Self { control: Control::open(socket)?, path })
+    }
+
+    /// The path of the daemon's socket, as this process has found it.
+    pub fn socket(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) fn control(&mut self) -> &mut Control {

@@ -13,6 +13,7 @@ use anyhow::Result;
 use isthmus_client::{Options, Reason, Refusal, Topic};
 use isthmus_report::VerbsReport;
 
+use super::device::{Device, InvalidField, REMEDY};
 use super::enable::{DEVICE_FILE, Missing, device_file};
 use super::sysfs::{difference, is_of_gid};
 use super::{DRIVER, LIBRARY, PRELOADED, device_files};
@@ -58,7 +59,10 @@ pub(super) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
         None => None,
     };
     findings.extend(report.as_ref().map(enabled));
-    findings.push(files(device_files(place.socket), report.as_ref()));
+    findings.push(match report.as_ref().map(Device::parse).transpose() {
+        Ok(device) => files(device_files(place.socket), device.as_ref()),
+        Err(error) => invalid(&error),
+    });
     findings.extend(libibverbs());
     findings.push(kernel(INFINIBAND.into_iter().find(|path| Path::new(path).exists())));
 }
@@ -100,15 +104,19 @@ fn enabled(report: &VerbsReport) -> Finding {
     }
 }
 
+fn invalid(error: &InvalidField) -> Finding {
+    Finding::problem("verbs.files", "reading the device in the daemon's report", error.to_string()).remedy(REMEDY)
+}
+
 /// Compares the files that `isthmus run` finds with the daemon's report.
-fn files(folder: Option<PathBuf>, report: Option<&VerbsReport>) -> Finding {
+fn files(folder: Option<PathBuf>, device: Option<&Device>) -> Finding {
     let (id, tried) = ("verbs.files", "comparing the files of the device with the daemon's report");
     let remedy = "Run `isthmus verbs enable` as the daemon's user.";
     let Some(folder) = folder else {
         return Finding::note(id, tried, "no files of the device: libibverbs does not find it").remedy(remedy);
     };
     let found = folder.display();
-    match report.map(|report| difference(&folder, report)) {
+    match device.map(|device| difference(&folder, device)) {
         None => Finding::ok(id, tried, format!("{found} has a device; no daemon confirms it")),
         Some(Ok(None)) => Finding::ok(id, tried, format!("{found} has the device and its GIDs")),
         Some(Ok(Some(path))) => {
@@ -118,7 +126,7 @@ fn files(folder: Option<PathBuf>, report: Option<&VerbsReport>) -> Finding {
             };
             Finding::note(id, tried, format!("{what}: {}", folder.join(path).display())).remedy(remedy)
         }
-        Some(Err(error)) => Finding::note(id, tried, format!("cannot read {found}: {error}")).remedy(remedy),
+        Some(Err(error)) => Finding::note(id, tried, format!("cannot read {found}: {error:#}")).remedy(remedy),
     }
 }
 
@@ -209,12 +217,12 @@ mod tests {
     use super::*;
     use crate::doctor::Severity::{Ok as Fine, Warning};
 
-    fn report(gid: &str, enabled: bool) -> VerbsReport {
-        let gids = serde_json::json!([{ "index": 0, "gid": gid, "interface": null, "kind": "RoCE v2" }]);
-        let report = serde_json::json!({
-            "schema": 1, "enabled": enabled, "device": "isthmus0", "node_guid": "0211:2233:4455:6677", "gids": gids, "domains": [],
-        });
-        read(&report).expect("a report")
+    fn report(enabled: bool) -> VerbsReport {
+        VerbsReport { enabled, ..super::super::device::tests::report(&[("a", None)]) }
+    }
+
+    fn device(gid: &str) -> Device {
+        Device::parse(&super::super::device::tests::report(&[(gid, None)])).unwrap()
     }
 
     #[track_caller]
@@ -225,28 +233,35 @@ mod tests {
 
     #[test]
     fn each_restriction_is_a_warning_with_remedy() {
-        assert_says(&enabled(&report("a", true)), Fine, "isthmus0");
-        assert_says(&enabled(&report("a", false)), Warning, "disabled");
+        assert_says(&enabled(&report(true)), Fine, "isthmus0");
+        assert_says(&enabled(&report(false)), Warning, "disabled");
         assert_says(&kernel(None), Fine, "no InfiniBand");
         assert_says(&kernel(Some("/sys/module/ib_uverbs")), Warning, PRELOADED);
         assert_says(&file(Path::new("/dev/null")), Fine, "is /dev/null");
         assert_says(&file(Path::new("/nonexistent/uverbs0")), Warning, "missing");
         assert_says(&file(Path::new("/dev/zero")), Warning, "belongs to a device");
-        assert_says(&files(None, Some(&report("a", true))), Warning, "no files of the device");
+        assert_says(&files(None, Some(&device("a"))), Warning, "no files of the device");
+    }
+
+    #[test]
+    fn report_with_an_invalid_field_is_a_problem_with_the_name_of_the_field() {
+        let error = Device::parse(&VerbsReport { device: "../../x".to_owned(), ..report(true) }).unwrap_err();
+        let finding = invalid(&error);
+        assert_says(&finding, crate::doctor::Severity::Problem, r#""../../x" as device"#);
     }
 
     #[test]
     fn gids_that_have_changed_are_a_warning() {
         let scratch = tempfile::tempdir().unwrap();
-        let sys = scratch.path().to_owned();
+        let sys = scratch.path().join("sys");
         let gids = sys.join("class/infiniband/isthmus0/ports/1/gids");
         fs::create_dir_all(&gids).unwrap();
         fs::write(gids.join("0"), "b\n").unwrap();
         assert_says(&files(Some(sys.clone()), None), Fine, "no daemon");
-        assert_says(&files(Some(sys.clone()), Some(&report("a", true))), Warning, "not those of this daemon");
-        replace(&sys, &sysfs::files(&report("b", true), |_| false)).unwrap();
-        assert_says(&files(Some(sys.clone()), Some(&report("b", true))), Fine, "its GIDs");
-        assert_says(&files(Some(sys.clone()), Some(&report("a", true))), Warning, "have changed");
+        assert_says(&files(Some(sys.clone()), Some(&device("a"))), Warning, "not those of this daemon");
+        replace(&sys, &sysfs::files(&device("b"), |_| false)).unwrap();
+        assert_says(&files(Some(sys.clone()), Some(&device("b"))), Fine, "its GIDs");
+        assert_says(&files(Some(sys.clone()), Some(&device("a"))), Warning, "have changed");
     }
 
     #[test]

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use isthmus_client::Topic;
-use isthmus_report::{StatusReport, VerbsReport};
+use isthmus_report::VerbsReport;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use serde::Serialize;
 
+use super::device::{Device, REMEDY};
 use super::{DRIVERS, LIBRARY, SYS, folder_beside, is_preloaded, settings, sysfs};
 use crate::daemon::{Daemon, options, read};
 use crate::output::{Outcome, Output};
@@ -62,17 +64,12 @@ pub(super) fn enable(output: Output, socket: Option<PathBuf>, args: EnableArgs) 
     let folder = match args.dir {
         Some(folder) => std::path::absolute(folder).context("cannot find the folder")?,
         None => {
-            let socket = match options.socket {
-                Some(socket) => socket,
-                None => read::<StatusReport>(&daemon.ask(Topic::Status, &[])?)?.socket.into(),
-            };
-            folder_beside(&socket).with_context(|| format!("{} is not the path of a socket", socket.display()))?
+            let socket = daemon.socket();
+            folder_beside(socket).with_context(|| format!("{} is not the path of a socket", socket.display()))?
         }
     };
     let sysfs = folder.join(SYS);
-    let changed = sysfs::replace(&sysfs, &sysfs::files(&report, has_interface)).with_context(|| {
-        format!("cannot write {}: run this as the daemon's user, or name another folder with --dir", sysfs.display())
-    })?;
+    let changed = write_files(&sysfs, &report)?;
     let library = installed_folder(LIBRARY);
     let mut missing: Vec<Missing> = device_file(Path::new(DEVICE_FILE)).into_iter().collect();
     if let Err(error) = &library {
@@ -85,6 +82,19 @@ pub(super) fn enable(output: Output, socket: Option<PathBuf>, args: EnableArgs) 
     let enabled = Enabled { sysfs, is_default, changed, missing, variables };
     output.result("verbs enable", &enabled, || text(&enabled))?;
     Ok(Outcome::Done)
+}
+
+/// Writes the files of the device. Returns false if they are there already.
+fn write_files(sysfs: &Path, report: &VerbsReport) -> Result<bool> {
+    let device = Device::parse(report).with_context(|| format!("nothing was written. {REMEDY} The cause"))?;
+    sysfs::replace(sysfs, &sysfs::files(&device, has_interface)).map_err(|error| cannot_write(sysfs, error))
+}
+
+/// Says which folder cannot be written. A refusal of the kernel gets a remedy; others have one.
+fn cannot_write(sysfs: &Path, error: anyhow::Error) -> anyhow::Error {
+    let is_denied = matches!(error.downcast_ref(), Some(&(Errno::ACCESS | Errno::PERM | Errno::ROFS)));
+    let remedy = if is_denied { ": run this as the daemon's user, or name another folder with --dir" } else { "" };
+    error.context(format!("cannot write {}{remedy}", sysfs.display()))
 }
 
 /// Returns whether an interface exists in the network namespace of this process.
@@ -136,7 +146,26 @@ fn text(enabled: &Enabled) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::device::tests::report;
     use super::*;
+
+    #[test]
+    fn report_whose_device_is_a_path_writes_nothing() {
+        let scratch = tempfile::tempdir().unwrap();
+        let sysfs = scratch.path().join("a/b/verbs/sys");
+        let hostile = VerbsReport { device: "../../x".to_owned(), ..report(&[("1", None)]) };
+        let error = format!("{:#}", write_files(&sysfs, &hostile).unwrap_err());
+        assert!(error.contains(r#""../../x" as device"#) && error.contains(REMEDY), "{error}");
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+        assert!(write_files(&sysfs, &report(&[("1", None)])).unwrap());
+    }
+
+    #[test]
+    fn refusal_of_the_kernel_has_a_remedy() {
+        let text = |error: anyhow::Error| format!("{:#}", cannot_write(Path::new("/x"), error));
+        assert!(text(anyhow::Error::from(Errno::ACCESS).context("/x")).contains("run this as the daemon's user"));
+        assert_eq!(text(anyhow::anyhow!("it is a link")), "cannot write /x: it is a link");
+    }
 
     #[test]
     fn device_file_is_a_link_to_null() {

@@ -3,14 +3,18 @@
 //! ```text
 //! list ────▶ isthmus verbs list      the daemon's report about verbs
 //! enable ──▶ isthmus verbs enable    DIR/sys, from the report; what else a program needs
-//!    └─ sysfs ── the files of the device
+//!    ├─ device ─ the values of the report, none of which is a path
+//!    ├─ sysfs ── the files of the device
+//!    └─ folder ─ writes and reads them without being led elsewhere
 //! why ─────▶ isthmus why qp:NUMBER    a queue pair, its peers and the paths to them
 //! PROGRAMS ▶ isthmus run             SYSFS_PATH, IBV_DRIVERS and LD_PRELOAD
 //!    └─ doctor ─ the checks of `isthmus doctor`
 //! ```
 
+mod device;
 mod doctor;
 mod enable;
+mod folder;
 mod list;
 mod sysfs;
 mod why;

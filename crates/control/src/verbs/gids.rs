@@ -10,13 +10,11 @@
 
 use std::net::{Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
+use isthmus_layout::verbs::GIDS_MAX;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
 use crate::host::HostIdentity;
-
-/// The maximum number of GIDs, as of a large adapter.
-const GIDS_MAX: usize = 256;
 
 /// The time in nanoseconds after which the table is read again.
 const FRESH_NS: u64 = 1_000_000_000;

@@ -6,7 +6,7 @@ use isthmus_layout::Refusal;
 use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
-use isthmus_layout::verbs::BLOCK_NUMBERS;
+use isthmus_layout::verbs::{BLOCK_NUMBERS, DEVICE, GID_KIND};
 use isthmus_report::{
     DomainName, QueuePairPeer, QueuePairProgram, QueuePairReport, SCHEMA, VerbsBlockRow, VerbsDomainRow, VerbsGidRow,
     VerbsReport,
@@ -21,12 +21,6 @@ use crate::report::hidden;
 use crate::report::paths::why_between;
 use crate::report::slices::Table;
 use crate::viewer::{Viewer, not_yours};
-
-/// The name of the device.
-const DEVICE: &str = "isthmus0";
-
-/// The name of the GID type in sysfs.
-const GID_KIND: &str = "RoCE v2";
 
 /// The device, and the domains that have queue pair numbers.
 pub(crate) enum DomainTable {}

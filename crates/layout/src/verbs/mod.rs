@@ -8,6 +8,15 @@ mod variables;
 pub use messages::*;
 pub use variables::*;
 
+/// The name of the virtual RDMA device. It is a part of paths, so tools take it from here and from no report.
+pub const DEVICE: &str = "isthmus0";
+
+/// The type of each GID, as sysfs names it.
+pub const GID_KIND: &str = "RoCE v2";
+
+/// The maximum number of GIDs, as of a large adapter.
+pub const GIDS_MAX: usize = 256;
+
 /// The number of queue pair numbers of a block. The first number of a block is a multiple of it.
 pub const BLOCK_NUMBERS: u32 = 256;
 
