@@ -72,7 +72,8 @@ fn text(daemon: &DaemonProcess, arguments: &[&str]) -> String {
 #[test]
 fn lists_domains_channels_and_endpoints() {
     let scratch = Scratch::new().expect("a folder");
-    let daemon = start(&scratch, "");
+    // As many as any machine has descriptors for.
+    let daemon = start(&scratch, "[limits]\ndomains_max = 100\n");
     let (web, db) = exchange(&daemon, true);
     let status = object(&daemon, &["status"], "status");
     assert_eq!((&status["domains"], &status["channels"], &status["endpoints"]), (&2.into(), &1.into(), &2.into()));
@@ -93,9 +94,7 @@ fn lists_domains_channels_and_endpoints() {
         (&pair["path"], &pair["a"]["name"], &pair["b"]["name"]),
         (&"channel".into(), &"web".into(), &"db".into())
     );
-    assert!(
-        text(&daemon, &["status"]).contains(&format!("domains       2 of {}", isthmus_layout::limits::DOMAINS_MAX))
-    );
+    assert!(text(&daemon, &["status"]).contains("domains       2 of 100\n"));
     assert!(text(&daemon, &["domain", "list"]).contains(&format!("{}      web", web.id())));
     assert!(text(&daemon, &["endpoint", "list"]).contains("requests"));
     assert!(text(&daemon, &["channel", "list"]).lines().any(|line| line.contains("web") && line.contains("channel")));
