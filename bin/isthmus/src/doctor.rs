@@ -138,8 +138,10 @@ fn text(report: &Report) -> String {
             Severity::Warning => "warning",
             Severity::Problem => "PROBLEM",
         };
-        text.push_str(&format!("{sign}  {:width$}  {}\n", finding.id, finding.result));
         let gap = " ".repeat(width + 11);
+        // A reported text does not look like a finding of its own.
+        let result = finding.result.replace('\n', &format!("\n{gap}"));
+        text.push_str(&format!("{sign}  {:width$}  {result}\n", finding.id));
         if finding.severity != Severity::Ok {
             text.push_str(&format!("{gap}check: {}\n", finding.check));
         }

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::daemon;
 use crate::output::{Align, Outcome, Output, Table, UsageError, bytes, hidden};
+use crate::run::shell_quoted;
 use device::Device;
 pub(crate) use device::PciPorts;
 
@@ -103,9 +104,12 @@ pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: boo
             UsageError(format!("{name} is a guest of Xen and needs no device: isthmus guest allow {name}")).into()
         );
     }
-    let device = Device::of(guest, ports);
+    let device = Device::of(guest, ports)?;
     let text = match (&device.libvirt, qemu) {
-        (_, true) => format!("{}\n", device.qemu.join(" ")),
+        (_, true) => {
+            let words: Vec<_> = device.qemu.iter().map(|word| shell_quoted(word)).collect();
+            format!("{}\n", words.join(" "))
+        }
         (Some(elements), false) => elements.clone(),
         (None, false) => {
             let text = "libvirt's ports have numbers, by which the window names its own: give the first one that is free by --index, one more than \

@@ -1,10 +1,13 @@
 //! The output of results and errors: one JSON object for programs, aligned columns for people.
+//!
+//! Reports contain names and texts of other users. All output goes through here, and [`shown`] escapes what a terminal would obey.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _, stderr, stdout};
 
 use anyhow::{Context, Result, bail};
 use isthmus_client::{Reason, Refusal};
+use isthmus_layout::control::printable;
 use isthmus_report::SCHEMA;
 use serde::Serialize;
 use serde_json::Value;
@@ -58,8 +61,32 @@ impl Output {
         let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
         let text = if self.json { error_json(error, refusal) } else { error_text(error, refusal) };
         // Lost if stderr is closed.
-        let _: io::Result<()> = stderr().write_all(text.as_bytes());
+        let _: io::Result<()> = stderr().write_all(shown(&text).as_bytes());
     }
+}
+
+/// Escapes all characters that are not to be printed, as in JSON (`\u001b`), except the ends of lines and tabs. So JSON means the same.
+fn shown(text: &str) -> String {
+    escaped(text, |sign| matches!(sign, '\n' | '\t'))
+}
+
+/// Escapes all characters that are not to be printed, so that a reported text stays in its line.
+fn in_line(text: &str) -> String {
+    escaped(text, |_| false)
+}
+
+fn escaped(text: &str, is_kept: impl Fn(char) -> bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for sign in text.chars() {
+        if printable(sign) || is_kept(sign) {
+            escaped.push(sign);
+            continue;
+        }
+        for unit in sign.encode_utf16(&mut [0; 2]) {
+            let _: std::fmt::Result = write!(escaped, "\\u{unit:04x}");
+        }
+    }
+    escaped
 }
 
 /// Formats a line with one JSON object: the version of the schema, the kind, and the fields of the body.
@@ -122,7 +149,7 @@ fn to_line(value: &impl Serialize) -> Result<String> {
 
 /// Writes to stdout. A reader that ends early (`| head`) is no error.
 fn print(text: &str) -> Result<()> {
-    match stdout().lock().write_all(text.as_bytes()).and_then(|()| stdout().flush()) {
+    match stdout().lock().write_all(shown(text).as_bytes()).and_then(|()| stdout().flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.context("cannot print the result"),
     }
@@ -131,7 +158,7 @@ fn print(text: &str) -> Result<()> {
 /// Prints a line on stderr, which is for people only.
 pub(crate) fn note(text: &str) {
     // Lost if stderr is closed.
-    let _: io::Result<()> = writeln!(stderr(), "isthmus: {text}");
+    let _: io::Result<()> = writeln!(stderr(), "isthmus: {}", shown(text));
 }
 
 /// Formats a count: `1 problem`, `3 problems`.
@@ -198,7 +225,7 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.rows.push(cells.iter().map(|cell| in_line(cell)).collect());
     }
 
     pub(crate) fn text(&self) -> String {
@@ -236,6 +263,19 @@ mod tests {
              müller        7  channel\n\
              d7      1234567  -\n"
         );
+    }
+
+    #[test]
+    fn characters_that_a_terminal_obeys_are_escaped() {
+        assert_eq!(
+            shown("a\tmüller…\n\u{1b}[2J\u{9b}\u{7f}\u{202e}\r\u{e0001}"),
+            "a\tmüller…\n\\u001b[2J\\u009b\\u007f\\u202e\\u000d\\udb40\\udc01"
+        );
+        let text = Value::from("\u{1b}\u{9b}\u{202e}\u{e0001}\n");
+        assert_eq!(serde_json::from_str::<Value>(&shown(&text.to_string())).expect("JSON"), text);
+        let mut table = Table::new(&[("name", Align::Left), ("x", Align::Left)]);
+        table.row(vec!["a\nb\tc".into(), "y".into()]);
+        assert_eq!(table.text(), "name             x\na\\u000ab\\u0009c  y\n");
     }
 
     #[test]

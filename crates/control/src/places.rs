@@ -24,7 +24,7 @@ pub struct Places {
 /// A user that takes places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taker {
-    /// The user that the places count for: see [`Accounts`](crate::accounts::Accounts).
+    /// The user that the places count for. A subordinate user counts as the user that it belongs to.
     pub account: Owner,
     /// False if the daemon serves this user alone.
     pub has_others: bool,

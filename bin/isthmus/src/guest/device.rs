@@ -1,5 +1,9 @@
 //! The device of a guest's machine, which its window is behind: as libvirt and QEMU are told of it.
 
+use std::path::{Component, Path};
+
+use anyhow::{Result, bail};
+use isthmus_layout::control::printable;
 use isthmus_platform_kvm::port;
 use isthmus_report::GuestRow;
 use serde::Serialize;
@@ -22,9 +26,25 @@ pub(crate) struct PciPorts {
 }
 
 impl Device {
-    pub(super) fn of(guest: &GuestRow, ports: PciPorts) -> Self {
-        Self { libvirt: libvirt(guest, ports), qemu: arguments(guest, ports.count) }
+    /// Refuses a guest with an invalid path: QEMU and libvirt may run as root, and QEMU replaces what is at the path of a monitor.
+    pub(super) fn of(guest: &GuestRow, ports: PciPorts) -> Result<Self> {
+        for (name, path) in [("socket", Some(&guest.socket)), ("monitor", guest.monitor.as_ref())] {
+            if let Some(path) = path.filter(|path| !is_socket_path(path)) {
+                bail!(
+                    "the daemon reports {path:?} as the {name} of the guest {}, which is no path of a socket: \
+                     compare it with `{name}` in the daemon's configuration, and restart the daemon",
+                    guest.name
+                );
+            }
+        }
+        Ok(Self { libvirt: libvirt(guest, ports), qemu: arguments(guest, ports.count) })
     }
+}
+
+/// Returns whether a path begins at `/`, leads up nowhere, and can be printed.
+fn is_socket_path(path: &str) -> bool {
+    let is_up = |part: Component<'_>| part == Component::ParentDir;
+    path.len() > 1 && path.starts_with('/') && path.chars().all(printable) && !Path::new(path).components().any(is_up)
 }
 
 /// The first of the chassis numbers that ports are given, the one of the guest's own window; each port of a machine needs one of its own.

@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use isthmus_client::{QueryClient, Topic};
 use isthmus_config::overlay::{ChangeRequest, Edit};
@@ -112,8 +112,31 @@ impl PartName {
 pub(super) fn change(output: Output, socket: Option<PathBuf>, edit: Edit) -> Result<Outcome> {
     let request = serde_json::to_string(&ChangeRequest::Edits(vec![edit])).context("cannot write the change")?;
     let reply = QueryClient::connect(&options(socket)?)?.change_overlay(&request)?;
-    let reply = serde_json::from_str(&reply).context("the daemon's reply is not JSON")?;
-    print(output, "overlay_changed", &reply, changed_text)
+    print(output, "overlay_changed", &networks_only(&reply)?, changed_text)
+}
+
+/// Parses a reply with networks for the configuration. Refuses a text with anything else, because the configuration belongs to root.
+pub(super) fn networks_only(reply: &str) -> Result<serde_json::Value> {
+    let reply: serde_json::Value = serde_json::from_str(reply).context("the daemon's reply is not JSON")?;
+    check_networks(&reply)?;
+    Ok(reply)
+}
+
+fn check_networks(reply: &serde_json::Value) -> Result<()> {
+    let Some(text) = reply["toml"].as_str() else { return Ok(()) }; // The caller needs the field, or names it.
+    let table: Table = toml::from_str(text).context("the daemon's networks are not TOML")?;
+    let overlay = table.get("overlay").and_then(Value::as_table);
+    let others = table
+        .keys()
+        .filter(|key| *key != "overlay")
+        .chain(overlay.into_iter().flat_map(Table::keys).filter(|key| *key != "network"));
+    let others: Vec<_> = others.map(String::as_str).collect();
+    ensure!(
+        others.is_empty(),
+        "the daemon reports networks with other settings ({}), which do not belong to them: nothing is shown. Use the tool and the daemon of one version",
+        others.join(", ")
+    );
+    Ok(())
 }
 
 fn changed_text(changed: &OverlayChanged) -> String {
@@ -125,7 +148,9 @@ fn changed_text(changed: &OverlayChanged) -> String {
 
 /// Prints the running networks as the configuration would have them.
 pub(super) fn show(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
-    print(output, "overlay_table", &ask(socket, Topic::Overlay, &["table"])?, table_text)
+    let report = ask(socket, Topic::Overlay, &["table"])?;
+    check_networks(&report)?;
+    print(output, "overlay_table", &report, table_text)
 }
 
 fn table_text(table: &OverlayTable) -> String {

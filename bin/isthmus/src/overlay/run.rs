@@ -13,7 +13,7 @@ use isthmus_client::QueryClient;
 use isthmus_config::overlay::ChangeRequest;
 use isthmus_report::overlay::OverlayRan;
 
-use super::change::HOLDS;
+use super::change::{HOLDS, networks_only};
 use crate::daemon::{options, show};
 use crate::output::{Outcome, Output};
 
@@ -30,8 +30,7 @@ pub(super) fn run(output: Output, socket: Option<PathBuf>, RunArgs { network, fi
     let text = read(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let request = serde_json::to_string(&ChangeRequest::Run { network, text }).context("cannot write the request")?;
     let reply = QueryClient::connect(&options(socket)?)?.change_overlay(&request)?;
-    let reply = serde_json::from_str(&reply).context("the daemon's reply is not JSON")?;
-    show(output, "overlay_ran", &reply, ran_text)
+    show(output, "overlay_ran", &networks_only(&reply)?, ran_text)
 }
 
 fn read(file: &Path) -> std::io::Result<String> {

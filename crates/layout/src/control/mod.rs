@@ -40,7 +40,7 @@ mod tests;
 
 pub use codec::{BoundedBytes, Field, FieldReader, List, MalformedControl, Width};
 pub use messages::*;
-pub use name::{InvalidText, Name, TEXT_BYTES_MAX, Text};
+pub use name::{InvalidText, Name, TEXT_BYTES_MAX, Text, printable};
 pub use table::{FieldInfo, MessageInfo, OptionalDescriptors};
 pub use values::{Magic, Owner, ReadyMapIndex, Ticket, Topic};
 pub use version::{Version, VersionRange, VersionRefused};

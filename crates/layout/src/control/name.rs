@@ -139,8 +139,9 @@ fn check(text: &str, max: usize) -> Result<(), InvalidText> {
     }
 }
 
-/// No control characters; no line or paragraph separators; nothing that reorders or hides what stands beside it.
-fn printable(character: char) -> bool {
+/// Returns whether a character may stand in text for people: no control characters, no line or paragraph separators, nothing that reorders
+/// or hides what stands beside it.
+pub fn printable(character: char) -> bool {
     !character.is_control()
         && !matches!(character,
             '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
