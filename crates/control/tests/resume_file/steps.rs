@@ -16,7 +16,7 @@ const PILES_MAX: usize = 3;
 
 type Item = (Capability, String);
 
-/// What the next daemon has to know.
+/// All that the next daemon has to know.
 #[derive(Debug, Default)]
 struct Known {
     domains: BTreeMap<DomainId, ResumableDomain>,
