@@ -107,7 +107,7 @@ impl Tickets {
     /// Reads the file in `folder`, or creates one. Fails only if a file is there and cannot be read.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let path = folder.join(FILE);
-        let file = match std::fs::read_to_string(&path) {
+        let file = match std::fs::read(&path) {
             Ok(text) => parse(&text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -371,35 +371,43 @@ struct TicketFile {
     claims: Claims,
 }
 
-/// Parses a file. A line that a crash cut short is left out.
-fn parse(text: &str) -> Option<TicketFile> {
-    let (whole, _) = text.rsplit_once('\n')?;
-    let mut lines = whole.lines();
+/// Parses a file. A line that a crash cut short, even within a character, is left out, and so are lines that are no text.
+fn parse(bytes: &[u8]) -> Option<TicketFile> {
+    let end = bytes.iter().rposition(|byte| *byte == b'\n')?;
+    let mut lines = bytes[..end].split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
     if lines.next()? != FILE_HEADER {
         return None;
     }
     let key = *blake3::Hash::from_hex(lines.next()?).ok()?.as_bytes();
     let mut first = lines.next()?.parse().ok()?;
-    let (mut domains, mut holders) = (BTreeMap::new(), BTreeMap::new());
+    let (mut domains, mut holders, mut claims) = (BTreeMap::new(), BTreeMap::new(), Claims::new());
     for line in lines {
         if let Some(number) = line.strip_prefix(FIRST_NUMBER) {
             first = number.parse().map_or(first, |number: u32| number.max(first));
         } else if let Some((item, domain)) = parse_claim(line) {
-            match domain {
-                Some(domain) => holders.insert(item, domain),
+            let before = match domain {
+                Some(domain) => holders.insert(item.clone(), domain),
                 None => holders.remove(&item),
             };
+            if let Some(items) = before.and_then(|before| claims.get_mut(&before)) {
+                items.remove(&item);
+            }
+            if let Some(domain) = domain {
+                claims.entry(domain).or_default().insert(item);
+            }
         } else if let Some((domain, resumable)) = parse_line(line) {
             match resumable {
-                Some(resumable) => domains.insert(domain, resumable),
-                None => domains.remove(&domain),
-            };
+                Some(resumable) => drop(domains.insert(domain, resumable)),
+                None => {
+                    domains.remove(&domain);
+                    for item in claims.remove(&domain).into_iter().flatten() {
+                        holders.remove(&item);
+                    }
+                }
+            }
         }
     }
-    let mut claims = Claims::new();
-    for (item, domain) in holders {
-        claims.entry(domain).or_default().insert(item);
-    }
+    claims.retain(|_, items| !items.is_empty());
     Some(TicketFile { key, first, resumable: domains.into_values().collect(), claims })
 }
 
@@ -554,7 +562,7 @@ mod tests {
             replaced += u32::from(was_begun && tickets.next.is_none());
             if was_begun || tickets.next.is_some() {
                 let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
-                let read = parse(&text).unwrap();
+                let read = parse(text.as_bytes()).unwrap();
                 let known: Vec<_> = tickets.domains.values().cloned().collect();
                 assert_eq!(read.resumable, known, "step {step}");
                 let mut claims = read.claims;
@@ -643,5 +651,29 @@ mod tests {
         std::fs::write(&path, format!("{text}2 - - 5 we")).unwrap();
         assert_eq!(Tickets::open(folder.path()).unwrap().resumable(), [unseen(1)]);
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 4);
+    }
+
+    #[test]
+    fn line_that_was_cut_within_a_character_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tickets = Tickets::open(folder.path()).unwrap();
+        tickets.record(unseen(1));
+        let mut text = std::fs::read(folder.path().join(FILE)).unwrap();
+        text.extend(&"2 - - 5 größer".as_bytes()[..11]);
+        std::fs::write(folder.path().join(FILE), text).unwrap();
+        assert_eq!(Tickets::open(folder.path()).unwrap().resumable(), [unseen(1)]);
+    }
+
+    #[test]
+    fn domain_that_attaches_after_it_has_left_has_no_earlier_claims() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tickets = Tickets::open(folder.path()).unwrap();
+        tickets.record(unseen(1));
+        tickets.claim(Capability::Mx, "0 0", id(1));
+        tickets.remove(id(1));
+        tickets.record(unseen(1));
+        tickets.claim(Capability::Mx, "0 1", id(1));
+        let next = Tickets::open(folder.path()).unwrap();
+        assert_eq!(next.claims(Capability::Mx).collect::<Vec<_>>(), [("0 1", id(1))]);
     }
 }
