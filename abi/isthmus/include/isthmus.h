@@ -59,7 +59,7 @@ enum isth_reason {
     ISTH_REASON_NAME_TAKEN                 =  60, /* another domain has this name */
     ISTH_REASON_NAME_INVALID               =  61, /* the name is not a valid domain name: `d` and digits is reserved for domain numbers */
     ISTH_REASON_DOMAINS_FULL               =  62, /* the limit of domains is reached */
-    ISTH_REASON_USER_DOMAINS_FULL          =  63, /* the limit of domains of one user is reached */
+    ISTH_REASON_USER_DOMAINS_FULL          =  63, /* the user has its maximum of domains, or half of what other users leave */
     ISTH_REASON_ENDPOINTS_FULL             =  64, /* the limit of endpoints of one domain is reached */
     ISTH_REASON_ENDPOINT_TAKEN             =  65, /* this endpoint is open already */
     ISTH_REASON_ENDPOINT_CLOSED            =  66, /* the domain has no such endpoint open */
@@ -99,7 +99,6 @@ enum isth_reason {
     ISTH_REASON_RECORD_UNEXPECTED          = 136, /* a well-formed record is not allowed here: unknown message, wrong epoch or unknown peer */
     ISTH_REASON_CREDIT_EXCEEDED            = 137, /* a domain sent more on the daemon path than its credit allows */
     ISTH_REASON_RING_NOT_READ              = 138, /* the domain did not read its ring, and the records that the daemon queued for it reached the limit */
-    ISTH_REASON_READY_BITS_INVALID         = 139, /* a domain set many ready bits that belong to no channel */
     ISTH_REASON_REGION_NOT_SEALED          = 150, /* the region offered is not sealed: it could shrink under its reader */
     ISTH_REASON_REGION_TOO_SMALL           = 151, /* the offered region is smaller than declared */
     ISTH_REASON_REGION_NOT_GRANTED         = 152, /* the message names a region that was not granted to the receiver */
@@ -141,7 +140,7 @@ enum isth_reason {
     ISTH_REASON_MX_ENDPOINT_CLOSED         = 214, /* no endpoint has this MX endpoint number */
     ISTH_REASON_MX_BAD_KEY                 = 215, /* the MX endpoint was opened with another key */
     ISTH_REASON_MX_NUMBER_MISSING          = 216, /* the endpoint has no MX endpoint number and had none recently */
-    ISTH_REASON_MX_USER_ENDPOINTS_FULL     = 217, /* the limit of MX endpoint numbers of one user is reached */
+    ISTH_REASON_MX_USER_ENDPOINTS_FULL     = 217, /* the user has its maximum of MX endpoint numbers, or half of what other users leave */
     ISTH_REASON_OTHER_HOST                 = 230, /* the peer is on another host */
     ISTH_REASON_MX_UNREACHABLE             = 231, /* the MX board is known but did not answer in time */
     ISTH_REASON_MX_DISCONNECTED            = 232, /* the MX endpoint on the other host was reopened or did not answer in time */
@@ -170,7 +169,7 @@ enum isth_reason {
     ISTH_REASON_VERBS_DISABLED             = 350, /* verbs are disabled by the configuration of the daemon */
     ISTH_REASON_VERBS_GID_UNKNOWN          = 351, /* no interface of this host has this GID */
     ISTH_REASON_VERBS_NUMBER_UNKNOWN       = 352, /* no attached domain has this queue pair number */
-    ISTH_REASON_VERBS_NUMBERS_FULL         = 353, /* the domain has its maximum of queue pair numbers, or the host has none left */
+    ISTH_REASON_VERBS_NUMBERS_FULL         = 353, /* the domain or its user has its maximum of queue pair numbers, or the host has none left */
     ISTH_REASON_VERBS_NUMBER_TAKEN         = 354, /* the block of queue pair numbers belongs to another domain, or is none */
     ISTH_REASON_OVERLAY_FORBIDDEN          = 400, /* overlay networks belong to the host; only root and the daemon's user may change them */
     ISTH_REASON_OVERLAY_CHANGE_INVALID     = 401, /* the change does not lead to valid overlay networks, and nothing was changed */
