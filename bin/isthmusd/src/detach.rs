@@ -1,20 +1,35 @@
 //! Runs the daemon in the background. The command starts itself again as a session leader, waits until that process answers,
 //! and returns. The library starts daemons in this way, so that it has no child process.
+//!
+//! ```text
+//!   isthmusd --detach ◄── standard output: READY, or why the daemon did not start ── isthmusd --detached ──► isthmus-helper
+//!                     ◄── standard error, until it has its socket ──────────────────────┘ │                     │
+//!                                                            then <folder>/isthmus.log ◄──┴─ standard error ────┘
+//! ```
 
-use std::io::{Read, Write};
+use std::fs::{File, Permissions};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use isthmus_platform::seqpacket;
+use rustix::fs::OFlags;
 
 /// The exit code of the background process if another daemon serves the socket.
 pub(crate) const SOCKET_IN_USE: u8 = 3;
 
 /// The message of the background process when it answers.
 const READY: &[u8] = b"ready\n";
+
+/// The permissions of the log. It has names of users and programs.
+const LOG_MODE: u32 = 0o600;
+
+/// The size from which a log is put aside when a daemon starts.
+const LOG_BYTES_MAX: u64 = 4 << 20;
 
 /// The time in which another daemon that has the socket must answer on it.
 const OTHER_DAEMON_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,17 +54,63 @@ pub(crate) fn detach(socket: &Path) -> Result<ExitCode> {
             String::from_utf8_lossy(&text).into_owned()
         })
     });
-    let mut reply = [0; READY.len()];
-    let answered = child.stdout.take().is_some_and(|mut out| out.read_exact(&mut reply).is_ok());
+    let mut out = child.stdout.take().context("reading from the background process")?;
+    let mut reply = vec![0; READY.len()];
+    let answered = out.read_exact(&mut reply).is_ok();
     if answered && reply == READY {
         return Ok(ExitCode::SUCCESS);
     }
+    let _ = out.read_to_end(&mut reply); // As far as it can be read.
     let status = child.wait().context("waiting for the background process")?;
     if status.code() == Some(i32::from(SOCKET_IN_USE)) {
         return wait_for_other(socket);
     }
     let stderr_text = stderr.and_then(|thread| thread.join().ok()).unwrap_or_default();
-    bail!("the background process ended with {status}: {}", error_of(&stderr_text))
+    let reply = if answered { String::from_utf8_lossy(&reply).into_owned() } else { String::new() };
+    let said = if reply.is_empty() { &stderr_text } else { &reply };
+    let log = log_path(socket);
+    let hint = if log.is_file() { format!("\n  log: {}", log.display()) } else { String::new() };
+    bail!("the background process ended with {status}: {}{hint}", error_of(said))
+}
+
+/// The log of the daemon of a socket.
+fn log_path(socket: &Path) -> PathBuf {
+    socket.with_extension("log")
+}
+
+/// Makes the log beside the socket the standard error of the background process, and so that of the helper that it starts.
+pub(crate) fn log_to_file(socket: &Path) -> Result<()> {
+    crate::log::flush(); // What was said before is for the command.
+    let path = log_path(socket);
+    let file = open_log(&path).with_context(|| format!("daemon.socket: opening the log {}", path.display()))?;
+    rustix::stdio::dup2_stderr(file.as_fd()).context("writing the log")
+}
+
+/// Opens a log, to which lines are added. A long one is put aside, and what is not a file of this user. The caller is the daemon that has the
+/// socket, so no other daemon does the same.
+fn open_log(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let open = || File::options().append(true).create(true).mode(LOG_MODE).custom_flags(flags).open(path);
+    let fits = |file: &File| {
+        let found = file.metadata()?;
+        let is_own = found.is_file() && found.uid() == rustix::process::geteuid().as_raw();
+        Ok::<_, io::Error>(is_own && found.len() <= LOG_BYTES_MAX)
+    };
+    let file = match open() {
+        Ok(file) if fits(&file)? => file,
+        _ => {
+            std::fs::rename(path, path.with_extension("log.old"))?;
+            open()?
+        }
+    };
+    file.set_permissions(Permissions::from_mode(LOG_MODE))?; // The file may be older.
+    Ok(file)
+}
+
+/// Tells the command why the background process does not start. Without a command that waits, it has no reader.
+pub(crate) fn report(text: &str) {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Returns the error in the output of the background process, without the log before it.
@@ -80,19 +141,49 @@ pub(crate) fn start_session() {
     let _ = rustix::process::setsid();
 }
 
-/// Reports that the background process answers, so that the command returns. Later output goes to /dev/null, because there is no reader.
+/// Reports that the background process answers, so that the command returns. There is no reader of later output.
 pub(crate) fn ready() {
     let mut out = std::io::stdout();
     let _ = out.write_all(READY).and_then(|()| out.flush());
-    if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(null.as_fd());
-        let _ = rustix::stdio::dup2_stderr(null.as_fd());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::error_of;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn log_grows_over_starts_until_it_is_put_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, old) = (folder.path().join("isthmus.log"), folder.path().join("isthmus.log.old"));
+        std::fs::write(&path, "before\n").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        open_log(&path).unwrap().write_all(b"after\n").unwrap();
+        assert_eq!((std::fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("before\nafter\n", 0o600));
+        File::options().write(true).open(&path).unwrap().set_len(LOG_BYTES_MAX + 1).unwrap();
+        open_log(&path).unwrap().write_all(b"new\n").unwrap();
+        assert_eq!((std::fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("new\n", 0o600));
+        assert_eq!(std::fs::metadata(&old).unwrap().len(), LOG_BYTES_MAX + 1);
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_is_put_aside_and_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, target) = (folder.path().join("isthmus.log"), folder.path().join("target"));
+        std::fs::write(&target, "kept").unwrap();
+        symlink(&target, &path).unwrap();
+        open_log(&path).unwrap().write_all(b"line\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "line\n");
+    }
 
     #[test]
     fn error_of_the_background_process_is_shown_without_its_log() {

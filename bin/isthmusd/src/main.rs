@@ -45,7 +45,7 @@ struct Arguments {
     /// Print the configuration in force, with defaults, and exit
     #[arg(long)]
     check: bool,
-    /// Run in the background; the command returns when the daemon answers
+    /// Run in the background; the command returns when the daemon answers. The log is the file isthmus.log beside the socket
     #[arg(long)]
     detach: bool,
     /// The background's side of --detach
@@ -83,24 +83,27 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::parse();
     // The configuration is read again later, when a background process has left this folder.
     arguments.config = arguments.config.map(|path| std::path::absolute(&path).unwrap_or(path));
+    let is_detached = arguments.detached;
     let ended = log::start().context("starting the log").and_then(|()| run(arguments, given));
     let code = ended.unwrap_or_else(|error| {
-        report(&error);
+        let text = error_text(&error);
+        log::print(format_args!("{text}"));
+        if is_detached {
+            detach::report(&text);
+        }
         ExitCode::FAILURE
     });
     log::flush();
     code
 }
 
-/// Prints an error, and its remedy if the text does not contain it. The text of a [`DaemonError`] contains its causes.
-fn report(error: &anyhow::Error) {
+/// Returns an error and its remedy, if the text does not contain it. The text of a [`DaemonError`] contains its causes.
+fn error_text(error: &anyhow::Error) -> String {
     let Some(error) = error.downcast_ref::<DaemonError>() else {
-        return log::print(format_args!("isthmusd: {error:#}"));
+        return format!("isthmusd: {error:#}");
     };
-    log::print(format_args!("isthmusd: {error}"));
-    if let Some(remedy) = error.remedy() {
-        log::print(format_args!("  remedy: {remedy}"));
-    }
+    let remedy = error.remedy().map(|remedy| format!("\n  remedy: {remedy}")).unwrap_or_default();
+    format!("isthmusd: {error}{remedy}")
 }
 
 fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
@@ -120,11 +123,13 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
         return detach::detach(loaded.config.daemon.socket.path());
     }
     subscribe(&loaded)?;
-    log_start(&loaded);
-    if arguments.detached {
+    let (detached, socket) = (arguments.detached, loaded.config.daemon.socket.path().to_owned());
+    let log_start = start_logger(&loaded);
+    if detached {
         detach::start_session();
+    } else {
+        log_start();
     }
-    let detached = arguments.detached;
     let mut options = DaemonOptions::new(loaded);
     options.socket = given.sockets.pop();
     options.restored_fds = given.stored;
@@ -138,6 +143,10 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
         }
         opened => opened?,
     };
+    if detached {
+        detach::log_to_file(&socket)?;
+        log_start();
+    }
     let ended = daemon.run(|| {
         tracing::info!("ready");
         if let Err(error) = activation::notify("READY=1") {
@@ -151,11 +160,11 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Logs the version of the daemon, its configuration file and its socket.
-fn log_start(loaded: &Loaded) {
-    let config = loaded.file.as_ref().map_or("none".into(), |file| file.to_string_lossy());
-    let socket = loaded.config.daemon.socket.path().display();
-    tracing::info!(version = %env!("CARGO_PKG_VERSION"), %config, %socket, "starting");
+/// Returns a function that logs the version of the daemon, its configuration file and its socket.
+fn start_logger(loaded: &Loaded) -> impl Fn() + use<> {
+    let config = loaded.file.as_ref().map_or("none".into(), |file| file.to_string_lossy().into_owned());
+    let socket = loaded.config.daemon.socket.path().to_owned();
+    move || tracing::info!(version = %env!("CARGO_PKG_VERSION"), %config, socket = %socket.display(), "starting")
 }
 
 /// Sends the events that the configuration asks for to the log.

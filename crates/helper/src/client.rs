@@ -17,8 +17,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::permissions::Permissions;
 use crate::protocol::{
-    HelperInfo, InterfaceNumber, Malformed, NamespaceChoice, PACKET_BYTES_MAX, Reply, Request, TapInfo, TapRequest,
-    VERSION,
+    HelperInfo, InterfaceNumber, Malformed, NamespaceChoice, PACKET_BYTES_MAX, Reply, Request, START, TapInfo,
+    TapRequest, VERSION,
 };
 use crate::refusal::{Refusal, RefusalReason};
 use crate::values::{InterfaceAddress, Mtu};
@@ -89,12 +89,59 @@ pub struct OpenedTap {
     pub info: TapInfo,
 }
 
+/// A process that keeps the privileges of a helper, and starts one for each connection. It ends with this value.
+///
+/// The daemon starts it before it gives up its own capabilities. It can then have another helper when one has ended.
+#[derive(Debug)]
+pub struct HelperStarter {
+    socket: OwnedFd,
+    child: Child,
+}
+
+impl HelperStarter {
+    /// Starts `program` as a child. The child has to inherit CAP_NET_ADMIN, and for other network namespaces CAP_SYS_ADMIN.
+    pub fn spawn(program: &Path, permissions: Permissions) -> Result<Self, HelperError> {
+        let (socket, theirs) = seqpacket::pair().map_err(HelperError::Socket)?;
+        let mut command = Command::new(program);
+        command.arg("--starter").args(permissions.options());
+        command.stdin(theirs).stdout(Stdio::null()).process_group(0); // Ctrl-C in a terminal is for the daemon.
+        let child = command.spawn();
+        let child = child.map_err(|source| HelperError::Spawn { program: program.to_owned(), source })?;
+        Ok(Self { socket, child }) // `command` holds the other end, and ends here.
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether the process has ended, so that it starts no helper any more.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Starts a helper that serves a connection alone, and ends with it. A helper that was started before is killed.
+    pub fn connect(&mut self) -> Result<HelperClient, HelperError> {
+        let (ours, theirs) = seqpacket::pair().map_err(HelperError::Socket)?;
+        seqpacket::send(&self.socket, START, &[theirs.as_fd()]).map_err(send_error)?;
+        drop(theirs); // Its last copy is the helper's, so that the connection ends with the helper.
+        HelperClient::from_socket(ours)
+    }
+}
+
+impl Drop for HelperStarter {
+    fn drop(&mut self) {
+        // It ends anyway when its socket closes, and its helper with the connection. Errors mean that it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// A connection to the helper.
 #[derive(Debug)]
 pub struct HelperClient {
     /// None once a reply was late or malformed.
     socket: Option<OwnedFd>,
-    child: Option<Child>,
     info: HelperInfo,
 }
 
@@ -110,28 +157,11 @@ impl HelperClient {
         Self::from_socket(socket)
     }
 
-    /// Starts `program` as a child that serves this connection alone, and ends with it. The child has to inherit CAP_NET_ADMIN, and for other
-    /// network namespaces CAP_SYS_ADMIN, so the caller does this before it gives up its own capabilities.
-    pub fn spawn(program: &Path, permissions: Permissions) -> Result<Self, HelperError> {
-        let (ours, theirs) = seqpacket::pair().map_err(HelperError::Socket)?;
-        let mut command = Command::new(program);
-        command.arg("--stdin").args(permissions.options());
-        command.stdin(theirs).stdout(Stdio::null()).process_group(0); // Ctrl-C in a terminal is for the daemon.
-        let child = command.spawn();
-        let child = child.map_err(|source| HelperError::Spawn { program: program.to_owned(), source })?;
-        drop(command); // It holds the helper's end.
-        Self::greet(ours, Some(child))
-    }
-
     /// Uses a connected socket.
     pub fn from_socket(socket: OwnedFd) -> Result<Self, HelperError> {
-        Self::greet(socket, None)
-    }
-
-    fn greet(socket: OwnedFd, child: Option<Child>) -> Result<Self, HelperError> {
         rustix::io::ioctl_fionbio(&socket, true).map_err(HelperError::Socket)?;
         let info = HelperInfo { version: VERSION, has_net_admin: false, has_namespaces: false, has_tun: false };
-        let mut client = Self { socket: Some(socket), child, info };
+        let mut client = Self { socket: Some(socket), info };
         client.info = client.hello()?;
         if client.info.version == VERSION {
             Ok(client)
@@ -215,17 +245,6 @@ impl HelperClient {
     }
 }
 
-impl Drop for HelperClient {
-    fn drop(&mut self) {
-        self.socket = None;
-        if let Some(child) = &mut self.child {
-            // It ends anyway when its socket closes. Errors mean that it has ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Connects within [`REPLY_TIMEOUT`]: a helper that does not accept connections fills its queue.
 fn connect_in_time(path: &Path) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -240,12 +259,7 @@ fn exchange(
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Result<(Reply, Option<OwnedFd>), HelperError> {
     let deadline = Instant::now() + REPLY_TIMEOUT;
-    seqpacket::send(socket, &request.emit(), descriptor.as_slice()).map_err(|error| match error {
-        SendError::Closed => HelperError::Closed,
-        SendError::Full => HelperError::Timeout, // It has not read the requests before this one.
-        SendError::FdsInFlight => HelperError::Socket(Errno::TOOMANYREFS),
-        SendError::Refused(errno) => HelperError::Socket(errno),
-    })?;
+    seqpacket::send(socket, &request.emit(), descriptor.as_slice()).map_err(send_error)?;
     let (mut packet, mut descriptors) = ([0; PACKET_BYTES_MAX], Vec::new());
     loop {
         wait_readable(socket, deadline)?;
@@ -260,6 +274,15 @@ fn exchange(
             Err(ReceiveError::DescriptorsLost { .. }) => return Err(HelperError::Socket(Errno::MFILE)),
             Err(ReceiveError::Refused(errno)) => return Err(HelperError::Socket(errno)),
         }
+    }
+}
+
+fn send_error(error: SendError) -> HelperError {
+    match error {
+        SendError::Closed => HelperError::Closed,
+        SendError::Full => HelperError::Timeout, // It has not read the requests before this one.
+        SendError::FdsInFlight => HelperError::Socket(Errno::TOOMANYREFS),
+        SendError::Refused(errno) => HelperError::Socket(errno),
     }
 }
 
@@ -317,7 +340,7 @@ mod tests {
         drop(seqpacket::listen(&path, 1).unwrap());
         assert!(matches!(HelperClient::connect(&path), Err(HelperError::NotRunning { .. })));
         let program = folder.path().join("no-such-program");
-        let text = HelperClient::spawn(&program, Permissions::default()).unwrap_err().to_string();
+        let text = HelperStarter::spawn(&program, Permissions::default()).unwrap_err().to_string();
         assert!(text.contains("no-such-program"), "{text}");
     }
 

@@ -17,9 +17,10 @@ mod permissions;
 mod protocol;
 mod refusal;
 pub mod server;
+pub mod starter;
 mod values;
 
-pub use client::{HelperClient, HelperError, OpenedTap, REPLY_TIMEOUT};
+pub use client::{HelperClient, HelperError, HelperStarter, OpenedTap, REPLY_TIMEOUT};
 pub use permissions::Permissions;
 pub use protocol::{
     HelperInfo, InterfaceNumber, Malformed, NamespaceChoice, Reply, Request, TapInfo, TapRequest, VERSION,

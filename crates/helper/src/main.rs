@@ -1,7 +1,7 @@
 //! `isthmus-helper`: creates network interfaces for `isthmusd`, which has given up its capabilities.
 //!
 //! It serves the socket that a service manager gave it (`isthmus-helper.socket`), a socket of its own (`--socket`), or one connection to the
-//! program that started it (`--stdin`). Then it gives up what it does not need and handles requests; it has no configuration.
+//! program that started it (`--stdin`), or it starts helpers of that kind for a daemon (`--starter`). Then it gives up what it does not need and handles requests; it has no configuration.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use isthmus_helper::{Permissions, server};
+use isthmus_helper::{Permissions, server, starter};
 use isthmus_platform::{activation, seqpacket};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -30,6 +30,9 @@ struct Arguments {
     /// Serve the connected socket that is standard input, and end with it
     #[arg(long)]
     stdin: bool,
+    /// Start a helper for each socket that arrives on the connected socket that is standard input, and end with it
+    #[arg(long, conflicts_with_all = ["socket", "stdin"])]
+    starter: bool,
     /// Create interfaces in other network namespaces as well; keeps CAP_SYS_ADMIN
     #[arg(long)]
     namespaces: bool,
@@ -42,6 +45,7 @@ struct Arguments {
 enum Service {
     Listener(OwnedFd),
     Connection(OwnedFd),
+    Starter(OwnedFd),
 }
 
 impl Arguments {
@@ -54,7 +58,9 @@ fn main() -> ExitCode {
     // Before anything is opened here.
     let inherited = activation::take_inherited().sockets;
     let arguments = Arguments::parse();
-    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).without_time().with_target(false).init();
+    // A line that cannot be written is lost. The subscriber would report that on standard error too, and panic there.
+    let log = tracing_subscriber::fmt().with_writer(io::stderr).log_internal_errors(false);
+    log.with_ansi(false).without_time().with_target(false).init();
     match open(&arguments, inherited).and_then(|service| serve(service, arguments.permissions())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -65,8 +71,9 @@ fn main() -> ExitCode {
 }
 
 fn open(arguments: &Arguments, mut inherited: Vec<OwnedFd>) -> io::Result<Service> {
-    if arguments.stdin {
-        return io::stdin().as_fd().try_clone_to_owned().map(Service::Connection);
+    if arguments.stdin || arguments.starter {
+        let socket = io::stdin().as_fd().try_clone_to_owned()?;
+        return Ok(if arguments.stdin { Service::Connection(socket) } else { Service::Starter(socket) });
     }
     match (&arguments.socket, inherited.pop()) {
         (Some(path), _) => listen(path, arguments.user).map(Service::Listener),
@@ -96,6 +103,10 @@ fn listen(path: &Path, user: Option<u32>) -> io::Result<OwnedFd> {
 }
 
 fn serve(service: Service, permissions: Permissions) -> io::Result<()> {
+    if let Service::Starter(socket) = &service {
+        server::enter_starter(permissions).map_err(io::Error::other)?;
+        return starter::serve(socket, &std::env::current_exe()?, permissions);
+    }
     let abilities = server::enter_sandbox(permissions).map_err(io::Error::other)?;
     if !abilities.has_net_admin {
         tracing::warn!("without CAP_NET_ADMIN no interface can be created");
@@ -112,5 +123,6 @@ fn serve(service: Service, permissions: Permissions) -> io::Result<()> {
             server::serve_connection(&socket, abilities);
             Ok(())
         }
+        Service::Starter(_) => unreachable!("served above"),
     }
 }

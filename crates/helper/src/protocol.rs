@@ -20,6 +20,8 @@
 //!     3 Done
 //! ```
 //!
+//! A daemon that starts its own helpers sends a starter [`START`] with the helper's end of a connection, for each.
+//!
 //! Both programs are on one host and are installed together, so there is one version and no negotiation.
 
 mod packet;
@@ -34,6 +36,9 @@ use packet::{PacketReader, PacketWriter};
 
 /// The version of this protocol.
 pub const VERSION: u32 = 1;
+
+/// The packet by which a starter is asked for a helper.
+pub(crate) const START: &[u8; 1] = b"S";
 
 /// The maximum number of bytes of a packet. The longest request is an `OpenTap` with all addresses.
 pub(crate) const PACKET_BYTES_MAX: usize = 4 + 48 + ADDRESSES_MAX * 20;

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use crate::protocol::{HelperInfo, Malformed, PACKET_BYTES_MAX, Reply, Request, VERSION};
 use crate::refusal::{Refusal, RefusalReason};
 use interfaces::Interfaces;
-pub use sandbox::{Abilities, SandboxError, enter as enter_sandbox};
+pub use sandbox::{Abilities, SandboxError, enter as enter_sandbox, enter_starter};
 
 /// The maximum number of connections at a time. A host has one daemon; while it restarts, it has two.
 pub const CONNECTIONS_MAX: usize = 8;
@@ -101,7 +101,7 @@ pub fn serve_connection(socket: &OwnedFd, abilities: Abilities) {
     connection.refusals.log();
 }
 
-fn wait_readable(socket: &OwnedFd) -> io::Result<()> {
+pub(crate) fn wait_readable(socket: &OwnedFd) -> io::Result<()> {
     loop {
         match poll(&mut [PollFd::new(socket, PollFlags::IN)], None) {
             Ok(_) => return Ok(()),

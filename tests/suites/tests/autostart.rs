@@ -58,7 +58,28 @@ fn racing_libraries_start_one_daemon() {
     let gone = eventually(Deadline::secs(TIMEOUT_S), || !socket.exists() && daemon.status("Name").is_err());
     gone.unwrap_or_else(|late| panic!("the daemon stays: {late}"));
     let left: Vec<_> = runtime.content().unwrap().into_iter().filter(|path| !path.is_dir()).collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(left, [socket.with_extension("log")]);
+}
+
+#[test]
+fn detached_daemon_and_its_command_say_why_it_does_not_start() {
+    let program = binary("isthmusd", "isthmusd").unwrap();
+    let folder = Scratch::new().unwrap();
+    let socket = folder.join("isthmus.sock");
+    let mut command = std::process::Command::new(program);
+    command.args(["--user", "--detach", "--set", &format!("daemon.socket={}", socket.display())]);
+    command.arg("--set").arg(format!("metrics.listen={}", folder.join("missing/metrics.sock").display()));
+    let output = command.env("XDG_RUNTIME_DIR", folder.path()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let log = socket.with_extension("log");
+    for text in [&said, &std::fs::read_to_string(&log).unwrap()] {
+        assert!(
+            text.contains("metrics.listen: ") && text.contains("remedy: Create the folder of the socket."),
+            "{text}"
+        );
+    }
+    assert!(!output.status.success() && said.contains(&format!("log: {}", log.display())), "{said}");
+    assert!(!said.contains("starting"), "{said}");
 }
 
 #[test]

@@ -6,10 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use isthmus_config::overlay::Place;
 use isthmus_helper::{
-    HelperClient, HelperError, InterfaceNumber, InvalidValue, Permissions, RefusalReason, TapRequest,
+    HelperClient, HelperError, HelperStarter, InterfaceNumber, InvalidValue, Permissions, RefusalReason, TapRequest,
 };
 use rustix::fd::{AsFd as _, OwnedFd};
 
@@ -18,6 +19,10 @@ use super::tap_store::{TapName, TapStore};
 
 /// The name of the helper's program, which lies beside that of the daemon.
 const PROGRAM: &str = "isthmus-helper";
+
+/// The times between the starts of helpers of which none has replied to a request. Each is double the one before.
+const RESTART_DELAY_MIN: Duration = Duration::from_millis(100);
+const RESTART_DELAY_MAX: Duration = Duration::from_secs(30);
 
 /// The reason why an interface could not be created.
 #[derive(Debug, thiserror::Error)]
@@ -31,15 +36,26 @@ pub(super) enum OpenError {
     /// The configuration has a value that the helper does not take.
     #[error(transparent)]
     Value(#[from] InvalidValue),
-    /// The helper that this daemon had started has ended.
-    #[error("isthmus-helper, which this daemon had started, has ended: restart the daemon")]
+    /// The helper that this daemon had started has ended. Another one is started at the next attempt.
+    #[error("isthmus-helper, which this daemon had started, has ended; the daemon starts it again ({})", log_hint())]
     OwnHelperEnded,
+    /// The process that starts helpers for this daemon has ended.
+    #[error("isthmus-helper --starter, which this daemon had started, has ended: restart the daemon ({})", log_hint())]
+    OwnStarterEnded,
 }
 
 impl OpenError {
     /// Whether another interface has the name.
     pub(super) fn is_name_taken(&self) -> bool {
         matches!(self, Self::Helper(HelperError::Refused(refusal)) if refusal.reason == RefusalReason::NameTaken)
+    }
+}
+
+/// Says where a helper of this daemon logs. It has the daemon's standard error.
+fn log_hint() -> String {
+    match std::fs::read_link("/proc/self/fd/2") {
+        Ok(path) if path.is_file() => format!("{} may say why", path.display()),
+        _ => "the log of the daemon may say why".to_owned(),
     }
 }
 
@@ -119,9 +135,36 @@ struct Helper {
     client: Option<HelperClient>,
     /// Whether the daemon still has the capabilities that a helper of its own needs.
     may_spawn: bool,
-    /// Whether the helper is a child of this daemon.
-    is_own: bool,
+    /// Starts helpers of this daemon. None if it uses that of the system.
+    starter: Option<HelperStarter>,
+    restarts: Restarts,
     taps: TapStore,
+}
+
+/// The starts of helpers since one has replied to a request.
+#[derive(Debug, Default)]
+struct Restarts {
+    count: u32,
+    /// The earliest time of the next one.
+    next: Option<Instant>,
+}
+
+impl Restarts {
+    /// Returns whether a helper may be started now, and counts it.
+    fn begin(&mut self, now: Instant) -> bool {
+        if self.next.is_some_and(|next| now < next) {
+            return false;
+        }
+        let delay = RESTART_DELAY_MIN.saturating_mul(1 << self.count.min(16)).min(RESTART_DELAY_MAX);
+        self.count = self.count.saturating_add(1);
+        self.next = Some(now + delay);
+        true
+    }
+
+    /// A helper has replied to a request.
+    fn replied(&mut self) {
+        *self = Self::default();
+    }
 }
 
 /// Creates interfaces.
@@ -136,7 +179,14 @@ pub(super) struct Opener {
 impl Opener {
     /// Returns the opener for the helper at a socket. It stores TAPs in `taps`, and takes those that the previous daemon has stored.
     pub(super) fn new(socket: &Path, taps: TapStore) -> Self {
-        let helper = Helper { socket: socket.to_owned(), client: None, may_spawn: true, is_own: false, taps };
+        let helper = Helper {
+            socket: socket.to_owned(),
+            client: None,
+            may_spawn: true,
+            starter: None,
+            restarts: Restarts::default(),
+            taps,
+        };
         let (sender, replies) = channel();
         Self { helper: Arc::new(Mutex::new(helper)), tasks: None, sender, replies }
     }
@@ -217,10 +267,11 @@ impl Helper {
         has_helper?;
         let Opening { tap, namespace, name } = opening?;
         let opened = self.client()?.open_tap(tap, namespace.as_ref().map(|file| file.as_fd()));
-        if let Err(HelperError::Closed | HelperError::Timeout | HelperError::Socket(_)) = &opened {
-            self.client = None; // The next request connects again.
+        match &opened {
+            Ok(_) | Err(HelperError::Refused(_)) => self.restarts.replied(),
+            Err(_) => self.client = None, // The next request connects again.
         }
-        let opened = opened?;
+        let opened = opened.map_err(|error| self.own_error(error))?;
         self.taps.store(&name, &opened.descriptor);
         let claims = InterfaceClaims { helper_number: Some(opened.info.interface), stored_as: Some(name) };
         Ok(Opened { claims, tap: opened.descriptor })
@@ -240,20 +291,36 @@ impl Helper {
 
     fn client(&mut self) -> Result<&mut HelperClient, OpenError> {
         if self.client.is_none() {
-            let client = match HelperClient::connect(&self.socket) {
-                Err(HelperError::NotRunning { .. }) if self.is_own => return Err(OpenError::OwnHelperEnded),
-                Err(HelperError::NotRunning { path }) if self.may_spawn && rustix::process::geteuid().is_root() => {
-                    self.is_own = true;
-                    match own_program() {
-                        Some(program) => HelperClient::spawn(&program, Permissions::ALL)?,
-                        None => return Err(HelperError::NotRunning { path }.into()),
-                    }
-                }
-                connected => connected?,
-            };
-            self.client = Some(client);
+            self.client = Some(self.connect()?);
         }
         Ok(self.client.as_mut().expect("made above"))
+    }
+
+    /// Connects to the helper of the system. Where none listens, a daemon that root has started has helpers of its own.
+    fn connect(&mut self) -> Result<HelperClient, OpenError> {
+        let missing = match HelperClient::connect(&self.socket) {
+            Err(error @ HelperError::NotRunning { .. }) => error,
+            connected => return Ok(connected?),
+        };
+        if self.starter.is_none() && self.may_spawn && rustix::process::geteuid().is_root() {
+            self.starter = own_program().map(|program| HelperStarter::spawn(&program, Permissions::ALL)).transpose()?;
+        }
+        let Some(starter) = &mut self.starter else { return Err(missing.into()) };
+        if starter.has_ended() {
+            return Err(OpenError::OwnStarterEnded);
+        }
+        if !self.restarts.begin(Instant::now()) {
+            return Err(OpenError::OwnHelperEnded);
+        }
+        starter.connect().map_err(|error| self.own_error(error))
+    }
+
+    /// Says of a connection that has ended whether that was a helper of this daemon.
+    fn own_error(&self, error: HelperError) -> OpenError {
+        match error {
+            HelperError::Closed if self.starter.is_some() => OpenError::OwnHelperEnded,
+            error => error.into(),
+        }
     }
 }
 
@@ -261,4 +328,21 @@ impl Helper {
 fn own_program() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?.with_file_name(PROGRAM);
     program.is_file().then_some(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helpers_that_end_at_once_are_started_ever_less_often() {
+        let start = Instant::now();
+        let mut restarts = Restarts::default();
+        let tries = (0..10 * 3600).map(|tenth| start + Duration::from_millis(100) * tenth);
+        let begun = tries.filter(|now| restarts.begin(*now)).count();
+        assert!((100..=130).contains(&begun), "{begun} in an hour of ten attempts a second");
+        assert!(!restarts.begin(start));
+        restarts.replied();
+        assert!(restarts.begin(start));
+    }
 }

@@ -36,8 +36,7 @@ pub enum SandboxError {
 /// Gives up all capabilities but CAP_NET_ADMIN, and CAP_SYS_ADMIN for namespaces, and all system calls but those of requests. Called
 /// before there are threads.
 pub fn enter(permissions: Permissions) -> Result<Abilities, SandboxError> {
-    let wanted = if permissions.namespaces { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
-    let kept = limit_capabilities(CapabilitySet::NET_ADMIN | wanted).map_err(SandboxError::Capabilities)?;
+    let kept = limit_capabilities(permissions).map_err(SandboxError::Capabilities)?;
     let abilities = Abilities {
         has_net_admin: kept.contains(CapabilitySet::NET_ADMIN),
         may_enter_namespaces: kept.contains(CapabilitySet::SYS_ADMIN),
@@ -48,8 +47,15 @@ pub fn enter(permissions: Permissions) -> Result<Abilities, SandboxError> {
     Ok(abilities)
 }
 
-/// Returns the capabilities of `wanted` that are left.
-fn limit_capabilities(wanted: CapabilitySet) -> Result<CapabilitySet, Errno> {
+/// Gives up what no helper with these permissions needs. A starter has no filter of system calls, because it starts programs.
+pub fn enter_starter(permissions: Permissions) -> Result<(), SandboxError> {
+    limit_capabilities(permissions).map(drop).map_err(SandboxError::Capabilities)
+}
+
+/// Returns the capabilities that are left of those that the permissions need.
+fn limit_capabilities(permissions: Permissions) -> Result<CapabilitySet, Errno> {
+    let for_namespaces = if permissions.namespaces { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
+    let wanted = CapabilitySet::NET_ADMIN | for_namespaces;
     let kept = capabilities(None)?.permitted & wanted;
     for dropped in (CapabilitySet::all() - kept).iter() {
         // Needs CAP_SETPCAP. Without it, as in the system's unit, the set was limited before.

@@ -7,10 +7,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use isthmus_helper::server::CONNECTIONS_MAX;
-use isthmus_helper::{HelperClient, HelperError, Mtu, Permissions, RefusalReason};
+use isthmus_helper::{HelperClient, HelperError, HelperStarter, Mtu, Permissions, RefusalReason};
 use isthmus_platform::seqpacket;
+use rustix::process::{Pid, Signal};
 
-use crate::{PROGRAM, Running, TwoHosts, bed, link, open, reason};
+use crate::{PROGRAM, Running, TwoHosts, bed, link, open, open_in, reason, tap};
 
 /// Starts a helper as a service manager does, with a listening socket.
 fn activated(bed: &TwoHosts, path: &Path) -> Running {
@@ -91,18 +92,54 @@ fn socket_of_a_helper_belongs_to_one_user() {
     }
 }
 
+/// The processes that a process has started.
+fn children(process: u32) -> Vec<i32> {
+    let text = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+    text.split_whitespace().map(|number| number.parse().unwrap()).collect()
+}
+
 #[test]
-fn child_serves_the_program_that_started_it() {
+fn starter_starts_another_helper_when_one_has_ended_or_hangs() {
     let Some(bed) = bed() else { return };
-    let program = Path::new(PROGRAM);
-    // The child gets the namespace of the thread that starts it.
-    let mut client = bed.a.with(|| HelperClient::spawn(program, Permissions::default())).unwrap().unwrap();
-    let _tap = open(&mut client, "tap0");
-    assert!(link(&bed.a, "tap0").contains(",UP,"));
-    drop(client);
-    assert!(link(&bed.a, "tap0").contains(",UP,"));
-    let error = HelperClient::spawn(Path::new("/bin/true"), Permissions::default()).unwrap_err();
+    // The processes get the namespace of the thread that starts the first one.
+    let spawn = |program: &str| HelperStarter::spawn(Path::new(program), Permissions::ALL);
+    let mut starter = bed.a.with(|| spawn(PROGRAM)).unwrap().unwrap();
+    let process = starter.id();
+    for (name, signal) in [("tap0", Signal::KILL), ("tap1", Signal::STOP), ("tap2", Signal::KILL)] {
+        let mut client = starter.connect().unwrap();
+        let [helper] = children(process)[..] else { panic!("{:?}", children(process)) };
+        let _tap = open(&mut client, name);
+        open_in(&mut client, tap(name, &[]), &bed.b).unwrap();
+        assert!(link(&bed.a, name).contains(",UP,"));
+        rustix::process::kill_process(Pid::from_raw(helper).unwrap(), signal).unwrap();
+        if signal == Signal::KILL {
+            assert!(matches!(client.hello(), Err(HelperError::Closed)));
+        }
+        assert!(link(&bed.a, name).contains(",UP,"), "an interface does not end with its helper");
+    }
+    drop(starter);
+    let error = spawn("/bin/true").unwrap().connect().unwrap_err();
     assert!(matches!(error, HelperError::Closed), "{error}");
+}
+
+/// The reader of the helper's log has gone, as that of a daemon's launcher.
+#[test]
+fn log_that_cannot_be_written_ends_no_helper() {
+    let Some(bed) = bed() else { return };
+    let (ours, theirs) = seqpacket::pair().unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.arg("--stdin").stdin(theirs).stderr(Stdio::piped());
+    let mut helper = Running(bed.a.spawn(command).unwrap());
+    drop(helper.0.stderr.take());
+    let mut client = HelperClient::from_socket(ours).unwrap();
+    for _ in 0..2 {
+        // Each is logged.
+        let refused = client.open_tap(tap("lo", &[]), None).unwrap_err();
+        assert!(matches!(refused, HelperError::Refused(_)), "{refused}");
+    }
+    let _tap = open(&mut client, "tap0");
+    drop(client);
+    assert!(helper.0.wait().unwrap().success());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use isthmus_overlay_tests::{Container, Daemon, Flow, Lan, Path, Stage, mesh, tim
 use isthmus_testbed::{Proc, SeededRandom, Signal, eventually, short_or_long};
 use serde_json::Value;
 
-use crate::ends::helper_of;
+use crate::ends::{helper_of, starter_of};
 
 const B: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
@@ -238,6 +238,12 @@ fn start_container(stage: &Stage, outer: &Container, name: &std::path::Path) -> 
     process
 }
 
+/// The helper of a daemon and the process that has started it.
+fn helpers_of(daemon: &mut Daemon) -> Vec<i32> {
+    let daemon = daemon.process.proc().pid().unwrap();
+    [starter_of(daemon), helper_of(daemon)].into_iter().flatten().collect()
+}
+
 #[test]
 fn nothing_is_left_after_daemons_a_container_and_the_helper_were_killed() {
     let Some(mut stage) = Stage::new(2, 1500) else { return };
@@ -250,7 +256,7 @@ fn nothing_is_left_after_daemons_a_container_and_the_helper_were_killed() {
     let mut daemons = mesh(&stage, &[format!("{}, {third}", member(&a, 1, "")), member(&b, 2, "")]);
     let (mut random, mut helpers) = (SeededRandom::seeded(22), Vec::new());
     for _ in 0..short_or_long(20, 1_000) {
-        helpers.extend(daemons.iter_mut().filter_map(|daemon| helper_of(daemon.process.proc().pid().unwrap())));
+        helpers.extend(daemons.iter_mut().flat_map(helpers_of));
         match random.bits() % 4 {
             host @ (0 | 1) => daemons[host as usize].kill_and_restart(),
             2 => {
@@ -259,8 +265,9 @@ fn nothing_is_left_after_daemons_a_container_and_the_helper_were_killed() {
                 process = start_container(&stage, &outer, &name);
             }
             _ => {
-                let helper = helper_of(daemons[0].process.proc().pid().unwrap());
-                helper.inspect(|helper| drop(stage.run(0, &format!("kill -KILL {helper}"))));
+                let own = helpers_of(&mut daemons[0]);
+                let chosen = own.get(random.bits() as usize % own.len().max(1));
+                chosen.inspect(|helper| drop(stage.run(0, &format!("kill -KILL {helper}"))));
             }
         }
     }
@@ -272,7 +279,7 @@ fn nothing_is_left_after_daemons_a_container_and_the_helper_were_killed() {
     a.ping("10.9.0.2");
     assert_eq!([stored(&mut daemons[0]), stored(&mut daemons[1])], [2, 1]);
 
-    helpers.extend(daemons.iter_mut().filter_map(|daemon| helper_of(daemon.process.proc().pid().unwrap())));
+    helpers.extend(daemons.iter_mut().flat_map(helpers_of));
     for daemon in &mut daemons {
         daemon.process.proc().signal(Signal::TERM).unwrap();
         daemon.process.proc().wait(timeout()).unwrap();
