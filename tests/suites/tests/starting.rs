@@ -105,6 +105,16 @@ fn units_start_the_daemon_with_options_that_it_has() {
 }
 
 #[test]
+fn programs_of_all_users_reach_the_folder_of_the_daemon() {
+    for name in UNITS {
+        let unit = unit(name);
+        let is_private = unit.get("DynamicUser").is_some_and(|dynamic| dynamic == "yes")
+            && unit.get("RuntimeDirectoryPreserve").is_some_and(|preserved| preserved != "no");
+        assert!(!is_private, "{name}: systemd would make the folder in /run/private");
+    }
+}
+
+#[test]
 fn systemd_verifies_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         return println!("skipped: systemd-analyze is not installed");
