@@ -38,7 +38,7 @@ table! {
         /// The level of the log on standard error: one level, or levels for parts of the program.
         log: LogFilter = "info", Reload;
         /// The folder for files that a restarted daemon needs to find its domains again. Only the daemon may use it. It
-        /// need not survive a boot.
+        /// need not survive a boot. The daemon makes it if it is missing.
         runtime_dir: Dir = "{runtime}", Restart;
     }
     /// How the daemon's workers wait for work. Programs choose for themselves, by `ISTHMUS_WAIT`.

@@ -109,6 +109,14 @@ pub enum DaemonError {
     /// The socket could not be opened.
     #[error("daemon.socket: {0}")]
     Socket(#[from] SocketError),
+    /// The files for the next daemon cannot be kept, so that no domain would resume.
+    #[error("daemon.runtime_dir: {}: {source}", path.display())]
+    RuntimeDir {
+        /// The folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// The metrics cannot be served at the configured address.
     #[error("metrics.listen: {address}: {source}")]
     Metrics {
@@ -147,6 +155,9 @@ impl DaemonError {
                 Some("Start the daemon as root, or with `--user` for this user alone.")
             }
             Self::Socket(error) => error.reason().map(Reason::remedy),
+            Self::RuntimeDir { .. } => {
+                Some("Create the folder, give it to the user of the daemon, or choose another one.")
+            }
             Self::Metrics { source, .. } => match source.kind() {
                 io::ErrorKind::AddrInUse => {
                     Some("Stop the other program (`ss -lxtp` shows it), or choose another address.")
@@ -346,10 +357,8 @@ fn backend<K: xen::XenKernel>(
 
 /// Opens the tickets that a previous daemon has left and the next one will find.
 fn tickets(config: &Config) -> Result<Tickets, DaemonError> {
-    Tickets::open(config.daemon.runtime_dir.path()).or_else(|error| {
-        tracing::warn!(%error, "cannot keep tickets; after a restart all domains attach anew");
-        Tickets::ephemeral().map_err(system_error("drawing a random key"))
-    })
+    let path = config.daemon.runtime_dir.path();
+    Tickets::open(path).map_err(|source| DaemonError::RuntimeDir { path: path.to_owned(), source })
 }
 
 /// Opens the capabilities and the listener for metrics, and starts the workers. Everything that needs a privilege is open before

@@ -145,10 +145,15 @@ fn create_directory(directory: &Path, access: SocketAccess) -> Result<bool, Sock
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
         Err(error) => return Err(SocketError::refused("making", directory)(error)),
     };
-    let found = std::fs::symlink_metadata(directory).map_err(SocketError::refused("looking at", directory))?;
-    let own = rustix::process::geteuid().as_raw();
-    let trusted = found.is_dir() && (found.uid() == own || found.uid() == 0) && found.mode() & 0o022 == 0;
+    let trusted = is_trusted(directory).map_err(SocketError::refused("looking at", directory))?;
     if trusted { Ok(is_created) } else { Err(SocketError::Untrusted { path: directory.to_owned() }) }
+}
+
+/// Returns whether only this user and root can write to a folder.
+pub(crate) fn is_trusted(directory: &Path) -> io::Result<bool> {
+    let found = std::fs::symlink_metadata(directory)?;
+    let own = rustix::process::geteuid().as_raw();
+    Ok(found.is_dir() && (found.uid() == own || found.uid() == 0) && found.mode() & 0o022 == 0)
 }
 
 /// The permissions of the lock file.

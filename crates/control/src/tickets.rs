@@ -4,25 +4,31 @@
 //! ticket proves that the domain had this number. The file also lists the domains with their names, owners, processes and claims (see
 //! [`Tickets::claim`]). The later daemon reads there which domains may still resume, and keeps for them their names and what they had
 //! claimed. If the file cannot be written, because its file system is full, the daemon keeps what it has read and tries again at each change.
-//! The file lies in the runtime folder and is
-//! readable by the daemon's user only. A daemon that ends while no domain is attached removes the file, so that nothing stays behind.
+//! The file lies in the runtime folder and is readable by the daemon's user only. File and folder are made again if they are gone at a change.
+//! A daemon that ends while no domain is attached removes the file, and the folder that it has made, so that nothing stays behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::ops::Bound;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use isthmus_layout::Capability;
 use isthmus_layout::control::{Name, Owner, Ticket};
 use isthmus_layout::ids::DomainId;
+use isthmus_layout::reason::Reason;
+
+use crate::socket;
 
 /// The number of domain numbers that are reserved in the file at once.
 const NUMBER_BATCH: u32 = 4096;
 
 /// The number of lines of a file that could not be written. The next change replaces the file.
 const INCOMPLETE: usize = usize::MAX;
+
+/// The permissions of a runtime folder that is made. The next daemon may have its socket there, for all users.
+const FOLDER_MODE: u32 = 0o755;
 
 const FILE: &str = "resume";
 const FILE_HEADER: &str = "isthmus resume 2";
@@ -93,6 +99,8 @@ pub struct Tickets {
     reserved: u32,
     first: DomainId,
     path: Option<PathBuf>,
+    /// Whether this daemon has made the folder.
+    has_made_folder: bool,
     domains: BTreeMap<DomainId, ResumableDomain>,
     resumable: Vec<ResumableDomain>,
     claims: Claims,
@@ -104,8 +112,10 @@ pub struct Tickets {
 }
 
 impl Tickets {
-    /// Reads the file in `folder`, or creates one. Fails only if a file is there and cannot be read.
+    /// Reads the file in `folder`, or creates one, and the folder. Fails only if there can be no such folder, or if a file is there and cannot
+    /// be read.
     pub fn open(folder: &Path) -> io::Result<Self> {
+        let has_made_folder = make_folder(folder)?;
         let path = folder.join(FILE);
         let file = match std::fs::read(&path) {
             Ok(text) => parse(&text),
@@ -125,6 +135,7 @@ impl Tickets {
             reserved: first.number().saturating_add(NUMBER_BATCH),
             first,
             path: Some(path),
+            has_made_folder,
             domains,
             resumable,
             claims_count: claims.values().map(BTreeSet::len).sum(),
@@ -144,6 +155,7 @@ impl Tickets {
             reserved: u32::MAX,
             first,
             path: None,
+            has_made_folder: false,
             domains: BTreeMap::new(),
             resumable: Vec::new(),
             claims: BTreeMap::new(),
@@ -233,7 +245,11 @@ impl Tickets {
         let appended = File::options().append(true).open(path).and_then(|mut file| file.write_all(lines.as_bytes()));
         match appended.and_then(|()| self.continue_next(lines, count)) {
             Ok(()) => self.lines += count,
-            Err(error) => self.is_incomplete(&error), // Even if a part of the lines was written.
+            // The file is gone, or there is no room and a part of the lines was written.
+            Err(error) => {
+                tracing::warn!(%error, "the file of resumable domains is replaced");
+                self.write();
+            }
         }
     }
 
@@ -273,7 +289,9 @@ impl Tickets {
         self.next = None;
         let Some(path) = &self.path else { return };
         let next = path.with_extension("new");
-        let written = self.write_file(&next).and_then(|()| std::fs::rename(&next, path));
+        let folder = path.parent().map_or(Ok(false), make_folder);
+        self.has_made_folder |= matches!(folder, Ok(true));
+        let written = folder.and_then(|_| self.write_file(&next)).and_then(|()| std::fs::rename(&next, path));
         if let Err(error) = written {
             let _ = std::fs::remove_file(&next); // A part of a file takes room.
             return self.is_incomplete(&error);
@@ -301,7 +319,8 @@ impl Tickets {
     fn is_incomplete(&mut self, error: &io::Error) {
         if self.lines != INCOMPLETE {
             let text = "cannot write which domains may resume; the next domain that attaches or leaves tries again, and until \
-                        then new domains attach anew after a restart: make room in `daemon.runtime_dir`";
+                        then new domains attach anew after a restart: make room in `daemon.runtime_dir`, where the daemon must \
+                        be able to write";
             tracing::warn!(%error, "{text}");
         }
         self.lines = INCOMPLETE;
@@ -336,8 +355,27 @@ impl Tickets {
     pub fn delete_file(&mut self) {
         if let Some(path) = self.path.take() {
             let _ = std::fs::remove_file(path.with_extension("new"));
-            let _ = std::fs::remove_file(path); // The file may be gone with its folder.
+            let _ = std::fs::remove_file(&path); // The file may be gone with its folder.
+            if self.has_made_folder
+                && let Some(folder) = path.parent()
+            {
+                let _ = std::fs::remove_dir(folder); // Unless something else is in it.
+            }
         }
+    }
+}
+
+/// Makes the runtime folder if it is missing. Returns whether it was. A folder that another user has put there at that moment is refused.
+fn make_folder(folder: &Path) -> io::Result<bool> {
+    if folder.is_dir() {
+        return Ok(false);
+    }
+    std::fs::DirBuilder::new().mode(FOLDER_MODE).recursive(true).create(folder)?;
+    if socket::is_trusted(folder)? {
+        tracing::info!(folder = %folder.display(), "made the runtime folder, which was missing");
+        Ok(true)
+    } else {
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, Reason::SocketUntrusted.summary()))
     }
 }
 
@@ -588,6 +626,82 @@ mod tests {
     fn replaces_a_file_of_another_format() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(FILE), "something else\n").unwrap();
+        assert_eq!(Tickets::open(folder.path()).unwrap().first().number(), 1);
+    }
+
+    /// The state of a runtime folder after all that the tickets of this daemon have recorded.
+    fn assert_next_daemon_knows(folder: &Path, domains: &[u32]) {
+        let next = Tickets::open(folder).unwrap();
+        assert_eq!(next.resumable(), domains.iter().map(|domain| unseen(*domain)).collect::<Vec<_>>());
+        let claims: Vec<_> = next.claims(Capability::Mx).map(|(item, domain)| (item.to_owned(), domain)).collect();
+        assert_eq!(claims, [("0 0".to_owned(), id(1))]);
+    }
+
+    #[test]
+    fn missing_folder_is_made_and_goes_with_the_daemon() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("run/isthmus");
+        let mut tickets = Tickets::open(&folder).unwrap();
+        assert!(tickets.is_persistent());
+        tickets.record(unseen(1));
+        tickets.claim(Capability::Mx, "0 0", id(1));
+        assert_next_daemon_knows(&folder, &[1]);
+        tickets.delete_file();
+        assert!(!folder.exists());
+        // What was there before stays.
+        std::fs::create_dir(&folder).unwrap();
+        Tickets::open(&folder).unwrap().delete_file();
+        assert!(folder.exists());
+    }
+
+    #[test]
+    fn folder_and_file_that_vanish_come_back_whole_at_the_next_change() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("run");
+        let mut tickets = Tickets::open(&folder).unwrap();
+        tickets.record(unseen(1));
+        tickets.claim(Capability::Mx, "0 0", id(1));
+        for removed in 2..=5 {
+            if removed % 2 == 0 {
+                std::fs::remove_dir_all(&folder).unwrap();
+            } else {
+                std::fs::remove_file(folder.join(FILE)).unwrap();
+            }
+            tickets.record(unseen(removed));
+            assert!(tickets.is_persistent());
+            assert_next_daemon_knows(&folder, &(1..=removed).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn folder_that_vanishes_while_the_next_file_is_written_comes_back() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("run");
+        let mut tickets = Tickets::open(&folder).unwrap();
+        let domains: Vec<u32> = (1..=8 * COPIED_DOMAINS as u32).collect();
+        domains.iter().for_each(|domain| tickets.record(unseen(*domain)));
+        assert!((0..5000).any(|_| {
+            tickets.claim(Capability::Mx, "0 0", id(1));
+            tickets.next.is_some()
+        }));
+        std::fs::remove_dir_all(&folder).unwrap();
+        tickets.claim(Capability::Mx, "0 0", id(1));
+        assert!(tickets.is_persistent() && tickets.next.is_none());
+        assert_next_daemon_knows(&folder, &domains);
+    }
+
+    #[test]
+    fn folder_that_cannot_be_made_is_an_error() {
+        let parent = tempfile::tempdir().unwrap();
+        std::fs::write(parent.path().join("file"), "").unwrap();
+        Tickets::open(&parent.path().join("file")).unwrap_err();
+        Tickets::open(&parent.path().join("file/run")).unwrap_err();
+    }
+
+    #[test]
+    fn file_that_is_no_text_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), [0xFF; 64]).unwrap();
         assert_eq!(Tickets::open(folder.path()).unwrap().first().number(), 1);
     }
 

@@ -20,7 +20,7 @@
 //!     3 Done
 //! ```
 //!
-//! A daemon that starts its own helpers sends a starter [`START`] with the helper's end of a connection, for each.
+//! A daemon that starts its own helpers sends a starter `START` with the helper's end of a connection, for each.
 //!
 //! Both programs are on one host and are installed together, so there is one version and no negotiation.
 

@@ -5,7 +5,7 @@
 //!      └─────── HelperClient ═══ that socket ═════════ isthmus-helper --stdin     one at a time
 //! ```
 //!
-//! It handles no request, reads nothing but the byte of [`START`], and starts nothing but its own program. Its helpers enter the sandbox of any
+//! It handles no request, reads nothing but the byte of `START`, and starts nothing but its own program. Its helpers enter the sandbox of any
 //! helper. It cannot have their filter of system calls, because it starts programs.
 
 use std::io;

@@ -82,6 +82,26 @@ fn detached_daemon_and_its_command_say_why_it_does_not_start() {
     assert!(!said.contains("starting"), "{said}");
 }
 
+/// Without the folder no domain would resume after a restart, and sends that have completed would be lost.
+#[test]
+fn daemon_without_a_runtime_folder_does_not_start_and_says_what_to_do() {
+    let program = binary("isthmusd", "isthmusd").unwrap();
+    let folder = Scratch::new().unwrap();
+    let taken = folder.join("taken");
+    std::fs::write(&taken, "").unwrap();
+    for runtime_dir in [taken.clone(), taken.join("below")] {
+        let set = |key: &str, path: &Path| format!("daemon.{key}={}", path.display());
+        let mut command = std::process::Command::new(&program);
+        command.args(["--user", "--set", &set("socket", &folder.join("isthmus.sock"))]);
+        command.args(["--set", &set("runtime_dir", &runtime_dir)]);
+        let output = command.env("XDG_RUNTIME_DIR", folder.path()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{said}");
+        let named = format!("daemon.runtime_dir: {}: ", runtime_dir.display());
+        assert!(said.contains(&named) && said.contains("remedy: Create the folder"), "{said}");
+    }
+}
+
 #[test]
 fn detached_daemon_reads_a_configuration_file_with_a_relative_path() {
     let program = binary("isthmusd", "isthmusd").unwrap();

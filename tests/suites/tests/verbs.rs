@@ -65,12 +65,14 @@ fn the_next_daemon_knows_the_numbers_again() {
 #[test]
 fn domains_that_attach_anew_have_their_numbers_again() {
     let scratch = Scratch::new().unwrap();
-    let mut daemon = start(&scratch, "");
+    let daemon = start(&scratch, "");
     let ((mut a, _), (mut b, at_b)) = (attach(&daemon, "a"), attach(&daemon, "b"));
     let numbers = b.verbs_take(at_b).unwrap();
-    // Without this file the next daemon rejects all tickets.
-    std::fs::remove_file(daemon.state_dir().join("resume")).unwrap();
-    daemon.kill_and_restart(Deadline::secs(TIMEOUT_S)).unwrap();
+    // Without this file the next daemon rejects all tickets. The daemon before would write it again.
+    let file = daemon.state_dir().join("resume");
+    let killed = daemon.kill(Deadline::secs(TIMEOUT_S)).unwrap();
+    std::fs::remove_file(file).unwrap();
+    let _daemon = killed.start(Deadline::secs(TIMEOUT_S)).unwrap();
     eventually(Deadline::secs(TIMEOUT_S), || {
         b.wait(Some(Duration::from_millis(10)));
         b.is_connected() && a.verbs_resolve(HERE, numbers.start).is_ok()

@@ -60,6 +60,23 @@ fn domains_and_channels_come_back() {
 }
 
 #[test]
+fn domains_come_back_if_the_runtime_folder_was_missing_and_vanished() {
+    let mut bed = Testbed::new(); // Without the folder.
+    let ((_a, ours), state) = (bed.attached("a"), bed.runtime_dir());
+    restart(&mut bed);
+    let (_a, again) = come_back(&bed, &ours);
+    assert_eq!(again.unwrap().id(), ours.id());
+    std::fs::remove_dir_all(&state).unwrap();
+    // The next change makes it again, with what was in it.
+    let (_b, theirs) = bed.attached("b");
+    restart(&mut bed);
+    for before in [&ours, &theirs] {
+        let (_client, again) = come_back(&bed, before);
+        assert_eq!(again.unwrap().id(), before.id());
+    }
+}
+
+#[test]
 fn a_channel_whose_other_end_is_dead_ends() {
     let mut bed = Testbed::new();
     let (mut a, ours) = bed.attached("a");

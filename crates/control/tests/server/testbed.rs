@@ -125,8 +125,9 @@ impl Testbed {
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(self.folder.path(), everybody).unwrap();
         let text = format!(
-            "[wait]\nmode = \"sleep\"\n[daemon]\nsocket = \"{0}/isthmus.sock\"\nruntime_dir = \"{0}\"\n{more}",
-            folder.display()
+            "[wait]\nmode = \"sleep\"\n[daemon]\nsocket = \"{}/isthmus.sock\"\nruntime_dir = \"{}\"\n{more}",
+            folder.display(),
+            self.runtime_dir().display()
         );
         let file = ConfigFile::Given { path: "test.toml".into(), bytes: text.into_bytes() };
         let uid = rustix::process::geteuid().as_raw();
@@ -157,6 +158,11 @@ impl Testbed {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("run/isthmus.sock")
+    }
+
+    /// The folder with the files for the next daemon. It does not exist before the first one.
+    pub(crate) fn runtime_dir(&self) -> PathBuf {
+        self.folder.path().join("state")
     }
 
     pub(crate) fn folder(&self) -> &Path {
