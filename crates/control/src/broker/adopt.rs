@@ -38,7 +38,8 @@ impl Broker {
         }
         sealed(&memory, Some(ChannelGeometry { slab: adopt.slab }.size().0))?;
         let file_id = file_id(&memory)?;
-        let keep_memory = self.may_keep_memory();
+        let account = self.directory.get(domain).ok_or(Reason::NoSuchDomain)?.account;
+        let keep_memory = self.may_keep_memory(account);
         let until = self.other_half_deadline(peer)?;
         let most = self.directory.limits().channels;
         let entry = self.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
@@ -58,6 +59,7 @@ impl Broker {
             file_id,
             memory: keep_memory.then(|| memory.into_fd().into()),
             until,
+            account,
         };
         match self.channels.adopt(channel, half) {
             Some((mine, other)) => self.join_halves(channel, mine, other),
@@ -91,8 +93,9 @@ impl Broker {
             Direction::Zero => (mine.end, other.end),
             Direction::One => (other.end, mine.end),
         };
-        let (since, slab, memory) = (self.now, mine.slab, mine.memory);
-        self.channels.insert(ChannelEntry { id, connector, listener, slab, stage: ChannelStage::Open, since, memory });
+        let (since, slab, memory, account) = (self.now, mine.slab, mine.memory, mine.account);
+        let stage = ChannelStage::Open;
+        self.channels.insert(ChannelEntry { id, connector, listener, slab, stage, since, memory, account });
         for (of, peer) in [(a, b), (b, a)] {
             self.directory.peer_state(of, peer).channel = Some(id);
             self.directory.watch(of, peer);

@@ -7,7 +7,7 @@ use isthmus_layout::Refusal;
 use isthmus_layout::RegionSize;
 use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::{
-    ChannelClosed, ChannelOffer, ChannelOpen, ChannelRefused, RequestChannel, RequestSerial,
+    ChannelClosed, ChannelOffer, ChannelOpen, ChannelRefused, Owner, RequestChannel, RequestSerial,
 };
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::limits::CHANNEL_ATTEMPTS_MAX;
@@ -19,6 +19,7 @@ use super::{Broker, ControlSessionId};
 use crate::allocator::{Allocator, PairWindow, Resource, RingMemory};
 use crate::directory::channels::{ChannelEnd, ChannelEntry, ChannelStage};
 use crate::directory::ready_maps::ReservedBit;
+use crate::places::may_take;
 
 /// The number of unread messages of a domain from which on its peers cannot queue more.
 pub(super) const PEERS_BACKLOG_MAX: usize = 64;
@@ -237,15 +238,16 @@ impl Broker {
         }
     }
 
-    /// True if the memory of another channel may be kept. Half of the process's descriptors may be used for that; the counters of channels
-    /// beyond it are not reported.
-    pub(super) fn may_keep_memory(&self) -> bool {
-        self.channels.kept_memories() < self.settings.fds_max / 2
+    /// True if the memory of another channel of a user may be kept. Half of the process's descriptors may be used for that, and users share
+    /// them; the counters of channels beyond it are not reported.
+    pub(super) fn may_keep_memory(&self, account: Owner) -> bool {
+        let kept = self.channels.kept_memories();
+        may_take(kept.of(account), kept.total(), self.settings.fds_max / 2, self.has_others()).is_ok()
     }
 
     /// True if another descriptor may be kept for programs. A quarter of the process's descriptors is reserved for connections.
     pub(crate) fn has_room_for_fds(&self) -> bool {
-        let used = self.channels.kept_memories() + self.attachments.fds() + self.capabilities.fds();
+        let used = self.channels.kept_memories().total() + self.attachments.fds() + self.capabilities.fds();
         used < self.settings.fds_max / 4 * 3
     }
 
@@ -260,7 +262,9 @@ impl Broker {
         let id = self.channels.allocate_id();
         let until = self.now.saturating_add(self.settings.offer_timeout);
         // An extent of a window would be reused if it were not kept.
-        let keep = self.may_keep_memory() || memory.file().is_none();
+        let account =
+            self.directory.get(connector.end.domain).map_or(Owner(self.settings.uid), |domain| domain.account);
+        let keep = self.may_keep_memory(account) || memory.file().is_none();
         self.channels.insert(ChannelEntry {
             id,
             connector: connector.end,
@@ -269,6 +273,7 @@ impl Broker {
             stage: ChannelStage::Offered { until, attempt, serial },
             since: self.now,
             memory: keep.then(|| memory.clone()),
+            account,
         });
         let (a, b) = (connector.end.domain, listener.end.domain);
         for (of, peer) in [(a, b), (b, a)] {

@@ -12,9 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use isthmus_layout::channel::{Direction, SlabSize};
+use isthmus_layout::control::Owner;
 use isthmus_layout::control::{ReadyMapIndex, RequestSerial};
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::ready_map::ReadyBit;
+
+use crate::places::Places;
 
 /// One end of a channel, with the bit that announces messages to its domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +63,8 @@ pub struct ChannelEntry<M> {
     pub since: u64,
     /// Its memory, for its counters; none if it could not be kept.
     pub memory: Option<M>,
+    /// The user that its memory counts for: that of the connector.
+    pub account: Owner,
 }
 
 impl<M> ChannelEntry<M> {
@@ -100,6 +105,8 @@ pub struct Half<M> {
     pub memory: Option<M>,
     /// The time at which the peer counts as gone.
     pub until: u64,
+    /// The user that its memory counts for.
+    pub account: Owner,
 }
 
 impl<M> Half<M> {
@@ -138,7 +145,8 @@ pub struct Channels<M> {
     /// The halves of each domain, and those that wait for it.
     halves_by: BTreeMap<DomainId, DomainHalves>,
     due: BTreeSet<(u64, Overdue)>,
-    kept_memories: usize,
+    /// The channels and halves that have their memory kept.
+    kept_memories: Places,
     next: u64,
 }
 
@@ -150,7 +158,7 @@ impl<M> Channels<M> {
             halves: BTreeMap::new(),
             halves_by: BTreeMap::new(),
             due: BTreeSet::new(),
-            kept_memories: 0,
+            kept_memories: Places::default(),
             next: first,
         }
     }
@@ -172,7 +180,7 @@ impl<M> Channels<M> {
         if let ChannelStage::Offered { until, .. } = channel.stage {
             self.due.insert((until, Overdue::Offer(channel.id)));
         }
-        self.kept_memories += usize::from(channel.memory.is_some());
+        self.kept_memories.add(channel.account, usize::from(channel.memory.is_some()));
         let before = self.table.insert(channel.id, channel);
         assert!(before.is_none()); // Ours: numbers are used once.
     }
@@ -196,7 +204,7 @@ impl<M> Channels<M> {
         if let ChannelStage::Offered { until, .. } = channel.stage {
             self.due.remove(&(until, Overdue::Offer(id)));
         }
-        self.kept_memories -= usize::from(channel.memory.is_some());
+        self.kept_memories.give_back(channel.account, usize::from(channel.memory.is_some()));
         Some(channel)
     }
 
@@ -211,9 +219,9 @@ impl<M> Channels<M> {
         self.table.range((after, Bound::Unbounded)).next().map(|(id, _)| *id)
     }
 
-    /// The number of channels and halves that have their memory kept.
-    pub fn kept_memories(&self) -> usize {
-        self.kept_memories
+    /// The channels and halves that have their memory kept, by user.
+    pub(crate) fn kept_memories(&self) -> &Places {
+        &self.kept_memories
     }
 
     /// Adds one end of a channel. Returns both ends if the other one was added before and the two match.
@@ -223,7 +231,7 @@ impl<M> Channels<M> {
             return Some((half, other));
         }
         let key = (id, half.end.domain);
-        self.kept_memories += usize::from(half.memory.is_some());
+        self.kept_memories.add(half.account, usize::from(half.memory.is_some()));
         self.due.insert((half.until, Overdue::Half(key.0, key.1)));
         self.halves_by.entry(key.1).or_default().own.insert(id);
         self.halves_by.entry(half.peer).or_default().waiting.insert(key);
@@ -260,7 +268,7 @@ impl<M> Channels<M> {
     /// Removes a half.
     pub fn remove_half(&mut self, id: ChannelId, domain: DomainId) -> Option<Half<M>> {
         let half = self.halves.remove(&(id, domain))?;
-        self.kept_memories -= usize::from(half.memory.is_some());
+        self.kept_memories.give_back(half.account, usize::from(half.memory.is_some()));
         self.due.remove(&(half.until, Overdue::Half(id, domain)));
         for (of, is_own) in [(domain, true), (half.peer, false)] {
             let Some(halves) = self.halves_by.get_mut(&of) else { continue };
