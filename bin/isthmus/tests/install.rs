@@ -144,6 +144,8 @@ fn installation_has_the_helper_with_its_units_and_the_files_for_network_managers
     assert!(read("lib/sysusers.d/isthmus.conf").contains("\nu isthmus "));
     let marked = NETWORK_FILES.map(|below| read(below).contains("ID_ISTHMUS"));
     assert_eq!(marked, [true; 3]);
+    let allowed = read("share/isthmus/systemd/other-hosts.conf");
+    assert!(allowed.contains("\n[Service]\n") && allowed.contains("\nIPAddressAllow="), "{allowed}");
     expect_success(&tree.install(&["--remove"]));
     assert_eq!(files(&tree.installed("")), Vec::<PathBuf>::new());
 }

@@ -42,8 +42,10 @@ counters! {
     too_long,
     /// Not sent: no peer has this address (UDP).
     peer_unknown,
-    /// Not sent: no route to that host, or a firewall of ours (UDP).
+    /// Not sent: no route to that host (UDP).
     unreachable,
+    /// Not sent: a firewall of this host, or the service manager of this process, does not permit it (UDP).
+    not_permitted,
     /// Times that sending stopped for want of room.
     no_room,
     /// Times that sending stopped because the link was down.
@@ -87,6 +89,6 @@ mod tests {
     #[test]
     fn loss_counters_follow_traffic_counters() {
         let names: Vec<_> = LinkCounters::default().lost().map(|(name, _)| name).collect();
-        assert_eq!((names[0], names[names.len() - 1], names.len()), ("too_long", "overruns", 13));
+        assert_eq!((names[0], names[names.len() - 1], names.len()), ("too_long", "overruns", 14));
     }
 }

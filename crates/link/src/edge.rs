@@ -82,6 +82,8 @@ pub enum EdgeSend {
     TooLong,
     /// There is no route to the host.
     Unreachable,
+    /// A firewall of this host, or the service manager of this process, does not permit it.
+    NotPermitted,
 }
 
 impl EdgeSocket {
@@ -169,6 +171,7 @@ impl EdgeSocket {
                     EdgeSend::Unsplit
                 }
                 Err(Errno::MSGSIZE) => EdgeSend::TooLong,
+                Err(Errno::PERM) => EdgeSend::NotPermitted,
                 Err(_) => EdgeSend::Unreachable,
             };
         }

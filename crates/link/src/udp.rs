@@ -279,7 +279,7 @@ impl UdpLink {
                     taken += 1;
                 }
                 Err(errno) if is_about_the_path(errno) => {
-                    self.counters.unreachable += 1;
+                    self.count_refused(errno);
                     taken += 1;
                 }
                 Err(errno) => return Err(self.failed("sending")(errno)),
@@ -301,12 +301,19 @@ impl UdpLink {
                 self.query();
                 self.counters.too_long += 1;
             }
-            errno if is_about_the_path(errno) => self.counters.unreachable += 1,
+            errno if is_about_the_path(errno) => self.count_refused(errno),
             errno => return Err(self.failed("sending")(errno)),
         }
         sent.refused.add(sent.accepted);
         sent.accepted += 1;
         Ok(true)
+    }
+
+    fn count_refused(&mut self, errno: Errno) {
+        match errno {
+            Errno::PERM => self.counters.not_permitted += 1,
+            _ => self.counters.unreachable += 1,
+        }
     }
 
     fn failed(&self, operation: &'static str) -> impl FnOnce(Errno) -> LinkError {

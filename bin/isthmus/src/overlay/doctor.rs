@@ -1,7 +1,7 @@
 //! Checks of the overlay: whether the interfaces of its networks exist, and whether the hosts of its edges can be reached.
 
 use isthmus_client::Topic;
-use isthmus_report::overlay::{OverlayNetworkRow, OverlayReport};
+use isthmus_report::overlay::{OverlayEdgeRow, OverlayNetworkRow, OverlayReport};
 
 use crate::daemon::{Daemon, read};
 use crate::doctor::{CheckPlace, Finding, unexpected};
@@ -43,10 +43,22 @@ fn interfaces(network: &OverlayNetworkRow) -> Finding {
         .remedy("The reason says what to do. The daemon tries again each second.")
 }
 
-/// The edges of a network.
+/// The reason of frames that the kernel did not permit the daemon to send.
+const NOT_PERMITTED: &str = "not-permitted";
+
+/// The edges of a network. Losses count since the daemon's start, and a change of its unit takes a restart.
 fn edges(network: &OverlayNetworkRow) -> Finding {
     let (id, tried) = ("overlay.edges", format!("querying the edges of the overlay network {}", network.name));
     let lost: Vec<_> = network.edges.iter().filter(|row| row.datagram_bytes.is_none()).map(|row| &*row.to).collect();
+    let is_denied = |row: &&OverlayEdgeRow| row.traffic.lost.iter().any(|loss| loss.reason == NOT_PERMITTED);
+    let denied: Vec<_> = network.edges.iter().filter(is_denied).map(|row| &*row.to).collect();
+    if !denied.is_empty() {
+        let result = format!("{}: this host did not permit the daemon to send to {}", network.name, denied.join(", "));
+        return Finding::note(id, tried, result).remedy(
+            "With the unit of systemd, name the hosts in `IPAddressAllow=` (share/isthmus/systemd/other-hosts.conf, docs/operate/install.md) and \
+             restart the daemon. Otherwise permit the address in this host's firewall (`nft list ruleset`).",
+        );
+    }
     if lost.is_empty() {
         return Finding::ok(id, tried, format!("{}: {}", network.name, counted(network.edges.len(), "edge")));
     }

@@ -47,6 +47,8 @@ losses! {
     Uncut = "uncut",
     /// There is no route to the other host.
     Unreachable = "unreachable",
+    /// A firewall of this host, or the service manager of the daemon, does not permit traffic with the other host.
+    NotPermitted = "not-permitted",
     /// A part of the frame was lost on the wire, and nothing of the frame was delivered.
     Incomplete = "incomplete",
     /// A part of the frame was lost on the wire. The segments before that part were delivered.

@@ -215,6 +215,7 @@ impl Datagrams {
                 EdgeSend::Unsplit => batch_max = 1,
                 EdgeSend::TooLong => return EdgeOutcome::Lost(FrameLoss::TooLong),
                 EdgeSend::Unreachable => return EdgeOutcome::Lost(FrameLoss::Unreachable),
+                EdgeSend::NotPermitted => return EdgeOutcome::Lost(FrameLoss::NotPermitted),
             }
         }
         EdgeOutcome::Sent

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 
-use isthmus_overlay_tests::{Container, Daemon, Flow, Lan, Path, Stage, mesh, timeout};
+use isthmus_overlay_tests::{Container, Daemon, Flow, Lan, Path, Stage, is_installed, mesh, timeout};
 use isthmus_testbed::{Proc, SeededRandom, Signal, eventually, short_or_long};
 use serde_json::Value;
 
@@ -95,6 +95,48 @@ fn a_stream_goes_on_after_the_mtu_of_the_container_and_of_the_wire_shrinks() {
             losses.iter().all(|loss| loss["reason"] == "too-long" && loss["count"].as_u64() < Some(100)),
             "{path:?}: {losses:?}"
         );
+    }
+}
+
+/// A service manager with `IPAddressDeny=any` and a firewall refuse a send with the same error.
+#[test]
+fn edge_whose_sends_are_not_permitted_says_so_and_works_when_they_are() {
+    if !is_installed("nft", "nftables") {
+        return;
+    }
+    for path in Path::ALL {
+        let Some(lan) = Lan::new(path) else { return };
+        lan.a.ping("10.9.0.2");
+        let doctor = |severity: &str| {
+            let (_, text) = lan.daemons[0].try_isthmus(&["doctor", "--json"]);
+            let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            let findings = report["findings"].as_array().unwrap();
+            let edges = findings.iter().find(|row| row["id"] == "overlay.edges").unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(edges["severity"], severity, "{edges:#}");
+            edges.to_string()
+        };
+        lan.daemons[0].wait(|network| !network["edges"][0]["datagram_bytes"].is_null());
+        doctor("ok");
+        let rules = lan.stage.file("rules");
+        let address = lan.stage.address(1, 0);
+        std::fs::write(
+            &rules,
+            format!("table ip t {{ chain out {{ type filter hook output priority 0; ip daddr {address} drop; }}; }}"),
+        )
+        .unwrap();
+        lan.stage.run(0, &format!("nft -f {}", rules.display()));
+        let (is_success, text) = lan.a.try_run("ping -n -q -c 3 -i 0.1 -W 1 10.9.0.2");
+        assert!(!is_success, "{text}");
+        let is_refused = |network: &Value| {
+            let lost = network["edges"][0]["traffic"]["lost"].as_array().unwrap();
+            lost.iter().any(|loss| loss["reason"] == "not-permitted" && loss["count"].as_u64() > Some(0))
+        };
+        lan.daemons[0].wait(is_refused);
+        let said = doctor("warning");
+        assert!(said.contains("IPAddressAllow=") && said.contains("other-hosts.conf"), "{path:?}: {said}");
+        assert!(said.contains(&address.to_string()), "{path:?}: {said}");
+        lan.stage.run(0, "nft delete table ip t");
+        lan.a.ping("10.9.0.2");
     }
 }
 
