@@ -76,7 +76,8 @@ pub(crate) fn live(folder: &Path, life: &[u8]) {
                 tickets.record_number(domain);
             }
             2 | 3 if is_of_guest(domain) || known.domains.contains_key(&domain) => {
-                if *known.holders.entry(item.clone()).or_insert(domain) == domain {
+                let holder = *known.holders.entry(item.clone()).or_insert(domain);
+                if holder == domain {
                     tickets.claim(item.0, &item.1, domain);
                 }
             }
