@@ -8,7 +8,9 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 
 use isthmus_layout::reason::Reason;
@@ -181,9 +183,23 @@ fn lock(path: &Path) -> Result<Option<File>, SocketError> {
     }
 }
 
+/// Refuses to replace anything but a socket: a wrong path in the configuration must not cost a file.
+fn check_replaceable(path: &Path) -> Result<(), SocketError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            let text = "it is no socket, so it is not replaced; move it, or set `daemon.socket`";
+            Err(SocketError::refused("opening", path)(io::Error::new(io::ErrorKind::AlreadyExists, text)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Binds the socket at a temporary path and renames it, so that it has its mode and is listening before it is visible.
 fn bind(path: &Path, access: SocketAccess) -> Result<OwnedFd, SocketError> {
     let temporary = path.with_extension("new");
+    for path in [path, &temporary] {
+        check_replaceable(path)?;
+    }
     let _ = std::fs::remove_file(&temporary); // A daemon may have died between binding and renaming.
     let mode = if access == SocketAccess::OwnUser { 0o600 } else { 0o666 };
     let bound = (|| {
@@ -238,6 +254,20 @@ mod tests {
         assert_eq!([mode(&path), mode(&lock)], [0o666, 0o600]);
         seqpacket::connect(&path).unwrap();
         listener.accept().unwrap();
+    }
+
+    #[test]
+    fn replaces_no_file_that_is_no_socket() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("isthmus.sock");
+        for at in [path.clone(), path.with_extension("new")] {
+            std::fs::write(&at, "a file").unwrap();
+            let refused = Listener::open(&path, SocketAccess::OwnUser).unwrap_err().to_string();
+            assert!(refused.contains("it is no socket"), "{refused}");
+            assert_eq!(std::fs::read_to_string(&at).unwrap(), "a file");
+            std::fs::remove_file(&at).unwrap();
+        }
+        Listener::open(&path, SocketAccess::OwnUser).unwrap();
     }
 
     #[test]
