@@ -169,6 +169,7 @@ impl<M: Matcher> Core<M> {
     /// earlier window. No peer knows the old number any more, so the daemon assigns a new one, and all operations with peers end.
     fn attach_as_new(&mut self) -> Result<(), Refusal> {
         for at in self.peers.indices() {
+            self.abandon_channel(at); // The peer stops sending by it at once, and not only when it notices the end of the daemon.
             let peer = self.peers[at].id;
             self.handle_peer_gone(peer, Reason::TicketInvalid);
         }

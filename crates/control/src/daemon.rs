@@ -302,12 +302,23 @@ impl Daemon {
         if let Some(watchdog) = options.watchdog.take() {
             heartbeat::serve(&server, watchdog);
         }
+        tokio::task::spawn_local(keep_resume_file(server.clone()));
         guests.serve(&server, socket, &config.kvm, fd_store);
         if let Some(backend) = xen_backend {
             backend.serve(&server, config.daemon.workers.get() as u16, sizes).map_err(DaemonError::Guests)?;
         }
         ready();
         server.run(listener, events, stop).await.map_err(system_error("serving"))
+    }
+}
+
+/// The time after which a file of resumable domains that another program has removed or changed is there again.
+const FILE_INTERVAL: Duration = Duration::from_secs(1);
+
+async fn keep_resume_file(server: Server) {
+    loop {
+        tokio::time::sleep(FILE_INTERVAL).await;
+        server.with(Broker::keep_resume_file);
     }
 }
 

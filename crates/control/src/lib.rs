@@ -49,6 +49,7 @@ mod privileges;
 pub mod proxy;
 pub mod reason_log;
 pub mod report;
+mod reserved;
 pub mod server;
 mod session;
 pub mod socket;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::ops::Bound;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use isthmus_layout::Capability;
@@ -19,6 +19,7 @@ use isthmus_layout::control::{Name, Owner, Ticket};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
 
+use crate::accounts::Accounts;
 use crate::socket;
 
 /// The number of domain numbers that are reserved in the file at once.
@@ -109,6 +110,26 @@ pub struct Tickets {
     /// The number of lines in the file that name a domain, including domains that have left. [`INCOMPLETE`] if the file lacks something.
     lines: usize,
     next: Option<NextFile>,
+    /// The file as this daemon has last written it. None if it could not be written.
+    written: Option<FileState>,
+    accounts: Accounts,
+}
+
+/// Tells a file from another one in its place, and from the file that it was before another program wrote to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileState {
+    device: u64,
+    inode: u64,
+    size: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+}
+
+impl FileState {
+    fn of(file: &std::fs::Metadata) -> Self {
+        let modified = (file.mtime(), file.mtime_nsec());
+        Self { device: file.dev(), inode: file.ino(), size: file.size(), modified }
+    }
 }
 
 impl Tickets {
@@ -142,6 +163,8 @@ impl Tickets {
             claims,
             lines: 0,
             next: None,
+            written: None,
+            accounts: Accounts::of_host(),
         };
         tickets.write();
         Ok(tickets)
@@ -162,6 +185,8 @@ impl Tickets {
             claims_count: 0,
             lines: 0,
             next: None,
+            written: None,
+            accounts: Accounts::of_host(),
         })
     }
 
@@ -229,6 +254,11 @@ impl Tickets {
         }
     }
 
+    /// The user that a resumable domain counts for.
+    pub fn account_of(&self, domain: DomainId) -> Owner {
+        self.domains.get(&domain).map_or(Owner(u32::MAX), |domain| self.accounts.account_of(domain.owner.0))
+    }
+
     /// The claimed items of a capability with their domains. At the start these are resumable domains.
     pub fn claims(&self, capability: Capability) -> impl Iterator<Item = (&str, DomainId)> {
         let claims = self.claims.iter().flat_map(|(domain, items)| items.iter().map(|item| (item, *domain)));
@@ -242,8 +272,16 @@ impl Tickets {
             return self.write();
         }
         let Some(path) = &self.path else { return };
-        let appended = File::options().append(true).open(path).and_then(|mut file| file.write_all(lines.as_bytes()));
-        match appended.and_then(|()| self.continue_next(lines, count)) {
+        let appended = File::options().append(true).open(path).and_then(|mut file| {
+            let is_own = self.written == Some(FileState::of(&file.metadata()?));
+            is_own.then_some(()).ok_or_else(|| io::Error::other("another program has changed it"))?;
+            file.write_all(lines.as_bytes())?;
+            file.metadata()
+        });
+        if let Ok(file) = &appended {
+            self.written = Some(FileState::of(file));
+        }
+        match appended.and_then(|_| self.continue_next(lines, count)) {
             Ok(()) => self.lines += count,
             // The file is gone, or there is no room and a part of the lines was written.
             Err(error) => {
@@ -277,6 +315,7 @@ impl Tickets {
             Some(last) => next.copied = Some(last.domain),
             None => {
                 std::fs::rename(&next_path, path)?;
+                self.written = Some(FileState::of(&next.file.metadata()?));
                 self.lines = next.lines - count; // The caller adds these.
                 self.next = None;
             }
@@ -291,10 +330,16 @@ impl Tickets {
         let next = path.with_extension("new");
         let folder = path.parent().map_or(Ok(false), make_folder);
         self.has_made_folder |= matches!(folder, Ok(true));
-        let written = folder.and_then(|_| self.write_file(&next)).and_then(|()| std::fs::rename(&next, path));
-        if let Err(error) = written {
-            let _ = std::fs::remove_file(&next); // A part of a file takes room.
-            return self.is_incomplete(&error);
+        let written = folder.and_then(|_| self.write_file(&next)).and_then(|file| {
+            std::fs::rename(&next, path)?;
+            file.metadata()
+        });
+        match written {
+            Ok(file) => self.written = Some(FileState::of(&file)),
+            Err(error) => {
+                let _ = std::fs::remove_file(&next); // A part of a file takes room.
+                return self.is_incomplete(&error);
+            }
         }
         if self.lines == INCOMPLETE {
             tracing::info!(file = %path.display(), "the file of resumable domains is written again");
@@ -302,9 +347,25 @@ impl Tickets {
         self.lines = self.domains.len() + self.claims_count;
     }
 
-    fn write_file(&self, path: &Path) -> io::Result<()> {
+    fn write_file(&self, path: &Path) -> io::Result<File> {
         let lines: String = self.domains.values().flat_map(|domain| lines_of(domain, &self.claims)).collect();
-        self.create(path)?.write_all(lines.as_bytes())
+        let mut file = self.create(path)?;
+        file.write_all(lines.as_bytes())?;
+        Ok(file)
+    }
+
+    /// Writes the file again if it is gone, is another one, or was changed by another program. The daemon may be killed before its next
+    /// change, and its domains could not resume without the file.
+    pub fn keep_file(&mut self) {
+        let Some(path) = &self.path else { return };
+        let present = std::fs::metadata(path).ok().map(|file| FileState::of(&file));
+        if self.lines != INCOMPLETE && present != self.written {
+            let (file, is_gone) = (path.display(), present.is_none());
+            tracing::warn!(%file, is_gone, "another program has removed or changed the file of resumable domains; it is written again");
+        }
+        if self.lines == INCOMPLETE || present != self.written {
+            self.write();
+        }
     }
 
     /// Creates a file without domains.
@@ -671,6 +732,33 @@ mod tests {
             assert!(tickets.is_persistent());
             assert_next_daemon_knows(&folder, &(1..=removed).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn file_that_another_program_removes_or_changes_is_written_again_without_a_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        let mut tickets = Tickets::open(folder.path()).unwrap();
+        (1..=3).for_each(|domain| tickets.record(unseen(domain)));
+        tickets.claim(Capability::Mx, "0 0", id(1));
+        let own = std::fs::read(&path).unwrap();
+        tickets.keep_file();
+        assert_eq!(std::fs::read(&path).unwrap(), own, "a file that is as it was is left alone");
+        let ways: [&dyn Fn(); 4] = [
+            &|| std::fs::remove_file(&path).unwrap(),
+            &|| std::fs::write(&path, "garbage").unwrap(),
+            &|| std::fs::write(&path, vec![b'x'; own.len()]).unwrap(),
+            &|| std::fs::remove_dir_all(folder.path()).unwrap(),
+        ];
+        for way in ways {
+            way();
+            tickets.keep_file();
+            assert_next_daemon_knows(folder.path(), &[1, 2, 3]);
+            tickets.keep_file(); // The next daemon has written its own file.
+        }
+        std::fs::write(&path, "garbage").unwrap();
+        tickets.record(unseen(4));
+        assert_next_daemon_knows(folder.path(), &[1, 2, 3, 4]);
     }
 
     #[test]

@@ -130,7 +130,11 @@ impl Broker {
         if self.tickets.verify(&resume.ticket, resume.domain, owner, name) {
             Ok(resume.domain)
         } else {
-            Err(Reason::TicketInvalid.into())
+            let text = format!(
+                "this daemon did not give it: the file of resumable domains was removed or is another one; {name} may attach anew, and \
+                 messages that were under way between it and its peers are lost"
+            );
+            Err(Refusal::new(Reason::TicketInvalid, text))
         }
     }
 

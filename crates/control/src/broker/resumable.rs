@@ -68,6 +68,11 @@ impl Broker {
         self.resumable.iter()
     }
 
+    /// Writes the file of resumable domains again if another program has removed or changed it.
+    pub(crate) fn keep_resume_file(&mut self) {
+        self.tickets.keep_file();
+    }
+
     /// Reserves the names of the domains that may resume.
     pub(super) fn reserve_names(&mut self) {
         for ResumableDomain { domain, name, .. } in self.resumable.iter() {

@@ -36,7 +36,6 @@ use remote::{Connect, RemoteAddresses};
 #[derive(Debug, Default)]
 pub struct Mx {
     numbers: EndpointNumbers,
-    numbers_per_owner_max: usize,
     /// Boards with links that no worker polls yet.
     linked: Vec<NewMxBoard>,
     /// The visible state of each board; none for boards without links.
@@ -54,15 +53,14 @@ impl Mx {
         let opened = network::open(&plans)?;
         opened.log();
         let OpenedBoards { boards, linked, views } = opened;
-        let mut numbers = EndpointNumbers::new(boards);
+        let mut numbers = EndpointNumbers::new(boards, config.limits.mx_endpoints_per_user_max.get() as usize);
         for (item, domain) in tickets.claims(Capability::Mx) {
             if let Some(number) = MxNumber::parse(item) {
-                numbers.reserve(number, domain);
+                numbers.reserve(number, domain, tickets.account_of(domain));
             }
         }
-        let numbers_per_owner_max = config.limits.mx_endpoints_per_user_max.get() as usize;
         let has_xdp_links = network::has_xdp_links(&plans);
-        Ok(Self { numbers, numbers_per_owner_max, linked, views, has_xdp_links, ..Self::default() })
+        Ok(Self { numbers, linked, views, has_xdp_links, ..Self::default() })
     }
 
     /// True if an AF_XDP link is open. Such a link needs privileges again later.

@@ -17,6 +17,7 @@ use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex};
 use isthmus_layout::reason::Reason;
 
 use crate::places::{Places, Taker};
+use crate::reserved::Reserved;
 
 /// The number of endpoints without a number that are remembered.
 const RECENT_MAX: usize = 4096;
@@ -63,17 +64,18 @@ pub(super) struct EndpointNumbers {
     claims: BTreeMap<MxNumber, Claim>,
     numbers: BTreeMap<EndpointAddress, MxNumber>,
     /// Numbers of domains of the previous daemon that may still resume.
-    reserved: BTreeMap<MxNumber, DomainId>,
-    reserved_by: BTreeMap<DomainId, Vec<MxNumber>>,
+    reserved: Reserved<MxNumber>,
     recent: RecentNumbers,
     places: Places,
+    /// The most claims of a user.
+    per_user_max: usize,
 }
 
 impl EndpointNumbers {
     /// Creates the state for these boards, numbered from 0.
-    pub(super) fn new(boards: Vec<MxBoardEntry>) -> Self {
+    pub(super) fn new(boards: Vec<MxBoardEntry>, per_user_max: usize) -> Self {
         let places = Places::new(boards.iter().map(|board| board.endpoints as usize).sum());
-        Self { boards, places, ..Self::default() }
+        Self { boards, places, per_user_max, ..Self::default() }
     }
 
     /// The boards, in the order of their numbers.
@@ -115,8 +117,10 @@ impl EndpointNumbers {
             .find(|number| self.contains(*number) && self.is_free(*number, at.domain))
             .ok_or(Reason::MxEndpointTaken)?;
         // A number that is reserved for the domain was within the share of its user before the restart.
-        if self.reserved.remove(&number).is_none() {
-            self.places.check(taker).map_err(|_| Reason::MxUserEndpointsFull)?;
+        let had_it = self.reserved.remove(number, &mut self.places);
+        let is_full = |places: &Places| places.of(taker.account) >= self.per_user_max || places.check(taker).is_err();
+        if !had_it && is_full(&self.places) {
+            return Err(Reason::MxUserEndpointsFull);
         }
         let account = taker.account;
         self.places.add(account, 1);
@@ -149,11 +153,6 @@ impl EndpointNumbers {
         self.numbers.get(&at).copied()
     }
 
-    /// The number of claims that count for a user.
-    pub(super) fn count_of(&self, account: Owner) -> usize {
-        self.places.of(account)
-    }
-
     /// The numbers of a domain's endpoints.
     pub(super) fn of_domain(&self, domain: DomainId) -> impl Iterator<Item = (EndpointAddress, MxNumber)> {
         let at = |endpoint| EndpointAddress { domain, endpoint };
@@ -173,9 +172,8 @@ impl EndpointNumbers {
     }
 
     /// Reserves a number for a domain that may resume. No other domain can claim it until then.
-    pub(super) fn reserve(&mut self, number: MxNumber, domain: DomainId) {
-        self.reserved.insert(number, domain);
-        self.reserved_by.entry(domain).or_default().push(number);
+    pub(super) fn reserve(&mut self, number: MxNumber, domain: DomainId, account: Owner) {
+        self.reserved.add(number, domain, account, &mut self.places);
     }
 
     /// Releases the number of an endpoint that was closed, and returns the number.
@@ -194,16 +192,12 @@ impl EndpointNumbers {
         for at in endpoints {
             self.close(at);
         }
-        for number in self.reserved_by.remove(&domain).unwrap_or_default() {
-            if self.reserved.get(&number) == Some(&domain) {
-                self.reserved.remove(&number);
-            }
-        }
+        self.reserved.remove_domain(domain, &mut self.places);
         numbers
     }
 
     fn is_free(&self, number: MxNumber, domain: DomainId) -> bool {
-        !self.claims.contains_key(&number) && self.reserved.get(&number).is_none_or(|kept| *kept == domain)
+        !self.claims.contains_key(&number) && !self.reserved.is_for_other(number, domain)
     }
 
     fn contains(&self, number: MxNumber) -> bool {
@@ -247,7 +241,7 @@ mod tests {
             name: format!("host:{at}"),
             endpoints: *endpoints,
         };
-        EndpointNumbers::new(endpoints.iter().enumerate().map(board).collect())
+        EndpointNumbers::new(endpoints.iter().enumerate().map(board).collect(), usize::MAX)
     }
 
     fn at(domain: u32, endpoint: u8) -> EndpointAddress {
@@ -287,8 +281,8 @@ mod tests {
     #[test]
     fn reserves_numbers_for_resumable_domains() {
         let (mut mx, back, lost) = (boards(&[4]), DomainId::new(1).unwrap(), DomainId::new(2).unwrap());
-        mx.reserve(number(0, 0), back);
-        mx.reserve(number(0, 1), lost);
+        mx.reserve(number(0, 0), back, USER.account);
+        mx.reserve(number(0, 1), lost, USER.account);
         assert_eq!(mx.open(None, None, 0, at(3, 0), USER), Ok(number(0, 2)));
         assert_eq!(mx.open(None, Some(0), 0, at(4, 0), USER), Err(Reason::MxEndpointTaken));
         assert_eq!(mx.open(None, Some(0), 0, at(1, 0), USER), Ok(number(0, 0)));
@@ -296,6 +290,18 @@ mod tests {
         assert_eq!(mx.open(None, Some(1), 0, at(4, 0), USER), Ok(number(0, 1)));
         mx.close(at(1, 0));
         assert_eq!(mx.open(None, Some(0), 0, at(5, 0), USER), Ok(number(0, 0)), "kept for the first claim only");
+    }
+
+    #[test]
+    fn a_user_at_its_limit_claims_again_what_it_had() {
+        let mut mx = EndpointNumbers { per_user_max: 2, ..boards(&[8]) };
+        let domain = DomainId::new(1).unwrap();
+        [3, 4].into_iter().for_each(|endpoint| mx.reserve(number(0, endpoint), domain, USER.account));
+        assert_eq!(mx.open(None, None, 0, at(2, 0), USER), Err(Reason::MxUserEndpointsFull));
+        assert_eq!(mx.open(Some(0), Some(4), 0, at(1, 0), USER), Ok(number(0, 4)));
+        assert_eq!(mx.open(None, None, 0, at(2, 0), USER), Err(Reason::MxUserEndpointsFull));
+        mx.remove_domain(domain);
+        assert_eq!(mx.open(None, None, 0, at(2, 0), USER), Ok(number(0, 0)));
     }
 
     #[test]
@@ -362,14 +368,15 @@ mod tests {
     fn users_share_the_numbers_of_all_boards() {
         let mut mx = boards(&[8, 8]);
         let user = |user| Taker { account: Owner(user), has_others: true };
-        mx.reserve(number(0, 7), DomainId::new(70).unwrap());
+        mx.reserve(number(0, 7), DomainId::new(70).unwrap(), Owner(70));
         let mut count =
             |of: u32| (0..20).filter(|d| mx.open(None, None, 0, at(100 * of + d, 0), user(of)).is_ok()).count();
-        assert_eq!([1, 2, 3].map(&mut count), [7, 3, 2]);
+        // One of the sixteen is reserved, and counts for its user.
+        assert_eq!([1, 2, 3].map(&mut count), [6, 3, 2]);
         assert_eq!(mx.open(None, None, 0, at(1, 0), user(1)), Err(Reason::MxUserEndpointsFull));
         assert_eq!(mx.open(Some(0), Some(7), 0, at(70, 0), user(1)), Ok(number(0, 7)), "it had it before");
         assert!(mx.open(None, None, 0, at(400, 0), user(4)).is_ok(), "a user that has none");
         (100..120).for_each(|domain| drop(mx.remove_domain(DomainId::new(domain).unwrap())));
-        assert_eq!((mx.count_of(Owner(1)), mx.count_of(Owner(2))), (1, 3));
+        assert_eq!((mx.places.of(Owner(1)), mx.places.of(Owner(2))), (1, 3));
     }
 }

@@ -82,9 +82,6 @@ impl Mx {
         if !domain.endpoints.contains_key(&at.endpoint) {
             return Err(Reason::EndpointClosed);
         }
-        if self.numbers.count_of(taker.account) >= self.numbers_per_owner_max {
-            return Err(Reason::MxUserEndpointsFull);
-        }
         self.numbers.open(board, endpoint, key, at, taker)
     }
 

@@ -17,7 +17,7 @@ fn directory() -> Directory {
 
 fn mx(endpoints: u32) -> Mx {
     let board = MxBoardEntry { nic: NicId::from_octets([2, 0, 0, 0, 0, 1]), name: "host:0".into(), endpoints };
-    Mx { numbers: EndpointNumbers::new(vec![board]), numbers_per_owner_max: 2, ..Mx::default() }
+    Mx { numbers: EndpointNumbers::new(vec![board], 2), ..Mx::default() }
 }
 
 fn user(owner: u32) -> Taker {

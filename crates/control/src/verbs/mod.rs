@@ -61,7 +61,7 @@ impl Verbs {
         };
         for (item, domain) in tickets.claims(Capability::Verbs) {
             if let Ok(first) = item.parse() {
-                verbs.numbers.reserve(first, domain);
+                verbs.numbers.reserve(first, domain, tickets.account_of(domain));
             }
         }
         verbs

@@ -18,6 +18,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_layout::verbs::{BLOCKS_MAX, FIRST_BLOCK, LAST_BLOCK, block_of, first_number};
 
 use crate::places::{Places, Taker};
+use crate::reserved::Reserved;
 
 /// The blocks, and the endpoints that have them.
 #[derive(Debug, Default)]
@@ -30,8 +31,7 @@ pub(super) struct NumberBlocks {
     /// The blocks of each domain that has some.
     by_domain: BTreeMap<DomainId, DomainBlocks>,
     /// Blocks of domains of the previous daemon that may still resume.
-    reserved: BTreeMap<u16, DomainId>,
-    reserved_by: BTreeMap<DomainId, Vec<u16>>,
+    reserved: Reserved<u16>,
     places: Places,
 }
 
@@ -58,9 +58,7 @@ impl NumberBlocks {
                 // The request may be repeated, because a reply was lost with a connection.
                 Some(holder) if *holder == at => return Ok(first_number(block)),
                 Some(_) => return Err(Reason::VerbsNumberTaken),
-                None if self.reserved.get(&block).is_some_and(|domain| *domain != at.domain) => {
-                    return Err(Reason::VerbsNumberTaken);
-                }
+                None if self.reserved.is_for_other(block, at.domain) => return Err(Reason::VerbsNumberTaken),
                 None => {}
             }
         }
@@ -72,7 +70,7 @@ impl NumberBlocks {
             None => *self.free().front().ok_or(Reason::VerbsNumbersFull)?,
         };
         // A block that is reserved for the domain was within the share of its user before the restart.
-        if self.reserved.remove(&block).is_none() {
+        if !self.reserved.remove(block, &mut self.places) {
             self.places.check(taker).map_err(|_| Reason::VerbsNumbersFull)?;
             self.remove_free(block);
         }
@@ -90,11 +88,10 @@ impl NumberBlocks {
     }
 
     /// Reserves a block for a domain that may resume. No other domain can take it until then.
-    pub(super) fn reserve(&mut self, first: u32, domain: DomainId) {
+    pub(super) fn reserve(&mut self, first: u32, domain: DomainId, account: Owner) {
         let Some(block) = block_beginning_at(first) else { return };
         self.remove_free(block);
-        self.reserved.insert(block, domain);
-        self.reserved_by.entry(domain).or_default().push(block);
+        self.reserved.add(block, domain, account, &mut self.places);
     }
 
     /// Returns the blocks of an endpoint that was closed to the free ones, and their first numbers to the caller.
@@ -112,8 +109,7 @@ impl NumberBlocks {
 
     /// Releases all blocks of a domain that has left, or that will not resume, and returns their first numbers.
     pub(super) fn remove_domain(&mut self, domain: DomainId) -> Vec<u32> {
-        let mut blocks = self.reserved_by.remove(&domain).unwrap_or_default();
-        blocks.retain(|block| self.reserved.get(block) == Some(&domain) && self.reserved.remove(block).is_some());
+        let mut blocks = self.reserved.remove_domain(domain, &mut self.places);
         if let Some(held) = self.by_domain.remove(&domain) {
             self.places.give_back(held.account, held.blocks.len());
             blocks.extend(held.blocks);
@@ -237,7 +233,7 @@ mod tests {
     fn reserves_blocks_for_resumable_domains() {
         let mut numbers = NumberBlocks::new(0);
         for (first, domain) in [(256, 1), (512, 1), (768, 2), (255, 2), (300, 2)] {
-            numbers.reserve(first, id(domain));
+            numbers.reserve(first, id(domain), USER.account);
         }
         assert_eq!(numbers.holder_of(256), None, "its domain has not resumed");
         assert_eq!(numbers.take(Some(256), at(3), USER), Err(Reason::VerbsNumberTaken));
@@ -251,6 +247,20 @@ mod tests {
             assert_eq!(numbers.take(Some(first), at(3), USER), Err(Reason::VerbsNumberTaken), "{first}");
         }
         assert_eq!((numbers.taken(), numbers.domains()), (4, 2));
+        assert_eq!(numbers.places.total(), 4);
+    }
+
+    #[test]
+    fn reserved_blocks_count_for_their_user() {
+        let mut numbers = NumberBlocks::new(0);
+        let user = |user| Taker { account: Owner(user), has_others: true };
+        let reserved = BLOCKS / 2;
+        (1..=reserved).for_each(|block| numbers.reserve(block << 8, id(block), Owner(1)));
+        assert_eq!(numbers.take(None, at(1 << 16), user(1)), Err(Reason::VerbsNumbersFull), "a user with its share");
+        let taken = (0..BLOCKS).filter(|n| numbers.take(None, at((2 << 16) | (n / 60)), user(2)).is_ok()).count();
+        let shared = (BLOCKS - BLOCKS / 8) as usize;
+        assert_eq!(taken, (shared - reserved as usize) / 2);
+        assert_eq!(numbers.take(Some(256), at(1), user(1)), Ok(256), "the domain resumes");
     }
 
     #[test]
