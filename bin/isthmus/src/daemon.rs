@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use isthmus_client::{Options, QueryClient, Topic};
 use isthmus_config::{Inputs, Role};
-use isthmus_report::{DomainName, Domains, Endpoints, ReasonCount, StatusReport};
+use isthmus_report::{DomainName, Domains, Endpoints, ReasonCount, StatusReport, container_of_cgroup};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ pub(crate) fn options(socket: Option<PathBuf>) -> Result<Options> {
 /// Returns the default socket of a daemon.
 pub(crate) fn usual_socket(role: Role) -> PathBuf {
     let inputs = Inputs::of_this_process(role, None, Vec::new());
-    inputs.default_paths().runtime_dir.join("isthmus.sock")
+    inputs.role_defaults().runtime_dir.join("isthmus.sock")
 }
 
 pub(crate) fn ask(socket: Option<PathBuf>, topic: Topic, arguments: &[&str]) -> Result<Value> {
@@ -174,17 +174,13 @@ fn domains_text(answer: &Domains) -> String {
 
 /// Returns the container of a cgroup, else its systemd unit, else its last part. Long identifiers are shortened.
 fn container(cgroup: &str) -> Option<String> {
-    const ID_CHARS: usize = 64;
-    let is_id = |word: &&str| word.len() == ID_CHARS && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let id = |part: &str| part.split(['-', '.']).find(is_id).map(str::to_owned);
-    let parts = || cgroup.split('/').filter(|part| !part.is_empty());
-    if let Some((part, id)) = parts().rev().find_map(|part| Some((part, id(part)?))) {
-        return Some(part.trim_end_matches(".scope").replace(&id, &id[..12]));
+    let parts = |path| str::split(path, '/').filter(|part| !part.is_empty());
+    if let Some((path, id)) = container_of_cgroup(cgroup) {
+        let name = parts(path).next_back()?;
+        return Some(id.map_or(name.to_owned(), |id| name.trim_end_matches(".scope").replace(id, &id[..12])));
     }
-    let is_container = |part: &&str| part.starts_with("lxc.payload.") || part.starts_with("systemd-nspawn@");
     let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");
-    let part = parts().find(is_container).or_else(|| parts().rev().find(is_unit)).or_else(|| parts().next_back());
-    part.map(str::to_owned)
+    parts(cgroup).rfind(is_unit).or_else(|| parts(cgroup).next_back()).map(str::to_owned)
 }
 
 fn endpoints_text(answer: &Endpoints) -> String {

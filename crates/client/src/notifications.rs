@@ -126,9 +126,14 @@ impl<M: Matcher> Core<M> {
 
     pub(crate) fn handle_grant_reply(&mut self, serial: Option<RequestSerial>, answer: GrantState) {
         let Some(serial) = serial else { return };
-        let mut grants = self.peers.iter_mut().flat_map(|peer| peer.granted.values_mut());
-        if let Some(grant) = grants.find(|grant| **grant == GrantState::Asked(serial)) {
-            *grant = answer;
+        for peer in self.peers.iter_mut() {
+            if let Some(grant) = peer.granted.values_mut().find(|grant| **grant == GrantState::Asked(serial)) {
+                *grant = answer;
+                if let GrantState::Refused(reason @ (Reason::GrantsForbidden | Reason::DifferentContainer)) = answer {
+                    peer.grants_refused = Some(reason);
+                }
+                return;
+            }
         }
     }
 
@@ -326,6 +331,7 @@ impl<M: Matcher> Core<M> {
         (peer.channel_state, peer.channel_attempts) = (ChannelState::Refused { reason, last: false }, 0);
         (peer.path_out, peer.path_in, peer.switch, peer.fallback_reason) = (Path::Daemon, Path::Daemon, None, None);
         peer.granted.clear();
+        peer.grants_refused = None;
         peer.regions.clear();
         peer.arena_mapping = None;
         peer.fragmented = None;

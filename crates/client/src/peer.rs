@@ -206,6 +206,8 @@ pub(crate) struct Peer {
     pub(crate) arena_checks: u32,
     /// Grants of this domain's regions to the peer.
     pub(crate) granted: HashMap<RegionId, GrantState>,
+    /// Why the policy refuses every grant to the peer. No buffer is moved for it then. The reason holds for this channel.
+    pub(crate) grants_refused: Option<Reason>,
     /// Why large messages to the peer go in fragments, if they do.
     pub(crate) fragmented: Option<Reason>,
     /// Why the peer last needed help for an access to memory of this domain. `MemoryNotReady` does not replace another reason.
@@ -241,6 +243,7 @@ impl Peer {
             arena_mapping: None,
             arena_checks: 0,
             granted: HashMap::new(),
+            grants_refused: None,
             fragmented: None,
             assisted: None,
             accesses: AccessCounters::default(),

@@ -111,6 +111,9 @@ impl<M: Matcher> Core<M> {
         if peer.owner != Some(self.identity.owner) && !peer.id.is_remote() {
             return Err(Reason::DifferentOwner);
         }
+        if let Some(reason) = peer.grants_refused {
+            return Err(reason);
+        }
         if self.is_in_guest() {
             return self.find_region_in_guest(at, message);
         }

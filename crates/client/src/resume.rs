@@ -61,6 +61,7 @@ impl<M: Matcher> Core<M> {
             return self.forget_peer(at);
         }
         peer.granted.retain(|_, grant| !matches!(grant, GrantState::Asked(_)));
+        peer.grants_refused = None; // The next daemon may have another policy.
         let lost = peer.credit.reset();
         lost.into_iter().for_each(|message| self.fail_send(message, Reason::DaemonConnectionLost));
         let peer = &self.peers[at];

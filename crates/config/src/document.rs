@@ -7,6 +7,7 @@ use isthmus_layout::environment::VARIABLES;
 use super::fields::{Field, FieldTable};
 use super::keys::{KEYS, Key, TABLES};
 use super::paths::Role;
+use super::setting::Grants;
 use super::{ConfigFile, Inputs, load};
 
 /// A file with mistakes of each usual kind. The document shows how they are reported.
@@ -61,7 +62,8 @@ fn section(text: &mut String, section: std::fmt::Arguments<'_>) {
 }
 
 fn key_text(key: &Key) -> String {
-    let default = key.default_toml().replace("{runtime}", "<runtime>");
+    let default =
+        key.default_toml().replace("{runtime}", "<runtime>").replace("{grants}", Grants::SameContainer.as_str());
     let head = format!("**`{}`** = `{default}`: {}.", key.path, key.expected());
     let head = format!("{head} `{}`, {}.", key.environment(), key.effect.as_str());
     format!("{}\n{}", wrapped(&head, ""), wrapped(&key.text(), ""))

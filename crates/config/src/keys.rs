@@ -21,7 +21,7 @@ use super::sockets::AddressPatterns;
 use super::xen::XenGuest;
 
 // table: Type { key: Type = "default, as a variable would give it", when a change counts; }
-// {runtime} stands for a folder which depends on the daemon's role (`DefaultPaths`).
+// {runtime} and {grants} stand for what depends on the daemon's role (`RoleDefaults`).
 table! {
     /// The daemon itself: its socket, its threads, its folders.
     daemon: DaemonConfig {
@@ -61,9 +61,13 @@ table! {
         /// Whether domains may have channels where no rule says otherwise. Without a channel, messages go through the
         /// daemon.
         channels: bool = "true", Reload;
-        /// The pairs of users between which a region may stay mapped by its reader after its message. Such a reader
-        /// sees what the owner writes into the buffer later. Between different users nothing ever stays granted.
-        grants: Grants = "same-user", Reload;
+        /// The pairs of domains between which a region may stay mapped by its reader after its message. Such a reader
+        /// sees what the owner writes into the buffer later, and can write to memory that is registered for RDMA.
+        /// Between different users nothing ever stays granted. All containers that root runs are of one user, so the
+        /// system's daemon has `same-container`: the cgroup of a program names its container, and programs outside of
+        /// containers need the same cgroup. The cgroup is known with Linux 6.5 and later; without it nothing stays
+        /// granted. A user's own daemon has `same-user`.
+        grants: Grants = "{grants}", Reload;
         /// Names that only some domains may have. The first entry with a pattern that matches a name decides: the domain
         /// needs all properties of the entry, or it is refused with `name-forbidden`. Every domain may have a name that
         /// no entry matches. In patterns, `*` stands for any run of characters and `?` for one.
@@ -192,7 +196,7 @@ pub struct Key {
     pub type_: &'static str,
     /// The unit of a number; empty if there is none.
     pub unit: &'static str,
-    /// The default, as a variable would give it; `{runtime}` stands for a folder.
+    /// The default, as a variable would give it; `{runtime}` and `{grants}` stand for what [`RoleDefaults`](crate::RoleDefaults) has.
     pub default: &'static str,
     /// The time at which a change counts.
     pub effect: Effect,

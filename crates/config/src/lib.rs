@@ -61,7 +61,7 @@ pub use mx::{
 };
 pub use origin::{Excerpt, Origin};
 pub use parse::Entry;
-pub use paths::{DefaultPaths, Dir, FilePath, LogFilter, MetricsListen, Role, SocketPath};
+pub use paths::{Dir, FilePath, LogFilter, MetricsListen, Role, RoleDefaults, SocketPath};
 pub use policy::{
     AttachPolicy, CgroupPattern, Glob, Group, IdentityPattern, NameBinding, NameBindings, PolicySubject, Rule, Rules,
     Selector, User, Verdict,
@@ -140,10 +140,10 @@ impl Inputs {
         }
     }
 
-    /// Returns the default paths of this daemon.
+    /// Returns the defaults of this daemon's role.
     #[must_use]
-    pub fn default_paths(&self) -> DefaultPaths {
-        DefaultPaths::new(self.role, self.uid, &self.environment)
+    pub fn role_defaults(&self) -> RoleDefaults {
+        RoleDefaults::new(self.role, self.uid, &self.environment)
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::problem::Finding;
-use super::setting::{ConfigValue, Setting};
+use super::setting::{ConfigValue, Grants, Setting};
 use super::suggest;
 
 /// The role of a daemon.
@@ -18,21 +18,27 @@ pub enum Role {
     User,
 }
 
-/// The default paths of a daemon of a role.
+/// The defaults that depend on the role of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DefaultPaths {
+pub struct RoleDefaults {
     /// The configuration file; none if the user has no home.
     pub config_file: Option<PathBuf>,
     /// The folder for socket, lock and ticket key, which need not survive a boot.
     pub runtime_dir: PathBuf,
+    /// Whether a region stays granted when its message is over.
+    pub grants: Grants,
 }
 
-impl DefaultPaths {
-    /// Returns the paths for `role`, after the XDG variables in `environment`.
+impl RoleDefaults {
+    /// Returns the defaults for `role`. The paths follow the XDG variables in `environment`.
     #[must_use]
     pub fn new(role: Role, uid: u32, environment: &[(OsString, OsString)]) -> Self {
         if role == Role::System {
-            return Self { config_file: Some("/etc/isthmus/isthmus.toml".into()), runtime_dir: "/run/isthmus".into() };
+            return Self {
+                config_file: Some("/etc/isthmus/isthmus.toml".into()),
+                runtime_dir: "/run/isthmus".into(),
+                grants: Grants::SameContainer,
+            };
         }
         // XDG: what is not absolute does not count. Ours: neither does what could not stand in the file.
         let absolute = |name: &str| {
@@ -47,6 +53,7 @@ impl DefaultPaths {
                 Some(runtime) => runtime.join("isthmus"),
                 None => format!("/tmp/isthmus-{uid}").into(),
             },
+            grants: Grants::SameUser,
         }
     }
 }

@@ -13,7 +13,7 @@ pub use identity::{CgroupPattern, IdentityPattern, NameBinding, NameBindings, Se
 use super::fields::{Field, FieldTable, Fields, listed, members, names, table};
 use super::keys::PolicyConfig;
 use super::problem::{Finding, ProblemKind};
-use super::setting::{ConfigValue, Grants, Setting, Talk};
+use super::setting::{ConfigValue, Setting, Talk};
 
 /// A domain: its name, and what the kernel reports of its program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,15 +82,6 @@ impl PolicyConfig {
     pub(super) fn allows_across_users(&self, rule: &Rule) -> bool {
         let by_channel = rule.channel == Some(true) && rule.allow.is_none() && self.talk == Talk::All;
         self.attach != AttachPolicy::SameUser && (rule.allow == Some(true) || by_channel)
-    }
-
-    /// Whether a region may stay granted between these users when its message is over.
-    #[must_use]
-    pub fn may_keep_grants(&self, owner_uid: u32, reader_uid: u32) -> bool {
-        match self.grants {
-            Grants::SameUser => owner_uid == reader_uid,
-            Grants::Never => false,
-        }
     }
 }
 

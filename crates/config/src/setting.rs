@@ -378,6 +378,8 @@ words! {
     }
     /// Whether a region stays granted when its message is over.
     pub enum Grants {
+        /// Between domains of one user in one container.
+        SameContainer = "same-container",
         /// Between domains of one user.
         SameUser = "same-user",
         /// Never.

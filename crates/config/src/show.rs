@@ -136,7 +136,7 @@ pub fn variables(inputs: &Inputs) -> Vec<VariableRow> {
     let library = VARIABLES.iter().map(|variable| {
         row(variable.name.to_owned(), "library", variable.default.to_owned(), variable.effect.to_owned())
     });
-    let paths = inputs.default_paths();
+    let paths = inputs.role_defaults();
     let daemon = KEYS.iter().map(|key| {
         row(
             key.environment(),

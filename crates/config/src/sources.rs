@@ -10,7 +10,7 @@ use isthmus_layout::environment::VARIABLES;
 use super::keys::{self, KEYS, Key};
 use super::origin::{Source, SourceKind};
 use super::parse::unknown_key;
-use super::paths::DefaultPaths;
+use super::paths::RoleDefaults;
 use super::problem::{Finding, ProblemKind};
 use super::suggest;
 use super::{ConfigFile, Inputs};
@@ -47,7 +47,7 @@ pub(super) enum Target {
 impl ConfigSources {
     pub(super) fn collect(inputs: &Inputs) -> Self {
         let mut sources = Self::default();
-        let paths = inputs.default_paths();
+        let paths = inputs.role_defaults();
         for key in KEYS {
             let value = default_text(key, &paths);
             sources.add(Source::new(SourceKind::Default, format!("{} = ", key.path), value), Target::Key(key));
@@ -71,7 +71,7 @@ impl ConfigSources {
         self.findings.push(Finding { source, span: None, wrong, help });
     }
 
-    fn add_file(&mut self, inputs: &Inputs, paths: &DefaultPaths) {
+    fn add_file(&mut self, inputs: &Inputs, paths: &RoleDefaults) {
         let read = match &inputs.file {
             ConfigFile::None => return,
             ConfigFile::Given { path, bytes } => Ok((path.clone(), bytes.clone())),
@@ -159,9 +159,9 @@ impl ConfigSources {
     }
 }
 
-/// A default with the folder of this daemon in it.
-pub(super) fn default_text(key: &Key, paths: &DefaultPaths) -> String {
-    key.default.replace("{runtime}", &paths.runtime_dir.to_string_lossy())
+/// A default of a daemon of this role.
+pub(super) fn default_text(key: &Key, role: &RoleDefaults) -> String {
+    key.default.replace("{runtime}", &role.runtime_dir.to_string_lossy()).replace("{grants}", role.grants.as_str())
 }
 
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {

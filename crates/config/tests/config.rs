@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use isthmus_config::{
-    self, AttachPolicy, Config, ConfigFile, Inputs, KEYS, Loaded, MetricsListen, Origin, PolicySubject, Role, TABLES,
-    Users, Verdict, WorkerWaitMode, document, load, variables, variables_text,
+    self, AttachPolicy, Config, ConfigFile, Grants, Inputs, KEYS, Loaded, MetricsListen, Origin, PolicySubject, Role,
+    TABLES, Users, Verdict, WorkerWaitMode, document, load, variables, variables_text,
 };
 use isthmus_layout::environment::VARIABLES;
 use isthmus_layout::limits;
@@ -175,10 +175,10 @@ fn defaults_are_right_for_both_roles() {
     let at_home = Inputs { uid: 1000, environment: environment(&[("HOME", "/home/ann")]), ..Inputs::bare(Role::User) };
     let user = loaded(&at_home).config;
     assert_eq!(user.daemon.socket.path(), Path::new("/tmp/isthmus-1000/isthmus.sock"));
-    assert_eq!(at_home.default_paths().config_file, Some(PathBuf::from("/home/ann/.config/isthmus/isthmus.toml")));
+    assert_eq!(at_home.role_defaults().config_file, Some(PathBuf::from("/home/ann/.config/isthmus/isthmus.toml")));
 
     let xdg = [("XDG_RUNTIME_DIR", "/run/user/1000"), ("XDG_CONFIG_HOME", "not/absolute"), ("HOME", "/c")];
-    let places = Inputs { uid: 1000, environment: environment(&xdg), ..Inputs::bare(Role::User) }.default_paths();
+    let places = Inputs { uid: 1000, environment: environment(&xdg), ..Inputs::bare(Role::User) }.role_defaults();
     assert_eq!(places.runtime_dir, Path::new("/run/user/1000/isthmus"));
     assert_eq!(places.config_file, Some(PathBuf::from("/c/.config/isthmus/isthmus.toml")));
 }
@@ -328,9 +328,15 @@ fn policy_decides_by_the_first_rule_that_matches() {
     assert_eq!(verdict("web-1", 1, "vault", 2), Verdict { talk, channel, rule: Some(1) });
     assert_eq!(verdict("a", 1, "vault", 1), Verdict { talk: false, channel: false, rule: Some(2) });
     assert!(policy.may_attach(7, 7) && !policy.may_attach(0, 7));
-    assert!(policy.may_keep_grants(1, 1) && !policy.may_keep_grants(1, 2));
     let policy = loaded(&inputs("policy = { attach = ['ann'], grants = 'never' }")).config.policy;
-    assert!(policy.may_attach(1000, 7) && !policy.may_attach(7, 7) && !policy.may_keep_grants(1, 1));
+    assert!(policy.may_attach(1000, 7) && !policy.may_attach(7, 7));
+    assert_eq!(policy.grants, Grants::Never);
+}
+
+#[test]
+fn memory_stays_granted_between_containers_only_by_daemons_of_one_user() {
+    let of_role = |role| loaded(&Inputs::bare(role)).config.policy.grants;
+    assert_eq!([Role::System, Role::User].map(of_role), [Grants::SameContainer, Grants::SameUser]);
 }
 
 /// A policy with each kind of identity.

@@ -167,7 +167,7 @@ fn rejects_wrong_words() {
     isthmus.toml:4:8: policy.talk is "everybody", but must be "same-user" or "all"
         4 | talk = "everybody"
           |        ^^^^^^^^^^^
-    isthmus.toml:5:10: policy.grants is "", but must be "same-user" or "never"
+    isthmus.toml:5:10: policy.grants is "", but must be "same-container", "same-user" or "never"
         5 | grants = ''
           |          ^^
     "#);

@@ -2,6 +2,7 @@
 
 use isthmus_layout::control::Name;
 use isthmus_platform::peer_credentials;
+use isthmus_report::container_of_cgroup;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::broker::SocketPeer;
@@ -16,6 +17,8 @@ pub struct Credentials {
     pub gids: Vec<u32>,
     /// The path of its cgroup (version 2), if that is known.
     pub cgroup: Option<String>,
+    /// Its container, as its cgroups name it, if they are known. Equal for two programs if they are in one container.
+    pub container: Option<String>,
     /// Its guest.
     pub guest: Option<Name>,
 }
@@ -28,13 +31,15 @@ impl Credentials {
         }
         let mut gids = peer_credentials::groups(&peer.socket).unwrap_or_default();
         gids.retain(|&gid| !has_overflow_ids || gid != OVERFLOW_GID);
-        Self { gids, cgroup: cgroup(peer), guest: None }
+        let cgroups = cgroups(peer);
+        let cgroup = cgroups.as_deref().and_then(unified).map(str::to_owned);
+        Self { gids, cgroup, container: cgroups.as_deref().map(container), guest: None }
     }
 }
 
-/// Returns the cgroup of the process that has made the connection. None if the process has ended, because another one may have its PID; and
+/// Returns the cgroups of the process that has made the connection, as `/proc/<pid>/cgroup` lists them. None if the process has ended, because another one may have its PID; and
 /// none if it has executed a program of another user meanwhile, because that program may be in a cgroup of that user.
-fn cgroup(peer: &SocketPeer) -> Option<String> {
+fn cgroups(peer: &SocketPeer) -> Option<String> {
     let pid = peer.pid?;
     let process = peer_credentials::process(&peer.socket).ok()?;
     let read = |name| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
@@ -42,7 +47,7 @@ fn cgroup(peer: &SocketPeer) -> Option<String> {
     let mut has_ended = [PollFd::new(&process, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let is_running = poll(&mut has_ended, Some(&now)) == Ok(0);
-    (is_running && is_of_user(&status, peer.uid)).then(|| unified(&cgroups).map(str::to_owned))?
+    (is_running && is_of_user(&status, peer.uid)).then_some(cgroups)
 }
 
 /// Whether all user IDs in `/proc/<pid>/status` are this one.
@@ -57,6 +62,13 @@ fn unified(cgroups: &str) -> Option<&str> {
     cgroups.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
+/// Returns what tells a container from others: in each hierarchy the path to the container, else the whole path. Runtimes that use version 1
+/// leave the path of version 2 the same for all containers.
+fn container(cgroups: &str) -> String {
+    let lines = cgroups.lines().map(|line| container_of_cgroup(line).map_or(line, |(container, _)| container));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +77,37 @@ mod tests {
     fn cgroup_is_that_of_the_unified_hierarchy() {
         assert_eq!(unified("9:name=systemd:/a\n0::/system.slice/web.service\n"), Some("/system.slice/web.service"));
         assert_eq!(unified("4:memory:/a\n"), None);
+    }
+
+    #[test]
+    fn programs_of_one_container_have_the_same_container() {
+        let [a, b] = ["a", "b"].map(|id| id.repeat(64));
+        let same = [
+            (format!("0::/system.slice/docker-{a}.scope\n"), format!("0::/system.slice/docker-{a}.scope/init\n")),
+            (format!("4:memory:/docker/{a}\n0::/\n"), format!("4:memory:/docker/{a}/job\n0::/\n")),
+            (
+                format!("0::/machine.slice/libpod-{a}.scope/container"),
+                format!("0::/machine.slice/libpod-{a}.scope/x/y"),
+            ),
+            ("0::/lxc.payload.web/system.slice/a.service".into(), "0::/lxc.payload.web/user.slice".into()),
+            ("0::/user.slice/session-3.scope\n".into(), "0::/user.slice/session-3.scope\n".into()),
+        ];
+        for (one, other) in same {
+            assert_eq!(container(&one), container(&other));
+        }
+        let different = [
+            (format!("0::/system.slice/docker-{a}.scope\n"), format!("0::/system.slice/docker-{b}.scope\n")),
+            (format!("4:memory:/docker/{a}\n0::/\n"), format!("4:memory:/docker/{b}\n0::/\n")),
+            (format!("0::/docker/{a}/docker/{b}"), format!("0::/docker/{b}/docker/{b}")),
+            (format!("0::/docker/{a}/docker/{b}"), format!("0::/docker/{a}")),
+            (format!("0::/docker/{a}"), format!("0::/docker/{a}a")),
+            ("0::/lxc.payload.web".into(), "0::/lxc.payload.web2".into()),
+            ("0::/user.slice/session-3.scope\n".into(), "0::/user.slice/session-4.scope\n".into()),
+            ("0::/\n".into(), format!("0::/docker/{a}\n")),
+        ];
+        for (one, other) in different {
+            assert_ne!(container(&one), container(&other));
+        }
     }
 
     #[test]

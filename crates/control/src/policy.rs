@@ -7,7 +7,7 @@ use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::reason::Reason;
 
 use crate::credentials::Credentials;
-use isthmus_config::{self as config, PolicySubject, Verdict};
+use isthmus_config::{self as config, Grants, PolicySubject, Verdict};
 
 /// The properties of a domain that the policy depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +21,14 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Whether both are known to be in one container, or in one guest.
+    fn is_known_in_container_of(&self, other: &Self) -> bool {
+        let (own, other) = (&*self.credentials, &*other.credentials);
+        own.guest == other.guest && (own.guest.is_some() || own.container.is_some() && own.container == other.container)
+    }
+
     fn as_subject(&self) -> PolicySubject<'_> {
-        let Credentials { gids, cgroup, guest } = &*self.credentials;
+        let Credentials { gids, cgroup, container: _, guest } = &*self.credentials;
         PolicySubject {
             name: self.name.as_str(),
             uid: self.owner.0,
@@ -100,8 +106,11 @@ impl Policy {
             return Err(Reason::DifferentOwner);
         }
         self.may_open_channel(owner, reader)?;
-        let keeps = self.settings.may_keep_grants(owner.owner.0, reader.owner.0);
-        if keeps { Ok(()) } else { Err(Reason::GrantsForbidden) }
+        match self.settings.grants {
+            Grants::Never => Err(Reason::GrantsForbidden),
+            Grants::SameContainer if !owner.is_known_in_container_of(reader) => Err(Reason::DifferentContainer),
+            Grants::SameContainer | Grants::SameUser => Ok(()),
+        }
     }
 }
 
@@ -124,7 +133,8 @@ mod tests {
     fn default_policy_isolates_users() {
         let (policy, a, b, c) = (policy(""), identity("a", 5), identity("b", 5), identity("c", 6));
         assert_eq!([policy.may_attach(0), policy.may_attach(5)], [Ok(()), Err(Reason::AttachForbidden)]);
-        assert_eq!([policy.may_open_channel(&a, &b), policy.may_grant(&a, &b)], [Ok(()); 2]);
+        assert_eq!(policy.may_open_channel(&a, &b), Ok(()));
+        assert_eq!(policy.may_grant(&a, &b), Err(Reason::DifferentContainer), "their containers are not known");
         assert_eq!([policy.may_send(&a, &c), policy.may_open_channel(&a, &c)], [Err(Reason::TalkForbidden); 2]);
     }
 
@@ -167,9 +177,30 @@ mod tests {
     }
 
     #[test]
+    fn denies_grants_between_containers() {
+        let policy = policy("");
+        let of = |container: Option<&str>, guest: Option<&str>| {
+            let container = container.map(str::to_owned);
+            let guest = guest.map(|guest| Name::new(guest).unwrap());
+            let credentials = Arc::new(Credentials { container, guest, ..Credentials::default() });
+            Identity { credentials, ..identity("x", 5) }
+        };
+        let [a, b, unknown] = [Some("a"), Some("b"), None].map(|container| of(container, None));
+        let [vm, other] = ["vm", "other"].map(|guest| of(None, Some(guest)));
+        for (one, reader) in [(&a, &b), (&a, &unknown), (&unknown, &unknown), (&vm, &other), (&vm, &a), (&vm, &unknown)]
+        {
+            assert_eq!(policy.may_grant(one, reader), Err(Reason::DifferentContainer));
+            assert_eq!(policy.may_grant(reader, one), Err(Reason::DifferentContainer));
+        }
+        assert_eq!([policy.may_grant(&a, &a), policy.may_grant(&vm, &vm)], [Ok(()); 2]);
+    }
+
+    #[test]
     fn denies_grants_between_owners() {
         let all = policy("[policy]\ntalk = \"all\"\n");
         assert_eq!(all.may_grant(&identity("a", 5), &identity("b", 6)), Err(Reason::DifferentOwner));
+        let same_user = policy("[policy]\ngrants = \"same-user\"\n");
+        assert_eq!(same_user.may_grant(&identity("a", 5), &identity("b", 5)), Ok(()));
         let never = policy("[policy]\ngrants = \"never\"\n");
         assert_eq!(never.may_grant(&identity("a", 5), &identity("b", 5)), Err(Reason::GrantsForbidden));
     }

@@ -9,6 +9,24 @@ use serde::{Deserialize, Serialize};
 /// The version number of the schema described here.
 pub const SCHEMA: u32 = 1;
 
+/// The characters of the identifier that a container runtime gives to a container.
+const CONTAINER_ID_CHARS: usize = 64;
+
+/// Returns the beginning of a cgroup's path that ends with the name of a container, and that name's identifier, if it has one. None if no part
+/// of the path is the name of a container. The innermost container counts.
+pub fn container_of_cgroup(path: &str) -> Option<(&str, Option<&str>)> {
+    let is_id = |word: &&str| word.len() == CONTAINER_ID_CHARS && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]).collect::<Vec<_>>();
+    while let Some(end) = ends.pop() {
+        let part = &path[..end][path[..end].rfind('/').map_or(0, |slash| slash + 1)..];
+        let id = part.split(['-', '.']).find(is_id);
+        if id.is_some() || part.starts_with("lxc.payload.") || part.starts_with("systemd-nspawn@") {
+            return Some((&path[..end], id));
+        }
+    }
+    None
+}
+
 macro_rules! reports {
     ($($(#[doc = $doc:literal])* $name:ident { $($(#[doc = $field_doc:literal])* $field:ident: $type:ty,)* })*) => {$(
         $(#[doc = $doc])*

@@ -114,6 +114,10 @@ reasons! {
     "what was asked about belongs to another user, to another guest or to the host";
     "Run the command as root, or as the user that `isthmusd` runs as, on the host of the daemon.";
 
+    48 DifferentContainer, "different-container", Fallback:
+    "the two programs are not known to be in one container, and regions do not stay mapped between containers";
+    "None needed: messages are copied. If the containers of a user may see each other's memory, or before Linux 6.5, set `policy.grants = \"same-user\"`.";
+
     /// Names and numbers
     60 NameTaken, "name-taken", Refusal:
     "another domain has this name";

@@ -1,6 +1,7 @@
 //! Rules of the policy match users and cgroups. A name admits only the programs that it is bound to.
 
-use crate::{exchange_messages, is_root, report};
+use crate::process_view::regions;
+use crate::{EVERY_LENGTH, exchange, exchange_messages, is_root, report};
 use isthmus_suites::{TestProgram, daemon, test_program};
 use isthmus_testbed::{DaemonProcess, Launch, Scratch};
 use std::path::{Path, PathBuf};
@@ -110,4 +111,44 @@ fn rules_match_the_cgroup_in_which_a_program_has_attached() {
     expect_forbidden(&mut outside, "db");
     web.kill();
     outside.kill();
+}
+
+#[test]
+fn memory_does_not_stay_mapped_between_containers() {
+    let (true, Some(one), Some(other)) = (is_root(), Cgroup::create("one"), Cgroup::create("other")) else {
+        return eprintln!("skipped: no cgroup can be created");
+    };
+    let scratch = Scratch::shared().unwrap();
+    let daemon = daemon(&scratch, "");
+    let program = |name: &str, cgroup: &Cgroup| {
+        let mut program = TestProgram::start(daemon.launch_on_host(test_program::program()));
+        cgroup.add(&mut program);
+        let attached = program.ask(&format!("attach name={name}"));
+        assert!(attached.starts_with("attached "), "{attached}");
+        assert_eq!(program.ask("open"), "open e0");
+        program
+    };
+    let [mut a, mut b, mut beside] =
+        [("a", &one), ("b", &other), ("beside", &one)].map(|(name, cgroup)| program(name, cgroup));
+    // All are of one user.
+    exchange_messages(&mut a, &mut b, ["a", "b"]);
+    exchange(&mut a, &mut b, ["a", "b"], EVERY_LENGTH, "window=4 buffers=fresh");
+    exchange(&mut a, &mut b, ["a", "b"], "12x1048576", "window=1 buffers=reused");
+    let why = report(&mut a, "why a b");
+    assert_eq!((&why["path"], &why["large"]["reason"]), (&"channel".into(), &"different-container".into()), "{why}");
+    assert_eq!((&why["from_a"]["grants"], &why["from_b"]["grants"]), (&0.into(), &0.into()), "{why}");
+    let moved = [a.view(), b.view()].map(|view| regions(&view));
+    assert!(moved[0].is_disjoint(&moved[1]), "{moved:?}");
+    exchange(&mut a, &mut b, ["a", "b"], "12x2097152", "window=1 buffers=reused");
+    assert_eq!(
+        moved,
+        [a.view(), b.view()].map(|view| regions(&view)),
+        "a buffer was moved although all grants are refused"
+    );
+    exchange_messages(&mut a, &mut beside, ["a", "beside"]);
+    exchange(&mut a, &mut beside, ["a", "beside"], "12x1048576", "window=1 buffers=reused");
+    let why = report(&mut a, "why a beside");
+    assert_eq!((&why["path"], &why["large"]), (&"channel".into(), &().into()), "{why}");
+    assert!(!regions(&a.view()).is_disjoint(&regions(&beside.view())));
+    [a, b, beside].into_iter().for_each(TestProgram::kill);
 }
