@@ -1,7 +1,7 @@
 //! The groups, the cgroup and the guest of a domain's program. They are read once, when the domain attaches.
 
 use isthmus_layout::control::Name;
-use isthmus_platform::peer_credentials;
+use isthmus_platform::{peer_credentials, seqpacket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::broker::SocketPeer;
@@ -29,6 +29,23 @@ impl Credentials {
         let mut gids = peer_credentials::groups(&peer.socket).unwrap_or_default();
         gids.retain(|&gid| !has_overflow_ids || gid != OVERFLOW_GID);
         Self { gids, cgroup: cgroup(peer), guest: None }
+    }
+}
+
+/// Returns why no program of this host has a known cgroup, with the remedy. None if programs have one.
+pub(crate) fn missing_for_cgroups() -> Option<&'static str> {
+    let has_process = seqpacket::pair().is_ok_and(|(one, _other)| peer_credentials::process(&one).is_ok());
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    missing(has_process, &own)
+}
+
+fn missing(has_process: bool, own: &str) -> Option<&'static str> {
+    if !has_process {
+        Some("this kernel does not report the process of a connection: start Linux 6.5 or later")
+    } else if unified(own).is_none() {
+        Some("this host has no cgroups of version 2: start its kernel with systemd.unified_cgroup_hierarchy=1")
+    } else {
+        None
     }
 }
 
@@ -60,6 +77,13 @@ fn unified(cgroups: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_without_what_cgroups_need_is_told_what_to_do() {
+        assert_eq!(missing(true, "2:cpu:/c\n0::/user.slice\n"), None);
+        assert!(missing(true, "2:cpu:/c\n").is_some_and(|text| text.contains("unified_cgroup_hierarchy")));
+        assert!(missing(false, "0::/\n").is_some_and(|text| text.contains("Linux 6.5")));
+    }
 
     #[test]
     fn cgroup_is_that_of_the_unified_hierarchy() {
