@@ -20,6 +20,16 @@ struct Row {
     origin: Option<OriginText>,
     #[serde(default)]
     overridden: Vec<OriginText>,
+    #[serde(default)]
+    after_restart: Option<Pending>,
+}
+
+/// A value that the daemon has read since, and that waits for a restart.
+#[derive(Deserialize)]
+struct Pending {
+    value: toml::Value,
+    #[serde(default)]
+    origin: Option<OriginText>,
 }
 
 /// An origin, or its text.
@@ -91,7 +101,11 @@ fn read(role: Role) -> Result<Value> {
 fn text(rows: &[Row], with_origin: bool) -> String {
     let lines: Vec<String> = rows.iter().map(|row| format!("{} = {}", row.key, row.value)).collect();
     if !with_origin {
-        return lines.iter().map(|line| format!("{line}\n")).collect();
+        let shown = lines.iter().zip(rows).map(|(line, row)| match &row.after_restart {
+            Some(next) => format!("{line}  # after a restart: {}\n", next.value),
+            None => format!("{line}\n"),
+        });
+        return shown.collect();
     }
     // One long line does not push all origins to the right.
     let width = lines.iter().map(|line| line.chars().count()).filter(|&width| width <= 60).max().unwrap_or(0);
@@ -99,7 +113,11 @@ fn text(rows: &[Row], with_origin: bool) -> String {
         let origin = row.origin.as_ref().map_or_else(|| "-".to_owned(), OriginText::to_string);
         let over: Vec<String> = row.overridden.iter().map(OriginText::to_string).collect();
         let over = if over.is_empty() { String::new() } else { format!(" (instead of {})", over.join(", ")) };
-        format!("{line:width$}  # {origin}{over}\n")
+        let next = row.after_restart.as_ref().map(|next| {
+            let origin = next.origin.as_ref().map_or_else(|| "-".to_owned(), OriginText::to_string);
+            format!("; after a restart: {} ({origin})", next.value)
+        });
+        format!("{line:width$}  # {origin}{over}{}\n", next.unwrap_or_default())
     };
     lines.iter().zip(rows).map(with_origin).collect()
 }
@@ -142,6 +160,28 @@ mod tests {
         let shown = text(&rows("[wait]\nmode = \"spin\"\n"), true);
         let line = shown.lines().find(|line| line.starts_with("wait.mode")).expect("the key");
         assert!(line.starts_with("wait.mode = \"spin\" ") && line.ends_with("# isthmus.toml:2"), "{line}");
+    }
+
+    #[test]
+    fn value_that_waits_for_a_restart_is_shown_beside_the_one_in_force() {
+        let load = |toml: &str| {
+            let file = ConfigFile::Given { path: "f".into(), bytes: toml.as_bytes().to_vec() };
+            config::load(&Inputs { file, ..Inputs::bare(Role::System) }).expect("a valid file")
+        };
+        let mut loaded = load("[daemon]\nworkers = 2\n");
+        let new = load("\n[daemon]\nworkers = 3\n[policy]\ntalk = \"all\"\n");
+        assert_eq!(loaded.note_reload(new, &[]), ["daemon.workers"]);
+        let rows: Vec<Row> = serde_json::from_value(loaded.show_json()).expect("rows");
+        for with_origin in [false, true] {
+            assert_eq!(text(&rows, with_origin), loaded.show_text(with_origin));
+        }
+        let shown = text(&rows, false);
+        assert!(shown.contains("\ndaemon.workers = 2  # after a restart: 3\n"), "{shown}");
+        assert!(shown.contains("\npolicy.talk = \"all\"\n"), "{shown}");
+        let line = "  # f:2; after a restart: 3 (f:3)\n";
+        assert!(text(&rows, true).contains(line), "{}", text(&rows, true));
+        loaded.note_reload(load("[daemon]\nworkers = 2\n[policy]\ntalk = \"all\"\n"), &["policy.talk"]);
+        assert!(!loaded.show_text(true).contains("after a restart"), "nothing differs any more");
     }
 
     #[test]

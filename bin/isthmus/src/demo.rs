@@ -225,7 +225,8 @@ fn text(results: &Results, args: &TryArgs, machine: &str) -> String {
     text += &tunnels::text(&results.tunnels);
     text += &table::failures(&results.points);
     if !args.quick {
-        let channels = crate::daemon::channels_text(&results.channels).unwrap_or_else(|error| format!("{error:#}\n"));
+        let channels = crate::daemon::channels_text(&results.channels)
+            .unwrap_or_else(|error| crate::output::causes(&error) + "\n");
         text += &format!("\nThe path of the messages, as the daemon reports it (isthmus channel list):\n{channels}");
     }
     format!("{text}\n{machine}\nFiles: {0}/try.json, {0}/try.svg\n", args.out.display())

@@ -109,8 +109,17 @@ fn message(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
         Some(Refusal { reason: reason @ Reason::DaemonUnreachable, detail }) => {
             format!("no daemon answers at {detail} [{}]", reason.name())
         }
-        _ => format!("{error:#}"),
+        _ => causes(error),
     }
+}
+
+/// Returns an error with its causes, each once: the texts of many errors contain that of their cause.
+pub(crate) fn causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match &text[..] {
+        "" => cause,
+        _ if text.contains(&cause) => text,
+        _ => format!("{text}: {cause}"),
+    })
 }
 
 fn remedy(reason: Reason) -> &'static str {
@@ -140,7 +149,7 @@ fn error_json(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
     };
     let body = serde_json::to_value(&body).unwrap_or_default();
     let envelope = Envelope { schema: SCHEMA, kind: "error", body };
-    to_line(&envelope).unwrap_or_else(|_| format!("isthmus: {error:#}")) + "\n"
+    to_line(&envelope).unwrap_or_else(|_| format!("isthmus: {}", causes(error))) + "\n"
 }
 
 fn to_line(value: &impl Serialize) -> Result<String> {
@@ -251,6 +260,26 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_cause_of_an_error_is_printed_once() {
+        #[derive(Debug)]
+        struct Connect(io::Error);
+        impl std::fmt::Display for Connect {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "connecting: {}", self.0)
+            }
+        }
+        impl std::error::Error for Connect {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        let error = || anyhow::Error::new(Connect(io::Error::other("no such file")));
+        assert_eq!(causes(&error()), "connecting: no such file");
+        assert_eq!(causes(&error().context("cannot ask")), "cannot ask: connecting: no such file");
+        assert_eq!(causes(&anyhow::anyhow!("b").context("a")), "a: b");
+    }
 
     #[test]
     fn columns_are_aligned() {

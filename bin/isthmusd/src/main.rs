@@ -14,11 +14,12 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 use isthmus_config::{self as config, Inputs, Loaded, Role};
-use isthmus_control::daemon::{Daemon, DaemonError, DaemonOptions, HostAccess};
+use isthmus_control::daemon::{Daemon, DaemonError, DaemonOptions, HostAccess, host_warnings};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::activation::{self, InheritedFds};
 use isthmus_platform_kvm::Device;
 use isthmus_platform_xen::Devices;
+use tracing_subscriber::EnvFilter;
 
 /// Connects the domains of one host, and forwards the messages that have no direct path.
 #[derive(Debug, Parser)]
@@ -116,13 +117,14 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
     };
     loaded.warnings.iter().for_each(|warning| log::print(format_args!("{warning}")));
     if arguments.check {
+        host_warnings(&loaded.config).iter().for_each(|warning| log::print(format_args!("{warning}")));
         std::io::stdout().write_all(loaded.check_text().as_bytes()).context("printing the configuration")?;
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.detach {
         return detach::detach(loaded.config.daemon.socket.path());
     }
-    subscribe(&loaded)?;
+    let set_filter = subscribe(&loaded)?;
     let (detached, socket) = (arguments.detached, loaded.config.daemon.socket.path().to_owned());
     let log_start = start_logger(&loaded);
     if detached {
@@ -136,7 +138,7 @@ fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
     options.fd_store = activation::fd_store_socket().context("reaching the service manager")?;
     options.watchdog = activation::watchdog().context("reaching the service manager")?;
     options.guest = arguments.host_access()?;
-    options.reload = Some(Box::new(move || arguments.load()));
+    options.reload = Some(Box::new(move || arguments.load().inspect(&set_filter)));
     let daemon = match Daemon::open(options) {
         Err(DaemonError::Socket(error)) if detached && error.reason() == Some(Reason::DaemonSocketInUse) => {
             return Ok(ExitCode::from(detach::SOCKET_IN_USE));
@@ -167,10 +169,14 @@ fn start_logger(loaded: &Loaded) -> impl Fn() + use<> {
     move || tracing::info!(version = %env!("CARGO_PKG_VERSION"), %config, socket = %socket.display(), "starting")
 }
 
-/// Sends the events that the configuration asks for to the log.
-fn subscribe(loaded: &Loaded) -> Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(loaded.config.daemon.log.as_str()).context("daemon.log")?;
+/// Sends the events that the configuration asks for to the log. Returns a function that does so for another configuration.
+fn subscribe(loaded: &Loaded) -> Result<impl Fn(&Loaded) + use<>> {
+    let filter = |loaded: &Loaded| EnvFilter::try_new(loaded.config.daemon.log.as_str());
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(log::writer).with_ansi(terminal).init();
-    Ok(())
+    let builder = tracing_subscriber::fmt().with_env_filter(filter(loaded).context("daemon.log")?);
+    let builder = builder.with_writer(log::writer).with_ansi(terminal).with_filter_reloading();
+    let handle = builder.reload_handle();
+    builder.init();
+    // The configuration has checked the text, and the subscriber is never dropped.
+    Ok(move |loaded: &Loaded| drop(filter(loaded).map(|filter| handle.reload(filter))))
 }

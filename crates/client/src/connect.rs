@@ -80,7 +80,19 @@ fn refusal(path: &Path, errno: Errno) -> Refusal {
         Errno::MFILE | Errno::NFILE => Reason::OutOfFds,
         _ => Reason::DaemonUnreachable,
     };
-    Refusal::new(reason, format!("{}: {errno}", path.display()))
+    let cause = match alone_served(path) {
+        Some(user) if reason == Reason::SocketDenied => {
+            format!("{errno}; the daemon serves user {user} alone (`policy.attach = \"same-user\"`)")
+        }
+        _ => errno.to_string(),
+    };
+    Refusal::new(reason, format!("{}: {cause}", path.display()))
+}
+
+/// Returns the user that the daemon of a socket serves alone, if that is another user than this one.
+fn alone_served(path: &Path) -> Option<u32> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    (found.mode() & 0o022 == 0 && found.uid() != rustix::process::geteuid().as_raw()).then(|| found.uid())
 }
 
 /// Runs `isthmusd --user --detach --idle-exit 5`, which comes back when the daemon answers and leaves it running in a session of its own:

@@ -179,7 +179,7 @@ table! {
     /// Counters for Prometheus.
     metrics: MetricsConfig {
         /// The address at which counters are served: none, a Unix socket, or a port of the loopback interface.
-        listen: MetricsListen = "", Restart;
+        listen: MetricsListen = "", Reload;
     }
 }
 

@@ -60,7 +60,7 @@ pub use mx::{
     MxHost, Network, StaticPeer, UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer,
 };
 pub use origin::{Excerpt, Origin};
-pub use parse::Entry;
+pub use parse::{Entry, Pending};
 pub use paths::{Dir, FilePath, LogFilter, MetricsListen, Role, RoleDefaults, SocketPath};
 pub use policy::{
     AttachPolicy, CgroupPattern, Glob, Group, IdentityPattern, NameBinding, NameBindings, PolicySubject, Rule, Rules,
@@ -158,6 +158,30 @@ pub struct Loaded {
     pub file: Option<PathBuf>,
     /// Warnings about unknown variables with our prefix.
     pub warnings: Vec<Problem>,
+}
+
+impl Loaded {
+    /// Notes that a running daemon has read its configuration again, and applied what it can. `failed` are the keys that it could not apply.
+    ///
+    /// The entries are then what is in force: other values wait for a restart. Returns the keys that need one. `config` stays the one that
+    /// the daemon has started with.
+    pub fn note_reload(&mut self, new: Self, failed: &[&str]) -> Vec<&'static str> {
+        let mut need_restart = Vec::new();
+        for (entry, new) in self.entries.iter_mut().zip(new.entries) {
+            let is_restart = entry.key.effect == Effect::Restart;
+            if !is_restart && !failed.contains(&entry.key.path) {
+                *entry = new;
+                continue;
+            }
+            entry.after_restart =
+                (entry.value != new.value).then_some(Pending { value: new.value, origin: new.origin });
+            if is_restart && entry.after_restart.is_some() {
+                need_restart.push(entry.key.path);
+            }
+        }
+        self.file = new.file;
+        need_restart
+    }
 }
 
 /// Reads the configuration.

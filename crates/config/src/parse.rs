@@ -56,6 +56,17 @@ pub struct Entry {
     pub origin: Origin,
     /// The origins of overridden values; the last one would be next.
     pub overridden: Vec<Origin>,
+    /// The value that was read since, and comes into force when the daemon is restarted.
+    pub after_restart: Option<Pending>,
+}
+
+/// A value that is not in force yet.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Pending {
+    /// The value.
+    pub value: toml::Value,
+    /// Its origin.
+    pub origin: Origin,
 }
 
 impl<'a> ConfigReader<'a> {
@@ -83,7 +94,8 @@ impl<'a> ConfigReader<'a> {
         let (key, setting) = last?;
         let origin = origins.pop()?;
         origins.retain(|origin| *origin != Origin::Default);
-        self.entries.push(Entry { key, value: setting.to_toml(), origin, overridden: origins });
+        let value = setting.to_toml();
+        self.entries.push(Entry { key, value, origin, overridden: origins, after_restart: None });
         Some(setting)
     }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::keys::{Effect, KEYS, TABLES};
 use super::origin::{Origin, printable};
-use super::parse::Entry;
+use super::parse::{Entry, Pending};
 use super::sources::default_text;
 use super::{Inputs, Loaded};
 
@@ -33,16 +33,24 @@ impl Loaded {
     #[must_use]
     pub fn show_text(&self, with_origin: bool) -> String {
         let lines: Vec<_> = self.entries.iter().map(|entry| format!("{} = {}", entry.key.path, entry.value)).collect();
+        let pending = |entry: &Entry| entry.after_restart.as_ref().map(|next| next.value.to_string());
         if !with_origin {
-            return lines.iter().fold(String::new(), |text, line| text + line + "\n");
+            let shown = lines.iter().zip(&self.entries).map(|(line, entry)| match pending(entry) {
+                Some(next) => format!("{line}  # after a restart: {}\n", printable(&next)),
+                None => format!("{line}\n"),
+            });
+            return shown.collect();
         }
         // One long line does not push all origins to the right.
         let width = lines.iter().map(|line| line.chars().count()).filter(|&width| width <= 60).max().unwrap_or(0);
         let mut text = String::new();
-        for (shown, Entry { origin, overridden, .. }) in lines.iter().zip(&self.entries) {
+        for (shown, Entry { origin, overridden, after_restart, .. }) in lines.iter().zip(&self.entries) {
             let over: Vec<_> = overridden.iter().map(Origin::to_string).collect();
             let over = if over.is_empty() { String::new() } else { format!(" (instead of {})", over.join(", ")) };
-            line(&mut text, format_args!("{shown:width$}  # {}", printable(&format!("{origin}{over}"))));
+            let next =
+                after_restart.as_ref().map(|next| format!("; after a restart: {} ({})", next.value, next.origin));
+            let next = next.unwrap_or_default();
+            line(&mut text, format_args!("{shown:width$}  # {}", printable(&format!("{origin}{over}{next}"))));
         }
         text
     }
@@ -59,11 +67,12 @@ impl Loaded {
             overridden: &'a [Origin],
             environment: String,
             effect: &'static str,
+            after_restart: Option<&'a Pending>,
         }
         let rows: Vec<_> = self
             .entries
             .iter()
-            .map(|Entry { key, value, origin, overridden }| Row {
+            .map(|Entry { key, value, origin, overridden, after_restart }| Row {
                 key: key.path,
                 value,
                 unit: Some(key.unit).filter(|unit| !unit.is_empty()),
@@ -71,6 +80,7 @@ impl Loaded {
                 overridden,
                 environment: key.environment(),
                 effect: key.effect.as_str(),
+                after_restart: after_restart.as_ref(),
             })
             .collect();
         serde_json::to_value(rows).expect("strings, numbers, booleans, lists and tables are JSON")

@@ -269,6 +269,7 @@ fn show_json_has_each_key_with_value_and_origin() {
         "overridden": [],
         "environment": "ISTHMUS_DAEMON_LIMITS_SLAB_KIB",
         "effect": "restart",
+        "after_restart": null,
     });
     assert_eq!(*slab, expected);
 }

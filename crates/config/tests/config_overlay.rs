@@ -34,6 +34,18 @@ fn reads_a_network_with_its_defaults() {
 }
 
 #[test]
+fn a_host_has_at_most_256_interfaces() {
+    let network = |name: char, count: usize| {
+        let interfaces =
+            (0..count).map(|number| format!("{{ name = '{name}{number}' }}")).collect::<Vec<_>>().join(", ");
+        format!("[[overlay.network]]\nname = '{name}'\ninterfaces = [{interfaces}]\n")
+    };
+    assert!(load(&inputs(&format!("{}{}", network('a', 200), network('b', 56)))).is_ok());
+    let refused = refusal(&format!("{}{}", network('a', 200), network('b', 57)));
+    assert!(refused.contains("has 257 interfaces in all networks together, but a host has at most 256"), "{refused}");
+}
+
+#[test]
 fn reads_what_is_written() {
     let file = "[overlay]\nlisten = '0.0.0.0'\nhelper = '/tmp/helper.sock'\n[[overlay.network]]\nname = 'lan'\nvni = 16777215\nlearning = false\n\
                 [[overlay.network.interfaces]]\nname = 'eth0'\nnamespace = '/proc/1/ns/net'\nmac = '02:00:00:00:00:01'\nmtu = 9000\n\

@@ -39,11 +39,11 @@ impl Capabilities {
         })
     }
 
-    /// Applies what may change while the daemon runs.
-    pub(crate) fn reload(broker: &mut Broker, config: &Config) {
-        if let Err(error) = Overlay::reload(broker, config.overlay.network.as_slice()) {
-            tracing::error!("the overlay networks stay as they are: {error}");
-        }
+    /// Applies what may change while the daemon runs. Returns the key that could not be applied.
+    pub(crate) fn reload(broker: &mut Broker, config: &Config) -> Option<&'static str> {
+        let error = Overlay::reload(broker, config.overlay.network.as_slice()).err()?;
+        tracing::error!("the overlay networks stay as they are: {error}");
+        Some("overlay.network")
     }
 
     /// True if an AF_XDP link is open. Such a link needs privileges again later.

@@ -1,7 +1,7 @@
 //! The groups, the cgroup and the guest of a domain's program. They are read once, when the domain attaches.
 
 use isthmus_layout::control::Name;
-use isthmus_platform::peer_credentials;
+use isthmus_platform::{peer_credentials, seqpacket};
 use isthmus_report::container_of_cgroup;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -34,6 +34,27 @@ impl Credentials {
         let cgroups = cgroups(peer);
         let cgroup = cgroups.as_deref().and_then(unified).map(str::to_owned);
         Self { gids, cgroup, container: cgroups.as_deref().map(container), guest: None }
+    }
+}
+
+/// Returns why no program of this host has a known cgroup, with the remedy. None if programs have one.
+pub(crate) fn missing_for_cgroups() -> Option<&'static str> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    missing(kernel_tells_processes(), &own)
+}
+
+/// True if this kernel reports the process of a connection. Otherwise no program has a known container.
+pub(crate) fn kernel_tells_processes() -> bool {
+    seqpacket::pair().is_ok_and(|(one, _other)| peer_credentials::process(&one).is_ok())
+}
+
+fn missing(has_process: bool, own: &str) -> Option<&'static str> {
+    if !has_process {
+        Some("this kernel does not report the process of a connection: start Linux 6.5 or later")
+    } else if unified(own).is_none() {
+        Some("this host has no cgroups of version 2: start its kernel with systemd.unified_cgroup_hierarchy=1")
+    } else {
+        None
     }
 }
 
@@ -72,6 +93,13 @@ fn container(cgroups: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_without_what_cgroups_need_is_told_what_to_do() {
+        assert_eq!(missing(true, "2:cpu:/c\n0::/user.slice\n"), None);
+        assert!(missing(true, "2:cpu:/c\n").is_some_and(|text| text.contains("unified_cgroup_hierarchy")));
+        assert!(missing(false, "0::/\n").is_some_and(|text| text.contains("Linux 6.5")));
+    }
 
     #[test]
     fn cgroup_is_that_of_the_unified_hierarchy() {

@@ -27,9 +27,11 @@ use isthmus_service::{Event, SendPolicy, Service, ServiceOptions, StartError};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 
 use crate::broker::{Broker, DataPlane, ReportFacts, Settings};
 use crate::capabilities::{Capabilities, TapStore};
+use crate::credentials;
 use crate::directory::{Directory, Limits};
 use crate::heartbeat;
 use crate::kvm::KvmGuests;
@@ -43,7 +45,7 @@ use crate::socket::{Listener, SocketAccess, SocketError};
 use crate::tickets::Tickets;
 use crate::xen;
 use crate::xen::backend::Backend;
-use isthmus_config::{self as config, AttachPolicy, Config, KvmGuest, Loaded, MetricsListen, WorkerWaitMode};
+use isthmus_config::{self as config, AttachPolicy, Config, Grants, KvmGuest, Loaded, MetricsListen, WorkerWaitMode};
 use isthmus_report::SCHEMA;
 
 /// The options of a daemon.
@@ -171,6 +173,34 @@ impl DaemonError {
     }
 }
 
+/// Returns what in this configuration cannot work on this host.
+pub fn host_warnings(config: &Config) -> Vec<String> {
+    let cgroups = host_warning(config, credentials::missing_for_cgroups());
+    let containers = container_warning(config, credentials::kernel_tells_processes());
+    cgroups.into_iter().chain(containers).collect()
+}
+
+fn container_warning(config: &Config, has_processes: bool) -> Option<String> {
+    let is_unknown = config.policy.grants == Grants::SameContainer && !has_processes;
+    is_unknown.then(|| {
+        "policy.grants is \"same-container\", and the container of no program of this host is known, so large messages and RDMA are \
+         copied: start Linux 6.5 or later, or set policy.grants = \"same-user\" if the containers of a user may see each other's memory"
+            .to_owned()
+    })
+}
+
+fn host_warning(config: &Config, missing: Option<&str>) -> Option<String> {
+    let missing = missing.filter(|_| config.policy.uses_cgroups())?;
+    Some(format!(
+        "policy.rules or policy.names has a `cgroup`, so no program of this host may attach: {missing}, or take each `cgroup` out \
+         (a user or a group works with every Linux)"
+    ))
+}
+
+fn log_host_warnings(config: &Config) {
+    host_warnings(config).iter().for_each(|warning| tracing::warn!("{warning}"));
+}
+
 fn metrics_error(listen: &MetricsListen) -> impl FnOnce(io::Error) -> DaemonError {
     let address = match listen {
         MetricsListen::Off => String::new(),
@@ -289,15 +319,15 @@ impl Daemon {
                 }
             };
         log_start(&config, &tickets);
+        log_host_warnings(&config);
         let broker = broker(&options, capabilities, tickets, Box::new(service))?;
         let sizes = broker.sizes();
         let server =
             Server::new(broker, config.limits.handshake_timeout_ms.duration(), config.daemon.idle_exit_s.duration());
-        if let Some(metrics_server) = metrics_server {
-            tokio::task::spawn_local(metrics_server.run(server.clone()));
-        }
+        let metrics = MetricsTask::start(metrics_server, &server);
         if options.signals {
-            handle_signals(&server, &stop, options.reload).map_err(system_error("listening to signals"))?;
+            let running = Running { loaded: options.loaded, metrics };
+            handle_signals(&server, &stop, running, options.reload).map_err(system_error("listening to signals"))?;
         }
         if let Some(watchdog) = options.watchdog.take() {
             heartbeat::serve(&server, watchdog);
@@ -526,13 +556,29 @@ fn handle_stop_signals(stop: &Stop) -> io::Result<()> {
     Ok(())
 }
 
-fn handle_signals(server: &Server, stop: &Stop, reload: Option<Reload>) -> io::Result<()> {
+/// The configuration that is in force, and what was made of it and may be replaced.
+struct Running {
+    loaded: Loaded,
+    metrics: MetricsTask,
+}
+
+/// The task that serves the metrics, if one does.
+struct MetricsTask(Option<AbortHandle>);
+
+impl MetricsTask {
+    fn start(metrics_server: Option<MetricsServer>, server: &Server) -> Self {
+        let run = |metrics_server: MetricsServer| tokio::task::spawn_local(metrics_server.run(server.clone()));
+        Self(metrics_server.map(|metrics_server| run(metrics_server).abort_handle()))
+    }
+}
+
+fn handle_signals(server: &Server, stop: &Stop, mut running: Running, reload: Option<Reload>) -> io::Result<()> {
     handle_stop_signals(stop)?;
     let (mut hangup, server) = (signal(SignalKind::hangup())?, server.clone());
     tokio::task::spawn_local(async move {
         while hangup.recv().await.is_some() {
             match reload.as_ref().map(|reload| reload()) {
-                Some(Ok(loaded)) => apply(&server, &loaded),
+                Some(Ok(loaded)) => running.apply(&server, loaded),
                 Some(Err(error)) => tracing::error!("the configuration stays as it is: {error}"),
                 None => tracing::info!("there is no configuration to read again"),
             }
@@ -541,16 +587,48 @@ fn handle_signals(server: &Server, stop: &Stop, reload: Option<Reload>) -> io::R
     Ok(())
 }
 
-/// Applies the parts of a configuration that may change while the daemon runs: the policy, and the overlay networks.
-fn apply(server: &Server, loaded: &Loaded) {
-    let uid = rustix::process::geteuid().as_raw();
-    let policy = Policy::new(loaded.config.policy.clone(), uid);
-    server.with(|broker| {
-        broker.set_policy(policy);
-        Capabilities::reload(broker, &loaded.config);
-        broker.set_report_facts(report_facts(loaded));
-    });
-    tracing::info!("the configuration was read again");
+impl Running {
+    /// Applies the parts of a configuration that may change while the daemon runs: the policy, the overlay networks, and the address of the
+    /// metrics.
+    fn apply(&mut self, server: &Server, new: Loaded) {
+        let uid = rustix::process::geteuid().as_raw();
+        let policy = Policy::new(new.config.policy.clone(), uid);
+        let mut failed: Vec<&str> = server
+            .with(|broker| {
+                broker.set_policy(policy);
+                Capabilities::reload(broker, &new.config)
+            })
+            .into_iter()
+            .collect();
+        if let Err(error) = self.listen_for_metrics(server, &new.config.metrics.listen) {
+            tracing::error!("the metrics stay where they are: {error}");
+            failed.push("metrics.listen");
+        }
+        log_host_warnings(&new.config);
+        // The socket of a daemon for one user keeps its mode, so other users do not reach it.
+        let alone = |policy: &config::PolicyConfig| policy.attach == AttachPolicy::SameUser;
+        let keeps_mode = alone(&self.loaded.config.policy) && !alone(&new.config.policy);
+        failed.extend(keeps_mode.then_some("policy.attach"));
+        let mut need_restart = self.loaded.note_reload(new, &failed);
+        need_restart.extend(keeps_mode.then_some("policy.attach"));
+        server.with(|broker| broker.set_report_facts(report_facts(&self.loaded)));
+        tracing::info!("the configuration was read again");
+        if !need_restart.is_empty() {
+            tracing::warn!("needs a restart: {}", need_restart.join(", "));
+        }
+    }
+
+    fn listen_for_metrics(&mut self, server: &Server, listen: &MetricsListen) -> Result<(), DaemonError> {
+        if self.loaded.config.metrics.listen != *listen {
+            let metrics_server = MetricsServer::open(listen).map_err(metrics_error(listen))?;
+            let before = std::mem::replace(&mut self.metrics, MetricsTask::start(metrics_server, server));
+            if let Some(task) = before.0 {
+                task.abort();
+            }
+            self.loaded.config.metrics.listen = listen.clone();
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -558,6 +636,30 @@ mod tests {
     use isthmus_config::{Inputs, Role, load};
 
     use super::*;
+
+    #[test]
+    fn rules_with_cgroups_are_warned_of_where_no_program_has_one() {
+        let config = |toml: &str| {
+            let file = isthmus_config::ConfigFile::Given { path: "test.toml".into(), bytes: toml.as_bytes().to_vec() };
+            load(&Inputs { file, ..Inputs::bare(Role::User) }).unwrap().config
+        };
+        let with = config("[[policy.rules]]\nto = { cgroup = \"/a\" }\nallow = false\n");
+        assert!(
+            host_warning(&with, Some("x")).is_some_and(|text| text.contains("no program") && text.contains(": x, or"))
+        );
+        assert_eq!((host_warning(&with, None), host_warning(&config(""), Some("x"))), (None, None));
+    }
+
+    #[test]
+    fn warns_where_no_container_is_known() {
+        let of_role = |role| load(&Inputs::bare(role)).unwrap().config;
+        let (system, user) = (of_role(Role::System), of_role(Role::User));
+        assert!(container_warning(&system, false).is_some_and(|text| text.contains("same-user")));
+        assert_eq!(
+            [(&system, true), (&user, false)].map(|(config, known)| container_warning(config, known)),
+            [None, None]
+        );
+    }
 
     #[test]
     fn limit_of_domains_is_what_descriptors_allow() {

@@ -1,26 +1,34 @@
-//! Serves the counters to Prometheus: any request on this listener gets them. It implements only as much of HTTP as a scrape needs.
+//! Serves the counters to Prometheus, at `/metrics`. It implements only as much of HTTP as a scrape needs.
+//!
+//! A connection waits for no other one. When there are too many, the oldest one without a request is closed: a scraper sends its request at once.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
+use isthmus_platform::folder::{self, FolderProblem, Purpose};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::spawn_local;
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, spawn_local};
 
 use crate::server::Server;
 use isthmus_config::MetricsListen;
 
-/// The number of requests at once; others wait.
-const REQUESTS_MAX: usize = 4;
+/// The number of connections at a time.
+const CONNECTIONS_MAX: usize = 16;
+
+/// The number of connections for which the counters are read at a time; others wait.
+const READERS_MAX: usize = 4;
 
 /// The maximum length of a request in bytes.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// The time for one request, from its first byte to the last of the response.
+/// The time of a connection, from its start to the last byte of the response.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause after the process could not open another descriptor.
@@ -44,6 +52,7 @@ impl MetricsServer {
         let listener = match listen {
             MetricsListen::Off => return Ok(None),
             MetricsListen::Unix(path) => {
+                check_folder(path.path().parent().unwrap_or(Path::new("/")))?;
                 remove_stale(path.path());
                 MetricsListener::Unix(UnixListener::bind(path.path())?, path.path().to_owned())
             }
@@ -58,14 +67,16 @@ impl MetricsServer {
 
     /// Serves requests as long as the server runs.
     pub async fn run(self, server: Server) {
-        let permits = Arc::new(Semaphore::new(REQUESTS_MAX));
-        while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+        let readers = Rc::new(Semaphore::new(READERS_MAX));
+        let mut connections = Connections::default();
+        loop {
+            let request = Request { server: server.clone(), readers: Rc::clone(&readers), has_request: Rc::default() };
             let accepted = match &self.listener {
                 MetricsListener::Unix(listener, _) => {
-                    listener.accept().await.map(|(stream, _)| serve(stream, server.clone(), permit))
+                    listener.accept().await.map(|(stream, _)| connections.add(stream, request))
                 }
                 MetricsListener::Tcp(listener) => {
-                    listener.accept().await.map(|(stream, _)| serve(stream, server.clone(), permit))
+                    listener.accept().await.map(|(stream, _)| connections.add(stream, request))
                 }
             };
             if accepted.is_err() {
@@ -91,30 +102,83 @@ fn remove_stale(path: &Path) {
     }
 }
 
-fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, server: Server, permit: OwnedSemaphorePermit) {
-    spawn_local(async move {
-        // A scraper that goes away or is slow gets no response.
-        let _ = tokio::time::timeout(TIMEOUT, respond(stream, &server)).await;
-        drop(permit);
-    });
+/// Refuses a folder in which another user could lead root to other files.
+fn check_folder(folder: &Path) -> io::Result<()> {
+    folder::open(folder, Purpose::Write).map(drop).map_err(|error| match error.reason {
+        FolderProblem::Refused(errno) => errno.into(),
+        _ => io::Error::other(error),
+    })
 }
 
-async fn respond(mut stream: impl AsyncRead + AsyncWrite + Unpin, server: &Server) -> io::Result<()> {
-    let mut request = Vec::new();
-    let mut chunk = [0; 1024];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
-        match stream.read(&mut chunk).await? {
-            0 => return Ok(()),
-            read => request.extend_from_slice(&chunk[..read]),
+/// The connections that are served, the oldest one first.
+#[derive(Default)]
+struct Connections(VecDeque<Connection>);
+
+struct Connection {
+    task: AbortHandle,
+    has_request: Rc<Cell<bool>>,
+}
+
+impl Connections {
+    /// Serves a connection. If there are too many, one that has sent no request is closed, else the oldest one.
+    fn add(&mut self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, request: Request) {
+        self.0.retain(|connection| !connection.task.is_finished());
+        if self.0.len() >= CONNECTIONS_MAX {
+            let silent = self.0.iter().position(|connection| !connection.has_request.get());
+            if let Some(closed) = self.0.remove(silent.unwrap_or(0)) {
+                closed.task.abort();
+            }
         }
+        let has_request = Rc::clone(&request.has_request);
+        let task = spawn_local(async move {
+            // A scraper that goes away or is slow gets no response.
+            let _ = tokio::time::timeout(TIMEOUT, request.serve(stream)).await;
+        });
+        self.0.push_back(Connection { task: task.abort_handle(), has_request });
     }
-    let text = server.metrics().await.map_err(io::Error::other)?;
-    let head = format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n",
-        text.len()
-    );
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(text.as_bytes()).await?;
-    stream.shutdown().await
+}
+
+/// One connection of a scraper.
+struct Request {
+    server: Server,
+    readers: Rc<Semaphore>,
+    /// Set when the request has been read.
+    has_request: Rc<Cell<bool>>,
+}
+
+impl Request {
+    async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+        let mut request = Vec::new();
+        let mut chunk = [0; 1024];
+        while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+            match stream.read(&mut chunk).await? {
+                0 => return Ok(()),
+                read => request.extend_from_slice(&chunk[..read]),
+            }
+            if request.len() > REQUEST_BYTES_MAX {
+                return Ok(());
+            }
+        }
+        self.has_request.set(true);
+        let (status, content_type, text) = if is_for_metrics(&request) {
+            let _reader = self.readers.acquire().await.map_err(io::Error::other)?;
+            let text = self.server.metrics().await.map_err(io::Error::other)?;
+            ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
+        } else {
+            ("404 Not Found", "text/plain; charset=utf-8", "The metrics are at GET /metrics.\n".to_owned())
+        };
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            text.len()
+        );
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(text.as_bytes()).await?;
+        stream.shutdown().await
+    }
+}
+
+/// Returns whether a request asks for the metrics. A query after the path changes nothing.
+fn is_for_metrics(request: &[u8]) -> bool {
+    let target = request.strip_prefix(b"GET ").and_then(|rest| rest.split(|byte| *byte == b' ').next());
+    target.and_then(|target| target.split(|byte| *byte == b'?').next()) == Some(b"/metrics")
 }

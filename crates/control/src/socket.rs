@@ -5,16 +5,16 @@
 //!   <folder>/isthmus.sock   appears ready to use: bound beside, then renamed over what a dead daemon left
 //! ```
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{
-    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use isthmus_layout::reason::Reason;
+use isthmus_platform::folder::{self, FolderError, FolderProblem, Purpose};
 use isthmus_platform::seqpacket;
+use rustix::fs::Mode;
 use rustix::io::Errno;
 
 /// The maximum number of connections that wait to be accepted.
@@ -24,16 +24,18 @@ const BACKLOG: i32 = 128;
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another daemon has it.
-    #[error("{path}: {}", Reason::DaemonSocketInUse.summary())]
+    #[error("{}: {}", path.display(), Reason::DaemonSocketInUse.summary())]
     InUse {
         /// The socket.
         path: PathBuf,
     },
     /// Others could put their own socket there.
-    #[error("{path}: {}", Reason::SocketUntrusted.summary())]
+    #[error("{}: {} ({problem})", path.display(), Reason::SocketUntrusted.summary())]
     Untrusted {
-        /// The folder.
+        /// The folder, or one on the path to it.
         path: PathBuf,
+        /// The way by which another user reaches the socket.
+        problem: FolderProblem,
     },
     /// The system refused.
     #[error("{operation} {path}: {source}")]
@@ -139,23 +141,45 @@ impl Drop for Listener {
     }
 }
 
-/// Creates the folder of the socket if necessary, and checks that other users cannot write to it. Returns whether it was created.
+/// Creates the folder of the socket if necessary, and checks that other users cannot write to it. The daemon of root checks all folders above
+/// it as well, because it changes the modes of files by their paths. Returns whether the folder was created.
 fn create_directory(directory: &Path, access: SocketAccess) -> Result<bool, SocketError> {
     let mode = if access == SocketAccess::OwnUser { 0o700 } else { 0o755 };
-    let is_created = match std::fs::DirBuilder::new().mode(mode).create(directory) {
-        Ok(()) => true,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-        Err(error) => return Err(SocketError::refused("making", directory)(error)),
+    let (folder, is_created) = match folder::open(directory, Purpose::Make(Mode::from_raw_mode(mode))) {
+        Ok(opened) => opened,
+        Err(FolderError { path, reason: FolderProblem::Refused(errno) }) => {
+            return Err(SocketError::refused("opening", &path)(errno.into()));
+        }
+        Err(FolderError { path, reason: problem @ (FolderProblem::NotAFolder | FolderProblem::TooManyLinks) }) => {
+            let text = format!("{problem}; move it, or set `daemon.socket`");
+            return Err(SocketError::refused("opening", &path)(io::Error::other(text)));
+        }
+        Err(FolderError { path, reason: problem }) => return Err(SocketError::Untrusted { path, problem }),
     };
-    let trusted = is_trusted(directory).map_err(SocketError::refused("looking at", directory))?;
-    if trusted { Ok(is_created) } else { Err(SocketError::Untrusted { path: directory.to_owned() }) }
+    let found = File::from(folder).metadata().map_err(SocketError::refused("looking at", directory))?;
+    let problem = match untrusted(&found) {
+        None => return Ok(is_created),
+        Some(problem) => problem,
+    };
+    Err(SocketError::Untrusted { path: directory.to_owned(), problem })
+}
+
+/// Returns the way by which users other than this one and root can write to a folder.
+fn untrusted(found: &Metadata) -> Option<FolderProblem> {
+    let own = rustix::process::geteuid().as_raw();
+    if ![own, 0].contains(&found.uid()) {
+        Some(FolderProblem::OwnedBy { owner: found.uid() })
+    } else if found.mode() & 0o022 != 0 {
+        Some(FolderProblem::WritableByOthers { mode: found.mode() & 0o7777 })
+    } else {
+        None
+    }
 }
 
 /// Returns whether only this user and root can write to a folder.
 pub(crate) fn is_trusted(directory: &Path) -> io::Result<bool> {
     let found = std::fs::symlink_metadata(directory)?;
-    let own = rustix::process::geteuid().as_raw();
-    Ok(found.is_dir() && (found.uid() == own || found.uid() == 0) && found.mode() & 0o022 == 0)
+    Ok(found.is_dir() && untrusted(&found).is_none())
 }
 
 /// The permissions of the lock file.
@@ -278,5 +302,34 @@ mod tests {
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
         let refused = Listener::open(&directory.join("isthmus.sock"), SocketAccess::OwnUser).unwrap_err();
         assert_eq!(refused.reason(), Some(Reason::SocketUntrusted));
+        assert!(refused.to_string().contains("(others can write to it (mode 0777))"), "{refused}");
+    }
+
+    /// The user above could put a link to another file in the place of the folder, while root changes modes by path.
+    #[test]
+    fn root_refuses_a_directory_below_one_of_another_user() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let (above, directory) = (root.path().join("above"), root.path().join("above/below"));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::os::unix::fs::chown(&above, Some(4711), None).unwrap();
+        for directory in [directory, above.join("new")] {
+            let refused = Listener::open(&directory.join("isthmus.sock"), SocketAccess::AllUsers).unwrap_err();
+            assert_eq!(refused.reason(), Some(Reason::SocketUntrusted));
+            assert!(refused.to_string().starts_with(&format!("{}: ", above.display())), "{refused}");
+        }
+        assert_eq!((names(&above), names(&above.join("below"))), (vec!["below".to_owned()], vec![]));
+    }
+
+    #[test]
+    fn directory_that_is_a_file_is_named_as_such() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let refused = Listener::open(&file.join("isthmus.sock"), SocketAccess::OwnUser).unwrap_err();
+        assert_eq!(refused.reason(), None);
+        assert!(refused.to_string().contains("it is not a folder; move it, or set `daemon.socket`"), "{refused}");
     }
 }

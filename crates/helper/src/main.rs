@@ -4,17 +4,16 @@
 //! program that started it (`--stdin`), or it starts helpers of that kind for a daemon (`--starter`). Then it gives up what it does not need and handles requests; it has no configuration.
 #![forbid(unsafe_code)]
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 use isthmus_helper::{Permissions, server, starter};
+use isthmus_platform::folder::{self, Purpose};
 use isthmus_platform::{activation, seqpacket};
-use rustix::fs::Mode;
+use rustix::fs::{AtFlags, FileType, Mode, Uid, chmodat, chownat, statat, unlinkat};
 use rustix::io::Errno;
 
 /// Creates network interfaces for isthmusd.
@@ -86,19 +85,28 @@ fn open(arguments: &Arguments, mut inherited: Vec<OwnedFd>) -> io::Result<Servic
 }
 
 /// Listens at a path that only root and this user can open. A socket that another helper has left there is replaced.
+/// Root listens only where root alone can write, so the path names the same file in each step.
 fn listen(path: &Path, user: Option<u32>) -> io::Result<OwnedFd> {
-    let about = |error: io::Error| io::Error::new(error.kind(), format!("listening at {}: {error}", path.display()));
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let about = |error: String| io::Error::other(format!("listening at {}: {error}", path.display()));
+    let refused = |errno: Errno| about(errno.to_string());
+    let name = path.file_name().ok_or_else(|| about("it is no path of a file".to_owned()))?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (folder, _) = folder::open(parent, Purpose::Write).map_err(|error| {
+        about(format!("{error}; name a socket in a folder that, with all above it, root alone can write to, as /run"))
+    })?;
+    let found = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW);
+    let is_socket = found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket);
     if is_socket && matches!(seqpacket::connect(path), Err(Errno::CONNREFUSED)) {
-        fs::remove_file(path).map_err(about)?;
+        unlinkat(&folder, name, AtFlags::empty()).map_err(refused)?;
     }
     let umask = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let listener = seqpacket::listen(path, 16).map_err(|errno| about(errno.into()))?;
+    let listener = seqpacket::listen(path, 16).map_err(refused)?;
     rustix::process::umask(umask);
-    if user.is_some() {
-        chown(path, user, None).map_err(about)?;
+    if let Some(user) = user {
+        chownat(&folder, name, Some(Uid::from_raw(user)), None, AtFlags::SYMLINK_NOFOLLOW).map_err(refused)?;
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(about)?;
+    // A default access list of the folder takes the place of the umask.
+    chmodat(&folder, name, Mode::from_raw_mode(0o600), AtFlags::empty()).map_err(refused)?;
     Ok(listener)
 }
 

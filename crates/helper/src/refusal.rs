@@ -55,7 +55,7 @@ reasons! {
     10 NameTaken "name-taken" "an interface of that name exists in that network namespace: choose another name or remove it (`ip link delete`)"
     11 NoTunDevice "no-tun-device" "/dev/net/tun cannot be opened: load the driver (`modprobe tun`), or give isthmus-helper access to the device"
     12 PermissionDenied "permission-denied" "the kernel denies it: isthmus-helper needs CAP_NET_ADMIN over that network namespace"
-    13 TooManyInterfaces "too-many-interfaces" "the connection has 256 interfaces: release some first"
+    13 TooManyInterfaces "too-many-interfaces" "256 interfaces that isthmus-helper has created exist, which is the maximum for a host: remove some first"
     14 NoSuchInterface "no-such-interface" "this connection has no interface of that number"
     15 InterfaceGone "interface-gone" "the interface does not exist any more, or has been moved to another network namespace"
     16 MtuRefused "mtu-refused" "the kernel refuses that MTU for this interface: a TAP device has at most 65521 bytes"

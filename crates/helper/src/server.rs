@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use crate::protocol::{HelperInfo, Malformed, PACKET_BYTES_MAX, Reply, Request, VERSION};
 use crate::refusal::{Refusal, RefusalReason};
-use interfaces::Interfaces;
+use interfaces::{Existing, Interfaces};
 pub use sandbox::{Abilities, SandboxError, enter as enter_sandbox, enter_starter};
 
 /// The maximum number of connections at a time. A host has one daemon; while it restarts, it has two.
@@ -35,6 +35,7 @@ pub const CONNECTIONS_MAX: usize = 8;
 /// Accepts connections until the listening socket fails.
 pub fn serve_listener(listener: &OwnedFd, abilities: Abilities) -> io::Result<()> {
     let places = Arc::new(AtomicUsize::new(CONNECTIONS_MAX));
+    let existing = Arc::new(Existing::default());
     loop {
         wait_readable(listener)?;
         let socket = match seqpacket::accept(listener) {
@@ -46,8 +47,9 @@ pub fn serve_listener(listener: &OwnedFd, abilities: Abilities) -> io::Result<()
             tracing::warn!("a connection was closed: there are {CONNECTIONS_MAX}");
             continue;
         };
+        let interfaces = Interfaces::new(Arc::clone(&existing));
         let serve = move || {
-            serve_connection(&socket, abilities);
+            serve(&socket, abilities, interfaces);
             drop(place);
         };
         if let Err(error) = thread::Builder::new().name("connection".to_owned()).spawn(serve) {
@@ -72,9 +74,13 @@ impl Drop for Place {
     }
 }
 
-/// Serves one connection until the client closes it.
+/// Serves one connection, the only one, until the client closes it.
 pub fn serve_connection(socket: &OwnedFd, abilities: Abilities) {
-    let mut connection = Connection { abilities, interfaces: Interfaces::default(), refusals: Refusals::default() };
+    serve(socket, abilities, Interfaces::new(Arc::default()));
+}
+
+fn serve(socket: &OwnedFd, abilities: Abilities, interfaces: Interfaces) {
+    let mut connection = Connection { abilities, interfaces, refusals: Refusals::default() };
     let (mut packet, mut descriptors) = ([0; PACKET_BYTES_MAX], Vec::new());
     loop {
         if let Err(error) = wait_readable(socket) {

@@ -100,3 +100,6 @@ const _: () = assert!(
     DAEMON_PATH_FRAGMENT_BYTES_MAX <= DAEMON_PATH_CREDIT_BYTES && DAEMON_PATH_FRAGMENT_BYTES_MAX <= SLAB_BYTES_MIN
 );
 const _: () = assert!(READY_MAP_BITS.is_multiple_of(32));
+
+/// Maximum number of TAP interfaces of a host, in all its overlay networks together.
+pub const TAP_INTERFACES_MAX: usize = 256;

@@ -15,6 +15,7 @@ pub(crate) mod segments;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use isthmus_layout::NicId;
 use rustix::io::Errno;
@@ -95,6 +96,8 @@ pub struct UdpLink {
     /// True if the kernel splits messages.
     segments: bool,
     peers: Peers,
+    /// Other peers, from a thread that found out more about them.
+    updates: Option<Receiver<Vec<Peer>>>,
     /// The length of the longest frame that fits the path to every peer.
     path_bytes_max: u32,
     state: LinkState,
@@ -128,6 +131,7 @@ impl UdpLink {
             routes: Routes::open(),
             segments,
             peers: Peers::default(),
+            updates: None,
             path_bytes_max: 0,
             state: LinkState::Up,
             outgoing: Outgoing::new(),
@@ -160,6 +164,20 @@ impl UdpLink {
         self.peers.set(peers);
         self.query();
         Ok(())
+    }
+
+    /// Returns a sender of peers that replace the ones of the link, as by [`UdpLink::set_peers`]. The link takes them before it sends to all
+    /// hosts or to an unknown address; announcements make sure that this comes soon. Peers that do not fit are ignored.
+    pub fn peer_updates(&mut self) -> Sender<Vec<Peer>> {
+        let (sender, receiver) = channel();
+        self.updates = Some(receiver);
+        sender
+    }
+
+    fn take_updates(&mut self) {
+        if let Some(peers) = self.updates.as_ref().and_then(|updates| updates.try_iter().last()) {
+            let _ = self.set_peers(&peers);
+        }
     }
 
     /// Returns the bound address with its port.
@@ -245,6 +263,7 @@ impl UdpLink {
         } else if is_group(frame[0].destination()) {
             return self.send_to_all(frame, sent);
         } else {
+            self.take_updates();
             self.counters.peer_unknown += 1;
             sent.refused.add(sent.accepted);
         }
@@ -254,6 +273,7 @@ impl UdpLink {
 
     /// Sends a copy to every host. Copies without room or route are lost.
     fn send_to_all(&mut self, frame: &[Frame<'_>], sent: &mut SendOutcome) -> Result<bool, LinkError> {
+        self.take_updates();
         let hosts: Vec<SocketAddr> = self.peers.addresses().map(|to| self.on_our_socket(to)).collect(); // Rare.
         let mut taken = 0;
         while taken < hosts.len() {

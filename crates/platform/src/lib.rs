@@ -16,6 +16,7 @@ pub mod activation;
 pub mod conformance;
 pub mod event_channel;
 pub mod fd_bundle;
+pub mod folder;
 pub mod local;
 pub mod oversubscription;
 pub mod peer_credentials;

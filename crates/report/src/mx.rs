@@ -87,6 +87,8 @@ reports! {
         received_bytes: u64,
         /// Frames that the link lost, by reason; reasons that never occurred are not listed.
         lost: Vec<MxDropped>,
+        /// Names of configured hosts that do not resolve. The daemon tries again every 5 s.
+        unresolved: Vec<String>,
     }
 
     /// An MX endpoint number that is in use.

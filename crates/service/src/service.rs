@@ -198,12 +198,19 @@ impl Drop for Service {
 
 fn pin(cpu: Option<usize>) {
     let Some(cpu) = cpu else { return };
-    if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        return tracing::warn!(cpu, "cannot pin a worker: no such processor");
-    }
     let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        tracing::warn!(cpu, %error, "cannot pin a worker");
+    let pinned = if cpu < rustix::thread::CpuSet::MAX_CPU {
+        set.set(cpu);
+        rustix::thread::sched_setaffinity(None, &set)
+    } else {
+        Err(rustix::io::Errno::INVAL)
+    };
+    if let Err(error) = pinned {
+        tracing::warn!(
+            cpu,
+            %error,
+            "cannot pin a worker, which runs on any CPU now: name CPUs of this host in `daemon.worker_cpus` that the daemon may use \
+             (`lscpu -e`; `taskset -cp PID`)"
+        );
     }
 }

@@ -184,6 +184,21 @@ fn denied_socket_is_named() {
 }
 
 #[test]
+fn daemon_that_serves_one_user_alone_is_named_as_such_to_others() {
+    const OTHER_UID: u32 = 4321;
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can be two users");
+    }
+    let (shared, folder) = (Scratch::shared().unwrap(), Scratch::shared().unwrap());
+    let daemon = isthmus_suites::daemon(&shared, "");
+    std::fs::set_permissions(daemon.run_dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(daemon.socket(), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let launch = without_nearby_daemon(&folder).env("ISTHMUS_SOCKET", daemon.socket()).owner(OTHER_UID);
+    let answer = TestProgram::start(launch).ask("attach");
+    assert!(answer.contains("the daemon serves user 0 alone") && answer.ends_with("[socket-denied]"), "{answer}");
+}
+
+#[test]
 fn query_connection_is_told_that_the_idle_daemon_exits() {
     use isthmus_layout::control::{ToClient, ToDaemon};
     use std::os::fd::AsFd;

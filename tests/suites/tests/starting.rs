@@ -114,6 +114,22 @@ fn programs_of_all_users_reach_the_folder_of_the_daemon() {
     }
 }
 
+/// The last line of the filter decides, and `@privileged` has the call.
+#[test]
+fn units_let_the_daemon_give_up_its_capabilities() {
+    for name in ["isthmusd.service", "isthmusd-guest.service"] {
+        assert_eq!(unit(name)["SystemCallFilter"], "capset", "{name}");
+    }
+}
+
+/// A container has the folder mounted: after a stop and a start it needs the same one.
+#[test]
+fn folder_of_the_socket_outlives_a_stop() {
+    for name in ["isthmusd.service", "isthmusd-guest.service"] {
+        assert_eq!(unit(name)["RuntimeDirectoryPreserve"], "yes", "{name}");
+    }
+}
+
 #[test]
 fn systemd_verifies_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
@@ -209,6 +225,37 @@ fn start_is_logged_from_the_version_to_ready() {
     daemon.kill_and_restart(Deadline::secs(TIMEOUT_S)).unwrap();
     assert_eq!(messages(&log_of_start(&mut daemon))[..6], expected(1));
     drop(domain);
+}
+
+#[test]
+fn reload_applies_what_it_can_and_names_what_needs_a_restart() {
+    let scratch = Scratch::new().unwrap();
+    let metrics = [scratch.join("one.sock"), scratch.join("two.sock")];
+    let config = |rest: &str, metrics: &Path| {
+        format!(
+            "daemon.socket = \"{{socket}}\"\ndaemon.runtime_dir = \"{{state}}\"\nmetrics.listen = {metrics:?}\n{rest}"
+        )
+    };
+    let plan = DaemonProcess::on(&scratch).arg("--user").config(&config("daemon.log = \"error\"\n", &metrics[0]));
+    let mut daemon = plan.start(Deadline::secs(TIMEOUT_S)).unwrap();
+    assert!(metrics[0].exists());
+    let rest = "daemon.log = \"warn\"\nwait.mode = \"sleep\"\nlimits.slab_kib = 64\npolicy.talk = \"all\"\npolicy.attach = \"any-user\"\n";
+    daemon.reload(&config(rest, &metrics[1])).unwrap();
+    // A warning is logged only because the level of the log has changed.
+    let text = "needs a restart: wait.mode, limits.slab_kib, policy.attach\n";
+    eventually(Deadline::secs(TIMEOUT_S), || daemon.proc().stderr().contains(text)).unwrap();
+    eventually(Deadline::secs(TIMEOUT_S), || !metrics[0].exists()).unwrap();
+    assert!(metrics[1].exists());
+    let options = Options { socket: Some(daemon.socket()), no_autostart: true, ..Options::default() };
+    let mut domain = Domain::attach_with(&options).unwrap();
+    let report: serde_json::Value =
+        serde_json::from_str(&domain.query(isthmus_client::Topic::Config, &[]).unwrap()).unwrap();
+    let entry = |key: &str| report["entries"].as_array().unwrap().iter().find(|entry| entry["key"] == key).unwrap();
+    let shown = |key: &str| (entry(key)["value"].clone(), entry(key)["after_restart"]["value"].clone());
+    assert_eq!(shown("wait.mode"), ("adaptive".into(), "sleep".into()));
+    assert_eq!(shown("limits.slab_kib"), (256.into(), 64.into()));
+    assert_eq!(shown("policy.talk"), ("all".into(), serde_json::Value::Null));
+    assert_eq!(shown("policy.attach"), ("same-user".into(), "any-user".into()), "the socket keeps its mode");
 }
 
 #[test]

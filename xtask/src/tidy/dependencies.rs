@@ -63,7 +63,7 @@ const ALLOWED: [(&str, &[&str]); 32] = [
     (REPORT, &[LAYOUT]),
     (CONTROL, &[CONFIG, REPORT, LAYOUT, SHM, PLATFORM, KVM, XEN, CHANNEL, CAPTURE, SERVICE, LINK, HELPER, MX, OVERLAY]),
     ("isthmusd", &[CONFIG, CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
-    ("isthmus", &[CAPTURE, CLIENT, CONFIG, REPORT, LAYOUT, SHM, KVM, XEN, "isthmus-bench", NETNS]),
+    ("isthmus", &[CAPTURE, CLIENT, CONFIG, REPORT, LAYOUT, SHM, PLATFORM, KVM, XEN, "isthmus-bench", NETNS]),
     ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM, LINK, NETNS, OVERLAY]),
     ("abi", &[CLIENT, LAYOUT, SHM, PLATFORM, CHANNEL, MX, SOCKETS, VERBS]),
     ("xtask", &[]),

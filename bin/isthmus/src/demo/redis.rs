@@ -31,7 +31,7 @@ pub(super) fn measure(session: &Session, folder: &Path, socket: &Path, step: imp
         match streams(socket) {
             Ok(0) => without_value(&mut rates.sockets, "no connection became a stream".to_owned()),
             Ok(_) => {}
-            Err(error) => without_value(&mut rates.sockets, format!("{error:#}")),
+            Err(error) => without_value(&mut rates.sockets, crate::output::causes(&error)),
         }
     }
     rates

@@ -53,7 +53,7 @@ pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
 pub(crate) fn unexpected(id: &'static str, tried: &str, error: &anyhow::Error) -> Finding {
     match error.downcast_ref::<Refusal>() {
         Some(refusal) => Finding::refused(id, tried, refusal),
-        None => Finding::problem(id, tried, format!("{error:#}"))
+        None => Finding::problem(id, tried, crate::output::causes(error))
             .remedy("Use a tool and a daemon of the same version, or versions next to each other."),
     }
 }
@@ -111,10 +111,9 @@ fn owner(status: &StatusReport) -> Finding {
 /// Checks the folder of the socket, because a user with write permission can put another daemon there, which sees all messages.
 fn folder(status: &StatusReport, options: &Options) -> Finding {
     let (id, tried) = ("daemon.socket-directory", "checking the owner and the mode of the socket's folder");
-    // In a container, the socket has another path than the daemon reports. In a guest, it is that of the guest's own daemon.
-    let usual = [Role::System, Role::User].map(usual_socket).into_iter().find(|path| path.exists());
-    let reported = Some(PathBuf::from(&status.socket)).filter(|_| status.guest.is_none());
-    let socket = options.socket.clone().or(reported).or(usual).unwrap_or_else(|| usual_socket(Role::System));
+    let socket = options.socket.clone().unwrap_or_else(|| {
+        used_socket([Role::System, Role::User].map(usual_socket), Path::new(&status.socket), Path::exists)
+    });
     let socket = socket.as_path();
     let folder = socket.parent().unwrap_or(socket);
     let found = match std::fs::metadata(folder) {
@@ -132,6 +131,13 @@ fn folder(status: &StatusReport, options: &Options) -> Finding {
     } else {
         Finding::problem(id, tried, result).because(Reason::SocketUntrusted)
     }
+}
+
+/// Returns the usual socket that this tool has used. That is the reported one, unless the path has another meaning here: in a container, the
+/// daemon's folder is mounted elsewhere, and in a guest, the socket is that of the guest's own daemon.
+fn used_socket(usual: [PathBuf; 2], reported: &Path, exists: impl Fn(&Path) -> bool) -> PathBuf {
+    let [system, user] = usual;
+    if user == reported || (!exists(&system) && exists(&user)) { user } else { system }
 }
 
 fn files(doctor: &Doctor) -> Finding {
@@ -177,6 +183,20 @@ fn restart(doctor: &Doctor) -> Finding {
 mod tests {
     use super::*;
     use crate::doctor::Severity;
+
+    #[test]
+    fn folder_of_the_socket_is_that_of_this_tool_and_not_that_of_the_host() {
+        let usual = || ["/run/isthmus/s", "/run/user/7/isthmus/s"].map(PathBuf::from);
+        let used = |reported: &str, existing: &[&str]| {
+            used_socket(usual(), Path::new(reported), |path| existing.iter().any(|known| Path::new(known) == path))
+        };
+        let [system, user] = usual();
+        let both = ["/run/isthmus/s", "/run/user/7/isthmus/s"];
+        assert_eq!(used("/run/isthmus/s", &both), system);
+        assert_eq!(used("/run/user/7/isthmus/s", &both), user);
+        assert_eq!(used("/srv/of-the-host/s", &both[..1]), system, "in a container");
+        assert_eq!(used("/srv/of-the-host/s", &both[1..]), user);
+    }
 
     #[test]
     fn guests_losing_their_device_are_a_warning_with_remedy() {

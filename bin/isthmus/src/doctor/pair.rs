@@ -173,7 +173,9 @@ impl Pair {
                     None => finding.remedy("See `memory.migration` below."),
                 }
             }
-            Err(error) => finding(id, tried, Err(ExchangeError::Unexpected(format!("{error:#}"))), String::new),
+            Err(error) => {
+                finding(id, tried, Err(ExchangeError::Unexpected(crate::output::causes(&error))), String::new)
+            }
         }
     }
 

@@ -42,8 +42,12 @@ fn library() -> Finding {
     let folder = match installed_folder(LIBRARY) {
         Ok(folder) => folder,
         Err(error) => {
-            return Finding::note(id, "finding the library of sockets", format!("{error:#}: TCP programs use TCP"))
-                .remedy("Run `make build`, or `make install` for an installation.");
+            return Finding::note(
+                id,
+                "finding the library of sockets",
+                format!("{}: TCP programs use TCP", crate::output::causes(&error)),
+            )
+            .remedy("Run `make build`, or `make install` for an installation.");
         }
     };
     let library = folder.join(LIBRARY);

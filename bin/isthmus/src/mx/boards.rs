@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_report::{MxBoardRow, MxNumber, MxReport};
+use isthmus_report::{MxBoardRow, MxLinkRow, MxNumber, MxReport};
 
-use crate::daemon::{ask, named, show};
+use crate::daemon::{Daemon, ask, named, read, show};
+use crate::doctor::{CheckPlace, Finding, unexpected};
 use crate::output::{Align, Outcome, Output, Table, hidden};
 
 pub(super) fn list_boards(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
@@ -64,9 +65,36 @@ fn linked_count(board: &MxBoardRow, count: u64) -> String {
     if board.links.is_empty() { "-".to_owned() } else { count.to_string() }
 }
 
+/// Checks the hosts of the links that the daemon's boards have.
+pub(super) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
+    let Some(options) = place.daemon else { return };
+    let (id, tried) = ("mx.peers", "querying the hosts of the links of MX boards");
+    let report = Daemon::connect(options).and_then(|mut daemon| daemon.ask(Topic::Mx, &[]));
+    match report.and_then(|answer| read::<MxReport>(&answer)) {
+        Ok(report) => findings.extend(unresolved(&report).map(|hosts| {
+            Finding::problem(id, tried, format!("these names of hosts do not resolve: {hosts}")).remedy(
+                "Correct `peers` of the link in the daemon's configuration and restart it, or make the name known \
+                 (`getent ahosts NAME`): the daemon tries again every 5 s.",
+            )
+        })),
+        Err(error) => findings.push(unexpected(id, tried, &error)),
+    }
+}
+
+/// The hosts of links that do not resolve; none if all do.
+fn unresolved(report: &MxReport) -> Option<String> {
+    let links = report.boards.iter().flat_map(|board| &board.links);
+    let hosts: Vec<_> = links.flat_map(|link| link.unresolved.iter().map(String::as_str)).collect();
+    (!hosts.is_empty()).then(|| hosts.join(", "))
+}
+
 /// Formats the links of a board: `eth0 up`.
 fn links(board: &MxBoardRow) -> String {
-    let links: Vec<String> = board.links.iter().map(|link| format!("{} {}", link.name, link.state)).collect();
+    let link = |link: &MxLinkRow| match &link.unresolved[..] {
+        [] => format!("{} {}", link.name, link.state),
+        hosts => format!("{} {} (does not resolve: {})", link.name, link.state, hosts.join(" ")),
+    };
+    let links: Vec<String> = board.links.iter().map(link).collect();
     if links.is_empty() { "-".to_owned() } else { links.join(", ") }
 }
 
@@ -104,7 +132,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::daemon::read;
 
     #[test]
     fn boards_and_peers_are_printed_in_columns() {
@@ -114,6 +141,7 @@ mod tests {
             json!({
                 "name": name, "kind": "packet", "state": state, "frame_bytes_max": 9014, "sent_frames": 1, "sent_bytes": 60,
                 "received_frames": 2, "received_bytes": 120, "lost": [{ "reason": "overruns", "count": 8 }],
+                "unresolved": if name == "eth1" { vec!["node9.example"] } else { vec![] },
             })
         };
         let board = |number: u32, taken: Vec<Value>| {
@@ -139,6 +167,7 @@ mod tests {
         ];
         let boards = [board(0, vec![taken(0), taken(31)]), board(1, vec![]), board(2, vec![])];
         let answer = json!({ "schema": 1, "boards": boards, "peers": peers });
+        assert_eq!(unresolved(&read(&answer).expect("an answer")).as_deref(), Some("node9.example, node9.example"));
         insta::assert_snapshot!("boards", boards_text(&read(&answer).expect("an answer")));
         insta::assert_snapshot!("peers", peers_text(&read(&answer).expect("an answer")));
     }

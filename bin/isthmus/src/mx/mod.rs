@@ -73,7 +73,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     is_in_guests: true,
     settings: |place| Ok(settings(place.folder)),
     unfit: |_| None,
-    doctor: None,
+    doctor: Some(boards::check),
 };
 
 fn settings(folder: &Path) -> Vec<Setting> {

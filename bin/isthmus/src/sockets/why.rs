@@ -67,6 +67,8 @@ enum Place {
     Ambiguous,
     /// The program has closed its socket.
     Closed,
+    /// The program has not accepted the connection yet.
+    Queued,
     /// A process that this user cannot see.
     Hidden,
 }
@@ -234,6 +236,7 @@ impl Answer {
             OtherEnd::NotHere => (Place::Elsewhere, None),
             OtherEnd::Ambiguous => (Place::Ambiguous, None),
             OtherEnd::Closed => (Place::Closed, None),
+            OtherEnd::Queued => (Place::Queued, None),
             OtherEnd::Hidden => (Place::Hidden, None),
         };
         self.is_far = place == Place::Ambiguous || pid.is_some_and(|peer| are_in_two_namespaces(self.pid, peer));
@@ -261,6 +264,11 @@ impl Answer {
                 remedy: Some("Give the network namespaces different addresses.".to_owned()),
             }),
             Place::Closed => causes.push(Cause::of_reason(Reason::StreamWrongState, "the other end is closed")),
+            Place::Queued => causes.push(Cause {
+                text: "the program at the other end has not accepted the connection yet".to_owned(),
+                reason: None,
+                remedy: Some("None: it becomes a stream after `accept`, if both programs use streams.".to_owned()),
+            }),
             Place::None | Place::ThisHost | Place::Hidden | Place::Ambiguous => {}
         }
         match report {
@@ -271,7 +279,7 @@ impl Answer {
             Ok(_) => {}
             Err(error) => match error.downcast_ref::<Refusal>() {
                 Some(refusal) => causes.push(Cause::of_reason(refusal.reason, &refusal.detail)),
-                None => anyhow::bail!("{error:#}"),
+                None => anyhow::bail!(crate::output::causes(error)),
             },
         }
         let peer_uid = self.peer_process.as_ref().and_then(|peer| peer.uid);
@@ -298,11 +306,17 @@ impl Answer {
     /// earlier daemon, which go on.
     fn undecided(&self, daemon: Option<u64>) -> Cause {
         let is_older = |process: &Process| process.started.zip(daemon).is_some_and(|(own, daemon)| own < daemon);
-        let (text, remedy) = if is_older(&self.process) && self.peer_process.as_ref().is_some_and(is_older) {
+        let older = [Some(&self.process), self.peer_process.as_ref()].map(|end| end.is_some_and(is_older));
+        let (text, remedy) = if older == [true; 2] {
             (
                 "unknown: both programs ran before this daemon was started, so the connection may be a stream of an earlier daemon, \
                  which goes on and is not listed",
                 "Start both programs again, so that this daemon lists their streams.",
+            )
+        } else if older.contains(&true) {
+            (
+                "the program at one end ran before this daemon was started: it keeps its new connections on TCP",
+                "Start that program again.",
             )
         } else if self.peer_process.is_some() {
             (

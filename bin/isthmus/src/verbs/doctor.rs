@@ -72,7 +72,7 @@ fn library(id: &'static str, name: &str) -> Finding {
     let library = match installed_folder(name) {
         Ok(folder) => folder.join(name),
         Err(error) => {
-            return Finding::note(id, format!("finding {name}"), format!("{error:#}"))
+            return Finding::note(id, format!("finding {name}"), crate::output::causes(&error))
                 .remedy("Run `make build`, or `make install` for an installation.");
         }
     };
@@ -126,7 +126,9 @@ fn files(folder: Option<PathBuf>, device: Option<&Device>) -> Finding {
             };
             Finding::note(id, tried, format!("{what}: {}", folder.join(path).display())).remedy(remedy)
         }
-        Some(Err(error)) => Finding::note(id, tried, format!("cannot read {found}: {error:#}")).remedy(remedy),
+        Some(Err(error)) => {
+            Finding::note(id, tried, format!("cannot read {found}: {}", crate::output::causes(&error))).remedy(remedy)
+        }
     }
 }
 

@@ -5,31 +5,26 @@
 //!                            └ sys      read, or replaced as a whole by a folder that was written beside it
 //! ```
 //!
-//! * No step follows a symbolic link of another user. Below the folder, none follows any link.
-//! * Root writes only where root alone can write: the folder and all above it belong to root. A folder in which users cannot remove the
-//!   files of others, as `/tmp`, may be above it.
+//! * The way to the folder is that of [`isthmus_platform::folder`]. Below the folder, no step follows any link.
 //! * What is read has limits, because another user may have written it.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use isthmus_platform::folder::{self, FolderError, FolderProblem, Purpose};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fchmod, fstat, mkdirat, openat, readlinkat,
-    renameat_with, unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fchmod, fstat, mkdirat, openat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 
 /// The contents of files, by path.
 pub(super) type Files = BTreeMap<PathBuf, String>;
-
-/// The maximum number of symbolic links on the way to a folder.
-const LINKS_MAX: usize = 16;
 
 /// The maximum number of files and folders that are read.
 const ENTRIES_MAX: usize = 4096;
@@ -38,7 +33,6 @@ const ENTRIES_MAX: usize = 4096;
 const FILE_BYTES_MAX: usize = 4096;
 
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const ANYTHING: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The modes of what is made: any program may look for devices.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -51,12 +45,12 @@ pub(super) struct Folder(OwnedFd);
 impl Folder {
     /// Opens a folder for reading.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        Walk::new(path, false)?.folder()
+        Ok(Self(folder::open(path, Purpose::Read).map_err(refused)?.0))
     }
 
     /// Opens a folder for writing. Makes what is missing of its path.
     pub(super) fn make(path: &Path) -> Result<Self> {
-        Walk::new(path, true)?.folder()
+        Ok(Self(folder::open(path, Purpose::Make(FOLDER_MODE)).map_err(refused)?.0))
     }
 
     /// Opens a folder in this one.
@@ -173,104 +167,17 @@ fn remove(folder: impl AsFd, name: &OsStr) -> Result<(), Errno> {
     unlinkat(&folder, name, AtFlags::REMOVEDIR)
 }
 
-/// The way to a folder, from `/` on.
-struct Walk {
-    at: OwnedFd,
-    /// The path of `at`.
-    path: PathBuf,
-    /// The names that follow, the next one last.
-    names: Vec<OsString>,
-    links: usize,
-    is_for_writing: bool,
-    /// The owner of `/`.
-    root: u32,
-}
-
-impl Walk {
-    fn new(path: &Path, is_for_writing: bool) -> Result<Self> {
-        let at = openat(CWD, "/", ANYTHING, Mode::empty())?;
-        let root = fstat(&at)?.st_uid;
-        let mut walk = Self { at, path: "/".into(), names: Vec::new(), links: 0, is_for_writing, root };
-        walk.add(&std::path::absolute(path)?);
-        Ok(walk)
-    }
-
-    fn add(&mut self, path: &Path) {
-        let names = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
-        self.names.extend(names.rev().map(|part| part.as_os_str().to_owned()));
-    }
-
-    fn folder(mut self) -> Result<Folder> {
-        while let Some(name) = self.names.pop() {
-            let path = self.path.join(&name);
-            self.step(&name).with_context(|| path.display().to_string())?;
-        }
-        let folder = openat(&self.at, ".", FOLDER, Mode::empty()).with_context(|| self.path.display().to_string())?;
-        Ok(Folder(folder))
-    }
-
-    fn step(&mut self, name: &OsStr) -> Result<()> {
-        let open = |at: &OwnedFd| openat(at, name, ANYTHING, Mode::empty());
-        let found = match open(&self.at) {
-            Err(Errno::NOENT) if self.is_for_writing => match mkdirat(&self.at, name, FOLDER_MODE) {
-                Ok(()) | Err(Errno::EXIST) => open(&self.at),
-                Err(error) => Err(error),
-            },
-            found => found,
-        }?;
-        let stat = fstat(&found)?;
-        match kind(&stat) {
-            FileType::Directory => self.check(&stat)?,
-            FileType::Symlink => return self.follow(&found, stat.st_uid),
-            _ => bail!("it is not a folder"),
-        }
-        self.at = found;
-        self.path.push(name);
-        Ok(())
-    }
-
-    /// Follows a link of this user or of root.
-    fn follow(&mut self, link: &OwnedFd, owner: u32) -> Result<()> {
-        let own = rustix::process::geteuid().as_raw();
-        ensure!(
-            [own, self.root].contains(&owner),
-            "it is a symbolic link of user {owner}, which may lead anywhere: remove it, or name another folder"
-        );
-        self.links += 1;
-        ensure!(self.links <= LINKS_MAX, "there are more than {LINKS_MAX} symbolic links on the way");
-        let target = PathBuf::from(OsString::from_vec(readlinkat(link, "", Vec::new())?.into_bytes()));
-        if target.is_absolute() {
-            self.at = openat(CWD, "/", ANYTHING, Mode::empty())?;
-            self.path = "/".into();
-        }
-        self.add(&target);
-        Ok(())
-    }
-
-    /// Checks that root writes only where no other user can.
-    fn check(&self, found: &Stat) -> Result<()> {
-        // The root of a user namespace is an ordinary user, and `/` is not its own.
-        let is_root = rustix::process::geteuid().is_root() && self.root == 0;
-        if is_root && self.is_for_writing {
-            check_root_alone(found.st_uid, found.st_mode, self.names.is_empty())
-        } else {
-            Ok(())
-        }
-    }
-}
-
-/// Checks that root alone can write to a folder. If it is not the last one, others may write to it as long as they cannot remove files of root.
-fn check_root_alone(owner: u32, mode: u32, is_last: bool) -> Result<()> {
+/// Returns an error with its remedy for a folder of `isthmus verbs enable`.
+fn refused(error: FolderError) -> anyhow::Error {
     const REMEDY: &str =
         "name a folder with --dir that, with all above it, belongs to root and is writable by root alone";
-    ensure!(
-        owner == 0,
-        "it belongs to user {owner} and could lead root to other files: run this as that user \
-         (`sudo -u '#{owner}' isthmus verbs enable`), or {REMEDY}"
-    );
-    let is_sticky = mode & 0o1000 != 0 && !is_last;
-    ensure!(mode & 0o022 == 0 || is_sticky, "others can write to it (mode {:04o}): {REMEDY}", mode & 0o7777);
-    Ok(())
+    match error.reason {
+        FolderProblem::OwnedBy { owner } => {
+            anyhow!("{error}: run this as that user (`sudo -u '#{owner}' isthmus verbs enable`), or {REMEDY}")
+        }
+        FolderProblem::WritableByOthers { .. } => anyhow!("{error}: {REMEDY}"),
+        _ => error.into(),
+    }
 }
 
 #[cfg(test)]
@@ -349,7 +256,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let read = || Folder::open(scratch.path()).unwrap().read().map_err(|error| format!("{error:#}"));
         let path = scratch.path().join("x");
-        rustix::fs::mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
         assert!(read().unwrap_err().contains("neither a file nor a folder"));
         fs::remove_file(&path).unwrap();
         File::create(&path).unwrap().set_len(1 << 40).unwrap();
@@ -384,10 +291,13 @@ mod tests {
 
     #[test]
     fn root_writes_only_where_root_alone_can_write() {
-        assert!(check_root_alone(0, 0o040755, true).is_ok() && check_root_alone(0, 0o041777, false).is_ok());
-        for (owner, mode, is_last) in [(OTHER, 0o755, false), (0, 0o777, false), (0, 0o775, false), (0, 0o1777, true)] {
-            let error = check_root_alone(owner, mode, is_last).unwrap_err().to_string();
-            assert!(error.contains("--dir") && (owner == 0 || error.contains("sudo -u '#4711'")), "{error}");
+        for reason in [FolderProblem::OwnedBy { owner: OTHER }, FolderProblem::WritableByOthers { mode: 0o777 }] {
+            let error = refused(FolderError { path: "/x".into(), reason }).to_string();
+            let names_user = error.contains("sudo -u '#4711'");
+            assert!(
+                error.contains("--dir") && names_user == (reason == FolderProblem::OwnedBy { owner: OTHER }),
+                "{error}"
+            );
         }
         if !is_root() {
             return;

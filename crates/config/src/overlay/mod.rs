@@ -15,6 +15,7 @@ mod value;
 
 use std::collections::BTreeSet;
 
+use isthmus_layout::limits::TAP_INTERFACES_MAX;
 use isthmus_overlay::MacAddr;
 use isthmus_overlay::vnet::{PortName, RouteLine};
 
@@ -87,6 +88,13 @@ impl Setting for Networks {
                 let help = "give one of them another port: to = \"192.0.2.2:8472\"".to_owned();
                 findings.push(member.finding(ProblemKind::Conflict { key: member.key.clone(), conflict }, Some(help)));
             }
+        }
+        let interfaces: usize = networks.iter().map(|(_, network)| network.interfaces.len()).sum();
+        if interfaces > TAP_INTERFACES_MAX {
+            let conflict = format!(
+                "has {interfaces} interfaces in all networks together, but a host has at most {TAP_INTERFACES_MAX}"
+            );
+            findings.push(item.finding(ProblemKind::Conflict { key: item.key.clone(), conflict }, None));
         }
         (findings.len() == before).then(|| Self(networks.into_iter().map(|(_, network)| network).collect()))
     }

@@ -11,6 +11,7 @@ mod capture;
 mod metrics;
 mod network;
 mod numbers;
+mod peer_hosts;
 mod remote;
 mod report;
 mod requests;
@@ -30,6 +31,7 @@ pub(crate) use report::BoardTable;
 
 use network::OpenedBoards;
 use numbers::{EndpointNumbers, MxNumber};
+use peer_hosts::UnresolvedHosts;
 use remote::{Connect, RemoteAddresses};
 
 /// The state of MX.
@@ -40,6 +42,8 @@ pub struct Mx {
     linked: Vec<NewMxBoard>,
     /// The visible state of each board; none for boards without links.
     views: Vec<Option<Arc<Mutex<MxView>>>>,
+    /// The hosts of links over UDP that do not resolve.
+    unresolved: UnresolvedHosts,
     has_xdp_links: bool,
     remote: RemoteAddresses,
     connects: PendingRequests<Connect>,
@@ -52,7 +56,7 @@ impl Mx {
         let plans = config.mx.plans(&MxHost { name, id })?;
         let opened = network::open(&plans)?;
         opened.log();
-        let OpenedBoards { boards, linked, views } = opened;
+        let OpenedBoards { boards, linked, views, unresolved } = opened;
         let mut numbers = EndpointNumbers::new(boards, config.limits.mx_endpoints_per_user_max.get() as usize);
         for (item, domain) in tickets.claims(Capability::Mx) {
             if let Some(number) = MxNumber::parse(item) {
@@ -60,7 +64,7 @@ impl Mx {
             }
         }
         let has_xdp_links = network::has_xdp_links(&plans);
-        Ok(Self { numbers, linked, views, has_xdp_links, ..Self::default() })
+        Ok(Self { numbers, linked, views, unresolved, has_xdp_links, ..Self::default() })
     }
 
     /// True if an AF_XDP link is open. Such a link needs privileges again later.

@@ -1,16 +1,17 @@
 //! MX boards with the parts that depend on the host: addresses of interfaces, tables of peers, and open links.
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use isthmus_layout::ids::NicId;
-use isthmus_link::{Link, PacketLink, PacketOptions, Peer, UdpLink, UdpOptions};
+use isthmus_link::{Link, PacketLink, PacketOptions, UdpLink, UdpOptions};
 use isthmus_mx::board::{BoardSetup, parse_peers};
 use isthmus_mx::wire::{BoardName, Dialect, Sizes};
 use isthmus_service::{MxBoardNumber, MxView, NewMxBoard};
 
-use isthmus_config::{BoardNic, Carrier, LinkPlan, MxBoardEntry, MxBoardPlan, Network, UdpPeer};
+use isthmus_config::{BoardNic, Carrier, LinkPlan, MxBoardEntry, MxBoardPlan, Network};
+
+use super::peer_hosts::{PeerHosts, UnresolvedHosts};
 
 /// The size of an Ethernet header. Open-MX's frame limit includes it, an MTU does not, and hosts use the same number for both.
 const HEADER_BYTES: u32 = 14;
@@ -24,6 +25,8 @@ pub(super) struct OpenedBoards {
     pub(super) linked: Vec<NewMxBoard>,
     /// The published state of each board, by number; `None` for boards without links.
     pub(super) views: Vec<Option<Arc<Mutex<MxView>>>>,
+    /// The hosts of links over UDP that do not resolve.
+    pub(super) unresolved: UnresolvedHosts,
 }
 
 impl OpenedBoards {
@@ -53,7 +56,7 @@ pub(super) fn open(plans: &[MxBoardPlan]) -> Result<OpenedBoards, String> {
     for (number, (plan, board)) in plans.iter().zip(&boards).enumerate() {
         let Some(network) = &plan.network else { continue };
         let view = Arc::new(Mutex::new(MxView::default()));
-        let links = open_links(number, plan, network, board.nic)?;
+        let links = open_links(number, plan, network, board.nic, &opened.unresolved)?;
         let new = open_board(number, network, board, &boards, links, &view);
         opened.linked.push(new.map_err(|error| format!("mx.board[{number}]: {error}"))?);
         opened.views[number] = Some(view);
@@ -66,9 +69,15 @@ pub(super) fn open(plans: &[MxBoardPlan]) -> Result<OpenedBoards, String> {
 type RankedLinks = Vec<(Box<dyn Link>, u32)>;
 
 /// Opens the links of a board.
-fn open_links(number: usize, plan: &MxBoardPlan, network: &Network, nic: NicId) -> Result<RankedLinks, String> {
+fn open_links(
+    number: usize,
+    plan: &MxBoardPlan,
+    network: &Network,
+    nic: NicId,
+    unresolved: &UnresolvedHosts,
+) -> Result<RankedLinks, String> {
     let open = |(at, link): (usize, &LinkPlan)| {
-        let opened = check_address(plan, &link.carrier, nic).and_then(|()| open_link(link, network, nic));
+        let opened = check_address(plan, &link.carrier, nic).and_then(|()| open_link(link, network, nic, unresolved));
         let opened = opened.map_err(|error| link_error(number, at, &link.carrier, &error))?;
         Ok((opened, rank(network, at)))
     };
@@ -151,7 +160,12 @@ fn rank(network: &Network, at: usize) -> u32 {
     (0..network.links.len()).filter(|other| worse(*other)).count() as u32
 }
 
-fn open_link(link: &LinkPlan, network: &Network, nic: NicId) -> Result<Box<dyn Link>, String> {
+fn open_link(
+    link: &LinkPlan,
+    network: &Network,
+    nic: NicId,
+    unresolved: &UnresolvedHosts,
+) -> Result<Box<dyn Link>, String> {
     let ethertype = network.dialect.ethertype();
     match &link.carrier {
         Carrier::Packet { interface } => {
@@ -167,12 +181,13 @@ fn open_link(link: &LinkPlan, network: &Network, nic: NicId) -> Result<Box<dyn L
                 ..UdpOptions::new(nic)
             };
             let mut opened = UdpLink::open(&options).map_err(|error| error.to_string())?;
-            let hosts = peers.iter().map(|peer| host(peer, *local)).collect::<Result<Vec<_>, String>>()?;
-            // With several hosts, the address of each is known once they have announced themselves.
-            let known = network.peers.iter().map(|peer| peer.nic).filter(|_| hosts.len() == 1);
-            let nics: Vec<NicId> = known.collect();
-            let hosts: Vec<_> = hosts.into_iter().map(|address| Peer { address, nics: nics.clone() }).collect();
-            opened.set_peers(&hosts).map_err(|error| error.to_string())?;
+            let nics = network.peers.iter().map(|peer| peer.nic);
+            let hosts = PeerHosts::resolve(opened.name(), peers, *local, nics, unresolved);
+            opened.set_peers(&hosts.known()).map_err(|error| error.to_string())?;
+            if hosts.has_unresolved() {
+                let updates = opened.peer_updates();
+                hosts.retry(updates).map_err(|error| format!("starting a thread that resolves hosts: {error}"))?;
+            }
             Ok(Box::new(opened))
         }
     }
@@ -189,21 +204,6 @@ fn open_xdp(interface: &str, _: u16) -> Result<Box<dyn Link>, String> {
     Err(format!(
         "{interface}: this isthmusd was built without AF_XDP (`--features af-xdp`); kind = \"packet\" does the same"
     ))
-}
-
-/// Resolves the address of a peer host, in the address family of `local`.
-fn host(peer: &UdpPeer, local: SocketAddr) -> Result<SocketAddr, String> {
-    match peer {
-        UdpPeer::Address(address) => Ok(*address),
-        UdpPeer::Name { host, port } => {
-            let found = (host.as_str(), *port).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
-            let has_same_family = |address: &SocketAddr| address.is_ipv4() == local.is_ipv4();
-            found
-                .into_iter()
-                .find(has_same_family)
-                .ok_or_else(|| format!("{host} has no address that {local} can send to"))
-        }
-    }
 }
 
 /// Returns two random numbers.

@@ -79,7 +79,7 @@ fn board_row(broker: &Broker, viewer: &Viewer, number: u32, board: &MxBoardEntry
         endpoints_hidden: hidden(mx.numbers.claims_of(number).count(), endpoints.len()),
         endpoints,
         endpoints_max: board.endpoints,
-        links: links.map(link).collect(),
+        links: links.map(|view| link(mx, view)).collect(),
         dropped: nonzero_counts(view.counters.all_dropped()),
         ignored: nonzero_counts(view.ignored.all()),
         served_endpoints: view.transports as u64,
@@ -127,7 +127,7 @@ fn peer(viewer: &Viewer, board: usize, view: &MxView, peer: &PeerReport, name: S
     }
 }
 
-fn link(link: &LinkView) -> MxLinkRow {
+fn link(mx: &Mx, link: &LinkView) -> MxLinkRow {
     MxLinkRow {
         name: link.name.clone(),
         kind: link.kind.to_string(),
@@ -138,6 +138,7 @@ fn link(link: &LinkView) -> MxLinkRow {
         received_frames: link.counters.received,
         received_bytes: link.counters.received_bytes,
         lost: nonzero_counts(link.lost()),
+        unresolved: mx.unresolved.of(&link.name),
     }
 }
 

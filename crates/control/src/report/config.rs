@@ -39,5 +39,8 @@ pub(super) fn visible(config: &Value, viewer: &Viewer) -> Value {
 fn without_origin(mut entry: Value) -> Value {
     entry["origin"] = Value::Null;
     entry["overridden"] = Value::Array(Vec::new());
+    if let Some(pending) = entry["after_restart"].as_object_mut() {
+        pending.insert("origin".to_owned(), Value::Null);
+    }
     entry
 }

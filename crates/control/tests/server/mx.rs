@@ -198,6 +198,17 @@ fn beside_a_silent_peer(more: &str) -> Testbed {
 }
 
 #[test]
+fn host_that_does_not_resolve_is_reported_and_stops_no_daemon() {
+    let config =
+        "[[mx.board]]\nlinks = [{ udp = \"127.0.0.1:PORT\", peers = [\"nosuch.invalid\", \"127.0.0.1:9\"] }]\n";
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let bed = Testbed::with(&config.replace("PORT", &port.to_string()));
+    let report = bed.greeted().report::<MxReport>(Topic::Mx, &[]).unwrap();
+    let links = &report.boards[0].links;
+    assert_eq!((links.len(), &links[0].unresolved[..]), (1, &["nosuch.invalid".to_owned()][..]), "{links:?}");
+}
+
+#[test]
 fn reports_static_peers_from_the_start() {
     let bed = beside_a_silent_peer("");
     let report = bed.greeted().report::<MxReport>(Topic::Mx, &[]).unwrap();

@@ -142,3 +142,42 @@ fn prometheus_reads_the_counters_from_a_socket() {
     bed.stop();
     assert!(!path.exists());
 }
+
+#[test]
+fn scrape_ends_while_more_connections_than_the_limit_are_silent() {
+    use std::io::{ErrorKind, Read as _};
+    use std::os::unix::net::UnixStream;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.sock");
+    let _bed = Testbed::with(&format!("[metrics]\nlisten = \"{}\"\n", path.display()));
+    let mut silent: Vec<_> = (0..24).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    assert!(request(&path, "GET /metrics").contains("isthmus_domains 0\n"));
+    let last = silent.last_mut().unwrap();
+    last.set_nonblocking(true).unwrap();
+    assert_eq!(last.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock, "a silent connection is still open");
+    let first = &mut silent[0];
+    assert_eq!(first.read(&mut [0]).unwrap(), 0, "the oldest silent connection was closed for the others");
+}
+
+#[test]
+fn metrics_have_one_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.sock");
+    let _bed = Testbed::with(&format!("[metrics]\nlisten = \"{}\"\n", path.display()));
+    assert!(request(&path, "GET /metrics?x=1").starts_with("HTTP/1.1 200 OK\r\n"));
+    for other in ["GET /", "GET /metricsx", "POST /metrics", "x"] {
+        let answer = request(&path, other);
+        assert!(answer.starts_with("HTTP/1.1 404 Not Found\r\n"), "{other}: {answer}");
+        assert!(answer.ends_with("The metrics are at GET /metrics.\n"), "{answer}");
+    }
+}
+
+/// Returns the response to a request for the metrics.
+fn request(path: &std::path::Path, request: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::os::unix::net::UnixStream::connect(path).unwrap();
+    stream.write_all(format!("{request} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}

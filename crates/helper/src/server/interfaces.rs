@@ -13,7 +13,9 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use isthmus_layout::limits::TAP_INTERFACES_MAX;
 use isthmus_link::{CreateTapError, TapOffloads, create_tap};
 use netlink_packet_route::link::LinkAttribute;
 use rustix::fd::OwnedFd;
@@ -25,39 +27,96 @@ use crate::protocol::{InterfaceNumber, TapInfo, TapRequest};
 use crate::refusal::{Refusal, RefusalReason};
 use crate::values::{InterfaceAddress, InterfaceName, Mtu};
 
-/// The maximum number of interfaces of a connection.
-pub(super) const INTERFACES_MAX: usize = 256;
-
 /// The passing name of a new interface; the kernel replaces `%d`.
 const PASSING_NAME: &str = "isthmus%d";
 
-/// The interfaces of one connection.
+/// The interfaces that a helper has created and that may exist still, those of all its connections.
+///
+/// A client may keep an interface that it has released, or that has outlived its connection. So an interface counts until the kernel does not
+/// know it any more.
 #[derive(Default)]
+pub(super) struct Existing(Mutex<Count>);
+
+#[derive(Default)]
+struct Count {
+    interfaces: Vec<Interface>,
+    /// The number of interfaces that are being created.
+    begun: usize,
+}
+
+impl Existing {
+    /// Creates an interface, if there is room for it.
+    fn create(&self, create: impl FnOnce() -> Result<(Interface, Created), Refusal>) -> Result<Created, Refusal> {
+        {
+            let mut count = self.lock();
+            if count.interfaces.len() + count.begun >= TAP_INTERFACES_MAX {
+                let routes = open_routes()?;
+                count.interfaces.retain(|interface| interface.may_exist(&routes));
+            }
+            if count.interfaces.len() + count.begun >= TAP_INTERFACES_MAX {
+                return Err(RefusalReason::TooManyInterfaces.into());
+            }
+            count.begun += 1;
+        }
+        let created = create();
+        let mut count = self.lock();
+        count.begun -= 1;
+        let (interface, created) = created?;
+        count.interfaces.push(interface);
+        Ok(created)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Count> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The interfaces of one connection.
 pub(super) struct Interfaces {
     made: BTreeMap<InterfaceNumber, Interface>,
     next_number: u32,
+    existing: Arc<Existing>,
 }
 
 /// An interface that was created.
+#[derive(Clone)]
 struct Interface {
     index: u32,
     alias: String,
-    /// Whether the interface is in the namespace of the helper.
-    is_here: bool,
+    /// The kernel's number for the namespace of the interface, if it is not that of the helper. The number does not keep the namespace alive.
+    namespace: Option<i32>,
+}
+
+impl Interface {
+    /// Returns false if the interface is gone, or was moved away by another program.
+    fn may_exist(&self, routes: &RouteSocket) -> bool {
+        match routes.alias(self.index, self.namespace) {
+            Ok(alias) => alias == self.alias,
+            // The kernel knows no such interface, or no such namespace.
+            Err(errno) => ![Errno::NODEV, Errno::INVAL].contains(&errno),
+        }
+    }
 }
 
 impl Interfaces {
+    pub(super) fn new(existing: Arc<Existing>) -> Self {
+        Self { made: BTreeMap::new(), next_number: 0, existing }
+    }
+
     /// Creates a TAP interface. Returns the only descriptor of its device.
     pub(super) fn open_tap(
         &mut self,
         tap: &TapRequest,
         namespace: Option<OwnedFd>,
     ) -> Result<(TapInfo, OwnedFd), Refusal> {
-        if self.made.len() >= INTERFACES_MAX || self.next_number == u32::MAX {
+        if self.next_number == u32::MAX {
             return Err(RefusalReason::TooManyInterfaces.into());
         }
         let alias = new_alias()?;
-        let created = create(tap, &alias, namespace.as_ref())?;
+        let created = self.existing.create(|| {
+            let created = create(tap, &alias, namespace.as_ref())?;
+            Ok((Interface { index: created.index, alias: alias.clone(), namespace: created.namespace }, created))
+        })?;
         let interface = InterfaceNumber(self.next_number);
         self.next_number += 1;
         let info = TapInfo {
@@ -66,7 +125,7 @@ impl Interfaces {
             has_udp_offloads: created.has_udp_offloads,
             has_gso_max_size: created.has_gso_max_size,
         };
-        self.made.insert(interface, Interface { index: created.index, alias, is_here: namespace.is_none() });
+        self.made.insert(interface, Interface { index: created.index, alias, namespace: created.namespace });
         Ok((info, created.descriptor))
     }
 
@@ -91,7 +150,7 @@ impl Interfaces {
         })
     }
 
-    /// Forgets an interface.
+    /// Forgets the number of an interface. The interface counts as long as it exists.
     pub(super) fn release(&mut self, number: InterfaceNumber) -> Result<(), Refusal> {
         self.made.remove(&number).map(drop).ok_or(RefusalReason::NoSuchInterface.into())
     }
@@ -103,11 +162,12 @@ impl Interfaces {
         change: impl FnOnce(&RouteSocket, u32) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let interface = self.made.get(&number).ok_or(RefusalReason::NoSuchInterface)?;
-        if !interface.is_here {
+        if interface.namespace.is_some() {
             return Err(RefusalReason::InterfaceElsewhere.into());
         }
         let routes = open_routes()?;
-        let alias = routes.alias(interface.index).map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))?;
+        let alias =
+            routes.alias(interface.index, None).map_err(|errno| Refusal::of(errno, RefusalReason::KernelRefused))?;
         if alias != interface.alias {
             return Err(RefusalReason::InterfaceGone.into());
         }
@@ -118,6 +178,8 @@ impl Interfaces {
 struct Created {
     descriptor: OwnedFd,
     index: u32,
+    /// As in [`Interface`].
+    namespace: Option<i32>,
     has_udp_offloads: bool,
     has_gso_max_size: bool,
 }
@@ -144,8 +206,10 @@ fn create(tap: &TapRequest, alias: &str, namespace: Option<&OwnedFd>) -> Result<
         errno => kernel_refused(errno),
     })?;
     let index = work_in(namespace, || finish(tap))?;
+    let namespace =
+        namespace.map(|namespace| routes.namespace_number(namespace)).transpose().map_err(kernel_refused)?;
     let has_udp_offloads = device.offloads.contains(TapOffloads::UDP);
-    Ok(Created { descriptor: device.descriptor, index, has_udp_offloads, has_gso_max_size })
+    Ok(Created { descriptor: device.descriptor, index, namespace, has_udp_offloads, has_gso_max_size })
 }
 
 /// Gives a new interface its addresses, in its own namespace. Returns its index there.

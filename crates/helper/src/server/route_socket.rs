@@ -4,10 +4,11 @@ use std::io;
 use std::net::IpAddr;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -18,6 +19,9 @@ use crate::values::InterfaceAddress;
 
 /// More than the kernel's description of an interface.
 const REPLY_BYTES_MAX: usize = 32 << 10;
+
+/// The namespace in which an interface is looked for, from linux/if_link.h.
+const IFLA_TARGET_NETNSID: u16 = 46;
 
 /// A netlink socket of the network namespace in which it was opened.
 pub(super) struct RouteSocket(Socket);
@@ -61,9 +65,9 @@ impl RouteSocket {
         self.ask(RouteNetlinkMessage::SetLink(message), 0).map(drop)
     }
 
-    /// Returns the alias of an interface, empty if it has none.
-    pub(super) fn alias(&self, index: u32) -> Result<String, Errno> {
-        let alias = self.attributes(index)?.into_iter().find_map(|attribute| match attribute {
+    /// Returns the alias of an interface, empty if it has none. `namespace` is the kernel's number of its network namespace, if it has another one.
+    pub(super) fn alias(&self, index: u32, namespace: Option<i32>) -> Result<String, Errno> {
+        let alias = self.attributes(index, namespace)?.into_iter().find_map(|attribute| match attribute {
             LinkAttribute::IfAlias(alias) => Some(alias),
             _ => None,
         });
@@ -73,16 +77,35 @@ impl RouteSocket {
     /// Returns true if an interface is a bridge.
     pub(super) fn is_bridge(&self, index: u32) -> Result<bool, Errno> {
         let is_kind = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::Bridge));
-        let attributes = self.attributes(index)?;
+        let attributes = self.attributes(index, None)?;
         Ok(attributes
             .iter()
             .any(|attribute| matches!(attribute, LinkAttribute::LinkInfo(info) if info.iter().any(is_kind))))
     }
 
+    /// Returns the number that the kernel has for a network namespace here, where an interface has been moved to it.
+    pub(super) fn namespace_number(&self, namespace: &OwnedFd) -> Result<i32, Errno> {
+        let mut message = NsidMessage::default();
+        message.attributes.push(NsidAttribute::Fd(namespace.as_raw_fd() as u32));
+        let replies = self.ask(RouteNetlinkMessage::GetNsId(message), 0)?;
+        let attributes = replies.into_iter().flat_map(|reply| match reply {
+            RouteNetlinkMessage::NewNsId(message) => message.attributes,
+            _ => Vec::new(),
+        });
+        let mut numbers = attributes.filter_map(|attribute| match attribute {
+            NsidAttribute::Id(number @ 0..) => Some(number),
+            _ => None,
+        });
+        numbers.next().ok_or(Errno::NOENT)
+    }
+
     /// Returns the attributes of an interface.
-    fn attributes(&self, index: u32) -> Result<Vec<LinkAttribute>, Errno> {
+    fn attributes(&self, index: u32, namespace: Option<i32>) -> Result<Vec<LinkAttribute>, Errno> {
         let mut message = LinkMessage::default();
         message.header.index = index;
+        let target =
+            |number: i32| LinkAttribute::Other(DefaultNla::new(IFLA_TARGET_NETNSID, number.to_ne_bytes().into()));
+        message.attributes.extend(namespace.map(target));
         let replies = self.ask(RouteNetlinkMessage::GetLink(message), 0)?;
         let attributes = replies.into_iter().flat_map(|reply| match reply {
             RouteNetlinkMessage::NewLink(link) => link.attributes,

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::os::fd::AsFd as _;
 
-use isthmus_helper::{InterfaceName, InterfaceNumber, Mtu, RefusalReason, TapRequest};
+use isthmus_helper::{HelperClient, HelperError, InterfaceName, InterfaceNumber, Mtu, RefusalReason, TapRequest};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::sockets::activated;
 use crate::{bed, ip, ip_ok, link, open, open_in, reason, start, tap};
 
 #[test]
@@ -118,18 +119,40 @@ fn interfaces_that_are_gone_are_refused() {
     assert_eq!(reason(client.set_mtu(InterfaceNumber(interface.0 + 1), mtu)), RefusalReason::NoSuchInterface);
 }
 
+/// An interface counts until it is gone, also when it was released or its connection has ended.
 #[test]
-fn a_connection_has_at_most_256_interfaces() {
+fn at_most_256_interfaces_of_a_helper_exist() {
     let Some(bed) = bed() else { return };
-    let (_helper, mut client) = start(&bed.a, &[]);
-    // The limit counts what was not released, whether or not the interface still is there. It may be for a moment, because processes that
-    // other tests start inherit its descriptor.
-    let numbers: Vec<_> = (0..256).map(|number| open(&mut client, &format!("tap{number}")).info.interface).collect();
-    let result = client.open_tap(tap("tap0", &[]), None);
-    let text = result.as_ref().unwrap_err().to_string();
-    assert!(text.contains("release"), "{text}");
-    assert_eq!(reason(result), RefusalReason::TooManyInterfaces);
-    client.release(numbers[7]).unwrap();
-    let opened = open(&mut client, "tap256");
-    assert!(!numbers.contains(&opened.info.interface));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("helper.sock");
+    let _helper = activated(&bed, &path, &["--namespaces"]);
+    let mut client = HelperClient::connect(&path).unwrap();
+    let mut opened: Vec<_> = (0..255).map(|number| open(&mut client, &format!("tap{number}"))).collect();
+    let elsewhere = open_in(&mut client, tap("tap0", &[]), &bed.b).unwrap();
+    let try_open = |client: &mut HelperClient, name: &str| match client.open_tap(tap(name, &[]), None) {
+        Err(HelperError::Refused(refusal)) if refusal.reason == RefusalReason::TooManyInterfaces => {
+            assert!(refusal.to_string().contains("256 interfaces"), "{refusal}");
+            None
+        }
+        result => Some(result.unwrap()),
+    };
+    assert!(try_open(&mut client, "more").is_none());
+    let released = opened.pop().unwrap();
+    client.release(released.info.interface).unwrap();
+    client.release(elsewhere.info.interface).unwrap();
+    assert_eq!(reason(client.set_up(released.info.interface, true)), RefusalReason::NoSuchInterface);
+    assert!(try_open(&mut client, "more").is_none(), "released interfaces still exist");
+    drop(client);
+    let mut client = HelperClient::connect(&path).unwrap();
+    assert!(try_open(&mut client, "more").is_none(), "the interfaces of another connection still exist");
+    for (descriptor, name) in [(released.descriptor, "again0"), (elsewhere.descriptor, "again1")] {
+        drop(descriptor);
+        // The interface may be there for a moment, because processes that other tests start inherit its descriptor.
+        opened.push(loop {
+            if let Some(again) = try_open(&mut client, name) {
+                break again;
+            }
+        });
+    }
+    assert!(try_open(&mut client, "more").is_none());
 }

@@ -14,10 +14,11 @@ use rustix::process::{Pid, Signal};
 use crate::{PROGRAM, Running, TwoHosts, bed, link, open, open_in, reason, tap};
 
 /// Starts a helper as a service manager does, with a listening socket.
-fn activated(bed: &TwoHosts, path: &Path) -> Running {
+pub(crate) fn activated(bed: &TwoHosts, path: &Path, options: &[&str]) -> Running {
     let listener = seqpacket::listen(path, 16).unwrap();
     let mut command = Command::new("sh");
-    command.args(["-c", "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\"", PROGRAM]);
+    command.args(["-c", "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"", PROGRAM]);
+    command.args(options);
     Running(
         bed.a
             .spawn({
@@ -33,7 +34,7 @@ fn connections_have_interfaces_of_their_own() {
     let Some(bed) = bed() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("helper.sock");
-    let _helper = activated(&bed, &path);
+    let _helper = activated(&bed, &path, &[]);
     let (mut first, mut second) = (HelperClient::connect(&path).unwrap(), HelperClient::connect(&path).unwrap());
     let opened = open(&mut first, "tap0");
     let (interface, mtu) = (opened.info.interface, Mtu::new(2000).unwrap());
@@ -56,7 +57,7 @@ fn connections_beyond_the_limit_are_closed_and_places_come_back() {
     let Some(bed) = bed() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("helper.sock");
-    let _helper = activated(&bed, &path);
+    let _helper = activated(&bed, &path, &[]);
     let mut clients: Vec<_> = (0..CONNECTIONS_MAX).map(|_| HelperClient::connect(&path).unwrap()).collect();
     assert!(matches!(HelperClient::connect(&path), Err(HelperError::Closed)));
     clients[0].hello().unwrap();
@@ -90,6 +91,36 @@ fn socket_of_a_helper_belongs_to_one_user() {
         second.arg("--socket").arg(&path).stderr(Stdio::null());
         assert!(!bed.a.output(second).unwrap().status.success(), "a helper that listens keeps its socket");
     }
+}
+
+/// With the right to rename files in the folder, a user could have root give another file away.
+#[test]
+fn socket_of_root_is_in_no_folder_that_another_user_can_write_to() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (own, below) = (folder.path().join("own"), folder.path().join("own/below"));
+    fs::create_dir_all(&below).unwrap();
+    let refuses = |at: &Path, problem: &str| {
+        let mut command = Command::new(PROGRAM);
+        let path = at.join("helper.sock");
+        command.arg("--socket").arg(&path).args(["--user", "4711"]).stderr(Stdio::piped());
+        let mut helper = Running(command.spawn().unwrap());
+        let line = BufReader::new(helper.0.stderr.take().unwrap()).lines().next().unwrap().unwrap();
+        assert!(line.contains(&format!("{}: {problem}", own.display())), "{line}");
+        assert!(line.contains("root alone can write"), "{line}");
+        assert!(!helper.0.wait().unwrap().success() && !path.exists());
+    };
+    std::os::unix::fs::chown(&own, Some(4711), None).unwrap();
+    for at in [&own, &below] {
+        refuses(at, "it belongs to user 4711");
+    }
+    std::os::unix::fs::chown(&own, Some(0), None).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o1777)).unwrap();
+    refuses(&own, "others can write to it (mode 1777)");
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o775)).unwrap();
+    refuses(&below, "others can write to it (mode 0775)");
 }
 
 /// The processes that a process has started.

@@ -13,12 +13,12 @@ reasons! {
     "Run `isthmusd --user` by hand and read its log; `isthmusd` has to be in `PATH` or beside the library.";
 
     3 SocketDenied, "socket-denied", Refusal:
-    "the kernel or a security module denies the connection to the daemon's socket";
-    "Check the mode and owner of the socket and its folder, and the log of SELinux or AppArmor for a denial of `connectto`.";
+    "the daemon serves another user alone, or the kernel or a security module denies the connection to its socket";
+    "Set `policy.attach` of a daemon that is to serve several users, and restart it. Otherwise check the mode and owner of the socket and its folder, and the log of SELinux or AppArmor for a denial of `connectto`.";
 
     4 SocketUntrusted, "socket-untrusted", Refusal:
     "the directory of the daemon's socket belongs to another user, or other users can write to it";
-    "Remove the directory, or set `ISTHMUS_SOCKET` to a path in a directory that only you can write to.";
+    "Take the permission to write to it from other users, or choose a directory that only you, or root alone, can write to: set `daemon.socket`, and `ISTHMUS_SOCKET` for programs.";
 
     5 DaemonConnectionLost, "daemon-connection-lost", Ended:
     "the connection to the daemon broke; the library is reconnecting";

@@ -146,6 +146,19 @@ fn names_are_learned_from_announcements_of_configured_hosts() {
 }
 
 #[test]
+fn a_host_that_becomes_known_later_gets_the_next_broadcast() {
+    let Some(bed) = Testbed::new(1500) else { return };
+    let (mut a, mut b) = (end(&bed.a, 1, |_| {}), end(&bed.b, 2, |_| {}));
+    b.set_peers(&[peer(V4[0], &[1])]).unwrap();
+    let updates = a.peer_updates();
+    updates.send(vec![peer(V4[1], &[])]).unwrap();
+    assert_eq!(send_all(&mut a, &[frame(ALL, nic(1), 1, 100)]), 0);
+    assert_eq!(number(&collect(&mut b, 1)[0]), 1);
+    drop(a);
+    assert!(updates.send(Vec::new()).is_err(), "the link is gone");
+}
+
+#[test]
 fn a_broadcast_goes_to_every_host() {
     let Some(bed) = Testbed::new(1500) else { return };
     let mut a = end(&bed.a, 1, |_| {});

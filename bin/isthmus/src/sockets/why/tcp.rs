@@ -33,6 +33,8 @@ pub(super) enum OtherEnd {
     Ambiguous,
     /// The program has closed the socket.
     Closed,
+    /// The program has not accepted the connection yet.
+    Queued,
     /// The socket is here, and its program is not visible to this user.
     Hidden,
     /// Processes with the socket: at least one.
@@ -87,6 +89,8 @@ impl Socket {
         };
         match ends.as_slice() {
             [] => OtherEnd::NotHere,
+            // A socket that was closed leaves these states, and one that waits in a queue has no inode.
+            [end] if end.inode == 0 && ["established", "close-wait"].contains(&end.state) => OtherEnd::Queued,
             [end] if end.inode == 0 => OtherEnd::Closed,
             [end] => match holders(end.inode) {
                 none if none.is_empty() => OtherEnd::Hidden,
@@ -235,9 +239,10 @@ mod tests {
         let own = std::process::id();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let connected = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
-        let (accepted, _) = listener.accept().expect("accepted");
         let of = |fd: i32| Socket::of_descriptor(own, u32::try_from(fd).expect("a descriptor")).expect("a socket");
         let end = of(connected.as_raw_fd());
+        assert_eq!(end.other_end(own), OtherEnd::Queued);
+        let (accepted, _) = listener.accept().expect("accepted");
         assert_eq!((end.remote, end.state), (accepted.local_addr().expect("an address"), "established"));
         assert_eq!(end.other_end(own), OtherEnd::Held(vec![own]));
         assert_eq!(of(listener.as_raw_fd()).state, LISTENING);

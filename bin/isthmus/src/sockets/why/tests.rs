@@ -159,6 +159,7 @@ fn place_of_the_other_end_is_a_cause() {
         (Place::Elsewhere, Some("stream-peer-missing")),
         (Place::Ambiguous, None),
         (Place::Closed, Some("stream-wrong-state")),
+        (Place::Queued, None),
         (Place::Hidden, None),
     ] {
         let mut shown = Answer { peer: place, peer_process: None, ..answer() };
@@ -195,7 +196,11 @@ fn stream_of_an_earlier_daemon_is_possible_if_both_programs_are_older() {
     };
     let is_possible = |answer: Answer, daemon| answer.undecided(daemon).text.contains("an earlier daemon");
     assert!(is_possible(shown(10, 20), Some(30)));
-    assert!(!is_possible(shown(10, 40), Some(30)) && !is_possible(shown(40, 10), Some(30)));
+    let keeps_tcp = |answer: Answer| answer.undecided(Some(30)).text.contains("keeps its new connections on TCP");
+    for (own, peer) in [(10, 40), (40, 10)] {
+        assert!(!is_possible(shown(own, peer), Some(30)) && keeps_tcp(shown(own, peer)));
+    }
+    assert!(!keeps_tcp(shown(40, 50)));
     assert!(!is_possible(shown(10, 20), None) && !is_possible(answer(), Some(30)));
 }
 
