@@ -23,6 +23,8 @@
 #define MYRIEXPRESS_H
 
 #include <stddef.h>
+/* For programs that include nothing else: the fixed widths, and the macros that print them. */
+#include <inttypes.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -141,12 +143,14 @@ typedef struct {
 } mx_endpoint_addr_t;
 
 /* Bytes of a message lie in up to MX_MAX_SEGMENTS pieces. */
+typedef void *mx_segment_ptr_t;
+
 typedef struct {
-    void *segment_ptr;
+    mx_segment_ptr_t segment_ptr;
     uint32_t segment_length;
 } mx_segment_t;
 
-typedef struct {
+typedef struct mx_status {
     mx_status_code_t code;
     mx_endpoint_addr_t source; /* of a receive the sender, of a send the destination, of an mx_iconnect the new address */
     uint64_t match_info;
