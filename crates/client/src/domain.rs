@@ -301,7 +301,7 @@ impl<M: Matcher> Domain<M> {
     }
 
     /// Runs one iteration, and sleeps if there was nothing to do in it.
-    fn progress_or_sleep(&mut self, deadline: Instant) {
+    pub(crate) fn progress_or_sleep(&mut self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(10));
         self.progress();
         if self.core.has_unsent() && self.core.prepare_sleep() {

@@ -10,7 +10,7 @@ use isthmus_report::{Endpoints, MetricsText, MxReport};
 use isthmus_testbed::{Deadline, eventually};
 
 use crate::resuming::come_back;
-use crate::testbed::{Client, Testbed};
+use crate::testbed::{Client, Testbed, channel};
 
 const TWO_BOARDS: &str =
     "[[mx.board]]\nmac = \"02:00:00:00:00:01\"\nendpoints_max = 2\n[[mx.board]]\nname = \"fast\"\nendpoints_max = 3\n";
@@ -117,6 +117,21 @@ fn a_policy_keeps_mx_programs_apart() {
     let (_, own, nic) = x.mx_open(None, None, 0, mine).unwrap();
     assert!(b.mx_connect(nic, own, 0).is_ok(), "the other way is allowed");
     assert!(x.mx_connect(nic, own, 0).is_ok());
+}
+
+#[test]
+fn undelivered_messages_are_counted_and_end_the_channel() {
+    let bed = Testbed::new();
+    let ((mut a, _), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    let [(offer, _), _] = channel(&mut a, &mut b, theirs.id());
+    let channel = offer.channel;
+    assert_eq!(a.request(Undelivered { peer: theirs.id(), messages: 7 }, &[]).unwrap().message, Done {}.into());
+    assert_eq!(b.receive_message().message, ChannelClosed { channel, reason: Reason::MessagesUndelivered }.into());
+    let metrics: MetricsText = bed.greeted().report(Topic::Metrics, &[]).unwrap();
+    assert!(metrics.text.contains("isthmus_undelivered_messages_total 7\n"), "{}", metrics.text);
+    // A peer that is not there is no error: it may have left meanwhile.
+    let absent = DomainId::new(4_000).unwrap();
+    assert_eq!(a.request(Undelivered { peer: absent, messages: 1 }, &[]).unwrap().message, Done {}.into());
 }
 
 #[test]

@@ -188,6 +188,10 @@ reasons! {
     "this domain closed the channel";
     "None needed.";
 
+    86 MessagesUndelivered, "messages-undelivered", Ended:
+    "a program closed its endpoint or exited before the receiver had taken messages that were over for the sender";
+    "Have the receiver call its library more often, or raise `ISTHMUS_LINGER_S` of the sender.";
+
     /// Making channels
     100 ChannelNotRequested, "channel-not-requested", Fallback:
     "no channel was requested yet: the first message requests one";

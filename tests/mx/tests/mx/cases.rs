@@ -47,6 +47,8 @@ cases!(forking: in_the_middle begins_after_finalize begins_while_a_thread_enters
 cases!(killed: in_a_stream in_a_large_send in_a_large_receive while_asleep while_asleep_for_anything what_had_arrived_stays successor_is_reached at_any_moment;
        apart:);
 cases!(restart: ; apart: in_between);
+cases!(closing: at_close at_finalize at_exit receiver_was_killed receiver_has_closed nothing_outstanding
+       to_another_endpoint_of_the_process; apart: given_up given_up_at_exit);
 cases!(environment: any_endpoint rendezvous_threshold shared_rendezvous_threshold self_the_short_way self_the_long_way early_ends
        waits_sleep waits_spin bound_all bound_by_endpoint bound_to_nothing mx_names_ignored read_when_the_first_opens
        numbers_as_atoi; apart: large_ones);
@@ -226,4 +228,36 @@ fn returns_no_driver_without_a_daemon() {
     let Finished { exit, stderr, .. } = stopped.spawn().unwrap().finish(timeout()).unwrap();
     assert!(!exit.success());
     assert!(["answers 5 ", "answers 6 "].iter().any(|code| stderr.contains(code)), "{stderr}");
+}
+
+/// A sender that gives up: the program, the daemon's log and its counters report what is lost.
+#[track_caller]
+fn sender_gives_up(case: &str) {
+    let program = program("closing");
+    let (_scratch, daemon) = daemon("");
+    let proc = launch_on_host(&daemon, program).arg(case).env("ISTHMUS_LINGER_S", "1").spawn().unwrap();
+    let Finished { exit, lines, stderr } = proc.finish(timeout()).unwrap();
+    assert!(exit.success() && lines == ["done"], "{lines:?} {stderr}");
+    assert!(stderr.contains("messages are lost although their sends were over"), "{stderr}");
+    let metrics = asked(&daemon, Topic::Metrics);
+    let count = |metric: &str| {
+        let mut lines = metrics["text"].as_str().unwrap().lines();
+        lines.find_map(|line| line.strip_prefix(metric)?.trim().parse::<u64>().ok())
+    };
+    let lost = count("isthmus_undelivered_messages_total").unwrap();
+    assert!(stderr.contains(&format!(" {lost} messages ")) && (1..400).contains(&lost), "{lost}: {stderr}");
+    let reason = r#"isthmus_control_reasons_total{reason="messages-undelivered",kind="ended"}"#;
+    assert_eq!(count(reason), Some(1));
+    let log = daemon.stop(timeout()).unwrap().stderr;
+    assert!(log.contains(&format!("leaves with {lost} messages that")), "{log}");
+}
+
+#[test]
+fn messages_given_up_at_close_are_reported() {
+    sender_gives_up("given_up");
+}
+
+#[test]
+fn messages_given_up_at_exit_are_reported() {
+    sender_gives_up("given_up_at_exit");
 }
