@@ -1,6 +1,7 @@
 //! An open endpoint: its domain, which belongs to it alone, and the threads that wait on it.
 
 use crate::change_count::ChangeCount;
+use crate::deadlines::Deadlines;
 use crate::environment::Settings;
 use crate::matcher::MxMatcher;
 use crate::types::UnexpectedHandler;
@@ -52,6 +53,7 @@ pub(crate) struct Endpoint {
     pub(crate) settings: &'static Settings,
     /// How long the endpoint waits for receivers of copied sends when it closes.
     pub(crate) linger: Duration,
+    pub(crate) deadlines: Deadlines,
     pub(crate) board: u32,
     pub(crate) place: MxAddress,
     /// This endpoint as a partner of itself.
@@ -92,6 +94,7 @@ impl Endpoint {
             domain,
             settings,
             linger: options.linger(),
+            deadlines: Deadlines::default(),
             board,
             place,
             own,
@@ -126,6 +129,9 @@ impl Endpoint {
         self.matcher().begin();
         self.domain.progress();
         self.matcher().finish_iteration();
+        if !self.deadlines.is_empty() {
+            self.expire();
+        }
     }
 
     /// Arms the descriptor for every later event. False if there is an event already.

@@ -28,6 +28,7 @@ mod change_count;
 mod codes;
 mod completion;
 mod connect;
+mod deadlines;
 mod delivery;
 mod endpoint;
 mod environment;

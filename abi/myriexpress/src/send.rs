@@ -207,6 +207,9 @@ unsafe fn post(
         let _ = locked.engine().forget(posted);
         return Err(refusal.into());
     }
+    if early.is_none() {
+        locked.begin_deadline(posted);
+    }
     // SAFETY: passed on.
     unsafe { locked.store_request(posted, request) };
     let mut locked = wait::progress(locked)?;
@@ -251,4 +254,7 @@ unsafe fn send_to_self(
     // SAFETY: passed on.
     unsafe { locked.store_request(sent, request) };
     wait::run_handlers(locked).map(drop)
+    if !at_once {
+        locked.begin_deadline(sent);
+    }
 }

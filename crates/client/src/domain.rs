@@ -229,6 +229,12 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
+    /// Gives up a send that is not over. A message that has not begun to leave is removed, without a completion; any other one goes on from a
+    /// copy. In both cases the buffer is the caller's again.
+    pub fn abandon_send(&mut self, token: Token) {
+        self.core.peers.iter_mut().for_each(|peer| peer.abandon_send(token));
+    }
+
     /// True while a send is not over.
     pub fn has_unsent(&self) -> bool {
         self.core.has_unsent()

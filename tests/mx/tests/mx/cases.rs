@@ -33,10 +33,10 @@ cases!(errors: fatal_by_default variable_makes_them_return omx_name_wins fatal_a
        answer_of_the_handler endpoint_handler_first once_for_each completion_calls_it not_yet_is_no_error handler_may_call
        texts; apart:);
 cases!(connect: refusals as_a_request to_oneself contexts_of_addresses disconnecting reopened at_the_same_time;
-       apart: silent_daemon);
+       apart: silent_daemon unanswered);
 cases!(messages: truncation truncation_in_segments statuses bursts segments_up_to_256 segments_of_nothing too_many_segments
        synchronous_sends sent_without_further_calls
-       sent_ahead_without_further_calls buffered forgotten memory_exhausted bad_arguments; apart:);
+       sent_ahead_without_further_calls buffered forgotten memory_exhausted bad_arguments request_timeouts; apart:);
 cases!(matching: posting_order unexpected_order order_across_classes hundred_thousand_unexpected bad_masks any_of_the_done
        peeked_is_over cancelling cancelled_among_others context_ids context_ids_by_variable; apart:);
 cases!(selfsend: of_each_length pending_until_matched truncated in_segments among_others; apart:);
@@ -176,6 +176,16 @@ fn connect_times_out_when_the_daemon_does_not_answer() {
     daemon.proc().thaw().unwrap();
     proc.send_line("thawed").unwrap();
     assert_eq!(proc.finish(timeout()).unwrap().expect_success(), ["done"]);
+}
+
+#[test]
+fn connect_request_ends_at_its_deadline() {
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let silent_peer = format!(
+        "[[mx.board]]\nlinks = [{{ udp = \"127.0.0.1:{port}\", peers = [\"127.0.0.1:9\"] }}]\n\
+         peers = [{{ mac = \"02:00:00:00:00:0b\", name = \"silent:0\" }}]\n"
+    );
+    case_with("connect", "unanswered", &silent_peer, &[]);
 }
 
 /// True once two domains have had messages by a channel from each other.
