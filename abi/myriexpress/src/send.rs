@@ -231,7 +231,8 @@ unsafe fn send_to_self(
     let &SendRequest { to, match_info, context, sync } = send_request;
     let len = segment_list.len();
     // Without the way through the library it is a message as any other: what is short is over when it is copied.
-    let at_once = locked.settings.no_self && !sync && len <= locked.settings.eager_max;
+    let no_self = locked.settings.no_self;
+    let at_once = no_self && !sync && len <= locked.settings.eager_max;
     // SAFETY: the program lends the bytes for reading.
     let bytes = unsafe { segment_list.gather()? };
     let engine = locked.engine();
@@ -248,13 +249,15 @@ unsafe fn send_to_self(
     if let Some(matched) = matcher.engine.arrive(&envelope) {
         matcher.deliver_own(matched.request, &matched.receive, &bytes, send);
     } else {
-        let is_contiguous = matches!(segment_list, SegmentList::One { .. });
+        // The bytes of a message that is announced are not there when the handler is called.
+        let is_announced = no_self && !at_once;
+        let is_contiguous = matches!(segment_list, SegmentList::One { .. }) && !is_announced;
         matcher.keep(envelope, MessageSource::Own { bytes, send, is_contiguous });
+    }
+    if !at_once {
+        locked.begin_deadline(sent);
     }
     // SAFETY: passed on.
     unsafe { locked.store_request(sent, request) };
     wait::run_handlers(locked).map(drop)
-    if !at_once {
-        locked.begin_deadline(sent);
-    }
 }

@@ -40,7 +40,7 @@ cases!(messages: truncation truncation_in_segments statuses bursts segments_up_t
 cases!(matching: posting_order unexpected_order order_across_classes hundred_thousand_unexpected bad_masks any_of_the_done
        peeked_is_over cancelling cancelled_among_others context_ids context_ids_by_variable; apart:);
 cases!(selfsend: of_each_length pending_until_matched truncated in_segments among_others; apart:);
-cases!(handler: continued posted_inside finished of_self_sends called_when inside progression_off disabling_waits; apart:);
+cases!(handler: continued posted_inside finished of_self_sends of_self_sends_the_long_way called_when inside progression_off disabling_waits; apart:);
 cases!(waiting: timeouts infinite_is_zero one_wakeup_for_all not_sticky signals_end_no_wait signals_end_waits_where_told_to events_wake_the_right_one self_sends_wake
        woken_by_anothers_progress two_threads endpoint_for_each_thread polling_lets_others_run; apart:);
 cases!(forking: in_the_middle begins_after_finalize begins_while_a_thread_enters; apart:);
