@@ -108,7 +108,7 @@ reasons! {
 
     46 NameForbidden, "name-forbidden", Refusal:
     "the policy binds this name to another user, group, cgroup or guest";
-    "Attach under another name, or add an entry for the program to `policy.names`.";
+    "Attach under another name (`ISTHMUS_DOMAIN`), or add an entry for the program to `policy.names`.";
 
     47 NotYours, "not-yours", Refusal:
     "what was asked about belongs to another user, to another guest or to the host";

@@ -3,7 +3,7 @@
 use isthmus_client::{Options, QueryClient, Topic};
 use isthmus_testbed::{DaemonProcess, Finished};
 
-use crate::build::program;
+use crate::build::{example, program};
 use crate::run::{case_with, daemon, launch_on_host, listed, timeout};
 
 /// A module of tests for a program: a test for each of its cases, and one that finds none missing. Cases behind `apart` need
@@ -224,6 +224,20 @@ fn attach_refused_by_policy_returns_no_perm() {
     let proc = launch_on_host(&daemon, program).arg("sessions").spawn().unwrap();
     let Finished { exit, stderr, .. } = proc.finish(timeout()).unwrap();
     assert!(!exit.success() && stderr.contains("answers 7 "), "{stderr}");
+}
+
+#[test]
+fn name_refused_by_policy_returns_no_perm_and_says_what_to_do() {
+    let program = program("lifecycle");
+    let (_scratch, daemon) = daemon("[policy]\nnames = [{ name = \"bound-*\", user = 61399 }]\n");
+    let proc = launch_on_host(&daemon, program).arg("sessions").env("ISTHMUS_DOMAIN", "bound-1").spawn().unwrap();
+    let Finished { exit, stderr, .. } = proc.finish(timeout()).unwrap();
+    assert!(!exit.success() && stderr.contains("answers 7 "), "{stderr}");
+    let proc = launch_on_host(&daemon, example("mx_info")).env("ISTHMUS_DOMAIN", "bound-1").spawn().unwrap();
+    proc.finish(timeout()).unwrap().expect_success(); // It only asks.
+    let pingpong = launch_on_host(&daemon, example("mx_pingpong")).env("ISTHMUS_DOMAIN", "bound-1").spawn().unwrap();
+    let Finished { exit, stderr, .. } = pingpong.finish(timeout()).unwrap();
+    assert!(!exit.success() && stderr.contains("policy.names") && stderr.contains("ISTHMUS_DOMAIN"), "{stderr}");
 }
 
 #[test]
