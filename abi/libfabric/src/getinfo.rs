@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         let hints = unsafe { hints.as_ref() };
         // Before API 1.5 the mode that needs nothing of the program has a name, and 0 leaves the choice to the provider.
         let mr_mode = if version < self::version(1, 5) { FI_MR_SCALABLE } else { 0 };
-        let mut requested = RequestedAttrs { version, mr_mode, ..RequestedAttrs::default() };
+        let mut requested = RequestedAttrs { mr_mode, ..RequestedAttrs::default() };
         if let Some(hints) = hints {
             // SAFETY: as above.
             unsafe { requested.read(hints)? };
@@ -127,7 +127,6 @@ pub(crate) unsafe extern "C" fn getinfo(
 /// The caller's choice for attributes that the provider leaves to it.
 #[derive(Debug, Default)]
 struct RequestedAttrs {
-    version: u32,
     caps: Caps,
     threading: c_int,
     control_progress: c_int,
