@@ -74,6 +74,7 @@ enum isth_reason {
     ISTH_REASON_CLOSED_BY_PEER             =  83, /* the peer closed the channel */
     ISTH_REASON_CHANNEL_REPLACED           =  84, /* a newer channel between the same domains replaced this one */
     ISTH_REASON_CLOSED_LOCALLY             =  85, /* this domain closed the channel */
+    ISTH_REASON_MESSAGES_UNDELIVERED       =  86, /* a program closed its endpoint or exited before the receiver had taken messages that were over for the sender */
     ISTH_REASON_CHANNEL_NOT_REQUESTED      = 100, /* no channel was requested yet: the first message requests one */
     ISTH_REASON_CHANNEL_PENDING            = 101, /* the channel is being set up */
     ISTH_REASON_CHANNEL_REFUSED            = 102, /* the peer refused the channel */

@@ -119,7 +119,12 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         let object = unsafe { Box::from_raw(fid.cast::<EpObject>()) };
         let mut state = object.shared.lock();
         state.queues.iter_mut().flatten().for_each(|queue| queue.forget(object.slot));
-        if let Some(member) = state.members.get_mut(object.slot).and_then(Option::take) {
+        let member = state.members.get_mut(object.slot).and_then(Option::take);
+        drop(state);
+        if let Some(mut member) = member {
+            // Other threads go on, and so do the other endpoints of this thread: a receiver may be one of them.
+            let linger = object.shared.options.linger();
+            member.endpoint.deliver_injected(linger, || object.shared.lock().progress_all());
             member.endpoint.close();
         }
         Ok(())

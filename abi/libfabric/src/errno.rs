@@ -45,7 +45,9 @@ impl From<Reason> for Errno {
             Reason::OutOfFds => Self::MFILE,
             Reason::TalkForbidden | Reason::SocketDenied | Reason::MxBadKey => Self::ACCES,
             Reason::ClosedLocally => Self::CANCELED,
-            Reason::EndpointClosed | Reason::PeerDetached | Reason::MxEndpointClosed => Self::CONNABORTED,
+            Reason::EndpointClosed | Reason::PeerDetached | Reason::MessagesUndelivered | Reason::MxEndpointClosed => {
+                Self::CONNABORTED
+            }
             Reason::DaemonUnreachable | Reason::DaemonNotStarted => Self::NODEV,
             Reason::StillAttached => Self::OPBADSTATE,
             _ => Self::HOSTUNREACH,

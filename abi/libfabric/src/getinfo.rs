@@ -108,7 +108,9 @@ pub(crate) unsafe extern "C" fn getinfo(
         }
         // SAFETY: null, or hints as libfabric has them.
         let hints = unsafe { hints.as_ref() };
-        let mut requested = RequestedAttrs { version, ..RequestedAttrs::default() };
+        // Before API 1.5 the mode that needs nothing of the program has a name, and 0 leaves the choice to the provider.
+        let mr_mode = if version < self::version(1, 5) { FI_MR_SCALABLE } else { 0 };
+        let mut requested = RequestedAttrs { mr_mode, ..RequestedAttrs::default() };
         if let Some(hints) = hints {
             // SAFETY: as above.
             unsafe { requested.read(hints)? };
@@ -125,7 +127,6 @@ pub(crate) unsafe extern "C" fn getinfo(
 /// The caller's choice for attributes that the provider leaves to it.
 #[derive(Debug, Default)]
 struct RequestedAttrs {
-    version: u32,
     caps: Caps,
     threading: c_int,
     control_progress: c_int,
@@ -227,9 +228,10 @@ impl RequestedAttrs {
         check_at_most(domain.mr_iov_limit, 1)?;
         (self.threading, self.av_type) = (domain.threading, domain.av_type);
         (self.control_progress, self.data_progress) = (domain.control_progress, domain.data_progress);
-        // Before API 1.5 our mode is called FI_MR_SCALABLE. Of the later mode bits the provider needs none.
-        self.mr_mode =
-            if domain.mr_mode == FI_MR_SCALABLE && self.version < version(1, 5) { FI_MR_SCALABLE } else { 0 };
+        // Of the mode bits since API 1.5 the provider needs none.
+        if domain.mr_mode == FI_MR_SCALABLE {
+            self.mr_mode = FI_MR_SCALABLE;
+        }
         Ok(())
     }
 }

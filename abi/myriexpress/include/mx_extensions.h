@@ -48,7 +48,11 @@ mx_return_t mx_progress(mx_endpoint_t endpoint);
 mx_return_t mx_set_endpoint_addr_context(mx_endpoint_addr_t address, void *context);
 mx_return_t mx_get_endpoint_addr_context(mx_endpoint_addr_t address, void **context);
 
-/* How long a request may take to reach its destination; of all later ones, where 'request' is NULL. */
+/*
+ * How long a request may take; of all later ones, where 'request' is NULL. MX_INFINITE: no limit. A send that the receiver has
+ * not taken by then, and a connect without an answer, end with MX_STATUS_TIMEOUT; the message may still arrive. A receive has
+ * no limit.
+ */
 mx_return_t mx_set_request_timeout(mx_endpoint_t endpoint, mx_request_t request, uint32_t timeout_ms);
 
 /* As mx_decompose_endpoint_addr(), with the number of the session. */

@@ -27,17 +27,15 @@ typedef struct {
     uint32_t flags;
 } mx_mapper_state_t;
 
-/* Why a board died. */
-enum {
-    MX_DEAD_RECOVERABLE_SRAM_PARITY_ERROR = 10,
-    MX_DEAD_SRAM_PARITY_ERROR = 11,
-    MX_DEAD_WATCHDOG_TIMEOUT = 12,
-    MX_DEAD_COMMAND_TIMEOUT = 13,
-    MX_DEAD_ENDPOINT_CLOSE_TIMEOUT = 14,
-    MX_DEAD_ROUTE_UPDATE_TIMEOUT = 15,
-    MX_DEAD_PCI_PARITY_ERROR = 16,
-    MX_DEAD_PCI_MASTER_ABORT = 17
-};
+/* Why a board died. Macros, because programs ask the preprocessor for them. */
+#define MX_DEAD_RECOVERABLE_SRAM_PARITY_ERROR 10
+#define MX_DEAD_SRAM_PARITY_ERROR 11
+#define MX_DEAD_WATCHDOG_TIMEOUT 12
+#define MX_DEAD_COMMAND_TIMEOUT 13
+#define MX_DEAD_ENDPOINT_CLOSE_TIMEOUT 14
+#define MX_DEAD_ROUTE_UPDATE_TIMEOUT 15
+#define MX_DEAD_PCI_PARITY_ERROR 16
+#define MX_DEAD_PCI_MASTER_ABORT 17
 
 #ifdef __cplusplus
 }

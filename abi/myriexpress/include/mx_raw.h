@@ -20,13 +20,11 @@ extern "C" {
 
 typedef struct mx_raw_endpoint *mx_raw_endpoint_t;
 
-/* What mx_raw_next_event() found. */
+/* What mx_raw_next_event() found. Macros, because programs ask the preprocessor for them. */
 typedef int mx_raw_status_t;
-enum {
-    MX_RAW_NO_EVENT = 0,
-    MX_RAW_SEND_COMPLETE = 1,
-    MX_RAW_RECV_COMPLETE = 2
-};
+#define MX_RAW_NO_EVENT 0
+#define MX_RAW_SEND_COMPLETE 1
+#define MX_RAW_RECV_COMPLETE 2
 
 /* What a peer runs. */
 typedef enum mx_host_type {

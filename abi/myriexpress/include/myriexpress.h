@@ -12,7 +12,8 @@
  *   mx_finalize();
  *
  * This is the interface of MX 1.2, level 0x301: programs and libraries that were built for it run unchanged. What is
- * written below of a call is what this library does. Nothing happens outside of the calls: no thread, no signal handler.
+ * written below of a call is what this library does. Nothing happens outside of the calls, but for copied sends of a program
+ * that makes no more calls: a thread delivers them, and exit() waits for that. There is no signal handler.
  *
  * Unless something else is said, a call answers MX_SUCCESS, or hands its error to the error handler and answers what that
  * returns; the handler that is there at first prints the error and ends the process (see mx_set_error_handler).
@@ -22,8 +23,9 @@
 #ifndef MYRIEXPRESS_H
 #define MYRIEXPRESS_H
 
+/* For programs that include nothing else: the fixed widths, and the macros that print them. */
+#include <inttypes.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -141,12 +143,14 @@ typedef struct {
 } mx_endpoint_addr_t;
 
 /* Bytes of a message lie in up to MX_MAX_SEGMENTS pieces. */
+typedef void *mx_segment_ptr_t;
+
 typedef struct {
-    void *segment_ptr;
+    mx_segment_ptr_t segment_ptr;
     uint32_t segment_length;
 } mx_segment_t;
 
-typedef struct {
+typedef struct mx_status {
     mx_status_code_t code;
     mx_endpoint_addr_t source; /* of a receive the sender, of a send the destination, of an mx_iconnect the new address */
     uint64_t match_info;
@@ -202,7 +206,11 @@ typedef struct {
 mx_return_t mx_open_endpoint(uint32_t board_number, uint32_t endpoint_id, uint32_t key, mx_param_t *params,
                              uint32_t params_count, mx_endpoint_t *endpoint);
 
-/* Closes it. Requests that are pending vanish. Not to be called by the handler of unexpected messages. */
+/*
+ * Closes it. Waits, for ISTHMUS_LINGER_S seconds (30) at most, until receivers that live have taken the sends that are over;
+ * mx_finalize() and exit() do so for endpoints that are open. Requests that are pending vanish. Not to be called by the handler
+ * of unexpected messages.
+ */
 mx_return_t mx_close_endpoint(mx_endpoint_t endpoint);
 
 /* Has every thread that is blocked on the endpoint return, with nothing found. */

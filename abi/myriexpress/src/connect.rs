@@ -204,7 +204,10 @@ pub unsafe extern "C" fn mx_iconnect(
                 engine.connected(posted, outcome.map_err(|refusal| status_of(refusal.reason)));
                 locked.matcher().events += 1;
             }
-            Err(connecting) => drop(locked.matcher().connecting.insert(connecting, Some(posted))),
+            Err(connecting) => {
+                locked.matcher().connecting.insert(connecting, Some(posted));
+                locked.begin_deadline(posted);
+            }
         }
         // SAFETY: as the caller promised.
         unsafe { locked.store_request(posted, request) };

@@ -1,10 +1,11 @@
 //! An open endpoint: its domain, which belongs to it alone, and the threads that wait on it.
 
 use crate::change_count::ChangeCount;
+use crate::deadlines::Deadlines;
 use crate::environment::Settings;
 use crate::matcher::MxMatcher;
 use crate::types::UnexpectedHandler;
-use isthmus_client::{AdaptiveSpin, Domain, EndpointAddress, PollBackoff, WaitMode};
+use isthmus_client::{AdaptiveSpin, Domain, EndpointAddress, Options, PollBackoff};
 use isthmus_mx::{Engine, PartnerId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
@@ -50,6 +51,9 @@ pub(crate) enum Leader {
 pub(crate) struct Endpoint {
     pub(crate) domain: Domain<MxMatcher>,
     pub(crate) settings: &'static Settings,
+    /// How long the endpoint waits for receivers of copied sends when it closes.
+    pub(crate) linger: Duration,
+    pub(crate) deadlines: Deadlines,
     pub(crate) board: u32,
     pub(crate) place: MxAddress,
     /// This endpoint as a partner of itself.
@@ -83,12 +87,14 @@ impl Endpoint {
         board: u32,
         place: MxAddress,
         own: PartnerId,
-        wait: WaitMode,
+        options: &Options,
     ) -> Result<Self, Errno> {
         let wake_fd = Arc::new(WakeFd::new(&domain)?);
         Ok(Self {
             domain,
             settings,
+            linger: options.linger(),
+            deadlines: Deadlines::default(),
             board,
             place,
             own,
@@ -96,7 +102,7 @@ impl Endpoint {
             handler: None,
             in_handler: None,
             progress_disabled: false,
-            waiting: AdaptiveSpin::new(wait),
+            waiting: AdaptiveSpin::new(options.wait),
             idle: PollBackoff::default(),
             leader: Leader::None,
             sleepers: 0,
@@ -123,6 +129,9 @@ impl Endpoint {
         self.matcher().begin();
         self.domain.progress();
         self.matcher().finish_iteration();
+        if !self.deadlines.is_empty() {
+            self.expire();
+        }
     }
 
     /// Arms the descriptor for every later event. False if there is an event already.

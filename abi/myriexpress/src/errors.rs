@@ -32,14 +32,22 @@ impl From<Return> for Failure {
 
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
-        Self { code: code_of(refusal.reason), detail: Some(refusal.to_string().into()) }
+        Self { code: code_of(refusal.reason), detail: Some(with_remedy(refusal.to_string(), Some(refusal.reason))) }
     }
 }
 
 impl From<AttachError> for Failure {
     fn from(error: AttachError) -> Self {
         let code = error.reason().map_or(Return::NO_RESOURCES, code_of);
-        Self { code, detail: Some(error.to_string().into()) }
+        Self { code, detail: Some(with_remedy(error.to_string(), error.reason())) }
+    }
+}
+
+/// Adds what the user can do about a refusal by the policy.
+fn with_remedy(text: String, reason: Option<Reason>) -> Box<str> {
+    match reason.filter(|reason| code_of(*reason) == Return::NO_PERM) {
+        Some(reason) => format!("{text}. {}", reason.remedy()).into(),
+        None => text.into(),
     }
 }
 
@@ -49,9 +57,14 @@ pub(crate) fn code_of(reason: Reason) -> Return {
         Reason::DaemonUnreachable | Reason::DaemonNotStarted | Reason::DaemonConnectionLost | Reason::NotIsthmus => {
             Return::NO_DRIVER
         }
-        Reason::SocketDenied | Reason::SocketUntrusted | Reason::AttachForbidden | Reason::TalkForbidden => {
-            Return::NO_PERM
-        }
+        Reason::SocketDenied
+        | Reason::SocketUntrusted
+        | Reason::AttachForbidden
+        | Reason::TalkForbidden
+        | Reason::NameForbidden
+        | Reason::NotYours => Return::NO_PERM,
+        Reason::NameTaken => Return::BUSY,
+        Reason::NameInvalid => Return::BAD_PARAM_VAL,
         Reason::VersionTooOld | Reason::VersionTooNew | Reason::VersionOtherMajor | Reason::UnsupportedRequest => {
             Return::BAD_KERNEL_VERSION
         }

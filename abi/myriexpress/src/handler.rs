@@ -102,7 +102,9 @@ impl Endpoint {
         let Some(HandlerPending { envelope, source, .. }) = self.matcher().take_handler_pending(serial) else { return };
         match source {
             MessageSource::Own { bytes, send, .. } => {
-                let send = send.map(|send| self.engine().sent(send, StatusCode::Success, bytes.len() as u32));
+                // Without the shortcut the endpoint is to itself as another one is, of which no byte is wanted.
+                let taken = if self.settings.no_self { 0 } else { bytes.len() as u32 };
+                let send = send.map(|send| self.engine().sent(send, StatusCode::Success, taken));
                 self.matcher().events += u64::from(send.is_some());
             }
             MessageSource::Peer(state) => self.refuse(envelope, state),

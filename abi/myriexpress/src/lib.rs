@@ -17,8 +17,8 @@
 //! session is the domain's number. Messages between MX endpoints are ordinary messages of the client library, with the match
 //! information as their tag.
 //!
-//! This crate has no thread, no signal handler and no constructor. It ends the process only as `MX_ERRORS_ARE_FATAL`, and only
-//! because programs of MX expect that.
+//! This crate has no signal handler and no constructor. It has a thread only for copied sends, and a function that `exit` calls
+//! only for these (`delivery`). It ends the process only as `MX_ERRORS_ARE_FATAL`, and only because programs of MX expect that.
 //!
 //! The library is linked by `cargo xtask link-abi isthmus-myriexpress --map abi/myriexpress/libmyriexpress.map --out
 //! libmyriexpress.so`.
@@ -28,6 +28,7 @@ mod change_count;
 mod codes;
 mod completion;
 mod connect;
+mod deadlines;
 mod delivery;
 mod endpoint;
 mod environment;

@@ -9,9 +9,10 @@
 
 use crate::codes::Return;
 use crate::errors::{Failure, call_at_any_time};
-use crate::{boards, errors, open, table};
+use crate::{boards, delivery, errors, open, table};
 use isthmus_shm::ForkGuard;
 use std::panic::catch_unwind;
+use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The level that this library speaks is `MX_API >> 8` of the program's header.
@@ -22,6 +23,9 @@ static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The guard of the process that did so last, and may do so again. Guards are never freed: another thread may be looking.
 static LAST: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The exit of the process waits for the receivers of copied sends.
+static REGISTERED: Once = Once::new();
 
 fn guard() -> Option<&'static ForkGuard> {
     // SAFETY: null, or a guard that was leaked in `begin`.
@@ -61,6 +65,9 @@ pub(crate) fn begin() -> Result<(), Failure> {
         }
     }
     GUARD.store(LAST.load(Ordering::Acquire), Ordering::Release);
+    // SAFETY: the function takes no arguments, unwinds nowhere, and stays loaded until it was called: the C library calls it at the latest
+    // when this library is unloaded.
+    REGISTERED.call_once(|| _ = unsafe { libc::atexit(delivery::at_exit) });
     Ok(())
 }
 

@@ -195,6 +195,11 @@ impl MxMatcher {
         Some(Token::new(COPIED_SEND | self.serials))
     }
 
+    /// True if this is the token of a send that is over for the program already.
+    pub(crate) fn is_over(&self, token: Token) -> bool {
+        token.number() & COPIED_SEND != 0
+    }
+
     /// The number of sends that are over for the program, while their bytes wait for room.
     #[inline]
     pub(crate) fn copied_sends(&self) -> u32 {
@@ -317,7 +322,7 @@ pub(crate) fn status_of(reason: Reason) -> StatusCode {
         Reason::EndpointClosed | Reason::PeerDetached | Reason::MxEndpointClosed => StatusCode::EndpointClosed,
         Reason::MxBadKey => StatusCode::BadKey,
         Reason::MxEndpointOutOfRange => StatusCode::BadEndpoint,
-        Reason::ClosedLocally => StatusCode::Aborted,
+        Reason::ClosedLocally | Reason::MessagesUndelivered => StatusCode::Aborted,
         Reason::MxDisconnected => StatusCode::EndpointUnreachable,
         Reason::MxUnreachable => StatusCode::Timeout,
         Reason::OutOfMemory | Reason::OutOfFds | Reason::OutOfAddressSpace => StatusCode::NoResources,

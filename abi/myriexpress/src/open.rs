@@ -7,16 +7,16 @@ use crate::errors::{Failure, call};
 use crate::matcher::{INDEX, MxMatcher};
 use crate::table::{self, ReservedSlot};
 use crate::types::{EndpointHandle, ErrorHandler, MxEndpointAddr, Parameter};
-use crate::{handler, library};
+use crate::{delivery, handler, library};
 use isthmus_client::{AttachError, Domain, EndpointAddress, Options, Reason, WaitMode};
 use isthmus_mx::ContextIdBits;
 use rustix::thread::CpuSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `MX_ANY_NIC` and `MX_ANY_ENDPOINT`.
 const ANY: u32 = u32::MAX;
 
-/// How long what was sent may take to leave when an endpoint is closed.
+/// How long what is not over may take to leave when an endpoint is closed.
 const LINGER: Duration = Duration::from_millis(250);
 
 /// The values of the `mx_param_t`s.
@@ -101,7 +101,7 @@ fn open(board: u32, number: u32, key: u32, parameters: &Parameters) -> Result<En
     let address = EndpointAddress { domain: domain.id(), endpoint: INDEX };
     let own = domain.matcher_mut().engine.partner(address).map_err(|_| Return::NO_RESOURCES)?;
     let at = MxAddress { nic: claimed.nic, number: claimed.endpoint };
-    let opened = Endpoint::new(domain, settings, claimed.board, at, own, options.wait);
+    let opened = Endpoint::new(domain, settings, claimed.board, at, own, &options);
     let opened = opened.map_err(|_| Return::NO_RESOURCES)?;
     settings.binding.as_deref().into_iter().for_each(|binding| bind(binding, claimed.endpoint));
     place.fill(Box::new(opened), parameters.error_handler)
@@ -146,17 +146,18 @@ fn bind(binding: &str, endpoint: u32) {
     }
 }
 
-/// Closes an endpoint: what was sent leaves if it can, what is pending vanishes.
+/// Closes an endpoint. It waits for the receivers of sends that are over; what is pending vanishes.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_close_endpoint(endpoint: EndpointHandle) -> Return {
-    call("mx_close_endpoint", endpoint, || close(endpoint))
+    call("mx_close_endpoint", endpoint, || close(endpoint, Instant::now()))
 }
 
-fn close(endpoint: EndpointHandle) -> Result<(), Failure> {
+fn close(endpoint: EndpointHandle, begun: Instant) -> Result<(), Failure> {
     let mut locked = handler::lock_to_close(endpoint)?;
     locked.matcher().end();
     locked.wake_all();
     if let Some(mut closed) = locked.take() {
+        delivery::finish(&mut closed, begun);
         closed.domain.leave(LINGER, |_| {});
     }
     Ok(())
@@ -164,8 +165,9 @@ fn close(endpoint: EndpointHandle) -> Result<(), Failure> {
 
 /// Closes all open endpoints, so that their peers are notified. Errors are ignored, because no caller could act on them.
 pub(crate) fn close_all() {
+    let begun = Instant::now();
     for endpoint in table::handles() {
-        let _ = close(endpoint);
+        let _ = close(endpoint, begun);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::types::{EndpointHandle, RequestHandle};
 use crate::{boards, library, wait};
 use isthmus_mx::{Cancelled, RequestId};
 use std::ffi::c_void;
+use std::time::Duration;
 
 /// Takes a receive or a connect back, if nothing has come for it.
 ///
@@ -139,16 +140,21 @@ pub unsafe extern "C" fn mx_context(request: *mut RequestHandle, context: *mut *
     })
 }
 
-/// How long a request may take to reach its destination. Between the domains of one host nothing is lost, so nothing is sent
-/// again, and there is nothing that this would limit.
+/// Sets how long a request may take, or, for request 0, each later request of the endpoint. A timeout of 0 means no limit. A send that its
+/// receiver has not taken by then, and a connect without an answer, end with `MX_STATUS_TIMEOUT`. A receive has no limit.
 #[unsafe(no_mangle)]
-pub extern "C" fn mx_set_request_timeout(endpoint: EndpointHandle, request: RequestHandle, _timeout_ms: u32) -> Return {
+pub extern "C" fn mx_set_request_timeout(endpoint: EndpointHandle, request: RequestHandle, timeout_ms: u32) -> Return {
     call("mx_set_request_timeout", endpoint, || {
         let mut locked = table::lock(endpoint)?;
-        if request != 0 {
-            let id = locked.request_id(request)?;
-            locked.engine().kind(id).map_err(|_| Return::BAD_REQUEST)?;
+        let limit = (timeout_ms != 0).then(|| Duration::from_millis(timeout_ms.into()));
+        if request == 0 {
+            locked.deadlines.default = limit;
+            return Ok(());
         }
+        let id = locked.request_id(request)?;
+        locked.engine().kind(id).map_err(|_| Return::BAD_REQUEST)?;
+        locked.set_deadline(id, limit);
+        locked.wake_all(); // A thread that sleeps may have to wake earlier.
         Ok(())
     })
 }

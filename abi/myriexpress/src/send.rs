@@ -207,6 +207,9 @@ unsafe fn post(
         let _ = locked.engine().forget(posted);
         return Err(refusal.into());
     }
+    if early.is_none() {
+        locked.begin_deadline(posted);
+    }
     // SAFETY: passed on.
     unsafe { locked.store_request(posted, request) };
     let mut locked = wait::progress(locked)?;
@@ -228,7 +231,8 @@ unsafe fn send_to_self(
     let &SendRequest { to, match_info, context, sync } = send_request;
     let len = segment_list.len();
     // Without the way through the library it is a message as any other: what is short is over when it is copied.
-    let at_once = locked.settings.no_self && !sync && len <= locked.settings.eager_max;
+    let no_self = locked.settings.no_self;
+    let at_once = no_self && !sync && len <= locked.settings.eager_max;
     // SAFETY: the program lends the bytes for reading.
     let bytes = unsafe { segment_list.gather()? };
     let engine = locked.engine();
@@ -245,8 +249,13 @@ unsafe fn send_to_self(
     if let Some(matched) = matcher.engine.arrive(&envelope) {
         matcher.deliver_own(matched.request, &matched.receive, &bytes, send);
     } else {
-        let is_contiguous = matches!(segment_list, SegmentList::One { .. });
+        // The bytes of a message that is announced are not there when the handler is called.
+        let is_announced = no_self && !at_once;
+        let is_contiguous = matches!(segment_list, SegmentList::One { .. }) && !is_announced;
         matcher.keep(envelope, MessageSource::Own { bytes, send, is_contiguous });
+    }
+    if !at_once {
+        locked.begin_deadline(sent);
     }
     // SAFETY: passed on.
     unsafe { locked.store_request(sent, request) };

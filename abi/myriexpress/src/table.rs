@@ -135,6 +135,15 @@ pub(crate) fn lock(handle: EndpointHandle) -> Result<Locked, Failure> {
     Ok(Locked { handle, slot, guard: Some(guard) })
 }
 
+/// Locks the endpoint of a handle for a thread that rarely uses it, unless another thread is using it now.
+pub(crate) fn try_visit(handle: EndpointHandle) -> Option<Locked> {
+    library::check_own().ok()?;
+    let slot = slot(handle)?;
+    let guard = slot.endpoint.try_visit()?;
+    let usable = !slot.endpoint.is_poisoned() && slot.handle.load(Ordering::Relaxed) == handle;
+    usable.then(|| Locked { handle, slot, guard: Some(guard) })
+}
+
 /// Returns the reason why a locked endpoint cannot be used.
 #[cold]
 fn unusable_code(locked: Locked) -> Return {

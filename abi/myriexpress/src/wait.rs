@@ -182,7 +182,8 @@ fn leader_sleep(mut locked: Locked, events: u64, left: Option<Duration>) -> Resu
     let ends_by_signal = locked.settings.wait_ends_by_signal;
     locked.leader = Leader::Asleep;
     locked.sleepers += 1;
-    let (mut locked, woken) = locked.unlocked_asleep(|| wake_fd.sleep(left))?;
+    let limit = [left, locked.deadlines.next()].into_iter().flatten().min();
+    let (mut locked, woken) = locked.unlocked_asleep(|| wake_fd.sleep(limit))?;
     locked.sleepers -= 1;
     locked.leader = Leader::Awake;
     if !locked.is_progress_disabled() {

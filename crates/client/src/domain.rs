@@ -229,6 +229,12 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
+    /// Gives up a send that is not over. A message that has not begun to leave is removed, without a completion; any other one goes on from a
+    /// copy. In both cases the buffer is the caller's again.
+    pub fn abandon_send(&mut self, token: Token) {
+        self.core.peers.iter_mut().for_each(|peer| peer.abandon_send(token));
+    }
+
     /// True while a send is not over.
     pub fn has_unsent(&self) -> bool {
         self.core.has_unsent()
@@ -301,7 +307,7 @@ impl<M: Matcher> Domain<M> {
     }
 
     /// Runs one iteration, and sleeps if there was nothing to do in it.
-    fn progress_or_sleep(&mut self, deadline: Instant) {
+    pub(crate) fn progress_or_sleep(&mut self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(10));
         self.progress();
         if self.core.has_unsent() && self.core.prepare_sleep() {

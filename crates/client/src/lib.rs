@@ -47,6 +47,7 @@ mod send;
 mod sleep;
 pub mod sockets;
 mod status;
+mod undelivered;
 pub mod verbs;
 
 pub use blocking::Received;

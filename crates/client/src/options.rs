@@ -9,6 +9,12 @@ use std::time::Duration;
 /// Longest time that an adaptive wait spins, in microseconds.
 const SPIN_US_MAX: u64 = 1000;
 
+/// Longest time that a closing endpoint waits for receivers, in seconds.
+const LINGER_S_MAX: u64 = 3600;
+
+/// The time for which it does so by default.
+const LINGER: Duration = Duration::from_secs(30);
+
 /// Options of an attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -30,6 +36,8 @@ pub struct Options {
     pub regcache_in_guests: bool,
     /// True to use the daemon path only.
     pub no_channels: bool,
+    /// The longest time that a protocol waits for receivers of sends that are over, when it closes. Without it, 30 seconds.
+    pub linger: Option<Duration>,
 }
 
 /// A variable of the environment that cannot be read.
@@ -74,6 +82,13 @@ impl Options {
                 _ => return Err(refuse(environment::SPIN_US, &text, "microseconds from 0 to 1000")),
             },
         };
+        let linger = match value(environment::LINGER_S) {
+            None => None,
+            Some(text) => match text.parse() {
+                Ok(seconds) if seconds <= LINGER_S_MAX => Some(Duration::from_secs(seconds)),
+                _ => return Err(refuse(environment::LINGER_S, &text, "seconds from 0 to 3600")),
+            },
+        };
         let wait = match value(environment::WAIT).as_deref() {
             None | Some("adaptive") => spin.map_or(WaitMode::default(), WaitMode::Adaptive),
             Some("spin") => WaitMode::Spin,
@@ -90,7 +105,13 @@ impl Options {
             no_regcache: !flag(environment::RCACHE)?,
             regcache_in_guests: value(environment::RCACHE).is_some_and(|value| value == "1"),
             no_channels: !flag(environment::CHANNELS)?,
+            linger,
         })
+    }
+
+    /// The longest time that a protocol waits for receivers of sends that are over, when it closes.
+    pub fn linger(&self) -> Duration {
+        self.linger.unwrap_or(LINGER)
     }
 }
 
@@ -121,6 +142,8 @@ mod tests {
         let in_guests = ["0", "1", ""].map(|value| with("ISTHMUS_RCACHE", value).unwrap().regcache_in_guests);
         assert_eq!(in_guests, [false, true, false], "only where that was asked for");
         assert!(with("ISTHMUS_CHANNELS", "0").unwrap().no_channels);
+        assert_eq!(with("ISTHMUS_LINGER_S", "0").unwrap().linger(), Duration::ZERO);
+        assert_eq!(with("ISTHMUS_LINGER_S", "").unwrap().linger(), LINGER);
         assert_eq!(with("ISTHMUS_SOCKET", "/x/y").unwrap().socket, Some(PathBuf::from("/x/y")));
         assert_eq!(with("ISTHMUS_DOMAIN", "web").unwrap().name, Name::new("web").ok());
     }
@@ -130,6 +153,7 @@ mod tests {
         let text = |name, value| with(name, value).unwrap_err().to_string();
         assert_eq!(text("ISTHMUS_WAIT", "poll"), "ISTHMUS_WAIT=poll cannot be: adaptive, spin or sleep");
         assert_eq!(text("ISTHMUS_SPIN_US", "1001"), "ISTHMUS_SPIN_US=1001 cannot be: microseconds from 0 to 1000");
+        assert_eq!(text("ISTHMUS_LINGER_S", "3601"), "ISTHMUS_LINGER_S=3601 cannot be: seconds from 0 to 3600");
         assert!(text("ISTHMUS_DOMAIN", "a/b").contains("without /"));
         assert_eq!(text("ISTHMUS_RCACHE", "yes"), "ISTHMUS_RCACHE=yes cannot be: 1 or 0");
     }

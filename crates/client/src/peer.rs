@@ -257,11 +257,22 @@ impl Peer {
         !(self.queue.is_empty() && self.urgent.is_empty() && self.streams.is_empty() && self.switch.is_none())
     }
 
+    /// The sends that are not over.
+    fn outgoing(&mut self) -> impl Iterator<Item = &mut Outgoing> {
+        let sends = self.queue.iter_mut().chain(&mut self.streams).chain(self.announced.values_mut());
+        sends.chain(self.credit.sends())
+    }
+
+    /// Gives up a send: a message that has not begun to leave is removed, any other one goes on from a copy.
+    pub(crate) fn abandon_send(&mut self, token: Token) {
+        self.queue.retain(|message| message.token != token || message.sent > 0);
+        self.outgoing().filter(|message| message.token == token).for_each(|message| message.buffer.make_owned());
+    }
+
     /// Releases buffers that callers have lent: outgoing messages go on from copies. Incoming messages are dropped, except those for the
     /// receives that `keep` picks out.
     pub(crate) fn release_borrowed_buffers(&mut self, keep: impl Fn(Token) -> bool) {
-        let sends = self.queue.iter_mut().chain(&mut self.streams).chain(self.announced.values_mut());
-        sends.chain(self.credit.sends()).for_each(|message| message.buffer.make_owned());
+        self.outgoing().for_each(|message| message.buffer.make_owned());
         let begun = self.started.iter_mut().map(|(_, incoming)| incoming);
         for incoming in begun.chain(self.pulled.values_mut()) {
             if let Destination::Posted(posted) = &incoming.destination

@@ -131,6 +131,10 @@ fn add_gauges(broker: &Broker, registry: &mut Registry) {
         ("endpoints", "Open endpoints", endpoints),
         ("channels", "Channels between domains", broker.channels.iter().len()),
     ];
+    let undelivered = Counter::<u64>::default();
+    undelivered.inc_by(broker.reason_log.undelivered_messages);
+    let help = "Messages that domains left behind after their sends were over";
+    registry.register("undelivered_messages", help, undelivered);
     for (name, help, value) in gauges {
         let gauge = Gauge::<i64>::default();
         gauge.set(value as i64);

@@ -1,5 +1,5 @@
 //! Counts every refusal, fault and end by its reason, and logs a few of them. The log has at most one line a second for each user, so that
-//! no user can fill it by being refused.
+//! no user can fill it by being refused, and one about lost messages, which no other line suppresses.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,10 @@ const USERS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub struct ReasonLog {
     counts: HashMap<Reason, u64>,
-    users: HashMap<Owner, UserLog>,
+    /// By user, and whether the line is about lost messages.
+    users: HashMap<(Owner, bool), UserLog>,
+    /// The number of messages that domains have left behind; see [`Reason::MessagesUndelivered`].
+    pub undelivered_messages: u64,
 }
 
 #[derive(Debug)]
@@ -32,7 +35,8 @@ impl ReasonLog {
         if self.users.len() >= USERS_MAX {
             self.users.clear();
         }
-        let suppressed = match self.users.get_mut(&owner) {
+        let lost = reason == Reason::MessagesUndelivered;
+        let suppressed = match self.users.get_mut(&(owner, lost)) {
             Some(entry) if now.saturating_sub(entry.at) < LOG_INTERVAL_NS => {
                 entry.suppressed += 1;
                 return;
@@ -40,8 +44,9 @@ impl ReasonLog {
             Some(entry) => std::mem::take(&mut entry.suppressed),
             None => 0,
         };
-        self.users.insert(owner, UserLog { at: now, suppressed: 0 });
+        self.users.insert((owner, lost), UserLog { at: now, suppressed: 0 });
         match reason.kind() {
+            _ if lost => tracing::warn!(%owner, %reason, suppressed, "{text}"),
             ReasonKind::Fault => tracing::warn!(%owner, %reason, suppressed, "{text}"),
             ReasonKind::Refusal | ReasonKind::Fallback => tracing::info!(%owner, %reason, suppressed, "{text}"),
             ReasonKind::Ended => tracing::debug!(%owner, %reason, suppressed, "{text}"),
@@ -67,8 +72,10 @@ mod tests {
             log.record(step * 10_000_000, Owner(5), Reason::MalformedControl, &"test");
         }
         assert_eq!(log.counts(), [(Reason::MalformedControl, 100)]);
-        assert_eq!(log.users[&Owner(5)].suppressed, 99);
+        assert_eq!(log.users[&(Owner(5), false)].suppressed, 99);
+        log.record(990_000_000, Owner(5), Reason::MessagesUndelivered, &"test");
+        assert_eq!(log.users[&(Owner(5), true)].suppressed, 0, "it has a line of its own");
         log.record(LOG_INTERVAL_NS, Owner(5), Reason::NameTaken, &"test");
-        assert_eq!(log.users[&Owner(5)].suppressed, 0);
+        assert_eq!(log.users[&(Owner(5), false)].suppressed, 0);
     }
 }

@@ -66,6 +66,14 @@ pub const CHANNELS: Variable = Variable {
     effect: "whether messages to domains of the same host go through channels: 1 yes, 0 always through the daemon",
 };
 
+/// The time that a closing endpoint waits for receivers.
+pub const LINGER_S: Variable = Variable {
+    name: "ISTHMUS_LINGER_S",
+    default: "30",
+    effect: "seconds from 0 to 3600 that a program which closes an MX or libfabric endpoint, or an MX program that exits, \
+             waits for receivers of messages that are over for the sender",
+};
+
 /// All variables.
 pub const VARIABLES: &[Variable] =
-    &[SOCKET, AUTOSTART, DOMAIN, WAIT, SPIN_US, RCACHE, CHANNELS, SOCKETS, AFTER, TEST_SWITCH, VERBS];
+    &[SOCKET, AUTOSTART, DOMAIN, WAIT, SPIN_US, RCACHE, CHANNELS, LINGER_S, SOCKETS, AFTER, TEST_SWITCH, VERBS];

@@ -422,12 +422,52 @@ static void clients_of_one_server(void)
 	close_ends(&end);
 }
 
+/* Programs that were written for an early libfabric name the mode that needs nothing, or none at all. */
+static void early_registration_modes(void)
+{
+	const struct { uint32_t version; int asked, granted; } modes[] = {
+		{ FI_VERSION(1, 0), FI_MR_UNSPEC, FI_MR_SCALABLE },   { FI_VERSION(1, 0), FI_MR_SCALABLE, FI_MR_SCALABLE },
+		{ FI_VERSION(1, 4), FI_MR_UNSPEC, FI_MR_SCALABLE },   { FI_VERSION(1, 4), FI_MR_SCALABLE, FI_MR_SCALABLE },
+		{ FI_VERSION(1, 5), FI_MR_UNSPEC, 0 },                { FI_VERSION(1, 5), FI_MR_SCALABLE, FI_MR_SCALABLE },
+		{ FI_VERSION(1, 17), FI_MR_UNSPEC, 0 },               { FI_VERSION(1, 17), FI_MR_SCALABLE, FI_MR_SCALABLE },
+	};
+	for (size_t at = 0; at < sizeof modes / sizeof *modes; at++) {
+		struct fi_info *hints = fi_allocinfo(), *info = NULL;
+		struct fid_fabric *fabric;
+		struct fid_domain *domain;
+		struct fid_mr *region;
+		char bytes[64];
+		hints->ep_attr->type = FI_EP_RDM;
+		hints->caps = FI_MSG | FI_RMA;
+		hints->mode = ~(uint64_t)0;
+		hints->fabric_attr->prov_name = strdup("isthmus");
+		hints->domain_attr->mr_mode = modes[at].asked;
+		int code = fi_getinfo(modes[at].version, NULL, NULL, 0, hints, &info);
+		if (code != 0 || info->domain_attr->mr_mode != modes[at].granted) {
+			fprintf(stderr, "API %u.%u with mode %d: code %d, mode %d\n", FI_MAJOR(modes[at].version),
+				FI_MINOR(modes[at].version), modes[at].asked, code, info ? info->domain_attr->mr_mode : -1);
+			exit(1);
+		}
+		/* Keys are the program's, and registration needs nothing else. */
+		OK(fi_fabric(info->fabric_attr, &fabric, NULL));
+		OK(fi_domain(fabric, info, &domain, NULL));
+		OK(fi_mr_reg(domain, bytes, sizeof bytes, FI_REMOTE_READ, 0, 77, 0, &region, NULL));
+		CHECK(fi_mr_key(region) == 77);
+		OK(fi_close(&region->fid));
+		OK(fi_close(&domain->fid));
+		OK(fi_close(&fabric->fid));
+		fi_freeinfo(info);
+		fi_freeinfo(hints);
+	}
+}
+
 #define CASES(DO) \
 	DO(zero_means_everything_supported) DO(primaries_are_those_selected) DO(modifiers_default_to_all) DO(modifiers_limit) \
 	DO(modifiers_of_memory_require_memory) DO(secondaries_are_supported_or_refused) DO(secondaries_are_reported) \
 	DO(rma_events_require_remote_access) DO(communication_is_local_and_remote) DO(sides_are_subsets_of_the_endpoint) \
 	DO(sides_take_what_applies) DO(source_address_is_ignored) DO(source_address_is_matched_on_request) \
-	DO(calls_not_selected_are_refused) DO(endpoints_of_one_process) DO(clients_of_one_server)
+	DO(calls_not_selected_are_refused) DO(endpoints_of_one_process) DO(clients_of_one_server) \
+	DO(early_registration_modes)
 
 int main(int argc, char **argv)
 {

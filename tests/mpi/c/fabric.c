@@ -1208,11 +1208,51 @@ static void asked(const char *why)
 	close_both();
 }
 
+/* Injected messages are over at once: they arrive although the sender closes while the receiver makes no call. */
+static void injected_before_close(void)
+{
+	enum { MESSAGES = 400, BYTES = 4096, QUIET_MS = 3000 };
+	static unsigned char bytes[BYTES];
+	int fds[2];
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+	pid_t sender = fork();
+	CHECK(sender >= 0);
+	int fd = fds[sender == 0];
+	close(fds[sender != 0]);
+	open_end(&a);
+	CHECK(write(fd, a.name, sizeof a.name) == sizeof a.name);
+	CHECK(read(fd, b.name, sizeof b.name) == sizeof b.name);
+	CHECK(fi_av_insert(a.av, b.name, 1, &a.other, 0, NULL) == 1);
+	if (sender == 0) {
+		for (int at = 0; at < MESSAGES; at++) {
+			memset(bytes, at & 0xff, BYTES);
+			OK(fi_tinject(a.ep, bytes, BYTES, a.other, (uint64_t)at));
+		}
+		CHECK(write(fd, "s", 1) == 1);
+		close_end(&a);
+		exit(0);
+	}
+	struct pollfd ended = { fd, POLLIN, 0 };
+	int status;
+	CHECK(read(fd, bytes, 1) == 1 && bytes[0] == 's');
+	poll(&ended, 1, QUIET_MS); /* until the sender ends, which it may not before it has delivered */
+	for (int at = 0; at < MESSAGES; at++) {
+		struct fi_cq_tagged_entry entry;
+		ssize_t got = 0;
+		OK(fi_trecv(a.ep, bytes, BYTES, NULL, FI_ADDR_UNSPEC, (uint64_t)at, 0, NULL));
+		while ((got = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN) {
+		}
+		CHECK(got == 1 && entry.len == BYTES && bytes[0] == (at & 0xff) && bytes[BYTES - 1] == (at & 0xff));
+	}
+	CHECK(waitpid(sender, &status, 0) == sender && status == 0);
+	close_end(&a);
+}
+
 #define CASES(DO) \
 	DO(names) DO(tagged_and_plain) DO(cq_data) DO(peek_claim_discard) DO(multi_recv) DO(truncated) DO(cancelled) DO(selective) \
 	DO(inject_is_ours) DO(acknowledged) DO(writes) DO(reads) DO(counters) DO(atomics) DO(refused_requests) DO(waiting) \
 	DO(wait_descriptor) DO(gone_peer) DO(many_pieces) DO(stopped_peer) DO(writes_before_messages) DO(atomics_of_two) \
-	DO(closed_meanwhile)
+	DO(closed_meanwhile) DO(injected_before_close)
 
 int main(int argc, char **argv)
 {

@@ -448,5 +448,28 @@ static void silent_daemon(void)
     end(frozen_endpoint);
 }
 
+/* The board of this address is known and never answers. */
+static void unanswered(void)
+{
+    const uint64_t silent_nic = UINT64_C(0x02000000000b);
+    mx_endpoint_t endpoint;
+    mx_status_t status;
+    begin();
+    endpoint = open_any();
+    for (int by_default = 0; by_default < 2; by_default++) {
+        mx_request_t request;
+        if (by_default)
+            OK(mx_set_request_timeout(endpoint, NULL, 100));
+        OK(mx_iconnect(endpoint, silent_nic, 1, KEY, 5, &status, &request));
+        if (!by_default)
+            OK(mx_set_request_timeout(endpoint, request, 100));
+        status = finish(endpoint, request);
+        ENDED(MX_STATUS_TIMEOUT, status);
+        EQUAL(5, status.match_info);
+        CHECK(status.context == &status);
+    }
+    end(endpoint);
+}
+
 MAIN(TEST(refusals), TEST(as_a_request), TEST(to_oneself), TEST(contexts_of_addresses), TEST(disconnecting), TEST(reopened),
-     TEST(at_the_same_time), TEST(silent_daemon))
+     TEST(at_the_same_time), TEST(silent_daemon), TEST(unanswered))

@@ -239,6 +239,38 @@ static void of_self_sends(void)
     free(bytes);
 }
 
+/* With both shortcuts off an endpoint is to itself as any other one: what was to be taken and is not was truncated. */
+static void of_self_sends_the_long_way(void)
+{
+    unsigned char *bytes = room(LONGEST);
+    setenv("MX_DISABLE_SELF", "1", 1);
+    setenv("MX_DISABLE_SHMEM", "1", 1);
+    begin();
+    endpoint = open_any();
+    peer = own_address(endpoint);
+    fill(bytes, LONGEST, 1);
+    for (int at = 0; at < LENGTHS; at++)
+        for (int sync = 0; sync < 2; sync++) {
+            mx_request_t request;
+            mx_status_t status;
+            handle(FINISH);
+            request = sync ? give_sync(endpoint, peer, lengths[at] + 10, bytes, lengths[at])
+                           : give(endpoint, peer, lengths[at] + 10, bytes, lengths[at]);
+            progress_until_called(1);
+            called_as_it_should(lengths[at], sync);
+            status = finish(endpoint, request);
+            EQUAL(lengths[at], status.msg_length);
+            if (lengths[at] > 0 && (sync || lengths[at] > 32768)) {
+                ENDED(MX_STATUS_TRUNCATED, status);
+                EQUAL(0, status.xfer_length);
+            } else {
+                ENDED(MX_STATUS_SUCCESS, status);
+            }
+        }
+    end(endpoint);
+    free(bytes);
+}
+
 /* Not called for what a posted receive takes, nor when it has been removed; one that replaces it is. */
 static mx_unexp_handler_action_t second_handler(void *context, mx_endpoint_addr_t source, uint64_t match,
                                                 uint32_t length, void *data)
@@ -432,5 +464,5 @@ static void disabling_waits(void)
     end(endpoint);
 }
 
-MAIN(TEST(continued), TEST(posted_inside), TEST(finished), TEST(of_self_sends), TEST(called_when), TEST(inside),
+MAIN(TEST(continued), TEST(posted_inside), TEST(finished), TEST(of_self_sends), TEST(of_self_sends_the_long_way), TEST(called_when), TEST(inside),
      TEST(progression_off), TEST(disabling_waits))

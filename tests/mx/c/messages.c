@@ -721,7 +721,67 @@ static void bad_arguments(void)
     end(endpoint);
 }
 
+/* mx_set_request_timeout: sends that the receiver does not take in time. */
+static mx_status_t ends_in_time(mx_endpoint_t endpoint, mx_request_t request)
+{
+    mx_status_t status;
+    uint32_t result;
+    OK(mx_wait(endpoint, &request, MX_INFINITE, &status, &result));
+    EQUAL(1, result);
+    CHECK(request == NULL);
+    return status;
+}
+
+static void sets_timeouts(struct other other)
+{
+    mx_endpoint_addr_t peer;
+    mx_endpoint_t endpoint = join(other, &peer);
+    unsigned char *bytes = room(LONGEST);
+    mx_request_t request, receive = post(endpoint, 77, bytes, 8);
+    mx_status_t status;
+    uint32_t result;
+    uint64_t begun = now_ms();
+    request = give_sync(endpoint, peer, 1, bytes, 8);
+    OK(mx_set_request_timeout(endpoint, request, 100));
+    status = ends_in_time(endpoint, request);
+    ENDED(MX_STATUS_TIMEOUT, status);
+    EQUAL(0, status.xfer_length);
+    EQUAL(1, status.match_info);
+    CHECK(now_ms() - begun >= 100);
+    OK(mx_set_request_timeout(endpoint, receive, 1)); /* a receive waits for ever */
+    OK(mx_set_request_timeout(endpoint, NULL, 100));
+    ENDED(MX_STATUS_TIMEOUT, ends_in_time(endpoint, give(endpoint, peer, 2, bytes, LONGEST)));
+    memset(bytes, 0xaa, LONGEST); /* ours again */
+    ENDED(MX_STATUS_TIMEOUT, ends_in_time(endpoint, give_sync(endpoint, own_address(endpoint), 4, bytes, 8)));
+    OK(mx_set_request_timeout(endpoint, NULL, MX_INFINITE));
+    request = give_sync(endpoint, peer, 3, bytes, 8);
+    OK(mx_wait(endpoint, &request, 500, &status, &result));
+    EQUAL(0, result);
+    still_pending(endpoint, receive);
+    tell(other, 'e');
+    finish_well(endpoint, request);
+    OK(mx_cancel(endpoint, &receive, &result));
+    EQUAL(1, result);
+    end(endpoint);
+    free(bytes);
+}
+
+static void receives_the_last(struct other other)
+{
+    mx_endpoint_addr_t peer;
+    mx_endpoint_t endpoint = join(other, &peer);
+    unsigned char bytes[8];
+    hear(other, 'e');
+    receive_well(endpoint, 3, bytes, sizeof bytes);
+    end(endpoint);
+}
+
+static void request_timeouts(void)
+{
+    pair(sets_timeouts, receives_the_last);
+}
+
 MAIN(TEST(truncation), TEST(truncation_in_segments), TEST(statuses), TEST(bursts), TEST(segments_up_to_256), TEST(segments_of_nothing),
      TEST(too_many_segments), TEST(synchronous_sends),
      TEST(sent_without_further_calls), TEST(sent_ahead_without_further_calls),
-     TEST(buffered), TEST(forgotten), TEST(memory_exhausted), TEST(bad_arguments))
+     TEST(buffered), TEST(forgotten), TEST(memory_exhausted), TEST(bad_arguments), TEST(request_timeouts))

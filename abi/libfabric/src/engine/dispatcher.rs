@@ -347,6 +347,15 @@ impl Dispatcher {
         }
     }
 
+    /// True if the message of this token belongs to an operation that was over for the program when it asked for it.
+    pub(crate) fn is_injected(&self, token: Token) -> bool {
+        let report = match self.ops.find(OpId::of(token.number())) {
+            Some(Op::Send { report, .. } | Op::Request { report, .. }) => report,
+            _ => return false,
+        };
+        report.injected
+    }
+
     /// An operation of the program's is over.
     pub(crate) fn report(&mut self, report: &Report, error: Option<Errno>) {
         if report.injected {

@@ -130,6 +130,17 @@ impl Endpoint {
         self.domain.fd()
     }
 
+    /// Waits until the receivers have taken the messages that were over when they were injected, and reports those that are left.
+    /// `between` is called again and again meanwhile.
+    pub(crate) fn deliver_injected(&mut self, limit: Duration, mut between: impl FnMut()) {
+        self.send_replies();
+        self.domain.deliver(limit, Dispatcher::is_injected, |dispatcher| {
+            between();
+            dispatcher.begin_progress();
+        });
+        self.domain.report_undelivered(Dispatcher::is_injected);
+    }
+
     /// Leaves. What was sent is delivered, in bounded time.
     pub(crate) fn close(mut self) {
         self.send_replies();

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use isthmus_layout::Refusal;
-use isthmus_layout::control::{ChannelClosed, PeerGone};
+use isthmus_layout::control::{ChannelClosed, PeerGone, Undelivered};
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::reason::Reason;
 
@@ -60,6 +60,22 @@ impl Broker {
             attachment.allocator.release_vector(domain);
         }
         tracing::debug!(%domain, %reason, "gone");
+    }
+
+    /// Logs and counts the messages that a domain is about to leave behind, and ends its channel with their receiver, which learns the reason
+    /// by that.
+    pub(super) fn undelivered(&mut self, id: ControlSessionId, domain: DomainId, report: &Undelivered) {
+        let &Undelivered { peer, messages } = report;
+        let count = &mut self.reason_log.undelivered_messages;
+        *count = count.saturating_add(messages.into());
+        let name =
+            |id: DomainId| self.directory.get(id).map_or_else(|| id.to_string(), |of| format!("{} ({id})", of.name));
+        let text = format!("{} leaves with {messages} messages that {} has not taken", name(domain), name(peer));
+        let channel = self.directory.get(domain).and_then(|of| of.peers.get(&peer)?.channel);
+        self.log_reason(id, Reason::MessagesUndelivered, &text);
+        if let Some(channel) = channel {
+            self.end_channel(channel, Some(domain), Reason::MessagesUndelivered);
+        }
     }
 
     /// Notes that the worker of a domain has delivered its messages. What its peers are told after this is the last they receive of it.

@@ -113,6 +113,7 @@ impl Broker {
             ToDaemon::AdoptChannel(adopt) => {
                 self.adopt_channel(domain, &adopt, fds.next().expect("the codec has counted"))?
             }
+            ToDaemon::Undelivered(report) => self.undelivered(id, domain, &report),
             ToDaemon::Query(query) => return self.query(id, serial, query),
             ToDaemon::Capture(capture) => {
                 return self.capture(id, serial, &capture, fds.next().expect("the codec has counted"));

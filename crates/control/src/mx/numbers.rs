@@ -129,18 +129,21 @@ impl EndpointNumbers {
         Ok(number)
     }
 
-    /// Returns the endpoint that has this number. Fails if the endpoint requires another key.
-    pub(super) fn connect(&self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Reason> {
+    /// Returns the endpoint that has this number. Fails if the endpoint requires another key. `may_connect` is asked before the key is
+    /// compared, so that a domain that may not talk with the endpoint does not learn whether it has the key.
+    pub(super) fn connect(
+        &self,
+        (nic, endpoint, key): (u64, u32, u32),
+        may_connect: impl FnOnce(EndpointAddress) -> Result<(), Reason>,
+    ) -> Result<EndpointAddress, Reason> {
         let board = self.boards.iter().position(|board| board.nic.number() == nic).ok_or(Reason::MxNicUnknown)?;
         let number = MxNumber { board: board as u32, endpoint };
         if !self.contains(number) {
             return Err(Reason::MxEndpointOutOfRange);
         }
-        match self.claims.get(&number) {
-            None => Err(Reason::MxEndpointClosed),
-            Some(claim) if claim.key != key => Err(Reason::MxBadKey),
-            Some(claim) => Ok(claim.at),
-        }
+        let claim = self.claims.get(&number).ok_or(Reason::MxEndpointClosed)?;
+        may_connect(claim.at)?;
+        if claim.key == key { Ok(claim.at) } else { Err(Reason::MxBadKey) }
     }
 
     /// The number that an endpoint has, or had until recently.
@@ -327,12 +330,15 @@ mod tests {
         let mut mx = boards(&[4]);
         let nic = mx.boards()[0].nic.number();
         mx.open(None, Some(2), 0x1234, at(1, 5), USER).unwrap();
-        assert_eq!(mx.connect(nic, 2, 0x1234), Ok(at(1, 5)));
-        assert_eq!(mx.connect(nic, 2, 0), Err(Reason::MxBadKey));
-        assert_eq!(mx.connect(nic, 3, 0x1234), Err(Reason::MxEndpointClosed));
-        assert_eq!(mx.connect(nic, 4, 0x1234), Err(Reason::MxEndpointOutOfRange));
-        assert_eq!(mx.connect(nic + 1, 2, 0x1234), Err(Reason::MxNicUnknown));
-        assert_eq!(mx.connect(u64::MAX, u32::MAX, 0), Err(Reason::MxNicUnknown));
+        let connect = |nic, endpoint, key| mx.connect((nic, endpoint, key), |_| Ok(()));
+        assert_eq!(connect(nic, 2, 0x1234), Ok(at(1, 5)));
+        assert_eq!(connect(nic, 2, 0), Err(Reason::MxBadKey));
+        assert_eq!(connect(nic, 3, 0x1234), Err(Reason::MxEndpointClosed));
+        assert_eq!(connect(nic, 4, 0x1234), Err(Reason::MxEndpointOutOfRange));
+        assert_eq!(connect(nic + 1, 2, 0x1234), Err(Reason::MxNicUnknown));
+        assert_eq!(connect(u64::MAX, u32::MAX, 0), Err(Reason::MxNicUnknown));
+        let denied = |_| Err(Reason::TalkForbidden);
+        assert_eq!([0, 0x1234].map(|key| mx.connect((nic, 2, key), denied)), [Err(Reason::TalkForbidden); 2]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Mx {
                 Some(found) => found.into(),
                 None => return Ok(()),
             },
-            MxToDaemon::MxResolve(resolve) => broker.capabilities.mx.resolve(resolve)?.into(),
+            MxToDaemon::MxResolve(resolve) => Self::resolve(broker, domain, resolve)?.into(),
         };
         broker.send(session, serial, reply.into(), Vec::new());
         Ok(())
@@ -99,26 +99,32 @@ impl Mx {
             return Self::connect_remote(broker, session, serial, domain, connect).map(|()| None);
         }
         let refused = |reason: Reason| Refusal::new(reason, format!("{}: {}", reason.summary(), describe(connect)));
-        let found = numbers.connect(nic, endpoint, key).map_err(refused)?;
-        if found.domain != domain
-            && let Some((from, to)) = broker.identity(domain).zip(broker.identity(found.domain))
-        {
-            broker.policy.may_send(&from, &to).map_err(refused)?;
-        }
+        let may_connect = |at: EndpointAddress| match broker.identity(domain).zip(broker.identity(at.domain)) {
+            Some((from, to)) if at.domain != domain => broker.policy.may_send(&from, &to),
+            _ => Ok(()),
+        };
+        let found = numbers.connect((nic, endpoint, key), may_connect).map_err(refused)?;
         broker.directory.watch(domain, found.domain);
         Ok(Some(MxFound { domain: found.domain, endpoint: found.endpoint }))
     }
 
-    /// Returns the endpoint number of an endpoint. Any domain may ask for it, as for the names of domains.
-    fn resolve(&self, request: &MxResolve) -> Result<MxResolved, Refusal> {
+    /// Returns the endpoint number of an endpoint. A domain may ask for it if it may send to the endpoint or receive from it.
+    fn resolve(broker: &Broker, asker: DomainId, request: &MxResolve) -> Result<MxResolved, Refusal> {
+        let mx = &broker.capabilities.mx;
         let at = EndpointAddress { domain: request.domain, endpoint: request.endpoint };
         let refused = |reason: Reason| Refusal::new(reason, format!("{}: {at}", reason.summary()));
         if at.domain.is_remote() {
-            let (nic, number) = self.remote.address_of(at.domain).map_err(refused)?;
+            let (nic, number) = mx.remote.address_of(at.domain).map_err(refused)?;
             return Ok(MxResolved { nic: nic.number(), endpoint: number.into() });
         }
-        let number = self.numbers.last_number_of(at).map_err(refused)?;
-        let nic = self.numbers.board(number.board).expect("it was claimed there").nic;
+        if at.domain != asker
+            && let Some((asker, asked)) = broker.identity(asker).zip(broker.identity(at.domain))
+        {
+            let policy = &broker.policy;
+            policy.may_send(&asker, &asked).or_else(|_| policy.may_send(&asked, &asker)).map_err(refused)?;
+        }
+        let number = mx.numbers.last_number_of(at).map_err(refused)?;
+        let nic = mx.numbers.board(number.board).expect("it was claimed there").nic;
         Ok(MxResolved { nic: nic.number(), endpoint: number.endpoint })
     }
 

@@ -10,7 +10,7 @@ use isthmus_report::{Endpoints, MetricsText, MxReport};
 use isthmus_testbed::{Deadline, eventually};
 
 use crate::resuming::come_back;
-use crate::testbed::{Client, Testbed};
+use crate::testbed::{Client, Testbed, channel};
 
 const TWO_BOARDS: &str =
     "[[mx.board]]\nmac = \"02:00:00:00:00:01\"\nendpoints_max = 2\n[[mx.board]]\nname = \"fast\"\nendpoints_max = 3\n";
@@ -113,10 +113,40 @@ fn a_policy_keeps_mx_programs_apart() {
     let ((mut x, _), (mut b, _)) = (bed.attached("x"), bed.attached("b"));
     let (mine, at) = (x.mx_endpoint(), b.mx_endpoint());
     let (_, endpoint, nic) = b.mx_open(None, None, 0, at).unwrap();
-    assert_eq!(x.mx_connect(nic, endpoint, 0), Err(Reason::TalkForbidden));
+    assert_eq!([0, 1].map(|key| x.mx_connect(nic, endpoint, key)), [Err(Reason::TalkForbidden); 2], "whatever the key");
     let (_, own, nic) = x.mx_open(None, None, 0, mine).unwrap();
     assert!(b.mx_connect(nic, own, 0).is_ok(), "the other way is allowed");
     assert!(x.mx_connect(nic, own, 0).is_ok());
+}
+
+#[test]
+fn endpoint_number_is_told_to_domains_that_may_talk_with_its_owner() {
+    let bed = Testbed::with(
+        "[policy]\nrules = [{ from = \"x\", to = \"b\", allow = false }, { from = \"x\", to = \"c\", allow = false },\
+         { from = \"c\", to = \"x\", allow = false }]\n",
+    );
+    let ((mut x, _), (mut b, theirs), (mut c, others)) = (bed.attached("x"), bed.attached("b"), bed.attached("c"));
+    let (at, elsewhere) = (b.mx_endpoint(), c.mx_endpoint());
+    let (_, number, nic) = b.mx_open(None, None, 0, at).unwrap();
+    c.mx_open(None, None, 0, elsewhere).unwrap();
+    assert_eq!(x.mx_resolve(theirs.id(), at), Ok((nic, number)), "it may receive from there");
+    assert_eq!(x.mx_resolve(others.id(), elsewhere), Err(Reason::TalkForbidden));
+    assert!(c.mx_resolve(others.id(), elsewhere).is_ok(), "its own");
+}
+
+#[test]
+fn undelivered_messages_are_counted_and_end_the_channel() {
+    let bed = Testbed::new();
+    let ((mut a, _), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    let [(offer, _), _] = channel(&mut a, &mut b, theirs.id());
+    let channel = offer.channel;
+    assert_eq!(a.request(Undelivered { peer: theirs.id(), messages: 7 }, &[]).unwrap().message, Done {}.into());
+    assert_eq!(b.receive_message().message, ChannelClosed { channel, reason: Reason::MessagesUndelivered }.into());
+    let metrics: MetricsText = bed.greeted().report(Topic::Metrics, &[]).unwrap();
+    assert!(metrics.text.contains("isthmus_undelivered_messages_total 7\n"), "{}", metrics.text);
+    // A peer that is not there is no error: it may have left meanwhile.
+    let absent = DomainId::new(4_000).unwrap();
+    assert_eq!(a.request(Undelivered { peer: absent, messages: 1 }, &[]).unwrap().message, Done {}.into());
 }
 
 #[test]

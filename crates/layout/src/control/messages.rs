@@ -197,6 +197,15 @@ messages! {
         /// The size of the region in bytes: whole pages.
         bytes: u64,
     }
+
+    /// Reports messages that the program was told are over, and that the domain leaves behind because their receiver did not take them in time.
+    /// The daemon logs and counts them, and ends the channel to the receiver with the reason `messages-undelivered`.
+    21 Undelivered since 4, reply "`Done`", descriptors [] {
+        /// The receiver of the messages.
+        peer: DomainId,
+        /// The number of the messages.
+        messages: u32,
+    }
 }
 
 messages! {

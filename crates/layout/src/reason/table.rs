@@ -108,7 +108,7 @@ reasons! {
 
     46 NameForbidden, "name-forbidden", Refusal:
     "the policy binds this name to another user, group, cgroup or guest";
-    "Attach under another name, or add an entry for the program to `policy.names`.";
+    "Attach under another name (`ISTHMUS_DOMAIN`), or add an entry for the program to `policy.names`.";
 
     47 NotYours, "not-yours", Refusal:
     "what was asked about belongs to another user, to another guest or to the host";
@@ -191,6 +191,10 @@ reasons! {
     85 ClosedLocally, "closed-locally", Ended:
     "this domain closed the channel";
     "None needed.";
+
+    86 MessagesUndelivered, "messages-undelivered", Ended:
+    "a program closed its endpoint or exited before the receiver had taken messages that were over for the sender";
+    "Have the receiver call its library more often, or raise `ISTHMUS_LINGER_S` of the sender.";
 
     /// Making channels
     100 ChannelNotRequested, "channel-not-requested", Fallback:

@@ -156,6 +156,7 @@ any_message! { to_daemon, ToDaemon, Mx by mx_to_daemon, Sockets by sockets_to_da
     Detach {}
     Capture { board, domain, snap_bytes }
     CreateRegion { peer, region, bytes }
+    Undelivered { peer, messages }
 }
 
 any_message! { to_client, ToClient, Mx by mx_to_client, Sockets by sockets_to_client, Verbs by verbs_to_client:

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use isthmus_layout::Capability;
 use isthmus_layout::arena;
 use isthmus_layout::channel::{self, ChannelGeometry, Direction, SlabSize};
-use isthmus_layout::control::{FieldInfo, HEADER_BYTES, MessageInfo, Resume, ToClient, ToDaemon};
+use isthmus_layout::control::{FieldInfo, HEADER_BYTES, MessageInfo, Resume, ToClient, ToDaemon, VersionRange};
 use isthmus_layout::limits;
 use isthmus_layout::proxy::{self, ProxyFrameKind, ResourceRef, grants};
 use isthmus_layout::ready_map::{self, ReadyBit};
@@ -75,8 +75,15 @@ fn control_messages_stand_as_documented() {
         ("to-client", way(ToClient::TABLE)),
         ("resume", resume),
         ("capabilities", capabilities()),
+        ("version", version()),
     ];
     holds("control.md", &tables);
+}
+
+/// The versions that this source tree speaks.
+fn version() -> String {
+    let (current, oldest) = (VersionRange::CURRENT.version(), VersionRange::CURRENT.oldest());
+    format!("The current version is {current}. A library or daemon of it also speaks {oldest}.\n")
 }
 
 /// The blocks of numbers of each capability.

@@ -5,4 +5,4 @@ crate::fabric::cases!("capabilities": zero_means_everything_supported primaries_
     secondaries_are_reported rma_events_require_remote_access communication_is_local_and_remote
     sides_are_subsets_of_the_endpoint sides_take_what_applies source_address_is_ignored
     source_address_is_matched_on_request calls_not_selected_are_refused endpoints_of_one_process
-    clients_of_one_server);
+    clients_of_one_server early_registration_modes);

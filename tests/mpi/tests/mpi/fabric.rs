@@ -104,7 +104,7 @@ pub(crate) use cases;
 
 cases!("fabric": names tagged_and_plain cq_data peek_claim_discard multi_recv truncated cancelled selective inject_is_ours
        acknowledged writes reads counters atomics refused_requests waiting wait_descriptor gone_peer many_pieces
-       stopped_peer writes_before_messages atomics_of_two closed_meanwhile);
+       stopped_peer writes_before_messages atomics_of_two closed_meanwhile injected_before_close);
 
 /// Checks that a program has these cases and no others.
 #[track_caller]

@@ -3,7 +3,7 @@
 use isthmus_client::{Options, QueryClient, Topic};
 use isthmus_testbed::{DaemonProcess, Finished};
 
-use crate::build::program;
+use crate::build::{example, program};
 use crate::run::{case_with, daemon, launch_on_host, listed, timeout};
 
 /// A module of tests for a program: a test for each of its cases, and one that finds none missing. Cases behind `apart` need
@@ -33,20 +33,22 @@ cases!(errors: fatal_by_default variable_makes_them_return omx_name_wins fatal_a
        answer_of_the_handler endpoint_handler_first once_for_each completion_calls_it not_yet_is_no_error handler_may_call
        texts; apart:);
 cases!(connect: refusals as_a_request to_oneself contexts_of_addresses disconnecting reopened at_the_same_time;
-       apart: silent_daemon);
+       apart: silent_daemon unanswered);
 cases!(messages: truncation truncation_in_segments statuses bursts segments_up_to_256 segments_of_nothing too_many_segments
        synchronous_sends sent_without_further_calls
-       sent_ahead_without_further_calls buffered forgotten memory_exhausted bad_arguments; apart:);
+       sent_ahead_without_further_calls buffered forgotten memory_exhausted bad_arguments request_timeouts; apart:);
 cases!(matching: posting_order unexpected_order order_across_classes hundred_thousand_unexpected bad_masks any_of_the_done
        peeked_is_over cancelling cancelled_among_others context_ids context_ids_by_variable; apart:);
 cases!(selfsend: of_each_length pending_until_matched truncated in_segments among_others; apart:);
-cases!(handler: continued posted_inside finished of_self_sends called_when inside progression_off disabling_waits; apart:);
+cases!(handler: continued posted_inside finished of_self_sends of_self_sends_the_long_way called_when inside progression_off disabling_waits; apart:);
 cases!(waiting: timeouts infinite_is_zero one_wakeup_for_all not_sticky signals_end_no_wait signals_end_waits_where_told_to events_wake_the_right_one self_sends_wake
        woken_by_anothers_progress two_threads endpoint_for_each_thread polling_lets_others_run; apart:);
 cases!(forking: in_the_middle begins_after_finalize begins_while_a_thread_enters; apart:);
 cases!(killed: in_a_stream in_a_large_send in_a_large_receive while_asleep while_asleep_for_anything what_had_arrived_stays successor_is_reached at_any_moment;
        apart:);
 cases!(restart: ; apart: in_between);
+cases!(closing: at_close at_finalize at_exit receiver_was_killed receiver_has_closed nothing_outstanding
+       to_another_endpoint_of_the_process; apart: given_up given_up_at_exit);
 cases!(environment: any_endpoint rendezvous_threshold shared_rendezvous_threshold self_the_short_way self_the_long_way early_ends
        waits_sleep waits_spin bound_all bound_by_endpoint bound_to_nothing mx_names_ignored read_when_the_first_opens
        numbers_as_atoi; apart: large_ones);
@@ -176,6 +178,16 @@ fn connect_times_out_when_the_daemon_does_not_answer() {
     assert_eq!(proc.finish(timeout()).unwrap().expect_success(), ["done"]);
 }
 
+#[test]
+fn connect_request_ends_at_its_deadline() {
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let silent_peer = format!(
+        "[[mx.board]]\nlinks = [{{ udp = \"127.0.0.1:{port}\", peers = [\"127.0.0.1:9\"] }}]\n\
+         peers = [{{ mac = \"02:00:00:00:00:0b\", name = \"silent:0\" }}]\n"
+    );
+    case_with("connect", "unanswered", &silent_peer, &[]);
+}
+
 /// True once two domains have had messages by a channel from each other.
 fn is_channel_bidirectional(daemon: &DaemonProcess) -> bool {
     let pairs = asked(daemon, Topic::Channels);
@@ -215,6 +227,20 @@ fn attach_refused_by_policy_returns_no_perm() {
 }
 
 #[test]
+fn name_refused_by_policy_returns_no_perm_and_says_what_to_do() {
+    let program = program("lifecycle");
+    let (_scratch, daemon) = daemon("[policy]\nnames = [{ name = \"bound-*\", user = 61399 }]\n");
+    let proc = launch_on_host(&daemon, program).arg("sessions").env("ISTHMUS_DOMAIN", "bound-1").spawn().unwrap();
+    let Finished { exit, stderr, .. } = proc.finish(timeout()).unwrap();
+    assert!(!exit.success() && stderr.contains("answers 7 "), "{stderr}");
+    let proc = launch_on_host(&daemon, example("mx_info")).env("ISTHMUS_DOMAIN", "bound-1").spawn().unwrap();
+    proc.finish(timeout()).unwrap().expect_success(); // It only asks.
+    let pingpong = launch_on_host(&daemon, example("mx_pingpong")).env("ISTHMUS_DOMAIN", "bound-1").spawn().unwrap();
+    let Finished { exit, stderr, .. } = pingpong.finish(timeout()).unwrap();
+    assert!(!exit.success() && stderr.contains("policy.names") && stderr.contains("ISTHMUS_DOMAIN"), "{stderr}");
+}
+
+#[test]
 fn returns_no_driver_without_a_daemon() {
     let program = program("lifecycle");
     let (_scratch, stopped) = {
@@ -226,4 +252,36 @@ fn returns_no_driver_without_a_daemon() {
     let Finished { exit, stderr, .. } = stopped.spawn().unwrap().finish(timeout()).unwrap();
     assert!(!exit.success());
     assert!(["answers 5 ", "answers 6 "].iter().any(|code| stderr.contains(code)), "{stderr}");
+}
+
+/// A sender that gives up: the program, the daemon's log and its counters report what is lost.
+#[track_caller]
+fn sender_gives_up(case: &str) {
+    let program = program("closing");
+    let (_scratch, daemon) = daemon("");
+    let proc = launch_on_host(&daemon, program).arg(case).env("ISTHMUS_LINGER_S", "1").spawn().unwrap();
+    let Finished { exit, lines, stderr } = proc.finish(timeout()).unwrap();
+    assert!(exit.success() && lines == ["done"], "{lines:?} {stderr}");
+    assert!(stderr.contains("messages are lost although their sends were over"), "{stderr}");
+    let metrics = asked(&daemon, Topic::Metrics);
+    let count = |metric: &str| {
+        let mut lines = metrics["text"].as_str().unwrap().lines();
+        lines.find_map(|line| line.strip_prefix(metric)?.trim().parse::<u64>().ok())
+    };
+    let lost = count("isthmus_undelivered_messages_total").unwrap();
+    assert!(stderr.contains(&format!(" {lost} messages ")) && (1..400).contains(&lost), "{lost}: {stderr}");
+    let reason = r#"isthmus_control_reasons_total{reason="messages-undelivered",kind="ended"}"#;
+    assert_eq!(count(reason), Some(1));
+    let log = daemon.stop(timeout()).unwrap().stderr;
+    assert!(log.contains(&format!("leaves with {lost} messages that")), "{log}");
+}
+
+#[test]
+fn messages_given_up_at_close_are_reported() {
+    sender_gives_up("given_up");
+}
+
+#[test]
+fn messages_given_up_at_exit_are_reported() {
+    sender_gives_up("given_up_at_exit");
 }

@@ -148,6 +148,75 @@ fn old_program_compiles_and_links_in_every_language() {
     }
 }
 
+/// A program that includes `myriexpress.h` and nothing else, with the names that programs of Open-MX expect from it: the macros of
+/// `inttypes.h`, the type of a segment's pointer, and the tag of a status.
+const ONE_INCLUDE: &str = r#"
+#include "myriexpress.h"
+
+#if !defined(PRIx64) || !defined(SCNu32) || !defined(UINT32_MAX)
+#error "no inttypes.h"
+#endif
+
+static uint32_t moved(const struct mx_status *status)
+{
+    return status->xfer_length;
+}
+
+int main(void)
+{
+    static char bytes[8];
+    mx_segment_t segment;
+    mx_segment_ptr_t start = bytes;
+    mx_status_t status;
+    struct mx_status *same = &status;
+    const char *formats[2];
+    size_t length = sizeof bytes;
+    formats[0] = "%" PRIx64;
+    formats[1] = "%" SCNu32;
+    segment.segment_ptr = start;
+    segment.segment_length = (uint32_t)length;
+    status.xfer_length = segment.segment_length;
+    return formats[0] != NULL && formats[1] != NULL && moved(same) == sizeof bytes ? 0 : 1;
+}
+"#;
+
+/// Programs that ask the preprocessor for a code before they use it.
+const RAW_MACROS: &str = r#"
+#include "mx_raw.h"
+
+#if !defined(MX_RAW_NO_EVENT) || MX_RAW_SEND_COMPLETE != 1 || MX_RAW_RECV_COMPLETE != 2
+#error "no events"
+#endif
+#if MX_DEAD_RECOVERABLE_SRAM_PARITY_ERROR != 10 || MX_DEAD_SRAM_PARITY_ERROR != 11 || MX_DEAD_WATCHDOG_TIMEOUT != 12
+#error "no causes"
+#endif
+#if MX_DEAD_COMMAND_TIMEOUT != 13 || MX_DEAD_ENDPOINT_CLOSE_TIMEOUT != 14 || MX_DEAD_ROUTE_UPDATE_TIMEOUT != 15
+#error "no causes"
+#endif
+#if MX_DEAD_PCI_PARITY_ERROR != 16 || MX_DEAD_PCI_MASTER_ABORT != 17
+#error "no causes"
+#endif
+
+int main(void)
+{
+    mx_raw_status_t event = MX_RAW_NO_EVENT;
+    return event;
+}
+"#;
+
+#[test]
+fn program_needs_no_other_include_than_the_header() {
+    let scratch = Scratch::new().unwrap();
+    for (compiler, options, suffix) in LANGUAGES {
+        for text in [ONE_INCLUDE, RAW_MACROS] {
+            let source = scratch.write(format!("alone.{suffix}"), text).unwrap();
+            let mut command = Command::new(compiler);
+            command.args(options).args(STRICT).arg("-I").arg(headers()).arg("-fsyntax-only").arg(source);
+            done(&mut command);
+        }
+    }
+}
+
 /// Compiles the probes of the `configure` scripts of Open MPI, MPICH and hwloc: is the function there, whatever its type?
 #[test]
 fn configure_script_probes_succeed() {
