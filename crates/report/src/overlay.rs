@@ -116,6 +116,8 @@ reports! {
     OverlayLearnedRow {
         /// The address.
         mac: String,
+        /// The VLAN in which it was learned. None without a tag.
+        vlan: Option<u16>,
         /// The interface or edge that has it.
         port: String,
         /// Milliseconds since its last frame.

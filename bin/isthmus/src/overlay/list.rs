@@ -62,7 +62,8 @@ fn network(network: &OverlayNetworkRow) -> String {
     if !network.learned.is_empty() {
         let mut learned = Table::new(&[("learned", Align::Left), ("port", Align::Left), ("age", Align::Right)]);
         for row in &network.learned {
-            learned.row(vec![row.mac.clone(), row.port.clone(), format!("{} s", row.age_ms / 1000)]);
+            let vlan = row.vlan.map_or_else(String::new, |vlan| format!(" VLAN {vlan}"));
+            learned.row(vec![format!("{}{vlan}", row.mac), row.port.clone(), format!("{} s", row.age_ms / 1000)]);
         }
         text += &format!("\n{}", learned.text());
     }
@@ -99,7 +100,7 @@ mod tests {
                 "interfaces": [interface("eth0@web", None), interface("eth0@db", Some("no such namespace; create it"))],
                 "edges": [edge("192.0.2.2:9001", Some(1472)), edge("[fd00::2]:9001", None)],
                 "routes": ["any any edge 192.0.2.2 any"],
-                "learned": [{ "mac": "02:00:00:00:00:02", "port": "192.0.2.2:9001", "age_ms": 2500 }],
+                "learned": [{ "mac": "02:00:00:00:00:02", "port": "192.0.2.2:9001", "age_ms": 2500 }, { "mac": "00:00:5e:00:01:01", "vlan": 5, "port": "eth0@web", "age_ms": 1000 }],
                 "warnings": [{ "kind": "flapping", "mac": "02:00:00:00:00:02", "problem": "it moves", "remedy": "change it", "count": 2, "age_ms": 3500 }],
             },
             { "name": "lab", "vni": 0, "learning": false, "interfaces": [], "edges": [], "routes": [], "learned": [], "warnings": [] },

@@ -61,7 +61,11 @@ impl NetworkState {
     /// Returns a network without interfaces and edges. [`NetworkState::change`] adds them.
     pub(super) fn new(number: OverlayNetworkNumber, plan: &Network, changes: &mut Changes) -> Self {
         let vni = Vni::new(plan.vni()).expect("the configuration allows 24 bits");
-        let options = NetworkOptions { learning: plan.learning(), ..NetworkOptions::new(random()) };
+        let options = NetworkOptions {
+            learning: plan.learning(),
+            loop_protection: plan.loop_protection(),
+            ..NetworkOptions::new(random())
+        };
         let view = Arc::default();
         let new = NewOverlayNetwork { number, vni, options, view: Arc::clone(&view) };
         changes.commands.push(OverlayCommand::AddNetwork(Box::new(new)));
@@ -81,7 +85,7 @@ impl NetworkState {
 
     /// True if a change of interfaces, edges and routes makes this network what the plan says.
     pub(super) fn may_become(&self, plan: &Network) -> bool {
-        let key = |plan: &Network| (plan.name.clone(), plan.vni(), plan.learning());
+        let key = |plan: &Network| (plan.name.clone(), plan.vni(), plan.learning(), plan.loop_protection());
         key(&self.plan) == key(plan)
     }
 

@@ -68,6 +68,7 @@ fn network(network: &NetworkState, now: u64) -> OverlayNetworkRow {
     let view = network.view();
     let learned = view.learned.iter().map(|learned| OverlayLearnedRow {
         mac: learned.mac.to_string(),
+        vlan: learned.vlan,
         port: network.port_name(learned.port),
         age_ms: learned.age_ms + u64::try_from(view.updated_at.elapsed().as_millis()).unwrap_or(u64::MAX),
     });

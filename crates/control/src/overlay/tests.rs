@@ -100,7 +100,7 @@ fn config(folder: &Path, port: u16) -> Config {
         vni = 7
         interfaces = [
             {{ name = "lan0", mac = "02:00:00:00:00:01" }},
-            {{ name = "eth0", namespace = "{folder}/web" }},
+            {{ name = "eth0", namespace = "{folder}/web", source_macs = ["02:00:00:00:00:02"] }},
         ]
         edges = [{{ to = "127.0.0.2:{port}", kind = "vxlan" }}]
         routes = ["any 02:00:00:00:00:09 edge 127.0.0.2 any"]
@@ -263,7 +263,10 @@ fn worker(fixture: &Fixture) -> Network {
     let mut network = Network::new(new.options);
     for command in &fixture.first {
         match command {
-            OverlayCommand::AddInterface(new) => _ = network.add_port(Port::Interface(new.interface)),
+            OverlayCommand::AddInterface(new) => {
+                network.add_port(Port::Interface(new.interface));
+                network.limit_sources(Port::Interface(new.interface), new.sources.as_ref().unwrap());
+            }
             OverlayCommand::AddEdge(new) => _ = network.add_port(Port::Edge(new.edge)),
             OverlayCommand::SetRoutes { routes, .. } => _ = network.replace_routes(routes).unwrap(),
             _ => {}
@@ -272,7 +275,7 @@ fn worker(fixture: &Fixture) -> Network {
     for (source, port) in [(1, Port::Interface(InterfaceId(0))), (2, Port::Interface(InterfaceId(1)))] {
         network.forward(Millis(5), port, &FrameHeader::untagged(MacAddr::BROADCAST, mac_of(source)));
     }
-    let learned = network.learned(Millis(10)).map(|(mac, port, age)| LearnedView { mac, port, age_ms: age.0 });
+    let learned = network.learned(Millis(10)).map(LearnedView::from);
     *new.view.lock().unwrap() = OverlayView { learned: learned.collect(), ..OverlayView::default() };
     network
 }

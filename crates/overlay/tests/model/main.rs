@@ -165,9 +165,9 @@ impl Pair {
         assert_eq!(self.network.learned(now).count(), self.network.learned(Millis(0)).count());
         for seen in known {
             let mut learned = self.network.learned(now);
-            assert!(
-                learned.any(|(mac, port, _)| mac == seen.mac && (port == seen.port || self.now - seen.at >= 1_000))
-            );
+            assert!(learned.any(
+                |(station, port, _)| station.mac == seen.mac && (port == seen.port || self.now - seen.at >= 1_000)
+            ));
         }
     }
 }

@@ -4,7 +4,7 @@ use super::counters::OverlaySocketCounters;
 use super::view::OverlayView;
 use isthmus_link::{EdgeSocket, Tap};
 use isthmus_overlay::vxlan::Vni;
-use isthmus_overlay::{EdgeId, InterfaceId, NetworkOptions, Report, Route};
+use isthmus_overlay::{EdgeId, InterfaceId, MacAddr, NetworkOptions, Report, Route};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -100,6 +100,8 @@ pub struct NewOverlayInterface {
     pub tap: Tap,
     /// The MTU of the interface.
     pub mtu: u16,
+    /// The source addresses that its frames may have. None if there is no limit.
+    pub sources: Option<Vec<MacAddr>>,
 }
 
 /// An edge of a network.

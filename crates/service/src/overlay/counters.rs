@@ -35,6 +35,8 @@ losses! {
     Loop = "loop",
     /// The source address of the frame moves between ports too often.
     Flapping = "flapping",
+    /// The interface may not send from the source address of the frame.
+    ForeignSource = "foreign-source",
     /// The network, or the kernel, had no room for the frame.
     NoRoom = "no-room",
     /// The interface is down.
@@ -63,6 +65,7 @@ impl From<DropReason> for FrameLoss {
             DropReason::PortGone => Self::PortGone,
             DropReason::Loop => Self::Loop,
             DropReason::Flapping => Self::Flapping,
+            DropReason::ForeignSource => Self::ForeignSource,
             DropReason::UnknownPort => Self::PortGone,
         }
     }

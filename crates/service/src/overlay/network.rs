@@ -93,7 +93,10 @@ impl OverlayNetwork {
     }
 
     pub(super) fn add_interface(&mut self, new: NewOverlayInterface) {
-        let NewOverlayInterface { network: _, interface, tap, mtu } = new;
+        let NewOverlayInterface { network: _, interface, tap, mtu, sources } = new;
+        if let Some(sources) = sources {
+            self.core.limit_sources(Port::Interface(interface), &sources);
+        }
         self.interfaces.push(Interface {
             id: interface,
             tap,
@@ -304,7 +307,7 @@ impl OverlayNetwork {
         };
         let edge =
             |edge: &Edge| EdgeView { edge: edge.id, counters: edge.counters(), datagram_bytes: edge.datagram_bytes };
-        let learned = self.core.learned(now).map(|(mac, port, age)| LearnedView { mac, port, age_ms: age.0 });
+        let learned = self.core.learned(now).map(LearnedView::from);
         *view = OverlayView {
             updated_at: Instant::now(),
             interfaces: self.interfaces.iter().map(interface).collect(),
