@@ -3,6 +3,7 @@
 use super::command::{NewOverlayInterface, NewOverlayNetwork, OverlayNetworkNumber};
 use super::counters::{FrameLoss, PortCounters};
 use super::edge::{Edge, EdgeOutcome, Resume, TapFrame};
+use super::poller::TURN_COST_MAX;
 use super::socket::Socket;
 use super::view::{EdgeView, InterfaceView, LearnedView, OverlayView};
 use isthmus_link::{Tap, TapWrite};
@@ -17,6 +18,14 @@ use std::time::Instant;
 
 /// The maximum number of slices of a frame: the chunks of the longest message, and its headers. They are prepared for each frame.
 const SLICES_MAX: usize = MESSAGE_BYTES_MAX.div_ceil(CHUNK_BYTES_MIN) + 8;
+
+/// The cost of a system call for a frame, in bytes that are copied meanwhile.
+const CALL_COST: usize = 4 << 10;
+
+/// The cost of reading or writing a frame `times` times.
+fn cost(times: usize, bytes: usize) -> i64 {
+    (times * (CALL_COST + bytes)) as i64 // At most 512 times 68 KiB.
+}
 
 /// An interface of a network.
 #[derive(Debug)]
@@ -41,6 +50,8 @@ pub(super) struct HeldFrame {
     pub(super) len: usize,
     pub(super) edge: EdgeId,
     pub(super) resume: Resume,
+    /// The place in the order of all frames that were held.
+    pub(super) since: u64,
 }
 
 /// The parts of the poller that all networks use.
@@ -63,6 +74,8 @@ pub(super) struct OverlayNetwork {
     /// The smallest MTU of the interfaces.
     pub(super) mtu: u16,
     pub(super) edges: Vec<Edge>,
+    /// The cost of the frames that its interfaces may still send in this turn. Negative after a frame with many copies.
+    turn: i64,
     view: Arc<Mutex<OverlayView>>,
     /// The time of the first change that the view does not show.
     view_stale_since: Option<Millis>,
@@ -79,6 +92,7 @@ impl OverlayNetwork {
             interfaces: Vec::new(),
             mtu: u16::MAX,
             edges: Vec::new(),
+            turn: 0,
             view,
             view_stale_since: None,
         }
@@ -130,6 +144,21 @@ impl OverlayNetwork {
         self.view_stale_since.get_or_insert(now);
     }
 
+    /// Begins a turn of the poller. What the network does not use is not saved.
+    pub(super) fn begin_turn(&mut self) {
+        self.turn = (self.turn + TURN_COST_MAX).min(TURN_COST_MAX);
+    }
+
+    /// Returns true if the interfaces of the network have to wait for the next turn.
+    pub(super) fn has_used_turn(&self) -> bool {
+        self.turn <= 0
+    }
+
+    /// Takes the cost of reading a frame from the turn.
+    pub(super) fn charge_read(&mut self, bytes: usize) {
+        self.turn -= cost(1, bytes);
+    }
+
     /// Handles a frame that interface `from` sent. Returns the place at which sending continues if the frame has to wait.
     pub(super) fn send_frame(
         &mut self,
@@ -158,6 +187,7 @@ impl OverlayNetwork {
                 return None;
             }
         };
+        self.turn -= cost(to.len(), frame.frame.len());
         let may_wait = to.len() == 1;
         let mut waits = None;
         for &port in to {
@@ -256,6 +286,12 @@ impl OverlayNetwork {
         if let Some(counters) = counters {
             counters.lost.add(loss, 1);
         }
+    }
+
+    /// The place of an interface's held frame in the order of all held frames.
+    pub(super) fn held_since(&self, interface: InterfaceId) -> Option<u64> {
+        let interface = self.interfaces.iter().find(|other| other.id == interface)?;
+        interface.held.as_ref().map(|held| held.since)
     }
 
     /// Returns whether a frame of an interface waits for room in a socket.
