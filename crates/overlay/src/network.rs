@@ -38,6 +38,9 @@ use crate::ports::{Port, PortSet};
 use crate::route::table::{RouteError, RouteTable};
 use crate::route::{Route, RouteId};
 
+/// The number of changed routes that cached decisions are compared with. Beyond it, a change takes less time with an empty cache.
+const CHECKED_ROUTES_MAX: usize = 64;
+
 /// An overlay network.
 pub struct Network {
     pub(crate) ports: PortSet,
@@ -128,10 +131,14 @@ impl Network {
         Some(route)
     }
 
-    /// Puts other routes in the place of all, with new numbers in the order of `routes`. If they are refused, nothing changes.
-    pub fn replace_routes(&mut self, routes: &[Route]) -> Result<Vec<RouteId>, RouteError> {
-        let ids = self.routes.replace(routes)?;
-        self.cache.retain(|_, _| false);
+    /// Removes routes, each once, and adds others, with new numbers in the order of `added`. If they are refused, nothing changes. Cached
+    /// decisions that no changed route concerns stay.
+    pub fn change_routes(&mut self, removed: &[Route], added: &[Route]) -> Result<Vec<RouteId>, RouteError> {
+        let ids = self.routes.change(removed, added)?;
+        let count = removed.len() + added.len();
+        self.cache.retain(|key, decision| {
+            count <= CHECKED_ROUTES_MAX && !removed.iter().chain(added).any(|route| is_affected(route, key, decision))
+        });
         Ok(ids)
     }
 

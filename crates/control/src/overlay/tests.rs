@@ -268,7 +268,7 @@ fn worker(fixture: &Fixture) -> Network {
                 network.limit_sources(Port::Interface(new.interface), new.sources.as_ref().unwrap());
             }
             OverlayCommand::AddEdge(new) => _ = network.add_port(Port::Edge(new.edge)),
-            OverlayCommand::SetRoutes { routes, .. } => _ = network.replace_routes(routes).unwrap(),
+            OverlayCommand::ChangeRoutes { removed, added, .. } => _ = network.change_routes(removed, added).unwrap(),
             _ => {}
         }
     }

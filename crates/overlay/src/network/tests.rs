@@ -158,7 +158,8 @@ fn a_route_changes_only_the_decisions_that_it_affects() {
     assert_eq!(network.remove_route(higher), Some(route(Not(C), Exact(B), I2)));
     assert_eq!(network.remove_route(higher), None);
     check(&mut network, E1, 1);
-    network.replace_routes(&[route(Any, Any, E1)]).unwrap();
+    let before: Vec<_> = network.routes().map(|(_, route)| route).collect();
+    network.change_routes(&before, &[route(Any, Any, E1)]).unwrap();
     check(&mut network, E1, 2);
 }
 
@@ -254,4 +255,27 @@ fn without_protection_each_frame_of_a_loop_is_followed() {
         }
     }
     assert_eq!(network.take_report(), None);
+}
+
+#[test]
+fn a_change_of_routes_keeps_the_decisions_about_other_destinations() {
+    let mut network = network(true);
+    let mac = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        MacAddr([2, 1, 0, 0, high, low])
+    };
+    let routes: Vec<_> = (0..1_000).map(|number| route(Any, Exact(mac(number)), E1)).collect();
+    network.change_routes(&[], &routes).unwrap();
+    let misses = |network: &mut Network| {
+        let before = network.counters().cache_misses;
+        (0..1_000).for_each(|number| _ = send(network, I1, A, mac(number)).unwrap());
+        network.counters().cache_misses - before
+    };
+    assert_eq!((misses(&mut network), misses(&mut network)), (1_000, 0));
+    network.change_routes(&[routes[7]], &[route(Any, Exact(mac(7)), E2)]).unwrap();
+    assert_eq!(misses(&mut network), 1);
+    assert_eq!(send(&mut network, I1, A, mac(7)), Ok(vec![E2]));
+    network.change_routes(&routes[8..100], &[]).unwrap();
+    assert_eq!(misses(&mut network), 1_000, "many routes change faster with an empty cache");
+    assert_eq!(network.routes().count(), 908);
 }

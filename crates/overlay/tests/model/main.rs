@@ -130,7 +130,8 @@ impl Pair {
                 assert_eq!(self.network.remove_route(id), None);
             }
             Step::Replace(routes) => {
-                let ids = self.network.replace_routes(&routes).unwrap();
+                let before: Vec<_> = self.naive.routes.iter().map(|(_, route)| *route).collect();
+                let ids = self.network.change_routes(&before, &routes).unwrap();
                 self.naive.routes = ids.into_iter().zip(routes).collect();
             }
             Step::Frame { after_ms, from, source, destination } => {

@@ -35,12 +35,14 @@ pub enum OverlayCommand {
         /// The edge.
         edge: EdgeId,
     },
-    /// Replaces all routes of a network.
-    SetRoutes {
+    /// Changes the routes of a network.
+    ChangeRoutes {
         /// The network.
         network: OverlayNetworkNumber,
-        /// The routes, in their order.
-        routes: Vec<Route>,
+        /// Routes that go, each once.
+        removed: Vec<Route>,
+        /// Routes that come, in their order.
+        added: Vec<Route>,
     },
 }
 

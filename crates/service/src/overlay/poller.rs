@@ -134,10 +134,10 @@ impl OverlayPoller {
             }
             OverlayCommand::AddEdge(new) => self.add_edge(now, new),
             OverlayCommand::RemoveEdge { network, edge } => self.remove_edge(now, network, edge),
-            OverlayCommand::SetRoutes { network, routes } => {
+            OverlayCommand::ChangeRoutes { network, removed, added } => {
                 let Some(place) = self.place(network) else { return };
                 if let Some(network) = &mut self.networks[place]
-                    && let Err(error) = network.core_mut().replace_routes(&routes)
+                    && let Err(error) = network.core_mut().change_routes(&removed, &added)
                 {
                     tracing::error!(%error, "routes that control has checked are refused");
                 }
