@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_report::overlay::{OverlayNetworkRow, OverlayReport, OverlayTraffic};
+use isthmus_report::overlay::{OverlayNetworkRow, OverlayReport, OverlayTraffic, OverlayUnknownRow};
 
 use crate::daemon::{ask, show};
 use crate::output::{Align, Outcome, Output, Table, hidden};
@@ -24,8 +24,16 @@ fn text(report: &OverlayReport) -> String {
     for socket in report.sockets.iter().filter(|socket| !socket.refused.is_empty()) {
         let refused: Vec<_> = socket.refused.iter().map(|loss| format!("{} {}", loss.count, loss.reason)).collect();
         text += &format!("\n{}, {}: refused datagrams: {}\n", socket.bound, socket.kind, refused.join(", "));
+        text += &socket.last_unknown.as_ref().map(|row| format!("{}\n", unknown(row))).unwrap_or_default();
     }
     text
+}
+
+/// Formats the last datagram of an unknown sender or network.
+pub(super) fn unknown(row: &OverlayUnknownRow) -> String {
+    let vni = row.vni.map(|vni| format!(" with VNI {vni}")).unwrap_or_default();
+    let edges = if row.edges.is_empty() { "no network has an edge to it".to_owned() } else { row.edges.join(", ") };
+    format!("the last one came {} s ago from {}{vni}; {edges}", row.age_ms / 1000, row.from)
 }
 
 /// Formats a network, with a line for each interface, edge and learned address.
@@ -45,7 +53,8 @@ fn network(network: &OverlayNetworkRow) -> String {
     }
     for row in &network.edges {
         let state = row.datagram_bytes.map_or_else(|| "no route".to_owned(), |bytes| format!("path {bytes} bytes"));
-        ports.row(cells(&row.to, &row.kind, state, &row.traffic));
+        let heard = row.heard_ms.map_or_else(|| "never heard".to_owned(), |ms| format!("heard {} s ago", ms / 1000));
+        ports.row(cells(&row.to, &row.kind, format!("{state}, {heard}"), &row.traffic));
     }
     let mut text = format!("{}, VNI {}, {learning}\n\n{}", network.name, network.vni, ports.text());
     for row in &network.interfaces {
@@ -105,7 +114,8 @@ mod tests {
             },
             { "name": "lab", "vni": 0, "learning": false, "interfaces": [], "edges": [], "routes": [], "learned": [], "warnings": [] },
         ], "sockets": [
-            { "bound": "[::]:9001", "kind": "fast", "refused": [{ "reason": "unknown-sender", "count": 3 }] },
+            { "bound": "[::]:9001", "kind": "fast", "refused": [{ "reason": "unknown-sender", "count": 3 }],
+              "last_unknown": { "from": "192.0.2.9", "vni": 8, "edges": [], "age_ms": 1500 } },
             { "bound": "[::]:4789", "kind": "vxlan", "refused": [] },
         ] });
         insta::assert_snapshot!("networks", text(&read(&report).expect("a report")));

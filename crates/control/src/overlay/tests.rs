@@ -14,10 +14,11 @@ use isthmus_helper::{HelperInfo, InterfaceNumber, Reply, Request, TapInfo, VERSI
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, VersionRange};
 use isthmus_layout::limits::SLAB_BYTES_MIN;
+use isthmus_overlay::vxlan::Vni;
 use isthmus_overlay::{Decision, FrameHeader, InterfaceId, MacAddr, Millis, Network, Port};
 use isthmus_platform::seqpacket;
 use isthmus_report::overlay::{OverlayExplanation, OverlayReport};
-use isthmus_service::overlay::{LearnedView, NewOverlayNetwork, OverlayView};
+use isthmus_service::overlay::{LearnedView, NewOverlayNetwork, OverlayView, UnknownDatagram};
 use isthmus_service::{WorkerCounters, WorkerIndex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -332,13 +333,19 @@ fn refused_datagrams_are_in_report_and_metrics() {
         OverlayCommand::AddSocket(new) => Some(new),
         _ => None,
     });
-    socket.unwrap().counters.unknown_senders.store(3, Relaxed);
+    let counters = &socket.unwrap().counters;
+    counters.unknown_senders.store(3, Relaxed);
+    let unknown = UnknownDatagram { from: "127.0.0.2".parse().unwrap(), vni: Vni::new(9).unwrap(), at: Instant::now() };
+    *counters.last_unknown.lock().unwrap() = Some(unknown);
     let report = fixture.report();
     assert_eq!((report.networks[0].name.as_str(), report.networks[0].vni), ("lan", 7));
     assert_eq!(report.networks[0].edges[0].kind, "vxlan");
     let [socket] = &report.sockets[..] else { panic!("{:?}", report.sockets) };
     assert_eq!((socket.kind.as_str(), socket.refused.len()), ("vxlan", 1));
     assert_eq!((socket.refused[0].reason.as_str(), socket.refused[0].count), ("unknown-sender", 3));
+    let last = socket.last_unknown.as_ref().unwrap();
+    assert_eq!((last.from.as_str(), last.vni, last.edges.len()), ("127.0.0.2", Some(9), 1));
+    assert!(last.edges[0].starts_with("lan (VNI 7) has a vxlan edge to 127.0.0.2:"), "{:?}", last.edges);
     let text = crate::metrics::text(&fixture.broker, &crate::viewer::Viewer::All);
     let bound = &socket.bound;
     for line in [

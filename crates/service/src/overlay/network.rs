@@ -247,6 +247,7 @@ impl OverlayNetwork {
         let (slices, bytes) = (&list[..count], bytes - VIRTIO_NET_BYTES);
         if let Some(edge) = self.edge(from) {
             edge.counters.count_received(bytes);
+            edge.heard = Some(now);
         }
         match self.core.forward(now, Port::Edge(from), &header) {
             Decision::Drop(reason) => self.lost(Port::Edge(from), reason.into()),
@@ -324,6 +325,24 @@ impl OverlayNetwork {
         }
     }
 
+    /// The time at which the path of an edge is queried although nothing is sent.
+    pub(super) fn next_path_check(&self) -> Option<Millis> {
+        self.edges.iter().filter_map(Edge::next_check).min()
+    }
+
+    /// Queries the paths of edges for which that is due.
+    pub(super) fn check_paths(&mut self, now: Millis, sockets: &[Socket]) {
+        let mut is_changed = false;
+        for edge in self.edges.iter_mut().filter(|edge| edge.next_check().is_some()) {
+            let before = edge.datagram_bytes;
+            edge.check_path(now, &sockets[edge.socket].link);
+            is_changed |= edge.datagram_bytes != before;
+        }
+        if is_changed {
+            self.touch(now);
+        }
+    }
+
     /// The time at which the view is to be updated, if it is stale.
     pub(super) fn view_due(&self, age_ms: u64) -> Option<Millis> {
         Some(Millis(self.view_stale_since?.0 + age_ms))
@@ -341,8 +360,12 @@ impl OverlayNetwork {
             counters: interface.counters,
             is_held: interface.held.is_some(),
         };
-        let edge =
-            |edge: &Edge| EdgeView { edge: edge.id, counters: edge.counters(), datagram_bytes: edge.datagram_bytes };
+        let edge = |edge: &Edge| EdgeView {
+            edge: edge.id,
+            counters: edge.counters(),
+            datagram_bytes: edge.datagram_bytes,
+            heard_ms: edge.heard.map(|heard| now.since(heard).0),
+        };
         let learned = self.core.learned(now).map(LearnedView::from);
         *view = OverlayView {
             updated_at: Instant::now(),

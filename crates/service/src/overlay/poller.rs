@@ -192,7 +192,7 @@ impl OverlayPoller {
         self.touch(place, now);
     }
 
-    fn touch(&mut self, place: usize, now: Millis) {
+    pub(super) fn touch(&mut self, place: usize, now: Millis) {
         if let Some(network) = &mut self.networks[place] {
             network.touch(now);
             self.deadline = Some(self.deadline.map_or(now, |at| at.min(now)));
@@ -397,13 +397,15 @@ impl OverlayPoller {
         self.deadline = None;
         (0..self.sockets.len()).for_each(|socket| self.resume_full(socket));
         for network in self.networks.iter_mut().flatten() {
+            network.check_paths(now, &self.sockets);
             network.expire(now);
             // The network keeps at most `REPORTS_MAX`.
             while let Some(report) = network.core_mut().take_report() {
                 shared.emit_event(Event::Overlay(OverlayEvent::Report { network: network.number, report }));
             }
             network.update_view(now, VIEW_AGE_MAX_MS);
-            let due = network.view_due(VIEW_AGE_MAX_MS).into_iter().chain(network.next_expiry()).min();
+            let due = network.view_due(VIEW_AGE_MAX_MS).into_iter().chain(network.next_expiry());
+            let due = due.chain(network.next_path_check()).min();
             self.deadline = self.deadline.into_iter().chain(due).min();
         }
     }

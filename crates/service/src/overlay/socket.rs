@@ -1,8 +1,7 @@
 //! Receives the datagrams of all edges of a socket, and finds the edge of each.
 
 use super::command::{NewOverlaySocket, OverlayEdgeKind, OverlaySocketNumber};
-use super::counters::FrameLoss;
-use super::counters::OverlaySocketCounters;
+use super::counters::{FrameLoss, OverlaySocketCounters, UnknownDatagram};
 use super::network::OverlayNetwork;
 use crate::counters::bump;
 use isthmus_link::{EdgeMessage, EdgeSocket};
@@ -12,6 +11,7 @@ use isthmus_overlay::{EdgeId, Millis, Port, fast};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A socket of edges.
 #[derive(Debug)]
@@ -122,12 +122,23 @@ impl Socket {
                         let datagrams = run.bytes.chunks(run.datagram_bytes);
                         batch.frames.extend(datagrams.map(|datagram| &datagram[skip.min(datagram.len())..]));
                     }
-                    (None, _) => bump(&self.counters.unknown_senders, run.datagrams() as u64),
+                    (None, _) => self.refuse(key, run.datagrams() as u64),
                 }
             }
         }
         batch.deliver(now, networks, coalescer);
         self.link.has_more()
+    }
+
+    /// Counts datagrams that belong to no edge, and keeps the last sender for reports.
+    fn refuse(&self, (from, vni): (IpAddr, Vni), datagrams: u64) {
+        let from = from.to_canonical();
+        let has_edge = self.edges.keys().any(|(address, _)| *address == from);
+        let OverlaySocketCounters { unknown_senders, unknown_networks, last_unknown, .. } = &*self.counters;
+        bump(if has_edge { unknown_networks } else { unknown_senders }, datagrams);
+        if let Ok(mut last) = last_unknown.try_lock() {
+            *last = Some(UnknownDatagram { from, vni, at: Instant::now() });
+        }
     }
 
     /// Takes the first datagrams of a message that name one network.

@@ -54,6 +54,8 @@ pub struct EdgeView {
     pub counters: PortCounters,
     /// The length of the longest datagram on the path; none without a route.
     pub datagram_bytes: Option<usize>,
+    /// The time since the last frame from the host, in milliseconds; none if there was none.
+    pub heard_ms: Option<u64>,
 }
 
 /// A learned address.

@@ -128,6 +128,11 @@ impl Host {
         self.poller.poll(&mut self.shared)
     }
 
+    /// Lets the timers run with the next step.
+    pub(super) fn touch(&mut self) {
+        self.poller.touch(0, Millis(0));
+    }
+
     pub(super) fn events(&self) -> Vec<Event> {
         std::mem::take(&mut self.events.lock().unwrap())
     }
