@@ -224,6 +224,7 @@ impl OverlayNetwork {
             held.resume = resume;
             return false;
         }
+        self.turn -= cost(1, held.len);
         interface.held = None;
         true
     }
