@@ -25,7 +25,7 @@ fn reads_a_network_with_its_defaults() {
     assert_eq!(labels, ["lan0", "eth0@web"]);
     let [here, web] = &network.interfaces[..] else { panic!("two interfaces") };
     assert_eq!((here.mac(), here.mtu(), here.addresses(), here.place()), (None, None, &[][..], Place::Host));
-    assert_eq!(here.bridge(), None);
+    assert_eq!((here.bridge(), here.source_macs()), (None, Some(&[][..])), "an interface has one station");
     assert_eq!((web.name(), web.place()), ("eth0", Place::Namespace("/run/netns/web".into())));
     let edges: Vec<_> = network.edges.iter().map(|edge| (edge.to.to_string(), edge.kind)).collect();
     let expected =
@@ -63,6 +63,30 @@ fn reads_what_is_written() {
     let addresses: Vec<_> = interface.addresses().iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["10.0.0.1/24", "fd00::1/64"]);
     assert_eq!(interface.bridge(), Some("br0"));
+}
+
+#[test]
+fn an_interface_sends_from_its_own_address_unless_it_carries_more_stations() {
+    let sources = |fields: &str| {
+        let file = format!("[[overlay.network]]\nname = 'lan'\ninterfaces = [{{ name = 'lan0'{fields} }}]\n");
+        let overlay = load(&inputs(&file)).map_err(|problems| problems.to_string())?.config.overlay;
+        let network = &overlay.network.as_slice()[0];
+        let macs = network.interfaces[0].source_macs();
+        Ok::<_, String>(macs.map(|macs| macs.iter().map(|mac| mac.octets()).collect::<Vec<_>>()))
+    };
+    let vrrp = [0, 0, 0x5e, 0, 1, 7];
+    assert_eq!(sources(""), Ok(Some(vec![])));
+    assert_eq!(sources(", bridge = 'br0'"), Ok(None));
+    assert_eq!(sources(", source_macs = 'any'"), Ok(None));
+    assert_eq!(sources(", source_macs = ['00:00:5e:00:01:07']"), Ok(Some(vec![vrrp])));
+    assert_eq!(sources(", bridge = 'br0', source_macs = []"), Ok(Some(vec![])));
+    for wrong in ["'all'", "['any']", "7"] {
+        let refusal = sources(&format!(", source_macs = {wrong}")).unwrap_err();
+        assert!(
+            refusal.contains("source_macs") && refusal.contains("02:00:5e:00:00:01\"") | refusal.contains("MAC"),
+            "{refusal}"
+        );
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ const WAYS: usize = 4;
 pub(crate) struct CacheKey {
     /// The source address, and the number of the port in the low 16 bits.
     source: u64,
-    /// The destination address, and flags in the low 16 bits.
+    /// The destination address, and the VLAN and flags in the low 16 bits.
     destination: u64,
 }
 
@@ -43,6 +43,16 @@ impl CacheKey {
             Port::Edge(EdgeId(id)) => (id, Self::EDGE),
         };
         Self { source: source.bits() << 16 | id as u64, destination: destination.bits() << 16 | Self::USED | kind }
+    }
+
+    /// The key for frames of a VLAN.
+    #[inline]
+    pub(crate) const fn in_vlan(self, vlan: Option<u16>) -> Self {
+        let vlan = match vlan {
+            Some(vlan) => vlan as u64,
+            None => 0,
+        };
+        Self { source: self.source, destination: self.destination | vlan << 4 }
     }
 
     pub(crate) const fn from(self) -> Port {
@@ -227,12 +237,16 @@ mod tests {
             CacheKey::new(Port::Interface(InterfaceId(1)), A, B),
             CacheKey::new(I1, B, B),
             CacheKey::new(I1, A, A),
+            base.in_vlan(Some(1)),
+            base.in_vlan(Some(0xfff)),
             CacheKey::EMPTY,
         ];
         assert!(others.iter().all(|other| *other != base));
         for from in [I1, E1] {
             let key = CacheKey::new(from, A, B);
-            assert_eq!((key.from(), key.source(), key.destination()), (from, A, B));
+            for key in [key, key.in_vlan(Some(0xfff))] {
+                assert_eq!((key.from(), key.source(), key.destination()), (from, A, B));
+            }
         }
         assert_ne!(CacheKey::new(Port::Interface(InterfaceId(0)), MacAddr([0; 6]), MacAddr([0; 6])), CacheKey::EMPTY);
     }

@@ -78,7 +78,7 @@ pub struct Coalesced<'a> {
 pub struct MergedFrame<'a> {
     /// The header for the TAP.
     pub header: VirtioNetHeader,
-    /// The headers of a frame with a complete or partial checksum; empty for other frames.
+    /// The headers of a merged frame, or of one with a partial checksum; empty for frames that stay as they came.
     pub head: &'a [u8],
     slices: Option<usize>,
     of: Coalesced<'a>,
@@ -102,6 +102,8 @@ struct Merged {
     segments: usize,
     payload_bytes: usize,
     segment_bytes: usize,
+    /// Whether the checksum of the first segment was complete.
+    is_complete: bool,
 }
 
 /// A flow with a merged frame that may grow.
@@ -122,7 +124,13 @@ impl Coalescer {
         for (index, frame) in frames.iter().enumerate() {
             self.add(mtu, index, frame);
         }
-        for merged in &self.merged {
+        for merged in &mut self.merged {
+            // A frame to which nothing was merged stays as it came, with its complete checksum and its padding.
+            if merged.segments == 1 && merged.is_complete {
+                let slice = &mut self.slices[merged.first];
+                (slice.start, slice.end) = (0, frames[slice.frame].len());
+                merged.head = None;
+            }
             if let Some((headers, head)) = merged.head {
                 headers.write_lengths(&mut self.heads[head..head + headers.payload], merged.payload_bytes);
             }
@@ -143,13 +151,15 @@ impl Coalescer {
                 if error == Err(HeadersError::Fragment) {
                     self.open.clear(); // Its flow is not known.
                 }
-                return self.push(index, frame, None);
+                return self.push(index, frame, None, false);
             }
         };
-        match headers.checksum(frame) {
+        let checksum = headers.checksum(frame);
+        let is_complete = checksum == PacketChecksum::Complete;
+        match checksum {
             PacketChecksum::Wrong => {
                 self.counters.unverified += 1;
-                return self.push(index, frame, None);
+                return self.push(index, frame, None, false);
             }
             PacketChecksum::Partial if headers.end - headers.network > mtu.into() => {
                 return self.push_uncut(mtu, index, frame, headers);
@@ -157,7 +167,7 @@ impl Coalescer {
             PacketChecksum::Partial | PacketChecksum::Complete => {}
         }
         if headers.transport_kind == Transport::Udp {
-            return self.push(index, frame, Some(headers));
+            return self.push(index, frame, Some(headers), is_complete);
         }
         let open =
             self.open.iter().position(|flow| is_same_flow(&self.merged[flow.merged], &self.heads, &headers, frame));
@@ -167,7 +177,7 @@ impl Coalescer {
             }
             self.open.swap_remove(open);
         }
-        self.push(index, frame, Some(headers));
+        self.push(index, frame, Some(headers), is_complete);
         if may_grow(&headers, frame) && self.open.len() < OPEN_FLOWS_MAX {
             let payload_bytes = (headers.end - headers.payload) as u32;
             let next_sequence = sequence(&headers, frame).wrapping_add(payload_bytes);
@@ -184,14 +194,14 @@ impl Coalescer {
             return;
         }
         self.open.retain(|flow| !is_same_flow(&self.merged[flow.merged], &self.heads, &headers, frame));
-        self.push(index, frame, Some(headers));
+        self.push(index, frame, Some(headers), false);
         if let Some(merged) = self.merged.last_mut() {
             merged.segment_bytes = segment_bytes;
         }
     }
 
     /// Starts a frame to deliver. `headers` is for frames with a complete or partial checksum.
-    fn push(&mut self, frame: usize, bytes: &[u8], headers: Option<Headers>) {
+    fn push(&mut self, frame: usize, bytes: &[u8], headers: Option<Headers>, is_complete: bool) {
         let (start, end) = headers.map_or((0, bytes.len()), |headers| (headers.payload, headers.end));
         let slice = self.slices.len();
         self.slices.push(Slice { frame, start, end, next: None });
@@ -205,6 +215,7 @@ impl Coalescer {
             segments: 1,
             payload_bytes,
             segment_bytes: payload_bytes,
+            is_complete,
         });
     }
 

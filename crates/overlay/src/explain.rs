@@ -112,7 +112,8 @@ impl Network {
         let is_gone = routes.iter().any(|(.., outcome)| *outcome == RouteOutcome::PortGone);
         let verdict = match best {
             _ if !self.ports().contains(&from) => Verdict::Dropped(DropReason::UnknownPort),
-            _ if let Err(reason) = self.learned.check(now, from, frame.source) => Verdict::Dropped(reason),
+            _ if !self.sources.allows(from, frame.source) => Verdict::Dropped(DropReason::ForeignSource),
+            _ if let Err(reason) = self.learned.check(now, from, frame.sender()) => Verdict::Dropped(reason),
             Some(rank) if !ports.is_empty() => Verdict::Routed { rank, ports },
             Some(_) if is_gone => Verdict::Dropped(DropReason::PortGone),
             Some(_) => Verdict::Dropped(DropReason::SplitHorizon),
@@ -147,7 +148,7 @@ impl Network {
         if !self.learning {
             return Verdict::Dropped(DropReason::NoRoute);
         }
-        match self.learned.peek(now, from, frame.source, frame.destination) {
+        match self.learned.peek(now, from, frame.sender(), frame.receiver()) {
             Some((port, age)) if from.may_forward(port) => Verdict::Learned { port, age },
             Some(_) => Verdict::Dropped(DropReason::SplitHorizon),
             None => {

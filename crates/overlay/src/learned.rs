@@ -1,7 +1,7 @@
 //! Learned addresses: the port by which each station was last seen, with its age.
 //!
 //! ```text
-//!   by_mac ──► slots │ address, port, last seen │ ...     neighbours in age are linked, oldest first
+//!   by_station ──► slots │ station, port, last seen │ ...     neighbours in age are linked, oldest first
 //!              histories │ moves, claim, reports │ ...    touched only when an address moves
 //! ```
 //!
@@ -16,13 +16,51 @@ mod order;
 mod tests;
 
 use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
 
+use crate::frame::FrameHeader;
 use crate::mac::{KeyedHash, MacAddr, MacMap};
 use crate::network::{DropReason, Millis, Reports};
 use crate::ports::Port;
 use moves::History;
 pub use moves::{CLAIM_AFTER_MS, FLAP_MOVES_MAX, FLAP_WINDOW_MS, LOOP_MS, REPORT_INTERVAL_MS};
 use order::{Links, Order};
+
+/// An address in a VLAN. Two stations of different VLANs may have one address, as virtual routers do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// The address.
+    pub mac: MacAddr,
+    /// The VLAN. None without a tag.
+    pub vlan: Option<u16>,
+}
+
+impl From<MacAddr> for Station {
+    /// The station with an address outside of VLANs.
+    fn from(mac: MacAddr) -> Self {
+        Self { mac, vlan: None }
+    }
+}
+
+impl Hash for Station {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.mac.bits() << 16 | u64::from(self.vlan.unwrap_or(0))); // No VLAN has the number 0.
+    }
+}
+
+impl FrameHeader {
+    /// The station that sent the frame.
+    #[inline]
+    pub(crate) const fn sender(&self) -> Station {
+        Station { mac: self.source, vlan: self.vlan }
+    }
+
+    /// The station that the frame is for.
+    #[inline]
+    pub(crate) const fn receiver(&self) -> Station {
+        Station { mac: self.destination, vlan: self.vlan }
+    }
+}
 
 /// A place in the table that may be out of date. It is compared with the address before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +72,8 @@ impl SlotHint {
 }
 
 struct Slot {
-    /// All zeros while the slot is free. That address is never learned.
-    mac: MacAddr,
+    /// [`FREE`] while the slot is free. That address is never learned.
+    station: Station,
     /// Whether the history of the address has a part in what the next frame does.
     watched: bool,
     port: Port,
@@ -43,7 +81,7 @@ struct Slot {
     links: Links,
 }
 
-const FREE: MacAddr = MacAddr([0; 6]);
+const FREE: Station = Station { mac: MacAddr([0; 6]), vlan: None };
 
 /// Counts of the changes of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,26 +96,29 @@ pub struct LearnedCounts {
 
 /// The learned addresses of a network.
 pub(crate) struct LearnedAddresses {
-    by_mac: MacMap<MacAddr, u32>,
+    by_station: MacMap<Station, u32>,
     slots: Vec<Slot>,
     histories: Vec<History>,
     order: Order,
     free: Vec<u32>,
     addresses_max: usize,
     age_max: Millis,
+    /// Whether frames that [`moves`] takes for those of a loop are refused.
+    loop_protection: bool,
     counts: LearnedCounts,
 }
 
 impl LearnedAddresses {
-    pub(crate) fn new(hash: KeyedHash, addresses_max: usize, age_max: Millis) -> Self {
+    pub(crate) fn new(hash: KeyedHash, addresses_max: usize, age_max: Millis, loop_protection: bool) -> Self {
         Self {
-            by_mac: MacMap::with_hasher(hash),
+            by_station: MacMap::with_hasher(hash),
             slots: Vec::new(),
             histories: Vec::new(),
             order: Order::default(),
             free: Vec::new(),
             addresses_max: addresses_max.min(u32::MAX as usize),
             age_max,
+            loop_protection,
             counts: LearnedCounts::default(),
         }
     }
@@ -92,22 +133,22 @@ impl LearnedAddresses {
         &mut self,
         now: Millis,
         from: Port,
-        mac: MacAddr,
+        station: Station,
         hint: &mut SlotHint,
         reports: &mut Reports,
     ) -> Result<(), DropReason> {
         if let Some(slot) = self.slots.get(hint.0 as usize)
-            && slot.mac == mac
+            && slot.station == station
             && slot.port == from
             && !slot.watched
         {
             self.touch(hint.0, now);
             return Ok(());
         }
-        match self.find(mac, hint) {
+        match self.find(station, hint) {
             Some(at) => self.note_known(now, from, at, reports),
             None => {
-                self.insert(now, from, mac, hint);
+                self.insert(now, from, station, hint);
                 Ok(())
             }
         }
@@ -115,8 +156,8 @@ impl LearnedAddresses {
 
     /// The port by which a station is reached. `None` if it is unknown, or was not seen for too long.
     #[inline]
-    pub(crate) fn locate(&mut self, now: Millis, mac: MacAddr, hint: &mut SlotHint) -> Option<Port> {
-        let at = self.find(mac, hint)?;
+    pub(crate) fn locate(&mut self, now: Millis, station: Station, hint: &mut SlotHint) -> Option<Port> {
+        let at = self.find(station, hint)?;
         self.settle_claim(now, at);
         let slot = &self.slots[at as usize];
         (!self.is_expired(now, slot.seen)).then_some(slot.port)
@@ -127,43 +168,43 @@ impl LearnedAddresses {
         &self,
         now: Millis,
         from: Port,
-        source: MacAddr,
-        destination: MacAddr,
+        source: Station,
+        destination: Station,
     ) -> Option<(Port, Millis)> {
-        if source.is_station() && self.addresses_max > 0 {
+        if source.mac.is_station() && self.addresses_max > 0 {
             if source == destination {
                 return Some((from, Millis(0)));
             }
-            let evicts = self.is_full() && !self.by_mac.contains_key(&source);
-            if evicts && self.order.oldest().is_some_and(|oldest| self.slots[oldest as usize].mac == destination) {
+            let evicts = self.is_full() && !self.by_station.contains_key(&source);
+            if evicts && self.order.oldest().is_some_and(|oldest| self.slots[oldest as usize].station == destination) {
                 return None;
             }
         }
-        self.place(now, *self.by_mac.get(&destination)?)
+        self.place(now, *self.by_station.get(&destination)?)
     }
 
     /// Returns the reason for which a frame from `mac` that came by `from` would be refused, without a change.
-    pub(crate) fn check(&self, now: Millis, from: Port, mac: MacAddr) -> Result<(), DropReason> {
-        let Some(at) = self.by_mac.get(&mac) else { return Ok(()) };
-        let Some((port, age)) = self.place(now, *at) else { return Ok(()) };
+    pub(crate) fn check(&self, now: Millis, from: Port, station: Station) -> Result<(), DropReason> {
+        let Some(at) = self.by_station.get(&station) else { return Ok(()) };
+        let Some((port, age)) = self.place(now, *at).filter(|_| self.loop_protection) else { return Ok(()) };
         self.histories[*at as usize].check(now, port, age, from)
     }
 
     /// The addresses that are known now, with port and age, those not seen for longest first.
-    pub(crate) fn iter(&self, now: Millis) -> impl Iterator<Item = (MacAddr, Port, Millis)> {
+    pub(crate) fn iter(&self, now: Millis) -> impl Iterator<Item = (Station, Port, Millis)> {
         let mut next = self.order.oldest();
         let slots = core::iter::from_fn(move || {
             let at = next?;
             next = self.slots[at as usize].links.newer();
             Some(at)
         });
-        slots.filter_map(move |at| self.place(now, at).map(|(port, age)| (self.slots[at as usize].mac, port, age)))
+        slots.filter_map(move |at| self.place(now, at).map(|(port, age)| (self.slots[at as usize].station, port, age)))
     }
 
     /// Forgets all addresses that were learned at a port.
     pub(crate) fn forget_port(&mut self, port: Port) {
         for at in 0..self.slots.len() {
-            if self.slots[at].mac != FREE && self.slots[at].port == port {
+            if self.slots[at].station != FREE && self.slots[at].port == port {
                 self.remove(at as u32);
             } else {
                 self.histories[at].withdraw_claim(port);
@@ -172,7 +213,7 @@ impl LearnedAddresses {
     }
 
     fn is_full(&self) -> bool {
-        self.by_mac.len() >= self.addresses_max
+        self.by_station.len() >= self.addresses_max
     }
 
     fn is_expired(&self, now: Millis, seen: Millis) -> bool {
@@ -188,9 +229,9 @@ impl LearnedAddresses {
     }
 
     #[inline]
-    fn find(&self, mac: MacAddr, hint: &mut SlotHint) -> Option<u32> {
-        if self.slots.get(hint.0 as usize).is_none_or(|slot| slot.mac != mac) {
-            *hint = self.by_mac.get(&mac).map_or(SlotHint::NONE, |at| SlotHint(*at));
+    fn find(&self, station: Station, hint: &mut SlotHint) -> Option<u32> {
+        if self.slots.get(hint.0 as usize).is_none_or(|slot| slot.station != station) {
+            *hint = self.by_station.get(&station).map_or(SlotHint::NONE, |at| SlotHint(*at));
         }
         (*hint != SlotHint::NONE).then_some(hint.0)
     }
@@ -207,8 +248,10 @@ impl LearnedAddresses {
         let age = now.since(slot.seen);
         if age >= self.age_max {
             history.expire();
+        } else if !self.loop_protection {
+            self.counts.moved += u64::from(slot.port != from);
         } else {
-            let outcome = history.note(now, slot.mac, (slot.port, age), from, reports);
+            let outcome = history.note(now, slot.station.mac, (slot.port, age), from, reports);
             slot.watched = history.is_watched(now);
             outcome?;
             self.counts.moved += u64::from(slot.port != from);
@@ -246,7 +289,7 @@ impl LearnedAddresses {
         self.order.push_newest(&mut self.slots, at);
     }
 
-    fn insert(&mut self, now: Millis, from: Port, mac: MacAddr, hint: &mut SlotHint) {
+    fn insert(&mut self, now: Millis, from: Port, station: Station, hint: &mut SlotHint) {
         if self.addresses_max == 0 {
             return;
         }
@@ -256,7 +299,7 @@ impl LearnedAddresses {
             self.remove(oldest);
             self.counts.evicted += 1;
         }
-        let slot = Slot { mac, watched: false, port: from, seen: now, links: Links::default() };
+        let slot = Slot { station, watched: false, port: from, seen: now, links: Links::default() };
         let at = match self.free.pop() {
             Some(at) => {
                 self.slots[at as usize] = slot;
@@ -269,7 +312,7 @@ impl LearnedAddresses {
             }
         };
         self.order.push_newest(&mut self.slots, at);
-        self.by_mac.insert(mac, at);
+        self.by_station.insert(station, at);
         self.counts.learned += 1;
         *hint = SlotHint(at);
     }
@@ -277,8 +320,8 @@ impl LearnedAddresses {
     fn remove(&mut self, at: u32) {
         self.order.unlink(&mut self.slots, at);
         let slot = &mut self.slots[at as usize];
-        self.by_mac.remove(&slot.mac);
-        slot.mac = FREE;
+        self.by_station.remove(&slot.station);
+        slot.station = FREE;
         self.histories[at as usize] = History::default();
         self.free.push(at);
     }

@@ -41,7 +41,9 @@ pub mod vxlan;
 
 pub use explain::{Explanation, RouteOutcome, Verdict};
 pub use frame::{FrameError, FrameHeader, HEADER_BYTES, TAGS_MAX};
-pub use learned::{CLAIM_AFTER_MS, FLAP_MOVES_MAX, FLAP_WINDOW_MS, LOOP_MS, LearnedCounts, REPORT_INTERVAL_MS};
+pub use learned::{
+    CLAIM_AFTER_MS, FLAP_MOVES_MAX, FLAP_WINDOW_MS, LOOP_MS, LearnedCounts, REPORT_INTERVAL_MS, Station,
+};
 pub use mac::{MacAddr, MacParseError};
 pub use network::{Counters, Decision, DropReason, Millis, Network, NetworkOptions, REPEATS_MAX, REPORTS_MAX, Report};
 pub use pairs::{FrameCount, PAIRS_MAX, PairCount, TrafficMatrix};

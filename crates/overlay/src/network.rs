@@ -8,13 +8,13 @@
 //!                     no route ─────► the learned port of the destination, else all ports; dropped without learning
 //! ```
 //!
-//! Split horizon ([`Port::may_forward`]) holds for every copy. A frame has at most one copy for each port. Learned addresses are shared by all
-//! VLANs of a network: one station is expected to be reached by one port.
+//! Split horizon ([`Port::may_forward`]) holds for every copy. A frame has at most one copy for each port. Addresses are learned in each VLAN.
 
 mod circulation;
 mod decision;
 mod options;
 mod reports;
+mod sources;
 #[cfg(test)]
 mod tests;
 
@@ -28,14 +28,18 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use circulation::{Circulation, Repeats};
+use sources::SourceLimits;
 
 use crate::cache::{CacheIndex, CacheKey, CachedDecision, DecisionCache, Outcome, PortList};
 use crate::frame::FrameHeader;
-use crate::learned::{LearnedAddresses, SlotHint};
+use crate::learned::{LearnedAddresses, SlotHint, Station};
 use crate::mac::{KeyedHash, MacAddr};
 use crate::ports::{Port, PortSet};
 use crate::route::table::{RouteError, RouteTable};
 use crate::route::{Route, RouteId};
+
+/// The number of changed routes that cached decisions are compared with. Beyond it, a change takes less time with an empty cache.
+const CHECKED_ROUTES_MAX: usize = 64;
 
 /// An overlay network.
 pub struct Network {
@@ -48,7 +52,9 @@ pub struct Network {
     pub(crate) now: Millis,
     counters: Counters,
     reports: Reports,
-    circulation: Circulation,
+    /// None without protection against loops.
+    circulation: Option<Circulation>,
+    pub(crate) sources: SourceLimits,
     /// Ports of the frame at hand, in memory that is used again.
     scratch: Vec<Port>,
 }
@@ -61,12 +67,13 @@ impl Network {
             ports: PortSet::default(),
             routes: RouteTable::new(hash),
             cache: DecisionCache::new(options.cache_entries, hash),
-            learned: LearnedAddresses::new(hash, options.learned_max, options.learned_age),
+            learned: LearnedAddresses::new(hash, options.learned_max, options.learned_age, options.loop_protection),
             learning: options.learning,
             now: Millis(0),
             counters: Counters::default(),
             reports: Reports::default(),
-            circulation: Circulation::new(hash),
+            circulation: options.loop_protection.then(|| Circulation::new(hash)),
+            sources: SourceLimits::default(),
             scratch: Vec::new(),
         }
     }
@@ -87,6 +94,7 @@ impl Network {
         let was_there = self.ports.remove(port);
         if was_there {
             self.learned.forget_port(port);
+            self.sources.remove(port);
             self.cache.retain(|key, decision| {
                 let is_affected = match &decision.outcome {
                     Outcome::Copies(ports) => ports.as_slice().contains(&port),
@@ -97,6 +105,11 @@ impl Network {
             });
         }
         was_there
+    }
+
+    /// Lets frames of a port have these source addresses only. Others are dropped as [`DropReason::ForeignSource`].
+    pub fn limit_sources(&mut self, port: Port, allowed: &[MacAddr]) {
+        self.sources.set(port, allowed);
     }
 
     /// The ports of this network, ascending.
@@ -118,10 +131,14 @@ impl Network {
         Some(route)
     }
 
-    /// Puts other routes in the place of all, with new numbers in the order of `routes`. If they are refused, nothing changes.
-    pub fn replace_routes(&mut self, routes: &[Route]) -> Result<Vec<RouteId>, RouteError> {
-        let ids = self.routes.replace(routes)?;
-        self.cache.retain(|_, _| false);
+    /// Removes routes, each once, and adds others, with new numbers in the order of `added`. If they are refused, nothing changes. Cached
+    /// decisions that no changed route concerns stay.
+    pub fn change_routes(&mut self, removed: &[Route], added: &[Route]) -> Result<Vec<RouteId>, RouteError> {
+        let ids = self.routes.change(removed, added)?;
+        let count = removed.len() + added.len();
+        self.cache.retain(|key, decision| {
+            count <= CHECKED_ROUTES_MAX && !removed.iter().chain(added).any(|route| is_affected(route, key, decision))
+        });
         Ok(ids)
     }
 
@@ -131,7 +148,7 @@ impl Network {
     }
 
     /// The learned addresses with the port and the time since each was seen, those not seen for longest first.
-    pub fn learned(&self, now: Millis) -> impl Iterator<Item = (MacAddr, Port, Millis)> {
+    pub fn learned(&self, now: Millis) -> impl Iterator<Item = (Station, Port, Millis)> {
         self.learned.iter(now.max(self.now))
     }
 
@@ -163,7 +180,15 @@ impl Network {
         content: &[u8],
     ) -> Decision<'_> {
         self.now = self.now.max(now);
-        let key = CacheKey::new(from, frame.source, frame.destination);
+        // The limit precedes all tables, so invented addresses displace nothing.
+        if !self.sources.allows(from, frame.source) {
+            self.sources.report(self.now, from, frame.source, &mut self.reports);
+            if let Some(circulation) = self.circulation.as_mut().filter(|_| frame.destination.is_group()) {
+                circulation.note(self.now, from, content); // A bridge behind the interface may have sent it back.
+            }
+            return self.counters.refuse(DropReason::ForeignSource);
+        }
+        let key = CacheKey::new(from, frame.source, frame.destination).in_vlan(frame.vlan);
         let at = match self.cache.find(key) {
             Some(at) => at,
             None if self.ports.contains(from) => self.decide(key),
@@ -172,12 +197,12 @@ impl Network {
         let decision = self.cache.get_mut(at);
         if self.learning && frame.source.is_station() {
             let hint = &mut decision.source_slot;
-            if let Err(reason) = self.learned.note(self.now, from, frame.source, hint, &mut self.reports) {
+            if let Err(reason) = self.learned.note(self.now, from, frame.sender(), hint, &mut self.reports) {
                 return self.counters.refuse(reason);
             }
         }
         let mut circulates = || {
-            let repeats = if content.is_empty() { Repeats::Few } else { self.circulation.note(self.now, content) };
+            let repeats = self.circulation.as_mut().map_or(Repeats::Few, |known| known.note(self.now, from, content));
             if repeats == Repeats::TooMany {
                 self.reports.push(Report::Circulating { mac: frame.source, port: from });
             }
@@ -190,7 +215,7 @@ impl Network {
             Outcome::Copies(ports) => self.counters.routed(ports.as_slice()),
             Outcome::Drop(reason) => self.counters.refuse(*reason),
             Outcome::ByAddress(hint) => {
-                let place = self.learned.locate(self.now, frame.destination, hint);
+                let place = self.learned.locate(self.now, frame.receiver(), hint);
                 self.scratch.clear();
                 match place {
                     Some(to) => self.scratch.extend(Some(to).filter(|to| from.may_forward(*to))),

@@ -53,7 +53,7 @@ fn mesh(learning: bool, tables: Vec<Vec<Route>>) -> Vec<Network> {
         for id in (0..HOSTS).filter(|id| usize::from(*id) != host) {
             network.add_port(Port::Edge(EdgeId(id)));
         }
-        network.replace_routes(&table).unwrap();
+        network.change_routes(&[], &table).unwrap();
         network
     };
     tables.into_iter().enumerate().map(host).collect()

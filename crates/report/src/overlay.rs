@@ -23,6 +23,20 @@ reports! {
         kind: String,
         /// Received datagrams that belong to no edge, by reason.
         refused: Vec<OverlayLoss>,
+        /// The last of them from an address without an edge in the network that it names.
+        last_unknown: Option<OverlayUnknownRow>,
+    }
+
+    /// A datagram that belongs to no edge.
+    OverlayUnknownRow {
+        /// The address of its sender.
+        from: String,
+        /// The network that it names. None if the encapsulation names none.
+        vni: Option<u32>,
+        /// The edges to that address, if there are any.
+        edges: Vec<String>,
+        /// Milliseconds since it came.
+        age_ms: u64,
     }
 
     /// An overlay network.
@@ -86,6 +100,8 @@ reports! {
         kind: String,
         /// Length of the longest datagram to the host, in bytes. None if there is no route.
         datagram_bytes: Option<u64>,
+        /// Milliseconds since the last frame from the host. None if there was none.
+        heard_ms: Option<u64>,
         /// Frames and bytes that passed.
         traffic: OverlayTraffic,
     }
@@ -116,6 +132,8 @@ reports! {
     OverlayLearnedRow {
         /// The address.
         mac: String,
+        /// The VLAN in which it was learned. None without a tag.
+        vlan: Option<u16>,
         /// The interface or edge that has it.
         port: String,
         /// Milliseconds since its last frame.

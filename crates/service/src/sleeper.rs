@@ -70,13 +70,15 @@ pub(crate) struct Sleeper {
     sources: usize,
     /// Events that no poller has seen yet.
     events: Vec<SourceEvent>,
+    /// True if a poller left frames in a source, so the others are to be checked before its next turn.
+    pub(crate) is_check_due: bool,
 }
 
 impl Sleeper {
     pub(crate) fn new() -> Result<Self, PlatformError> {
         let refused = |source| PlatformError::Refused { operation: "creating an epoll set", source };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused)?;
-        Ok(Self { epoll, sources: 0, events: Vec::with_capacity(EVENTS_MAX) })
+        Ok(Self { epoll, sources: 0, events: Vec::with_capacity(EVENTS_MAX), is_check_due: false })
     }
 
     /// Adds a doorbell to the set.

@@ -153,7 +153,9 @@ impl Worker {
     /// Finds ready sources, in one of [`STEPS_PER_CHECK`] steps. Sources that have more than one receive takes stay ready, and a worker
     /// without work checks in [`Self::idle`].
     fn check_sources(&mut self) {
-        match self.steps_to_check.checked_sub(1) {
+        // Sources that became ready while others had more than their turn are served next.
+        let is_due = std::mem::take(&mut self.shared.sleeper.is_check_due);
+        match self.steps_to_check.checked_sub(1).filter(|_| !is_due) {
             Some(steps) => self.steps_to_check = steps,
             None => {
                 self.pollers.check_sources(&mut self.shared.sleeper);

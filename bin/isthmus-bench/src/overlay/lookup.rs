@@ -110,7 +110,7 @@ fn network() -> Result<(Network, Vec<RouteId>)> {
         network.add_port(port(number));
     }
     let routes: Vec<Route> = (0..ROUTES).map(route).collect();
-    let routes = network.replace_routes(&routes)?;
+    let routes = network.change_routes(&[], &routes)?;
     Ok((network, routes))
 }
 

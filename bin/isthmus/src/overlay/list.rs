@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_report::overlay::{OverlayNetworkRow, OverlayReport, OverlayTraffic};
+use isthmus_report::overlay::{OverlayNetworkRow, OverlayReport, OverlayTraffic, OverlayUnknownRow};
 
 use crate::daemon::{ask, show};
 use crate::output::{Align, Outcome, Output, Table, hidden};
@@ -24,8 +24,16 @@ fn text(report: &OverlayReport) -> String {
     for socket in report.sockets.iter().filter(|socket| !socket.refused.is_empty()) {
         let refused: Vec<_> = socket.refused.iter().map(|loss| format!("{} {}", loss.count, loss.reason)).collect();
         text += &format!("\n{}, {}: refused datagrams: {}\n", socket.bound, socket.kind, refused.join(", "));
+        text += &socket.last_unknown.as_ref().map(|row| format!("{}\n", unknown(row))).unwrap_or_default();
     }
     text
+}
+
+/// Formats the last datagram of an unknown sender or network.
+pub(super) fn unknown(row: &OverlayUnknownRow) -> String {
+    let vni = row.vni.map(|vni| format!(" with VNI {vni}")).unwrap_or_default();
+    let edges = if row.edges.is_empty() { "no network has an edge to it".to_owned() } else { row.edges.join(", ") };
+    format!("the last one came {} s ago from {}{vni}; {edges}", row.age_ms / 1000, row.from)
 }
 
 /// Formats a network, with a line for each interface, edge and learned address.
@@ -45,7 +53,8 @@ fn network(network: &OverlayNetworkRow) -> String {
     }
     for row in &network.edges {
         let state = row.datagram_bytes.map_or_else(|| "no route".to_owned(), |bytes| format!("path {bytes} bytes"));
-        ports.row(cells(&row.to, &row.kind, state, &row.traffic));
+        let heard = row.heard_ms.map_or_else(|| "never heard".to_owned(), |ms| format!("heard {} s ago", ms / 1000));
+        ports.row(cells(&row.to, &row.kind, format!("{state}, {heard}"), &row.traffic));
     }
     let mut text = format!("{}, VNI {}, {learning}\n\n{}", network.name, network.vni, ports.text());
     for row in &network.interfaces {
@@ -62,7 +71,8 @@ fn network(network: &OverlayNetworkRow) -> String {
     if !network.learned.is_empty() {
         let mut learned = Table::new(&[("learned", Align::Left), ("port", Align::Left), ("age", Align::Right)]);
         for row in &network.learned {
-            learned.row(vec![row.mac.clone(), row.port.clone(), format!("{} s", row.age_ms / 1000)]);
+            let vlan = row.vlan.map_or_else(String::new, |vlan| format!(" VLAN {vlan}"));
+            learned.row(vec![format!("{}{vlan}", row.mac), row.port.clone(), format!("{} s", row.age_ms / 1000)]);
         }
         text += &format!("\n{}", learned.text());
     }
@@ -99,12 +109,13 @@ mod tests {
                 "interfaces": [interface("eth0@web", None), interface("eth0@db", Some("no such namespace; create it"))],
                 "edges": [edge("192.0.2.2:9001", Some(1472)), edge("[fd00::2]:9001", None)],
                 "routes": ["any any edge 192.0.2.2 any"],
-                "learned": [{ "mac": "02:00:00:00:00:02", "port": "192.0.2.2:9001", "age_ms": 2500 }],
+                "learned": [{ "mac": "02:00:00:00:00:02", "port": "192.0.2.2:9001", "age_ms": 2500 }, { "mac": "00:00:5e:00:01:01", "vlan": 5, "port": "eth0@web", "age_ms": 1000 }],
                 "warnings": [{ "kind": "flapping", "mac": "02:00:00:00:00:02", "problem": "it moves", "remedy": "change it", "count": 2, "age_ms": 3500 }],
             },
             { "name": "lab", "vni": 0, "learning": false, "interfaces": [], "edges": [], "routes": [], "learned": [], "warnings": [] },
         ], "sockets": [
-            { "bound": "[::]:9001", "kind": "fast", "refused": [{ "reason": "unknown-sender", "count": 3 }] },
+            { "bound": "[::]:9001", "kind": "fast", "refused": [{ "reason": "unknown-sender", "count": 3 }],
+              "last_unknown": { "from": "192.0.2.9", "vni": 8, "edges": [], "age_ms": 1500 } },
             { "bound": "[::]:4789", "kind": "vxlan", "refused": [] },
         ] });
         insta::assert_snapshot!("networks", text(&read(&report).expect("a report")));

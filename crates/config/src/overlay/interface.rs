@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::value::{Addresses, InterfaceAddress, InterfaceName, Namespace};
+use super::value::{Addresses, InterfaceAddress, InterfaceName, Namespace, SourceMacs};
 use crate::Mac;
 use crate::fields::{Field, Fields, listed, names, table};
 use crate::problem::Finding;
@@ -39,10 +39,11 @@ pub struct Interface {
     mtu: Option<Mtu>,
     addresses: Addresses,
     bridge: Option<InterfaceName>,
+    source_macs: Option<SourceMacs>,
 }
 
 impl Interface {
-    pub(super) const FIELDS: [Field; 6] = [
+    pub(super) const FIELDS: [Field; 7] = [
         Field {
             name: "name",
             expected: InterfaceName::expected,
@@ -78,6 +79,12 @@ impl Interface {
             expected: InterfaceName::expected,
             default: "none",
             text: "The bridge of Linux that the interface becomes a port of, as for guests of QEMU. It is in the same namespace; the daemon waits until it exists.",
+        },
+        Field {
+            name: "source_macs",
+            expected: SourceMacs::expected,
+            default: "`\"any\"` with `bridge`, otherwise `[]`",
+            text: "The MAC addresses that frames of the interface may come from, besides its own: a list, as for VRRP, or `\"any\"`, as for macvlan or a bridge that the interface is put into by hand. Frames from others are dropped as `foreign-source`.",
         },
     ];
 
@@ -131,6 +138,16 @@ impl Interface {
     pub fn bridge(&self) -> Option<&str> {
         self.bridge.as_ref().map(InterfaceName::as_str)
     }
+
+    /// The MAC addresses besides its own that the interface may send from. None if it may send from any.
+    #[must_use]
+    pub fn source_macs(&self) -> Option<&[Mac]> {
+        match &self.source_macs {
+            Some(SourceMacs::Listed(macs)) => Some(macs),
+            None if self.bridge.is_none() => Some(&[]),
+            Some(SourceMacs::Any) | None => None,
+        }
+    }
 }
 
 /// The name of an interface in reports.
@@ -155,8 +172,9 @@ impl Setting for Interface {
         let name = fields.need("name", findings);
         let (namespace, mac) = (fields.get("namespace", findings), fields.get("mac", findings));
         let (mtu, addresses) = (fields.get("mtu", findings), fields.get("addresses", findings));
-        let bridge = fields.get("bridge", findings);
-        let interface = Self { name: name?, namespace, mac, mtu, addresses: addresses.unwrap_or_default(), bridge };
+        let (bridge, source_macs) = (fields.get("bridge", findings), fields.get("source_macs", findings));
+        let addresses = addresses.unwrap_or_default();
+        let interface = Self { name: name?, namespace, mac, mtu, addresses, bridge, source_macs };
         (findings.len() == before).then_some(interface)
     }
 
@@ -168,6 +186,7 @@ impl Setting for Interface {
             ("mtu", self.mtu.as_ref().map(Setting::to_toml)),
             ("addresses", Some(self.addresses.to_toml())),
             ("bridge", self.bridge.as_ref().map(Setting::to_toml)),
+            ("source_macs", self.source_macs.as_ref().map(Setting::to_toml)),
         ])
     }
 }

@@ -1,8 +1,8 @@
 //! Overlay networks of this host: the settings.
 //!
 //! ```text
-//!   [[overlay.network]]   Networks ─► Network   name, vni, learning
-//!                                              ├─► Interface   name, namespace, mac, mtu, addresses, bridge
+//!   [[overlay.network]]   Networks ─► Network   name, vni, learning, loop_protection
+//!                                              ├─► Interface   name, namespace, mac, mtu, addresses, bridge, source_macs
 //!                                              └─► Edge        to, kind
 //!                         └── edited(&[Edit])  the networks after changes at run time
 //! ```
@@ -120,6 +120,7 @@ pub struct Network {
     pub name: GuestName,
     vni: Option<Vni>,
     learning: Option<bool>,
+    loop_protection: Option<bool>,
     /// The interfaces of this host.
     pub interfaces: Vec<Interface>,
     /// The edges to other hosts.
@@ -128,7 +129,7 @@ pub struct Network {
 }
 
 impl Network {
-    const FIELDS: [Field; 6] = [
+    const FIELDS: [Field; 7] = [
         Field {
             name: "name",
             expected: GuestName::expected,
@@ -146,6 +147,12 @@ impl Network {
             expected: bool::expected,
             default: "`true`",
             text: "Whether the network learns which interface or edge has a MAC address, and sends a frame for an unknown address to all. Without learning, frames take explicit routes only.",
+        },
+        Field {
+            name: "loop_protection",
+            expected: bool::expected,
+            default: "`true`",
+            text: "Whether frames that come back are dropped: see `flapping`, `loop` and `circulating` in docs/reference/overlay.md. Without it, a network follows each move of an address, and a bridge that connects two of its interfaces lets frames circulate without end.",
         },
         Field {
             name: "interfaces",
@@ -179,6 +186,12 @@ impl Network {
     #[must_use]
     pub fn learning(&self) -> bool {
         self.learning.unwrap_or(true)
+    }
+
+    /// Whether frames that come back are dropped.
+    #[must_use]
+    pub fn loop_protection(&self) -> bool {
+        self.loop_protection.unwrap_or(true)
     }
 
     /// The explicit routes.
@@ -243,10 +256,11 @@ impl Setting for Network {
         let fields = Fields::of::<Self>(item, Self::NAMES, help, findings)?;
         let name = fields.need("name", findings);
         let (vni, learning) = (fields.get("vni", findings), fields.get("learning", findings));
+        let loop_protection = fields.get("loop_protection", findings);
         let interfaces = fields.get::<Interfaces>("interfaces", findings).unwrap_or_default().0;
         let edges = fields.get::<Edges>("edges", findings).unwrap_or_default().0;
         let routes = fields.get("routes", findings).unwrap_or_default();
-        let network = Self { name: name?, vni, learning, interfaces, edges, routes };
+        let network = Self { name: name?, vni, learning, loop_protection, interfaces, edges, routes };
         if findings.len() == before {
             network.check_routes(&fields, findings); // Without all interfaces and edges, each route would be a finding.
         }
@@ -258,6 +272,7 @@ impl Setting for Network {
             ("name", Some(self.name.to_toml())),
             ("vni", self.vni.as_ref().map(Setting::to_toml)),
             ("learning", self.learning.as_ref().map(Setting::to_toml)),
+            ("loop_protection", self.loop_protection.as_ref().map(Setting::to_toml)),
             ("interfaces", Some(Interfaces(self.interfaces.clone()).to_toml())),
             ("edges", Some(Edges(self.edges.clone()).to_toml())),
             ("routes", Some(self.routes.to_toml())),

@@ -3,12 +3,16 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use crate::Mac;
 use crate::fields::members;
 use crate::problem::Finding;
 use crate::setting::{ConfigValue, Setting};
 
 /// The maximum number of addresses of an interface.
 const ADDRESSES_MAX: usize = 8;
+
+/// The maximum number of MAC addresses that an interface may send from besides its own.
+const SOURCE_MACS_MAX: usize = 64;
 
 /// The longest name of an interface that Linux has.
 const NAME_BYTES_MAX: usize = 15;
@@ -188,6 +192,44 @@ impl Setting for Addresses {
 
     fn to_toml(&self) -> toml::Value {
         self.0.iter().map(InterfaceAddress::to_toml).collect::<Vec<_>>().into()
+    }
+}
+
+/// The MAC addresses that an interface may send from, besides its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SourceMacs {
+    /// All addresses.
+    Any,
+    /// These addresses.
+    Listed(Vec<Mac>),
+}
+
+impl Setting for SourceMacs {
+    const TYPE: &'static str = "list of strings, or a string";
+    const EXAMPLE: &'static str = "MAC addresses are written as in [\"00:00:5e:00:01:01\"]";
+
+    fn expected() -> String {
+        format!("\"any\", or a list of at most {SOURCE_MACS_MAX} MAC addresses, as in [\"00:00:5e:00:01:01\"]")
+    }
+
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        if item.value.get_ref().as_str().is_some() {
+            let is_any = item.text::<Self>(findings)? == "any";
+            if !is_any {
+                findings.push(item.wrong_text(&Self::expected(), None));
+            }
+            return is_any.then_some(Self::Any);
+        }
+        let before = findings.len();
+        let macs = members::<Self, Mac>(item, SOURCE_MACS_MAX, findings)?;
+        (findings.len() == before).then(|| Self::Listed(macs.into_iter().map(|(_, mac)| mac).collect()))
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        match self {
+            Self::Any => "any".into(),
+            Self::Listed(macs) => macs.iter().map(Setting::to_toml).collect::<Vec<_>>().into(),
+        }
     }
 }
 

@@ -85,8 +85,12 @@ impl NetworkState {
         let mut model = Network::new(self.options);
         let exists = |interface: &super::InterfaceState| matches!(interface.stage, InterfaceStage::Open { .. });
         let interfaces = self.interfaces.iter().filter(|interface| exists(interface));
-        for port in interfaces.map(|interface| Port::Interface(interface.key.interface)) {
+        for interface in interfaces {
+            let port = Port::Interface(interface.key.interface);
             model.add_port(port);
+            if let Some(sources) = interface.sources() {
+                model.limit_sources(port, &sources);
+            }
         }
         for edge in &self.edges {
             model.add_port(Port::Edge(edge.id));
@@ -100,7 +104,8 @@ impl NetworkState {
         learned.sort_by_key(|learned| std::cmp::Reverse(learned.age_ms));
         for learned in learned {
             let seen = Millis(NOW.0.saturating_sub(learned.age_ms + shown_ms));
-            model.forward(seen, learned.port, &FrameHeader::untagged(MacAddr::BROADCAST, learned.mac));
+            let header = FrameHeader::untagged(MacAddr::BROADCAST, learned.mac);
+            model.forward(seen, learned.port, &FrameHeader { vlan: learned.vlan, ..header });
         }
         model
     }

@@ -84,6 +84,12 @@ impl InterfaceState {
         }
     }
 
+    /// The source addresses that frames of the interface may have. None if there is no limit.
+    pub(super) fn sources(&self) -> Option<Vec<MacAddr>> {
+        let others = self.plan.source_macs()?;
+        Some([self.mac].into_iter().chain(others.iter().map(|mac| MacAddr(mac.octets()))).collect())
+    }
+
     /// The request that creates the interface.
     pub(super) fn request(&self) -> OpenRequest {
         OpenRequest { key: self.key, place: self.plan.place(), tap: self.tap_request() }
@@ -114,8 +120,9 @@ impl InterfaceState {
                 self.stage = InterfaceStage::Open { claims };
                 self.failures = 0;
                 let InterfaceKey { network, interface } = self.key;
-                let tap = Tap::new(label, tap);
-                Some(OverlayCommand::AddInterface(NewOverlayInterface { network, interface, tap, mtu: self.mtu }))
+                let (tap, sources) = (Tap::new(label, tap), self.sources());
+                let new = NewOverlayInterface { network, interface, tap, mtu: self.mtu, sources };
+                Some(OverlayCommand::AddInterface(new))
             }
             Err(error) => {
                 self.failures += 1;

@@ -1,5 +1,6 @@
 //! A network, as control knows it: its plan, and the numbers by which its worker knows its parts.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use isthmus_config::overlay::{Edge, EdgeKind, Network, NetworkPort};
@@ -48,6 +49,8 @@ pub(super) struct NetworkState {
     pub(super) options: NetworkOptions,
     pub(super) interfaces: Vec<InterfaceState>,
     pub(super) edges: Vec<EdgeState>,
+    /// The routes that the worker has.
+    sent_routes: Vec<Route>,
     /// The numbers of the next interface and edge. They are not used again, so that no reply is taken for that about another interface.
     next_interface: u16,
     next_edge: u16,
@@ -61,7 +64,11 @@ impl NetworkState {
     /// Returns a network without interfaces and edges. [`NetworkState::change`] adds them.
     pub(super) fn new(number: OverlayNetworkNumber, plan: &Network, changes: &mut Changes) -> Self {
         let vni = Vni::new(plan.vni()).expect("the configuration allows 24 bits");
-        let options = NetworkOptions { learning: plan.learning(), ..NetworkOptions::new(random()) };
+        let options = NetworkOptions {
+            learning: plan.learning(),
+            loop_protection: plan.loop_protection(),
+            ..NetworkOptions::new(random())
+        };
         let view = Arc::default();
         let new = NewOverlayNetwork { number, vni, options, view: Arc::clone(&view) };
         changes.commands.push(OverlayCommand::AddNetwork(Box::new(new)));
@@ -71,6 +78,7 @@ impl NetworkState {
             options,
             interfaces: Vec::new(),
             edges: Vec::new(),
+            sent_routes: Vec::new(),
             next_interface: 0,
             next_edge: 0,
             vnet: Table::default(),
@@ -81,7 +89,7 @@ impl NetworkState {
 
     /// True if a change of interfaces, edges and routes makes this network what the plan says.
     pub(super) fn may_become(&self, plan: &Network) -> bool {
-        let key = |plan: &Network| (plan.name.clone(), plan.vni(), plan.learning());
+        let key = |plan: &Network| (plan.name.clone(), plan.vni(), plan.learning(), plan.loop_protection());
         key(&self.plan) == key(plan)
     }
 
@@ -91,8 +99,7 @@ impl NetworkState {
         vnet::follow(&mut self.vnet, plan);
         self.change_edges(sockets, changes);
         self.change_interfaces(macs, changes);
-        let routes = self.routes().map(|(route, _)| route).collect();
-        changes.commands.push(OverlayCommand::SetRoutes { network: self.number, routes });
+        self.change_routes(changes);
     }
 
     fn change_edges(&mut self, sockets: &EdgeSockets, changes: &mut Changes) {
@@ -136,6 +143,27 @@ impl NetworkState {
             let interface = state.key.interface;
             changes.released.extend(state.claims());
             changes.removals.push(OverlayCommand::RemoveInterface { network, interface });
+        }
+    }
+
+    /// Sends the worker what differs from the routes that it has. Its table and its cached decisions about other addresses stay.
+    fn change_routes(&mut self, changes: &mut Changes) {
+        let routes: Vec<Route> = self.routes().map(|(route, _)| route).collect();
+        let before = std::mem::replace(&mut self.sent_routes, routes);
+        let mut extra: HashMap<Route, usize> = HashMap::new();
+        before.iter().for_each(|route| *extra.entry(*route).or_default() += 1);
+        let is_new = |route: &&Route| match extra.get_mut(*route) {
+            Some(count @ 1..) => {
+                *count -= 1;
+                false
+            }
+            _ => true,
+        };
+        let added: Vec<Route> = self.sent_routes.iter().filter(is_new).copied().collect();
+        let removed: Vec<Route> =
+            extra.into_iter().flat_map(|(route, count)| std::iter::repeat_n(route, count)).collect();
+        if !added.is_empty() || !removed.is_empty() {
+            changes.commands.push(OverlayCommand::ChangeRoutes { network: self.number, removed, added });
         }
     }
 
@@ -241,7 +269,9 @@ mod tests {
             OverlayCommand::AddEdge(edge) => format!("add edge {}", edge.edge.0),
             OverlayCommand::RemoveEdge { edge, .. } => format!("remove edge {}", edge.0),
             OverlayCommand::RemoveInterface { interface, .. } => format!("remove interface {}", interface.0),
-            OverlayCommand::SetRoutes { routes, .. } => format!("set {} routes", routes.len()),
+            OverlayCommand::ChangeRoutes { removed, added, .. } => {
+                format!("remove {} routes, add {}", removed.len(), added.len())
+            }
             other => format!("{other:?}"),
         };
         changes.removals.into_iter().chain(changes.commands).map(name).collect()
@@ -261,7 +291,7 @@ mod tests {
         let mut changes = Changes::default();
         let mut state = NetworkState::new(OverlayNetworkNumber(5), &first[0], &mut changes);
         state.change(&first[0], &macs, &sockets, &mut changes);
-        assert_eq!(commands(changes), ["add network", "add edge 0", "set 1 routes"]);
+        assert_eq!(commands(changes), ["add network", "add edge 0", "remove 0 routes, add 1"]);
         let numbers =
             |state: &NetworkState| state.interfaces.iter().map(|state| state.key.interface.0).collect::<Vec<_>>();
         assert_eq!(numbers(&state), [0, 1]);
@@ -275,13 +305,13 @@ mod tests {
         let mut changes = Changes::default();
         state.change(&second[0], &macs, &sockets, &mut changes);
         assert_eq!(changes.released, [claims]);
-        assert_eq!(commands(changes), ["remove edge 0", "remove interface 0", "set 0 routes"]);
+        assert_eq!(commands(changes), ["remove edge 0", "remove interface 0", "remove 1 routes, add 0"]);
         assert_eq!(numbers(&state), [1, 2, 3]);
         assert_eq!(state.port_named("a"), Some(Port::Interface(InterfaceId(2))));
 
         let mut changes = Changes::default();
         state.change(&second[0], &macs, &sockets, &mut changes);
-        assert_eq!(commands(changes), ["set 0 routes"]);
+        assert!(commands(changes).is_empty());
         let other = networks("{ name = 'lan', vni = 3 }, { name = 'lan2' }, { name = 'lan3', learning = false }");
         assert!(other.iter().all(|plan| !state.may_become(plan)));
         let mut changes = Changes::default();

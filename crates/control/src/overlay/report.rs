@@ -1,13 +1,15 @@
 //! Reports the overlay networks.
 
+use isthmus_config::overlay::EdgeKind;
 use isthmus_layout::Refusal;
 use isthmus_layout::control::Name;
 use isthmus_report::SCHEMA;
 use isthmus_report::overlay::{
     OverlayEdgeRow, OverlayInterfaceRow, OverlayLearnedRow, OverlayLoss, OverlayNetworkRow, OverlayReport,
-    OverlaySocketRow, OverlayTraffic,
+    OverlaySocketRow, OverlayTraffic, OverlayUnknownRow,
 };
-use isthmus_service::overlay::{OverlayView, PortCounters};
+use isthmus_service::overlay::{OverlayView, PortCounters, UnknownDatagram};
+use std::net::IpAddr;
 
 use super::Overlay;
 use super::interface::{InterfaceStage, InterfaceState};
@@ -17,6 +19,9 @@ use crate::broker::Broker;
 use crate::report::slices::{Finish, finish};
 use crate::report::{hidden, wrong_arguments};
 use crate::viewer::{Viewer, not_yours};
+
+/// The number of edges that the report of an unknown datagram names.
+const EDGES_SHOWN_MAX: usize = 4;
 
 impl Overlay {
     /// Reports all networks; with the word `table` as the configuration would have them, with `monitor` their traffic matrices. With four
@@ -39,22 +44,45 @@ impl Overlay {
         OverlayReport {
             schema: SCHEMA,
             networks: self.networks.iter().map(|state| network(state, now)).collect(),
-            sockets: self.sockets.iter().map(socket).collect(),
+            sockets: self.sockets.iter().map(|state| self.socket(state)).collect(),
             hidden: Some(0),
         }
+    }
+
+    fn socket(&self, state: &SocketState) -> OverlaySocketRow {
+        let last = state.last_unknown().map(|UnknownDatagram { from, vni, at }| OverlayUnknownRow {
+            from: from.to_string(),
+            vni: (state.kind != EdgeKind::Udp).then_some(vni.number()),
+            edges: self.edges_to(from),
+            age_ms: u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX),
+        });
+        OverlaySocketRow {
+            bound: state.bound.to_string(),
+            kind: state.kind.as_str().to_owned(),
+            refused: losses(state.refused()),
+            last_unknown: last,
+        }
+    }
+
+    /// The edges to an address, with their networks. No more than a line shows.
+    fn edges_to(&self, address: IpAddr) -> Vec<String> {
+        let edges = self.networks.iter().flat_map(|network| network.edges.iter().map(move |edge| (network, edge)));
+        let edges = edges.filter(|(_, edge)| edge.plan.to.ip() == address);
+        let text = |(network, edge): (&NetworkState, &EdgeState)| {
+            format!(
+                "{} (VNI {}) has a {} edge to {}",
+                network.name(),
+                network.plan.vni(),
+                edge.plan.kind.as_str(),
+                edge.plan.to
+            )
+        };
+        edges.map(text).take(EDGES_SHOWN_MAX).collect()
     }
 
     fn number_only(&self) -> OverlayReport {
         let hidden = hidden(self.networks.len(), 0);
         OverlayReport { schema: SCHEMA, networks: Vec::new(), sockets: Vec::new(), hidden }
-    }
-}
-
-fn socket(state: &SocketState) -> OverlaySocketRow {
-    OverlaySocketRow {
-        bound: state.bound.to_string(),
-        kind: state.kind.as_str().to_owned(),
-        refused: losses(state.refused()),
     }
 }
 
@@ -68,8 +96,9 @@ fn network(network: &NetworkState, now: u64) -> OverlayNetworkRow {
     let view = network.view();
     let learned = view.learned.iter().map(|learned| OverlayLearnedRow {
         mac: learned.mac.to_string(),
+        vlan: learned.vlan,
         port: network.port_name(learned.port),
-        age_ms: learned.age_ms + u64::try_from(view.updated_at.elapsed().as_millis()).unwrap_or(u64::MAX),
+        age_ms: learned.age_ms + shown_ms(&view),
     });
     OverlayNetworkRow {
         name: network.name().to_owned(),
@@ -81,6 +110,11 @@ fn network(network: &NetworkState, now: u64) -> OverlayNetworkRow {
         learned: learned.collect(),
         warnings: network.warning_rows(now),
     }
+}
+
+/// The age of a view in milliseconds.
+fn shown_ms(view: &OverlayView) -> u64 {
+    u64::try_from(view.updated_at.elapsed().as_millis()).unwrap_or(u64::MAX >> 1)
 }
 
 fn interface(state: &InterfaceState, view: &OverlayView) -> OverlayInterfaceRow {
@@ -102,6 +136,7 @@ fn edge(state: &EdgeState, view: &OverlayView) -> OverlayEdgeRow {
         to: state.plan.to.to_string(),
         kind: state.plan.kind.as_str().to_owned(),
         datagram_bytes: served.and_then(|served| served.datagram_bytes).map(|bytes| bytes as u64),
+        heard_ms: served.and_then(|served| served.heard_ms).map(|age_ms| age_ms + shown_ms(view)),
         traffic: traffic(&served.map(|served| served.counters).unwrap_or_default()),
     }
 }

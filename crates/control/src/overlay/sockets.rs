@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
 
 use isthmus_config::overlay::{EdgeKind, Network};
 use isthmus_link::EdgeSocket;
 use isthmus_service::overlay::{
-    NewOverlaySocket, OverlayCommand, OverlayEdgeKind, OverlaySocketCounters, OverlaySocketNumber,
+    NewOverlaySocket, OverlayCommand, OverlayEdgeKind, OverlaySocketCounters, OverlaySocketNumber, UnknownDatagram,
 };
 
 /// The size of the receive buffer of a socket that holds a burst of other hosts, in bytes.
@@ -32,9 +32,15 @@ pub(super) struct SocketState {
 
 impl SocketState {
     /// The datagrams that belong to no edge, by reason.
-    pub(super) fn refused(&self) -> [(&'static str, u64); 2] {
-        let OverlaySocketCounters { unknown_senders, invalid } = &*self.counters;
-        [("unknown-sender", unknown_senders), ("invalid", invalid)].map(|(reason, count)| (reason, count.load(Relaxed)))
+    pub(super) fn refused(&self) -> [(&'static str, u64); 3] {
+        let OverlaySocketCounters { unknown_senders, unknown_networks, invalid, .. } = &*self.counters;
+        let counts = [("unknown-sender", unknown_senders), ("unknown-network", unknown_networks), ("invalid", invalid)];
+        counts.map(|(reason, count)| (reason, count.load(Relaxed)))
+    }
+
+    /// The last datagram of an unknown sender or network.
+    pub(super) fn last_unknown(&self) -> Option<UnknownDatagram> {
+        *self.counters.last_unknown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

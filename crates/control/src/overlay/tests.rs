@@ -14,10 +14,11 @@ use isthmus_helper::{HelperInfo, InterfaceNumber, Reply, Request, TapInfo, VERSI
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, VersionRange};
 use isthmus_layout::limits::SLAB_BYTES_MIN;
+use isthmus_overlay::vxlan::Vni;
 use isthmus_overlay::{Decision, FrameHeader, InterfaceId, MacAddr, Millis, Network, Port};
 use isthmus_platform::seqpacket;
 use isthmus_report::overlay::{OverlayExplanation, OverlayReport};
-use isthmus_service::overlay::{LearnedView, NewOverlayNetwork, OverlayView};
+use isthmus_service::overlay::{LearnedView, NewOverlayNetwork, OverlayView, UnknownDatagram};
 use isthmus_service::{WorkerCounters, WorkerIndex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -100,7 +101,7 @@ fn config(folder: &Path, port: u16) -> Config {
         vni = 7
         interfaces = [
             {{ name = "lan0", mac = "02:00:00:00:00:01" }},
-            {{ name = "eth0", namespace = "{folder}/web" }},
+            {{ name = "eth0", namespace = "{folder}/web", source_macs = ["02:00:00:00:00:02"] }},
         ]
         edges = [{{ to = "127.0.0.2:{port}", kind = "vxlan" }}]
         routes = ["any 02:00:00:00:00:09 edge 127.0.0.2 any"]
@@ -263,16 +264,19 @@ fn worker(fixture: &Fixture) -> Network {
     let mut network = Network::new(new.options);
     for command in &fixture.first {
         match command {
-            OverlayCommand::AddInterface(new) => _ = network.add_port(Port::Interface(new.interface)),
+            OverlayCommand::AddInterface(new) => {
+                network.add_port(Port::Interface(new.interface));
+                network.limit_sources(Port::Interface(new.interface), new.sources.as_ref().unwrap());
+            }
             OverlayCommand::AddEdge(new) => _ = network.add_port(Port::Edge(new.edge)),
-            OverlayCommand::SetRoutes { routes, .. } => _ = network.replace_routes(routes).unwrap(),
+            OverlayCommand::ChangeRoutes { removed, added, .. } => _ = network.change_routes(removed, added).unwrap(),
             _ => {}
         }
     }
     for (source, port) in [(1, Port::Interface(InterfaceId(0))), (2, Port::Interface(InterfaceId(1)))] {
         network.forward(Millis(5), port, &FrameHeader::untagged(MacAddr::BROADCAST, mac_of(source)));
     }
-    let learned = network.learned(Millis(10)).map(|(mac, port, age)| LearnedView { mac, port, age_ms: age.0 });
+    let learned = network.learned(Millis(10)).map(LearnedView::from);
     *new.view.lock().unwrap() = OverlayView { learned: learned.collect(), ..OverlayView::default() };
     network
 }
@@ -329,13 +333,19 @@ fn refused_datagrams_are_in_report_and_metrics() {
         OverlayCommand::AddSocket(new) => Some(new),
         _ => None,
     });
-    socket.unwrap().counters.unknown_senders.store(3, Relaxed);
+    let counters = &socket.unwrap().counters;
+    counters.unknown_senders.store(3, Relaxed);
+    let unknown = UnknownDatagram { from: "127.0.0.2".parse().unwrap(), vni: Vni::new(9).unwrap(), at: Instant::now() };
+    *counters.last_unknown.lock().unwrap() = Some(unknown);
     let report = fixture.report();
     assert_eq!((report.networks[0].name.as_str(), report.networks[0].vni), ("lan", 7));
     assert_eq!(report.networks[0].edges[0].kind, "vxlan");
     let [socket] = &report.sockets[..] else { panic!("{:?}", report.sockets) };
     assert_eq!((socket.kind.as_str(), socket.refused.len()), ("vxlan", 1));
     assert_eq!((socket.refused[0].reason.as_str(), socket.refused[0].count), ("unknown-sender", 3));
+    let last = socket.last_unknown.as_ref().unwrap();
+    assert_eq!((last.from.as_str(), last.vni, last.edges.len()), ("127.0.0.2", Some(9), 1));
+    assert!(last.edges[0].starts_with("lan (VNI 7) has a vxlan edge to 127.0.0.2:"), "{:?}", last.edges);
     let text = crate::metrics::text(&fixture.broker, &crate::viewer::Viewer::All);
     let bound = &socket.bound;
     for line in [

@@ -70,6 +70,7 @@ fn key(report: &Report) -> (&'static str, MacAddr) {
         Report::Flapping { mac, .. } => ("flapping", *mac),
         Report::Loop { mac, .. } => ("loop", *mac),
         Report::Circulating { mac, .. } => ("circulating", *mac),
+        Report::ForeignSource { mac, .. } => ("foreign-source", *mac),
     }
 }
 
@@ -87,6 +88,10 @@ fn text(report: &Report, name: impl Fn(Port) -> String) -> (String, &'static str
         Report::Circulating { mac, port } => (
             format!("a frame of {mac} comes by {} again and again", name(port)),
             "a bridge connects this interface with another one of the network: remove it",
+        ),
+        Report::ForeignSource { mac, interface } => (
+            format!("{} sends frames from {mac}, which are dropped", name(interface)),
+            "if the address belongs there, name it in `source_macs` of the interface, or allow \"any\" for a bridge or macvlan",
         ),
     }
 }

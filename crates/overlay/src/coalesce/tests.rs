@@ -156,12 +156,12 @@ fn passes_other_frames_unchanged_and_counts_them() {
 }
 
 #[test]
-fn a_verified_frame_has_a_partial_checksum_and_no_padding() {
-    for is_udp in [false, true] {
-        let sample = Sample { is_udp, payload: vec![7; 3], ..Sample::default() };
+fn a_frame_to_which_nothing_is_merged_stays_as_it_came() {
+    for (is_v6, is_udp, tags) in [(false, false, 0), (true, false, 1), (false, true, 2), (true, true, 0)] {
+        let sample = Sample { is_v6, is_udp, tags, payload: vec![7; 3], ..Sample::default() };
         let mut frames = segments(&sample, 1000);
-        frames[0].resize(80, 0);
-        assert_eq!(delivered(&frames), [(sample.header(0), sample.frame())]);
+        frames[0].resize(120, 0); // Padding.
+        assert_eq!(delivered(&frames), [(VirtioNetHeader::default(), frames[0].clone())]);
     }
 }
 
@@ -231,7 +231,8 @@ fn a_long_udp_frame_with_a_partial_checksum_is_lost_and_counted() {
     let mut coalescer = Coalescer::default();
     let merged = coalescer.coalesce(1500, &frames);
     assert_eq!((merged.len(), merged.lost()), (2, 1));
-    assert_eq!(merged.get(0).header, sample.header(0), "a datagram of a sender with a larger MTU");
+    assert_eq!(merged.get(0).header, VirtioNetHeader::default(), "a datagram of a sender with a larger MTU");
+    assert_eq!(merged.get(1).header, sample.header(0));
     let expected = CoalesceCounters { uncut: 1, ..CoalesceCounters::default() };
     assert_eq!(*coalescer.counters(), expected);
     assert_eq!(coalescer.coalesce(1500, &[]).lost(), 0);

@@ -121,6 +121,8 @@ fn explains_frames_that_are_dropped() {
     );
     network.forward(NOW, I1, &frame(A, B));
     assert_eq!(verdict(&network, E1, A, B), Verdict::Dropped(DropReason::Loop));
+    network.limit_sources(I1, &[A]);
+    assert_eq!(verdict(&network, I1, B, A), Verdict::Dropped(DropReason::ForeignSource));
     network.add_route(route(Any, Exact(B), I1)).unwrap();
     assert_eq!(verdict(&network, I1, A, B), Verdict::Dropped(DropReason::SplitHorizon));
     network.add_route(route(Any, Exact(B), E2)).unwrap();
@@ -137,6 +139,6 @@ fn changes_nothing() {
     let counters = network.counters();
     network.explain(Millis(9_000), E1, &frame(A, B));
     assert_eq!(network.counters(), counters);
-    assert_eq!(network.learned(NOW).collect::<Vec<_>>(), [(A, I1, NOW)]);
+    assert_eq!(network.learned(NOW).collect::<Vec<_>>(), [(A.into(), I1, NOW)]);
     assert_eq!(network.forward(NOW, I2, &frame(B, A)), Decision::To(&[I1]));
 }

@@ -25,29 +25,29 @@ struct Table {
 
 impl Table {
     fn new() -> Self {
-        let learned = LearnedAddresses::new(KeyedHash::new([1, 2]), 3, Millis(5_000));
+        let learned = LearnedAddresses::new(KeyedHash::new([1, 2]), 3, Millis(5_000), true);
         Self { learned, reports: Reports::default(), hints: BTreeMap::new() }
     }
 
     fn note(&mut self, now: u64, from: Port, mac: MacAddr) -> Result<(), DropReason> {
         let now = Millis(now);
-        let expected = self.learned.check(now, from, mac);
+        let expected = self.learned.check(now, from, mac.into());
         let hint = self.hints.entry(mac).or_insert(SlotHint::NONE);
-        let outcome = self.learned.note(now, from, mac, hint, &mut self.reports);
+        let outcome = self.learned.note(now, from, mac.into(), hint, &mut self.reports);
         assert_eq!(outcome, expected, "a check answers like the frame itself");
         outcome
     }
 
     fn locate(&mut self, now: u64, mac: MacAddr) -> Option<Port> {
         let now = Millis(now);
-        let expected = self.learned.peek(now, I1, FREE, mac).map(|(port, _)| port);
-        let place = self.learned.locate(now, mac, &mut SlotHint::NONE.clone());
+        let expected = self.learned.peek(now, I1, FREE, mac.into()).map(|(port, _)| port);
+        let place = self.learned.locate(now, mac.into(), &mut SlotHint::NONE.clone());
         assert_eq!(place, expected, "a peek answers like the frame itself");
         place
     }
 
     fn known(&self, now: u64) -> Vec<(u8, Port, u64)> {
-        self.learned.iter(Millis(now)).map(|(mac, port, age)| (mac.0[5], port, age.0)).collect()
+        self.learned.iter(Millis(now)).map(|(station, port, age)| (station.mac.0[5], port, age.0)).collect()
     }
 
     fn reports(&mut self) -> Vec<Report> {
@@ -89,7 +89,9 @@ fn tells_before_a_frame_that_its_source_takes_the_place_of_its_destination() {
     for (now, number) in [(0, 1), (1, 2), (2, 3)] {
         table.note(now, I1, station(number)).unwrap();
     }
-    let peek = |source, destination| table.learned.peek(Millis(3), E1, source, destination).map(|(port, _)| port);
+    let peek = |source: MacAddr, destination: MacAddr| {
+        table.learned.peek(Millis(3), E1, Station::from(source), Station::from(destination)).map(|(port, _)| port)
+    };
     assert_eq!(peek(station(4), station(1)), None);
     assert_eq!(peek(station(4), station(2)), Some(I1));
     assert_eq!(peek(station(2), station(1)), Some(I1));
@@ -103,21 +105,21 @@ fn a_table_without_room_learns_nothing() {
     table.learned.addresses_max = 0;
     assert_eq!(table.note(0, I1, A), Ok(()));
     assert_eq!(table.locate(0, A), None);
-    assert_eq!(table.learned.peek(Millis(0), I1, A, A), None);
+    assert_eq!(table.learned.peek(Millis(0), I1, A.into(), A.into()), None);
 }
 
 #[test]
 fn a_hint_leads_to_the_slot_of_its_address_only() {
     let mut table = Table::new();
     let mut hint = SlotHint::NONE;
-    table.learned.note(Millis(0), I1, A, &mut hint, &mut table.reports).unwrap();
+    table.learned.note(Millis(0), I1, A.into(), &mut hint, &mut table.reports).unwrap();
     assert_eq!(hint, SlotHint(0));
     table.note(0, E1, station(2)).unwrap();
-    assert_eq!(table.learned.locate(Millis(0), station(2), &mut hint), Some(E1));
+    assert_eq!(table.learned.locate(Millis(0), station(2).into(), &mut hint), Some(E1));
     assert_eq!(hint, SlotHint(1));
-    table.learned.note(Millis(7), I1, A, &mut hint, &mut table.reports).unwrap();
+    table.learned.note(Millis(7), I1, A.into(), &mut hint, &mut table.reports).unwrap();
     assert_eq!((hint, table.known(7)), (SlotHint(0), [(2, E1, 7), (1, I1, 0)].to_vec()));
-    assert_eq!(table.learned.locate(Millis(7), station(9), &mut hint), None);
+    assert_eq!(table.learned.locate(Millis(7), station(9).into(), &mut hint), None);
     assert_eq!(hint, SlotHint::NONE);
 }
 

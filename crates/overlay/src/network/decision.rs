@@ -30,12 +30,21 @@ pub enum DropReason {
     Loop,
     /// The source address moves too often between interfaces of this host.
     Flapping,
+    /// Frames of the interface may not have this source address.
+    ForeignSource,
 }
 
 impl DropReason {
     /// All reasons, in the order of their counts.
-    pub const ALL: [Self; 6] =
-        [Self::UnknownPort, Self::NoRoute, Self::SplitHorizon, Self::PortGone, Self::Loop, Self::Flapping];
+    pub const ALL: [Self; 7] = [
+        Self::UnknownPort,
+        Self::NoRoute,
+        Self::SplitHorizon,
+        Self::PortGone,
+        Self::Loop,
+        Self::Flapping,
+        Self::ForeignSource,
+    ];
 
     /// The identifier of this reason in reports and metrics.
     pub const fn name(self) -> &'static str {
@@ -46,6 +55,7 @@ impl DropReason {
             Self::PortGone => "port-gone",
             Self::Loop => "loop",
             Self::Flapping => "flapping",
+            Self::ForeignSource => "foreign-source",
         }
     }
 }
@@ -59,6 +69,7 @@ impl fmt::Display for DropReason {
             Self::PortGone => "the matching routes lead to ports that are not in the network",
             Self::Loop => "the source address was seen at an interface of this host within the last second",
             Self::Flapping => "the source address moves between ports too often",
+            Self::ForeignSource => "the interface may not send from this address (`source_macs`)",
         })
     }
 }
@@ -122,7 +133,7 @@ mod tests {
     fn each_reason_has_a_name_a_text_and_a_count_of_its_own() {
         let names: BTreeSet<_> = DropReason::ALL.map(DropReason::name).into();
         let texts: BTreeSet<_> = DropReason::ALL.map(|reason| reason.to_string()).into();
-        assert_eq!((names.len(), texts.len()), (6, 6));
+        assert_eq!((names.len(), texts.len()), (7, 7));
         let mut counters = Counters::default();
         for (times, reason) in DropReason::ALL.into_iter().enumerate() {
             for _ in 0..times {

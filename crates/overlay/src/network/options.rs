@@ -18,6 +18,8 @@ impl Millis {
 pub struct NetworkOptions {
     /// Whether frames without a route go where their destination was last seen, or everywhere. Without learning they are dropped.
     pub learning: bool,
+    /// Whether frames that seem to come from a loop are dropped. Without that, each address is where it was last seen.
+    pub loop_protection: bool,
     /// The number of learned addresses. A new address takes the place of the one that was not seen for longest.
     pub learned_max: usize,
     /// The time after which an address that is not seen counts as unknown.
@@ -31,16 +33,26 @@ pub struct NetworkOptions {
 impl NetworkOptions {
     /// The default options: learning with 4,096 addresses that age out after five minutes, and 8,192 decisions.
     pub const fn new(hash_key: [u64; 2]) -> Self {
-        Self { learning: true, learned_max: 4_096, learned_age: Millis(300_000), cache_entries: 8_192, hash_key }
+        Self {
+            learning: true,
+            loop_protection: true,
+            learned_max: 4_096,
+            learned_age: Millis(300_000),
+            cache_entries: 8_192,
+            hash_key,
+        }
     }
 }
 
 /// Does not show the key.
 impl fmt::Debug for NetworkOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { learning, learned_max, learned_age, cache_entries, hash_key: _ } = self;
+        let Self { learning, loop_protection, learned_max, learned_age, cache_entries, hash_key: _ } = self;
         let mut out = f.debug_struct("NetworkOptions");
-        out.field("learning", learning).field("learned_max", learned_max).field("learned_age", learned_age);
+        out.field("learning", learning)
+            .field("loop_protection", loop_protection)
+            .field("learned_max", learned_max)
+            .field("learned_age", learned_age);
         out.field("cache_entries", cache_entries).finish_non_exhaustive()
     }
 }

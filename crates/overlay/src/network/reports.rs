@@ -35,6 +35,13 @@ pub enum Report {
         /// The interface that the frame came by.
         port: Port,
     },
+    /// An interface sends from an address that it may not use. The frames are dropped.
+    ForeignSource {
+        /// The address.
+        mac: MacAddr,
+        /// The interface.
+        interface: Port,
+    },
 }
 
 impl fmt::Display for Report {
@@ -51,6 +58,9 @@ impl fmt::Display for Report {
             ),
             Self::Circulating { mac, port } => {
                 write!(f, "a frame of {mac} comes by {port} again and again: a bridge connects it with another port")
+            }
+            Self::ForeignSource { mac, interface } => {
+                write!(f, "frames of {mac} come by {interface}, which may not send from this address")
             }
         }
     }

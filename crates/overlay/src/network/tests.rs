@@ -158,7 +158,8 @@ fn a_route_changes_only_the_decisions_that_it_affects() {
     assert_eq!(network.remove_route(higher), Some(route(Not(C), Exact(B), I2)));
     assert_eq!(network.remove_route(higher), None);
     check(&mut network, E1, 1);
-    network.replace_routes(&[route(Any, Any, E1)]).unwrap();
+    let before: Vec<_> = network.routes().map(|(_, route)| route).collect();
+    network.change_routes(&before, &[route(Any, Any, E1)]).unwrap();
     check(&mut network, E1, 2);
 }
 
@@ -177,8 +178,104 @@ fn time_does_not_go_backwards() {
     assert_eq!(network.counters().dropped(DropReason::Loop), 1);
     assert_eq!(network.take_report(), Some(Report::Loop { mac: A, interface: I1, edge: E1 }));
     assert_eq!(network.take_report(), None);
-    assert_eq!(network.learned(Millis(0)).collect::<Vec<_>>(), [(A, I1, Millis(0))]);
-    assert_eq!(network.learned(Millis(10_005)).collect::<Vec<_>>(), [(A, I1, Millis(5))]);
+    assert_eq!(network.learned(Millis(0)).collect::<Vec<_>>(), [(A.into(), I1, Millis(0))]);
+    assert_eq!(network.learned(Millis(10_005)).collect::<Vec<_>>(), [(A.into(), I1, Millis(5))]);
     send_at(&mut network, 0, I2, B, A).unwrap();
     assert_eq!(send_at(&mut network, 309_999, I1, A, B), Ok(vec![I2]), "the frame of B counts as one at 10 s");
+}
+
+#[test]
+fn an_interface_with_a_limit_sends_from_its_addresses_only() {
+    let mut network = network(true);
+    network.limit_sources(I1, &[A, C]);
+    send(&mut network, I2, B, A).unwrap();
+    for source in [B, MacAddr::BROADCAST, MacAddr([0; 6])] {
+        assert_eq!(send(&mut network, I1, source, C), Err(DropReason::ForeignSource));
+    }
+    assert_eq!(network.learned(Millis(0)).count(), 1, "such frames move no address");
+    assert_eq!(network.counters().cache_misses, 1, "and displace no decision");
+    assert_eq!(send(&mut network, I1, A, B), Ok(vec![I2]));
+    assert_eq!(send(&mut network, I1, C, B), Ok(vec![I2]));
+    assert_eq!(send(&mut network, E1, C, A), Err(DropReason::Loop), "only the frames of that port are limited");
+    assert_eq!(network.take_report(), Some(Report::ForeignSource { mac: B, interface: I1 }));
+    assert!(matches!(network.take_report(), Some(Report::Loop { .. })), "one report for an interface and interval");
+    assert_eq!(send_at(&mut network, 10_000, I1, B, C), Err(DropReason::ForeignSource));
+    assert_eq!(network.take_report(), Some(Report::ForeignSource { mac: B, interface: I1 }));
+    network.remove_port(I1);
+    network.add_port(I1);
+    assert!(send_at(&mut network, 10_000, I1, B, A).is_ok(), "a port that is gone has no limit");
+}
+
+#[test]
+fn one_address_in_two_vlans_is_two_stations() {
+    let mut network = network(true);
+    let frame = |destination, source, vlan| FrameHeader { vlan, ..FrameHeader::untagged(destination, source) };
+    let mut forward = |from, frame: &FrameHeader| match network.forward(Millis(0), from, frame) {
+        Decision::To(ports) => Ok(ports.to_vec()),
+        Decision::Drop(reason) => Err(reason),
+    };
+    for _ in 0..80 {
+        assert_eq!(forward(I1, &frame(MacAddr::BROADCAST, A, Some(5))), Ok(vec![I2, E1, E2]));
+        assert_eq!(forward(I2, &frame(MacAddr::BROADCAST, A, Some(6))), Ok(vec![I1, E1, E2]));
+    }
+    assert_eq!(forward(E1, &frame(A, B, Some(5))), Ok(vec![I1]));
+    assert_eq!(forward(E1, &frame(A, B, Some(6))), Ok(vec![I2]));
+    assert_eq!(forward(E1, &frame(A, B, None)), Ok(vec![I1, I2]), "it is not known outside of the VLANs");
+    assert_eq!(network.counters().addresses.moved, 0);
+}
+
+#[test]
+fn a_beacon_reaches_all_ports_until_a_bridge_sends_it_back() {
+    let mut network = network(true);
+    let header = FrameHeader::untagged(MacAddr::BROADCAST, A);
+    let mut flooded = |from, source| {
+        let header = FrameHeader { source, ..header };
+        let decisions =
+            (0..1_000).map(|_| match network.forward_unless_circulating(Millis(0), from, &header, &[7; 60]) {
+                Decision::To(ports) => ports.len(),
+                Decision::Drop(_) => 0,
+            });
+        decisions.filter(|copies| *copies == 3).count()
+    };
+    assert_eq!(flooded(I1, A), 1_000);
+    assert_eq!((flooded(I2, B), flooded(I1, A)), (0, 0), "one frame comes by two ports");
+}
+
+#[test]
+fn without_protection_each_frame_of_a_loop_is_followed() {
+    let options = NetworkOptions { loop_protection: false, ..NetworkOptions::new([1, 2]) };
+    let mut network = Network::new(options);
+    assert!([I1, I2, E1].into_iter().all(|port| network.add_port(port)));
+    for _ in 0..200 {
+        for from in [I1, I2, E1] {
+            let header = FrameHeader::untagged(MacAddr::BROADCAST, A);
+            let decision = network.forward_unless_circulating(Millis(0), from, &header, &[7; 60]);
+            assert!(matches!(decision, Decision::To(_)), "{decision:?}");
+            assert_eq!(network.explain(Millis(0), E1, &header).verdict.ports(), [I1, I2]);
+        }
+    }
+    assert_eq!(network.take_report(), None);
+}
+
+#[test]
+fn a_change_of_routes_keeps_the_decisions_about_other_destinations() {
+    let mut network = network(true);
+    let mac = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        MacAddr([2, 1, 0, 0, high, low])
+    };
+    let routes: Vec<_> = (0..1_000).map(|number| route(Any, Exact(mac(number)), E1)).collect();
+    network.change_routes(&[], &routes).unwrap();
+    let misses = |network: &mut Network| {
+        let before = network.counters().cache_misses;
+        (0..1_000).for_each(|number| _ = send(network, I1, A, mac(number)).unwrap());
+        network.counters().cache_misses - before
+    };
+    assert_eq!((misses(&mut network), misses(&mut network)), (1_000, 0));
+    network.change_routes(&[routes[7]], &[route(Any, Exact(mac(7)), E2)]).unwrap();
+    assert_eq!(misses(&mut network), 1);
+    assert_eq!(send(&mut network, I1, A, mac(7)), Ok(vec![E2]));
+    network.change_routes(&routes[8..100], &[]).unwrap();
+    assert_eq!(misses(&mut network), 1_000, "many routes change faster with an empty cache");
+    assert_eq!(network.routes().count(), 908);
 }

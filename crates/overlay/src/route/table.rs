@@ -122,16 +122,31 @@ impl RouteTable {
         Some(route)
     }
 
-    /// Puts other routes in the place of all. Changes nothing if they are refused.
-    pub(crate) fn replace(&mut self, routes: &[Route]) -> Result<Vec<RouteId>, RouteError> {
-        if routes.len() > ROUTES_MAX {
+    /// Removes routes, each once, and adds others. Routes that the table does not have are passed over. Changes nothing if the added ones are
+    /// refused.
+    pub(crate) fn change(&mut self, removed: &[Route], added: &[Route]) -> Result<Vec<RouteId>, RouteError> {
+        if (self.routes.len() + added.len()).saturating_sub(removed.len()) > ROUTES_MAX {
             return Err(RouteError::TableFull);
         }
-        let count = u32::try_from(routes.len()).expect("at most ROUTES_MAX");
+        let count = u32::try_from(added.len()).map_err(|_| RouteError::TableFull)?;
         self.last_id.checked_add(count).ok_or(RouteError::NumbersExhausted)?;
-        self.routes.clear();
-        self.buckets.iter_mut().for_each(MacMap::clear);
-        routes.iter().map(|route| self.add(*route)).collect()
+        for route in removed {
+            if let Some(id) = self.find_id(route) {
+                self.remove(id);
+            }
+        }
+        added.iter().map(|route| self.add(*route)).collect()
+    }
+
+    /// The number of a route; the first one if there are several like it.
+    fn find_id(&self, route: &Route) -> Option<RouteId> {
+        let key = BucketKey::of(route);
+        match route.rank() {
+            Some(_) => {
+                self.buckets[key.kind()].get(&key)?.iter().find(|entry| entry.route == *route).map(|entry| entry.id)
+            }
+            None => self.routes.iter().find(|(_, other)| *other == route).map(|(id, _)| *id),
+        }
     }
 
     /// The routes in the order of their numbers.
@@ -260,9 +275,22 @@ mod tests {
         assert_eq!(table.remove(RouteId(2)), Some(route(Never, Never, 2)));
         assert_eq!(table.remove(RouteId(2)), None);
         assert_eq!(table.add(route(Any, Any, 3)), Ok(RouteId(3)));
-        assert_eq!(table.replace(&[route(Any, Any, 4), route(Not(A), Not(A), 5)]), Ok(vec![RouteId(4), RouteId(5)]));
+        let before: Vec<_> = table.iter().map(|(_, route)| route).collect();
+        let added = [route(Any, Any, 4), route(Not(A), Not(A), 5)];
+        assert_eq!(table.change(&before, &added), Ok(vec![RouteId(4), RouteId(5)]));
         assert!(table.iter().eq([(RouteId(4), route(Any, Any, 4)), (RouteId(5), route(Not(A), Not(A), 5))]));
         assert_eq!(find(&table), (Some(3), vec![edge(4)]));
+    }
+
+    #[test]
+    fn a_change_touches_one_of_equal_routes_and_no_other() {
+        let mut table = table();
+        let (same, never) = (route(Any, Exact(B), 1), route(Never, Never, 2));
+        table.change(&[], &[same, never, same, route(Any, Any, 3)]).unwrap();
+        assert_eq!(table.change(&[same, never, route(Any, Any, 9)], &[route(Any, Any, 4)]), Ok(vec![RouteId(5)]));
+        let expected = [(3, same), (4, route(Any, Any, 3)), (5, route(Any, Any, 4))];
+        assert!(table.iter().eq(expected.map(|(id, route)| (RouteId(id), route))));
+        assert_eq!(find(&table), (Some(6), vec![edge(1)]));
     }
 
     #[test]
@@ -270,9 +298,10 @@ mod tests {
         let mut table = table();
         let many = vec![route(Any, Any, 1); ROUTES_MAX + 1];
         table.add(route(Any, Any, 7)).unwrap();
-        assert_eq!(table.replace(&many), Err(RouteError::TableFull));
+        let before = [route(Any, Any, 7)];
+        assert_eq!(table.change(&before, &many), Err(RouteError::TableFull));
         assert_eq!(find(&table), (Some(3), vec![edge(7)]));
-        assert_eq!(table.replace(&many[1..]).map(|ids| ids.len()), Ok(ROUTES_MAX));
+        assert_eq!(table.change(&before, &many[1..]).map(|ids| ids.len()), Ok(ROUTES_MAX));
         assert_eq!(table.add(many[0]), Err(RouteError::TableFull));
     }
 
@@ -280,8 +309,8 @@ mod tests {
     fn refuses_routes_when_the_numbers_are_used_up() {
         let mut table = table();
         table.last_id = u32::MAX - 2;
-        assert_eq!(table.replace(&[route(Any, Any, 1); 3]), Err(RouteError::NumbersExhausted));
-        assert_eq!(table.replace(&[route(Any, Any, 1); 2]).map(|ids| ids[1]), Ok(RouteId(u32::MAX)));
+        assert_eq!(table.change(&[], &[route(Any, Any, 1); 3]), Err(RouteError::NumbersExhausted));
+        assert_eq!(table.change(&[], &[route(Any, Any, 1); 2]).map(|ids| ids[1]), Ok(RouteId(u32::MAX)));
         assert_eq!(table.add(route(Any, Any, 2)), Err(RouteError::NumbersExhausted));
         assert_eq!(table.iter().count(), 2);
     }

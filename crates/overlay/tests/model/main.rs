@@ -130,7 +130,8 @@ impl Pair {
                 assert_eq!(self.network.remove_route(id), None);
             }
             Step::Replace(routes) => {
-                let ids = self.network.replace_routes(&routes).unwrap();
+                let before: Vec<_> = self.naive.routes.iter().map(|(_, route)| *route).collect();
+                let ids = self.network.change_routes(&before, &routes).unwrap();
                 self.naive.routes = ids.into_iter().zip(routes).collect();
             }
             Step::Frame { after_ms, from, source, destination } => {
@@ -165,9 +166,9 @@ impl Pair {
         assert_eq!(self.network.learned(now).count(), self.network.learned(Millis(0)).count());
         for seen in known {
             let mut learned = self.network.learned(now);
-            assert!(
-                learned.any(|(mac, port, _)| mac == seen.mac && (port == seen.port || self.now - seen.at >= 1_000))
-            );
+            assert!(learned.any(
+                |(station, port, _)| station.mac == seen.mac && (port == seen.port || self.now - seen.at >= 1_000)
+            ));
         }
     }
 }

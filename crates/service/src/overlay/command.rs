@@ -4,7 +4,7 @@ use super::counters::OverlaySocketCounters;
 use super::view::OverlayView;
 use isthmus_link::{EdgeSocket, Tap};
 use isthmus_overlay::vxlan::Vni;
-use isthmus_overlay::{EdgeId, InterfaceId, NetworkOptions, Report, Route};
+use isthmus_overlay::{EdgeId, InterfaceId, MacAddr, NetworkOptions, Report, Route};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -35,12 +35,14 @@ pub enum OverlayCommand {
         /// The edge.
         edge: EdgeId,
     },
-    /// Replaces all routes of a network.
-    SetRoutes {
+    /// Changes the routes of a network.
+    ChangeRoutes {
         /// The network.
         network: OverlayNetworkNumber,
-        /// The routes, in their order.
-        routes: Vec<Route>,
+        /// Routes that go, each once.
+        removed: Vec<Route>,
+        /// Routes that come, in their order.
+        added: Vec<Route>,
     },
 }
 
@@ -100,6 +102,8 @@ pub struct NewOverlayInterface {
     pub tap: Tap,
     /// The MTU of the interface.
     pub mtu: u16,
+    /// The source addresses that its frames may have. None if there is no limit.
+    pub sources: Option<Vec<MacAddr>>,
 }
 
 /// An edge of a network.

@@ -1,7 +1,11 @@
 //! Counts of frames that passed and of frames that were lost, by reason.
 
 use isthmus_overlay::DropReason;
+use isthmus_overlay::vxlan::Vni;
+use std::net::IpAddr;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 /// Declares the losses, with a word for each.
 macro_rules! losses {
@@ -35,6 +39,8 @@ losses! {
     Loop = "loop",
     /// The source address of the frame moves between ports too often.
     Flapping = "flapping",
+    /// The interface may not send from the source address of the frame.
+    ForeignSource = "foreign-source",
     /// The network, or the kernel, had no room for the frame.
     NoRoom = "no-room",
     /// The interface is down.
@@ -63,6 +69,7 @@ impl From<DropReason> for FrameLoss {
             DropReason::PortGone => Self::PortGone,
             DropReason::Loop => Self::Loop,
             DropReason::Flapping => Self::Flapping,
+            DropReason::ForeignSource => Self::ForeignSource,
             DropReason::UnknownPort => Self::PortGone,
         }
     }
@@ -120,8 +127,23 @@ impl PortCounters {
 /// The counters of a socket: received datagrams that belong to no edge. The worker writes them; any thread may read them.
 #[derive(Debug, Default)]
 pub struct OverlaySocketCounters {
-    /// Datagrams from addresses that have no edge in the network that they name.
+    /// Datagrams from addresses that no edge leads to.
     pub unknown_senders: AtomicU64,
+    /// Datagrams from the address of an edge that name a network without an edge to it.
+    pub unknown_networks: AtomicU64,
     /// Datagrams without a valid encapsulation.
     pub invalid: AtomicU64,
+    /// The last datagram of an unknown sender or network.
+    pub last_unknown: Mutex<Option<UnknownDatagram>>,
+}
+
+/// A datagram that belongs to no edge.
+#[derive(Clone, Copy, Debug)]
+pub struct UnknownDatagram {
+    /// The address of its sender.
+    pub from: IpAddr,
+    /// The network that it names; 0 for bare frames.
+    pub vni: Vni,
+    /// The time at which it came.
+    pub at: Instant,
 }

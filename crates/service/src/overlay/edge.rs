@@ -34,6 +34,8 @@ pub(super) struct Edge {
     /// The headers and ranges of the datagrams of a message.
     chunks: Vec<Chunk>,
     pub(super) reassembler: Reassembler,
+    /// The time of the last frame from the host.
+    pub(super) heard: Option<Millis>,
     pub(super) counters: PortCounters,
 }
 
@@ -73,6 +75,7 @@ impl Edge {
             sender: Sender::new(first_message),
             chunks: Vec::new(),
             reassembler: Reassembler::default(),
+            heard: None,
             counters: PortCounters::default(),
         }
     }
@@ -83,6 +86,11 @@ impl Edge {
             self.path_due = Millis(now.0 + PATH_INTERVAL_MS);
             self.datagram_bytes = socket.datagram_bytes_to(self.to);
         }
+    }
+
+    /// The time at which the path is queried although nothing is sent: there was no route, or a frame was lost.
+    pub(super) fn next_check(&self) -> Option<Millis> {
+        (self.datagram_bytes.is_none() || self.path_due == Millis(0)).then_some(self.path_due)
     }
 
     fn datagram_bytes(&self) -> usize {

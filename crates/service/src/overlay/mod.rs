@@ -31,6 +31,6 @@ pub use command::{
     NewOverlayEdge, NewOverlayInterface, NewOverlayNetwork, NewOverlaySocket, OverlayCommand, OverlayEdgeKind,
     OverlayEvent, OverlayNetworkNumber, OverlaySocketNumber,
 };
-pub use counters::{FrameLoss, FrameLosses, OverlaySocketCounters, PortCounters};
+pub use counters::{FrameLoss, FrameLosses, OverlaySocketCounters, PortCounters, UnknownDatagram};
 pub(crate) use poller::OverlayPoller;
 pub use view::{EdgeView, InterfaceView, LearnedView, OverlayView};

@@ -3,6 +3,7 @@
 use super::command::{NewOverlayInterface, NewOverlayNetwork, OverlayNetworkNumber};
 use super::counters::{FrameLoss, PortCounters};
 use super::edge::{Edge, EdgeOutcome, Resume, TapFrame};
+use super::poller::TURN_COST_MAX;
 use super::socket::Socket;
 use super::view::{EdgeView, InterfaceView, LearnedView, OverlayView};
 use isthmus_link::{Tap, TapWrite};
@@ -17,6 +18,14 @@ use std::time::Instant;
 
 /// The maximum number of slices of a frame: the chunks of the longest message, and its headers. They are prepared for each frame.
 const SLICES_MAX: usize = MESSAGE_BYTES_MAX.div_ceil(CHUNK_BYTES_MIN) + 8;
+
+/// The cost of a system call for a frame, in bytes that are copied meanwhile.
+const CALL_COST: usize = 4 << 10;
+
+/// The cost of reading or writing a frame `times` times.
+fn cost(times: usize, bytes: usize) -> i64 {
+    (times * (CALL_COST + bytes)) as i64 // At most 512 times 68 KiB.
+}
 
 /// An interface of a network.
 #[derive(Debug)]
@@ -41,6 +50,8 @@ pub(super) struct HeldFrame {
     pub(super) len: usize,
     pub(super) edge: EdgeId,
     pub(super) resume: Resume,
+    /// The place in the order of all frames that were held.
+    pub(super) since: u64,
 }
 
 /// The parts of the poller that all networks use.
@@ -63,6 +74,8 @@ pub(super) struct OverlayNetwork {
     /// The smallest MTU of the interfaces.
     pub(super) mtu: u16,
     pub(super) edges: Vec<Edge>,
+    /// The cost of the frames that its interfaces may still send in this turn. Negative after a frame with many copies.
+    turn: i64,
     view: Arc<Mutex<OverlayView>>,
     /// The time of the first change that the view does not show.
     view_stale_since: Option<Millis>,
@@ -79,6 +92,7 @@ impl OverlayNetwork {
             interfaces: Vec::new(),
             mtu: u16::MAX,
             edges: Vec::new(),
+            turn: 0,
             view,
             view_stale_since: None,
         }
@@ -93,7 +107,10 @@ impl OverlayNetwork {
     }
 
     pub(super) fn add_interface(&mut self, new: NewOverlayInterface) {
-        let NewOverlayInterface { network: _, interface, tap, mtu } = new;
+        let NewOverlayInterface { network: _, interface, tap, mtu, sources } = new;
+        if let Some(sources) = sources {
+            self.core.limit_sources(Port::Interface(interface), &sources);
+        }
         self.interfaces.push(Interface {
             id: interface,
             tap,
@@ -127,6 +144,21 @@ impl OverlayNetwork {
         self.view_stale_since.get_or_insert(now);
     }
 
+    /// Begins a turn of the poller. What the network does not use is not saved.
+    pub(super) fn begin_turn(&mut self) {
+        self.turn = (self.turn + TURN_COST_MAX).min(TURN_COST_MAX);
+    }
+
+    /// Returns true if the interfaces of the network have to wait for the next turn.
+    pub(super) fn has_used_turn(&self) -> bool {
+        self.turn <= 0
+    }
+
+    /// Takes the cost of reading a frame from the turn.
+    pub(super) fn charge_read(&mut self, bytes: usize) {
+        self.turn -= cost(1, bytes);
+    }
+
     /// Handles a frame that interface `from` sent. Returns the place at which sending continues if the frame has to wait.
     pub(super) fn send_frame(
         &mut self,
@@ -155,6 +187,7 @@ impl OverlayNetwork {
                 return None;
             }
         };
+        self.turn -= cost(to.len(), frame.frame.len());
         let may_wait = to.len() == 1;
         let mut waits = None;
         for &port in to {
@@ -191,6 +224,7 @@ impl OverlayNetwork {
             held.resume = resume;
             return false;
         }
+        self.turn -= cost(1, held.len);
         interface.held = None;
         true
     }
@@ -214,6 +248,7 @@ impl OverlayNetwork {
         let (slices, bytes) = (&list[..count], bytes - VIRTIO_NET_BYTES);
         if let Some(edge) = self.edge(from) {
             edge.counters.count_received(bytes);
+            edge.heard = Some(now);
         }
         match self.core.forward(now, Port::Edge(from), &header) {
             Decision::Drop(reason) => self.lost(Port::Edge(from), reason.into()),
@@ -255,6 +290,12 @@ impl OverlayNetwork {
         }
     }
 
+    /// The place of an interface's held frame in the order of all held frames.
+    pub(super) fn held_since(&self, interface: InterfaceId) -> Option<u64> {
+        let interface = self.interfaces.iter().find(|other| other.id == interface)?;
+        interface.held.as_ref().map(|held| held.since)
+    }
+
     /// Returns whether a frame of an interface waits for room in a socket.
     pub(super) fn waits_for(&self, interface: InterfaceId, socket: usize) -> bool {
         let held = self.interfaces.iter().find(|other| other.id == interface).and_then(|other| other.held.as_ref());
@@ -285,6 +326,24 @@ impl OverlayNetwork {
         }
     }
 
+    /// The time at which the path of an edge is queried although nothing is sent.
+    pub(super) fn next_path_check(&self) -> Option<Millis> {
+        self.edges.iter().filter_map(Edge::next_check).min()
+    }
+
+    /// Queries the paths of edges for which that is due.
+    pub(super) fn check_paths(&mut self, now: Millis, sockets: &[Socket]) {
+        let mut is_changed = false;
+        for edge in self.edges.iter_mut().filter(|edge| edge.next_check().is_some()) {
+            let before = edge.datagram_bytes;
+            edge.check_path(now, &sockets[edge.socket].link);
+            is_changed |= edge.datagram_bytes != before;
+        }
+        if is_changed {
+            self.touch(now);
+        }
+    }
+
     /// The time at which the view is to be updated, if it is stale.
     pub(super) fn view_due(&self, age_ms: u64) -> Option<Millis> {
         Some(Millis(self.view_stale_since?.0 + age_ms))
@@ -302,9 +361,13 @@ impl OverlayNetwork {
             counters: interface.counters,
             is_held: interface.held.is_some(),
         };
-        let edge =
-            |edge: &Edge| EdgeView { edge: edge.id, counters: edge.counters(), datagram_bytes: edge.datagram_bytes };
-        let learned = self.core.learned(now).map(|(mac, port, age)| LearnedView { mac, port, age_ms: age.0 });
+        let edge = |edge: &Edge| EdgeView {
+            edge: edge.id,
+            counters: edge.counters(),
+            datagram_bytes: edge.datagram_bytes,
+            heard_ms: edge.heard.map(|heard| now.since(heard).0),
+        };
+        let learned = self.core.learned(now).map(LearnedView::from);
         *view = OverlayView {
             updated_at: Instant::now(),
             interfaces: self.interfaces.iter().map(interface).collect(),

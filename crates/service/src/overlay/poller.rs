@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// Frames that one interface sends before the next source is served.
 const INTERFACE_BATCH: usize = 32;
 
+/// The cost of the frames that one network sends in a turn. The frame that exceeds it is sent, and the next turns pay for it.
+pub(super) const TURN_COST_MAX: i64 = 512 << 10;
+
 /// The maximum age of views while frames pass, in milliseconds.
 const VIEW_AGE_MAX_MS: u64 = 100;
 
@@ -53,6 +56,10 @@ pub(crate) struct OverlayPoller {
     sources: Vec<Option<SourceState>>,
     /// Sources that may have frames.
     ready: VecDeque<u32>,
+    /// Sources of networks that have used up their turn. They precede the others in the next turn. Empty between turns.
+    deferred: VecDeque<u32>,
+    /// The number of frames that were held so far.
+    held_count: u64,
     /// A buffer for one frame with its virtio-net header.
     buffer: Box<[u8]>,
     cutter: Cutter,
@@ -74,6 +81,8 @@ impl Default for OverlayPoller {
             sockets: Vec::new(),
             sources: Vec::new(),
             ready: VecDeque::new(),
+            deferred: VecDeque::new(),
+            held_count: 0,
             buffer: Box::default(),
             cutter: Cutter::default(),
             coalescer: Coalescer::default(),
@@ -125,10 +134,10 @@ impl OverlayPoller {
             }
             OverlayCommand::AddEdge(new) => self.add_edge(now, new),
             OverlayCommand::RemoveEdge { network, edge } => self.remove_edge(now, network, edge),
-            OverlayCommand::SetRoutes { network, routes } => {
+            OverlayCommand::ChangeRoutes { network, removed, added } => {
                 let Some(place) = self.place(network) else { return };
                 if let Some(network) = &mut self.networks[place]
-                    && let Err(error) = network.core_mut().replace_routes(&routes)
+                    && let Err(error) = network.core_mut().change_routes(&removed, &added)
                 {
                     tracing::error!(%error, "routes that control has checked are refused");
                 }
@@ -183,7 +192,7 @@ impl OverlayPoller {
         self.touch(place, now);
     }
 
-    fn touch(&mut self, place: usize, now: Millis) {
+    pub(super) fn touch(&mut self, place: usize, now: Millis) {
         if let Some(network) = &mut self.networks[place] {
             network.touch(now);
             self.deadline = Some(self.deadline.map_or(now, |at| at.min(now)));
@@ -265,18 +274,22 @@ impl OverlayPoller {
         }
     }
 
-    /// Polls the interfaces for which `is_held` returns true.
+    /// Polls the interfaces for which `is_held` returns true, those that have waited for longest first.
     fn resume(&mut self, is_held: impl Fn(&OverlayNetwork, InterfaceId) -> bool) {
+        let mut waiting = Vec::new();
         for number in 0..self.sources.len() as u32 {
             let Some(SourceState { source: FrameSource::Interface { network, interface }, .. }) =
                 self.sources[number as usize]
             else {
                 continue;
             };
-            if self.networks[network].as_ref().is_some_and(|network| is_held(network, interface)) {
-                self.enqueue(number);
-            }
+            let Some(network) = self.networks[network].as_ref().filter(|network| is_held(network, interface)) else {
+                continue;
+            };
+            waiting.push((network.held_since(interface), number));
         }
+        waiting.sort_unstable();
+        waiting.into_iter().for_each(|(_, number)| self.enqueue(number));
     }
 
     /// Polls the sources that are ready. True if anything was done.
@@ -288,9 +301,16 @@ impl OverlayPoller {
         let now = self.now();
         let count = self.ready.len();
         self.turn_bytes = 0;
+        self.networks.iter_mut().flatten().for_each(OverlayNetwork::begin_turn);
         for _ in 0..count {
             let Some(number) = self.ready.pop_front() else { break };
             let Some(Some(state)) = self.sources.get_mut(number as usize) else { continue };
+            if let FrameSource::Interface { network, .. } = state.source
+                && self.networks[network].as_ref().is_some_and(OverlayNetwork::has_used_turn)
+            {
+                self.deferred.push_back(number); // Still queued.
+                continue;
+            }
             state.is_queued = false;
             let again = match state.source {
                 FrameSource::Interface { network, interface } => self.poll_interface(now, shared, network, interface),
@@ -299,7 +319,11 @@ impl OverlayPoller {
             if again {
                 self.enqueue(number);
             }
+            shared.sleeper.is_check_due |= again;
         }
+        shared.sleeper.is_check_due |= !self.deferred.is_empty();
+        self.deferred.append(&mut self.ready);
+        std::mem::swap(&mut self.deferred, &mut self.ready);
         if self.turn_bytes >= STREAM_BYTES {
             self.stream_at = Some(now);
         }
@@ -313,7 +337,7 @@ impl OverlayPoller {
 
     /// Takes frames from an interface. True if it may have more.
     fn poll_interface(&mut self, now: Millis, shared: &mut Shared, place: usize, id: InterfaceId) -> bool {
-        let Self { networks, sockets, cutter, buffer, deadline, turn_bytes, .. } = self;
+        let Self { networks, sockets, cutter, buffer, deadline, turn_bytes, held_count, .. } = self;
         let Some(network) = &mut networks[place] else { return false };
         let mut outlets = Outlets { now, sockets, cutter };
         network.touch(now);
@@ -322,6 +346,9 @@ impl OverlayPoller {
             return false;
         }
         for _ in 0..INTERFACE_BATCH {
+            if network.has_used_turn() {
+                break;
+            }
             let Some(interface) = network.interface(id).filter(|interface| !interface.is_gone) else { return false };
             #[cfg(test)]
             {
@@ -338,14 +365,16 @@ impl OverlayPoller {
                 }
             };
             *turn_bytes += len;
+            network.charge_read(len);
             let Some((header, frame)) = buffer[..len].split_first_chunk() else {
-                interface.counters.lost.add(FrameLoss::Invalid, 1);
+                network.lost(Port::Interface(id), FrameLoss::Invalid);
                 continue;
             };
             if let Some((edge, resume)) = network.send_frame(&mut outlets, id, TapFrame { header, frame }) {
                 let bytes = std::mem::replace(buffer, new_buffer());
                 if let Some(interface) = network.interface(id) {
-                    interface.held = Some(HeldFrame { bytes, len, edge, resume });
+                    *held_count += 1;
+                    interface.held = Some(HeldFrame { bytes, len, edge, resume, since: *held_count });
                 }
                 return false; // Until the socket has room.
             }
@@ -368,13 +397,15 @@ impl OverlayPoller {
         self.deadline = None;
         (0..self.sockets.len()).for_each(|socket| self.resume_full(socket));
         for network in self.networks.iter_mut().flatten() {
+            network.check_paths(now, &self.sockets);
             network.expire(now);
             // The network keeps at most `REPORTS_MAX`.
             while let Some(report) = network.core_mut().take_report() {
                 shared.emit_event(Event::Overlay(OverlayEvent::Report { network: network.number, report }));
             }
             network.update_view(now, VIEW_AGE_MAX_MS);
-            let due = network.view_due(VIEW_AGE_MAX_MS).into_iter().chain(network.next_expiry()).min();
+            let due = network.view_due(VIEW_AGE_MAX_MS).into_iter().chain(network.next_expiry());
+            let due = due.chain(network.next_path_check()).min();
             self.deadline = self.deadline.into_iter().chain(due).min();
         }
     }

@@ -1,17 +1,17 @@
 //! Receives the datagrams of all edges of a socket, and finds the edge of each.
 
 use super::command::{NewOverlaySocket, OverlayEdgeKind, OverlaySocketNumber};
-use super::counters::FrameLoss;
-use super::counters::OverlaySocketCounters;
+use super::counters::{FrameLoss, OverlaySocketCounters, UnknownDatagram};
 use super::network::OverlayNetwork;
 use crate::counters::bump;
 use isthmus_link::{EdgeMessage, EdgeSocket};
 use isthmus_overlay::coalesce::Coalescer;
 use isthmus_overlay::vxlan::{self, Vni};
 use isthmus_overlay::{EdgeId, Millis, Port, fast};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A socket of edges.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(super) struct Socket {
     pub(super) link: EdgeSocket,
     /// The edge that a datagram belongs to: by the sender, and by the number of the network (0 for bare frames).
     edges: HashMap<(IpAddr, Vni), (usize, EdgeId)>,
+    /// The addresses of all edges.
+    hosts: HashSet<IpAddr>,
     /// The bytes of the last batch.
     pub(super) batch_bytes: usize,
     /// True if a frame waits for room.
@@ -43,6 +45,7 @@ impl Socket {
             kind,
             link: socket,
             edges: HashMap::new(),
+            hosts: HashSet::new(),
             batch_bytes: 0,
             is_full: false,
             is_room_watched: false,
@@ -61,15 +64,23 @@ impl Socket {
 
     pub(super) fn add_edge(&mut self, address: IpAddr, vni: Vni, network: usize, edge: EdgeId) {
         self.edges.insert(self.key(address, vni), (network, edge));
+        self.note_hosts();
     }
 
     pub(super) fn remove_edge(&mut self, address: IpAddr, vni: Vni) {
         self.edges.remove(&self.key(address, vni));
+        self.note_hosts();
     }
 
     /// Removes all edges of a network.
     pub(super) fn remove_network(&mut self, network: usize) {
         self.edges.retain(|_, (other, _)| *other != network);
+        self.note_hosts();
+    }
+
+    /// Notes the addresses of the edges, for datagrams that belong to none.
+    fn note_hosts(&mut self) {
+        self.hosts = self.edges.keys().map(|(address, _)| *address).collect();
     }
 
     /// Receives a batch. Returns whether more may wait: the sleeper reports what comes after a batch that was not full.
@@ -122,12 +133,23 @@ impl Socket {
                         let datagrams = run.bytes.chunks(run.datagram_bytes);
                         batch.frames.extend(datagrams.map(|datagram| &datagram[skip.min(datagram.len())..]));
                     }
-                    (None, _) => bump(&self.counters.unknown_senders, run.datagrams() as u64),
+                    (None, _) => self.refuse(key, run.datagrams() as u64),
                 }
             }
         }
         batch.deliver(now, networks, coalescer);
         self.link.has_more()
+    }
+
+    /// Counts datagrams that belong to no edge, and keeps the last sender for reports.
+    fn refuse(&self, (from, vni): (IpAddr, Vni), datagrams: u64) {
+        let from = from.to_canonical();
+        let has_edge = self.hosts.contains(&from);
+        let OverlaySocketCounters { unknown_senders, unknown_networks, last_unknown, .. } = &*self.counters;
+        bump(if has_edge { unknown_networks } else { unknown_senders }, datagrams);
+        if let Ok(mut last) = last_unknown.try_lock() {
+            *last = Some(UnknownDatagram { from, vni, at: Instant::now() });
+        }
     }
 
     /// Takes the first datagrams of a message that name one network.

@@ -1,7 +1,7 @@
 //! The visible state of a network, which its worker publishes.
 
 use super::counters::PortCounters;
-use isthmus_overlay::{EdgeId, FrameCount, InterfaceId, MacAddr, PairCount, Port};
+use isthmus_overlay::{EdgeId, FrameCount, InterfaceId, MacAddr, Millis, PairCount, Port, Station};
 use std::time::Instant;
 
 /// The visible state of an overlay network.
@@ -54,6 +54,8 @@ pub struct EdgeView {
     pub counters: PortCounters,
     /// The length of the longest datagram on the path; none without a route.
     pub datagram_bytes: Option<usize>,
+    /// The time since the last frame from the host, in milliseconds; none if there was none.
+    pub heard_ms: Option<u64>,
 }
 
 /// A learned address.
@@ -61,8 +63,16 @@ pub struct EdgeView {
 pub struct LearnedView {
     /// The address.
     pub mac: MacAddr,
+    /// The VLAN in which it was learned. None without a tag.
+    pub vlan: Option<u16>,
     /// The interface or edge that has it.
     pub port: Port,
     /// The time since its last frame, in milliseconds.
     pub age_ms: u64,
+}
+
+impl From<(Station, Port, Millis)> for LearnedView {
+    fn from((Station { mac, vlan }, port, age): (Station, Port, Millis)) -> Self {
+        Self { mac, vlan, port, age_ms: age.0 }
+    }
 }

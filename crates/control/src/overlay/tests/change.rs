@@ -36,7 +36,7 @@ fn edits_change_the_worker_and_the_report() {
     let more = more.replace("\"127.0.0.3\"", &format!("\"127.0.0.3:{free}\""));
     let changed = Overlay::edit(&mut fixture.broker, &edits(&more)).unwrap();
     assert!(changed.toml.contains("name = \"lab\"") && changed.toml.contains("127.0.0.3"), "{}", changed.toml);
-    assert_eq!(fixture.commands(), ["AddSocket", "AddEdge", "SetRoutes", "AddNetwork", "SetRoutes"]);
+    assert_eq!(fixture.commands(), ["AddSocket", "AddEdge", "ChangeRoutes", "AddNetwork"]);
     let report = fixture.report();
     assert_eq!((report.networks.len(), report.networks[0].edges.len(), report.networks[0].routes.len()), (2, 2, 2));
     let table = fixture.table();
@@ -45,7 +45,7 @@ fn edits_change_the_worker_and_the_report() {
     let less = r#"[{ "remove_route": { "network": "lan", "route": "any any edge 127.0.0.3 any" } },
                    { "remove_edge": { "network": "lan", "edge": "127.0.0.3" } }, { "remove_network": "lab" }]"#;
     Overlay::edit(&mut fixture.broker, &edits(less)).unwrap();
-    assert_eq!(fixture.commands(), ["RemoveEdge", "RemoveNetwork", "SetRoutes"]);
+    assert_eq!(fixture.commands(), ["RemoveEdge", "RemoveNetwork", "ChangeRoutes"]);
     assert_eq!((fixture.report().networks.len(), fixture.report().networks[0].edges.len()), (1, 1));
 }
 

@@ -67,7 +67,7 @@ impl Container {
 /// A host with one network.
 pub(super) struct Host {
     pub(super) poller: OverlayPoller,
-    shared: Shared,
+    pub(super) shared: Shared,
     events: Arc<Mutex<Vec<Event>>>,
     view: Arc<Mutex<OverlayView>>,
     pub(super) refused: Arc<OverlaySocketCounters>,
@@ -105,7 +105,8 @@ impl Host {
 
     pub(super) fn interface_on(&mut self, number: u16, tap: OwnedFd) {
         let (interface, tap) = (InterfaceId(number), Tap::new("tap", tap));
-        self.execute(OverlayCommand::AddInterface(NewOverlayInterface { network: NETWORK, interface, tap, mtu: 1500 }));
+        let new = NewOverlayInterface { network: NETWORK, interface, tap, mtu: 1500, sources: None };
+        self.execute(OverlayCommand::AddInterface(new));
     }
 
     pub(super) fn socket(&mut self, kind: OverlayEdgeKind, socket: EdgeSocket) {
@@ -125,6 +126,11 @@ impl Host {
             self.poller.ready(event.source.number, event.is_readable, event.is_writable);
         }
         self.poller.poll(&mut self.shared)
+    }
+
+    /// Lets the timers run with the next step.
+    pub(super) fn touch(&mut self) {
+        self.poller.touch(0, Millis(0));
     }
 
     pub(super) fn events(&self) -> Vec<Event> {

@@ -3,8 +3,8 @@
 use super::super::FrameLoss;
 use super::super::command::{OverlayCommand, OverlayEdgeKind};
 use super::fixture::*;
-use isthmus_overlay::InterfaceId;
 use isthmus_overlay::virtio_net::{GsoKind, VirtioNetHeader};
+use isthmus_overlay::{InterfaceId, Millis};
 
 #[test]
 fn a_frame_between_interfaces_keeps_its_header() {
@@ -142,4 +142,25 @@ fn the_view_follows() {
         (view.edges.is_empty() && view.learned.is_empty()).then_some(())
     });
     assert_eq!(there.served(1).counters.lost.count(FrameLoss::PortGone), 0);
+}
+
+#[test]
+fn an_edge_without_a_route_is_queried_again_although_nothing_is_sent() {
+    let (mut here, _there) = connected(OverlayEdgeKind::Fast);
+    until(&mut [&mut here], |hosts| hosts[0].view().edges.first().map(|_| ()));
+    let edge = here.network().edge(EDGE).unwrap();
+    (edge.datagram_bytes, edge.path_due) = (None, Millis(0)); // As if there had been no route a moment ago.
+    here.touch();
+    let bytes = until(&mut [&mut here], |hosts| hosts[0].view().edges[0].datagram_bytes);
+    assert!(bytes > 1_472, "the path of the loopback interface");
+}
+
+#[test]
+fn an_edge_knows_when_its_host_was_heard() {
+    let (mut here, mut there) = connected(OverlayEdgeKind::Vxlan);
+    let one = here.interface(1);
+    let heard = |host: &Host| host.view().edges.first().and_then(|edge| edge.heard_ms);
+    one.send(&plain(BROADCAST, mac(1), &[1; 50]));
+    until(&mut [&mut here, &mut there], |hosts| heard(hosts[1]));
+    assert_eq!(heard(&here), None, "it has sent, and got nothing");
 }

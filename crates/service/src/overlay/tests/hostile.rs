@@ -4,6 +4,7 @@ use super::super::FrameLoss;
 use super::super::command::OverlayEdgeKind;
 use super::fixture::*;
 use isthmus_overlay::virtio_net::VirtioNetHeader;
+use isthmus_overlay::vxlan::Vni;
 use isthmus_overlay::{fast, vxlan};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering::Relaxed;
@@ -38,7 +39,9 @@ impl Noise {
 
 /// The datagrams that the host has counted.
 fn counted(host: &mut Host) -> u64 {
-    let sockets = host.refused.unknown_senders.load(Relaxed) + host.refused.invalid.load(Relaxed);
+    let sockets = host.refused.unknown_senders.load(Relaxed)
+        + host.refused.unknown_networks.load(Relaxed)
+        + host.refused.invalid.load(Relaxed);
     sockets + host.edge_counters().received + host.edge_lost(FrameLoss::Invalid)
 }
 
@@ -126,14 +129,20 @@ fn noise_behind_a_valid_encapsulation_stops_nothing() {
 fn unknown_senders_and_networks_are_counted() {
     for kind in KINDS {
         let (mut host, container, socket, at) = attacked(kind);
+        let last =
+            |host: &Host| host.refused.last_unknown.lock().unwrap().map(|last| (last.from.to_string(), last.vni));
         let other_host = UdpSocket::bind("127.0.0.3:0").unwrap();
         other_host.send_to(&valid(kind, &[1; 64]), at).unwrap();
         until(&mut [&mut host], |hosts| (hosts[0].refused.unknown_senders.load(Relaxed) == 1).then_some(()));
+        let named = if kind == OverlayEdgeKind::Udp { Vni::MIN } else { vni() };
+        assert_eq!(last(&host), Some(("127.0.0.3".to_owned(), named)));
         if kind != OverlayEdgeKind::Udp {
             let mut other = valid(kind, &[1; 64]);
             other[if kind == OverlayEdgeKind::Fast { 3 } else { 6 }] ^= 1;
             socket.send_to(&other, at).unwrap();
-            until(&mut [&mut host], |hosts| (hosts[0].refused.unknown_senders.load(Relaxed) == 2).then_some(()));
+            until(&mut [&mut host], |hosts| (hosts[0].refused.unknown_networks.load(Relaxed) == 1).then_some(()));
+            let (from, named) = last(&host).unwrap();
+            assert!(from == "127.0.0.2" && named != vni(), "{from}, {named:?}");
         }
         assert_eq!(container.receive(), None);
         assert_eq!(host.edge_counters().received, 0);
