@@ -16,6 +16,7 @@
 //! `ISTHMUS_LINGER_S` at most. What is left then is lost; the library and the daemon report it.
 
 use crate::endpoint::{Endpoint, Leader};
+use crate::library;
 use crate::matcher::MxMatcher;
 use crate::table::{self, Locked};
 use crate::types::EndpointHandle;
@@ -122,6 +123,9 @@ pub(crate) extern "C" fn at_exit() {
 }
 
 fn finish_all() {
+    if library::check_own().is_err() {
+        return; // A child of fork has no part in the endpoints of its parent.
+    }
     let begun = Instant::now();
     let mut open: Vec<(EndpointHandle, Instant)> = table::handles().map(|handle| (handle, begun)).collect();
     while !open.is_empty() {

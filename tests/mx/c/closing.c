@@ -166,6 +166,59 @@ static void to_another_endpoint_of_the_process(void)
     end(to);
 }
 
+/* Short lives, several at once: each sends one message by the daemon, and exits while it is on its way. */
+enum { SENDERS = 400, AT_ONCE = 4 };
+
+static void lives_shortly(struct place place, unsigned number)
+{
+    static unsigned char bytes[BYTES];
+    mx_endpoint_t endpoint;
+    begin();
+    endpoint = open_any();
+    fill(bytes, BYTES, number);
+    send_well(endpoint, connect_to(endpoint, place), number, bytes, BYTES);
+    exit(0);
+}
+
+static void forks_senders(struct other receiver)
+{
+    struct place place;
+    get(receiver, &place, sizeof place);
+    for (unsigned number = 0; number < SENDERS; number += AT_ONCE) {
+        for (unsigned one = 0; one < AT_ONCE; one++) {
+            pid_t child = fork();
+            CHECK(child >= 0);
+            if (child == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                lives_shortly(place, number + one);
+            }
+        }
+        for (unsigned one = 0; one < AT_ONCE; one++) {
+            int status;
+            CHECK(wait(&status) > 0);
+            EQUAL(0, status);
+        }
+    }
+}
+
+static void many_that_exit(void)
+{
+    static unsigned char bytes[BYTES];
+    struct other senders = start(forks_senders);
+    mx_endpoint_t endpoint;
+    struct place place;
+    begin();
+    endpoint = open_any();
+    place = place_of(endpoint);
+    put(senders, &place, sizeof place);
+    for (unsigned number = 0; number < SENDERS; number++) {
+        receive_well(endpoint, number, bytes, BYTES);
+        is_filled(bytes, BYTES, number);
+    }
+    ends_well(senders);
+    end(endpoint);
+}
+
 /* With ISTHMUS_LINGER_S=1: the sender gives up, and says so. What the receiver gets then are the first messages. */
 static void given_up(void)
 {
@@ -203,4 +256,4 @@ static void given_up_at_exit(void)
 }
 
 MAIN(TEST(at_close), TEST(at_finalize), TEST(at_exit), TEST(receiver_was_killed), TEST(receiver_has_closed),
-     TEST(nothing_outstanding), TEST(to_another_endpoint_of_the_process), TEST(given_up), TEST(given_up_at_exit))
+     TEST(many_that_exit), TEST(nothing_outstanding), TEST(to_another_endpoint_of_the_process), TEST(given_up), TEST(given_up_at_exit))

@@ -49,7 +49,6 @@ impl Broker {
         self.drop_lingering(domain);
         self.resumable.remove_lookups_by(domain);
         self.remove_regions_of(domain);
-        self.change_identities(|identities| drop(identities.remove(&domain)));
         let Some((_, watchers)) = self.directory.detach(domain) else { return };
         self.endings.leaving.insert(domain, Leaving { reason, channels, watchers, has_worker: true });
         self.defer(Deferred::Domain(domain));
@@ -80,6 +79,8 @@ impl Broker {
 
     /// Notes that the worker of a domain has delivered its messages. What its peers are told after this is the last they receive of it.
     pub(super) fn finish_detach(&mut self, domain: DomainId) {
+        // Until here the worker asked whether the domain may send, because messages that it had sent were still delivered.
+        self.change_identities(|identities| drop(identities.remove(&domain)));
         match self.endings.leaving.get_mut(&domain) {
             Some(leaving) => leaving.has_worker = false,
             None => return self.workers.release_slot(domain),

@@ -47,7 +47,7 @@ cases!(forking: in_the_middle begins_after_finalize begins_while_a_thread_enters
 cases!(killed: in_a_stream in_a_large_send in_a_large_receive while_asleep while_asleep_for_anything what_had_arrived_stays successor_is_reached at_any_moment;
        apart:);
 cases!(restart: ; apart: in_between);
-cases!(closing: at_close at_finalize at_exit receiver_was_killed receiver_has_closed nothing_outstanding
+cases!(closing: at_close at_finalize at_exit receiver_was_killed receiver_has_closed nothing_outstanding many_that_exit
        to_another_endpoint_of_the_process; apart: given_up given_up_at_exit);
 cases!(environment: any_endpoint rendezvous_threshold shared_rendezvous_threshold self_the_short_way self_the_long_way early_ends
        waits_sleep waits_spin bound_all bound_by_endpoint bound_to_nothing mx_names_ignored read_when_the_first_opens
