@@ -31,7 +31,7 @@
 enum isth_reason {
     ISTH_REASON_DAEMON_UNREACHABLE         =   1, /* no daemon answers, and starting one is disabled here */
     ISTH_REASON_DAEMON_NOT_STARTED         =   2, /* no daemon answers, and starting one for this user failed */
-    ISTH_REASON_SOCKET_DENIED              =   3, /* the kernel or a security module denies the connection to the daemon's socket */
+    ISTH_REASON_SOCKET_DENIED              =   3, /* the daemon serves another user alone, or the kernel or a security module denies the connection to its socket */
     ISTH_REASON_SOCKET_UNTRUSTED           =   4, /* the directory of the daemon's socket belongs to another user, or other users can write to it */
     ISTH_REASON_DAEMON_CONNECTION_LOST     =   5, /* the connection to the daemon broke; the library is reconnecting */
     ISTH_REASON_DAEMON_SHUTDOWN            =   6, /* the daemon was told to stop */
@@ -56,6 +56,7 @@ enum isth_reason {
     ISTH_REASON_CAPTURE_FORBIDDEN          =  45, /* captures show frames of all users; only root and the daemon's user may capture */
     ISTH_REASON_NAME_FORBIDDEN             =  46, /* the policy binds this name to another user, group, cgroup or guest */
     ISTH_REASON_NOT_YOURS                  =  47, /* what was asked about belongs to another user, to another guest or to the host */
+    ISTH_REASON_DIFFERENT_CONTAINER        =  48, /* the two programs are not known to be in one container, and regions do not stay mapped between containers */
     ISTH_REASON_NAME_TAKEN                 =  60, /* another domain has this name */
     ISTH_REASON_NAME_INVALID               =  61, /* the name is not a valid domain name: `d` and digits is reserved for domain numbers */
     ISTH_REASON_DOMAINS_FULL               =  62, /* the limit of domains is reached */

@@ -37,6 +37,10 @@ const PROGRESS_CALLS: usize = 64;
 /// How long the exit of the process waits for another thread to unlock an endpoint. That thread may be the one that exits, in a signal handler.
 const LOCKED_MAX: Duration = Duration::from_secs(1);
 
+/// The line that is printed if the exit does not wait.
+const INTERRUPTED: &str = "libmyriexpress: the program exits within a call of MX, so it does not wait for the receivers of sends that \
+                           are over; they may be lost\n";
+
 /// Starts the thread if copied sends wait and no thread delivers them.
 #[inline]
 pub(crate) fn start_if_needed(locked: &mut Locked) {
@@ -127,6 +131,11 @@ fn finish_all() {
         return; // A child of fork has no part in the endpoints of its parent.
     }
     let begun = Instant::now();
+    if !have_been_unlocked(begun) {
+        // A write error is ignored, as in `report_left`.
+        let _ = std::io::stderr().write_all(INTERRUPTED.as_bytes());
+        return;
+    }
     let mut open: Vec<(EndpointHandle, Instant)> = table::handles().map(|handle| (handle, begun)).collect();
     while !open.is_empty() {
         open.retain_mut(|(handle, visited)| match table::try_visit(*handle) {
@@ -141,6 +150,22 @@ fn finish_all() {
             thread::sleep(SHORT_PAUSE);
         }
     }
+}
+
+/// True once each endpoint was unlocked at some time. False if one stays locked, because a signal handler that interrupts a call may have
+/// called `exit`. The interrupted code may also hold the lock of the memory allocator, so nothing is allocated until then.
+fn have_been_unlocked(begun: Instant) -> bool {
+    table::handles().all(|handle| {
+        loop {
+            if table::try_visit(handle).is_some() || table::slot(handle).is_none() {
+                return true;
+            }
+            if begun.elapsed() >= LOCKED_MAX {
+                return false;
+            }
+            thread::sleep(SHORT_PAUSE);
+        }
+    })
 }
 
 /// True if an endpoint has delivered its copied sends, or has waited for long enough.

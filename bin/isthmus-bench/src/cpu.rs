@@ -74,6 +74,11 @@ impl CpuUsage {
     }
 }
 
+/// True if the thread of a file has ended since the file was opened.
+fn has_no_thread(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
 /// CPU time of all threads that another process has now.
 fn cpu_ns(process: u32) -> Result<u64> {
     let tasks = format!("/proc/{process}/task");
@@ -86,7 +91,7 @@ fn cpu_ns(process: u32) -> Result<u64> {
                 None => bail!("cannot understand {}: {text:?}", file.display()),
             },
             // A thread that ended in between.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound || has_no_thread(&error) => {}
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
         }
     }

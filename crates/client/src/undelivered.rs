@@ -17,7 +17,7 @@ const SLICE: Duration = Duration::from_millis(10);
 
 impl<M: Matcher> Core<M> {
     /// Counts the messages that wait to be sent and that `is_over` picks out, by their receiver. What the daemon has is not among
-    /// them, because it delivers that after the domain has left.
+    /// them, because it still delivers most of that after the domain has left.
     fn waiting(&self, is_over: &impl Fn(&M, Token) -> bool) -> Vec<(DomainId, u32)> {
         let count = |at| {
             let peer = &self.peers[at];
@@ -30,13 +30,14 @@ impl<M: Matcher> Core<M> {
 }
 
 impl<M: Matcher> Domain<M> {
-    /// Returns true if a message waits to be sent that `is_over` picks out.
+    /// Returns true if a message waits to be sent that `is_over` picks out, or if a receiver has not taken what the daemon has for it. The
+    /// receiver learns of the end of this domain before the daemon has room for the rest of a long message.
     pub fn has_undelivered(&self, is_over: impl Fn(&M, Token) -> bool) -> bool {
-        !self.core.waiting(&is_over).is_empty()
+        self.core.peers.iter().any(|peer| peer.credit.in_flight()) || !self.core.waiting(&is_over).is_empty()
     }
 
-    /// Waits until no message waits to be sent that `is_over` picks out, for `limit` at most. The messages of a peer that leaves fail, and
-    /// are not waited for. `between` is called before each iteration; see [`Self::leave`].
+    /// Waits until nothing is undelivered, as [`Self::has_undelivered`] says, for `limit` at most. The messages of a peer that leaves fail,
+    /// and are not waited for. `between` is called before each iteration; see [`Self::leave`].
     pub fn deliver(&mut self, limit: Duration, is_over: impl Fn(&M, Token) -> bool, mut between: impl FnMut(&mut M)) {
         let deadline = Instant::now() + limit;
         while self.core.check_alive().is_ok() && self.has_undelivered(&is_over) && Instant::now() < deadline {

@@ -54,7 +54,8 @@ table! {
     /// The users that may attach, the domains that may exchange messages, and the paths that they may use.
     policy: PolicyConfig {
         /// The users that may attach: the user the daemon runs as, every user that reaches the socket, or a list of
-        /// users by name or number.
+        /// users by name or number. A change from `same-user` to another value takes a restart, because others cannot
+        /// open the socket.
         attach: AttachPolicy = "same-user", Reload;
         /// The pairs of domains that may exchange messages where no rule says otherwise: domains of one user, or all.
         talk: Talk = "same-user", Reload;

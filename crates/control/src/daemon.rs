@@ -24,11 +24,13 @@ use isthmus_platform::activation::Watchdog;
 use isthmus_platform_kvm::{Device, DeviceError, MemoryType};
 use isthmus_platform_xen::Devices;
 use isthmus_service::{Event, SendPolicy, Service, ServiceOptions, StartError};
+use rustix::fs::inotify;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use crate::async_fd;
 use crate::broker::{Broker, DataPlane, ReportFacts, Settings};
 use crate::capabilities::{Capabilities, TapStore};
 use crate::credentials;
@@ -332,7 +334,7 @@ impl Daemon {
         if let Some(watchdog) = options.watchdog.take() {
             heartbeat::serve(&server, watchdog);
         }
-        tokio::task::spawn_local(keep_resume_file(server.clone()));
+        tokio::task::spawn_local(keep_resume_file(server.clone(), config.daemon.runtime_dir.path().to_owned()));
         guests.serve(&server, socket, &config.kvm, fd_store);
         if let Some(backend) = xen_backend {
             backend.serve(&server, config.daemon.workers.get() as u16, sizes).map_err(DaemonError::Guests)?;
@@ -342,13 +344,34 @@ impl Daemon {
     }
 }
 
-/// The time after which a file of resumable domains that another program has removed or changed is there again.
+/// The shortest time between two looks at the file of resumable domains. Two daemons with one runtime folder would write it all the time.
 const FILE_INTERVAL: Duration = Duration::from_secs(1);
 
-async fn keep_resume_file(server: Server) {
+/// Has the file of resumable domains written again when another program removes or changes it. An idle daemon does nothing.
+async fn keep_resume_file(server: Server, folder: PathBuf) {
+    if let Err(error) = watch_folder(&server, &folder).await {
+        let text = "cannot watch the runtime folder: a file of resumable domains that is removed is written at the next change";
+        tracing::warn!(folder = %folder.display(), %error, "{text}");
+    }
+}
+
+async fn watch_folder(server: &Server, folder: &Path) -> io::Result<()> {
+    let inotify = async_fd::register(inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?)?;
+    let changes = inotify::WatchFlags::CLOSE_WRITE
+        | inotify::WatchFlags::MOVED_FROM
+        | inotify::WatchFlags::MOVED_TO
+        | inotify::WatchFlags::DELETE
+        | inotify::WatchFlags::DELETE_SELF
+        | inotify::WatchFlags::MOVE_SELF;
     loop {
+        server.with(Broker::keep_resume_file); // This makes the folder if it is gone.
+        inotify::add_watch(inotify.get_ref(), folder, changes)?; // Again each time, because the folder may be another one.
+        server.with(Broker::keep_resume_file); // It may have changed before it was watched.
+        let mut ready = inotify.readable().await?;
         tokio::time::sleep(FILE_INTERVAL).await;
-        server.with(Broker::keep_resume_file);
+        let mut buffer = [0_u8; 4096];
+        while rustix::io::read(inotify.get_ref(), &mut buffer).is_ok() {}
+        ready.clear_ready();
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::ops::Bound;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -104,6 +104,8 @@ pub struct Tickets {
     has_made_folder: bool,
     domains: BTreeMap<DomainId, ResumableDomain>,
     resumable: Vec<ResumableDomain>,
+    /// Domains of earlier daemons that will not resume.
+    ended: BTreeSet<DomainId>,
     claims: Claims,
     /// The number of claims of all domains.
     claims_count: usize,
@@ -138,16 +140,23 @@ impl Tickets {
     pub fn open(folder: &Path) -> io::Result<Self> {
         let has_made_folder = make_folder(folder)?;
         let path = folder.join(FILE);
-        let file = match std::fs::read(&path) {
+        let file = match read(&path) {
             Ok(text) => parse(&text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        let TicketFile { key, first, resumable, claims } = match file {
+        let TicketFile { key, first, resumable, mut ended, claims } = match file {
             Some(file) => file,
-            None => TicketFile { key: random_key()?, first: 1, resumable: Vec::new(), claims: BTreeMap::new() },
+            None => TicketFile {
+                key: random_key()?,
+                first: 1,
+                resumable: Vec::new(),
+                ended: BTreeSet::new(),
+                claims: BTreeMap::new(),
+            },
         };
-        let resumable: Vec<ResumableDomain> = resumable.into_iter().filter(ResumableDomain::is_alive).collect();
+        let (resumable, dead): (Vec<_>, Vec<_>) = resumable.into_iter().partition(ResumableDomain::is_alive);
+        ended.extend(dead.iter().map(|dead| dead.domain));
         let domains: BTreeMap<_, _> = resumable.iter().map(|resumable| (resumable.domain, resumable.clone())).collect();
         let claims: Claims = claims.into_iter().filter(|(domain, _)| domains.contains_key(domain)).collect();
         let first = DomainId::new(first).unwrap_or(DomainId::new(1).expect("one is not zero"));
@@ -159,6 +168,7 @@ impl Tickets {
             has_made_folder,
             domains,
             resumable,
+            ended,
             claims_count: claims.values().map(BTreeSet::len).sum(),
             claims,
             lines: 0,
@@ -181,6 +191,7 @@ impl Tickets {
             has_made_folder: false,
             domains: BTreeMap::new(),
             resumable: Vec::new(),
+            ended: BTreeSet::new(),
             claims: BTreeMap::new(),
             claims_count: 0,
             lines: 0,
@@ -223,6 +234,9 @@ impl Tickets {
 
     /// Removes a domain that has left and will not resume.
     pub fn remove(&mut self, domain: DomainId) {
+        if domain < self.first {
+            self.ended.insert(domain);
+        }
         self.claims_count -= self.claims.remove(&domain).map_or(0, |items| items.len());
         if self.domains.remove(&domain).is_some() {
             self.append(&format!("{} -\n", domain.number()), 1);
@@ -252,6 +266,12 @@ impl Tickets {
         if !items.is_empty() {
             self.append(&lines, items.len());
         }
+    }
+
+    /// Whether a domain that is not known may still resume, because the file may have lost its line: an earlier daemon may have given out its
+    /// number, and nothing says that it has ended.
+    pub fn may_have_lost(&self, domain: DomainId) -> bool {
+        domain < self.first && !self.ended.contains(&domain)
     }
 
     /// The user that a resumable domain counts for.
@@ -359,13 +379,12 @@ impl Tickets {
     pub fn keep_file(&mut self) {
         let Some(path) = &self.path else { return };
         let present = std::fs::metadata(path).ok().map(|file| FileState::of(&file));
-        if self.lines != INCOMPLETE && present != self.written {
-            let (file, is_gone) = (path.display(), present.is_none());
-            tracing::warn!(%file, is_gone, "another program has removed or changed the file of resumable domains; it is written again");
+        if self.lines == INCOMPLETE || present == self.written {
+            return;
         }
-        if self.lines == INCOMPLETE || present != self.written {
-            self.write();
-        }
+        let (file, is_gone) = (path.display(), present.is_none());
+        tracing::warn!(%file, is_gone, "another program has removed or changed the file of resumable domains; it is written again");
+        self.write();
     }
 
     /// Creates a file without domains.
@@ -426,6 +445,18 @@ impl Tickets {
     }
 }
 
+/// Reads a file. Anything else in its place is an error: opening a pipe would wait for a writer.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut file = File::options().read(true).custom_flags(nonblocking).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(format!("{} is no file: remove it", path.display())));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Makes the runtime folder if it is missing. Returns whether it was. A folder that another user has put there at that moment is refused.
 fn make_folder(folder: &Path) -> io::Result<bool> {
     if folder.is_dir() {
@@ -467,6 +498,7 @@ struct TicketFile {
     /// The first number that was not reserved.
     first: u32,
     resumable: Vec<ResumableDomain>,
+    ended: BTreeSet<DomainId>,
     claims: Claims,
 }
 
@@ -480,6 +512,7 @@ fn parse(bytes: &[u8]) -> Option<TicketFile> {
     let key = *blake3::Hash::from_hex(lines.next()?).ok()?.as_bytes();
     let mut first = lines.next()?.parse().ok()?;
     let (mut domains, mut holders, mut claims) = (BTreeMap::new(), BTreeMap::new(), Claims::new());
+    let mut ended = BTreeSet::new();
     for line in lines {
         if let Some(number) = line.strip_prefix(FIRST_NUMBER) {
             first = number.parse().map_or(first, |number: u32| number.max(first));
@@ -496,8 +529,12 @@ fn parse(bytes: &[u8]) -> Option<TicketFile> {
             }
         } else if let Some((domain, resumable)) = parse_line(line) {
             match resumable {
-                Some(resumable) => drop(domains.insert(domain, resumable)),
+                Some(resumable) => {
+                    ended.remove(&domain);
+                    domains.insert(domain, resumable);
+                }
                 None => {
+                    ended.insert(domain);
                     domains.remove(&domain);
                     for item in claims.remove(&domain).into_iter().flatten() {
                         holders.remove(&item);
@@ -507,7 +544,7 @@ fn parse(bytes: &[u8]) -> Option<TicketFile> {
         }
     }
     claims.retain(|_, items| !items.is_empty());
-    Some(TicketFile { key, first, resumable: domains.into_values().collect(), claims })
+    Some(TicketFile { key, first, resumable: domains.into_values().collect(), ended, claims })
 }
 
 /// Parses an item of a capability and the domain that has claimed it; none if the item was released.
@@ -732,6 +769,18 @@ mod tests {
             assert!(tickets.is_persistent());
             assert_next_daemon_knows(&folder, &(1..=removed).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn what_is_no_file_is_an_error_that_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        std::fs::create_dir(&path).unwrap();
+        let open = || Tickets::open(folder.path()).map(drop).unwrap_err().to_string();
+        assert_eq!(open(), format!("{} is no file: remove it", path.display()));
+        std::fs::remove_dir(&path).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert_eq!(open(), format!("{} is no file: remove it", path.display()));
     }
 
     #[test]

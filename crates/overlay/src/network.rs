@@ -183,9 +183,6 @@ impl Network {
         // The limit precedes all tables, so invented addresses displace nothing.
         if !self.sources.allows(from, frame.source) {
             self.sources.report(self.now, from, frame.source, &mut self.reports);
-            if let Some(circulation) = self.circulation.as_mut().filter(|_| frame.destination.is_group()) {
-                circulation.note(self.now, from, content); // A bridge behind the interface may have sent it back.
-            }
             return self.counters.refuse(DropReason::ForeignSource);
         }
         let key = CacheKey::new(from, frame.source, frame.destination).in_vlan(frame.vlan);
@@ -202,7 +199,9 @@ impl Network {
             }
         }
         let mut circulates = || {
-            let repeats = self.circulation.as_mut().map_or(Repeats::Few, |known| known.note(self.now, from, content));
+            // A bridge would send back frames of others, which a limited port may not bring.
+            let known = self.circulation.as_mut().filter(|_| !content.is_empty() && !self.sources.limits(from));
+            let repeats = known.map_or(Repeats::Few, |known| known.note(self.now, content));
             if repeats == Repeats::TooMany {
                 self.reports.push(Report::Circulating { mac: frame.source, port: from });
             }

@@ -166,17 +166,21 @@ static void to_another_endpoint_of_the_process(void)
     end(to);
 }
 
-/* Short lives, several at once: each sends one message by the daemon, and exits while it is on its way. */
-enum { SENDERS = 400, AT_ONCE = 4 };
+/* Short lives, several at once: each sends some messages, by the daemon first, and exits while they are on their way. */
+enum { SENDERS = 120, AT_ONCE = 4, OF_EACH = 12 };
 
 static void lives_shortly(struct place place, unsigned number)
 {
     static unsigned char bytes[BYTES];
     mx_endpoint_t endpoint;
+    mx_endpoint_addr_t peer;
     begin();
     endpoint = open_any();
-    fill(bytes, BYTES, number);
-    send_well(endpoint, connect_to(endpoint, place), number, bytes, BYTES);
+    peer = connect_to(endpoint, place);
+    for (unsigned at = 0; at < OF_EACH; at++) {
+        fill(bytes, BYTES, number + at);
+        send_well(endpoint, peer, number, bytes, BYTES);
+    }
     exit(0);
 }
 
@@ -211,10 +215,11 @@ static void many_that_exit(void)
     endpoint = open_any();
     place = place_of(endpoint);
     put(senders, &place, sizeof place);
-    for (unsigned number = 0; number < SENDERS; number++) {
-        receive_well(endpoint, number, bytes, BYTES);
-        is_filled(bytes, BYTES, number);
-    }
+    for (unsigned number = 0; number < SENDERS; number++)
+        for (unsigned at = 0; at < OF_EACH; at++) {
+            receive_well(endpoint, number, bytes, BYTES);
+            is_filled(bytes, BYTES, number + at);
+        }
     ends_well(senders);
     end(endpoint);
 }
@@ -255,5 +260,39 @@ static void given_up_at_exit(void)
     end(endpoint);
 }
 
+/* Likewise for a signal handler that exits: it may interrupt any code of the library. */
+static void leaves(int signal)
+{
+    (void)signal;
+    exit(0);
+}
+
+static void exits_in_a_handler(struct other other)
+{
+    static unsigned char bytes[BYTES];
+    struct itimerval soon = {{0, 0}, {0, 20000}};
+    mx_endpoint_t endpoint = sends_all(other);
+    mx_request_t never = post(endpoint, 1, bytes, BYTES);
+    mx_status_t status;
+    uint32_t result;
+    CHECK(signal(SIGALRM, leaves) != SIG_ERR);
+    CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+    for (;;)
+        OK(mx_test(endpoint, &never, &status, &result));
+}
+
+static void given_up_in_a_handler(void)
+{
+    for (int round = 0; round < 8; round++) {
+        struct other sender = start(exits_in_a_handler);
+        mx_endpoint_addr_t peer;
+        mx_endpoint_t endpoint = join(sender, &peer);
+        hear(sender, 's');
+        ends_well(sender);
+        end(endpoint);
+    }
+}
+
 MAIN(TEST(at_close), TEST(at_finalize), TEST(at_exit), TEST(receiver_was_killed), TEST(receiver_has_closed),
-     TEST(many_that_exit), TEST(nothing_outstanding), TEST(to_another_endpoint_of_the_process), TEST(given_up), TEST(given_up_at_exit))
+     TEST(many_that_exit), TEST(nothing_outstanding), TEST(to_another_endpoint_of_the_process), TEST(given_up), TEST(given_up_at_exit),
+     TEST(given_up_in_a_handler))

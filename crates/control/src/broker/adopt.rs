@@ -74,6 +74,7 @@ impl Broker {
             Some(resumable_domain) if resumable_domain.process.is_some() => Ok(u64::MAX),
             Some(_) => Ok(soon),
             None if self.directory.get(peer).is_some() => Ok(self.now.saturating_add(ADOPT_TIMEOUT)),
+            None if self.tickets.may_have_lost(peer) => Ok(soon),
             None => Err(Reason::PeerConnectionLost.into()),
         }
     }

@@ -88,16 +88,17 @@ impl Broker {
         self.defer(Deferred::Domain(domain));
     }
 
-    /// Ends the channels of a domain that has left, then notifies those that have watched it: `count` of them at most. Returns the rest of
+    /// Ends the channels of a domain that has left, once its worker has delivered its messages, then notifies those that have watched it:
+    /// `count` of them at most. Returns the rest of
     /// `count`, which is not 0 if there is nothing left to do now. The number of the domain is not given out again before the end.
     pub(super) fn release_part(&mut self, domain: DomainId, count: usize) -> usize {
         for rest in (1..=count).rev() {
             let Some(leaving) = self.endings.leaving.get_mut(&domain) else { return rest };
             let reason = leaving.reason;
-            if let Some(channel) = leaving.channels.pop() {
+            if leaving.has_worker {
+                return rest; // What it sent by its worker precedes what it sent by its channels.
+            } else if let Some(channel) = leaving.channels.pop() {
                 self.end_channel(channel, Some(domain), reason);
-            } else if leaving.has_worker {
-                return rest;
             } else if let Some(watcher) = leaving.watchers.pop_first() {
                 self.notify(watcher, PeerGone { peer: domain, reason }.into());
             } else {

@@ -77,6 +77,32 @@ fn domains_come_back_if_the_runtime_folder_was_missing_and_vanished() {
 }
 
 #[test]
+fn channels_come_back_although_the_file_of_resumable_domains_was_cut() {
+    let mut bed = Testbed::new();
+    let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    let [(at_a, fds_a), (at_b, fds_b)] = channel(&mut a, &mut b, theirs.id());
+    let file = bed.runtime_dir().join("resume");
+    bed.stop();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let head: String = text.split_inclusive('\n').take(3).collect();
+    assert!(head.len() < text.len());
+    std::fs::write(&file, head).unwrap();
+    bed.start("", VersionRange::CURRENT);
+    let (mut a, again) = come_back(&bed, &ours);
+    again.unwrap();
+    show(&mut a, &at_a, &fds_a[0]).unwrap(); // Its other end is in no list, but may come.
+    let (mut b, again) = come_back(&bed, &theirs);
+    again.unwrap();
+    show(&mut b, &at_b, &fds_b[0]).unwrap();
+    let channels: isthmus_report::Channels = a.report(Topic::Channels, &[]).unwrap();
+    assert_eq!(channels.pairs[0].channel.as_ref().unwrap().id, at_a.channel.to_string());
+    // A domain that leaves is known to have ended.
+    b.request(Detach {}, &[]).unwrap();
+    a.request(CloseChannel { channel: at_a.channel, reason: Reason::ClosedLocally }, &[]).err();
+    assert_eq!(show(&mut a, &at_a, &fds_a[0]).err(), Some(Reason::PeerConnectionLost));
+}
+
+#[test]
 fn a_channel_whose_other_end_is_dead_ends() {
     let mut bed = Testbed::new();
     let (mut a, ours) = bed.attached("a");

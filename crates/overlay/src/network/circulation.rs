@@ -2,9 +2,8 @@
 //!
 //! Source addresses show most loops, because a frame then comes by two ports (`learned/moves.rs`). They do not show a frame that circulates in
 //! one direction: it always comes by the port of its station. Such a frame is the same each time, so flooded frames are counted by a keyed
-//! hash of their content. A beacon is the same each time, too, but comes by one port only. A bridge, in contrast, passes a flooded frame to
-//! all its ports, so one frame comes by both of them. Such ports count as *joined* for [`JOINED_MS`]. A frame that is flooded more than
-//! [`REPEATS_MAX`] times within [`WINDOW_MS`] from a joined port is dropped, which ends it.
+//! hash of their content. A beacon is the same each time, too, so frames of a port that has one station are not counted
+//! (`network/sources.rs`): a bridge is behind the other ports. A frame that is flooded more than [`REPEATS_MAX`] times within [`WINDOW_MS`] is dropped, which ends it.
 //!
 //! The table is bounded. A frame takes the place of another one when that has been outnumbered, so the most frequent frames stay.
 
@@ -13,16 +12,12 @@ use core::hash::{BuildHasher as _, Hasher as _};
 
 use super::Millis;
 use crate::mac::KeyedHash;
-use crate::ports::Port;
 
 /// The number of times that the same frame is flooded in a window.
 pub const REPEATS_MAX: u32 = 128;
 
 /// The length of a window.
 const WINDOW_MS: Millis = Millis(1_000);
-
-/// The time for which two ports count as joined after one frame came by both.
-const JOINED_MS: Millis = Millis(60_000);
 
 /// The number of frames that are counted at a time.
 const FRAMES_MAX: usize = 1_024;
@@ -33,8 +28,6 @@ const CONTENT_BYTES_MAX: usize = 2_048;
 #[derive(Clone, Copy, Default)]
 struct Counted {
     hash: u64,
-    /// The port by which the frame came first in this window.
-    port: Option<Port>,
     since: Millis,
     count: u32,
 }
@@ -44,8 +37,6 @@ pub(super) struct Circulation {
     hash: KeyedHash,
     /// Empty until a frame is flooded.
     counted: Vec<Counted>,
-    /// Joined ports, each with the time at which that was last seen.
-    joined: Vec<(Port, Millis)>,
 }
 
 /// Whether a frame circulates.
@@ -61,14 +52,11 @@ pub(super) enum Repeats {
 
 impl Circulation {
     pub(super) fn new(hash: KeyedHash) -> Self {
-        Self { hash, counted: Vec::new(), joined: Vec::new() }
+        Self { hash, counted: Vec::new() }
     }
 
-    /// Notes a frame that is to be flooded and came by `port`.
-    pub(super) fn note(&mut self, now: Millis, port: Port, frame: &[u8]) -> Repeats {
-        if frame.is_empty() {
-            return Repeats::Few;
-        }
+    /// Notes a frame that is to be flooded.
+    pub(super) fn note(&mut self, now: Millis, frame: &[u8]) -> Repeats {
         if self.counted.is_empty() {
             self.counted.resize(FRAMES_MAX, Counted::default());
         }
@@ -78,70 +66,35 @@ impl Circulation {
         let hash = hasher.finish();
         let counted = &mut self.counted[hash as usize % FRAMES_MAX];
         if now.since(counted.since) >= WINDOW_MS || counted.count == 0 {
-            *counted = Counted { hash, port: Some(port), since: now, count: 1 };
+            *counted = Counted { hash, since: now, count: 1 };
         } else if counted.hash == hash {
             counted.count = counted.count.saturating_add(1);
         } else {
             counted.count -= 1;
             return Repeats::Few;
         }
-        let (count, first) = (counted.count, counted.port.unwrap_or(port));
-        if first != port {
-            [first, port].into_iter().for_each(|port| self.join(now, port));
-        }
-        match count {
+        match counted.count {
             ..=REPEATS_MAX => Repeats::Few,
-            _ if !self.is_joined(now, port) => Repeats::Few,
             count if count == REPEATS_MAX + 1 => Repeats::TooMany,
             _ => Repeats::Known,
         }
-    }
-
-    fn join(&mut self, now: Millis, port: Port) {
-        match self.joined.iter_mut().find(|(joined, _)| *joined == port) {
-            Some((_, seen)) => *seen = now,
-            None => {
-                self.joined.retain(|(_, seen)| now.since(*seen) < JOINED_MS);
-                self.joined.push((port, now));
-            }
-        }
-    }
-
-    fn is_joined(&self, now: Millis, port: Port) -> bool {
-        self.joined.iter().any(|(joined, seen)| *joined == port && now.since(*seen) < JOINED_MS)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::InterfaceId;
-
-    const I1: Port = Port::Interface(InterfaceId(1));
-    const I2: Port = Port::Interface(InterfaceId(2));
-    const I3: Port = Port::Interface(InterfaceId(3));
 
     fn circulation() -> Circulation {
         Circulation::new(KeyedHash::new([3, 5]))
     }
 
     #[test]
-    fn a_beacon_that_comes_by_one_port_is_not_taken_for_a_loop() {
-        let mut circulation = circulation();
-        assert!((0..3_000).all(|step| circulation.note(Millis(5_000 + step), I1, b"beacon") == Repeats::Few));
-        circulation.note(Millis(7_999), I2, b"another");
-        circulation.note(Millis(7_999), I3, b"another");
-        assert!((0..999).all(|_| circulation.note(Millis(7_999), I1, b"beacon") == Repeats::Few), "others are joined");
-    }
-
-    #[test]
     fn a_frame_that_repeats_is_found_once_and_forgotten_with_its_window() {
         let mut circulation = circulation();
-        circulation.note(Millis(4_000), I1, b"of a station behind the bridge");
-        circulation.note(Millis(4_000), I2, b"of a station behind the bridge");
         for second in [5_000, 6_000] {
             let frame = [7; 60];
-            let noted: Vec<_> = (0..131).map(|step| circulation.note(Millis(second + step), I1, &frame)).collect();
+            let noted: Vec<_> = (0..131).map(|step| circulation.note(Millis(second + step), &frame)).collect();
             assert!(noted[..128].iter().all(|noted| *noted == Repeats::Few));
             assert_eq!(noted[128..], [Repeats::TooMany, Repeats::Known, Repeats::Known]);
         }
@@ -153,8 +106,8 @@ mod tests {
         for number in 0..2_000_u16 {
             let mut frame = [0; 1_514];
             frame[1_512..].copy_from_slice(&number.to_be_bytes());
-            assert_eq!(circulation.note(Millis(5), I1, &frame), Repeats::Few);
-            assert_eq!(circulation.note(Millis(5), I1, &frame[..usize::from(number % 1_500)]), Repeats::Few);
+            assert_eq!(circulation.note(Millis(5), &frame), Repeats::Few);
+            assert_eq!(circulation.note(Millis(5), &frame[..usize::from(number % 1_500)]), Repeats::Few);
         }
     }
 
@@ -164,9 +117,8 @@ mod tests {
         let mut found = 0;
         for step in 0..20_000_u32 {
             let others = (step % 5_000).to_be_bytes();
-            circulation.note(Millis(5), I1, &others);
-            let port = if step % 2 == 0 { I1 } else { I2 };
-            found += u32::from(circulation.note(Millis(5), port, b"the same") == Repeats::TooMany);
+            circulation.note(Millis(5), &others);
+            found += u32::from(circulation.note(Millis(5), b"the same") == Repeats::TooMany);
         }
         assert!(found >= 1, "the other frames have displaced it");
     }

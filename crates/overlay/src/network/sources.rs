@@ -42,6 +42,11 @@ impl SourceLimits {
         self.find(port).map_or(true, |at| self.0[at].allowed.contains(&source))
     }
 
+    /// Whether a port has a limit.
+    pub(crate) fn limits(&self, port: Port) -> bool {
+        self.find(port).is_ok()
+    }
+
     /// Reports a frame that was dropped, at most once for each port and [`REPORT_INTERVAL_MS`].
     #[cold]
     pub(super) fn report(&mut self, now: Millis, port: Port, source: MacAddr, reports: &mut Reports) {

@@ -225,11 +225,11 @@ fn one_address_in_two_vlans_is_two_stations() {
 }
 
 #[test]
-fn a_beacon_reaches_all_ports_until_a_bridge_sends_it_back() {
+fn a_beacon_reaches_all_ports_unless_a_bridge_may_be_behind_its_port() {
     let mut network = network(true);
-    let header = FrameHeader::untagged(MacAddr::BROADCAST, A);
+    network.limit_sources(I1, &[A]);
     let mut flooded = |from, source| {
-        let header = FrameHeader { source, ..header };
+        let header = FrameHeader::untagged(MacAddr::BROADCAST, source);
         let decisions =
             (0..1_000).map(|_| match network.forward_unless_circulating(Millis(0), from, &header, &[7; 60]) {
                 Decision::To(ports) => ports.len(),
@@ -237,8 +237,7 @@ fn a_beacon_reaches_all_ports_until_a_bridge_sends_it_back() {
             });
         decisions.filter(|copies| *copies == 3).count()
     };
-    assert_eq!(flooded(I1, A), 1_000);
-    assert_eq!((flooded(I2, B), flooded(I1, A)), (0, 0), "one frame comes by two ports");
+    assert_eq!((flooded(I1, A), flooded(I2, B)), (1_000, REPEATS_MAX as usize));
 }
 
 #[test]

@@ -48,7 +48,7 @@ cases!(killed: in_a_stream in_a_large_send in_a_large_receive while_asleep while
        apart:);
 cases!(restart: ; apart: in_between);
 cases!(closing: at_close at_finalize at_exit receiver_was_killed receiver_has_closed nothing_outstanding many_that_exit
-       to_another_endpoint_of_the_process; apart: given_up given_up_at_exit);
+       to_another_endpoint_of_the_process; apart: given_up given_up_at_exit given_up_in_a_handler);
 cases!(environment: any_endpoint rendezvous_threshold shared_rendezvous_threshold self_the_short_way self_the_long_way early_ends
        waits_sleep waits_spin bound_all bound_by_endpoint bound_to_nothing mx_names_ignored read_when_the_first_opens
        numbers_as_atoi; apart: large_ones);
@@ -284,4 +284,16 @@ fn messages_given_up_at_close_are_reported() {
 #[test]
 fn messages_given_up_at_exit_are_reported() {
     sender_gives_up("given_up_at_exit");
+}
+
+#[test]
+fn exit_in_a_handler_ends_and_says_what_may_be_lost() {
+    let (_scratch, daemon) = daemon("");
+    let launch = launch_on_host(&daemon, program("closing")).arg("given_up_in_a_handler");
+    let Finished { exit, lines, stderr } =
+        launch.env("ISTHMUS_LINGER_S", "1").spawn().unwrap().finish(timeout()).unwrap();
+    assert!(exit.success() && lines == ["done"], "{lines:?} {stderr}");
+    let told = ["messages are lost although their sends were over", "the program exits within a call of MX"];
+    let told: usize = told.map(|text| stderr.matches(text).count()).iter().sum();
+    assert_eq!(told, 8, "{stderr}");
 }

@@ -42,7 +42,7 @@ fn routed_frames_are_explained_with_all_routes() {
     let routes = [format!("any 02:00:00:00:00:02 edge {edge} any"), "any any interface eth0@container0 any".to_owned()];
     let networks = format!(
         "[[overlay.network]]\nname = \"lan\"\ninterfaces = [{}]\nedges = [{{ to = \"{edge}\" }}]\nroutes = {routes:?}\n",
-        container.interface("")
+        container.interface(", source_macs = [\"02:00:00:00:00:01\"]")
     );
     let daemon = stage.start(0, &networks);
     daemon.wait_for_interfaces();
