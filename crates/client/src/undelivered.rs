@@ -30,10 +30,12 @@ impl<M: Matcher> Core<M> {
 }
 
 impl<M: Matcher> Domain<M> {
-    /// Returns true if a message waits to be sent that `is_over` picks out, or if a receiver has not taken what the daemon has for it. The
-    /// receiver learns of the end of this domain before the daemon has room for the rest of a long message.
+    /// Returns true if a message waits to be sent that `is_over` picks out, or if a receiver of this host has not taken what the daemon has
+    /// for it. Such a receiver learns of the end of this domain before the daemon has room for the rest of a long message. What goes to
+    /// other hosts is the daemon's.
     pub fn has_undelivered(&self, is_over: impl Fn(&M, Token) -> bool) -> bool {
-        self.core.peers.iter().any(|peer| peer.credit.in_flight()) || !self.core.waiting(&is_over).is_empty()
+        let in_flight = self.core.peers.iter().any(|peer| !peer.id.is_remote() && peer.credit.in_flight());
+        in_flight || !self.core.waiting(&is_over).is_empty()
     }
 
     /// Waits until nothing is undelivered, as [`Self::has_undelivered`] says, for `limit` at most. The messages of a peer that leaves fail,
