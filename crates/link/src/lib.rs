@@ -34,6 +34,8 @@
 //! # let _ = greet("no such interface").unwrap_err();
 //! ```
 
+mod bpf;
+pub mod connection_record;
 mod counters;
 mod edge;
 mod frame;

@@ -203,7 +203,6 @@ pub(crate) fn kick(socket: impl AsFd, is_send: bool) -> Result<(), Errno> {
 /// # Safety
 ///
 /// All addresses in the attribute are readable, or writable, as that command uses them.
-#[cfg(feature = "af-xdp")]
 pub(crate) unsafe fn bpf(command: u32, attribute: &mut [u64; 16]) -> Result<i32, Errno> {
     // SAFETY: the kernel reads the attribute, of which the words that a command does not know are zero; and the caller's promise.
     let returned = unsafe { libc::syscall(libc::SYS_bpf, command, attribute.as_mut_ptr(), size_of_val(attribute)) };

@@ -8,16 +8,17 @@
 //! The program is attached by a bpf link that this process holds. The kernel detaches it when the process ends for any reason.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::bpf::{
+    A_MAP, CALL, EXIT, JUMP_UNLESS, LINK_CREATE, LOAD_CONSTANT, LOAD_WORD, MAP_CREATE, MOVE, PROG_LOAD, SET, address,
+    attribute, descriptor, made, op, pair,
+};
 use crate::sys;
 
-const MAP_CREATE: u32 = 0;
 const MAP_UPDATE: u32 = 2;
-const PROG_LOAD: u32 = 5;
-const LINK_CREATE: u32 = 28;
 const MAP_OF_SOCKETS: u64 = 17;
 const PROGRAM_XDP: u64 = 6;
 const ATTACH_XDP: u64 = 37;
@@ -86,48 +87,10 @@ fn load(code: &[u64], flags: u64) -> Result<OwnedFd, Errno> {
     descriptor(unsafe { sys::bpf(PROG_LOAD, &mut words)? })
 }
 
-/// Calls a command that creates an object and has no addresses in its attribute.
-fn made<const N: usize>(command: u32, words: [u64; N]) -> Result<OwnedFd, Errno> {
-    // SAFETY: no addresses.
-    descriptor(unsafe { sys::bpf(command, &mut attribute(words))? })
-}
-
-fn descriptor(number: i32) -> Result<OwnedFd, Errno> {
-    // SAFETY: the kernel has just made it for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
-}
-
-fn attribute<const N: usize>(words: [u64; N]) -> [u64; 16] {
-    let mut attribute = [0; 16];
-    attribute[..N].copy_from_slice(&words);
-    attribute
-}
-
-fn pair(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
-
-fn address<T>(values: &[T]) -> u64 {
-    values.as_ptr() as u64
-}
-
-/// Returns an instruction: operation, registers, offset, constant.
-const fn op(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
-    code as u64 | (to as u64) << 8 | (from as u64) << 12 | (offset as u16 as u64) << 16 | (number as u32 as u64) << 32
-}
-
 fn instructions(ethertype: u16, map: i32) -> [u64; 15] {
-    const LOAD_WORD: u8 = 0x61;
     const LOAD_HALF: u8 = 0x69;
-    const LOAD_CONSTANT: u8 = 0x18;
-    const MOVE: u8 = 0xBF;
-    const SET: u8 = 0xB7;
     const ADD: u8 = 0x07;
     const JUMP_ABOVE: u8 = 0x2D;
-    const JUMP_UNLESS: u8 = 0x55;
-    const CALL: u8 = 0x85;
-    const EXIT: u8 = 0x95;
-    const A_MAP: u8 = 1;
     [
         op(LOAD_WORD, 2, 1, 0, 0),                              // r2: where the frame begins
         op(LOAD_WORD, 3, 1, 4, 0),                              // r3: where its first piece ends
