@@ -66,7 +66,7 @@ test-long: setup ## Runs the long checks: thousands of kills, the whole suite of
 
 test-guests: build ## Runs the tests in guests of QEMU and Xen, which it fetches (several minutes)
 	@scripts/setup guests
-	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo test --quiet --package isthmus-guests -- --show-output
+	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo test --quiet --package isthmus-guests-tests -- --show-output
 
 bench: build ## Measures every row of docs/performance.md into out/figures.jsonl (some minutes, on a quiet machine)
 	@mkdir -p $(OUT)
@@ -75,7 +75,7 @@ bench: build ## Measures every row of docs/performance.md into out/figures.jsonl
 bench-guests: build ## Measures in guests of QEMU and Xen, which it fetches (as root, several minutes, on a quiet machine)
 	@scripts/setup guests
 	@mkdir -p $(OUT)
-	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo bench --quiet --package isthmus-guests --bench guests -- --out $(abspath $(OUT))
+	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo bench --quiet --package isthmus-guests-tests --bench guests -- --out $(abspath $(OUT))
 
 guest: build ## Writes out/isthmus-guest.tar.gz, the files that a guest needs, to be unpacked at / in the guest
 	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --quiet --release --package isthmus --package isthmusd \

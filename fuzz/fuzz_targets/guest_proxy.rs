@@ -2,6 +2,7 @@
 //! same again when it is emitted.
 #![no_main]
 
+use isthmus_layout::proxy::addresses::GuestAddresses;
 use isthmus_layout::proxy::grants::{GrantReply, GrantRequest};
 use isthmus_layout::proxy::pair_window::{MapReply, MapRequest, PairInvite, PairOffer};
 use isthmus_layout::proxy::{ClientConnected, ControlPacket, ProxyFrameKind, RevokedExtent, WindowId};
@@ -35,6 +36,7 @@ fuzz_target!(|input: &[u8]| {
         Some(ProxyFrameKind::PairOffer) => again!(PairOffer, content),
         Some(ProxyFrameKind::MapRequest) => again!(MapRequest, content),
         Some(ProxyFrameKind::MapReply) => again!(MapReply, content),
+        Some(ProxyFrameKind::Addresses) => again!(GuestAddresses, content),
         Some(ProxyFrameKind::Closed | ProxyFrameKind::Ack) | None => {}
     }
 });

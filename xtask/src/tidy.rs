@@ -1,16 +1,17 @@
 //! `cargo xtask tidy`: reads the sources, compiles nothing, and refuses what the compiler lets pass.
 //!
 //! ```text
-//! arrows      which crate may depend on which, and who may know tokio      tidy/arrows.rs
-//! unsafe      where it may stand, and that each one is argued              tidy/unsafe_code.rs
-//! lengths     functions fit a screen; older giants may only shrink         tidy/lengths.rs
-//! banned      words that do not belong in what we ship, or in tests        tidy/banned.rs
-//! orderings   each ordering has a letter, a partner, and the partner it    tidy/orderings.rs
-//! places      no path or host of one machine                               tidy/places.rs
-//! no-std      layout and engines live without std                          tidy/no_std.rs
-//! documents   lines are wrapped, links have a target                       tidy/documents.rs
-//! words       plain words; counts of the others may only fall              tidy/words.rs
-//! capabilities  a capability is named only below its folders               tidy/capabilities.rs
+//! dependencies      which crate may depend on which, and which may use tokio
+//! unsafe_code       the crates that may have unsafe code, and its arguments
+//! function_lengths  functions fit a screen; longer ones may only shrink
+//! banned_tokens     words that do not belong in what we ship, or in tests
+//! memory_orderings  each ordering has a letter and a partner with it
+//! machine_paths     no path or host of one machine
+//! no_std            layout and engines build without std
+//! documents         lines are wrapped, links have a target
+//! words             plain words; the counts of others may only fall
+//! capabilities      a capability is named only below its folders
+//! subjects          subjects of commits are imperative
 //! ```
 //!
 //! Each check is a function from a [`Tree`] to findings, and its tests show that it can fail. Where a rule is wrong once,
@@ -26,6 +27,7 @@ mod function_lengths;
 mod machine_paths;
 mod memory_orderings;
 mod no_std;
+mod subjects;
 mod unsafe_code;
 mod words;
 
@@ -174,6 +176,7 @@ fn check(tree: &Tree, ratchets: &Ratchets) -> Vec<Finding> {
     findings.extend(no_std::check(tree));
     findings.extend(documents::check(tree));
     findings.extend(words::check(tree, &ratchets.words));
+    findings.extend(subjects::check(tree));
     findings.extend(capabilities::check(tree, &ratchets.capabilities));
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     findings

@@ -2,6 +2,7 @@
 //!
 //! A [`Tree`] is made from the disk, or from strings in a test. Nothing here judges.
 
+mod history;
 mod rust;
 
 use std::fs;
@@ -9,7 +10,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-pub(crate) use rust::{RustFile, TokenKind};
+pub(crate) use history::Commit;
+pub(crate) use rust::{RustFile, Token, TokenKind};
 
 use crate::cmd;
 
@@ -30,6 +32,8 @@ pub(crate) struct Tree {
     pub(crate) rust: Vec<RustFile>,
     /// Rust files that do not parse, with the parser's reason.
     pub(crate) broken: Vec<(String, String)>,
+    /// Commits made since the rule about subjects exists.
+    pub(crate) commits: Vec<Commit>,
 }
 
 impl Tree {
@@ -46,7 +50,7 @@ impl Tree {
                 texts.push(TextFile { path, text });
             }
         }
-        Ok(Self::new(texts))
+        Ok(Self { commits: history::read(root), ..Self::new(texts) })
     }
 
     /// Parses what is Rust among some files.

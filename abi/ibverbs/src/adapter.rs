@@ -315,7 +315,7 @@ impl Adapter {
     #[inline]
     pub(crate) fn poll(&mut self, cq: Cq, limit: usize, mut take: impl FnMut(usize, &Completion)) -> usize {
         let mut taken = self.take_completions(cq, limit, &mut take);
-        if taken == 0 && !self.domain.matcher_mut().should_skip() {
+        if taken == 0 && !self.domain.matcher_mut().budget.should_skip() {
             self.progress();
             taken = self.take_completions(cq, limit, &mut take);
         }
@@ -344,7 +344,7 @@ impl Adapter {
             self.send_acks();
         }
         if self.domain.is_idle() && self.engine().is_idle() {
-            return self.domain.matcher_mut().note_idle_progress();
+            return self.domain.matcher_mut().budget.note_idle();
         }
         self.domain.matcher_mut().begin_progress();
         self.domain.progress();

@@ -4,8 +4,8 @@
 
 use crate::memory::ProgramMemory;
 use isthmus_client::{
-    Buffer, Completion, DomainId, EndpointIndex, Envelope, Matcher, Outcome, Posted, Reason, Token, Unexpected,
-    UnexpectedState,
+    Buffer, Completion, DomainId, EndpointIndex, Envelope, Matcher, Outcome, PollBudget, Posted, Reason, Token,
+    Unexpected, UnexpectedState,
 };
 use isthmus_verbs::{Engine, PAYLOAD_TAG, PayloadTarget, SHORT_BYTES_MAX};
 
@@ -21,29 +21,20 @@ const STRAYS_MAX: u32 = 1024;
 /// The token of payloads that are discarded.
 const DISCARD: Token = Token::new(0);
 
-/// Completions that one progress call may find before the program is to poll them, at most.
-const COMPLETIONS_PER_PROGRESS: u64 = 16;
-
 /// The engine, behind the client library.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) engine: Engine,
     pub(crate) memory: ProgramMemory,
-    /// The number of completions at which a progress call ends.
-    limit: u64,
-    /// Completions that a progress call may find.
-    budget: u64,
+    /// The completions that a progress call may find.
+    pub(crate) budget: PollBudget,
     /// Refusals that wait in the client library.
     strays: u32,
-    /// The last progress call found all that it might.
-    budget_exhausted: bool,
-    /// A progress call was left out since.
-    skipped: bool,
 }
 
 impl Port {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine, memory: ProgramMemory, limit: 1, budget: 1, strays: 0, budget_exhausted: false, skipped: false }
+        Self { engine, memory: ProgramMemory, budget: PollBudget::default(), strays: 0 }
     }
 
     /// Counts a refusal that is to wait in the client library. False if too many do.
@@ -53,37 +44,21 @@ impl Port {
         has_room
     }
 
-    /// A progress call begins. Looking behind the last message that is there makes this processor wait for the line of the next one.
-    /// So a call ends with the first completion, and finds more only where the calls before it have found all they might.
+    /// A progress call begins.
     #[inline]
     pub(crate) fn begin_progress(&mut self) {
-        self.budget = if self.budget_exhausted { (2 * self.budget).min(COMPLETIONS_PER_PROGRESS) } else { 1 };
-        self.limit = self.engine.completions() + self.budget;
-        self.skipped = false;
+        self.budget.begin(self.engine.completions());
     }
 
     /// A progress call ends.
     #[inline]
     pub(crate) fn end_progress(&mut self) {
-        self.budget_exhausted = self.engine.completions() >= self.limit;
-    }
-
-    /// A progress call found nothing, and did nothing.
-    #[inline]
-    pub(crate) fn note_idle_progress(&mut self) {
-        (self.budget_exhausted, self.skipped) = (false, false);
+        self.budget.end(self.engine.completions());
     }
 
     /// True if the engine still waits for the payload of a receive.
     pub(crate) fn wants_payload(&self, token: Token) -> bool {
         self.engine.wants_payload(token.number() & !COLLECT)
-    }
-
-    /// True once after a progress call that ended with a single completion: programs that poll until there is nothing more are told so
-    /// without a look at memory, for the reason above.
-    #[inline]
-    pub(crate) fn should_skip(&mut self) -> bool {
-        self.budget == 1 && self.budget_exhausted && !std::mem::replace(&mut self.skipped, true)
     }
 }
 
@@ -158,7 +133,7 @@ impl Matcher for Port {
 
     #[inline]
     fn is_busy(&self) -> bool {
-        self.engine.completions() >= self.limit
+        self.budget.is_used_up(self.engine.completions())
     }
 
     /// Nothing is held here: a payload that had begun to arrive fails by its token. One that had not begun comes by another path, so

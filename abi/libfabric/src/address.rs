@@ -1,4 +1,4 @@
-//! Address vectors: names of endpoints, by number.
+//! Address vectors: the names of endpoints by number.
 
 use crate::abi::consts::{FI_ADDR_NOTAVAIL, FI_CLASS_AV};
 use crate::abi::objects::{Fid, FidAv, FidDomain};
@@ -7,7 +7,7 @@ use crate::abi::tables::{AvOps, Ops};
 use crate::domain::DomainObject;
 use crate::engine::name::{NAME_BYTES, Name};
 use crate::errno::{Errno, call};
-use crate::shared::{Shared, place};
+use crate::shared::Shared;
 use crate::stubs;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// Flag of an insertion: the context is a list of errors.
 const FI_SYNC_ERR: u64 = 1 << 58;
 
-/// The names of an address vector. A number is never used twice.
+/// The names of an address vector. Numbers are never reused.
 #[derive(Debug, Default)]
 pub(crate) struct Av {
     names: Vec<Option<Name>>,
-    /// The number that stands for each name, should it have several.
+    /// The lowest number of each name.
     first: HashMap<Name, usize>,
-    /// The content of `first` by number, because each directed receive looks it up.
+    /// The lowest number of the name, by number. Each directed receive looks it up.
     firsts: Vec<usize>,
 }
 
@@ -35,7 +35,7 @@ impl Av {
         &self.names
     }
 
-    /// The number that stands for all that the same name has.
+    /// Returns the number that represents all numbers of the same name.
     #[inline]
     pub(crate) fn first(&self, at: usize) -> usize {
         self.firsts.get(at).copied().unwrap_or(at)
@@ -69,7 +69,7 @@ impl Av {
 pub(crate) struct AvObject {
     raw: FidAv,
     shared: Arc<Shared>,
-    pub(crate) slot: usize,
+    pub(crate) slot: u32,
 }
 
 static OPS: Ops = Ops {
@@ -101,7 +101,7 @@ unsafe fn object<'a>(av: *mut FidAv) -> &'a AvObject {
     unsafe { &*av.cast::<AvObject>() }
 }
 
-/// Opens an address vector. Those that processes share by name there are not.
+/// Opens an address vector. Address vectors that processes share by name are not supported.
 pub(crate) unsafe extern "C" fn open(
     domain: *mut FidDomain,
     attr: *mut AvAttr,
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn open(
         }
         // SAFETY: a domain of ours.
         let shared = unsafe { DomainObject::shared(domain) };
-        let slot = place(&mut shared.lock().avs, Av::default());
+        let slot = shared.lock().avs.insert(Av::default());
         let raw = FidAv { fid: Fid { class: FI_CLASS_AV, context, ops: &OPS }, ops: &AV_OPS };
         // SAFETY: writable.
         unsafe { av.write(Box::into_raw(Box::new(AvObject { raw, shared, slot })).cast()) };
@@ -130,13 +130,13 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         // SAFETY: `fid` is the first field of an object made in `open`, which its owner gives back.
         let object = unsafe { Box::from_raw(fid.cast::<AvObject>()) };
         let mut state = object.shared.lock();
-        state.avs[object.slot] = None;
-        state.members.iter_mut().flatten().filter(|member| member.av == Some(object.slot)).for_each(|m| m.av = None);
+        state.avs.remove(object.slot);
+        state.members.values_mut().filter(|member| member.av == Some(object.slot)).for_each(|m| m.av = None);
         Ok(())
     })
 }
 
-/// An event queue may be bound. No events are reported there, because insertions are over when the call is.
+/// Accepts an event queue. Insertions are synchronous, so no events are reported there.
 unsafe extern "C" fn bind(_fid: *mut Fid, _eq: *mut Fid, _flags: u64) -> c_int {
     0
 }
@@ -158,12 +158,12 @@ unsafe extern "C" fn insert(
             // SAFETY: `count` names of our length stand there, at any address.
             let bytes = unsafe { names.cast::<[u8; NAME_BYTES]>().add(at).read_unaligned() };
             let name = Name::parse(&bytes);
-            let vector = state.avs[*slot].as_mut().ok_or(Errno::INVAL)?;
+            let vector = state.avs.get_mut(*slot).ok_or(Errno::INVAL)?;
             let number = name.map(|name| vector.insert(name));
             if let Some(number) = number {
                 inserted += 1;
                 let first = vector.first(number);
-                let members = state.members.iter_mut().flatten();
+                let members = state.members.values_mut();
                 members.filter(|member| member.av == Some(*slot)).for_each(|m| m.endpoint.insert(number, name, first));
             }
             if !answers.is_null() {
@@ -188,9 +188,9 @@ unsafe extern "C" fn remove(av: *mut FidAv, numbers: *mut u64, count: usize, _fl
         for at in 0..count {
             // SAFETY: `count` numbers stand there.
             let number = unsafe { *numbers.add(at) } as usize;
-            let vector = state.avs[*slot].as_mut().ok_or(Errno::INVAL)?;
+            let vector = state.avs.get_mut(*slot).ok_or(Errno::INVAL)?;
             vector.remove(number)?;
-            let members = state.members.iter_mut().flatten();
+            let members = state.members.values_mut();
             members.filter(|member| member.av == Some(*slot)).for_each(|m| m.endpoint.insert(number, None, number));
         }
         Ok(())
@@ -202,7 +202,7 @@ unsafe extern "C" fn lookup(av: *mut FidAv, number: u64, name: *mut c_void, len:
         // SAFETY: an address vector of ours.
         let AvObject { shared, slot, .. } = unsafe { object(av) };
         let state = shared.lock();
-        let vector = state.avs[*slot].as_ref().ok_or(Errno::INVAL)?;
+        let vector = state.avs.get(*slot).ok_or(Errno::INVAL)?;
         let found = vector.name(usize::try_from(number).map_err(|_| Errno::INVAL)?).ok_or(Errno::INVAL)?;
         // SAFETY: `len` says how much room there is, and may be written.
         unsafe { put(&found.emit(), name, len) };

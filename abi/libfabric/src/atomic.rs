@@ -29,7 +29,7 @@ pub(crate) static ATOMIC_OPS: AtomicOps = AtomicOps {
     compwritevalid,
 };
 
-/// An atomic operation in the numbering of callers.
+/// An atomic operation in libfabric's numbering.
 #[derive(Clone, Copy)]
 struct RawAtomicOp {
     datatype: c_int,
@@ -37,7 +37,7 @@ struct RawAtomicOp {
     form: AtomicForm,
 }
 
-/// The iovecs, in bytes, of a list of elements.
+/// Returns the iovecs of a list of elements, with lengths in bytes.
 ///
 /// # Safety
 ///
@@ -61,7 +61,7 @@ unsafe fn elements(list: *const Ioc, count: usize, bytes: usize) -> Result<IoVec
     }
 }
 
-/// Where the elements of an operation are.
+/// The memory of an operation's elements.
 struct Elements {
     operands: (*const Ioc, usize),
     compared: (*const Ioc, usize),
@@ -161,7 +161,7 @@ unsafe extern "C" fn atomicv(
     unsafe { operate(ep, RemoteAddr { to, offset, key }, default_flags(context), raw_op, &elements) }
 }
 
-/// Remote address, flags and operation of a request that is described in one struct.
+/// Returns the remote address, flags and operation of a request that one structure describes.
 ///
 /// # Safety
 ///
@@ -349,7 +349,7 @@ unsafe extern "C" fn comparemsg(
     }
 }
 
-/// How many elements there may be.
+/// Writes the maximum number of elements to `count`.
 unsafe fn valid(datatype: c_int, op: c_int, form: AtomicForm, count: *mut usize) -> c_int {
     call(|| {
         let (max, _) = AtomicOp::limits(op, datatype, form)?;

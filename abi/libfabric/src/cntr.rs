@@ -101,7 +101,7 @@ impl CntrObject {
 unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
     // SAFETY: a counter of ours.
     let object = unsafe { object(cntr) };
-    // Whatever goes wrong in there, the value is what it is.
+    // The value is returned even if progress failed.
     let _ = call(|| {
         object.shared.lock().progress_all();
         Ok(())
@@ -146,7 +146,7 @@ unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
     0
 }
 
-/// Waits until the counter has come so far. An error if one is counted meanwhile.
+/// Waits until the counter reaches the threshold. Returns an error if the error counter increases meanwhile.
 unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) -> c_int {
     call(|| {
         // SAFETY: a counter of ours.
@@ -170,7 +170,7 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) ->
                     state = state.sleep(limit.min(wait_object::time_left(deadline)));
                 }
             } else {
-                // Others may want the lock.
+                // Releases the lock, so that other threads make progress.
                 drop(state);
                 state = object.shared.lock();
             }

@@ -1,7 +1,7 @@
 //! Completion queues.
 //!
-//! A queue has no entries of its own: they lie with the endpoints that are bound to it, and reading it is having everything
-//! happen that can at these, and taking what came of it.
+//! A completion queue stores no entries. Reading it makes progress on the bound endpoints and collects their
+//! completions.
 
 use crate::abi::consts::{
     FI_CLASS_CQ, FI_CQ_COND_NONE, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED,
@@ -13,10 +13,11 @@ use crate::abi::tables::{CqOps, Ops};
 use crate::domain::DomainObject;
 use crate::engine::events::{Event, Side};
 use crate::errno::{Errno, call, number};
-use crate::shared::{Locked, Member, Shared, State, place};
+use crate::shared::{Locked, Member, Shared, State};
 use crate::stubs;
 use crate::wait_object;
 use isthmus_client::PollBackoff;
+use isthmus_layout::SlotTable;
 use rustix::fd::AsRawFd;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -29,18 +30,18 @@ const SRC_ADDR_API_VERSION: u32 = version(1, 20);
 /// The time for which a reader that may sleep polls before it does.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// A queue, under the lock.
+/// The state of a completion queue that the lock covers.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// The endpoints bound to it, by which of their sides.
-    sources: Vec<(usize, [bool; 2])>,
+    /// The bound endpoints, each with the sides that report to this queue.
+    sources: Vec<(u32, [bool; 2])>,
     signalled: bool,
     idle: PollBackoff,
 }
 
 impl Queue {
-    /// An endpoint is bound to it.
-    pub(crate) fn bind(&mut self, member: usize, side: Side) {
+    /// Binds one side of an endpoint.
+    pub(crate) fn bind(&mut self, member: u32, side: Side) {
         let at = self.sources.iter().position(|(bound, _)| *bound == member).unwrap_or_else(|| {
             self.sources.push((member, [false; 2]));
             self.sources.len() - 1
@@ -48,8 +49,8 @@ impl Queue {
         self.sources[at].1[side as usize] = true;
     }
 
-    /// An endpoint is closed.
-    pub(crate) fn forget(&mut self, member: usize) {
+    /// Removes an endpoint that is closed.
+    pub(crate) fn forget(&mut self, member: u32) {
         self.sources.retain(|(bound, _)| *bound != member);
     }
 }
@@ -58,10 +59,10 @@ impl Queue {
 pub(crate) struct CqObject {
     raw: FidCq,
     shared: Arc<Shared>,
-    pub(crate) slot: usize,
+    pub(crate) slot: u32,
     format: c_int,
     wait: c_int,
-    /// The last look found nothing. Only a hint, which needs no lock.
+    /// The last read found no entry. A hint that is read without the lock.
     was_empty: AtomicBool,
 }
 
@@ -85,7 +86,7 @@ unsafe fn object<'a>(cq: *mut FidCq) -> &'a CqObject {
     unsafe { &*cq.cast::<CqObject>() }
 }
 
-/// Opens a queue. It grows as it has to, whatever size is asked for.
+/// Opens a completion queue. The queue grows as needed, regardless of the requested size.
 pub(crate) unsafe extern "C" fn open(
     domain: *mut FidDomain,
     attr: *mut CqAttr,
@@ -105,7 +106,7 @@ pub(crate) unsafe extern "C" fn open(
         }
         // SAFETY: a domain of ours.
         let shared = unsafe { DomainObject::shared(domain) };
-        let slot = place(&mut shared.lock().queues, Queue::default());
+        let slot = shared.lock().queues.insert(Queue::default());
         let raw = FidCq { fid: Fid { class: FI_CLASS_CQ, context, ops: &OPS }, ops: &CQ_OPS };
         // SAFETY: writable.
         unsafe {
@@ -129,7 +130,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     call(|| {
         // SAFETY: `fid` is the first field of an object made in `open`, which its owner gives back.
         let object = unsafe { Box::from_raw(fid.cast::<CqObject>()) };
-        object.shared.lock().queues[object.slot] = None;
+        object.shared.lock().queues.remove(object.slot);
         Ok(())
     })
 }
@@ -151,7 +152,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-/// Tells a program what to sleep on.
+/// Writes the descriptor that a program may sleep on.
 ///
 /// # Safety
 ///
@@ -165,7 +166,7 @@ pub(crate) unsafe fn copy_fd(shared: &Shared, wait: c_int, arg: *mut c_void) -> 
     Ok(())
 }
 
-/// Whether a program may sleep on the descriptor of an object. Those that nothing can be awaited on are no obstacle.
+/// Checks whether a program may sleep on the descriptor of an object. Objects without events are accepted.
 ///
 /// # Safety
 ///
@@ -187,28 +188,28 @@ pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Everything happens that can at the queue's endpoints.
-fn progress_queue(state: &mut State, slot: usize) -> Result<(), Errno> {
+/// Makes progress on the endpoints of a completion queue.
+fn progress_queue(state: &mut State, slot: u32) -> Result<(), Errno> {
     let State { members, queues, .. } = state;
-    let queue = queues.get(slot).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
+    let queue = queues.get(slot).ok_or(Errno::OPBADSTATE)?;
     for &(member, _) in &queue.sources {
-        if let Some(member) = members.get_mut(member).and_then(Option::as_mut) {
+        if let Some(member) = members.get_mut(member) {
             member.endpoint.progress();
         }
     }
     Ok(())
 }
 
-fn has_entry(state: &State, slot: usize) -> bool {
+fn has_entry(state: &State, slot: u32) -> bool {
     let State { members, queues, .. } = state;
-    let Some(queue) = queues.get(slot).and_then(Option::as_ref) else { return false };
+    let Some(queue) = queues.get(slot) else { return false };
     queue.sources.iter().any(|&(member, sides)| {
-        let member = members.get(member).and_then(Option::as_ref);
+        let member = members.get(member);
         member.is_some_and(|member| member.endpoint.has_event(sides))
     })
 }
 
-/// Room for entries in the caller's format.
+/// The caller's buffer for entries, in the format of the queue.
 struct EntryBuffer {
     at: *mut c_void,
     format: c_int,
@@ -246,23 +247,23 @@ impl EntryBuffer {
 }
 
 impl Queue {
-    /// Records that the daemon has brought to its endpoints so far.
+    /// Returns the number of records from the daemon that the bound endpoints have received.
     #[inline]
-    fn daemon_records(&self, members: &[Option<Member>]) -> u64 {
-        let members = self.sources.iter().filter_map(|(member, _)| members.get(*member)?.as_ref());
+    fn daemon_records(&self, members: &SlotTable<Member>) -> u64 {
+        let members = self.sources.iter().filter_map(|(member, _)| members.get(*member));
         members.map(|member| member.endpoint.daemon_records()).sum()
     }
 
-    /// Takes what is there; where nothing is, or nothing is to be taken, everything happens that can first.
+    /// Reads entries. Makes progress first if there are none, or if the caller has no room for any.
     ///
     /// # Safety
     ///
     /// As for [`EntryBuffer::write`].
     #[inline]
-    unsafe fn read_entries(&mut self, members: &mut [Option<Member>], room: &EntryBuffer) -> Result<usize, Errno> {
+    unsafe fn read_entries(&mut self, members: &mut SlotTable<Member>, room: &EntryBuffer) -> Result<usize, Errno> {
         let mut some = false;
         for &(member, sides) in &self.sources {
-            let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
+            let Some(member) = members.get_mut(member) else { continue };
             let endpoint = &mut member.endpoint;
             some |= room.count > 0 && endpoint.has_event(sides)
                 || endpoint.progress_unless_skipped() && endpoint.has_event(sides);
@@ -276,16 +277,16 @@ impl Queue {
         taken
     }
 
-    /// Takes entries. An error if there are none, or the first one is of something that went wrong.
+    /// Removes entries from the queue. Returns an error if there are none, or if the first one reports an error.
     ///
     /// # Safety
     ///
     /// As for [`EntryBuffer::write`].
-    unsafe fn pop_entries(&self, members: &mut [Option<Member>], room: &EntryBuffer) -> Result<usize, Errno> {
+    unsafe fn pop_entries(&self, members: &mut SlotTable<Member>, room: &EntryBuffer) -> Result<usize, Errno> {
         let mut taken = 0;
         let sides = [Side::Transmit, Side::Receive];
         for &(member, bound) in &self.sources {
-            let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
+            let Some(member) = members.get_mut(member) else { continue };
             let events = &mut member.endpoint.dispatcher().events;
             for side in sides.into_iter().filter(|side| bound[*side as usize]) {
                 let events = events.queue(side);
@@ -311,14 +312,14 @@ unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, count: usize) -> isi
     unsafe { readfrom(cq, buf, count, std::ptr::null_mut()) }
 }
 
-/// True if there is nothing to be read, as far as that is seen at a glance: at a queue of one endpoint, after a look that found nothing
-/// either. Then that was a look.
+/// Returns true if a cheap check shows that there is nothing to read: the queue has one endpoint, and the previous read
+/// found nothing either. In that case the check has made progress.
 #[inline]
-fn is_known_empty(state: &mut State, slot: usize) -> bool {
+fn is_known_empty(state: &mut State, slot: u32) -> bool {
     let State { members, queues, .. } = state;
-    let Some(Some(queue)) = queues.get_mut(slot) else { return false };
+    let Some(queue) = queues.get_mut(slot) else { return false };
     let [(member, sides)] = *queue.sources.as_slice() else { return false };
-    let Some(Some(member)) = members.get_mut(member) else { return false };
+    let Some(member) = members.get_mut(member) else { return false };
     let quiet = queue.idle.is_counting() && member.endpoint.is_quiet(sides);
     if quiet {
         queue.idle.count_empty_poll();
@@ -329,7 +330,7 @@ fn is_known_empty(state: &mut State, slot: usize) -> bool {
 unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
     // SAFETY: a queue of ours.
     let object = unsafe { object(cq) };
-    // Programs read again and again, and most reads find nothing.
+    // Programs read repeatedly, and most reads find nothing. This check needs no lock.
     if object.was_empty.load(Ordering::Relaxed) && object.shared.try_inspect(|state| is_known_empty(state, object.slot))
     {
         return -(Errno::AGAIN.0 as isize);
@@ -351,7 +352,7 @@ unsafe fn read_locked(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: *
         let room = EntryBuffer { at: buf, format: object.format, count, sources };
         let mut state = object.shared.lock();
         let State { members, queues, .. } = &mut *state;
-        let queue = queues.get_mut(object.slot).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
+        let queue = queues.get_mut(object.slot).ok_or(Errno::OPBADSTATE)?;
         // SAFETY: the caller has room for `count` entries of the queue's format.
         match unsafe { queue.read_entries(members, &room) } {
             Err(Errno::AGAIN) => match queue.idle.on_empty_poll() {
@@ -368,20 +369,20 @@ unsafe fn read_locked(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: *
     })
 }
 
-/// As [`Queue::read_entries`].
+/// Like [`Queue::read_entries`].
 ///
 /// # Safety
 ///
 /// As for [`EntryBuffer::write`].
-unsafe fn read_entries(state: &mut State, slot: usize, room: &EntryBuffer) -> Result<usize, Errno> {
+unsafe fn read_entries(state: &mut State, slot: u32, room: &EntryBuffer) -> Result<usize, Errno> {
     let State { members, queues, .. } = state;
-    let queue = queues.get_mut(slot).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
+    let queue = queues.get_mut(slot).ok_or(Errno::OPBADSTATE)?;
     // SAFETY: passed on.
     unsafe { queue.read_entries(members, room) }
 }
 
-/// Sleeps until there may be an entry, `limit` at most.
-fn sleep(mut state: Locked<'_>, slot: usize, limit: Duration) -> Locked<'_> {
+/// Sleeps until an entry may be available, for at most `limit`.
+fn sleep(mut state: Locked<'_>, slot: u32, limit: Duration) -> Locked<'_> {
     if state.arm_all() && !has_entry(&state, slot) { state.sleep(limit) } else { state }
 }
 
@@ -391,9 +392,9 @@ unsafe extern "C" fn readerr(cq: *mut FidCq, entry: *mut CqErrEntry, _flags: u64
         let object = unsafe { object(cq) };
         let mut state = object.shared.lock();
         let State { members, queues, .. } = &mut *state;
-        let queue = queues.get(object.slot).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
+        let queue = queues.get(object.slot).ok_or(Errno::OPBADSTATE)?;
         for &(member, bound) in &queue.sources {
-            let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
+            let Some(member) = members.get_mut(member) else { continue };
             for side in [Side::Transmit, Side::Receive].into_iter().filter(|side| bound[*side as usize]) {
                 if let Some(event) =
                     member.endpoint.dispatcher().events.queue(side).pop_front_if(|event| event.error != 0)
@@ -466,13 +467,13 @@ unsafe extern "C" fn sreadfrom(
                 Err(Errno::AGAIN) => {}
                 taken => return taken.map(|taken| taken as isize),
             }
-            let queue = state.queues[object.slot].as_mut().ok_or(Errno::OPBADSTATE)?;
+            let queue = state.queues.get_mut(object.slot).ok_or(Errno::OPBADSTATE)?;
             let now = Instant::now();
             if std::mem::take(&mut queue.signalled) || deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(Errno::AGAIN);
             }
             if now.duration_since(begun) < SPIN {
-                drop(state); // Others may want it.
+                drop(state); // Other threads may wait for the lock.
                 state = object.shared.lock();
             } else {
                 state = sleep(state, object.slot, wait_object::time_left(deadline));
@@ -486,7 +487,7 @@ unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
         // SAFETY: a queue of ours.
         let object = unsafe { object(cq) };
         let mut state = object.shared.lock();
-        state.queues[object.slot].as_mut().ok_or(Errno::OPBADSTATE)?.signalled = true;
+        state.queues.get_mut(object.slot).ok_or(Errno::OPBADSTATE)?.signalled = true;
         Ok(())
     })
 }

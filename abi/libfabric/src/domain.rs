@@ -1,4 +1,4 @@
-//! Domains: what endpoints, queues and registered memory belong to.
+//! Domains: the owners of endpoints, queues and registered memory.
 
 use crate::abi::consts::{FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC};
 use crate::abi::info::Info;
@@ -79,7 +79,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     call(|| {
         // SAFETY: `fid` is the first field of an object made in `open`, which its owner gives back.
         let object = unsafe { &*fid.cast::<DomainObject>() };
-        if object.shared.lock().members.iter().any(Option::is_some) {
+        if !object.shared.lock().members.is_empty() {
             return Err(Errno::BUSY);
         }
         // SAFETY: as above.
@@ -88,7 +88,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// An event queue may be bound. No events are reported there.
+/// Accepts an event queue. No events are reported there.
 unsafe extern "C" fn bind(_fid: *mut Fid, _eq: *mut Fid, _flags: u64) -> c_int {
     0
 }

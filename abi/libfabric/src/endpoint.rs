@@ -1,4 +1,4 @@
-//! Endpoints as libfabric sees them: opened, bound, enabled, named.
+//! The endpoint objects of libfabric: open, bind, enable, address.
 
 use crate::abi::consts::{
     FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_ENABLE, FI_GETOPSFLAG, FI_OPT_CM_DATA_SIZE,
@@ -15,7 +15,7 @@ use crate::domain::DomainObject;
 use crate::engine::endpoint::Endpoint;
 use crate::engine::events::{CounterKind, Side};
 use crate::errno::{Errno, call, number};
-use crate::shared::{Member, Shared, place};
+use crate::shared::{Member, Shared};
 use crate::{atomic, cntr, message, remote, stubs};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const SIZE_LEFT: isize = 1024;
 pub(crate) struct EpObject {
     raw: FidEp,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) slot: usize,
+    pub(crate) slot: u32,
 }
 
 static OPS: Ops = Ops {
@@ -76,7 +76,7 @@ impl EpObject {
     }
 }
 
-/// Opens an endpoint: it attaches to the daemon, which is started if there is none.
+/// Opens an endpoint. Attaches to the daemon, and starts a daemon if none runs.
 pub(crate) unsafe extern "C" fn open(
     domain: *mut FidDomain,
     info: *mut Info,
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn open(
         let endpoint = Endpoint::open(&shared.options, Arc::clone(&shared.regions))?;
         shared.wait_object.watch(endpoint.fd())?;
         let member = Member { endpoint, av: None, caps, tx_flags, rx_flags, enabled: false };
-        let slot = place(&mut shared.lock().members, member);
+        let slot = shared.lock().members.insert(member);
         let raw = FidEp {
             fid: Fid { class: FI_CLASS_EP, context, ops: &OPS },
             ops: &EP_OPS,
@@ -118,11 +118,12 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         // SAFETY: `fid` is the first field of an object made in `open`, which its owner gives back.
         let object = unsafe { Box::from_raw(fid.cast::<EpObject>()) };
         let mut state = object.shared.lock();
-        state.queues.iter_mut().flatten().for_each(|queue| queue.forget(object.slot));
-        let member = state.members.get_mut(object.slot).and_then(Option::take);
+        state.queues.values_mut().for_each(|queue| queue.forget(object.slot));
+        let member = state.members.remove(object.slot);
         drop(state);
         if let Some(mut member) = member {
-            // Other threads go on, and so do the other endpoints of this thread: a receiver may be one of them.
+            // The lock is released between steps, and the other endpoints of the domain make progress, because a
+            // receiver may be one of them.
             let linger = object.shared.options.linger();
             member.endpoint.deliver_injected(linger, || object.shared.lock().progress_all());
             member.endpoint.close();
@@ -140,7 +141,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
             FI_CLASS_AV => {
                 // SAFETY: its class says that it is an address vector.
                 let av = unsafe { (*other.cast::<AvObject>()).slot };
-                let vector = state.avs.get(av).and_then(Option::as_ref).ok_or(Errno::INVAL)?;
+                let vector = state.avs.get(av).ok_or(Errno::INVAL)?;
                 let names = vector.names().iter().enumerate().map(|(at, name)| (at, *name, vector.first(at)));
                 let names: Vec<_> = names.collect();
                 let member = state.member(object.slot)?;
@@ -154,7 +155,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
                     if flags & flag != 0 {
                         let selective = flags & FI_SELECTIVE_COMPLETION != 0;
                         state.member(object.slot)?.endpoint.dispatcher().events.bind(side, selective);
-                        let queue = state.queues.get_mut(queue).and_then(Option::as_mut).ok_or(Errno::INVAL)?;
+                        let queue = state.queues.get_mut(queue).ok_or(Errno::INVAL)?;
                         queue.bind(object.slot, side);
                     }
                 }

@@ -1,10 +1,10 @@
-//! Errors as libfabric counts them, and the boundary where they become negative numbers.
+//! The error numbers of libfabric, and their conversion to negative results.
 
 use isthmus_client::{AttachError, Reason, Refusal};
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// An error of libfabric, positive.
+/// An error number of libfabric, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
@@ -73,13 +73,14 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// A call that answers 0 or an error.
+/// Runs a call that returns 0 or a negative error.
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     number(|| body().map(|()| 0)) as c_int
 }
 
-/// A call that answers a number or an error. A panic is a defect of ours, and no reason to take the program with us.
+/// Runs a call that returns a number or a negative error. A panic becomes an error, so that it does not unwind into the
+/// program.
 #[inline]
 pub(crate) fn number(body: impl FnOnce() -> Result<isize, Errno>) -> isize {
     match catch_unwind(AssertUnwindSafe(body)) {

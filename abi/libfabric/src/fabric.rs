@@ -1,4 +1,4 @@
-//! Fabrics: there is one, and all it can do is to open domains and event queues.
+//! The fabric object, which opens domains and event queues.
 
 use crate::abi::consts::FI_CLASS_FABRIC;
 use crate::abi::info::{FabricAttr, Info};

@@ -1,6 +1,6 @@
 //! `fi_getinfo()`: the offer of the provider, the check of a request against it, and the reply.
 //!
-//! What is answered belongs to libfabric, which frees each part of it with `free()`: so each part is from `calloc()`.
+//! Libfabric frees each part of the reply with `free()`, so each part is allocated with `calloc()`.
 
 use crate::abi::consts::*;
 use crate::abi::info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr};
@@ -33,32 +33,32 @@ const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
 
 const ORDERS: u64 = FI_ORDER_STRICT | FI_ORDER_RMA_AND_ATOMIC;
 
-/// Our own protocol; no other provider speaks it.
+/// The provider's own protocol, which no other provider speaks.
 const PROTOCOL: u32 = FI_PROV_SPECIFIC | 0x4953;
 const ADDR_FORMAT: u32 = FI_PROV_SPECIFIC | 0x4953;
 const PROTOCOL_VERSION: u32 = 1;
 
-/// All bits of a tag are the program's.
+/// The tag format: the program may use all bits.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
-/// Operations a program may count on having under way.
+/// The number of operations that a program may have in progress.
 const QUEUE_SIZE: usize = 2048;
-/// Of each kind of object, more than any program has.
+/// The number of objects of each kind that the provider reports.
 const OBJECTS_MAX: usize = 1024;
 const MESSAGE_MAX: usize = MESSAGE_BYTES_MAX as usize;
-/// Up to here operations keep the orders we promise; longer ones overtake each other.
+/// The maximum message size for which operations keep the promised orders. Longer messages may overtake each other.
 const ORDER_MAX: usize = SLAB_MESSAGE_BYTES_MAX as usize;
 
-/// Domain attributes are longer in later versions: what they have beyond 1.17 reads as zero.
+/// The allocated size of the domain attributes. Fields of versions after 1.17 are zero.
 const DOMAIN_ATTR_BYTES: usize = 512;
 
-/// How to attach: as the environment says, and with the daemon that lies beside this library, should one have to be started.
+/// Returns the options for attaching: those of the environment, with the daemon that is installed beside this library.
 pub(crate) fn options() -> Result<Options, AttachError> {
     let options = Options::from_environment()?;
     Ok(Options { daemon: installed_daemon(), ..options })
 }
 
-/// The daemon's program, where this library is installed or was built: in its folder, beside it, or in `bin` beside its `lib`.
+/// Returns the path of the daemon's program, relative to this library: in its folder, or in `bin` beside its `lib`.
 fn installed_daemon() -> Option<PathBuf> {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     let place = crate::provider::fi_prov_ini as *const c_void;
@@ -78,10 +78,10 @@ fn installed_daemon() -> Option<PathBuf> {
 /// The number of attempts to find a daemon.
 const TRIES: u32 = 3;
 
-/// Returns true if an endpoint could attach: a daemon answers, or one can be started.
+/// Returns true if an endpoint could attach: a daemon responds, or one can be started.
 fn is_reachable() -> bool {
     let Ok(options) = options() else { return false };
-    // An attempt may end by a signal of the program's, and a rank that finds no provider ends its whole job.
+    // A signal may interrupt an attempt, and a rank without a provider ends its whole job.
     if (0..TRIES).any(|_| QueryClient::connect(&options).is_ok()) {
         return true;
     }
@@ -102,13 +102,13 @@ pub(crate) unsafe extern "C" fn getinfo(
     infos: *mut *mut Info,
 ) -> c_int {
     call(|| {
-        // There are no names of hosts here: addresses are what `fi_getname()` says.
+        // Names of hosts are not supported: `fi_getname()` returns the addresses.
         if !node.is_null() && flags & FI_SOURCE_GIVEN == 0 {
             return Err(Errno::NODATA);
         }
         // SAFETY: null, or hints as libfabric has them.
         let hints = unsafe { hints.as_ref() };
-        // Before API 1.5 the mode that needs nothing of the program has a name, and 0 leaves the choice to the provider.
+        // Before API 1.5, `FI_MR_SCALABLE` is the mode without requirements, and 0 leaves the choice to the provider.
         let mr_mode = if version < self::version(1, 5) { FI_MR_SCALABLE } else { 0 };
         let mut requested = RequestedAttrs { mr_mode, ..RequestedAttrs::default() };
         if let Some(hints) = hints {
@@ -212,7 +212,7 @@ impl RequestedAttrs {
     unsafe fn read_domain(&mut self, domain: &DomainAttr) -> Result<(), Errno> {
         // SAFETY: as promised.
         unsafe { check_name(domain.name)? };
-        // Nothing happens outside of calls.
+        // Progress is made only inside calls.
         check_one_of(domain.data_progress, &[FI_PROGRESS_UNSPEC, FI_PROGRESS_MANUAL])?;
         check_one_of(domain.control_progress, &[FI_PROGRESS_UNSPEC, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL])?;
         check_subset(domain.caps, caps::DOMAIN)?;
@@ -228,7 +228,7 @@ impl RequestedAttrs {
         check_at_most(domain.mr_iov_limit, 1)?;
         (self.threading, self.av_type) = (domain.threading, domain.av_type);
         (self.control_progress, self.data_progress) = (domain.control_progress, domain.data_progress);
-        // Of the mode bits since API 1.5 the provider needs none.
+        // The provider requires none of the mode bits of API 1.5 and later.
         if domain.mr_mode == FI_MR_SCALABLE {
             self.mr_mode = FI_MR_SCALABLE;
         }
@@ -248,14 +248,14 @@ fn read_ep(ep: &EpAttr) -> Result<(), Errno> {
     check_at_most(ep.rx_ctx_cnt, 1)
 }
 
-/// Zeroed memory that `free()` frees.
+/// Allocates zeroed memory that `free()` releases.
 fn zeroed<T>(bytes: usize) -> Result<*mut T, Errno> {
     // SAFETY: any size may be asked for.
     let memory = unsafe { libc::calloc(1, bytes) };
     if memory.is_null() { Err(Errno::NOMEM) } else { Ok(memory.cast()) }
 }
 
-/// A value in memory that `free()` frees.
+/// Allocates a value that `free()` releases.
 fn boxed<T>(value: T) -> Result<*mut T, Errno> {
     let place = zeroed::<T>(size_of::<T>())?;
     // SAFETY: there is room, aligned for anything.
@@ -276,7 +276,7 @@ fn answer(requested: &RequestedAttrs) -> Result<*mut Info, Errno> {
     let fabric = FabricAttr {
         fabric: std::ptr::null_mut(),
         name: named()?,
-        // Libfabric writes its own.
+        // Libfabric writes its own name.
         prov_name: std::ptr::null_mut(),
         prov_version: 0,
         api_version: 0,

@@ -1,4 +1,4 @@
-//! `libisthmus-fi.so`: a provider for libfabric, so that MPIs and whatever else is built on it run on Isthmus.
+//! `libisthmus-fi.so`, a libfabric provider: MPIs and other programs on libfabric run on Isthmus through it.
 //!
 //! ```text
 //!   MPI ──► libfabric ──► fi_prov_ini ─► provider, getinfo
@@ -8,12 +8,12 @@
 //!                                             engine: Endpoint ──► isthmus_client::Domain ──► channel, daemon
 //! ```
 //!
-//! An endpoint is `FI_EP_RDM` and a domain of the client library with one client endpoint in it, which has an MX endpoint number, so that
-//! endpoints on other hosts are found by it. What goes over the channel is described in `engine::header`; there is no second
-//! protocol below.
+//! An endpoint is an `FI_EP_RDM` endpoint. It is a domain of the client library with one client endpoint, which has an MX
+//! endpoint number, so that endpoints on other hosts can find it. `engine::header` describes the messages in a channel; there
+//! is no second protocol below.
 //!
-//! This crate has no thread and no signal handler; everything happens inside calls. It does not link libfabric: what is shared are
-//! the structures of its headers (module `abi`).
+//! This crate has no thread and no signal handler; all work is done inside calls. It does not link libfabric; the module
+//! `abi` repeats the structures of its headers.
 //!
 //! The library is linked by `cargo xtask link-abi isthmus-libfabric --map abi/libfabric/libisthmus-fi.map --out libisthmus-fi.so`.
 

@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest time for which peers may go on reading or writing a region that is being closed.
+/// The maximum time for which closing a region waits for peers that access it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[repr(C)]
@@ -52,13 +52,13 @@ unsafe fn register(
     // SAFETY: the domain that this table belongs to.
     let shared = unsafe { DomainObject::shared(domain.cast::<FidDomain>()) };
     let region = Arc::new(Region::new(iovec.base.cast(), iovec.len, access));
-    let mut state = shared.lock(); // So that no request is served out of memory that is being moved.
+    let mut state = shared.lock(); // The lock keeps requests from being served out of memory that is being moved.
     shared.regions.insert(key, Arc::clone(&region))?;
     if !shared.options.no_regcache {
         // SAFETY: the program keeps registered memory mapped until it is closed, which calls `unexpose`.
         unsafe { shared.regions.expose(key, &region) };
         if let Some(arena) = shared.regions.arena() {
-            state.members.iter_mut().flatten().for_each(|member| member.endpoint.domain.share_arena(arena));
+            state.members.values_mut().for_each(|member| member.endpoint.domain.share_arena(arena));
         }
     }
     drop(state);
@@ -125,13 +125,9 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         object.region.unexpose();
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         let mut state = object.shared.lock();
-        while state.members.iter().flatten().any(|member| member.endpoint.is_region_in_use(&object.region)) {
+        while state.members.values().any(|member| member.endpoint.is_region_in_use(&object.region)) {
             if Instant::now() >= deadline {
-                state
-                    .members
-                    .iter_mut()
-                    .flatten()
-                    .for_each(|member| member.endpoint.release_borrowed_buffers(&object.region));
+                state.members.values_mut().for_each(|member| member.endpoint.release_borrowed_buffers(&object.region));
                 break;
             }
             state.progress_all();
@@ -140,7 +136,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// Endpoints need not be bound; a counter counts what others write.
+/// Accepts an endpoint, which has no effect, or a counter of accesses by peers.
 unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, _flags: u64) -> c_int {
     call(|| {
         // SAFETY: both are objects of ours.

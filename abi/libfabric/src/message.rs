@@ -1,4 +1,4 @@
-//! The calls of tagged and plain messages.
+//! The calls for tagged and untagged messages.
 
 use crate::abi::consts::{
     FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_INJECT, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA,
@@ -32,11 +32,11 @@ pub(crate) static TAGGED_OPS: TaggedOps = TaggedOps {
 pub(crate) static MSG_OPS: MsgOps =
     MsgOps { size: size_of::<MsgOps>(), recv, recvv, recvmsg, send, sendv, sendmsg, inject, senddata, injectdata };
 
-/// Which flags a send has: those of the call, or those that calls without have.
+/// The flags of a send.
 #[derive(Clone, Copy)]
 enum Flags {
     Own(u64),
-    /// And these.
+    /// The call has no flags, so the endpoint's defaults apply, with these added.
     Default(u64),
 }
 
@@ -66,7 +66,7 @@ fn make_send_request(space: MatchSpace, tag: u64, data: Option<u64>, context: *m
     SendRequest { space, tag, data, context, flags: 0 }
 }
 
-/// CQ data, if the flags say that there is some.
+/// Returns the CQ data, if the flags say that the call has any.
 fn data(flags: u64, data: u64) -> Option<u64> {
     (flags & FI_REMOTE_CQ_DATA != 0).then_some(data)
 }
@@ -242,7 +242,7 @@ struct ReceiveRequest {
     space: MatchSpace,
     filter: Filter,
     context: *mut c_void,
-    /// None: those that calls without flags have.
+    /// The flags of the call. `None` if it has none, so the endpoint's defaults apply.
     flags: Option<u64>,
     into: IoVecs,
 }
@@ -269,13 +269,13 @@ unsafe fn post_receive(ep: *mut FidEp, mut request: ReceiveRequest) -> isize {
             return peek_or_claim(member, &request, flags, receive);
         }
         member.endpoint.receive(request.space, request.filter, receive, flags & FI_MULTI_RECV != 0);
-        // A message of this endpoint to itself may have been waited for.
+        // The receive may have been posted for a message of this endpoint to itself.
         member.endpoint.send_replies();
         Ok(0)
     })
 }
 
-/// Peeks at a message, claims it, receives or discards one that was claimed.
+/// Peeks at a message, claims it, or receives or discards a claimed message.
 fn peek_or_claim(member: &mut Member, request: &ReceiveRequest, flags: u64, receive: Receive) -> Result<isize, Errno> {
     let endpoint = &mut member.endpoint;
     let context = request.context;
@@ -368,7 +368,7 @@ unsafe extern "C" fn trecvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64)
     }
 }
 
-/// Returns the filter of a receive of plain messages.
+/// Returns the filter of a receive of untagged messages.
 fn from(source: u64) -> Filter {
     Filter { source, tag: 0, ignore: u64::MAX }
 }

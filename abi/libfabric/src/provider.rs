@@ -8,10 +8,11 @@ use std::cell::UnsafeCell;
 /// The provider's name.
 pub(crate) const NAME: &std::ffi::CStr = c"isthmus";
 
-/// Our own version; libfabric takes the highest of providers with one name.
+/// The provider's version. Of several providers with one name, libfabric uses the highest.
 const VERSION: u32 = version(0, 1);
 
-/// Higher than any that there is: what we do follows the version that `fi_getinfo()` is asked for.
+/// The highest supported API version. It is above all existing ones, because the provider adapts to the version that
+/// `fi_getinfo()` gets.
 const FI_VERSION: u32 = version(99, 0);
 
 /// Storage that libfabric writes to.
@@ -31,7 +32,7 @@ static PROVIDER: ProviderCell = ProviderCell(UnsafeCell::new(Provider {
     cleanup: None,
 }));
 
-/// The function that libfabric calls when it has opened the library.
+/// The entry point that libfabric calls after it has opened the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut std::ffi::c_void {
     PROVIDER.0.get().cast()

@@ -1,4 +1,4 @@
-//! The calls of remote memory: writes and reads.
+//! The calls for remote memory access: writes and reads.
 
 use crate::abi::consts::{FI_INJECT, FI_READ, FI_REMOTE_CQ_DATA, FI_RMA, FI_WRITE};
 use crate::abi::objects::FidEp;

@@ -5,8 +5,8 @@
 //!        └── lock ──► State: members (endpoints and what is bound to them), address vectors, queues
 //! ```
 //!
-//! One lock covers all of a domain. With `FI_THREAD_DOMAIN` no thread ever waits for it; with `FI_THREAD_SAFE` the lock provides the thread
-//! safety. A thread sleeps without the lock. The next thread that releases the lock wakes it.
+//! One lock covers a whole domain. With `FI_THREAD_DOMAIN` no thread ever waits for it; with `FI_THREAD_SAFE` the lock
+//! provides the thread safety. A thread sleeps without the lock. The next thread that releases the lock wakes it.
 
 use crate::abi::consts::{FI_ADDR_UNSPEC, FI_DIRECTED_RECV};
 use crate::address::Av;
@@ -17,6 +17,7 @@ use crate::engine::regions::Regions;
 use crate::errno::Errno;
 use crate::wait_object::WaitObject;
 use isthmus_client::{EndpointAddress, Options};
+use isthmus_layout::SlotTable;
 use isthmus_shm::biased_lock::{BiasedLock, BiasedLockGuard};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -24,57 +25,47 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An endpoint, and what is bound to it.
+/// An endpoint, and the objects bound to it.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) endpoint: Endpoint,
-    pub(crate) av: Option<usize>,
-    /// The capabilities that calls of the endpoint need.
+    pub(crate) av: Option<u32>,
+    /// The capabilities that calls of the endpoint are checked against.
     pub(crate) caps: Caps,
-    /// Flags of calls that have none of their own.
+    /// The default flags of calls without flags.
     pub(crate) tx_flags: u64,
     pub(crate) rx_flags: u64,
     pub(crate) enabled: bool,
 }
 
-/// Everything that the lock covers.
+/// The state that the lock covers.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    pub(crate) members: Vec<Option<Member>>,
-    pub(crate) avs: Vec<Option<Av>>,
-    pub(crate) queues: Vec<Option<Queue>>,
-    /// Threads that sleep.
+    pub(crate) members: SlotTable<Member>,
+    pub(crate) avs: SlotTable<Av>,
+    pub(crate) queues: SlotTable<Queue>,
+    /// The number of sleeping threads.
     sleepers: u32,
     /// A program may be sleeping on the descriptor.
     pub(crate) watched: bool,
 }
 
-/// A place of a list for something new.
-pub(crate) fn place<T>(list: &mut Vec<Option<T>>, value: T) -> usize {
-    let free = list.iter().position(Option::is_none).unwrap_or_else(|| {
-        list.push(None);
-        list.len() - 1
-    });
-    list[free] = Some(value);
-    free
-}
-
 impl State {
-    /// An endpoint, to be used.
+    /// Returns an endpoint.
     #[inline]
-    pub(crate) fn member(&mut self, at: usize) -> Result<&mut Member, Errno> {
-        self.members.get_mut(at).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)
+    pub(crate) fn member(&mut self, at: u32) -> Result<&mut Member, Errno> {
+        self.members.get_mut(at).ok_or(Errno::OPBADSTATE)
     }
 
-    /// An endpoint and where a destination of its address vector is.
+    /// Returns an endpoint and the address of a destination in its address vector.
     #[inline]
-    pub(crate) fn route(&mut self, at: usize, to: u64) -> Result<(&mut Member, EndpointAddress), Errno> {
-        let member = self.members.get_mut(at).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
+    pub(crate) fn route(&mut self, at: u32, to: u64) -> Result<(&mut Member, EndpointAddress), Errno> {
+        let member = self.members.get_mut(at).ok_or(Errno::OPBADSTATE)?;
         let index = usize::try_from(to).map_err(|_| Errno::INVAL)?;
         match member.endpoint.place(index) {
             Some(address) => Ok((member, address)),
             None => {
-                let av = member.av.and_then(|av| self.avs.get(av)?.as_ref()).ok_or(Errno::NOAV)?;
+                let av = member.av.and_then(|av| self.avs.get(av)).ok_or(Errno::NOAV)?;
                 let name = av.name(index).ok_or(Errno::INVAL)?;
                 let address = member.endpoint.resolve_remote(index, name, av.first(index))?;
                 Ok((member, address))
@@ -82,27 +73,27 @@ impl State {
         }
     }
 
-    /// Returns the number that stands for the sender a receive is to take from. Without `FI_DIRECTED_RECV` that is any sender. A peer
-    /// of another host is known only after a look-up; a peer that is not there sends nothing.
-    pub(crate) fn source(&mut self, at: usize, from: u64) -> Result<u64, Errno> {
+    /// Returns the number of the sender that a receive is to match. Without `FI_DIRECTED_RECV` that is any sender. A
+    /// peer of another host is known only after it was resolved. A peer that cannot be resolved sends nothing.
+    pub(crate) fn source(&mut self, at: u32, from: u64) -> Result<u64, Errno> {
         if self.member(at)?.caps.check_rx(FI_DIRECTED_RECV).is_err() {
             return Ok(FI_ADDR_UNSPEC);
         }
         let _ = self.route(at, from);
-        let member = self.members.get(at).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
-        let av = member.av.and_then(|av| self.avs.get(av)?.as_ref()).ok_or(Errno::NOAV)?;
+        let member = self.members.get(at).ok_or(Errno::OPBADSTATE)?;
+        let av = member.av.and_then(|av| self.avs.get(av)).ok_or(Errno::NOAV)?;
         Ok(av.first(usize::try_from(from).map_err(|_| Errno::INVAL)?) as u64)
     }
 
-    /// Everything happens that can, at every endpoint.
+    /// Makes progress on every endpoint.
     pub(crate) fn progress_all(&mut self) {
-        self.members.iter_mut().flatten().for_each(|member| _ = member.endpoint.progress());
+        self.members.values_mut().for_each(|member| _ = member.endpoint.progress());
     }
 
     /// Arms the descriptors of all endpoints, which report everything from now on. Returns false if there is something to do already.
     pub(crate) fn arm_all(&mut self) -> bool {
         let mut quiet = true;
-        for member in self.members.iter_mut().flatten() {
+        for member in self.members.values_mut() {
             quiet &= member.endpoint.arm(); // Each of them, whatever the others answer.
         }
         quiet
@@ -126,14 +117,15 @@ impl Shared {
         Ok(Self { state, wait_object: WaitObject::new()?, regions, options, api_version })
     }
 
-    /// The lock. One that a panic left behind is taken all the same: what was begun then fails, the rest goes on.
+    /// Locks the state. A lock that a panic poisoned is taken nevertheless: the interrupted operation fails, all others
+    /// continue.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         Locked { guard: self.hold(), shared: self }
     }
 
-    /// Runs `look` if no other thread holds the lock, and returns its result. `look` must change nothing that a thread waits for. Returns
-    /// false if the lock is held, or if `look` panics.
+    /// Runs `look` if no other thread holds the lock, and returns its result. `look` must not change state that a
+    /// thread waits for. Returns false if the lock is held, or if `look` panics.
     #[inline]
     pub(crate) fn try_inspect(&self, look: impl FnOnce(&mut State) -> bool) -> bool {
         let Some(mut state) = self.state.try_lock() else { return false };
@@ -146,7 +138,7 @@ impl Shared {
     }
 }
 
-/// The lock, held.
+/// A guard of the lock.
 pub(crate) struct Locked<'a> {
     guard: BiasedLockGuard<'a, State>,
     shared: &'a Shared,
@@ -164,10 +156,10 @@ impl<'a> Locked<'a> {
     /// Releases the lock. The next holder then wakes a program that sleeps on the descriptor.
     pub(crate) fn watch(mut self) {
         self.watched = true;
-        self.release(); // What this thread has done it knows.
+        self.release(); // This thread knows of its own changes.
     }
 
-    /// Sleeps until something happens or `limit` is over, without the lock. Endpoints were armed before.
+    /// Releases the lock and sleeps until an event occurs or `limit` is over. The endpoints have been armed before.
     pub(crate) fn sleep(mut self, limit: Duration) -> Self {
         self.sleepers += 1;
         // All sleepers share one wait object, and the first that wakes clears it.

@@ -1,4 +1,4 @@
-//! Entries of tables for what there is not: each answers `-FI_ENOSYS`.
+//! Table entries of unsupported functions: each returns `-FI_ENOSYS`.
 
 use crate::abi::info::{Info, RxAttr, TxAttr};
 use crate::abi::objects::{Fid, FidAv, FidDomain, FidEp, FidFabric};

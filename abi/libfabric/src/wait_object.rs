@@ -1,4 +1,4 @@
-//! Sleeping, and what there is to sleep on.
+//! The wait object of a domain.
 
 use crate::errno::Errno;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const WAKE_EVENT: u64 = 1;
 
-/// The descriptor that threads waiting on a domain sleep on: an epoll set of all its endpoints' descriptors and of an eventfd that other
+/// The descriptor that threads sleep on: an epoll set with the descriptors of all endpoints and an eventfd that other
 /// threads write to.
 #[derive(Debug)]
 pub(crate) struct WaitObject {
@@ -25,7 +25,7 @@ impl WaitObject {
         Ok(Self { set, wake_fd })
     }
 
-    /// Listens to an endpoint too, for as long as its descriptor is open.
+    /// Adds the descriptor of an endpoint, until that is closed.
     pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         Ok(epoll::add(&self.set, fd, EventData::new_u64(0), EventFlags::IN)?)
     }
@@ -36,7 +36,7 @@ impl WaitObject {
 
     /// Wakes the sleeping threads.
     pub(crate) fn wake(&self) {
-        // Refused where the counter is full: then it is readable, which is all that is wanted.
+        // The write fails if the counter is full. The eventfd is readable then, as intended.
         let _ = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
     }
 
@@ -45,7 +45,7 @@ impl WaitObject {
         let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
     }
 
-    /// Sleeps.
+    /// Sleeps until an event occurs or `limit` is over.
     pub(crate) fn sleep(&self, limit: Duration) {
         let mut events = [const { MaybeUninit::uninit() }; 4];
         let limit = Timespec::try_from(limit).ok();
@@ -57,7 +57,7 @@ impl WaitObject {
     }
 }
 
-/// Returns the end of a wait; none for a negative number of milliseconds, which means forever.
+/// Returns the deadline of a wait; `None` for a negative timeout, which means forever.
 pub(crate) fn deadline(timeout_ms: i32) -> Option<Instant> {
     u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
 }

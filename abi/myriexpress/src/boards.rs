@@ -1,6 +1,6 @@
-//! Boards and their names, as the daemon knows them.
+//! Boards and their names, as the daemon reports them.
 //!
-//! Nothing is kept between calls: these are made a few times when a program begins, and the daemon may be another one by then.
+//! No report is kept between calls, because programs ask rarely, and another daemon may run by the next call.
 
 use crate::codes::Return;
 use crate::errors::{Failure, call};
@@ -16,7 +16,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     if report()?.boards.is_empty() { Err(Return::NO_DEV.into()) } else { Ok(()) }
 }
 
-/// All boards and peers.
+/// Returns the daemon's report of all boards and peers.
 pub(crate) fn report() -> Result<MxBoards, Failure> {
     let options = options()?;
     match QueryClient::connect(&options).and_then(|mut inquirer| inquirer.mx()) {
@@ -31,19 +31,19 @@ pub(crate) fn report() -> Result<MxBoards, Failure> {
     }
 }
 
-/// As the environment says, without the name: that is for the program's endpoints.
+/// Returns the options of the environment, without the domain name, which is for the program's endpoints.
 fn options() -> Result<Options, Failure> {
     let options = Options::from_environment().map_err(isthmus_client::AttachError::from)?;
     Ok(Options { name: None, ..options })
 }
 
-/// The board of a number.
+/// Returns the board with a number.
 pub(crate) fn board(number: u32) -> Result<MxBoard, Failure> {
     let boards = report()?.boards.into_iter();
     boards.into_iter().find(|board| board.number == number).ok_or_else(|| Return::BOARD_UNKNOWN.into())
 }
 
-/// The address of the board of this name, which is `host:number`, or a host's first board.
+/// Returns the address of the board with this name: `host:number`, or a host for its first board.
 ///
 /// # Safety
 ///
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn mx_hostname_to_nic_id(name: *const c_char, nic_id: *mut
     })
 }
 
-/// The address of a board of this host.
+/// Returns the address of a board of this host.
 ///
 /// # Safety
 ///
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn mx_board_number_to_nic_id(board_number: u32, nic_id: *m
     })
 }
 
-/// The number of a board of this host.
+/// Returns the number of a board of this host.
 ///
 /// # Safety
 ///
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn mx_nic_id_to_board_number(nic_id: u64, board_number: *m
     })
 }
 
-/// The name of a board.
+/// Returns the name of a board.
 ///
 /// # Safety
 ///
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn mx_nic_id_to_hostname(nic_id: u64, name: *mut c_char) -
     })
 }
 
-/// Writes a result, if the caller wants it.
+/// Writes a result, unless `place` is null.
 ///
 /// # Safety
 ///

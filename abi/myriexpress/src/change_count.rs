@@ -1,14 +1,15 @@
-//! Changes that threads sleep for.
+//! The count of changes that threads sleep for.
 //!
-//! A condition variable would do, too. But a thread that wakes from it waits for the mutex inside the condition variable, where the
-//! slot of the endpoint does not count it as waiting. Here sleepers take the lock again as every other thread does.
+//! A thread that wakes from a condition variable waits for the mutex inside of it, where the endpoint's slot does not
+//! count the thread as waiting. So this is not a condition variable: sleepers take the lock again as every other thread
+//! does.
 
 use rustix::event::Timespec;
 use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Counts changes.
+/// A counter of changes.
 #[derive(Debug)]
 pub(crate) struct ChangeCount(AtomicU32);
 
@@ -17,7 +18,7 @@ impl ChangeCount {
         Self(AtomicU32::new(0))
     }
 
-    /// Changes so far. To be asked for before the lock is let go, so that none is missed.
+    /// Returns the number of changes so far. Callers read it before they release the lock, so that they miss no change.
     pub(crate) fn count(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
@@ -32,7 +33,8 @@ impl ChangeCount {
     /// Sleeps while the count is `count`, for at most `limit`. May return early without a change.
     pub(crate) fn wait(&self, count: u32, limit: Option<Duration>) {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // Refused where there has been another one, ended early by a signal, over by the limit: the caller looks for itself.
+        // The result does not matter: after a change, a signal or the time limit, the caller checks its condition
+        // again.
         let _ = futex::wait(&self.0, Flags::PRIVATE, count, limit.as_ref());
     }
 }

@@ -19,7 +19,7 @@ macro_rules! returns {
             $(#[doc = concat!("`MX_", stringify!($name), "`.")] pub const $name: Self = Self($number);)*
         }
 
-        /// Texts by number.
+        /// The texts, by number.
         const RETURNS: &[&CStr] = &[$($text),*];
     };
 }
@@ -71,7 +71,7 @@ returns! {
     43 NOT_SUPPORTED_WITH_CONTEXT_ID c"not supported with context ids"
 }
 
-/// Added to a status code where the error handler gets it: these are no numbers of `mx_return_t`.
+/// The offset of status codes passed to the error handler, which makes them distinct from all `mx_return_t`.
 const STATUS_BASE: u32 = 80;
 
 impl Return {
@@ -80,14 +80,14 @@ impl Return {
         Self(STATUS_BASE + code.number())
     }
 
-    /// A text for any number.
+    /// Returns the text of any number.
     pub fn text(self) -> &'static CStr {
         let status = self.0.checked_sub(STATUS_BASE).and_then(|number| STATUSES.get(number as usize));
         RETURNS.get(self.0 as usize).or(status).copied().unwrap_or(c"there is no such code")
     }
 }
 
-/// Texts of the codes a request can end with, by number.
+/// The texts of status codes, by number.
 const STATUSES: [&CStr; StatusCode::ALL.len()] = [
     c"success",
     c"pending",
@@ -108,13 +108,13 @@ const STATUSES: [&CStr; StatusCode::ALL.len()] = [
     c"out of resources",
 ];
 
-/// A text for a code, whatever number it is. Constant.
+/// Returns the text of any return code. The text is constant.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_strerror(code: Return) -> *const c_char {
     code.text().as_ptr()
 }
 
-/// A text for a status, whatever number it is. Constant.
+/// Returns the text of any status code. The text is constant.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_strstatus(code: StatusNumber) -> *const c_char {
     STATUSES.get(code.0 as usize).copied().unwrap_or(c"there is no such status").as_ptr()

@@ -1,4 +1,4 @@
-//! Requests that are over: test, wait, peek.
+//! Completed requests: test, wait, peek.
 
 use crate::codes::{Return, StatusNumber};
 use crate::errors::{Failure, call, call_error_handler};
@@ -10,7 +10,7 @@ use isthmus_mx::{RequestId, StatusCode};
 use std::ffi::c_void;
 
 impl Locked {
-    /// As programs see it.
+    /// Converts a status to the form that programs read.
     #[inline(always)]
     pub(crate) fn status(&self, status: &isthmus_mx::Status) -> MxStatus {
         to_c_status(self.handle(), status)
@@ -49,7 +49,7 @@ fn to_c_status(endpoint: EndpointHandle, status: &isthmus_mx::Status) -> MxStatu
     }
 }
 
-/// The request that a program points to.
+/// Reads the request that a program points to.
 ///
 /// # Safety
 ///
@@ -63,7 +63,7 @@ pub(crate) unsafe fn read(request: *const RequestHandle) -> Result<RequestHandle
     Ok(unsafe { request.read() })
 }
 
-/// Hands out whether something was found, and what.
+/// Writes whether a result was found, and the result.
 ///
 /// # Safety
 ///
@@ -80,7 +80,7 @@ pub(crate) unsafe fn answer(found: Option<MxStatus>, status: *mut MxStatus, resu
     }
 }
 
-/// Like `answer`, and sets the handle of a request that is over to 0.
+/// Like `answer`, and sets the handle of a completed request to 0.
 ///
 /// # Safety
 ///

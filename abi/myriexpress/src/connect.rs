@@ -1,7 +1,7 @@
-//! Connecting, and what a program can learn of an address.
+//! Connects, and queries of an address.
 //!
-//! The daemon reports at once which domain has an endpoint number, or why it refuses the connection. Two cases need a wait: a daemon
-//! that is being restarted, and endpoints that we know and the new daemon does not know yet.
+//! The daemon replies at once with the domain that has an endpoint number, or with the reason of a refusal. Two cases
+//! need a wait: a daemon that is restarting, and known endpoints that have not reattached to the new daemon yet.
 
 use crate::codes::Return;
 use crate::endpoint::MxAddress;
@@ -11,49 +11,49 @@ use crate::table::{self, Locked};
 use crate::types::{EndpointHandle, MxEndpointAddr, RequestHandle};
 use crate::wait::{self, Ended};
 use crate::{boards, errors};
-use isthmus_client::{EndpointAddress, MxConnecting, Reason, Refusal};
+use isthmus_client::{EndpointAddress, Reason, Refusal, RequestSerial};
 use isthmus_mx::PartnerId;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::time::Instant;
 
-/// Milliseconds between questions while there is no daemon.
+/// The interval between attempts while there is no daemon, in milliseconds.
 const RETRY_MS: u32 = 100;
 
-/// How long an endpoint that we know may take to show itself to a new daemon, and how often that is asked, in milliseconds.
+/// The time in which a known endpoint may reattach to a new daemon, and the interval between attempts, in milliseconds.
 const RECONNECT_MS: u32 = 1000;
 const RECONNECT_POLL_MS: u32 = 20;
 
-/// Longest wait for a daemon by calls without a timeout, in milliseconds: as long as MX sends again.
+/// The longest wait for a daemon in calls without a timeout, in milliseconds: as long as MX resends.
 const CONNECT_TIMEOUT_MAX_MS: u32 = 500_000;
 
-/// How long what is under way may take to end before a partner is forgotten, in milliseconds.
+/// The time in which pending messages may end before a partner is forgotten, in milliseconds.
 const LINGER_MS: u32 = 250;
 
-/// A connect that was begun.
+/// A started connect.
 enum ConnectStart {
-    /// To the endpoint itself.
+    /// A connect to the endpoint itself.
     Own,
-    /// The daemon is to answer.
-    Requested(MxConnecting),
+    /// The daemon has not replied yet.
+    Requested(RequestSerial),
 }
 
 impl Locked {
-    /// Asks for the partner that has this number on that board.
+    /// Starts to resolve an endpoint number on a board.
     fn begin(&mut self, place: MxAddress, key: u32) -> Result<ConnectStart, Refusal> {
         if place == self.place {
             return Ok(ConnectStart::Own);
         }
-        let connecting = self.domain.mx_connect_start(place.nic, place.number, key)?;
+        let connecting = self.domain.mx_connect_later(place.nic, place.number, key)?;
         self.matcher().connecting.insert(connecting, None);
         Ok(ConnectStart::Requested(connecting))
     }
 
-    /// The answer, if it is one that the daemon gives at once: about its own boards, and about those that it does not know.
-    fn immediate_answer(&mut self, connecting: MxConnecting, place: MxAddress) -> Option<Result<PartnerId, Refusal>> {
+    /// Returns the reply if the daemon sends one at once: for its own boards, and for unknown boards.
+    fn immediate_answer(&mut self, connecting: RequestSerial, place: MxAddress) -> Option<Result<PartnerId, Refusal>> {
         let own = self.own;
         let own = self.engine().address_of(own).ok()?;
-        let _ = self.domain.mx_resolve(own); // It answers in order, so what it had to say before is here.
+        let _ = self.domain.mx_resolve(own); // The daemon replies in order, so its earlier replies have arrived.
         if !self.is_progress_disabled() {
             self.progress_once();
         }
@@ -61,13 +61,13 @@ impl Locked {
         Some(answer.and_then(|address| self.add_partner(address, place)))
     }
 
-    /// The partner at an address, which is that place.
+    /// Adds the partner at an address, and records where it is.
     fn add_partner(&mut self, address: EndpointAddress, place: MxAddress) -> Result<PartnerId, Refusal> {
         self.partner_addresses.insert(address, place);
         self.engine().partner(address).map_err(|_| Reason::OutOfMemory.into())
     }
 
-    /// Returns true if we know the endpoint there, and its domain has not left.
+    /// Returns true if this endpoint knows an endpoint there, and its domain has not left.
     fn is_known_at(&mut self, place: MxAddress) -> bool {
         let gone = std::mem::take(&mut self.matcher().gone);
         self.partner_addresses.retain(|address, _| !gone.contains(&address.domain));
@@ -78,7 +78,7 @@ impl Locked {
         MxEndpointAddr { stuff: [self.handle() as u64, partner.to_bits()] }
     }
 
-    /// Where a partner is.
+    /// Returns the board and endpoint number of a partner.
     fn partner_place(&mut self, partner: PartnerId) -> Result<MxAddress, Failure> {
         let address = self.engine().address_of(partner).map_err(|_| Return::BAD_ENDPOINT)?;
         if partner == self.own {
@@ -94,7 +94,7 @@ impl Locked {
     }
 }
 
-/// Asks for a partner and waits for the answer.
+/// Resolves a partner and waits for the reply.
 fn find(
     mut locked: Locked,
     place: MxAddress,
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn mx_connect(
             locked = after;
         };
         let found = locked.address(partner);
-        // Messages that arrived meanwhile are received, as in every call of the program.
+        // Messages that arrived meanwhile are received, as in every call.
         drop(wait::progress(locked)?);
         // SAFETY: null or writable by the caller's promise.
         unsafe { boards::put(address, found) }
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn mx_iconnect(
     })
 }
 
-/// Forgets a partner: requests to it end, and its messages that no receive took are dropped.
+/// Forgets a partner: requests to it end, and its unexpected messages are dropped.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: MxEndpointAddr) -> Return {
     call("mx_disconnect", endpoint, || {
@@ -223,9 +223,9 @@ pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: MxEndpointAdd
         let partner = locked.partner(address)?;
         let at = locked.engine().address_of(partner).map_err(|_| Return::BAD_ENDPOINT)?;
         if partner == locked.own {
-            return Ok(()); // An endpoint is never out of its own reach.
+            return Ok(()); // The endpoint itself is always reachable.
         }
-        // What is under way uses memory that the program has back when its requests are over, so it gets a moment to end.
+        // Pending messages use memory of the program until their requests end, so they get a moment to end.
         let (_, mut locked) = wait::until(locked, LINGER_MS, |locked| (!locked.domain.has_unsent()).then_some(()))?;
         let all = std::mem::take(&mut locked.matcher().handler_pending);
         let (pending, others): (VecDeque<_>, VecDeque<_>) =
@@ -236,7 +236,7 @@ pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: MxEndpointAdd
                 locked.refuse(pending.envelope, state);
             }
         }
-        // The requests that are not over end now, and with that the program has its memory back.
+        // The remaining requests end now, which returns their memory to the program.
         locked.domain.release_borrowed_buffers(at.domain);
         let disconnected = locked.engine().disconnect(partner);
         let matcher = locked.matcher();
@@ -252,7 +252,7 @@ pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: MxEndpointAdd
     })
 }
 
-/// Where an address is.
+/// Returns the board and endpoint number of an address.
 ///
 /// # Safety
 ///
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn mx_decompose_endpoint_addr(
     })
 }
 
-/// Where an address is, and in which session.
+/// Returns the board, endpoint number and session of an address.
 ///
 /// # Safety
 ///
@@ -299,7 +299,7 @@ unsafe fn decompose(
     let mut locked = table::lock(address.stuff[0] as usize)?;
     let partner = locked.partner(address)?;
     let place = locked.partner_place(partner)?;
-    // A domain's number is never used again, and an endpoint is a domain of its own.
+    // A domain number is never reused, and each endpoint is a domain of its own.
     let session = locked.engine().address_of(partner).map_or(0, |at| at.domain.number());
     drop(locked);
     // SAFETY: as promised.
@@ -310,7 +310,7 @@ unsafe fn decompose(
     }
 }
 
-/// Sets the program's word about an address.
+/// Sets the program's context of an address.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_set_endpoint_addr_context(address: MxEndpointAddr, context: *mut c_void) -> Return {
     call("mx_set_endpoint_addr_context", address.stuff[0] as usize, || {
@@ -321,7 +321,7 @@ pub extern "C" fn mx_set_endpoint_addr_context(address: MxEndpointAddr, context:
     })
 }
 
-/// The program's word about an address; null if it never said one.
+/// Returns the program's context of an address; null if none was set.
 ///
 /// # Safety
 ///
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn mx_get_endpoint_addr_context(address: MxEndpointAddr, c
     })
 }
 
-/// Calls that never did anything in any library.
+/// Calls that no MX library has implemented.
 macro_rules! unsupported {
     ($($(#[$doc:meta])* $name:ident;)*) => {
         $(
@@ -363,8 +363,8 @@ macro_rules! unsupported {
 }
 
 unsupported! {
-    /// Answers an error.
+    /// Returns an error.
     mx_iput;
-    /// Answers an error.
+    /// Returns an error.
     mx_iget;
 }

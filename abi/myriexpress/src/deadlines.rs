@@ -4,7 +4,7 @@
 //!   send, connect: pending ── its deadline has passed, or that of the endpoint ──► over, with MX_STATUS_TIMEOUT
 //! ```
 //!
-//! A receive has none: it may wait for its message for ever.
+//! A receive has no deadline, because its message may come at any time.
 
 use crate::endpoint::Endpoint;
 use isthmus_client::Token;
@@ -12,13 +12,14 @@ use isthmus_mx::{RequestId, RequestKind, StatusCode};
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// The least number of deadlines at which those of requests that are over are removed.
+/// The number of deadlines from which on those of completed requests are removed.
 const PURGE_MIN: usize = 1024;
 
-/// The deadlines of an endpoint's requests. One of a request that is over stays until it has passed, or until there are many.
+/// The deadlines of an endpoint's requests. The deadline of a completed request stays until it passes, or until there
+/// are many.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
-    /// The time that each later request has. None without a limit.
+    /// The timeout of later requests. `None` if there is none.
     pub(crate) default: Option<Duration>,
     by_time: BTreeSet<(Instant, u64)>,
     by_request: HashMap<u64, Instant>,
@@ -26,13 +27,13 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// True if no request has a deadline.
+    /// Returns true if no request has a deadline.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.by_time.is_empty()
     }
 
-    /// The time until the next deadline.
+    /// Returns the time until the next deadline.
     pub(crate) fn next(&self) -> Option<Duration> {
         self.by_time.first().map(|(at, _)| at.saturating_duration_since(Instant::now()))
     }
@@ -47,7 +48,7 @@ impl Deadlines {
         }
     }
 
-    /// Takes a request with a deadline that has passed.
+    /// Removes and returns a request with a passed deadline.
     fn take_passed(&mut self, now: Instant) -> Option<RequestId> {
         let &(at, request) = self.by_time.first()?;
         if at > now {
@@ -67,7 +68,7 @@ impl Deadlines {
 }
 
 impl Endpoint {
-    /// Gives a request that has begun the deadline that the endpoint has for its requests.
+    /// Gives a new request the default deadline of the endpoint.
     #[inline]
     pub(crate) fn begin_deadline(&mut self, request: RequestId) {
         if self.deadlines.default.is_some() {
@@ -75,7 +76,7 @@ impl Endpoint {
         }
     }
 
-    /// Sets how long a request may take from now on. A receive has no limit.
+    /// Sets the timeout of a request, from now on. Receives have no timeout.
     pub(crate) fn set_deadline(&mut self, request: RequestId, limit: Option<Duration>) {
         let engine = &self.domain.matcher().engine;
         if !matches!(engine.kind(request), Ok(RequestKind::Send | RequestKind::Connect)) {
@@ -87,7 +88,7 @@ impl Endpoint {
         self.deadlines.set(request.to_bits(), limit.map(|limit| Instant::now() + limit));
     }
 
-    /// Ends the requests with a deadline that has passed. Their memory is the program's again.
+    /// Ends the requests with a passed deadline, which returns their memory to the program.
     #[cold]
     pub(crate) fn expire(&mut self) {
         let now = Instant::now();

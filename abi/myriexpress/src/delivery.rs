@@ -1,7 +1,8 @@
 //! Delivery of copied sends while the program makes no calls, and before an endpoint or the process ends.
 //!
-//! A short send is over for the program once its bytes are copied, even where the receiver has no room for them yet. The program may then
-//! compute, or wait for something else, and never call the library again. A thread of the library delivers the bytes in this case.
+//! A short send is complete for the program once its bytes are copied, even if the receiver has no room for them yet.
+//! The program may then compute, or wait for another event, and never call the library again. A thread of the library
+//! delivers the bytes in this case.
 //!
 //! ```text
 //!   post() leaves copied sends waiting ─► thread ─► sleep ─► has the program posted meanwhile? ── yes ──► sleep
@@ -152,8 +153,9 @@ fn finish_all() {
     }
 }
 
-/// True once each endpoint was unlocked at some time. False if one stays locked, because a signal handler that interrupts a call may have
-/// called `exit`. The interrupted code may also hold the lock of the memory allocator, so nothing is allocated until then.
+/// Returns true once each endpoint was unlocked at some time. Returns false if one stays locked, because a signal
+/// handler that interrupts a call may have called `exit`. The interrupted code may also hold the lock of the memory
+/// allocator, so nothing is allocated until then.
 fn have_been_unlocked(begun: Instant) -> bool {
     table::handles().all(|handle| {
         loop {
@@ -168,7 +170,7 @@ fn have_been_unlocked(begun: Instant) -> bool {
     })
 }
 
-/// True if an endpoint has delivered its copied sends, or has waited for long enough.
+/// Returns true if an endpoint has delivered its copied sends, or has waited for long enough.
 fn is_finished(locked: &mut Locked, elapsed: Duration) -> bool {
     let endpoint = &mut **locked;
     if !endpoint.domain.has_undelivered(MxMatcher::is_over) {

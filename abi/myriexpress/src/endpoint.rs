@@ -1,4 +1,4 @@
-//! An open endpoint: its domain, which belongs to it alone, and the threads that wait on it.
+//! An open endpoint: a domain of its own, and the threads that wait on it.
 
 use crate::change_count::ChangeCount;
 use crate::deadlines::Deadlines;
@@ -32,7 +32,7 @@ pub(crate) struct Handler {
     pub(crate) context: *mut c_void,
 }
 
-// SAFETY: the context is the program's word; it is passed to the program's function and never looked at.
+// SAFETY: the context is opaque. It is passed to the program's function and never dereferenced.
 unsafe impl Send for Handler {}
 
 /// The state of the leader: the thread that makes progress for all threads that wait.
@@ -123,7 +123,7 @@ impl Endpoint {
         &mut self.domain.matcher_mut().engine
     }
 
-    /// Makes progress once: what there is to do is done, until something is over.
+    /// Makes progress once: handles pending work until an event occurs.
     #[inline]
     pub(crate) fn progress_once(&mut self) {
         self.matcher().begin();
@@ -134,7 +134,7 @@ impl Endpoint {
         }
     }
 
-    /// Arms the descriptor for every later event. False if there is an event already.
+    /// Arms the descriptor. Returns false if an event has occurred already.
     pub(crate) fn arm(&mut self) -> bool {
         self.matcher().prepare_wait();
         self.domain.arm()
@@ -228,7 +228,7 @@ pub(crate) struct WakeReason {
 /// ```
 #[derive(Debug)]
 pub(crate) struct WakeFd {
-    /// A descriptor of ours for the domain's set.
+    /// A duplicate of the domain's epoll descriptor.
     set: OwnedFd,
     eventfd: OwnedFd,
 }
@@ -243,11 +243,11 @@ impl WakeFd {
     }
 
     pub(crate) fn wake(&self) {
-        // Refused where the counter is full: then it is readable, which is all that is wanted.
+        // The write fails if the counter is full. The eventfd is readable then, as intended.
         let _ = rustix::io::write(&self.eventfd, &1_u64.to_ne_bytes());
     }
 
-    /// Sleeps until the domain has something, another thread calls [`Self::wake`], or `limit` is over.
+    /// Sleeps until the domain has an event, another thread calls [`Self::wake`], or `limit` is over.
     pub(crate) fn sleep(&self, limit: Option<Duration>) -> WakeReason {
         let mut events = [const { MaybeUninit::uninit() }; 8];
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());

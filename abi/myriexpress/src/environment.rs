@@ -1,51 +1,51 @@
-//! The variables of MX: `MX_…`, and `OMX_…` which wins where it is set.
+//! The environment variables of MX: `MX_…`, and `OMX_…`, which takes precedence.
 //!
-//! What says how errors are told is read by `mx_init()`, all that concerns messages when the first endpoint is opened: programs
-//! set variables for themselves before they begin. What concerns frames on a wire, acknowledgements, resends, or other endpoints
-//! during a connect has no meaning here and is not read.
+//! `mx_init()` reads the variables about error handling. The first endpoint that is opened reads those about messages,
+//! because programs may set variables before that. Variables about frames, acknowledgements, resends and waits for
+//! other endpoints have no meaning here and are ignored.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-/// Longest message that is sent at once, in bytes, unless the environment says less.
+/// The default maximum size of an eager message, in bytes.
 pub(crate) const EAGER_MAX: u32 = 32 * 1024;
 
-/// Sends of an endpoint that may be over before their bytes have left, unless the environment says otherwise.
+/// The default maximum number of copied sends of an endpoint.
 const COPIED_SENDS_MAX: u32 = 512;
 
-/// Least that the environment can make of it: what needs no room in a slab is always sent at once.
+/// The lowest value that the environment can set: shorter messages need no slab and are always eager.
 const EAGER_MIN: u32 = 128;
 
 /// The settings for messages that the environment gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Large buffers that are used again are moved onto shared pages.
+    /// Large reused buffers are migrated to shared pages.
     pub(crate) rcache: bool,
     /// The environment asks for the cache, which enables it also where it is off by default.
     pub(crate) rcache_forced: bool,
-    /// Sends to the endpoint itself end as others do, not only when they are matched.
+    /// Sends to the endpoint itself complete as others do, not only when they are matched.
     pub(crate) no_self: bool,
-    /// Messages go through the daemon.
+    /// Messages use the daemon path.
     pub(crate) no_channels: bool,
-    /// Longest message that is sent at once.
+    /// Maximum size of an eager message, in bytes.
     pub(crate) eager_max: u32,
-    /// Sends that may be over for the program before their bytes have left.
+    /// Maximum number of copied sends that wait for room.
     pub(crate) copied_sends_max: u32,
     /// Waits never sleep.
     pub(crate) wait_spins: bool,
-    /// A signal ends a wait as its timeout does.
+    /// A signal ends a wait like a timeout.
     pub(crate) wait_ends_by_signal: bool,
-    /// Context ids of endpoints that are opened without: bits and shift.
+    /// The context ids of endpoints opened without any: bits and shift.
     pub(crate) contexts: Option<(u8, u8)>,
     /// The number meant by `MX_ANY_ENDPOINT`.
     pub(crate) any_endpoint: Option<u32>,
-    /// Where the process runs, by endpoint.
+    /// The CPU that the process binds to, by endpoint.
     pub(crate) binding: Option<String>,
 }
 
 impl Settings {
-    /// As they are for the rest of the process.
+    /// Returns the settings, which are read once for each process.
     pub(crate) fn of_process() -> &'static Self {
         static SETTINGS: OnceLock<Settings> = OnceLock::new();
         SETTINGS.get_or_init(|| Self::read(|name| std::env::var_os(name).map(|value| value.as_bytes().to_vec())))
@@ -59,7 +59,7 @@ impl Settings {
         let thresholds = [threshold("OMX_RNDV_THRESHOLD"), threshold("OMX_SHARED_RNDV_THRESHOLD")];
         let text = |name| (read.variable)(name).map(|value| String::from_utf8_lossy(&value).into_owned());
         Self {
-            // The cache needs no help of the program to be correct, so it is on unless the environment disables it.
+            // The cache is correct without cooperation of the program, so it is on unless the environment disables it.
             rcache: number(Some("MX_RCACHE"), "OMX_RCACHE").is_none_or(|value| value != 0),
             rcache_forced: flag(Some("MX_RCACHE"), "OMX_RCACHE"),
             no_self: flag(Some("MX_DISABLE_SELF"), "OMX_DISABLE_SELF"),
@@ -76,7 +76,7 @@ impl Settings {
     }
 }
 
-/// Whether the handler that is there at first ends the process.
+/// Returns true if the initial error handler ends the process.
 pub(crate) fn errors_are_fatal() -> bool {
     let read = Reader::new(|name| std::env::var_os(name).map(|value| OsStr::as_bytes(&value).to_vec()));
     read.either(Some("MX_ERRORS_ARE_FATAL"), "OMX_FATAL_ERRORS").is_none_or(|value| atoi(&value) != 0)
@@ -93,7 +93,7 @@ impl<F: Fn(&str) -> Option<Vec<u8>>> Reader<F> {
         Self { variable, ignores_mx }
     }
 
-    /// The value of `omx`, or else of `mx`.
+    /// Returns the value of `omx`, or of `mx` if `omx` is not set.
     fn either(&self, mx: Option<&str>, omx: &str) -> Option<Vec<u8>> {
         (self.variable)(omx).or_else(|| (self.variable)(mx.filter(|_| !self.ignores_mx)?))
     }
@@ -103,7 +103,7 @@ fn clamp(bytes: i64) -> u32 {
     u32::try_from(bytes).unwrap_or(0).clamp(EAGER_MIN, EAGER_MAX)
 }
 
-/// The number that a text begins with, 0 for none.
+/// Parses the number at the start of a text; 0 if there is none.
 fn atoi(text: &[u8]) -> i64 {
     let text = text.trim_ascii_start();
     let (sign, digits) = match text.split_first() {
@@ -115,7 +115,7 @@ fn atoi(text: &[u8]) -> i64 {
     sign * digits.fold(0_i64, |value, digit| value.saturating_mul(10).saturating_add(i64::from(digit - b'0')))
 }
 
-/// `bits,shift`.
+/// Parses `bits,shift`.
 fn context_ids(text: &[u8]) -> Option<(u8, u8)> {
     let comma = text.iter().position(|&byte| byte == b',')?;
     let number = |text| u8::try_from(atoi(text)).ok();

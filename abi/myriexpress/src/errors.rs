@@ -1,11 +1,11 @@
-//! Errors: what a call answers, and the handlers that are told first.
+//! Errors: the results of calls, and the error handlers.
 //!
 //! ```text
 //!   call ── Ok ──────────────────────────────────────────────────────────────► MX_SUCCESS
-//!     └─ Failure, panic ─► handler of the endpoint, or else of the process ──► what that returns
+//!     └─ Failure, panic ─► handler of the endpoint, or else of the process ──► the result of the handler
 //! ```
 //!
-//! Handlers are called when everything of the call is over and no lock is held: they may call the library, and may never return.
+//! Handlers run after all work of the call, without a lock: they may call the library, and may never return.
 
 use crate::codes::Return;
 use crate::types::{EndpointHandle, ErrorHandler};
@@ -16,11 +16,11 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Why a call did not do what it was asked for.
+/// The error of a failed call.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Return,
-    /// Detail for the user, beside the text of the code.
+    /// Details for the user, in addition to the text of the code.
     detail: Option<Box<str>>,
 }
 
@@ -51,7 +51,7 @@ fn with_remedy(text: String, reason: Option<Reason>) -> Box<str> {
     }
 }
 
-/// A reason as a number of MX.
+/// Returns the MX code of a reason.
 pub(crate) fn code_of(reason: Reason) -> Return {
     match reason {
         Reason::DaemonUnreachable | Reason::DaemonNotStarted | Reason::DaemonConnectionLost | Reason::NotIsthmus => {
@@ -92,17 +92,17 @@ pub static MX_ERRORS_RETURN: ErrorHandler = returns;
 /// The handler of the process; null until the program sets one.
 static HANDLER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The handler that is there at first; null until `mx_init()` has asked the environment.
+/// The initial handler; null until `mx_init()` has read the environment.
 static DEFAULT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Sets the handler of the process and returns the one before it; null is the one that is there at first.
+/// Sets the handler of the process and returns the previous one; null sets the initial one.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_set_error_handler(handler: Option<ErrorHandler>) -> ErrorHandler {
     let handler = handler.map_or(std::ptr::null_mut(), to_pointer);
     from_pointer(HANDLER.swap(handler, Ordering::AcqRel)).unwrap_or_else(default_handler)
 }
 
-/// Asks the environment which handler is there at first.
+/// Sets the initial handler according to the environment.
 pub(crate) fn choose_default() {
     let handler = if environment::errors_are_fatal() { fatal } else { returns };
     DEFAULT.store(to_pointer(handler), Ordering::Release);
@@ -112,19 +112,19 @@ fn default_handler() -> ErrorHandler {
     from_pointer(DEFAULT.load(Ordering::Acquire)).unwrap_or(fatal)
 }
 
-/// A handler as atomics keep it.
+/// Converts a handler to a pointer, for storage in an atomic.
 pub(crate) fn to_pointer(handler: ErrorHandler) -> *mut () {
     handler as *mut ()
 }
 
-/// Back; None for null.
+/// Converts a pointer back; `None` for null.
 pub(crate) fn from_pointer(pointer: *mut ()) -> Option<ErrorHandler> {
     // SAFETY: an `Option` of a function pointer is as wide as a pointer, with null for None, and every pointer in these atomics
     // is null or of `to_pointer`.
     unsafe { std::mem::transmute::<*mut (), Option<ErrorHandler>>(pointer) }
 }
 
-/// Prints and ends the process, as programs expect it where they set no handler.
+/// Prints the error and ends the process, which is the default that MX programs expect.
 ///
 /// # Safety
 ///
@@ -142,14 +142,14 @@ unsafe extern "C-unwind" fn returns(_message: *mut c_char, code: Return) -> Retu
     code
 }
 
-/// A call of the library, of this name, on an endpoint or on none (0), which may be made before `mx_init()`.
+/// Runs a call of the library that is allowed before `mx_init()`. `endpoint` is 0 for a call without one.
 #[inline]
 pub(crate) fn call_at_any_time(
     name: &'static str,
     endpoint: EndpointHandle,
     body: impl FnOnce() -> Result<(), Failure>,
 ) -> Return {
-    // Beside what is caught: of a call that succeeds only one word comes back.
+    // The failure is returned beside the panic's result, so that a successful call returns one word only.
     let mut failure = None;
     let succeeds = AssertUnwindSafe(|| body().map_err(|found| failure = Some(found)).is_ok());
     match catch_unwind(succeeds) {
@@ -159,7 +159,7 @@ pub(crate) fn call_at_any_time(
     }
 }
 
-/// A call of the library, which has to be initialised.
+/// Runs a call of the library that requires initialisation.
 #[inline]
 pub(crate) fn call(name: &'static str, endpoint: EndpointHandle, body: impl FnOnce() -> Result<(), Failure>) -> Return {
     call_at_any_time(name, endpoint, || {
@@ -187,13 +187,14 @@ fn report_failure(name: &str, endpoint: EndpointHandle, failure: Failure) -> Ret
     call_error_handler(endpoint, message, failure.code)
 }
 
-/// Has the handler hear of an error. Neither a lock nor anything else that has to be given back is held: a handler may jump away.
+/// Calls the error handler. No lock is held and nothing has to be dropped, because a handler may jump out with
+/// `longjmp`.
 #[cold]
 pub(crate) fn call_error_handler(endpoint: EndpointHandle, message: String, code: Return) -> Return {
     let own = table::slot(endpoint).and_then(|slot| slot.error_handler());
     let handler = own.or_else(|| from_pointer(HANDLER.load(Ordering::Acquire))).unwrap_or_else(default_handler);
     let message = CString::new(message).unwrap_or_default();
-    // SAFETY: the program's function, called as it said it may be: with a string that it may even write to.
+    // SAFETY: the program's function, called as its type permits, with a string that it may even overwrite.
     let answer = unsafe { handler(message.as_ptr().cast_mut(), code) };
     drop(message);
     answer

@@ -1,8 +1,8 @@
-//! The handler of unexpected messages, and the periods without progress.
+//! The handler of unexpected messages, and periods without progress.
 //!
 //! ```text
 //!   asked ─► a receive that was posted meanwhile wants it ──────────────► it has it
-//!      └───► handler, without the lock ─► FINISHED ─► dropped; its sender hears that nothing was taken
+//!      └───► handler, without the lock ─► FINISHED ─► dropped; the sender is notified that nothing was taken
 //!                                    └──► CONTINUE ─► receives are searched again, then it is unexpected
 //! ```
 
@@ -20,7 +20,7 @@ use std::ffi::c_void;
 /// `MX_RECV_FINISHED`.
 const FINISHED: u32 = 1;
 
-/// Calls the handler for each message that waits for that.
+/// Calls the handler for each pending message.
 #[cold]
 pub(crate) fn run(mut locked: Locked) -> Result<Locked, Failure> {
     while let Some(pending) = locked.matcher().handler_pending.front() {
@@ -61,7 +61,7 @@ fn call_handler(
     unsafe { function(context, source, envelope.match_info, envelope.msg_length, data) }
 }
 
-/// All bytes of a message, where they are here.
+/// Returns the bytes of a message if all have arrived.
 fn data_of(endpoint: &mut Endpoint, serial: u64) -> *mut c_void {
     let pending = endpoint.matcher().handler_pending.iter_mut().find(|pending| pending.serial == serial);
     match pending.map(|pending| &mut pending.source) {
@@ -73,8 +73,8 @@ fn data_of(endpoint: &mut Endpoint, serial: u64) -> *mut c_void {
 }
 
 impl Endpoint {
-    /// Gives a message that the handler is to be asked about to a receive that waits for it, if there is one. True also if the
-    /// message has gone.
+    /// Delivers a message that waits for the handler to a matching receive, if there is one. Returns true also if the
+    /// message is gone.
     fn match_now(&mut self, serial: u64) -> bool {
         let matcher = self.matcher();
         let Some(pending) = matcher.handler_pending.iter().find(|pending| pending.serial == serial) else {
@@ -92,17 +92,17 @@ impl Endpoint {
         let matcher = self.matcher();
         if let Some(HandlerPending { envelope, source, .. }) = matcher.take_handler_pending(serial) {
             matcher.events += 1;
-            // There is no room for more of them, or the partner was disconnected: the message is dropped.
+            // The message is dropped if the queue is full or the partner was disconnected.
             let _ = matcher.engine.hold(envelope, source);
         }
     }
 
-    /// The program has done with a message.
+    /// Drops a message that the program has processed in its handler.
     fn drop_handler_pending(&mut self, serial: u64) {
         let Some(HandlerPending { envelope, source, .. }) = self.matcher().take_handler_pending(serial) else { return };
         match source {
             MessageSource::Own { bytes, send, .. } => {
-                // Without the shortcut the endpoint is to itself as another one is, of which no byte is wanted.
+                // Without the shortcut, a send to itself completes as a send to a peer that takes no bytes.
                 let taken = if self.settings.no_self { 0 } else { bytes.len() as u32 };
                 let send = send.map(|send| self.engine().sent(send, StatusCode::Success, taken));
                 self.matcher().events += u64::from(send.is_some());
@@ -111,7 +111,7 @@ impl Endpoint {
         }
     }
 
-    /// A message that no receive will take is dropped where it is.
+    /// Drops a message that no receive will take, without fetching it.
     pub(crate) fn refuse(&mut self, envelope: isthmus_mx::MatchEnvelope, state: UnexpectedState) {
         if let Ok(from) = self.engine().address_of(envelope.source) {
             self.refuse_from(from, envelope, state);
@@ -129,7 +129,7 @@ impl Endpoint {
         self.domain.discard_held(&Unexpected { envelope: Envelope { from, to: INDEX, tag, len }, state });
     }
 
-    /// Brings a message to a receive that was found for it.
+    /// Delivers a held message to its receive.
     pub(crate) fn deliver_held(
         &mut self,
         request: RequestId,
@@ -154,14 +154,14 @@ impl Endpoint {
         self.domain.deliver_held(posted, Unexpected { envelope, state });
     }
 
-    /// An envelope as the client library knows it.
+    /// Converts an envelope to the client library's form.
     fn client_envelope(&mut self, envelope: isthmus_mx::MatchEnvelope) -> Option<Envelope> {
         let from = self.engine().address_of(envelope.source).ok()?;
         Some(Envelope { from, to: INDEX, tag: envelope.match_info, len: u64::from(envelope.msg_length) })
     }
 }
 
-/// Locks an endpoint when no handler runs on it; in the handler itself, at once.
+/// Locks an endpoint when no handler runs on it; within the handler, at once.
 fn lock_outside_of_handlers(endpoint: EndpointHandle) -> Result<Locked, Failure> {
     let mut locked = table::lock(endpoint)?;
     while locked.in_handler.is_some_and(|thread| thread != std::thread::current().id()) {
@@ -172,7 +172,7 @@ fn lock_outside_of_handlers(endpoint: EndpointHandle) -> Result<Locked, Failure>
     Ok(locked)
 }
 
-/// Sets the handler of unexpected messages; null takes it away.
+/// Sets the handler of unexpected messages; null removes it.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_register_unexp_handler(
     endpoint: EndpointHandle,
@@ -187,7 +187,7 @@ pub extern "C" fn mx_register_unexp_handler(
     })
 }
 
-/// Never was of use: it cannot say what becomes of the message.
+/// Returns an error: the callback has no way to report how it used the message.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_register_unexp_callback(
     endpoint: EndpointHandle,
@@ -211,7 +211,7 @@ pub extern "C" fn mx_disable_progression(endpoint: EndpointHandle) -> Return {
     })
 }
 
-/// Lets things happen again, and has them happen once.
+/// Enables progress again, and makes progress once.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_reenable_progression(endpoint: EndpointHandle) -> Return {
     call("mx_reenable_progression", endpoint, || {
@@ -222,7 +222,7 @@ pub extern "C" fn mx_reenable_progression(endpoint: EndpointHandle) -> Return {
     })
 }
 
-/// Has everything happen that can.
+/// Makes progress.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_progress(endpoint: EndpointHandle) -> Return {
     call("mx_progress", endpoint, || wait::progress(table::lock(endpoint)?).map(drop))

@@ -1,4 +1,4 @@
-//! `mx_get_info()`: facts about boards.
+//! `mx_get_info()`: queries about boards.
 
 use crate::codes::Return;
 use crate::environment::{EAGER_MAX, Settings};
@@ -11,13 +11,14 @@ use std::ffi::c_void;
 /// `MX_MAX_STR_LEN`.
 const LABEL_LEN: usize = 128;
 
-/// Longest message that travels in the line that announces it.
+/// The longest message that travels in its announcing record.
 const PIO_SEND_MAX: u32 = 128;
 
-/// Requests have no limit worth telling; the board's node is not known.
+/// The value of facts that are unlimited or unknown: limits of requests, and the board's NUMA node.
 const UNKNOWN: u32 = u32::MAX;
 
-/// `MX_NET_ETHER` and `MX_SPEED_10G`: what programs take for two boards of one network must be the same everywhere.
+/// `MX_NET_ETHER` and `MX_SPEED_10G`. Programs compare these values to find boards of one network, so they are the same
+/// on every host.
 const NET_ETHER: u32 = 1;
 const SPEED_10G: u32 = 1;
 
@@ -82,13 +83,13 @@ impl Key {
         Self::ALL.get(number.checked_sub(1)? as usize).copied()
     }
 
-    /// Whether the answer is about one board.
+    /// Returns true if the query is about one board.
     fn needs_board(self) -> bool {
         use Key::{CopySendMax, EndpointsMax, NicCount, NicIds, PioSendMax, Requests};
         !matches!(self, NicCount | NicIds | EndpointsMax | Requests | PioSendMax | CopySendMax)
     }
 
-    /// The answer, as it lies in memory.
+    /// Returns the result as it is laid out in memory.
     fn answer(self, report: &MxBoards, board: u32) -> Vec<u8> {
         let number = |value: u32| value.to_ne_bytes().to_vec();
         let here = board_of(report, board);
@@ -111,7 +112,7 @@ impl Key {
         }
     }
 
-    /// Whether as much of the answer as there is room for is better than none.
+    /// Returns true if a truncated result is better than none.
     fn is_text(self) -> bool {
         matches!(self, Self::ProductCode | Self::PartNumber | Self::SerialNumber)
     }
@@ -130,7 +131,7 @@ fn mac(nic: u64) -> String {
     octets.join(":")
 }
 
-/// Answers a question about boards.
+/// Answers a query about boards.
 ///
 /// # Safety
 ///
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn mx_get_info(
     })
 }
 
-/// The number of a board, as wide as programs pass it. Without one it is the first.
+/// Reads a board number, in the width that the program passed. Without a number, returns the first board.
 ///
 /// # Safety
 ///
@@ -182,7 +183,7 @@ unsafe fn number(value: *const c_void, len: u32) -> Result<u32, Failure> {
     if value.is_null() || len == 0 {
         return Ok(0);
     }
-    // SAFETY: not null, so readable as promised; nothing is known of how it is aligned.
+    // SAFETY: not null, so readable as promised; the read assumes no alignment.
     let number = unsafe {
         match len {
             1 => Ok(u64::from(value.cast::<u8>().read())),

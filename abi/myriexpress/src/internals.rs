@@ -1,4 +1,4 @@
-//! Functions that middleware calls below the endpoints: a board's handle, its mapper, the registration cache.
+//! Functions that middleware calls below the endpoints: board handles, the mapper, the registration cache.
 
 use crate::boards;
 use crate::codes::Return;
@@ -9,11 +9,11 @@ use std::ffi::{c_int, c_void};
 /// `MX__INVALID_HANDLE`.
 pub(crate) const INVALID_HANDLE: c_int = -1;
 
-/// The mapper's Ethernet address. There is no mapper: the daemon knows the peers. Programs take boards for connected
-/// where their mapper is the same, so it is the same everywhere.
+/// The mapper's Ethernet address. There is no mapper, because the daemon knows the peers. Programs consider boards with
+/// the same mapper connected, so the address is the same everywhere.
 const MAPPER: [u8; 6] = [0x02, b'i', b's', b't', b'h', b'm'];
 
-/// A handle for [`mx__get_mapper_state`]: the board's number.
+/// Returns a handle for [`mx__get_mapper_state`]: the board's number.
 ///
 /// # Safety
 ///
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn mx_open_board(board_number: c_int, handle: *mut c_int) 
     })
 }
 
-/// The state of the network as the board named in `state` knows it.
+/// Returns the state of the network for the board that `state` names.
 ///
 /// # Safety
 ///
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn mx__get_mapper_state(handle: c_int, state: *mut MapperS
     })
 }
 
-/// Memory goes away. The cache asks the kernel at each use whether memory still is what it was, so there is nothing to do; this
-/// is called inside of `free`, and takes no lock and no memory.
+/// Does nothing: at each use, the cache asks the kernel whether the memory is unchanged. Programs call this inside
+/// `free`, so it takes no lock and allocates nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx__regcache_clean(_start: *mut c_void, _len: usize) -> c_int {
     0

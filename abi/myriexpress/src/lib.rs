@@ -3,14 +3,14 @@
 //! ```text
 //!   program.c ──► mx_… ──► table ──► endpoint (locked) ──► isthmus_client::Domain ──► channel, daemon
 //!                                          │                        ▲
-//!                                          └── isthmus_mx::Engine ──┘  matching: what the one asks, the other decides
+//!                                          └── isthmus_mx::Engine ──┘  matching: one asks, the other decides
 //!
 //!   library, errors, codes, environment ── initialisation; error handlers; texts; variables
-//!   table, endpoint, wait, change_count ── handles, locks, who leads of those who wait
+//!   table, endpoint, wait, change_count ── handles, locks, the leader of waiting threads
 //!   open, connect, boards, info ────────── endpoints, addresses, names
 //!   send, receive, segments, matcher ───── messages
-//!   completion, requests, handler ──────── what becomes of requests; unexpected messages; times in which nothing happens
-//!   raw, internals ─────────────────────── what tools and middleware call
+//!   completion, requests, handler ──────── ends of requests; unexpected messages; periods without progress
+//!   raw, internals ─────────────────────── calls of tools and middleware
 //! ```
 //!
 //! Each MX endpoint is a domain of its own with one endpoint in it, so the lock of an MX endpoint covers one domain, and its

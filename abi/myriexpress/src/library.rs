@@ -1,4 +1,4 @@
-//! The library as a whole: `mx_init()`, `mx_finalize()`, and what becomes of it in the child of a fork.
+//! The state of the library: `mx_init()`, `mx_finalize()`, and the child of a fork.
 //!
 //! ```text
 //!   not initialised ── mx_init ──► initialised ── mx_finalize ──► not initialised
@@ -15,16 +15,17 @@ use std::panic::catch_unwind;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The level that this library speaks is `MX_API >> 8` of the program's header.
+/// The API level of this library: `MX_API >> 8` of the program's header.
 const API_LEVEL: i32 = 3;
 
 /// The guard of the process that has initialised the library; null while there is none.
 static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The guard of the process that did so last, and may do so again. Guards are never freed: another thread may be looking.
+/// The guard of the last process that initialised the library, kept for a later initialisation. Guards are never freed,
+/// because another thread may use one.
 static LAST: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The exit of the process waits for the receivers of copied sends.
+/// Registers, once, the exit handler that waits for the receivers of copied sends.
 static REGISTERED: Once = Once::new();
 
 fn guard() -> Option<&'static ForkGuard> {
@@ -32,13 +33,13 @@ fn guard() -> Option<&'static ForkGuard> {
     unsafe { GUARD.load(Ordering::Acquire).as_ref() }
 }
 
-/// Whether anything but `mx_set_error_handler()` may be called.
+/// Returns an error before initialisation, when only `mx_set_error_handler()` may be called.
 #[inline]
 pub(crate) fn check() -> Result<(), Return> {
     if GUARD.load(Ordering::Acquire).is_null() { Err(Return::NOT_INITIALIZED) } else { Ok(()) }
 }
 
-/// Whether endpoints may be used: the library is initialised, by this process.
+/// Returns an error unless this process has initialised the library.
 #[inline]
 pub(crate) fn check_own() -> Result<(), Return> {
     match guard() {
@@ -48,7 +49,7 @@ pub(crate) fn check_own() -> Result<(), Return> {
     }
 }
 
-/// Makes this process the one that has initialised the library. A child disowns what it has of its parent.
+/// Initialises the library for this process. A child abandons the endpoints of its parent.
 pub(crate) fn begin() -> Result<(), Failure> {
     let last = LAST.load(Ordering::Acquire);
     // SAFETY: as in `guard`.
@@ -87,11 +88,11 @@ pub extern "C" fn mx__init_api(api: i32) -> Return {
     })
 }
 
-/// `mx_finalize()`. Endpoints that are open are closed. It is no error to have nothing to end.
+/// `mx_finalize()`. Closes open endpoints. Succeeds also if the library is not initialised.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_finalize() -> Return {
     if check_own().is_ok() {
-        // What cannot be closed in order ends with the process.
+        // Endpoints that fail to close end with the process.
         let _ = catch_unwind(open::close_all);
     }
     GUARD.store(std::ptr::null_mut(), Ordering::Release);

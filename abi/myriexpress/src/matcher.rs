@@ -1,5 +1,4 @@
-//! Where the messages of an endpoint go: the client library asks, the engine decides, and here lies what both need between
-//! them.
+//! The matcher of an endpoint: the client library asks it, the engine decides, and it keeps the state that both need.
 //!
 //! ```text
 //!   a message ── match_message ──► posted receive: its memory is lent ── complete ──► segments filled, request done
@@ -9,20 +8,17 @@
 
 use crate::types::Segment;
 use isthmus_client::{
-    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, MxConnecting, Outcome, Posted,
-    Reason, Refusal, Token, Unexpected, UnexpectedState, copy_words,
+    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, Outcome, PollBudget, Posted,
+    Reason, Refusal, RequestSerial, ToClient, Token, Unexpected, UnexpectedState, copy_words, mx_found,
 };
 use isthmus_layout::limits::ENDPOINTS_MAX;
 use isthmus_mx::{ContextIdBits, Engine, PartnerId, RequestId, StatusCode, TransportTypes};
 use std::collections::{HashMap, VecDeque};
 
-/// The one endpoint of the domain that is an MX endpoint.
+/// The index of the domain's only endpoint.
 pub(crate) const INDEX: EndpointIndex = EndpointIndex::new(0).expect("there is an endpoint 0");
 
-/// The most events that one progress call may find: what it found, the program takes without another call.
-const EVENTS_PER_PROGRESS: u64 = 16;
-
-/// In the tokens of sends that are over for the program already; requests' names have fewer bits.
+/// A bit in the tokens of copied sends. Request identifiers have fewer bits.
 const COPIED_SEND: u64 = 1 << 63;
 
 /// The data of receives and messages in the engine.
@@ -35,71 +31,68 @@ impl TransportTypes for MxTypes {
     type Address = EndpointAddress;
 }
 
-/// Where a receive wants its bytes: memory of the program, which is the library's until the request is over.
+/// The destination of a receive: memory of the program, lent to the library until the request ends.
 #[derive(Debug)]
 pub(crate) enum Receive {
     /// One segment.
     One { start: *mut u8, len: u32 },
-    /// Several.
+    /// Several segments.
     Many(Box<[Segment]>),
 }
 
-// SAFETY: the program promised that the memory is the library's until the request is over, whichever thread uses it then.
+// SAFETY: the program lends the memory until the request ends, whichever thread uses it.
 unsafe impl Send for Receive {}
 
 /// A message that no receive has taken.
 #[derive(Debug)]
 pub(crate) enum MessageSource {
-    /// From another endpoint.
+    /// A message from another endpoint.
     Peer(UnexpectedState),
-    /// From this endpoint. Its send is over when it is taken. `is_contiguous`: it was sent so.
+    /// A message from this endpoint. Its send completes when the message is taken. `is_contiguous`: the send had one
+    /// segment.
     Own { bytes: Vec<u8>, send: Option<RequestId>, is_contiguous: bool },
 }
 
-/// A message that the handler of unexpected messages is to be asked about.
+/// A message that waits for the handler of unexpected messages.
 #[derive(Debug)]
 pub(crate) struct HandlerPending {
-    /// Names it: it may go while the handler runs.
+    /// The serial number of the message, which may go while the handler runs.
     pub(crate) serial: u64,
     pub(crate) envelope: isthmus_mx::MatchEnvelope,
     pub(crate) source: MessageSource,
 }
 
-/// The engine, and the messages and connects on their way to it.
+/// The engine, and the messages and connects that wait for it.
 #[derive(Debug)]
 pub(crate) struct MxMatcher {
     pub(crate) engine: Engine<MxTypes>,
-    /// Whether there is a handler of unexpected messages.
+    /// A handler of unexpected messages is set.
     pub(crate) has_handler: bool,
     pub(crate) handler_pending: VecDeque<HandlerPending>,
-    /// Counts the events that waiting threads may be waiting for.
+    /// The number of events that threads may be waiting for.
     pub(crate) events: u64,
-    /// The count of events at which the progress call stops.
-    event_limit: u64,
-    /// Events that this progress call may find.
-    event_budget: u64,
-    /// The last progress call found as many events as it might.
-    budget_exhausted: bool,
+    budget: PollBudget,
     /// Connects that the daemon has not answered, with their requests. None for a connect that a thread waits for in the call.
-    pub(crate) connecting: HashMap<MxConnecting, Option<RequestId>>,
+    pub(crate) connecting: HashMap<RequestSerial, Option<RequestId>>,
     /// Replies for the threads that wait in a connect call.
-    pub(crate) answers: HashMap<MxConnecting, Result<EndpointAddress, Refusal>>,
-    /// Domains that have left since the list was last taken.
+    pub(crate) answers: HashMap<RequestSerial, Result<EndpointAddress, Refusal>>,
+    /// The domains that have left since the list was last taken.
     pub(crate) gone: Vec<DomainId>,
     /// The endpoint is being closed: progress does not stop at events any more, because no caller handles them.
     closing: bool,
     serials: u64,
-    /// Sends that are over for the program, while their bytes, which were copied, wait for room.
+    /// The number of copied sends with bytes that wait for room.
     copied_sends: u32,
-    /// Receives of several segments that are being filled: the bytes come into one buffer first. None where there was no memory for it.
+    /// Receives into several segments that are being filled: the bytes arrive in one buffer first. `None` if that could
+    /// not be allocated.
     scattered: HashMap<u64, Option<Box<[Segment]>>>,
-    /// Receives that took a message which is still arriving.
+    /// Receives that took a message that is still arriving.
     waiting_for_rest: Vec<(EndpointAddress, RequestId, Receive)>,
-    /// Such receives with a message that is complete now.
+    /// Receives of that kind with a message that is complete now.
     ready: Vec<(Posted, Unexpected)>,
 }
 
-// SAFETY: the segments are the program's memory, of which `Receive` says why threads do not matter.
+// SAFETY: the segments are the program's memory; see `Receive`.
 unsafe impl Send for MxMatcher {}
 
 impl MxMatcher {
@@ -109,9 +102,7 @@ impl MxMatcher {
             has_handler: false,
             handler_pending: VecDeque::new(),
             events: 0,
-            event_limit: 1,
-            event_budget: 1,
-            budget_exhausted: false,
+            budget: PollBudget::default(),
             connecting: HashMap::new(),
             answers: HashMap::new(),
             gone: Vec::new(),
@@ -124,38 +115,35 @@ impl MxMatcher {
         }
     }
 
-    /// Begins a progress call. The call ends with the first event, because a poll behind the last message is expensive: it fetches the
-    /// cache line of the next cell, and waits for it while the program could already reply. If the previous call found as many events
-    /// as it might, this call may find twice as many, up to `EVENTS_PER_PROGRESS`.
+    /// Begins a progress call.
     #[inline]
     pub(crate) fn begin(&mut self) {
-        self.event_budget = if self.budget_exhausted { (2 * self.event_budget).min(EVENTS_PER_PROGRESS) } else { 1 };
-        self.event_limit = self.events + self.event_budget;
+        self.budget.begin(self.events);
     }
 
-    /// A progress call ends.
+    /// Ends a progress call.
     #[inline]
     pub(crate) fn finish_iteration(&mut self) {
-        self.budget_exhausted = self.events >= self.event_limit;
+        self.budget.end(self.events);
     }
 
-    /// From now on any event ends the wait.
+    /// Prepares a wait: any event from now on ends it.
     pub(crate) fn prepare_wait(&mut self) {
-        self.event_limit = self.events + 1;
+        self.budget.prepare_wait(self.events);
     }
 
-    /// Marks the endpoint as being closed: its handler is not asked any more, and progress does not stop at events.
+    /// Marks the endpoint as closing: its handler is not called any more, and progress does not stop at events.
     pub(crate) fn end(&mut self) {
         (self.has_handler, self.closing) = (false, true);
     }
 
-    /// A receive as the client library fills it.
+    /// Returns a receive in the client library's form.
     #[inline(always)]
     pub(crate) fn posted_receive(&mut self, request: RequestId, receive: Receive, msg_length: u32) -> Posted {
         let token = Token::new(request.to_bits());
         match receive {
             Receive::One { start, len } => {
-                // SAFETY: the program lent it to the library with the receive, until the request is over.
+                // SAFETY: the program lent the memory with the receive, until the request ends.
                 let buffer = unsafe { Buffer::from_raw_parts(start, len as usize) };
                 Posted { token, buffer }
             }
@@ -180,12 +168,12 @@ impl MxMatcher {
         Posted { token, buffer: buffer.into() }
     }
 
-    /// A receive for a message that is still arriving: it waits for the rest.
+    /// Keeps a receive until the rest of its message has arrived.
     pub(crate) fn wait_for_rest(&mut self, from: EndpointAddress, request: RequestId, receive: Receive) {
         self.waiting_for_rest.push((from, request, receive));
     }
 
-    /// A name for a send that is over for the program already, if there may be another one.
+    /// Returns a token for a copied send, unless there are too many.
     pub(crate) fn copied_send_token(&mut self, max: u32) -> Option<Token> {
         if self.copied_sends >= max {
             return None;
@@ -195,18 +183,19 @@ impl MxMatcher {
         Some(Token::new(COPIED_SEND | self.serials))
     }
 
-    /// True if this is the token of a send that is over for the program already.
+    /// Returns true if this is the token of a copied send.
     pub(crate) fn is_over(&self, token: Token) -> bool {
         token.number() & COPIED_SEND != 0
     }
 
-    /// The number of sends that are over for the program, while their bytes wait for room.
+    /// Returns the number of copied sends that wait for room.
     #[inline]
     pub(crate) fn copied_sends(&self) -> u32 {
         self.copied_sends
     }
 
-    /// Asks the handler about a message, or keeps it where there is none. What cannot be kept is dropped.
+    /// Queues a message for the handler, or keeps it as unexpected if there is none. Drops a message that cannot be
+    /// kept.
     pub(crate) fn keep(&mut self, envelope: isthmus_mx::MatchEnvelope, source: MessageSource) {
         self.events += 1;
         if self.has_handler {
@@ -217,13 +206,13 @@ impl MxMatcher {
         }
     }
 
-    /// Takes a message out of those that the handler is to be asked about.
+    /// Removes and returns a message that waits for the handler.
     pub(crate) fn take_handler_pending(&mut self, serial: u64) -> Option<HandlerPending> {
         let at = self.handler_pending.iter().position(|pending| pending.serial == serial)?;
         self.handler_pending.remove(at)
     }
 
-    /// Bytes of a message from this endpoint to itself go to its receive; both requests are over.
+    /// Copies a message of this endpoint to itself into its receive. Both requests end.
     pub(crate) fn deliver_own(&mut self, request: RequestId, receive: &Receive, bytes: &[u8], send: Option<RequestId>) {
         let moved = match receive {
             Receive::One { start, len } => {
@@ -243,7 +232,7 @@ impl MxMatcher {
         }
     }
 
-    /// The client library is not to fill the segments of these requests any more.
+    /// Stops the client library from filling the segments of these requests.
     pub(crate) fn abandon(&mut self, requests: &[RequestId]) {
         for request in requests {
             self.scattered.remove(&request.to_bits());
@@ -264,14 +253,14 @@ impl MxMatcher {
         self.store_unexpected(Unexpected { envelope, state: UnexpectedState::Whole(bytes) });
     }
 
-    /// The partners that the endpoints of a domain are.
+    /// Returns the partners with endpoints in a domain.
     fn partners_at(&self, domain: DomainId) -> Vec<PartnerId> {
         let indices = (0..ENDPOINTS_MAX).filter_map(EndpointIndex::new);
         indices.filter_map(|endpoint| self.engine.find_partner(EndpointAddress { domain, endpoint })).collect()
     }
 }
 
-/// Copies a message of `len` bytes into a receive's memory, as many of them as there is room for. How many that were.
+/// Copies a message of `len` bytes into a receive's memory, as far as it fits. Returns the number of bytes copied.
 #[inline(always)]
 fn fill(receive: Receive, len: u32, words: &[u32]) -> u32 {
     match receive {
@@ -293,7 +282,7 @@ fn fill_many(segments: &[Segment], len: u32, words: &[u32]) -> u32 {
     scatter(&bytes, segments) as u32
 }
 
-/// Copies bytes into segments, as many as there is room for. How many that were.
+/// Copies bytes into segments, as far as they fit. Returns the number of bytes copied.
 fn scatter(bytes: &[u8], segments: &[Segment]) -> usize {
     let mut rest = bytes;
     for segment in segments {
@@ -316,7 +305,7 @@ fn is_complete(source: &MessageSource) -> bool {
     matches!(source, MessageSource::Own { .. } | MessageSource::Peer(UnexpectedState::Whole(_)))
 }
 
-/// How a request ends that the client library could not bring to its end.
+/// Returns the status of a request that the client library could not complete.
 pub(crate) fn status_of(reason: Reason) -> StatusCode {
     match reason {
         Reason::EndpointClosed | Reason::PeerDetached | Reason::MxEndpointClosed => StatusCode::EndpointClosed,
@@ -331,11 +320,12 @@ pub(crate) fn status_of(reason: Reason) -> StatusCode {
 }
 
 impl Matcher for MxMatcher {
-    fn mx_connected(&mut self, connecting: MxConnecting, outcome: Result<EndpointAddress, Refusal>) {
-        let Some(request) = self.connecting.remove(&connecting) else { return };
+    fn answered(&mut self, serial: RequestSerial, reply: Result<ToClient, Refusal>) {
+        let Some(request) = self.connecting.remove(&serial) else { return };
         self.events += 1;
+        let outcome = reply.and_then(|reply| mx_found(&reply));
         match request {
-            None => drop(self.answers.insert(connecting, outcome)),
+            None => drop(self.answers.insert(serial, outcome)),
             Some(request) => {
                 let found = outcome.map_err(|refusal| status_of(refusal.reason));
                 let partner = |address| self.engine.partner(address).map_err(|_| StatusCode::NoResources);
@@ -389,7 +379,7 @@ impl Matcher for MxMatcher {
         let mut messages = self.engine.unexpected_from(source);
         let message = messages.find(|id| self.engine.message(*id).is_some_and(|held| is_arriving(&held.message)));
         drop(messages);
-        // Where there is none the handler did not want it.
+        // The message is missing if the handler refused it.
         if let Some(held) = message.and_then(|id| self.engine.message_mut(id)) {
             *held = MessageSource::Peer(UnexpectedState::Whole(bytes));
         }
@@ -450,7 +440,7 @@ impl Matcher for MxMatcher {
 
     #[inline]
     fn is_busy(&self) -> bool {
-        !self.closing && (self.events >= self.event_limit || !self.handler_pending.is_empty())
+        !self.closing && (self.budget.is_used_up(self.events) || !self.handler_pending.is_empty())
     }
 
     fn forget(&mut self, peer: DomainId) {
@@ -488,45 +478,5 @@ impl Matcher for MxMatcher {
         (self.waiting_for_rest, self.ready) = (Vec::new(), Vec::new());
         self.scattered.clear();
         (Vec::new(), unexpected)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Progress calls with `waiting` events each: how many each call finds.
-    fn progress_calls(matcher: &mut MxMatcher, waiting: &[u64]) -> Vec<u64> {
-        let call = |&waiting: &u64| {
-            matcher.begin();
-            let begun = matcher.events;
-            while !matcher.is_busy() && matcher.events < begun + waiting {
-                matcher.events += 1;
-            }
-            matcher.finish_iteration();
-            let found = matcher.events - begun;
-            matcher.events += 1; // A send is over between two calls, and does not count as an event that they find.
-            found
-        };
-        waiting.iter().map(call).collect()
-    }
-
-    #[test]
-    fn event_budget_doubles_while_it_is_exhausted() {
-        let mut matcher = MxMatcher::new(ContextIdBits::NONE, 1);
-        assert_eq!(progress_calls(&mut matcher, &[0, 3, 0, 3, 0, 0]), [0, 1, 0, 1, 0, 0]);
-        let many = u64::MAX / 2;
-        let found = progress_calls(&mut matcher, &[many, many, many, many, many, many, 3, many, 0, many]);
-        assert_eq!(found, [1, 2, 4, 8, EVENTS_PER_PROGRESS, EVENTS_PER_PROGRESS, 3, 1, 0, 1]);
-    }
-
-    #[test]
-    fn is_busy_after_the_first_event_when_waiting() {
-        let mut matcher = MxMatcher::new(ContextIdBits::NONE, 1);
-        progress_calls(&mut matcher, &[9; 9]);
-        matcher.prepare_wait();
-        assert!(!matcher.is_busy());
-        matcher.events += 1;
-        assert!(matcher.is_busy());
     }
 }

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 /// `MX_ANY_NIC` and `MX_ANY_ENDPOINT`.
 const ANY: u32 = u32::MAX;
 
-/// How long what is not over may take to leave when an endpoint is closed.
+/// The time in which pending messages may leave when an endpoint is closed.
 const LINGER: Duration = Duration::from_millis(250);
 
-/// The values of the `mx_param_t`s.
+/// The values of an `mx_param_t` list.
 #[derive(Default)]
 struct Parameters {
     error_handler: Option<ErrorHandler>,
@@ -41,9 +41,10 @@ impl Parameters {
         // SAFETY: not null, so readable as promised.
         for parameter in unsafe { std::slice::from_raw_parts(list, count as usize) } {
             match parameter.key {
-                // SAFETY: the key says which of the union it is; each is of plain numbers or a function of the program's.
+                // SAFETY: the key selects the field of the union. All fields are plain numbers or functions of the
+                // program.
                 0 => read.error_handler = unsafe { parameter.val.error_handler },
-                1 => {} // The queue grows as it has to.
+                1 => {} // The queue has no fixed limit.
                 2 => {
                     // SAFETY: as above.
                     let id = unsafe { parameter.val.context_id };
@@ -107,7 +108,7 @@ fn open(board: u32, number: u32, key: u32, parameters: &Parameters) -> Result<En
     place.fill(Box::new(opened), parameters.error_handler)
 }
 
-/// Attaches. A name that the environment gives can only be the first endpoint's.
+/// Attaches to the daemon. Only the first endpoint of the process gets a name that the environment sets.
 fn attach(options: &Options, contexts: ContextIdBits) -> Result<Domain<MxMatcher>, Failure> {
     let mut seed = [0; 8];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).map_err(|_| Return::NO_RESOURCES)?;
@@ -132,7 +133,7 @@ fn options(settings: &Settings) -> Result<Options, Failure> {
     Ok(options)
 }
 
-/// Has the process run where `OMX_PROCESS_BINDING` says: `all:CPU`, or a CPU for each endpoint number, separated by commas.
+/// Binds the process as `OMX_PROCESS_BINDING` says: `all:CPU`, or a CPU for each endpoint number, separated by commas.
 fn bind(binding: &str, endpoint: u32) {
     let cpu = match binding.strip_prefix("all:") {
         Some(cpu) => cpu.parse().ok(),
@@ -141,12 +142,12 @@ fn bind(binding: &str, endpoint: u32) {
     if let Some(cpu) = cpu.filter(|cpu| *cpu < CpuSet::MAX_CPU) {
         let mut set = CpuSet::new();
         set.set(cpu);
-        // Where this is not allowed the process runs where it runs.
+        // If this is not permitted, the process keeps its affinity.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
 
-/// Closes an endpoint. It waits for the receivers of sends that are over; what is pending vanishes.
+/// Closes an endpoint. Waits for the receivers of copied sends; all other requests are dropped.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_close_endpoint(endpoint: EndpointHandle) -> Return {
     call("mx_close_endpoint", endpoint, || close(endpoint, Instant::now()))
@@ -171,7 +172,7 @@ pub(crate) fn close_all() {
     }
 }
 
-/// Has every thread return that is blocked on the endpoint.
+/// Ends the waits of all threads that are blocked on the endpoint.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_wakeup(endpoint: EndpointHandle) -> Return {
     call("mx_wakeup", endpoint, || {
@@ -182,7 +183,7 @@ pub extern "C" fn mx_wakeup(endpoint: EndpointHandle) -> Return {
     })
 }
 
-/// The endpoint's own address.
+/// Returns the endpoint's own address.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! Raw endpoints: whole frames of a board. No board of this host has a raw port, so none can be opened, and every other call names
-//! an endpoint that is not open. These calls never report their errors to the error handler.
+//! Raw endpoints, which exchange whole frames of a board. No board of this host supports them, so opening fails, and
+//! every other call gets an endpoint that is not open. These calls do not report errors to the error handler.
 
 use crate::codes::Return;
 use crate::errors::call_without_handler;
@@ -28,13 +28,13 @@ pub unsafe extern "C" fn mx_raw_open_endpoint(
     })
 }
 
-/// The handle of the board.
+/// Returns the handle of the board.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_raw_handle(_endpoint: EndpointHandle) -> c_int {
     internals::INVALID_HANDLE
 }
 
-/// Calls that all answer the same: nothing behind their pointers is touched.
+/// Calls that return the same error. The pointers are not dereferenced.
 macro_rules! unsupported_calls {
     ($($(#[$doc:meta])* $name:ident($($argument:ty),*);)*) => {
         $(
@@ -48,15 +48,15 @@ macro_rules! unsupported_calls {
 }
 
 unsupported_calls! {
-    /// Closes it.
+    /// Closes a raw endpoint.
     mx_raw_close_endpoint();
     /// Sends a frame.
     mx_raw_send(u32, *mut c_void, u32, *mut c_void, u32, *mut c_void);
-    /// The next event.
+    /// Returns the next event.
     mx_raw_next_event(*mut u32, *mut *mut c_void, *mut c_void, *mut u32, u32, *mut c_int);
-    /// Begins to change routes.
+    /// Begins a change of routes.
     mx_raw_set_route_begin();
-    /// Has changed routes.
+    /// Ends a change of routes.
     mx_raw_set_route_end();
     /// Adds a peer.
     mx_raw_set_route_mag(u64, *mut c_void, u32, u32, u32, u32, u32);
@@ -66,11 +66,11 @@ unsupported_calls! {
     mx_raw_clear_routes(u64, u32);
     /// Removes a peer.
     mx_raw_remove_peer(u64);
-    /// Says what the peers are now.
+    /// Sets the version of the map.
     mx_raw_set_map_version(u32, u64, u32, u32, u32);
-    /// Ports of the board.
+    /// Returns the number of ports of the board.
     mx_raw_num_ports(*mut u32);
-    /// Speed of the board.
+    /// Returns the speed of the board.
     mx_raw_line_speed(*mut u32);
     /// Names the board.
     mx_raw_set_hostname(*mut c_char);

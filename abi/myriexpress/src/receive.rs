@@ -1,4 +1,4 @@
-//! Receives, and messages that wait for one.
+//! Receives and probes.
 
 use crate::codes::Return;
 use crate::completion::answer;
@@ -70,7 +70,7 @@ pub(crate) fn filter(match_info: u64, match_mask: u64) -> Result<Filter, Failure
     Filter::new(match_info, match_mask).map_err(|_| Return::BAD_MATCH_MASK.into())
 }
 
-/// The oldest message that no receive has taken and that fits.
+/// Returns the oldest unexpected message that matches.
 ///
 /// # Safety
 ///

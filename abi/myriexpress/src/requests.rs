@@ -1,4 +1,4 @@
-//! Requests that are not over: cancel, forget, and what can be known of them.
+//! Pending requests: cancel, forget, and their properties.
 
 use crate::codes::Return;
 use crate::completion::read;
@@ -10,7 +10,7 @@ use isthmus_mx::{Cancelled, RequestId};
 use std::ffi::c_void;
 use std::time::Duration;
 
-/// Takes a receive or a connect back, if nothing has come for it.
+/// Cancels a receive or a connect, unless a message or reply has come for it.
 ///
 /// # Safety
 ///
@@ -38,12 +38,12 @@ pub unsafe extern "C" fn mx_cancel(endpoint: EndpointHandle, request: *mut Reque
     })
 }
 
-/// May the memory of this send be used again? None for what is no send.
+/// Returns whether the memory of a send may be reused. `None` if the request is no send.
 fn is_buffered(locked: &mut Locked, request: RequestId) -> Option<bool> {
     locked.engine().is_buffered(request).ok()
 }
 
-/// May the memory of this send be used again? No handler hears of a request that is no send.
+/// Returns whether the memory of a send may be reused. Does not call the error handler if the request is no send.
 ///
 /// # Safety
 ///
@@ -140,8 +140,9 @@ pub unsafe extern "C" fn mx_context(request: *mut RequestHandle, context: *mut *
     })
 }
 
-/// Sets how long a request may take, or, for request 0, each later request of the endpoint. A timeout of 0 means no limit. A send that its
-/// receiver has not taken by then, and a connect without an answer, end with `MX_STATUS_TIMEOUT`. A receive has no limit.
+/// Sets the timeout of a request, or, for request 0, of each later request of the endpoint. 0 means no timeout. A send
+/// that its receiver has not taken by then, and a connect without a reply, end with `MX_STATUS_TIMEOUT`. A receive has
+/// no timeout.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_set_request_timeout(endpoint: EndpointHandle, request: RequestHandle, timeout_ms: u32) -> Return {
     call("mx_set_request_timeout", endpoint, || {

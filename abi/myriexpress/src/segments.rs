@@ -1,4 +1,4 @@
-//! The segments of program memory that hold a message.
+//! Segments: the program memory of a message.
 
 use crate::codes::Return;
 use crate::errors::Failure;
@@ -8,12 +8,12 @@ use crate::types::Segment;
 /// `MX_MAX_SEGMENTS`.
 const SEGMENTS_MAX: u32 = 256;
 
-/// Segments of a call, which were checked.
+/// The checked segments of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SegmentList<'a> {
-    /// None, or one.
+    /// No segment, or one.
     One { start: *mut u8, len: u32 },
-    /// Several, and how long they are together.
+    /// Several segments, and their total length.
     Many { segments: &'a [Segment], len: u32 },
 }
 
@@ -32,7 +32,7 @@ impl<'a> SegmentList<'a> {
                 // SAFETY: not null, so readable as promised.
                 let segment = unsafe { list.read() };
                 if segment.segment_length == 0 {
-                    return Ok(Self::EMPTY); // It may be nowhere.
+                    return Ok(Self::EMPTY); // An empty segment may be null.
                 }
                 check(&segment)?;
                 Ok(Self::One { start: segment.segment_ptr.cast(), len: segment.segment_length })
@@ -60,7 +60,7 @@ impl<'a> SegmentList<'a> {
         }
     }
 
-    /// Where a receive wants its bytes.
+    /// Returns the destination of a receive.
     #[inline]
     pub(crate) fn receive(self) -> Receive {
         match self {
@@ -69,7 +69,7 @@ impl<'a> SegmentList<'a> {
         }
     }
 
-    /// All bytes in one place, if there is memory for it.
+    /// Copies all bytes into one buffer, if it can be allocated.
     ///
     /// # Safety
     ///
@@ -79,7 +79,7 @@ impl<'a> SegmentList<'a> {
         bytes.try_reserve_exact(self.len() as usize).map_err(|_| Return::NO_RESOURCES)?;
         let mut add = |start: *mut u8, len: u32| {
             if len > 0 {
-                // SAFETY: as promised; a segment that has bytes has a place, which was checked.
+                // SAFETY: as promised; a segment with bytes is not null, which was checked.
                 bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(start, len as usize) });
             }
         };
@@ -93,7 +93,8 @@ impl<'a> SegmentList<'a> {
     }
 }
 
-/// The bytes of a message in one piece or none, if they are `most` or fewer. None for any other, and for one that cannot be.
+/// Returns the bytes of a contiguous or empty message of at most `most` bytes. `None` for all others, and for invalid
+/// lists.
 ///
 /// # Safety
 ///
@@ -109,7 +110,7 @@ pub(crate) unsafe fn short<'a>(list: *const Segment, count: u32, most: u32) -> O
     // SAFETY: not null, so readable as promised.
     let Segment { segment_ptr: start, segment_length: len } = unsafe { list.read() };
     if len == 0 {
-        return Some(&[]); // It may be nowhere.
+        return Some(&[]); // An empty segment may be null.
     }
     if start.is_null() || len > most {
         return None;

@@ -1,4 +1,4 @@
-//! Sends.
+//! Sends of messages.
 //!
 //! ```text
 //!   to this endpoint ──────────────────────────► copied to its receive, or held; over when it is taken
@@ -19,7 +19,7 @@ use isthmus_client::{Buffer, Completion, EndpointAddress, Matcher, Message, Outc
 use isthmus_mx::{PartnerId, RequestId};
 use std::ffi::c_void;
 
-/// Longest message that is sent without a request, if there is room for it.
+/// The longest message that is sent without a request, if the channel has room.
 const INLINE_MAX: u32 = 128;
 
 /// The arguments of a send, without its bytes.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn mx_issend(
 }
 
 impl Locked {
-    /// The partner of an address of this endpoint's.
+    /// Returns the partner of an address of this endpoint.
     #[inline(always)]
     pub(crate) fn partner(&self, address: MxEndpointAddr) -> Result<PartnerId, Failure> {
         let own = address.stuff[0] == self.handle() as u64;
@@ -103,7 +103,7 @@ impl Locked {
     #[inline(always)]
     pub(crate) unsafe fn store_request(&mut self, request: RequestId, place: *mut RequestHandle) {
         if place.is_null() {
-            // It is there: it was posted a moment ago.
+            // The request exists, because it was posted just now.
             let _ = self.engine().forget(request);
         } else {
             // SAFETY: not null, so writable as promised.
@@ -112,8 +112,8 @@ impl Locked {
     }
 }
 
-/// Sends what is short, where there is a channel and room. False if there is not, and for all that is not as most sends are: then
-/// nothing has happened.
+/// Sends a short message if there is a channel with room. Returns false, without an effect, if there is not, and for
+/// unusual sends.
 ///
 /// # Safety
 ///
@@ -165,7 +165,7 @@ unsafe fn send(
     unsafe { post(locked, segment_list, send_request, address, request) }
 }
 
-/// Posts a send to another endpoint, which may have to wait.
+/// Posts a send to another endpoint. The send may have to wait for room.
 ///
 /// # Safety
 ///
@@ -230,7 +230,7 @@ unsafe fn send_to_self(
 ) -> Result<(), Failure> {
     let &SendRequest { to, match_info, context, sync } = send_request;
     let len = segment_list.len();
-    // Without the way through the library it is a message as any other: what is short is over when it is copied.
+    // Without the shortcut, a message to itself is handled as any other: a short one completes once it is copied.
     let no_self = locked.settings.no_self;
     let at_once = no_self && !sync && len <= locked.settings.eager_max;
     // SAFETY: the program lends the bytes for reading.
@@ -249,7 +249,7 @@ unsafe fn send_to_self(
     if let Some(matched) = matcher.engine.arrive(&envelope) {
         matcher.deliver_own(matched.request, &matched.receive, &bytes, send);
     } else {
-        // The bytes of a message that is announced are not there when the handler is called.
+        // The bytes of an announced message are not available to the handler.
         let is_announced = no_self && !at_once;
         let is_contiguous = matches!(segment_list, SegmentList::One { .. }) && !is_announced;
         matcher.keep(envelope, MessageSource::Own { bytes, send, is_contiguous });

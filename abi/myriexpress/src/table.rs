@@ -1,11 +1,11 @@
-//! Open endpoints by their handles.
+//! The table of open endpoints, by handle.
 //!
 //! ```text
 //!   handle = uses of the slot << 16 | slot + 1          a handle that was closed never means another endpoint
-//!   slot   = lock [ endpoint ] + who waits for it
+//!   slot   = lock [ endpoint ] + waiting threads
 //! ```
 //!
-//! Whatever a program passes as a handle is looked up and compared, never followed.
+//! A handle that a program passes is looked up and compared, never dereferenced.
 
 use crate::change_count::ChangeCount;
 use crate::codes::Return;
@@ -19,36 +19,36 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Endpoints that a process can have open.
+/// The maximum number of open endpoints of a process.
 const SLOTS: usize = 1024;
 
-/// Bits of a handle that say which slot it is.
+/// The width of a slot number in an endpoint handle, in bits.
 const SLOT_BITS: u32 = 16;
 
-/// Bits of a request's handle that are the engine's.
+/// The width of the engine's identifier in a request handle, in bits.
 const REQUEST_BITS: u32 = 48;
 
 const _: () = assert!(SLOTS < 1 << SLOT_BITS && SLOT_BITS + REQUEST_BITS == usize::BITS);
 
 static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 
-/// How many endpoints are open.
+/// The number of open endpoints.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A place for an endpoint. What lies in two of them shares no line, nor a pair of lines.
+/// A slot for an endpoint. Two slots share no cache line, nor a pair of adjacent lines.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Slot {
-    /// The handle of the endpoint in it; 0 if there is none.
+    /// The handle of the endpoint; 0 if the slot is empty.
     handle: AtomicUsize,
-    /// Whether the slot holds an endpoint, or is about to.
+    /// The slot is in use or reserved.
     taken: AtomicBool,
     uses: AtomicUsize,
     error_handler: AtomicPtr<()>,
     endpoint: BiasedLock<Option<Box<Endpoint>>>,
     /// Notified when an event occurred that a sleeper may be waiting for.
     change_count: ChangeCount,
-    /// Threads that wait for the lock.
+    /// The number of threads that wait for the lock.
     queued: AtomicU32,
     /// The number of sends that may have had to wait (wrapping).
     posts: AtomicU32,
@@ -68,12 +68,12 @@ impl Slot {
         }
     }
 
-    /// The error handler of the endpoint in it, if that has one.
+    /// Returns the error handler of the endpoint, if one is set.
     pub(crate) fn error_handler(&self) -> Option<ErrorHandler> {
         from_pointer(self.error_handler.load(Ordering::Acquire))
     }
 
-    /// The number of sends that may have had to wait (wrapping).
+    /// Returns the number of sends that may have had to wait (wrapping).
     pub(crate) fn posts(&self) -> u32 {
         self.posts.load(Ordering::Relaxed)
     }
@@ -106,10 +106,10 @@ impl Slot {
     }
 }
 
-/// The slot of a handle, if an endpoint with this handle is open.
+/// Returns the slot of a handle, if the endpoint is open.
 #[inline(always)]
 pub(crate) fn slot(handle: EndpointHandle) -> Option<&'static Slot> {
-    // Of a handle with no slot this is beyond all of them.
+    // The index is out of range for a handle without a slot.
     let slot = TABLE.get((handle & ((1 << SLOT_BITS) - 1)).wrapping_sub(1))?;
     if slot.handle.load(Ordering::Acquire) == handle { Some(slot) } else { None }
 }
@@ -123,7 +123,7 @@ pub(crate) struct Locked {
     guard: Option<BiasedLockGuard<'static, Option<Box<Endpoint>>>>,
 }
 
-/// Locks the endpoint of a handle.
+/// Locks the endpoint with a handle.
 #[inline(always)]
 pub(crate) fn lock(handle: EndpointHandle) -> Result<Locked, Failure> {
     library::check_own()?;
@@ -135,7 +135,7 @@ pub(crate) fn lock(handle: EndpointHandle) -> Result<Locked, Failure> {
     Ok(Locked { handle, slot, guard: Some(guard) })
 }
 
-/// Locks the endpoint of a handle for a thread that rarely uses it, unless another thread is using it now.
+/// Locks the endpoint with a handle, unless another thread is using it now. For threads that use it rarely.
 pub(crate) fn try_visit(handle: EndpointHandle) -> Option<Locked> {
     library::check_own().ok()?;
     let slot = slot(handle)?;
@@ -162,24 +162,24 @@ pub(crate) fn lock_of(request: RequestHandle) -> Result<(Locked, RequestId), Fai
     Ok((locked, id))
 }
 
-/// All endpoints of the process.
+/// Returns the handles of all endpoints of the process.
 pub(crate) fn handles() -> impl Iterator<Item = EndpointHandle> {
     TABLE.iter().map(|slot| slot.handle.load(Ordering::Acquire)).filter(|handle| *handle != 0)
 }
 
-/// Returns true if the process has more than one.
+/// Returns true if the process has more than one endpoint.
 pub(crate) fn has_several() -> bool {
     OPEN.load(Ordering::Relaxed) > 1
 }
 
-/// A request of the endpoint with this handle, as programs see it.
+/// Returns the handle of a request of this endpoint.
 #[inline]
 pub(crate) fn request_handle(endpoint: EndpointHandle, request: RequestId) -> RequestHandle {
     let index = endpoint & ((1 << SLOT_BITS) - 1);
     index << REQUEST_BITS | request.to_bits() as usize
 }
 
-/// A slot for an endpoint that is being opened.
+/// A slot reserved for an endpoint that is being opened.
 #[derive(Debug)]
 pub(crate) struct ReservedSlot(&'static Slot);
 
@@ -189,7 +189,7 @@ impl ReservedSlot {
         TABLE.iter().find(free).map(Self).ok_or_else(|| Return::BUSY.into())
     }
 
-    /// Puts the endpoint in. Its handle.
+    /// Stores the endpoint, and returns its handle.
     pub(crate) fn fill(
         self,
         endpoint: Box<Endpoint>,
@@ -214,9 +214,9 @@ impl Drop for ReservedSlot {
     }
 }
 
-/// Abandons what the child of a fork has inherited: no handle is valid any more, and the slots that the parent has used are never used
-/// again. A thread of the parent may have been counted as waiting for the lock of such a slot, or may have held it, also after the
-/// endpoint was closed. The child does not have that thread, and would wait for it for ever.
+/// Abandons the inherited endpoints in the child of a fork: no handle is valid any more, and slots that the parent used
+/// are never reused. A thread of the parent may be counted as waiting for the lock of such a slot, or may have held it.
+/// The child does not have that thread, and would wait for it forever.
 pub(crate) fn abandon_inherited_slots() {
     for slot in &TABLE {
         if slot.uses.load(Ordering::Relaxed) > 0 {
@@ -236,13 +236,13 @@ impl Locked {
         self.slot
     }
 
-    /// A request as programs see it.
+    /// Returns the handle of a request.
     #[inline]
     pub(crate) fn request_handle(&self, request: RequestId) -> RequestHandle {
         request_handle(self.handle, request)
     }
 
-    /// A request of this endpoint's.
+    /// Returns the request of this endpoint with a handle.
     #[inline]
     pub(crate) fn request_id(&self, request: RequestHandle) -> Result<RequestId, Failure> {
         let own = request >> REQUEST_BITS == self.handle & ((1 << SLOT_BITS) - 1);
@@ -250,7 +250,7 @@ impl Locked {
         RequestId::from_bits(bits).filter(|_| own).ok_or_else(|| Return::BAD_REQUEST.into())
     }
 
-    /// Takes the endpoint out: its handle means nothing from now on, and the slot is free again.
+    /// Removes the endpoint. Its handle becomes invalid, and the slot is free.
     pub(crate) fn take(mut self) -> Option<Box<Endpoint>> {
         let endpoint = self.guard.as_mut().and_then(|guard| guard.take());
         self.slot.handle.store(0, Ordering::Release);
@@ -261,7 +261,7 @@ impl Locked {
         endpoint
     }
 
-    /// Releases the lock while `meanwhile` runs. An error if the endpoint is closed by then.
+    /// Releases the lock while `meanwhile` runs. Returns an error if the endpoint has been closed meanwhile.
     pub(crate) fn unlocked<R>(self, meanwhile: impl FnOnce() -> R) -> Result<(Self, R), Failure> {
         let handle = self.handle;
         drop(self);
@@ -269,7 +269,7 @@ impl Locked {
         Ok((lock(handle)?, answer))
     }
 
-    /// As [`Self::unlocked`] for a leader that goes to sleep: the domain is armed, and stays so.
+    /// Like [`Self::unlocked`], for a leader that goes to sleep: the domain stays armed.
     pub(crate) fn unlocked_asleep<R>(mut self, meanwhile: impl FnOnce() -> R) -> Result<(Self, R), Failure> {
         self.notify_followers();
         self.guard = None;
@@ -277,12 +277,12 @@ impl Locked {
         Ok((lock(self.handle)?, answer))
     }
 
-    /// Sleeps until the next change, or for `limit`. An error if the endpoint is closed by then.
+    /// Sleeps until the next change, or for `limit`. Returns an error if the endpoint has been closed meanwhile.
     pub(crate) fn sleep(mut self, limit: Option<Duration>) -> Result<Self, Failure> {
         let (events, calls) = (self.events(), self.must_call_handler());
         self.notify();
         if self.events() != events || self.must_call_handler() != calls {
-            return Ok(self); // This may be the event to wait for, and there is no second notification.
+            return Ok(self); // The caller may be waiting for this event, and there is no second notification.
         }
         let (slot, handle) = (self.slot, self.handle);
         let seen = slot.change_count.count();
@@ -333,7 +333,7 @@ impl Locked {
 }
 
 impl Locked {
-    /// Releases the lock, as a drop does, but inlined: for calls that are made for each message.
+    /// Releases the lock like a drop, but inlined: for calls that programs make for each message.
     #[inline(always)]
     pub(crate) fn leave(self) {
         let mut this = std::mem::ManuallyDrop::new(self);

@@ -1,4 +1,4 @@
-//! The structures that `myriexpress.h` declares, and the types of the program's functions.
+//! The structures and function types that `myriexpress.h` declares.
 
 use crate::codes::{Return, StatusNumber};
 use std::ffi::{c_char, c_int, c_void};
@@ -6,14 +6,14 @@ use std::ffi::{c_char, c_int, c_void};
 /// `mx_endpoint_t`: a number of the table of open endpoints, never a pointer.
 pub type EndpointHandle = usize;
 
-/// `mx_request_t`: the place of its endpoint, and the engine's name for the request. Null is none.
+/// `mx_request_t`: the slot of the endpoint, and the engine's identifier of the request. Null means no request.
 pub type RequestHandle = usize;
 
-/// `mx_endpoint_addr_t`: the handle of the endpoint that knows it, and the engine's name for the partner.
+/// `mx_endpoint_addr_t`: the handle of the endpoint that knows the partner, and the engine's identifier of the partner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct MxEndpointAddr {
-    /// Nothing that a program looks into.
+    /// Opaque to programs.
     pub stuff: [u64; 2],
 }
 
@@ -21,9 +21,9 @@ pub struct MxEndpointAddr {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Segment {
-    /// Where it begins.
+    /// The start of the segment.
     pub segment_ptr: *mut c_void,
-    /// Bytes.
+    /// The length in bytes.
     pub segment_length: u32,
 }
 
@@ -31,17 +31,17 @@ pub struct Segment {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MxStatus {
-    /// How it ended.
+    /// The result.
     pub code: StatusNumber,
-    /// The sender, the destination, or the new address.
+    /// The sender, the destination, or the connected address.
     pub source: MxEndpointAddr,
-    /// Of the message.
+    /// The match information of the message.
     pub match_info: u64,
-    /// Bytes of the message.
+    /// The length of the message in bytes.
     pub msg_length: u32,
-    /// Bytes that were moved.
+    /// The number of bytes transferred.
     pub xfer_length: u32,
-    /// The program's word.
+    /// The context that the program gave to the request.
     pub context: *mut c_void,
 }
 
@@ -71,9 +71,9 @@ pub union ParameterValue {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ContextId {
-    /// How many.
+    /// The number of bits.
     pub bits: u8,
-    /// From which on.
+    /// The position of the lowest bit.
     pub shift: u8,
 }
 
@@ -81,30 +81,30 @@ pub struct ContextId {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct MapperState {
-    /// Asked about.
+    /// The board of the query, set by the caller.
     pub board_number: u32,
-    /// Ethernet address of the mapper.
+    /// The Ethernet address of the mapper.
     pub mapper_mac: [u8; 6],
-    /// Asked about.
+    /// The port of the query, set by the caller.
     pub iport: u16,
-    /// Counts maps.
+    /// The version of the map.
     pub map_version: u32,
-    /// Hosts of the map.
+    /// The number of hosts in the map.
     pub num_hosts: u32,
-    /// True.
+    /// Always true.
     pub network_configured: u32,
-    /// True.
+    /// Always true.
     pub routes_valid: u32,
-    /// Of the mapper.
+    /// The level of the mapper.
     pub level: u32,
-    /// Of the mapper.
+    /// The flags of the mapper.
     pub flags: u32,
 }
 
 /// `mx_error_handler_t`.
 pub type ErrorHandler = unsafe extern "C-unwind" fn(message: *mut c_char, code: Return) -> Return;
 
-/// `mx_unexp_handler_t`; answers `MX_RECV_CONTINUE` or `MX_RECV_FINISHED`.
+/// `mx_unexp_handler_t`, which returns `MX_RECV_CONTINUE` or `MX_RECV_FINISHED`.
 pub type UnexpectedHandler = unsafe extern "C-unwind" fn(
     context: *mut c_void,
     source: MxEndpointAddr,

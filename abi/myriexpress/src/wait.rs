@@ -1,4 +1,4 @@
-//! Progress, and waiting for it.
+//! Progress, and waits for it.
 //!
 //! ```text
 //!   until(found) ─► look ─► is a thread leading?
@@ -71,7 +71,7 @@ fn sleep_until_event(mut locked: Locked, limit: Duration) -> Result<Locked, Fail
 pub(crate) enum Ended<T> {
     Found(T),
     TimedOut,
-    /// By `mx_wakeup()`.
+    /// Another thread called `mx_wakeup()`.
     Woken,
 }
 
@@ -129,13 +129,13 @@ pub(crate) fn until<T>(
     }
 }
 
-/// Calls the program's handler for messages that wait for it, unless progress is disabled now.
+/// Calls the program's handler for pending messages, unless progress is disabled now.
 #[inline]
 pub(crate) fn run_handlers(locked: Locked) -> Result<Locked, Failure> {
     if locked.must_call_handler() { handler::run(locked) } else { Ok(locked) }
 }
 
-/// Gives up the lead, if this thread has it. The sleeping threads wake and choose the next leader.
+/// Gives up the lead if this thread has it. The sleeping threads wake and choose the next leader.
 fn give_up_lead(locked: &mut Locked, leads: bool) -> bool {
     if leads {
         locked.leader = Leader::None;
@@ -146,7 +146,7 @@ fn give_up_lead(locked: &mut Locked, leads: bool) -> bool {
     false
 }
 
-/// Spins while that pays, then sleeps. True if a signal ended the sleep and is to end the wait.
+/// Spins while that pays off, then sleeps. Returns true if a signal ended the sleep and has to end the wait.
 fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Failure> {
     let slot = locked.slot();
     let events = locked.events();
@@ -172,8 +172,8 @@ fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Fa
     leader_sleep(locked, events, left)
 }
 
-/// Sleeps as the leader, unless there are more events than `events` already. True if a signal ended the sleep and is to end the
-/// wait.
+/// Sleeps as the leader, unless there are more events than `events` already. Returns true if a signal ended the sleep
+/// and has to end the wait.
 fn leader_sleep(mut locked: Locked, events: u64, left: Option<Duration>) -> Result<(Locked, bool), Failure> {
     if !locked.arm() || locked.events() != events {
         return Ok((locked, false));
@@ -188,7 +188,7 @@ fn leader_sleep(mut locked: Locked, events: u64, left: Option<Duration>) -> Resu
     locked.leader = Leader::Awake;
     if !locked.is_progress_disabled() {
         locked.domain.woke_up(woken.has_daemon_event);
-        locked.progress_once(); // What woke us is most often what we wait for.
+        locked.progress_once(); // The event is probably the awaited one.
     }
     Ok((locked, woken.interrupted && ends_by_signal))
 }

@@ -81,7 +81,7 @@ impl Connection {
         let links = self.links();
         let is_watched = match links.as_slice() {
             // Without an epoll set, threads wait for the stream. One without a waiter would have to look again and again.
-            [] => match waiter::with_thread(&stream.board, |thread| thread.waiter.is_some()) {
+            [] => match waiter::with_thread(|thread| thread.serves(&stream.board)) {
                 Some(true) => Enlisted::Yes,
                 _ => Enlisted::Never,
             },

@@ -2,6 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::shared_cell::{Cells, SharedCell};
 use crate::shared_state::SharedState;
 use crate::table::{InUse, Recount, Tracked};
 use crate::waiter::LocalBoard;
-use crate::{kernel, real};
+use crate::{kernel, not_here, real};
 
 /// Bits of [`SharedState::flags`], and of [`Connection::plain_flags`] before.
 pub(crate) mod flags {
@@ -83,7 +84,7 @@ pub(crate) struct Stream {
     pub(crate) number: u64,
     pub(crate) memory: StreamMemory<SharedMapping>,
     pub(crate) peer: Arc<Peer>,
-    /// The board of this process. The peer knows its waiters.
+    /// The board of this process by which the peer reaches this end.
     pub(crate) board: Arc<LocalBoard>,
 }
 
@@ -166,6 +167,8 @@ pub(crate) struct Connection {
     connector: AtomicBool,
     syn_since: AtomicU64,
     syn_until: AtomicU64,
+    /// The mark of the address that it connects to.
+    pub(crate) to: AtomicU64,
     /// Calls do not block. Known once this end is attached.
     pub(crate) nonblocking: AtomicBool,
     /// The program waits for this socket by calls of the library.
@@ -225,8 +228,9 @@ impl Connection {
         self.set_stage(stage);
     }
 
-    /// Begins to count what a connection carries, to an address where a program listens. The SYN is sent no earlier than `since_ms`.
-    pub(crate) fn start_connecting(&self, since_ms: u64) {
+    /// Begins to count what a connection carries, to an address where a program may listen. The SYN is sent no earlier than `since_ms`.
+    pub(crate) fn start_connecting(&self, since_ms: u64, to: SocketAddr) {
+        self.to.store(not_here::mark(to), Ordering::Relaxed);
         self.connector.store(true, Ordering::Relaxed);
         self.syn_since.store(since_ms, Ordering::Relaxed);
         self.set_stage(Stage::Plain);

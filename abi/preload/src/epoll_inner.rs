@@ -5,16 +5,16 @@ use core::sync::atomic::Ordering;
 use std::collections::HashMap;
 
 use isthmus_channel::wait::AdaptiveSpin;
+use isthmus_layout::SlotTable;
 use isthmus_layout::limits::READY_MAP_BITS;
 use isthmus_layout::ready_map::ReadyBit;
-use isthmus_layout::sockets::Interest;
-use isthmus_platform::Ring as _;
+use isthmus_layout::sockets::{Interest, Want};
 use libc::epoll_event;
 
 use crate::connection::{Connection, Stream};
 use crate::copy::{self, Fault};
 use crate::epoll_set::EpollSet;
-use crate::interest::{Entry, WRITE};
+use crate::interest::Entry;
 use crate::shared_cell::SharedCell;
 use crate::table::InUse;
 use crate::waiter::Waiter;
@@ -32,15 +32,15 @@ const PARK_AFTER: u32 = 256;
 /// The part of a set that is used under its lock.
 #[derive(Default)]
 pub(crate) struct Inner {
-    pub(crate) entries: Vec<Option<Entry>>,
-    /// Places of `entries` without an entry.
-    pub(crate) free: Vec<u32>,
+    pub(crate) entries: SlotTable<Entry>,
     /// Entries so far.
     made: u32,
     pub(crate) by_fd: HashMap<c_int, u32>,
     pub(crate) hot: Vec<u32>,
     next_hot: usize,
     pub(crate) waiter: Option<Waiter>,
+    /// The kernel's set has the waiter's second descriptor.
+    pub(crate) has_bells: bool,
     pub(crate) spin: Option<AdaptiveSpin>,
     pub(crate) calls: u32,
     /// An end of a stream belongs to several processes. It stays true until the set ends.
@@ -76,13 +76,10 @@ impl Inner {
 
     /// Makes an entry. Returns its name.
     pub(crate) fn insert(&mut self, fd: c_int, connection: &InUse<Connection>, event: epoll_event, waits: u32) -> u32 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            self.entries.len() as u32 - 1
-        });
         self.made = self.made.wrapping_add(1);
-        let at = self.made << PLACE_BITS | place;
-        self.entries[place as usize] = Some(Entry::new(at, fd, connection.clone(), event, waits));
+        let name = self.made << PLACE_BITS;
+        let new = |place| Entry::new(name | place, fd, connection.clone(), event, waits);
+        let at = name | self.entries.insert_with(new);
         self.by_fd.insert(fd, at);
         at
     }
@@ -99,7 +96,7 @@ impl Inner {
 
     /// The entries of hot streams.
     fn hot_entries(&self) -> impl Iterator<Item = &Entry> {
-        self.hot.iter().filter_map(|at| self.entries[(at & PLACE) as usize].as_ref())
+        self.hot.iter().filter_map(|at| self.entries.get(at & PLACE))
     }
 
     /// Returns true if the kernel is likely to have an event of a hot stream.
@@ -129,17 +126,23 @@ impl Inner {
         entry.quiet = 0;
         let (connection, was_hot) = (entry.connection.clone(), core::mem::replace(&mut entry.is_hot, true));
         self.has_forked |= connection.has_forked(stream);
-        for what in Interest::ALL {
-            if !connection.wish_in_use(what).load(Ordering::Relaxed) {
-                stream.memory.set_want(what, hot);
-            }
+        if !connection.wish_in_use(Interest::Data).load(Ordering::Relaxed) {
+            stream.memory.set_want(Interest::Data, hot);
         }
+        self.wish_room(at, stream);
         if !was_hot {
             if self.hot.len() >= HOT_MAX {
                 self.park_quietest();
             }
             self.hot.push(at);
         }
+    }
+
+    /// Sets the wish of a stream for room, or withdraws it: without a wish, a peer that reads rings no doorbell.
+    pub(crate) fn wish_room(&mut self, at: u32, stream: &Stream) {
+        let Some(waiter) = &self.waiter else { return };
+        let Some(entry) = entry_in(&mut self.entries, at).filter(|entry| entry.is_stream) else { return };
+        set_room_wish(entry, stream, if entry.is_hot { waiter.hot() } else { waiter.parked(ready_bit(at)) });
     }
 
     fn park_quietest(&mut self) {
@@ -164,28 +167,21 @@ impl Inner {
             connection.leave_rings(); // Nothing would look whether the peer reads.
             self.asked.push((entry.fd, connection.clone()));
         }
-        if entry.events & WRITE != 0 {
-            stream.memory.set_want(Interest::Room, want);
-        } else {
-            stream.memory.clear_want(Interest::Room);
-        }
+        set_room_wish(entry, stream, want);
         if entry.ready() != 0 {
-            waiter.board.board.notify(want);
+            stream.board.memory.notify(want);
         }
     }
 
     /// Makes streams hot if their ready bits are set.
     fn take_ready_bits(&mut self) {
-        let Some(waiter) = &self.waiter else { return };
-        let map = waiter.board.board.ready_map(waiter.index);
-        if !map.is_any_set() {
-            return;
-        }
+        let Some(waiter) = self.waiter.as_ref().filter(|waiter| waiter.is_any_set()) else { return };
         let mut found = Vec::new();
-        map.drain(|bit| found.push(bit.number()));
-        for number in found {
-            for place in (usize::from(number)..self.entries.len()).step_by(READY_MAP_BITS as usize) {
-                if let Some(at) = self.entries[place].as_ref().map(|entry| entry.at) {
+        waiter.drain(|board, bit| found.push((board, bit.number())));
+        for (board, number) in found {
+            for place in (u32::from(number)..self.entries.slots() as u32).step_by(READY_MAP_BITS as usize) {
+                // Peers of one owner do not heat the streams of another one.
+                if let Some(at) = self.entries.get(place).filter(|entry| entry.is_of(board)).map(|entry| entry.at) {
                     self.heat(at);
                 }
             }
@@ -220,7 +216,7 @@ impl Inner {
     ) -> Result<usize, Fault> {
         self.take_ready_bits();
         let (mut total, mut silent, mut written) = (count, None, Ok(()));
-        let hot_len = self.hot.len();
+        let (hot_len, hot) = (self.hot.len(), self.waiter.as_ref().map(Waiter::hot));
         for index in (self.next_hot.min(hot_len)..hot_len).chain(0..self.next_hot.min(hot_len)) {
             let at = self.hot[index];
             let Some(entry) = entry_in(&mut self.entries, at) else { continue };
@@ -234,6 +230,9 @@ impl Inner {
                 continue;
             }
             entry.quiet = 0;
+            if let (Some(waiter), Some(stream)) = (&self.waiter, entry.connection.stream()) {
+                waiter.found(&stream.board);
+            }
             if let Some((_, place)) = placed.iter().find(|(placed, _)| *placed == at) {
                 events[*place].events |= ready;
             } else if let Some(place) = events.get_mut(total) {
@@ -248,6 +247,9 @@ impl Inner {
                 break;
             }
             entry.reported(ready);
+            if let (Some(hot), Some(stream), false) = (hot, entry.connection.stream(), entry.wishes_room()) {
+                set_room_wish(entry, stream, hot);
+            }
         }
         if let Some(at) = silent
             && let Some(index) = self.hot.iter().position(|hot| *hot == at)
@@ -263,7 +265,7 @@ impl Inner {
             && self.entry(at).is_some_and(|entry| entry.ready() != 0 || entry.is_asked())
             && let Some(waiter) = &self.waiter
         {
-            waiter.doorbell.ring();
+            waiter.ring();
         }
     }
 
@@ -274,13 +276,25 @@ impl Inner {
         if (!is_quiet || self.is_any_ready())
             && let Some(waiter) = &self.waiter
         {
-            waiter.doorbell.ring();
+            waiter.ring();
         }
     }
 }
 
-fn entry_in(entries: &mut [Option<Entry>], at: u32) -> Option<&mut Entry> {
-    entries.get_mut((at & PLACE) as usize)?.as_mut().filter(|entry| entry.at == at)
+fn entry_in(entries: &mut SlotTable<Entry>, at: u32) -> Option<&mut Entry> {
+    entries.get_mut(at & PLACE).filter(|entry| entry.at == at)
+}
+
+/// Sets the wish for room if the entry has one, and withdraws it otherwise, unless a thread uses it.
+fn set_room_wish(entry: &Entry, stream: &Stream, want: Want) {
+    if entry.connection.wish_in_use(Interest::Room).load(Ordering::Relaxed) {
+        return;
+    }
+    if entry.wishes_room() {
+        stream.memory.set_want(Interest::Room, want);
+    } else if stream.memory.want_raw(Interest::Room) != 0 {
+        stream.memory.clear_want(Interest::Room);
+    }
 }
 
 fn ready_bit(at: u32) -> ReadyBit {

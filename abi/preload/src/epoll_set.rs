@@ -11,7 +11,6 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::Arc;
 
 use isthmus_channel::wait::AdaptiveSpin;
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, epoll_event, pollfd};
@@ -30,8 +29,9 @@ use crate::{errno, kernel, real, session, settings};
 
 /// The upper half of the library's tokens. No address has it.
 pub(crate) const MARK: u64 = 0x1574_a05e << 32;
-/// The token of the doorbell.
+/// The tokens of the doorbell, and of those for peers of other owners.
 const DOORBELL: u64 = MARK | 0xffff_ffff;
+const OWNER_BELLS: u64 = MARK | 0xffff_fffe;
 
 /// Calls that found streams ready between two questions to the kernel.
 const KERNEL_EVERY: u32 = 16;
@@ -114,10 +114,9 @@ impl EpollSet {
         let entries = this.with(|inner| {
             inner.by_fd.clear();
             inner.hot.clear();
-            inner.free.clear();
             core::mem::take(&mut inner.entries)
         });
-        for entry in entries.into_iter().flatten() {
+        for entry in entries.values() {
             entry.connection.unlink(this, None);
         }
     }
@@ -157,7 +156,7 @@ impl EpollSet {
             inner.is_copy = true;
             // Their calls were in threads of the parent.
             core::mem::take(&mut inner.asked).into_iter().for_each(core::mem::forget);
-            inner.entries.iter().flatten().for_each(|entry| connections.add(&entry.connection));
+            inner.entries.values().for_each(|entry| connections.add(&entry.connection));
             inner.contained.iter().for_each(|set| sets.add(set));
         });
         self.sleepers.store(u32::from(self.is_nested.load(Ordering::Relaxed)), Ordering::Relaxed);
@@ -332,14 +331,15 @@ impl EpollSet {
             return self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event));
         };
         let at = entry.at;
+        let wished_room = entry.wishes_room();
         let must_tell = entry.change(event);
         if !entry.is_stream {
             return self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(event));
         }
-        let (token, is_parked) = (entry.token_event(), !entry.is_hot);
+        let (token, is_parked, wishes_room) = (entry.token_event(), !entry.is_hot, entry.wishes_room());
         let done = if must_tell { self.kernel_control(libc::EPOLL_CTL_MOD, fd, Some(token)) } else { 0 };
         let errno = errno::get();
-        if is_parked {
+        if is_parked || wished_room != wishes_room {
             inner.heat(at);
         }
         inner.kick(at, self.sleepers.load(Ordering::SeqCst));
@@ -411,24 +411,36 @@ impl EpollSet {
         })
     }
 
-    /// Makes the set's waiter if need be. Returns false if the stream needs another one.
+    /// Makes the set's waiter if need be. Returns false if the peer of the stream cannot reach it.
     fn has_waiter(&self, inner: &mut Inner, stream: &Stream) -> bool {
-        if inner.waiter.is_none() {
-            let Some(waiter) = stream.board.waiter() else { return false };
-            let event = epoll_event { events: (EPOLLIN | EPOLLET) as u32, u64: DOORBELL };
-            if self.kernel_control(libc::EPOLL_CTL_ADD, waiter.fd(), Some(event)) != 0 {
-                return false;
+        let watch = |fd, token| {
+            let event = epoll_event { events: (EPOLLIN | EPOLLET) as u32, u64: token };
+            self.kernel_control(libc::EPOLL_CTL_ADD, fd, Some(event)) == 0
+        };
+        let waiter = match &mut inner.waiter {
+            Some(waiter) => waiter,
+            none => {
+                let Some(waiter) = Waiter::serving(&stream.board) else { return false };
+                if !watch(waiter.fd(), DOORBELL) {
+                    return false;
+                }
+                none.insert(waiter)
             }
-            inner.waiter = Some(waiter);
+        };
+        if !waiter.join(&stream.board) {
+            return false;
         }
-        inner.waiter.as_ref().is_some_and(|waiter| Arc::ptr_eq(&waiter.board, &stream.board))
+        if let (false, Some(bells)) = (inner.has_bells, waiter.bells_fd()) {
+            inner.has_bells = watch(bells, OWNER_BELLS);
+        }
+        inner.has_bells || stream.board.number.is_none()
     }
 
     /// Watches the streams that were added before the program waited.
     #[cold]
     fn enlist_pending(&self) {
         let pending: Vec<(u32, InUse<Connection>)> = self.with(|inner| {
-            let entries = inner.entries.iter().flatten().filter(|entry| !entry.is_stream);
+            let entries = inner.entries.values().filter(|entry| !entry.is_stream);
             entries.map(|entry| (entry.at, entry.connection.clone())).collect()
         });
         for (at, connection) in pending {
@@ -467,7 +479,7 @@ impl EpollSet {
         }
         self.with(|inner| {
             if let Some(waiter) = &inner.waiter {
-                waiter.doorbell.clear();
+                waiter.clear();
             }
             inner.pass_on();
         });
@@ -517,9 +529,7 @@ impl EpollSet {
     /// As [`Self::forget`], under the lock.
     fn take(&self, inner: &mut Inner, at: u32) -> Option<Entry> {
         inner.entry(at)?;
-        let place = at & PLACE;
-        let entry = inner.entries[place as usize].take()?;
-        inner.free.push(place);
+        let entry = inner.entries.remove(at & PLACE)?;
         inner.hot.retain(|hot| *hot != at);
         if inner.by_fd.get(&entry.fd) == Some(&at) {
             inner.by_fd.remove(&entry.fd);
@@ -538,6 +548,11 @@ impl EpollSet {
                 waiter.wake();
             }
         });
+    }
+
+    /// Lets the peer of a stream tell of room, after a write has found none.
+    pub(crate) fn wish_room(&self, at: u32, stream: &Stream) {
+        self.with(|inner| inner.wish_room(at, stream));
     }
 
     /// The program's `epoll_wait`. `wait` is the kernel's, with a time in nanoseconds, or None without an end. `polls`: the program does
@@ -651,6 +666,11 @@ impl EpollSet {
                 // Under the lock: a thread that has marked the waiter as sleeping counts as a sleeper already.
                 if self.sleepers.load(Ordering::SeqCst) == 0 {
                     inner.waiter.as_ref().map(Waiter::end_sleep);
+                } else if waited.count < 0 {
+                    // This call ends without a look at the streams, and its mark of being awake may have replaced that of the others.
+                    let errno = errno::get();
+                    inner.pass_on();
+                    errno::set(errno);
                 }
             });
         }
@@ -699,9 +719,13 @@ impl EpollSet {
         Waited { count: kept as c_int, found, placed: told.placed }
     }
 
-    /// Replaces a token by the program's data. None if the entry has gone, or for the doorbell.
+    /// Replaces a token by the program's data. None if the entry has gone, or for a doorbell.
     fn translate(&self, event: epoll_event, index: usize, told: &mut Told) -> Option<epoll_event> {
         if event.u64 == DOORBELL {
+            return None;
+        }
+        if event.u64 == OWNER_BELLS {
+            self.with(|inner| inner.waiter.iter().for_each(Waiter::take_rings));
             return None;
         }
         let at = event.u64 as u32;

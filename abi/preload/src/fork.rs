@@ -93,6 +93,7 @@ pub(crate) extern "C" fn in_child() {
     own();
     IS_CHILD.store(true, Ordering::Relaxed);
     session::forget();
+    waiter::forget();
     let (mut connections, mut sets) = (Recount::new(), Recount::new());
     Connection::table().for_each_once(|connection| connection.forget_threads(&mut sets));
     EpollSet::table().for_each_once(|set| set.becomes_copy(&mut connections, &mut sets));

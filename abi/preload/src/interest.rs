@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use isthmus_layout::sockets::StreamState;
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, epoll_event};
@@ -9,6 +10,7 @@ use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, e
 use crate::connection::Connection;
 use crate::epoll_set::MARK;
 use crate::table::InUse;
+use crate::waiter::LocalBoard;
 
 /// The events of the program that bytes in a ring cause, and those that room in a ring causes.
 const READ: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
@@ -155,6 +157,18 @@ impl Entry {
         self.is_stream && self.events & WRITE != 0 && !was_told && self.connection.is_full()
     }
 
+    /// Returns true if the peer must tell of room: the program waits for it, and has not been told of the room that is there.
+    pub(crate) fn wishes_room(&self) -> bool {
+        let was_told =
+            self.events & EDGE != 0 && self.room_reported && !self.connection.was_full.load(Ordering::SeqCst);
+        self.events & WRITE != 0 && !was_told
+    }
+
+    /// Returns true if the peer reaches this end by a board.
+    pub(crate) fn is_of(&self, board: *const LocalBoard) -> bool {
+        self.connection.stream().is_some_and(|stream| core::ptr::eq(Arc::as_ptr(&stream.board), board))
+    }
+
     /// Returns true if either end wants to go back to TCP.
     pub(crate) fn is_asked(&self) -> bool {
         self.connection.stream().is_some_and(|stream| self.connection.is_asked(stream))
@@ -204,5 +218,33 @@ impl Connection {
             self.shared().with_sender(|sender| sender.keep_on_tcp(true));
             stream.memory.add_state(StreamState::TCP_PLEASE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Tracked as _;
+
+    #[test]
+    fn peer_tells_of_room_only_while_the_program_waits_for_it() {
+        let fd = 1 << 16;
+        let connection = Connection::table().insert(fd).unwrap();
+        let event = |events: u32| epoll_event { events, u64: 0 };
+        let mut entry = Entry::new(1, fd, connection.clone(), event(READ), 0);
+        assert!(!entry.wishes_room());
+        entry.change(event(READ | WRITE));
+        entry.reported(WRITE);
+        assert!(entry.wishes_room(), "a level is reported again");
+        entry.change(event(READ | WRITE | EDGE));
+        assert!(entry.wishes_room());
+        entry.reported(READ | WRITE);
+        assert!(!entry.wishes_room(), "the edge was reported");
+        connection.was_full.store(true, Ordering::SeqCst);
+        assert!(entry.wishes_room(), "a write has found no room since");
+        entry.change(event(READ | WRITE | ONE_SHOT));
+        entry.reported(READ);
+        assert!(!entry.wishes_room(), "the entry is not armed");
+        Connection::table().remove(fd);
     }
 }

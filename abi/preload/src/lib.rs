@@ -28,6 +28,8 @@ mod interest;
 mod kernel;
 mod leave;
 mod lock;
+mod not_here;
+mod owner_bells;
 mod plain;
 mod private_lock;
 mod real;

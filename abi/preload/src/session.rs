@@ -2,34 +2,38 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use core::ffi::c_int;
 use isthmus_client::sockets::{StreamAttachment, StreamEvent, StreamSession};
+use isthmus_layout::reason::Reason;
 use isthmus_layout::sockets::{
-    ALARM, BOARD_SIZE, LISTED_KEY, LISTED_KEY_WORDS, LISTED_SIZE, STREAM_SIZE, StreamEndIndex, WAITERS_MAX,
-    WaiterIndex, listed_bit, listed_mask, listed_word,
+    ALARM, BOARD_SIZE, LISTED_BITS, LISTED_BITS_COUNT, LISTED_KEY, LISTED_KEY_WORDS, LISTED_SIZE, STREAM_SIZE,
+    StreamEndIndex, WAITERS_MAX, WaiterIndex, listed_bit, listed_mask, listed_word,
 };
 use isthmus_platform::{Doorbell, Ring};
 use isthmus_shm::stream::{Board, StreamMemory};
 use isthmus_shm::{Access, Mapping, SharedMapping, Words};
 use isthmus_sockets::SPILL_MS;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 
 use crate::connection::{Connection, Stage, Stream};
 use crate::inside::Inside;
 use crate::private_lock::PrivateLock;
-use crate::table::InUse;
+use crate::table::{InUse, Tracked};
 use crate::waiter::LocalBoard;
-use crate::{alarm, kernel, settings};
+use crate::{alarm, fork, kernel, not_here, settings};
 
 /// Time between two tries to reach a daemon that does not answer.
 const RETRY_MS: u64 = 1000;
 
 /// The time after which a thread looks for doorbells again, while some are missing.
 const MISSED_NS: u64 = 5_000_000;
+
+/// The time for which threads look for the doorbells of a peer of another owner.
+const LOOK_NS: u64 = 1_000_000_000;
 
 /// The longest time that a thread waits for the doorbell of a peer's new waiter, in nanoseconds. Later ones are rung when a thread of this
 /// process waits or looks.
@@ -45,13 +49,22 @@ const RARE: u32 = 16;
 /// A process at the other end of streams.
 pub(crate) struct Peer {
     pub(crate) board: Board<SharedMapping>,
+    /// The peer may be hostile to other programs of this owner: nothing that it says makes this process wait.
+    is_other_owner: bool,
     /// Each is set once.
     doorbells: [OnceLock<Doorbell>; WAITERS_MAX as usize],
-    /// Waiters that must be woken when their doorbells come: a bit for each.
+    /// Waiters that must be woken when their doorbells come: a bit for each. It changes under the lock of the session.
     missed: AtomicU64,
+    /// Another owner's: the time until which threads look for its doorbells. It is set when the first of those that are missing is missed.
+    look_until_ns: AtomicU64,
 }
 
 impl Peer {
+    fn new(board: Board<SharedMapping>, is_other_owner: bool) -> Self {
+        let doorbells = [const { OnceLock::new() }; WAITERS_MAX as usize];
+        Self { board, is_other_owner, doorbells, missed: AtomicU64::new(0), look_until_ns: AtomicU64::new(0) }
+    }
+
     /// Rings the doorbell of one of the peer's waiters.
     pub(crate) fn ring(&self, waiter: WaiterIndex) {
         if !self.try_ring(waiter) {
@@ -63,19 +76,23 @@ impl Peer {
     /// this process has not received the one before. So the doorbell may come later, and is rung then.
     #[cold]
     fn ring_late(&self, waiter: WaiterIndex) {
-        let is_mine = with_present(|session| session.peers.values().any(|peer| core::ptr::eq(&raw const **peer, self)));
-        if is_mine != Some(true) {
-            return; // The doorbell never comes: the session has ended, or it is that of a parent. Then the peer looks again without a doorbell.
+        // Under the lock, so that the peer and the session do not end before the doorbell counts as missing.
+        let is_missed = with_present(|session| {
+            let is_mine = session.peers.values().any(|peer| core::ptr::eq(&raw const **peer, self));
+            is_mine && !self.try_ring(waiter) && {
+                self.miss(waiter, kernel::now_ns());
+                true
+            }
+        });
+        if is_missed != Some(true) {
+            return; // It came meanwhile, or never comes: the session has ended, or it is that of a parent. Then the peer looks again without it.
         }
         let bit = 1 << waiter.number();
-        if self.missed.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-            MISSED.fetch_add(1, Ordering::Relaxed);
-        }
-        // This thread may not come back for long, so it waits for the doorbell. The daemon answers at once, unless it is stopped.
-        let until = kernel::now_ns() + DOORBELL_NS;
+        // This thread may not come back for long, so it waits for the doorbell. The daemon answers at once, unless it is stopped. A peer of
+        // another owner may name waiters that it never adds, so it has to do with what is there.
+        let until = if self.is_other_owner { 0 } else { kernel::now_ns() + DOORBELL_NS };
         loop {
             take_messages();
-            self.ring_missed(waiter);
             if self.missed.load(Ordering::Acquire) & bit == 0 || kernel::now_ns() >= until {
                 return;
             }
@@ -83,18 +100,41 @@ impl Peer {
         }
     }
 
-    /// Rings a doorbell that was missing before, if it has come.
-    fn ring_missed(&self, waiter: WaiterIndex) {
-        let bit = 1 << waiter.number();
-        if self.missed.load(Ordering::Acquire) & bit != 0
-            && self.try_ring(waiter)
-            && self.missed.fetch_and(!bit, Ordering::AcqRel) & bit != 0
-        {
-            MISSED.fetch_sub(1, Ordering::Relaxed);
+    /// Counts a doorbell as missing. The caller holds the lock of the session.
+    fn miss(&self, waiter: WaiterIndex, now_ns: u64) {
+        let before = self.missed.fetch_or(1 << waiter.number(), Ordering::AcqRel);
+        if before == 0 && self.is_other_owner {
+            self.look_until_ns.store(now_ns + LOOK_NS, Ordering::Relaxed);
+        }
+        if before & 1 << waiter.number() == 0 {
+            self.missed_count().fetch_add(1, Ordering::Relaxed);
+        }
+        if self.is_other_owner {
+            LOOK_FOR_OTHERS_UNTIL_NS.fetch_max(self.look_until_ns.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    /// Rings the peer's alarm.
+    /// Rings a doorbell that was missing before, and has come. The caller holds the lock of the session.
+    fn ring_missed(&self, waiter: WaiterIndex) {
+        let bit = 1 << waiter.number();
+        if self.missed.load(Ordering::Acquire) & bit != 0 && self.try_ring(waiter) {
+            self.missed.fetch_and(!bit, Ordering::AcqRel);
+            self.missed_count().fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for no doorbell any more, because the peer has left. The caller holds the lock of the session.
+    fn forget_missed(&self) {
+        let missed = self.missed.swap(0, Ordering::AcqRel).count_ones();
+        self.missed_count().fetch_sub(missed, Ordering::Relaxed);
+    }
+
+    /// The count of missing doorbells that has those of this peer.
+    fn missed_count(&self) -> &'static AtomicU32 {
+        if self.is_other_owner { &MISSED_OF_OTHERS } else { &MISSED }
+    }
+
+    /// Rings the peer's alarm. One of another owner has none, because the alarm interrupts a program.
     pub(crate) fn alarm(&self) {
         WaiterIndex::new(ALARM).map(|alarm| self.try_ring(alarm));
     }
@@ -106,7 +146,13 @@ impl Peer {
 
 pub(crate) struct Session {
     daemon: StreamSession,
+    /// Distinguishes the sessions of this process.
+    number: u64,
     board: Arc<LocalBoard>,
+    /// The boards for other owners, by the daemon's number.
+    owner_boards: HashMap<u32, Arc<LocalBoard>>,
+    /// The board by which each peer of another owner reaches this process. It is missing among the others if it was lost.
+    board_of_peer: HashMap<u32, u32>,
     peers: HashMap<u32, Arc<Peer>>,
     /// Doorbells that came before their peer's board.
     early: HashMap<u32, Vec<(u8, Doorbell)>>,
@@ -128,30 +174,82 @@ static AFTER_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
 static TOKENS: AtomicU32 = AtomicU32::new(1);
 /// Sockets that were shown and not answered.
 static WAITING: AtomicU32 = AtomicU32::new(0);
-/// Doorbells that are missing.
+/// Doorbells of peers that are missing. Those of other owners may never come: nothing waits for them but threads that sleep.
 static MISSED: AtomicU32 = AtomicU32::new(0);
+static MISSED_OF_OTHERS: AtomicU32 = AtomicU32::new(0);
+/// The time until which they do, because such a peer may name waiters without end that it never adds.
+static LOOK_FOR_OTHERS_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
+/// Sessions so far.
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
+/// The session with a daemon has ended, so the next one does not know the listening sockets.
+static IS_UNLISTED: AtomicBool = AtomicBool::new(false);
+/// The time in milliseconds from which [`prepare`] has something to do.
+static LOOK_AT_MS: AtomicU64 = AtomicU64::new(0);
 
 /// Calls `f` with the session, which is made if a daemon answers.
 fn with<R>(f: impl FnOnce(&mut Session) -> R) -> Option<R> {
-    if !settings::get().enabled {
+    if !settings::get().enabled || fork::is_borrowed() {
         return None;
     }
     let _inside = Inside::enter();
-    SESSION.with(|state| {
-        let is_due = match &*state {
-            None => true,
-            Some(State::Without(since)) => kernel::now_ms().saturating_sub(*since) >= RETRY_MS,
-            Some(State::With(_)) => false,
-        };
-        if is_due {
-            *state = Some(attach().map_or_else(without, |session| State::With(Box::new(session))));
+    after_reach(SESSION.with(|state| reach(state, f)))
+}
+
+/// Makes the session if need be, because the program has accepted a connection that may become worth a stream. Most calls look at one word;
+/// one thread looks for the daemon about once a second, and no other one waits for it here.
+pub(crate) fn prepare() {
+    if kernel::now_ms() < LOOK_AT_MS.load(Ordering::Relaxed) || !settings::get().enabled || fork::is_borrowed() {
+        return;
+    }
+    let _inside = Inside::enter();
+    SESSION.try_with(|state| reach(state, |_| ())).map(after_reach);
+}
+
+/// Calls `f` with the session, which is made if a daemon answers. Returns connections to drop outside the lock, too.
+fn reach<R>(state: &mut Option<State>, f: impl FnOnce(&mut Session) -> R) -> (Vec<InUse<Connection>>, Option<R>) {
+    let done = take_all(state); // The daemon may be gone.
+    let is_due = match &*state {
+        None => true,
+        Some(State::Without(since)) => kernel::now_ms().saturating_sub(*since) >= RETRY_MS,
+        Some(State::With(_)) => false,
+    };
+    if is_due {
+        *state = Some(attach().map_or_else(without, |session| State::With(Box::new(session))));
+    }
+    LOOK_AT_MS.store(kernel::now_ms() + RETRY_MS, Ordering::Relaxed);
+    match state {
+        Some(State::With(session)) => (done, Some(f(session))),
+        _ => (done, None),
+    }
+}
+
+/// Ends a call of [`reach`], outside the lock.
+fn after_reach<R>((done, result): (Vec<InUse<Connection>>, Option<R>)) -> Option<R> {
+    drop(done); // Each may be a last use.
+    if result.is_some() && IS_UNLISTED.swap(false, Ordering::Relaxed) {
+        list_again();
+    }
+    result
+}
+
+/// Lists the listening sockets of the process at a new daemon.
+#[cold]
+fn list_again() {
+    let mut listeners = Vec::new();
+    Connection::table().for_each(|fd, tracked| listeners.push((fd, tracked)));
+    for (fd, listener) in listeners.into_iter().filter(|(_, tracked)| tracked.stage() == Stage::Listener) {
+        let token = token();
+        // SAFETY: the number of a descriptor that the library tracks. The daemon refuses what is no listening socket any more.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        with_present(|session| session.daemon.listen_later(token, socket));
+        listener.token.store(token, Ordering::SeqCst);
+        // The program may have closed the socket meanwhile, and have withdrawn the earlier token. Then the number may be another listener,
+        // which has a token of its own.
+        if Connection::table().get(fd).as_ref() != Some(&listener) || listener.stage() != Stage::Listener {
+            unlisten(token);
         }
-        match state {
-            Some(State::With(session)) => Some(f(session)),
-            _ => None,
-        }
-    })
+    }
 }
 
 fn without() -> State {
@@ -180,9 +278,13 @@ fn attach() -> Option<Session> {
     if let (Some(at), Some(alarm)) = (WaiterIndex::new(ALARM), alarm::ringing()) {
         let _ = session.add_waiter(at, alarm);
     }
+    let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
     Some(Session {
         daemon: session,
-        board: Arc::new(LocalBoard::new(board)),
+        number,
+        board: Arc::new(LocalBoard::new(board, number, None)),
+        owner_boards: HashMap::new(),
+        board_of_peer: HashMap::new(),
         peers: HashMap::new(),
         early: HashMap::new(),
         shown: HashMap::new(),
@@ -194,14 +296,23 @@ pub(crate) fn is_listed(address: core::net::SocketAddr) -> bool {
     if with(|_| ()).is_none() {
         return false;
     }
-    // SAFETY: null, or a mapping that is never dropped.
-    let Some(page) = (unsafe { LISTED.load(Ordering::Acquire).as_ref() }) else { return false };
+    let Some(page) = listed_page() else { return false };
     let key: [u32; LISTED_KEY_WORDS as usize] = page.load_words(LISTED_KEY);
     let is_set = |ip| {
         let bit = listed_bit(key, ip, address.port());
         page.load(listed_word(bit), Ordering::Relaxed) & listed_mask(bit) != 0
     };
     is_set(address.ip()) || is_set(core::net::Ipv6Addr::UNSPECIFIED.into())
+}
+
+fn listed_page() -> Option<&'static SharedMapping> {
+    // SAFETY: null, or a mapping that is never dropped.
+    unsafe { LISTED.load(Ordering::Acquire).as_ref() }
+}
+
+/// Returns true if a listed page names every address, so it says nothing about any of them.
+fn has_all_bits(page: &impl Words) -> bool {
+    (0..LISTED_BITS_COUNT / 32).all(|word| page.load(LISTED_BITS + word, Ordering::Relaxed) == u32::MAX)
 }
 
 fn token() -> u32 {
@@ -266,21 +377,25 @@ pub(crate) fn withdraw(token: u32) {
 /// Tells the daemon that this end of a stream is gone. A stream of an earlier session, or of the parent's, is not this one's to end.
 pub(crate) fn ended(stream: &Stream, violation: bool) {
     with_present(|session| {
-        Arc::ptr_eq(&session.board, &stream.board).then(|| session.daemon.ended(stream.number, violation))
+        (session.number == stream.board.session).then(|| session.daemon.ended(stream.number, violation))
     });
 }
 
-/// Makes a doorbell for a new waiter of `board`.
-pub(crate) fn new_doorbell(board: &Arc<LocalBoard>, waiter: WaiterIndex) -> Option<Doorbell> {
-    with_present(|session| {
-        if !Arc::ptr_eq(&session.board, board) {
-            return None;
+/// Gives the doorbell of a waiter to the peers that know `board`. Returns false if its session has ended, or the daemon does not answer.
+pub(crate) fn add_waiter(board: &LocalBoard, waiter: WaiterIndex, doorbell: BorrowedFd<'_>) -> bool {
+    let added = with_present(|session| {
+        let daemon = (session.number == board.session).then_some(&mut session.daemon)?;
+        match board.number {
+            None => daemon.add_waiter(waiter, doorbell).ok(),
+            Some(number) => daemon.add_board_waiter(number, waiter, doorbell).ok(),
         }
-        let doorbell = kernel::placed_doorbell(Doorbell::new().ok()?);
-        session.daemon.add_waiter(waiter, doorbell.as_fd()).ok()?;
-        Some(doorbell)
-    })
-    .flatten()
+    });
+    added.flatten().is_some()
+}
+
+/// Returns true if the session of a board goes on.
+pub(crate) fn is_of(board: &LocalBoard) -> bool {
+    with_present(|session| session.number == board.session) == Some(true)
 }
 
 /// Looks for an answer of the daemon, if one is due.
@@ -298,7 +413,7 @@ pub(crate) fn look() {
 /// short time, because a peer may not answer before this process has rung. `has_forked`: a peer that the thread waits for may not be able
 /// to ring. `waits_for_room`: a ring is full, and goes to TCP if the peer reads nothing.
 pub(crate) fn sleep_ns(time: Option<u64>, has_forked: bool, waits_for_room: bool) -> Option<u64> {
-    let most = if MISSED.load(Ordering::Relaxed) != 0 {
+    let most = if is_any_missed() {
         pump();
         MISSED_NS
     } else if waits_for_room {
@@ -309,6 +424,13 @@ pub(crate) fn sleep_ns(time: Option<u64>, has_forked: bool, waits_for_room: bool
         return time;
     };
     Some(time.map_or(most, |time| time.min(most)))
+}
+
+/// Returns true if a doorbell is missing that may come.
+fn is_any_missed() -> bool {
+    MISSED.load(Ordering::Relaxed) != 0
+        || MISSED_OF_OTHERS.load(Ordering::Relaxed) != 0
+            && kernel::now_ns() < LOOK_FOR_OTHERS_UNTIL_NS.load(Ordering::Relaxed)
 }
 
 /// Takes the messages of the daemon, and waits until no doorbell is missing and the daemon has no copy of a socket, for at most `time`.
@@ -355,8 +477,12 @@ fn take_all(state: &mut Option<State>) -> Vec<InUse<Connection>> {
                     connection.set_stage(Stage::Off);
                     done.push(connection);
                 }
+                // No answer and no doorbell comes any more.
+                session.peers.values().for_each(|peer| peer.forget_missed());
                 WAITING.store(0, Ordering::Relaxed);
-                *state = Some(without());
+                IS_UNLISTED.store(true, Ordering::Relaxed);
+                LOOK_AT_MS.store(0, Ordering::Relaxed);
+                *state = Some(State::Without(0)); // The next daemon may be there already.
                 return done;
             }
         }
@@ -381,9 +507,14 @@ impl Session {
                 }
                 connection
             }
-            StreamEvent::Refused { token, .. } => {
+            StreamEvent::Refused { token, reason } => {
                 let connection = self.answered(token);
                 if let Some(connection) = &connection {
+                    // An exact page says that a program listens here, and the next connection to it may be one of a stream.
+                    let may_be_elsewhere = reason == Reason::StreamPeerMissing && connection.is_connector();
+                    if may_be_elsewhere && listed_page().is_some_and(has_all_bits) {
+                        not_here::add(connection.to.load(Ordering::Relaxed));
+                    }
                     connection.set_stage(Stage::Off);
                 }
                 connection
@@ -398,9 +529,21 @@ impl Session {
                 self.add_doorbell(peer, waiter, kernel::placed_doorbell(doorbell));
                 None
             }
+            StreamEvent::Board { peer, board, memory } => {
+                self.add_board(peer, board, memory);
+                None
+            }
             StreamEvent::PeerLeft { peer } => {
-                self.peers.remove(&peer);
                 self.early.remove(&peer);
+                if let Some(peer) = self.peers.remove(&peer) {
+                    peer.forget_missed();
+                }
+                // The daemon ends a board with its last peer, too.
+                if let Some(board) = self.board_of_peer.remove(&peer)
+                    && self.board_of_peer.values().all(|other| *other != board)
+                {
+                    self.owner_boards.remove(&board);
+                }
                 None
             }
             StreamEvent::Other => None,
@@ -429,6 +572,16 @@ impl Session {
         }
     }
 
+    /// Notes by which board a peer of another owner reaches this process.
+    fn add_board(&mut self, peer: u32, number: u32, memory: Option<OwnedFd>) {
+        self.board_of_peer.insert(peer, number);
+        let mapping = memory.and_then(|file| Mapping::new(&file, BOARD_SIZE, Access::ReadWrite).ok());
+        if let Some(mapping) = mapping {
+            let board = LocalBoard::new(SharedMapping::new(mapping), self.number, Some(number));
+            self.owner_boards.insert(number, Arc::new(board));
+        }
+    }
+
     fn stream(
         &mut self,
         number: u64,
@@ -438,17 +591,22 @@ impl Session {
         board: Option<OwnedFd>,
     ) -> Option<Stream> {
         let map = |file: &OwnedFd, size| Mapping::new(file, size, Access::ReadWrite).ok().map(SharedMapping::new);
+        let own_board = match self.board_of_peer.get(&peer) {
+            Some(board) => self.owner_boards.get(board).cloned(),
+            None => Some(Arc::clone(&self.board)),
+        };
         if let Some(board) = board {
             let board = Board::new(map(&board, BOARD_SIZE)?);
-            let doorbells = [const { OnceLock::new() }; WAITERS_MAX as usize];
-            self.peers.insert(peer, Arc::new(Peer { board, doorbells, missed: AtomicU64::new(0) }));
+            let is_other_owner = self.board_of_peer.contains_key(&peer);
+            let before = self.peers.insert(peer, Arc::new(Peer::new(board, is_other_owner)));
+            before.iter().for_each(|before| before.forget_missed());
             for (waiter, doorbell) in self.early.remove(&peer).unwrap_or_default() {
                 self.add_doorbell(peer, waiter, doorbell);
             }
         }
         let peer = Arc::clone(self.peers.get(&peer)?);
         let memory = StreamMemory::new(map(memory, STREAM_SIZE)?, end);
-        Some(Stream { number, memory, peer, board: Arc::clone(&self.board) })
+        Some(Stream { number, memory, peer, board: own_board? })
     }
 }
 
@@ -460,7 +618,76 @@ pub(crate) fn forget() {
             connection.set_stage(Stage::Off);
         }
     }
-    for count in [&WAITING, &MISSED] {
+    for count in [&WAITING, &MISSED, &MISSED_OF_OTHERS] {
         count.store(0, Ordering::Relaxed);
+    }
+    LOOK_AT_MS.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(is_other_owner: bool) -> Peer {
+        let file = isthmus_platform::local::memory(BOARD_SIZE).unwrap();
+        let mapping = Mapping::new(&file, BOARD_SIZE, Access::ReadWrite).unwrap();
+        Peer::new(Board::new(SharedMapping::new(mapping)), is_other_owner)
+    }
+
+    #[test]
+    fn listed_page_names_every_address_only_if_all_bits_are_set() {
+        let file = isthmus_platform::local::memory(LISTED_SIZE).unwrap();
+        let page = SharedMapping::new(Mapping::new(&file, LISTED_SIZE, Access::ReadWrite).unwrap());
+        assert!(!has_all_bits(&page));
+        (0..=u16::MAX).for_each(|bit| page.or(listed_word(bit), listed_mask(bit), Ordering::Relaxed));
+        assert!(has_all_bits(&page));
+        page.store(listed_word(u16::MAX), u32::MAX / 2, Ordering::Relaxed);
+        assert!(!has_all_bits(&page));
+    }
+
+    #[test]
+    fn doorbells_are_missing_until_they_come_or_their_peer_leaves() {
+        let [first, second] = [1, 2].map(|number| WaiterIndex::new(number).unwrap());
+        let peer = peer(false);
+        [first, second, first].into_iter().for_each(|waiter| peer.miss(waiter, 0));
+        assert_eq!(MISSED.load(Ordering::Relaxed), 2);
+        peer.ring_missed(first);
+        assert_eq!(MISSED.load(Ordering::Relaxed), 2, "it has not come");
+        assert!(peer.doorbells[1].set(Doorbell::new().unwrap()).is_ok());
+        (0..2).for_each(|_| peer.ring_missed(first));
+        assert_eq!(MISSED.load(Ordering::Relaxed), 1);
+        (0..2).for_each(|_| peer.forget_missed());
+        assert_eq!(MISSED.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn peer_of_another_owner_that_never_adds_its_waiters_is_looked_for_once() {
+        let [first, second] = [1, 2].map(|number| WaiterIndex::new(number).unwrap());
+        let peer = peer(true);
+        let until = || LOOK_FOR_OTHERS_UNTIL_NS.load(Ordering::Relaxed);
+        peer.miss(first, 5);
+        peer.miss(second, 7 * LOOK_NS);
+        peer.miss(first, 8 * LOOK_NS);
+        assert_eq!((until(), MISSED_OF_OTHERS.load(Ordering::Relaxed)), (5 + LOOK_NS, 2));
+        for (waiter, place) in [(first, 1), (second, 2)] {
+            assert!(peer.doorbells[place].set(Doorbell::new().unwrap()).is_ok());
+            peer.ring_missed(waiter);
+        }
+        let third = WaiterIndex::new(3).unwrap();
+        peer.miss(third, 9 * LOOK_NS);
+        assert_eq!((until(), MISSED_OF_OTHERS.load(Ordering::Relaxed)), (10 * LOOK_NS, 1), "all had come before");
+        peer.forget_missed();
+    }
+
+    #[test]
+    fn accept_does_not_wait_for_a_session_that_another_thread_uses() {
+        SESSION.with(|_| {
+            LOOK_AT_MS.store(0, Ordering::Relaxed);
+            prepare(); // It would wait for its own thread.
+        });
+        let next = kernel::now_ms() + RETRY_MS;
+        LOOK_AT_MS.store(next, Ordering::Relaxed);
+        prepare();
+        assert_eq!(LOOK_AT_MS.load(Ordering::Relaxed), next, "the time has not come");
     }
 }

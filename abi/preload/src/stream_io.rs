@@ -409,6 +409,7 @@ impl Connection {
                     } else {
                         // Room that came before this mark is no edge for a thread that waits, so this one tries again.
                         self.was_full.store(true, Ordering::SeqCst);
+                        self.with_links(|links| links.iter().for_each(|(set, at)| set.wish_room(*at, stream)));
                     }
                 }
                 Err(Stop::Fault) => return Err(libc::EFAULT),

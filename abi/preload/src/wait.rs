@@ -85,7 +85,8 @@ impl Connection {
     /// Waits until a read or write may succeed. `EAGAIN` at the deadline, `EINTR` after a signal.
     pub(crate) fn wait(&self, fd: c_int, stream: &Stream, wait: &Wait) -> Result<(), c_int> {
         self.heed(fd, stream);
-        let waited = waiter::with_thread(&stream.board, |thread| {
+        let waited = waiter::with_thread(|thread| {
+            let serves = thread.serves(&stream.board);
             let ready = || self.is_ready(stream, wait.what) || self.is_asked(stream);
             if wait.until.is_over() {
                 return Err(libc::EAGAIN);
@@ -97,7 +98,7 @@ impl Connection {
             if on_ring && thread.spin.spin(ready) {
                 return Ok(());
             }
-            match (&thread.waiter, Claim::new(self, stream, wait.what)) {
+            match (thread.waiter.as_ref().filter(|_| serves), Claim::new(self, stream, wait.what)) {
                 (Some(waiter), Some(_claim)) => self.sleep(fd, stream, waiter, wait),
                 _ => self.wait_crowded(fd, stream, wait),
             }
@@ -113,17 +114,27 @@ impl Connection {
     }
 
     fn sleep(&self, fd: c_int, stream: &Stream, waiter: &Waiter, wait: &Wait) -> Result<(), c_int> {
-        let page = waiter.board.board.ready_map(waiter.index);
-        page.drain(|_| {});
+        waiter.drain(|_, _| {});
         stream.memory.set_want(wait.what, waiter.parked(ReadyBit::CONTROL));
-        if self.is_ready(stream, wait.what) || self.is_asked(stream) || !waiter.begin_sleep() {
+        let may_sleep = !self.is_ready(stream, wait.what) && !self.is_asked(stream) && waiter.begin_sleep();
+        if !may_sleep {
+            self.note_reason(stream, waiter, wait.what);
             return Ok(());
         }
         let _asleep = Asleep::begin(waiter);
         wait.check()?;
         let (is_short, waits_for_room) = (wait.is_first.take(), wait.what == Interest::Room);
         let is_short = is_short || self.has_forked(stream);
-        self.poll(fd, self.kernel_events(wait.what), Some(waiter), wait.until, is_short, waits_for_room)
+        self.poll(fd, self.kernel_events(wait.what), Some(waiter), wait.until, is_short, waits_for_room)?;
+        self.note_reason(stream, waiter, wait.what);
+        Ok(())
+    }
+
+    /// Notes for the doorbell of the peer's owner that its bit or ring had a reason, if the stream is ready.
+    fn note_reason(&self, stream: &Stream, waiter: &Waiter, what: Interest) {
+        if self.is_ready(stream, what) {
+            waiter.found(&stream.board);
+        }
     }
 
     /// The events of the kernel that end a wait. If the program shuts its receiving meanwhile, a reader must see that. A writer must not,
@@ -132,7 +143,7 @@ impl Connection {
         if what == Interest::Data || self.tells_of_fin() { libc::POLLIN | libc::POLLRDHUP } else { 0 }
     }
 
-    /// Polls the TCP connection for `events`, and the doorbell.
+    /// Polls the TCP connection for `events`, and the doorbells.
     fn poll(
         &self,
         fd: c_int,
@@ -143,17 +154,18 @@ impl Connection {
         waits_for_room: bool,
     ) -> Result<(), c_int> {
         let fd = self.kernel_fd(fd);
-        let bell = waiter.map_or(-1, Waiter::fd);
-        let mut fds =
-            [libc::pollfd { fd, events, revents: 0 }, libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
-        let count = kernel::poll_ns(&mut fds, session::sleep_ns(limit.left_ns(), is_short, waits_for_room));
+        let of_bell = |fd: Option<c_int>| libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+        let (bell, bells) = (waiter.map(Waiter::fd), waiter.and_then(Waiter::bells_fd));
+        let mut fds = [libc::pollfd { fd, events, revents: 0 }, of_bell(bell), of_bell(bells)];
+        let watched = if bells.is_some() { 3 } else { 2 };
+        let count = kernel::poll_ns(&mut fds[..watched], session::sleep_ns(limit.left_ns(), is_short, waits_for_room));
         match (count, waiter) {
             (0, Some(_)) if !limit.is_over() => return Ok(()),
             (0, _) => return Err(libc::EAGAIN),
             // The program has lowered its limit of descriptors, so the kernel polls none: look again soon.
             (..0, _) if errno::get() == libc::EINVAL => kernel::pause(),
             (..0, _) => return Err(errno::get()),
-            (_, Some(waiter)) if fds[1].revents != 0 => waiter.doorbell.clear(),
+            (_, Some(waiter)) if fds[1].revents | fds[2].revents != 0 => waiter.clear(),
             _ => {}
         }
         if fds[0].revents != 0 {

@@ -156,7 +156,7 @@ impl HostPair {
             // No other thread sets it: one thread measures all cases.
             self.daemons.get_or_init(|| daemons);
         }
-        self.daemons.get().context("they were started")
+        self.daemons.get().context("the daemons are not started")
     }
 
     /// Both hosts, with their daemons running.

@@ -64,10 +64,10 @@ pub(crate) fn run_client(mut client: Command, timeout: Duration) -> Result<(Exit
 
 /// Returns the exit status and the (short) output of a process; an error if it takes too long.
 pub(crate) fn output(mut process: KillOnDrop, timeout: Duration) -> Result<(ExitStatus, String)> {
-    wait_until(timeout, || Ok(process.0.try_wait()?.is_some())).context("it does not end")?;
+    wait_until(timeout, || Ok(process.0.try_wait()?.is_some())).context("the program does not end")?;
     let mut printed = String::new();
-    let mut stdout = process.0.stdout.take().context("it has no output")?;
-    stdout.read_to_string(&mut printed).context("cannot read its output")?;
+    let mut stdout = process.0.stdout.take().context("the program has no output")?;
+    stdout.read_to_string(&mut printed).context("cannot read the output of the program")?;
     Ok((process.0.wait().context("cannot wait for it")?, printed))
 }
 

@@ -158,7 +158,7 @@ fn server_bytes(port: u16) -> Result<u64> {
             return Ok(sum);
         }
     }
-    bail!("it ended the connection")
+    bail!("the server ended the connection")
 }
 
 /// Returns the bytes of one direction, if a line of the server's statistics has them.

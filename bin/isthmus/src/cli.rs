@@ -15,6 +15,8 @@ use crate::{admission, cdi, config, daemon, demo, doctor, environment, guest, re
 
 /// Shows what Isthmus does on this host: the attached domains, the paths of their messages, and why these paths.
 ///
+/// Only `overlay` changes a running daemon: its networks, until it restarts or reads its configuration again.
+///
 /// Results go to standard output, everything else to standard error. Exit status: 0 done, 1 failed (for `doctor`: a problem was
 /// found), 2 wrong usage.
 #[derive(Parser)]

@@ -112,7 +112,7 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     let daemon = options.as_ref().filter(|options| daemon::check(options, &mut findings));
     if let Some(options) = daemon {
         pair::check(options, &mut findings);
-        findings.push(sockets::enabled(options));
+        findings.extend(sockets::enabled(options));
     }
     sockets::check(&mut findings);
     let place = CheckPlace { socket: socket.as_deref(), daemon };

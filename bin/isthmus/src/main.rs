@@ -13,7 +13,8 @@
 //! output ── one JSON object or aligned columns; results on stdout, the rest on stderr
 //! ```
 //!
-//! Only `try` starts a daemon, and no command changes one. `guest allow` changes the rights of a Xen guest on its host.
+//! Only `try` starts a daemon. Only `overlay` changes a running one: its networks, interfaces, edges and routes, until it
+//! restarts or reads its configuration again. `guest allow` changes the rights of a Xen guest on its host.
 
 #![forbid(unsafe_code)]
 

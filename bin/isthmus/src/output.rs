@@ -100,8 +100,7 @@ pub(crate) fn object(kind: &str, body: &impl Serialize) -> Result<String> {
 }
 
 /// The remedy where no daemon answers. No command but `try` starts a daemon.
-const START_A_DAEMON: &str =
-    "Start one: `isthmusd --user` for this user, or `systemctl start isthmusd` for all users of the host.";
+const START_A_DAEMON: &str = "Start one: `isthmusd --user` for this user, or `systemctl start isthmusd` for all users of the host. In a guest: `systemctl start isthmusd-guest`.";
 
 /// Describes an error. Where no daemon answers, names the sockets that were tried.
 fn message(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {

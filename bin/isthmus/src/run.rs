@@ -451,20 +451,20 @@ mod tests {
         let switch = |capability| Switch { capability, folder: PathBuf::new(), variables: Vec::new() };
         let off = vec![
             "fabric (not installed)".to_owned(),
-            "verbs (it is static; the programs that it starts may)".to_owned(),
+            "sockets (it is static; the programs that it starts may)".to_owned(),
         ];
         let mut switches = Switches {
-            on: vec![switch("mx"), switch("sockets")],
-            for_children: vec![switch("verbs")],
+            on: vec![switch("mx"), switch("verbs")],
+            for_children: vec![switch("sockets")],
             off,
             ..Switches::default()
         };
         switches.leave_to_hosts();
         let on: Vec<_> = switches.on.iter().map(|switch| switch.capability).collect();
-        assert_eq!((on, switches.for_children.len()), (vec!["mx"], 0));
+        assert_eq!((on, switches.for_children.len()), (vec!["mx", "verbs"], 0));
         let not_yet =
             |name: &str| format!("{name} (the capability is not supported in guests yet [not-in-guests-yet])");
-        assert_eq!(switches.off, ["fabric (not installed)".to_owned(), not_yet("sockets"), not_yet("verbs")]);
+        assert_eq!(switches.off, ["fabric (not installed)".to_owned(), not_yet("sockets")]);
     }
 
     #[test]

@@ -137,7 +137,7 @@ fn installation_has_the_helper_with_its_units_and_the_files_for_network_managers
     assert!(tree.installed("bin/isthmus-helper").is_file());
     let read = |below: &str| fs::read_to_string(tree.installed(below)).expect("it is installed");
     let service = read("lib/systemd/system/isthmus-helper.service");
-    assert!(service.contains(&format!("\nExecStart={PREFIX}/bin/isthmus-helper\n")), "{service}");
+    assert!(service.contains(&format!("\nExecStart={PREFIX}/bin/isthmus-helper --connection-records\n")), "{service}");
     assert!(!service.contains("=@bindir@"), "{service}");
     let socket = read("lib/systemd/system/isthmus-helper.socket");
     assert!(socket.contains("\nSocketUser=isthmus\n") && socket.contains("\nSocketMode=0600\n"), "{socket}");

@@ -119,7 +119,7 @@ fn status_without_a_daemon_names_the_sockets_and_the_way_to_start_one() {
         stderr(&["status", "--socket", "/nonexistent/isthmus.sock"]),
         "isthmus: no daemon answers at /nonexistent/isthmus.sock: No such file or directory (os error 2) \
          [daemon-unreachable]\n  remedy: Start one: `isthmusd --user` for this user, or `systemctl start isthmusd` for all \
-         users of the host.\n"
+         users of the host. In a guest: `systemctl start isthmusd-guest`.\n"
     );
     if !std::path::Path::new("/run/isthmus").exists() {
         let usual = stderr(&["status"]);

@@ -1,6 +1,6 @@
 //! `isthmusd`: the daemon of a host, or of one user.
 //!
-//! The work is done by `isthmus-control` and `isthmus-service`. This program adds the command line, the log, and the start: in the
+//! The work is done by `isthmus-daemon`. This program adds the command line, the log, and the start: in the
 //! foreground, or with `--detach` in a session of its own. The command then returns when the daemon answers.
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 use isthmus_config::{self as config, Inputs, Loaded, Role};
-use isthmus_control::daemon::{Daemon, DaemonError, DaemonOptions, HostAccess, host_warnings};
+use isthmus_daemon::{Daemon, DaemonError, DaemonOptions, HostAccess, host_warnings};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::activation::{self, InheritedFds};
 use isthmus_platform_kvm::Device;

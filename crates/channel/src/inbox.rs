@@ -11,6 +11,7 @@
 //! owners, are polled meanwhile. A ready map without channels is not polled.
 
 use crate::channel::Channel;
+use isthmus_layout::SlotTable;
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_platform::Doorbell;
 use isthmus_shm::{PeerFault, ReadyMap, RecordBuffer, SharedMapping};
@@ -99,8 +100,7 @@ impl MapSubscription {
 #[derive(Debug, Default)]
 pub struct Inbox {
     maps: Vec<MapSubscription>,
-    slots: Vec<Option<InboxEntry>>,
-    free: Vec<u32>,
+    slots: SlotTable<InboxEntry>,
     /// Slots of hot channels.
     hot: Vec<u32>,
     /// The index in `hot` at which the next poll begins, so that a busy channel does not delay the others.
@@ -142,14 +142,10 @@ impl Inbox {
     /// Adds a channel; its peer sets `ready_bit` of `ready_map`. The channel starts muted: no record is taken from it before
     /// [`Self::unmute`], because the messages that its peer sent earlier by another path come first.
     pub fn add(&mut self, channel: Channel, ready_map: InboxMapIndex, ready_bit: ReadyBit) -> ChannelKey {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            (self.slots.len() - 1) as u32
-        });
-        let key = ChannelKey { slot, generation: self.next_generation };
+        let generation = self.next_generation;
         self.next_generation += 1;
-        self.slots[slot as usize] = Some(InboxEntry {
-            key,
+        let slot = self.slots.insert_with(|slot| InboxEntry {
+            key: ChannelKey { slot, generation },
             channel,
             ready_map,
             ready_bit,
@@ -158,6 +154,7 @@ impl Inbox {
             muted: true,
             faulted: false,
         });
+        let key = ChannelKey { slot, generation };
         let subscription = &mut self.maps[usize::from(ready_map.0)];
         if subscription.channels == 0 {
             subscription.ready_map.drain(|_| {}); // Bits of earlier channels.
@@ -191,12 +188,11 @@ impl Inbox {
     /// Removes a channel.
     pub fn remove(&mut self, key: ChannelKey) -> Option<Channel> {
         self.entry(key)?;
-        let entry = self.slots[key.slot()].take()?;
+        let entry = self.slots.remove(key.slot)?;
         self.hot.retain(|&hot| hot != key.slot);
         let subscription = &mut self.maps[usize::from(entry.ready_map.0)];
         subscription.channels -= 1;
         subscription.slots_by_bit[usize::from(entry.ready_bit.number())] = None;
-        self.free.push(key.slot);
         Some(entry.channel)
     }
 
@@ -223,17 +219,17 @@ impl Inbox {
 
     #[inline]
     fn entry(&mut self, key: ChannelKey) -> Option<&mut InboxEntry> {
-        self.slots.get_mut(key.slot()).and_then(Option::as_mut).filter(|entry| entry.key == key)
+        self.slots.get_mut(key.slot).filter(|entry| entry.key == key)
     }
 
     /// All channels.
     pub fn channels(&mut self) -> impl Iterator<Item = (ChannelKey, &mut Channel)> {
-        self.slots.iter_mut().flatten().map(|entry| (entry.key, &mut entry.channel))
+        self.slots.values_mut().map(|entry| (entry.key, &mut entry.channel))
     }
 
     /// Returns the number of channels, and the number of hot channels among them.
     pub fn count(&self) -> (usize, usize) {
-        (self.slots.iter().flatten().count(), self.hot.len())
+        (self.slots.len(), self.hot.len())
     }
 
     /// Polls once: takes a record into `record` if one waits, or returns what else happened.
@@ -248,7 +244,7 @@ impl Inbox {
                 self.next_hot = 0;
             }
             let slot = self.hot[self.next_hot];
-            let entry = self.slots[slot as usize].as_mut().expect("hot channels are there");
+            let entry = &mut self.slots[slot];
             match entry.channel.receive(record) {
                 Ok(true) => {
                     isthmus_shm::step!("poll");
@@ -268,7 +264,7 @@ impl Inbox {
     /// with more of them it returns false.
     #[inline(always)]
     pub fn is_idle(&self) -> bool {
-        let channel = |slot: u32| self.slots[slot as usize].as_ref().is_some_and(|entry| entry.channel.is_idle());
+        let channel = |slot: u32| self.slots.get(slot).is_some_and(|entry| entry.channel.is_idle());
         let hot = match *self.hot.as_slice() {
             [] => true,
             [slot] => channel(slot),
@@ -280,9 +276,10 @@ impl Inbox {
     /// Returns true if a poll would find something. Cheap enough for spinning.
     pub fn is_ready(&mut self) -> bool {
         self.maps.iter().any(MapSubscription::is_any_set)
-            || self.hot.iter().any(|&slot| {
-                self.slots[slot as usize].as_ref().is_some_and(|entry| !matches!(entry.channel.has_record(), Ok(false)))
-            })
+            || self
+                .hot
+                .iter()
+                .any(|&slot| self.slots.get(slot).is_some_and(|entry| !matches!(entry.channel.has_record(), Ok(false))))
     }
 
     /// Parks every channel and sets every ready map to sleeping. Returns true if the receiver may now sleep on its doorbells.
@@ -291,7 +288,7 @@ impl Inbox {
         // A receiver with nothing else to do need not save time.
         self.maps.iter_mut().for_each(|subscription| subscription.paused_until = 0);
         while let Some(&slot) = self.hot.last() {
-            let entry = self.slots[slot as usize].as_mut().expect("hot channels are there");
+            let entry = &mut self.slots[slot];
             entry.channel.flush();
             if !matches!(entry.channel.park(), Ok(true)) {
                 return false;
@@ -352,7 +349,7 @@ impl Inbox {
 
     /// Starts polling a channel. Returns true if it has no record.
     fn mark_hot(&mut self, slot: u32) -> bool {
-        let entry = self.slots[slot as usize].as_mut().expect("ready bits name channels that are there");
+        let entry = &mut self.slots[slot];
         if entry.muted {
             return true;
         }
@@ -369,7 +366,7 @@ impl Inbox {
     }
 
     fn count_empty_poll(&mut self, slot: u32) {
-        let entry = self.slots[slot as usize].as_mut().expect("hot channels are there");
+        let entry = &mut self.slots[slot];
         entry.empty_polls = entry.empty_polls.saturating_add(1);
         if entry.empty_polls >= PARK_AFTER_POLLS && self.hot.len() > 1 {
             self.park_channel(slot);
@@ -379,7 +376,7 @@ impl Inbox {
     }
 
     fn park_least_active(&mut self) {
-        let silent = |slot: &&u32| self.slots[**slot as usize].as_ref().map_or(0, |entry| entry.empty_polls);
+        let silent = |slot: &&u32| self.slots.get(**slot).map_or(0, |entry| entry.empty_polls);
         let newest = self.hot.len() - 1;
         if let Some(&slot) = self.hot[..newest].iter().max_by_key(silent) {
             self.park_channel(slot);
@@ -387,7 +384,7 @@ impl Inbox {
     }
 
     fn park_channel(&mut self, slot: u32) {
-        let entry = self.slots[slot as usize].as_mut().expect("hot channels are there");
+        let entry = &mut self.slots[slot];
         entry.channel.flush();
         match entry.channel.park() {
             Ok(true) => {
@@ -401,7 +398,7 @@ impl Inbox {
 
     #[cold]
     fn fault(&mut self, slot: u32, fault: PeerFault) -> Polled {
-        let entry = self.slots[slot as usize].as_mut().expect("hot channels are there");
+        let entry = &mut self.slots[slot];
         (entry.hot, entry.muted, entry.faulted) = (false, true, true);
         entry.channel.record_fault();
         let key = entry.key;

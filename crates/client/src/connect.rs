@@ -6,12 +6,15 @@ use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The socket of the daemon that serves all users of the host.
 pub(crate) const SYSTEM_SOCKET: &str = "/run/isthmus/isthmus.sock";
+
+/// The first device of a QEMU guest, which the driver makes.
+const GUEST_DEVICE: &str = "/dev/isthmus0";
 
 /// Seconds without an attached domain after which a daemon that this library started exits.
 const IDLE_EXIT_S: &str = "5";
@@ -45,12 +48,26 @@ pub(crate) fn connect(options: &Options) -> Result<(OwnedFd, PathBuf), Refusal> 
             Err(refused) => denied = denied.or(Some(refused)),
         }
     }
-    if options.no_autostart {
-        let looked = format!("{SYSTEM_SOCKET} and {}", user.display());
+    let is_guest = is_in_guest();
+    if is_guest || options.no_autostart {
+        let mut looked = format!("{SYSTEM_SOCKET} and {}", user.display());
+        if is_guest {
+            looked += &format!(" of this guest ({GUEST_DEVICE} is there): `isthmusd --guest` does not run");
+        }
         return Err(denied.unwrap_or_else(|| Refusal::new(Reason::DaemonUnreachable, looked)));
     }
     start(options.daemon.clone().unwrap_or_else(daemon_program))?;
     Ok((connect_trusted(&user, true)?, user))
+}
+
+/// Returns whether this is a QEMU guest with its device. No library starts a daemon there: it would serve programs apart from those of the
+/// guest's daemon, so a program that should reach another guest would wait for ever.
+pub fn is_in_guest() -> bool {
+    is_device(Path::new(GUEST_DEVICE))
+}
+
+fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device())
 }
 
 /// A connection to the daemon at `path`.
@@ -120,4 +137,15 @@ fn daemon_program() -> PathBuf {
         [directory, directory.parent()?].map(|place| place.join(DAEMON)).into_iter().find(|path| path.is_file())
     });
     beside.unwrap_or_else(|| PathBuf::from(DAEMON))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_device_says_that_this_is_a_guest() {
+        assert!(is_device(Path::new("/dev/null")));
+        assert!(!is_device(Path::new("/dev")) && !is_device(Path::new("/dev/isthmus-none")));
+    }
 }

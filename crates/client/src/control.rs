@@ -15,8 +15,17 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// The time without a reply after which the daemon counts as gone.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a reply may take, and why there is none then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyLimit {
+    pub(crate) time: Duration,
+    pub(crate) silence: Reason,
+}
+
+impl ReplyLimit {
+    /// Of replies that the daemon gives at once: without one it counts as gone.
+    const DAEMON: Self = Self { time: Duration::from_secs(5), silence: Reason::DaemonConnectionLost };
+}
 
 /// A message of the daemon with the descriptors that came with it.
 #[derive(Debug)]
@@ -92,20 +101,23 @@ impl Control {
 
     /// Sends a request and waits for the reply. Notifications that arrive meanwhile are kept. A refusal is an error.
     pub(crate) fn request(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<Notification, Refusal> {
+        self.request_within(message, fds, ReplyLimit::DAEMON)
+    }
+
+    /// Like [`Self::request`], for requests that the daemon does not answer itself.
+    pub(crate) fn request_within(
+        &mut self,
+        message: ToDaemon,
+        fds: &[BorrowedFd<'_>],
+        limit: ReplyLimit,
+    ) -> Result<Notification, Refusal> {
         match self.send_request(message, fds) {
-            Ok(serial) => self.next_reply(Some(serial)),
+            Ok(serial) => self.reply_within(Some(serial), limit),
             Err(refusal) if refusal.reason == Reason::DaemonConnectionLost => {
                 Err(self.pending_refusal().unwrap_or(refusal))
             }
             Err(refusal) => Err(refusal),
         }
-    }
-
-    /// Like [`Self::request`], with a time limit of the caller. Without a reply the refusal is [`Reason::MxUnreachable`].
-    pub(crate) fn request_within(&mut self, message: ToDaemon, limit: Duration) -> Result<Notification, Refusal> {
-        let serial = self.send_request(message, &[])?;
-        let silence = Refusal::new(Reason::MxUnreachable, format!("no answer within {limit:?}"));
-        self.reply_until(Some(serial), Instant::now() + limit, silence)
     }
 
     /// Refuses a request that was added in minor version `since`, if the daemon's version is older.
@@ -129,31 +141,24 @@ impl Control {
 
     /// Waits for the next reply to a request. Notifications that arrive meanwhile are kept. A refusal is an error.
     pub(crate) fn next_reply(&mut self, serial: Option<RequestSerial>) -> Result<Notification, Refusal> {
-        self.reply_until(
-            serial,
-            Instant::now() + REPLY_TIMEOUT,
-            Refusal::new(Reason::DaemonConnectionLost, "no reply within 5 s"),
-        )
+        self.reply_within(serial, ReplyLimit::DAEMON)
     }
 
-    fn reply_until(
-        &mut self,
-        serial: Option<RequestSerial>,
-        deadline: Instant,
-        silence: Refusal,
-    ) -> Result<Notification, Refusal> {
-        self.fitting_until(deadline, silence, |notification| notification.serial == serial)
+    fn reply_within(&mut self, serial: Option<RequestSerial>, limit: ReplyLimit) -> Result<Notification, Refusal> {
+        self.fitting_within(limit, |notification| notification.serial == serial)
     }
 
-    /// Waits for the notification that fits. The others keep their order. `silence` is the refusal at the deadline.
-    fn fitting_until(
+    /// Waits for the notification that fits. The others keep their order.
+    fn fitting_within(
         &mut self,
-        deadline: Instant,
-        silence: Refusal,
+        limit: ReplyLimit,
         fits: impl Fn(&Notification) -> bool,
     ) -> Result<Notification, Refusal> {
+        let deadline = Instant::now() + limit.time;
         loop {
-            let Some(notification) = self.receive(Some(deadline))? else { return Err(silence) };
+            let Some(notification) = self.receive(Some(deadline))? else {
+                return Err(Refusal::new(limit.silence, format!("no reply within {:?}", limit.time)));
+            };
             // A refusal without a serial refuses the connection, and not one request.
             let ends = notification.serial.is_none() && matches!(notification.message, ToClient::Refused(_));
             if !fits(&notification) && !ends {
@@ -179,7 +184,7 @@ impl Control {
         loop {
             match seqpacket::send(&self.socket, &packet, fds) {
                 Ok(()) => return Ok(serial),
-                Err(SendError::Full) => self.wait(PollFlags::OUT, Instant::now() + REPLY_TIMEOUT)?,
+                Err(SendError::Full) => self.wait(PollFlags::OUT, Instant::now() + ReplyLimit::DAEMON.time)?,
                 Err(SendError::FdsInFlight) => return Err(Reason::FdsInFlight.into()),
                 Err(error) => return Err(Refusal::new(Reason::DaemonConnectionLost, error.to_string())),
             }
@@ -200,8 +205,8 @@ impl Control {
         limit: Duration,
         fits: impl Fn(&ToClient) -> bool,
     ) -> Result<Notification, Refusal> {
-        let silence = Refusal::new(Reason::DaemonConnectionLost, format!("no answer within {limit:?}"));
-        self.fitting_until(Instant::now() + limit, silence, |notification| fits(&notification.message))
+        let limit = ReplyLimit { time: limit, ..ReplyLimit::DAEMON };
+        self.fitting_within(limit, |notification| fits(&notification.message))
     }
 
     /// Takes the grants of `peer` out of the pending notifications. The others keep their order.
@@ -282,14 +287,14 @@ impl AsFd for Control {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::sockets::StreamSession;
     use isthmus_layout::control::HelloReply;
     use isthmus_layout::sockets::{PeerLeft, SocketsToClient, StreamListening, StreamRefused};
 
     /// A connection with a minor version that is `less` below the current one, and the daemon's end of it.
-    fn opened(less: u16) -> (Control, OwnedFd) {
+    pub(crate) fn opened(less: u16) -> (Control, OwnedFd) {
         let (ours, daemon) = seqpacket::pair().expect("a pair");
         let today = version::VersionRange::CURRENT.version();
         let minor = today.minor - less;
@@ -312,6 +317,22 @@ mod tests {
         assert_eq!(left.message, first);
         let silence = control.awaited(Duration::ZERO, |_| true).expect_err("nothing is there");
         assert_eq!(silence.reason, Reason::DaemonConnectionLost);
+    }
+
+    #[test]
+    fn reason_of_a_missing_reply_fits_the_request() {
+        let (mut control, _daemon) = opened(0);
+        let lookup = isthmus_layout::control::Lookup { name: Name::new("peer").expect("short") };
+        let connect = isthmus_layout::mx::MxConnect { nic: 1, endpoint: 0, key: 0 };
+        let requests = [
+            (lookup.into(), ReplyLimit::DAEMON, Reason::DaemonConnectionLost),
+            (connect.into(), crate::mx::CONNECT_LIMIT, Reason::MxUnreachable),
+        ];
+        for (request, limit, expected) in requests {
+            let limit = ReplyLimit { time: Duration::ZERO, ..limit };
+            let silence = control.request_within(request, &[], limit).expect_err("no reply comes");
+            assert_eq!(silence.reason, expected, "{silence}");
+        }
     }
 
     #[test]

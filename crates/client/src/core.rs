@@ -5,7 +5,6 @@ use crate::control::{Control, Notification};
 use crate::endpoints::Endpoints;
 use crate::error::{AttachError, Refusal};
 use crate::matcher::{Completion, Envelope, Matcher, Outcome, Posted};
-use crate::mx::MxConnecting;
 use crate::notifications::{ResumableChannel, map};
 use crate::options::Options;
 use crate::peer::{ChannelState, Destination, Peer, PeerIndex};
@@ -90,8 +89,8 @@ pub(crate) struct Core<M: Matcher> {
     pub(crate) peers_owed_credit: Vec<PeerIndex>,
     /// Requests for channels that were not answered yet.
     pub(crate) channel_requests: Vec<(RequestSerial, PeerIndex)>,
-    /// Connects that the daemon has not answered.
-    pub(crate) connecting: Vec<MxConnecting>,
+    /// Requests with a reply that the matcher gets.
+    pub(crate) awaiting_reply: Vec<RequestSerial>,
     pub(crate) registration_cache: RegistrationCache,
     /// In a guest: the peers that each region of this domain is granted to, and the reason why no regions are granted, if any.
     pub(crate) region_viewers: HashMap<RegionId, Vec<DomainId>>,
@@ -154,7 +153,7 @@ impl<M: Matcher> Core<M> {
             pending_peers: Vec::new(),
             peers_owed_credit: Vec::new(),
             channel_requests: Vec::new(),
-            connecting: Vec::new(),
+            awaiting_reply: Vec::new(),
             registration_cache: RegistrationCache::new(config),
             region_viewers: HashMap::new(),
             guest_regions_off,
@@ -194,11 +193,6 @@ impl<M: Matcher> Core<M> {
     /// Sends a request to the daemon and waits for the reply.
     pub(crate) fn request(&mut self, message: ToDaemon) -> Result<Notification, Refusal> {
         self.request_or_retry(|control| control.request(message.clone(), &[]))
-    }
-
-    /// Like [`Self::request`], with a time limit for requests that take longer than the daemon itself does.
-    pub(crate) fn request_within(&mut self, message: ToDaemon, limit: Duration) -> Result<Notification, Refusal> {
-        self.request_or_retry(|control| control.request_within(message.clone(), limit))
     }
 
     /// Calls `ask` with the connection to the daemon, and once more with a new connection if the daemon turns out to be dead.

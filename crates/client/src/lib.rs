@@ -6,11 +6,13 @@
 //!   options ──── options of an attachment, from the program and the environment
 //!   connect ──── finding the daemon's socket, starting a daemon for this user
 //!   control, notifications ── requests over that socket, and unsolicited messages of the daemon
+//!   later ────── requests with a reply that comes later
 //!   resume ───── reattaching to a daemon that was restarted
 //!   peer, peer_table ── another domain: its path, queued messages, pending messages
 //!   send, receive, rendezvous ── records out, records in, messages too long for the slab
 //!   remote_memory ── memory that peers read and write directly
 //!   matcher, inorder ── the choice of the receive for a message: the trait for protocols on top, and the simplest one
+//!   poll_budget ── the number of events that one progress call of a library on top may find
 //!   mx ───────── MX endpoint numbers: claimed, looked up
 //!   verbs ────── queue pair numbers: taken, looked up
 //!   overlay ──── changes of overlay networks
@@ -30,6 +32,7 @@ mod endpoints;
 mod error;
 mod guest_regions;
 mod inorder;
+mod later;
 mod matcher;
 mod mx;
 mod notifications;
@@ -38,6 +41,7 @@ mod overlay;
 mod payload_words;
 mod peer;
 mod peer_table;
+mod poll_budget;
 mod query;
 mod receive;
 mod remote_memory;
@@ -51,18 +55,20 @@ mod undelivered;
 pub mod verbs;
 
 pub use blocking::Received;
+pub use connect::is_in_guest;
 pub use domain::{Domain, Message};
 pub use error::{AttachError, Refusal};
 pub use inorder::InOrder;
 pub use isthmus_channel::{AdaptiveSpin, PollBackoff, WaitMode};
-pub use isthmus_layout::control::{Name, Topic};
+pub use isthmus_layout::control::{Name, RequestSerial, ToClient, ToDaemon, Topic};
 pub use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex, reason::Reason};
 pub use isthmus_platform::scheduling::request_short_slices;
 pub use isthmus_shm::Buffer;
 pub use isthmus_shm::regcache::{arena, serving};
 pub use matcher::{Announced, Completion, Envelope, Matcher, Outcome, Posted, Token, Unexpected, UnexpectedState};
-pub use mx::{MxBoard, MxBoards, MxConnecting, MxDomain, MxEndpoint, MxOpenedEndpoint, MxPeer};
+pub use mx::{MxBoard, MxBoards, MxDomain, MxEndpoint, MxOpenedEndpoint, MxPeer, mx_found};
 pub use options::{OptionError, Options};
 pub use payload_words::copy_words;
+pub use poll_budget::PollBudget;
 pub use query::QueryClient;
 pub use status::{ChannelStatus, PathKind};

@@ -1,4 +1,4 @@
-//! Where an arriving message goes: the question that a protocol on top of this library answers.
+//! The matcher: a protocol on top of this library decides in it which receive an arriving message goes to.
 //!
 //! ```text
 //!   a message arrives ── take ──► a posted receive: its bytes go there, then `complete`
@@ -7,59 +7,61 @@
 //!   a held message that was still arriving ── whole ──► next_match
 //! ```
 //!
-//! [`InOrder`](crate::InOrder) is the simplest: the oldest receive takes the oldest message.
+//! [`InOrder`](crate::InOrder) is the simplest matcher: the oldest receive takes the oldest message.
 
 use crate::error::Refusal;
-use crate::mx::MxConnecting;
+use isthmus_layout::control::{RequestSerial, ToClient};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::record::{MappablePages, Serial};
 use isthmus_layout::{DomainId, EndpointAddress, reason::Reason};
 use isthmus_shm::Buffer;
 
-/// Names an operation from its post to its completion.
+/// The identifier of an operation, from its post to its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(u64);
 
 impl Token {
-    /// A matcher's own number for an operation; it sees to it that no two are under way with the same one.
+    /// Creates a token from a matcher's own number. The matcher ensures that no two pending operations have the same
+    /// number.
     #[inline]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// Returns the number.
     #[inline]
     pub const fn number(self) -> u64 {
         self.0
     }
 }
 
-/// An operation is over; its buffer comes back.
+/// A completed operation, with its buffer.
 #[derive(Debug)]
 pub struct Completion {
-    /// Which.
+    /// The token of the operation.
     pub token: Token,
-    /// The endpoint it was posted to.
+    /// The endpoint that the operation was posted to.
     pub endpoint: EndpointIndex,
-    /// Its buffer.
+    /// The buffer of the operation.
     pub buffer: Buffer,
-    /// How it ended.
+    /// The result of the operation.
     pub outcome: Outcome,
 }
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The buffer may be used again; the message arrives, or the peer is gone.
+    /// A message was sent. Its buffer may be reused. The message arrives unless the peer is gone.
     Sent {
-        /// Bytes that the receiver has room for, where it has said so: it does for announced messages. Else all of them.
+        /// The number of bytes that the receiver took, as it reports for announced messages. For all others, the length
+        /// of the message.
         taken: u64,
     },
-    /// A message.
+    /// A message was received.
     Received {
         /// The endpoint that sent the message.
         from: EndpointAddress,
-        /// The number that the sender gave.
+        /// The tag that the sender gave.
         tag: u64,
         /// The length of the message in bytes. If the buffer is shorter, it holds the first ones.
         len: u64,
@@ -73,14 +75,14 @@ pub enum Outcome {
 /// A posted receive.
 #[derive(Debug)]
 pub struct Posted {
-    /// Names it in its completion.
+    /// The token of the completion.
     pub token: Token,
-    /// Where the message goes.
+    /// The buffer for the message.
     pub buffer: Buffer,
 }
 
 impl Posted {
-    /// Its completion, with the message of this envelope in its buffer.
+    /// Returns the completion for a message with this envelope.
     #[inline]
     pub fn completed_by(self, envelope: &Envelope) -> Completion {
         let outcome = Outcome::Received { from: envelope.from, tag: envelope.tag, len: envelope.len };
@@ -88,34 +90,35 @@ impl Posted {
     }
 }
 
-/// The properties of a message that are known when it begins to arrive.
+/// The description of a message, known when it begins to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// The endpoint that sent the message.
     pub from: EndpointAddress,
-    /// The endpoint it is for.
+    /// The endpoint that the message is for.
     pub to: EndpointIndex,
-    /// The number that the sender gave.
+    /// The tag that the sender gave.
     pub tag: u64,
-    /// Bytes of the message.
+    /// The length of the message in bytes.
     pub len: u64,
 }
 
-/// A message that found no posted receive.
+/// An unexpected message: no posted receive matched it.
 #[derive(Debug)]
 pub struct Unexpected {
     /// The envelope of the message.
     pub envelope: Envelope,
-    /// Where its bytes are.
+    /// The location of its bytes.
     pub state: UnexpectedState,
 }
 
-/// Where the bytes of an unexpected message are.
+/// The location of an unexpected message's bytes.
 #[derive(Debug)]
 pub enum UnexpectedState {
     /// All bytes have arrived.
     Whole(Vec<u8>),
-    /// The bytes are arriving; [`Matcher::unexpected_complete`] delivers them. A domain sends one such message at a time.
+    /// The bytes are arriving; [`Matcher::unexpected_complete`] delivers them. Each domain sends at most one such
+    /// message at a time.
     Arriving,
     /// The bytes are at the sender, which waits for a receive.
     Announced(Announced),
@@ -131,48 +134,50 @@ pub struct Announced {
 
 /// Decides which receive an arriving message goes to, and keeps those that no receive matches.
 pub trait Matcher {
-    /// A whole short message arrives for an open endpoint: true if the matcher has dealt with it, bytes and all. For protocols that
-    /// decide by the first bytes of a message. `words` hold them, the last one padded.
+    /// Receives a whole short message for an open endpoint. Returns true if the matcher has handled the message and its
+    /// bytes. For protocols that decide by the first bytes of a message. `words` holds the bytes, and the last word is
+    /// padded.
     ///
-    /// Not every short message comes this way: one from this domain itself is taken or held as any other.
+    /// Some short messages do not pass this function: a message of this domain to itself is matched or kept like any
+    /// other.
     #[inline]
     fn try_receive_eager(&mut self, _envelope: &Envelope, _words: &[u32]) -> bool {
         false
     }
 
-    /// A message arrives for an open endpoint: the receive that takes it, which thereby is no longer posted.
+    /// Matches an arriving message for an open endpoint. The returned receive is no longer posted.
     fn match_message(&mut self, envelope: &Envelope) -> Option<Posted>;
 
-    /// Keeps a message for which [`Self::match_message`] had no receive.
+    /// Keeps a message for which [`Self::match_message`] returned no receive.
     fn store_unexpected(&mut self, message: Unexpected);
 
-    /// The bytes of a held message that was [`UnexpectedState::Arriving`] are here.
+    /// Delivers the bytes of a message that was kept as [`UnexpectedState::Arriving`].
     fn unexpected_complete(&mut self, envelope: &Envelope, bytes: Vec<u8>);
 
-    /// A receive and a held message that now belong together, if there are such; asked for until there are none.
+    /// Returns a receive and a kept message that match. The caller repeats this until it returns `None`.
     fn next_match(&mut self, endpoint: EndpointIndex) -> Option<(Posted, Unexpected)>;
 
-    /// A receive has its message.
+    /// Handles a receive that has its message.
     #[inline]
     fn received(&mut self, posted: Posted, envelope: &Envelope) {
         self.complete(posted.completed_by(envelope));
     }
 
-    /// An operation is over.
+    /// Handles a completed operation.
     fn complete(&mut self, completion: Completion);
 
-    /// True if the program should run before more records are taken from channels.
+    /// Returns true if the program should run before more records are taken from channels.
     fn is_busy(&self) -> bool;
 
-    /// Forgets messages that the peer announced or had begun to send, because they will not arrive. Complete messages stay.
+    /// Forgets incomplete and announced messages of a peer, because they will not arrive. Complete messages stay.
     fn forget(&mut self, peer: DomainId);
 
-    /// The peer is gone, and all its records have been taken. [`Self::forget`] was called before.
+    /// Handles the end of a peer after all its records have been taken. [`Self::forget`] was called before.
     fn peer_gone(&mut self, _peer: DomainId) {}
 
-    /// The daemon has answered [`Domain::mx_connect_start`](crate::Domain::mx_connect_start).
-    fn mx_connected(&mut self, _connecting: MxConnecting, _outcome: Result<EndpointAddress, Refusal>) {}
+    /// Handles the daemon's reply to [`Domain::request_later`](crate::Domain::request_later).
+    fn answered(&mut self, _serial: RequestSerial, _reply: Result<ToClient, Refusal>) {}
 
-    /// An endpoint is closed: its posted receives and held messages.
+    /// Closes an endpoint, and returns its posted receives and kept messages.
     fn close(&mut self, endpoint: EndpointIndex) -> (Vec<Posted>, Vec<Unexpected>);
 }

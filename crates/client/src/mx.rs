@@ -1,21 +1,22 @@
 //! MX endpoint numbers: claiming a number, finding the endpoint that has a number, and listing the MX boards. The daemon decides.
 //! Messages then go to the endpoint as to any other.
 
-use crate::core::Core;
+use crate::control::ReplyLimit;
 use crate::domain::Domain;
 use crate::error::Refusal;
 use crate::matcher::Matcher;
 use crate::query::QueryClient;
 use isthmus_layout::EndpointAddress;
-use isthmus_layout::control::{RequestSerial, ToClient, Topic};
+use isthmus_layout::control::{RequestSerial, ToClient, ToDaemon, Topic};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::mx::{MxConnect, MxOpen, MxResolve, MxToClient};
 use isthmus_layout::reason::Reason;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// How long an endpoint of another host may take to answer a connect that is waited for.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// An endpoint of another host replies to a connect itself.
+pub(crate) const CONNECT_LIMIT: ReplyLimit =
+    ReplyLimit { time: Duration::from_secs(60), silence: Reason::MxUnreachable };
 
 /// The MX endpoint number that an endpoint has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +28,6 @@ pub struct MxOpenedEndpoint {
     /// The board's nic id: six octets, the first in bits 47 to 40.
     pub nic: u64,
 }
-
-/// A connect that the daemon has not answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MxConnecting(pub(crate) RequestSerial);
 
 /// The MX boards of this host, and those that can be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -114,26 +111,21 @@ impl<M: Matcher> Domain<M> {
     }
 
     /// Returns the endpoint that has an MX endpoint number. From then on the daemon notifies this domain when the other one goes. For a
-    /// board of another host this call blocks until the host replies; [`Self::mx_connect_start`] does not block.
+    /// board of another host this call blocks until the host replies; [`Self::mx_connect_later`] does not block.
     ///
     /// Refused with [`Reason::MxNicUnknown`], [`Reason::MxEndpointOutOfRange`], [`Reason::MxEndpointClosed`], [`Reason::MxBadKey`],
     /// [`Reason::TalkForbidden`], [`Reason::MxUnreachable`] and [`Reason::MxPartnersFull`]; [`Reason::MxNumberMissing`] if this domain has
     /// no MX endpoint number by which another host could know it.
     pub fn mx_connect(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Refusal> {
-        match self.core.request_within(MxConnect { nic, endpoint, key }.into(), CONNECT_TIMEOUT)?.message {
-            ToClient::Mx(MxToClient::MxFound(found)) => {
-                Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint })
-            }
-            _ => Err(Reason::NotIsthmus.into()),
-        }
+        let connect = ToDaemon::from(MxConnect { nic, endpoint, key });
+        let reply =
+            self.core.request_or_retry(|control| control.request_within(connect.clone(), &[], CONNECT_LIMIT))?;
+        mx_found(&reply.message)
     }
 
-    /// Like [`Self::mx_connect`], without blocking: [`Matcher::mx_connected`] gets the reply.
-    pub fn mx_connect_start(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<MxConnecting, Refusal> {
-        let serial =
-            self.core.request_or_retry(|control| control.send_request(MxConnect { nic, endpoint, key }.into(), &[]))?;
-        self.core.connecting.push(MxConnecting(serial));
-        Ok(MxConnecting(serial))
+    /// Like [`Self::mx_connect`], without blocking: [`Matcher::answered`] gets the reply, for [`mx_found`].
+    pub fn mx_connect_later(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<RequestSerial, Refusal> {
+        self.request_later(MxConnect { nic, endpoint, key }.into())
     }
 
     /// The nic id and MX endpoint number that an endpoint has, or had if it went lately; else [`Reason::MxNumberMissing`].
@@ -151,29 +143,13 @@ impl<M: Matcher> Domain<M> {
     }
 }
 
-impl<M: Matcher> Core<M> {
-    /// Handles a message that no request waits for.
-    pub(crate) fn handle_mx(&mut self, serial: Option<RequestSerial>, message: &MxToClient) {
-        match message {
-            MxToClient::MxFound(found) => {
-                let address = EndpointAddress { domain: found.domain, endpoint: found.endpoint };
-                self.mx_connected(serial, || Ok(address));
-            }
-            MxToClient::MxOpened(_) | MxToClient::MxResolved(_) => {}
+/// The endpoint that the reply to a connect names.
+pub fn mx_found(reply: &ToClient) -> Result<EndpointAddress, Refusal> {
+    match reply {
+        ToClient::Mx(MxToClient::MxFound(found)) => {
+            Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint })
         }
-    }
-
-    /// Passes the outcome of a connect to the matcher. Returns false if no connect has this serial.
-    pub(crate) fn mx_connected(
-        &mut self,
-        serial: Option<RequestSerial>,
-        outcome: impl FnOnce() -> Result<EndpointAddress, Refusal>,
-    ) -> bool {
-        let at = self.connecting.iter().position(|connecting| Some(connecting.0) == serial);
-        let Some(at) = at else { return false };
-        let connecting = self.connecting.swap_remove(at);
-        self.matcher.mx_connected(connecting, outcome());
-        true
+        _ => Err(Reason::NotIsthmus.into()),
     }
 }
 

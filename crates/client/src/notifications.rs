@@ -2,7 +2,6 @@
 
 use crate::control::Notification;
 use crate::core::Core;
-use crate::error::Refusal;
 use crate::matcher::Matcher;
 use crate::peer::{ChannelState, GrantState, Path, PeerIndex};
 use isthmus_channel::{Channel, ChannelKey, ChannelParts};
@@ -39,7 +38,8 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    fn process_notification(&mut self, mut notification: Notification) {
+    fn process_notification(&mut self, notification: Notification) {
+        let Some(mut notification) = self.pass_reply(notification) else { return };
         let serial = notification.serial;
         if notification.descriptors_lost {
             return self.process_without_descriptors(serial, &notification.message);
@@ -73,13 +73,7 @@ impl<M: Matcher> Core<M> {
                 self.handle_region_created(serial, region, fd);
             }
             ToClient::Done(_) => self.handle_grant_reply(serial, GrantState::Yes),
-            ToClient::Refused(ref refused) => {
-                let of_a_connect = self.mx_connected(serial, || Err(Refusal::from(refused)));
-                if !of_a_connect {
-                    self.handle_refused(serial, refused.reason);
-                }
-            }
-            ToClient::Mx(ref message) => self.handle_mx(serial, message),
+            ToClient::Refused(refused) => self.handle_refused(serial, refused.reason),
             // The rest answers requests that were waited for.
             _ => {}
         }
@@ -245,16 +239,18 @@ impl<M: Matcher> Core<M> {
     }
 
     fn handle_channel_refused(&mut self, peer: DomainId, reason: Reason, last: bool) {
-        if let Some(at) = self.find_peer(peer) {
-            // What the listener did not accept is over. The tries go on being counted.
-            let tries = self.peers[at].channel_attempts;
-            if let ChannelState::Made { id, key, .. } = self.peers[at].channel_state {
-                self.remove_channel(at, key, id, reason);
-            }
-            let peer = &mut self.peers[at];
-            (peer.channel_state, peer.channel_attempts) = (ChannelState::Refused { reason, last }, tries);
-            self.request_channel(at);
+        let Some(at) = self.find_peer(peer) else { return };
+        let attempts = self.peers[at].channel_attempts;
+        match self.peers[at].channel_state {
+            // The listener did not accept the offer. The attempts go on being counted.
+            ChannelState::Made { id, key, connector: true, open: false } => self.remove_channel(at, key, id, reason),
+            // The refused request is older than this channel, which only a message with its number ends.
+            ChannelState::Made { .. } => return,
+            ChannelState::Absent | ChannelState::Asked | ChannelState::Refused { .. } => {}
         }
+        let peer = &mut self.peers[at];
+        (peer.channel_state, peer.channel_attempts) = (ChannelState::Refused { reason, last }, attempts);
+        self.request_channel(at);
     }
 
     /// A channel is over: what lies in it is taken; what was sent by it and not taken is lost with it.
@@ -410,3 +406,6 @@ fn reason_of(fault: &PeerFault) -> Reason {
         PeerFault::RecordTooLong(_) | PeerFault::Record(_) => Reason::MalformedRecord,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,14 @@
 //! The table of peers. An index is stable for as long as its peer is known.
 
 use crate::peer::{Peer, PeerIndex};
-use isthmus_layout::DomainId;
+use isthmus_layout::{DomainId, SlotTable};
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 
 /// The peers of a domain.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    list: Vec<Option<Box<Peer>>>,
+    list: SlotTable<Box<Peer>>,
     pub(crate) index: HashMap<DomainId, PeerIndex>,
     /// The result of the last lookup.
     last: Option<(DomainId, PeerIndex)>,
@@ -31,46 +31,34 @@ impl Peers {
     }
 
     pub(crate) fn add(&mut self, peer: Peer) -> PeerIndex {
-        let free = self.list.iter().position(Option::is_none);
-        let place = free.unwrap_or_else(|| {
-            self.list.push(None);
-            self.list.len() - 1
-        });
-        let at = PeerIndex(place as u32);
-        self.index.insert(peer.id, at);
-        self.list[place] = Some(Box::new(peer));
+        let domain = peer.id;
+        let at = PeerIndex(self.list.insert(Box::new(peer)));
+        self.index.insert(domain, at);
         at
     }
 
     pub(crate) fn remove(&mut self, at: PeerIndex) {
-        if let Some(peer) = self.list[at.0 as usize].take() {
+        if let Some(peer) = self.list.remove(at.0) {
             self.index.remove(&peer.id);
             self.last = None;
         }
     }
 
     pub(crate) fn contains(&self, at: PeerIndex) -> bool {
-        self.list.get(at.0 as usize).is_some_and(Option::is_some)
+        self.list.get(at.0).is_some()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
-        self.list.iter().flatten().map(Box::as_ref)
+        self.list.values().map(Box::as_ref)
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
-        self.list.iter_mut().flatten().map(Box::as_mut)
+        self.list.values_mut().map(Box::as_mut)
     }
 
     pub(crate) fn indices(&self) -> Vec<PeerIndex> {
-        let there = |(at, peer): (usize, &Option<_>)| peer.is_some().then_some(PeerIndex(at as u32));
-        self.list.iter().enumerate().filter_map(there).collect()
+        self.list.iter().map(|(at, _)| PeerIndex(at)).collect()
     }
-}
-
-#[cold]
-#[inline(never)]
-fn unknown_peer() -> ! {
-    panic!("indices name peers that are there")
 }
 
 impl Index<PeerIndex> for Peers {
@@ -78,13 +66,13 @@ impl Index<PeerIndex> for Peers {
 
     #[inline(always)]
     fn index(&self, at: PeerIndex) -> &Peer {
-        self.list.get(at.0 as usize).and_then(Option::as_deref).unwrap_or_else(|| unknown_peer())
+        &self.list[at.0]
     }
 }
 
 impl IndexMut<PeerIndex> for Peers {
     #[inline(always)]
     fn index_mut(&mut self, at: PeerIndex) -> &mut Peer {
-        self.list.get_mut(at.0 as usize).and_then(Option::as_deref_mut).unwrap_or_else(|| unknown_peer())
+        &mut self.list[at.0]
     }
 }

@@ -256,7 +256,7 @@ impl<M: Matcher> Core<M> {
             }
             Record::Pull { serial, bytes } => self.handle_pull(at, serial, bytes),
             Record::Completed { serial, outcome, bytes } => self.handle_completed(at, serial, outcome, bytes),
-            Record::Switch => self.handle_switch(at),
+            Record::Switch => self.handle_switch(at)?,
             Record::Credit { bytes } => {
                 let over = self.peers[at].credit.apply_return(bytes);
                 over.into_iter().for_each(|message| self.complete_send(message));
@@ -434,23 +434,25 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    /// Handles a switch: the sender's next records come by the other path.
-    fn handle_switch(&mut self, at: PeerIndex) {
+    /// Handles a switch: the sender's next records come by the other path. A switch to a channel that this domain does not have is a
+    /// violation, because the records would arrive nowhere.
+    pub(crate) fn handle_switch(&mut self, at: PeerIndex) -> Result<(), Violation> {
         let peer = &mut self.peers[at];
-        peer.epoch_in = peer.epoch_in.wrapping_add(1);
         match (peer.path_in, peer.channel_state) {
             (Path::Daemon, ChannelState::Made { key, connector, .. }) => {
-                peer.path_in = Path::Channel(key);
+                (peer.path_in, peer.epoch_in) = (Path::Channel(key), peer.epoch_in.wrapping_add(1));
                 self.inbox.unmute(key);
                 if !connector {
                     self.switch_to_channel(at, key);
                 }
             }
-            _ => {
-                peer.path_in = Path::Daemon;
+            (Path::Daemon, _) => return Err(Violation::UnexpectedRecord),
+            (Path::Channel(_), _) => {
+                (peer.path_in, peer.epoch_in) = (Path::Daemon, peer.epoch_in.wrapping_add(1));
                 self.close_channel_if_unused(at);
             }
         }
+        Ok(())
     }
 
     /// Notifies the sender that the endpoint is closed, which ends an announced message.

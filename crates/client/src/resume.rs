@@ -43,9 +43,7 @@ impl<M: Matcher> Core<M> {
         }
         self.peers_owed_credit.clear();
         self.channel_requests.clear();
-        for connecting in std::mem::take(&mut self.connecting) {
-            self.matcher.mx_connected(connecting, Err(Reason::DaemonConnectionLost.into()));
-        }
+        self.fail_replies();
         for at in self.peers.indices() {
             self.fail_daemon_path(at);
         }

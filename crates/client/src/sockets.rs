@@ -9,8 +9,8 @@ use crate::options::Options;
 use isthmus_layout::control::ToClient;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::sockets::{
-    SocketsToClient, StreamAttach, StreamEndIndex, StreamEnded, StreamGone, StreamListen, StreamShow, StreamUnlisten,
-    StreamWaiter, WaiterIndex,
+    SocketsToClient, StreamAttach, StreamBoardWaiter, StreamEndIndex, StreamEnded, StreamGone, StreamListen,
+    StreamShow, StreamUnlisten, StreamWaiter, WaiterIndex,
 };
 use isthmus_platform::Doorbell;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -86,6 +86,15 @@ pub enum StreamEvent {
         /// Its doorbell.
         doorbell: Doorbell,
     },
+    /// A peer of another owner reaches this program by a board for that owner. The event comes before the first stream with the peer.
+    Board {
+        /// The session of the peer.
+        peer: u32,
+        /// The number of the board.
+        board: u32,
+        /// The board's memory, with the first peer of its owner. None also if it was lost.
+        memory: Option<OwnedFd>,
+    },
     /// The session of a peer has ended.
     PeerLeft {
         /// The session.
@@ -131,6 +140,11 @@ impl StreamSession {
         }
     }
 
+    /// Lists the address of a listening socket, as [`Self::listen`] does, without waiting.
+    pub fn listen_later(&mut self, token: u32, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
+        self.control.send_request(StreamListen { token }.into(), &[socket]).map(drop)
+    }
+
     /// Removes a listed address.
     pub fn unlisten(&mut self, token: u32) -> Result<(), Refusal> {
         self.control.send_request(StreamUnlisten { token }.into(), &[]).map(drop)
@@ -158,6 +172,17 @@ impl StreamSession {
         self.control.request(StreamWaiter { waiter: waiter.number() }.into(), &[doorbell]).map(drop)
     }
 
+    /// Adds a waiter to a board for peers of another owner, as [`Self::add_waiter`] does to the own one.
+    pub fn add_board_waiter(
+        &mut self,
+        board: u32,
+        waiter: WaiterIndex,
+        doorbell: BorrowedFd<'_>,
+    ) -> Result<(), Refusal> {
+        let message = StreamBoardWaiter { board, waiter: waiter.number() };
+        self.control.request(message.into(), &[doorbell]).map(drop)
+    }
+
     /// The next message, if one has arrived.
     pub fn next_event(&mut self) -> Result<Option<StreamEvent>, Refusal> {
         let notification = self.control.notification()?;
@@ -167,11 +192,18 @@ impl StreamSession {
 
 fn event(mut notification: Notification) -> StreamEvent {
     let ToClient::Sockets(message) = &notification.message else { return StreamEvent::Other };
+    if let (SocketsToClient::StreamBoard(added), true) = (message, notification.descriptors_lost) {
+        return StreamEvent::Board { peer: added.peer, board: added.board, memory: None };
+    }
     if notification.descriptors_lost {
         // A stream without its memory: the peer never sees this end attached, and both stay on TCP.
         return StreamEvent::Other;
     }
     match *message {
+        SocketsToClient::StreamBoard(ref added) => {
+            let (peer, board, new_board) = (added.peer, added.board, added.new_board);
+            StreamEvent::Board { peer, board, memory: new_board.then(|| notification.fd()) }
+        }
         SocketsToClient::StreamPaired(ref paired) => {
             let (token, stream, end, peer) = (paired.token, paired.stream, paired.end, paired.peer);
             let new_peer = paired.new_peer;

@@ -116,10 +116,16 @@ table! {
     sockets: SocketsConfig {
         /// Whether programs that were started for it (`isthmus run --with sockets`) get streams. Without streams, connections stay TCP.
         enabled: bool = "true", Restart;
-        /// Whether connections between two network namespaces, such as those of two containers, become streams. The kernel cannot prove which
-        /// sockets of two namespaces are one connection. With `true`, any program of a user, in any namespace, can therefore take over
-        /// connections of programs of that user, also those with clients on other hosts. Set it only if all programs of a user trust each
-        /// other. Connections within one namespace need no such setting.
+        /// Whether the kernel records connections for the daemon: a BPF program stores the initial sequence numbers of both
+        /// directions on each TCP socket of the host, and a second one marks sockets on which `TCP_REPAIR` was set. By the
+        /// numbers the daemon recognises the two ends of a connection in any network namespaces, also behind translated
+        /// addresses. `isthmus-helper` loads the program, or a daemon that root starts by hand. Without records, streams exist
+        /// within one network namespace only.
+        connection_records: bool = "true", Restart;
+        /// Whether connections between two network namespaces become streams where the kernel records none. There is no proof then which
+        /// sockets are one connection: any program of the user, in any namespace, can take over connections of programs of that user, also
+        /// those with clients on other hosts. Only a daemon that was started with `--user` accepts `true`, and it is safe only if all
+        /// programs of that user trust each other.
         across: bool = "false", Restart;
         /// The largest number of streams of one user. Further connections stay TCP.
         streams_max: Integer<0, 262144> = "16384", Restart;

@@ -202,7 +202,7 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
     // What a broken line was meant to say fits nothing.
     let is_toml = !findings.iter().any(|finding| matches!(finding.wrong, ProblemKind::Syntax { .. }));
     if let Some(config) = config.as_ref().filter(|_| is_toml) {
-        check_together(config, &mut reader);
+        check_together(config, inputs.role, &mut reader);
     }
     findings.append(&mut reader.findings);
     match config {
@@ -218,13 +218,19 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
 }
 
 /// Checks values which are right alone, but not together.
-fn check_together(config: &Config, reader: &mut ConfigReader<'_>) {
+fn check_together(config: &Config, role: Role, reader: &mut ConfigReader<'_>) {
     let (cpus, workers) = (config.daemon.worker_cpus.numbers().len(), config.daemon.workers.get());
     if cpus > 0 && cpus != workers as usize {
         reader.conflict("daemon.workers", "daemon.worker_cpus", &format!("{workers} workers, {cpus} CPUs"));
     }
     if config.metrics.listen == MetricsListen::Unix(config.daemon.socket.clone()) {
         reader.conflict("daemon.socket", "metrics.listen", "both are the same socket");
+    }
+    if config.sockets.across && role == Role::System {
+        let conflict = "is for daemons that are started with --user";
+        let help =
+            "remove it: streams between network namespaces need `sockets.connection_records`, which is true by default";
+        reader.refuse("sockets.across", conflict, help);
     }
     check_policy(config, reader);
 }

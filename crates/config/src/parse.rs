@@ -115,6 +115,13 @@ impl<'a> ConfigReader<'a> {
 }
 
 impl ConfigReader<'_> {
+    /// Notes that the value of a key does not fit this daemon. Reports nothing while the value is wrong on its own.
+    pub(super) fn refuse(&mut self, key: &'static str, conflict: &str, help: &str) {
+        let Some((source, span)) = self.sources.get(key).filter(|_| !self.failed.contains(key)) else { return };
+        let wrong = ProblemKind::Conflict { key: key.to_owned(), conflict: conflict.to_owned() };
+        self.findings.push(Finding { source: *source, span: Some(span.clone()), wrong, help: Some(help.to_owned()) });
+    }
+
     /// Notes a problem with a field of a member of the list `key`. Reports nothing while the list is wrong on its own.
     pub(super) fn member_conflict(
         &mut self,

@@ -36,6 +36,11 @@ fn origin(loaded: &Loaded, path: &str) -> String {
     loaded.entries.iter().find(|entry| entry.key.path == path).expect("a key").origin.to_string()
 }
 
+/// The file [`EVERYTHING`], for a daemon of one user: some keys are only for such a one.
+fn everything() -> Inputs {
+    Inputs { role: Role::User, ..inputs(EVERYTHING) }
+}
+
 /// A file in which no key has its default.
 const EVERYTHING: &str = r#"
 [daemon]
@@ -89,6 +94,7 @@ dialect = "mx"
 links = [{ interface = "eth0", kind = "xdp" }]
 [sockets]
 enabled = false
+connection_records = false
 across = true
 streams_max = 5
 after_bytes = 4096
@@ -135,7 +141,7 @@ listen = "[::1]:9419"
 
 #[test]
 fn load_gives_typed_values() {
-    let config = loaded(&inputs(EVERYTHING)).config;
+    let config = loaded(&everything()).config;
     assert_eq!(config.daemon.socket.path(), Path::new("/srv/isthmus/é \"s\".sock"));
     assert_eq!(config.daemon.worker_cpus.numbers(), [3, 1]);
     assert_eq!(config.daemon.idle_exit_s.duration(), Some(Duration::from_secs(5)));
@@ -237,21 +243,22 @@ fn variables_and_sets_accept_words_and_toml() {
 #[test]
 fn check_text_reads_back_as_the_same_configuration() {
     for file in ["", EVERYTHING] {
-        let first = loaded(&inputs(file));
-        let again = loaded(&inputs(&first.check_text()));
+        let of_user = |file: &str| loaded(&Inputs { role: Role::User, ..inputs(file) });
+        let first = of_user(file);
+        let again = of_user(&first.check_text());
         assert_eq!(again.config, first.config);
         assert_eq!(again.check_text(), first.check_text());
         let all_from_the_file = again.entries.iter().all(|entry| matches!(entry.origin, Origin::File { .. }));
         assert!(all_from_the_file, "check_text leaves no key out");
         for with_origin in [false, true] {
-            assert_eq!(loaded(&inputs(&first.show_text(with_origin))).config, first.config);
+            assert_eq!(of_user(&first.show_text(with_origin)).config, first.config);
         }
     }
 }
 
 #[test]
 fn sample_configuration_changes_every_key() {
-    let differences = loaded(&inputs(EVERYTHING)).config.differences(&loaded(&inputs("")).config);
+    let differences = loaded(&everything()).config.differences(&loaded(&inputs("")).config);
     assert_eq!(differences.len(), KEYS.len(), "a new key belongs into EVERYTHING, so that the round trip sees it");
 }
 
@@ -272,6 +279,17 @@ fn show_json_has_each_key_with_value_and_origin() {
         "after_restart": null,
     });
     assert_eq!(*slab, expected);
+}
+
+#[test]
+fn connections_cross_namespaces_without_records_only_for_a_daemon_of_one_user() {
+    let across = inputs("[sockets]\nacross = true\n");
+    let text = load(&across).unwrap_err().to_string();
+    assert!(
+        text.contains("sockets.across") && text.contains("--user") && text.contains("connection_records"),
+        "{text}"
+    );
+    assert!(loaded(&Inputs { role: Role::User, ..across }).config.sockets.across);
 }
 
 fn paths() -> Vec<&'static str> {

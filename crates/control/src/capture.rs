@@ -23,9 +23,7 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use crate::broker::Broker;
 use crate::fd_reaper::ReceivedFd;
-use crate::server::Server;
 
 /// The number of message bytes after which they are written.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -52,12 +50,11 @@ enum ReaderState {
 }
 
 impl CaptureTask {
-    /// Runs the capture to its end, and reports the end to the broker.
-    pub(crate) async fn serve(self: Box<Self>, server: Server) {
+    /// Runs the capture to its end.
+    pub(crate) async fn serve(self: Box<Self>) {
         if let Err(error) = self.run().await {
             tracing::debug!(%error, "the reader of a capture is gone");
         }
-        server.with(Broker::capture_ended);
     }
 
     /// Sends frames until the reader wants no more or is gone, or no tapped board is left.

@@ -5,7 +5,7 @@ use isthmus_platform::{peer_credentials, seqpacket};
 use isthmus_report::container_of_cgroup;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::broker::SocketPeer;
+use crate::core::types::SocketPeer;
 
 /// The GID that the kernel shows in place of groups without one in the daemon's user namespace (`kernel.overflowgid`).
 const OVERFLOW_GID: u32 = 65534;
@@ -38,13 +38,13 @@ impl Credentials {
 }
 
 /// Returns why no program of this host has a known cgroup, with the remedy. None if programs have one.
-pub(crate) fn missing_for_cgroups() -> Option<&'static str> {
+pub fn missing_for_cgroups() -> Option<&'static str> {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     missing(kernel_tells_processes(), &own)
 }
 
 /// True if this kernel reports the process of a connection. Otherwise no program has a known container.
-pub(crate) fn kernel_tells_processes() -> bool {
+pub fn kernel_tells_processes() -> bool {
     seqpacket::pair().is_ok_and(|(one, _other)| peer_credentials::process(&one).is_ok())
 }
 

@@ -7,13 +7,14 @@
 //!
 //! The last close of a lingering TCP socket waits for the other side. The last close of a file on a file system of the client's waits for
 //! the client. Closing a socket also closes the descriptors that were sent into it. None of this may happen on a thread that serves all
-//! clients. The descriptors of each user that wait to be closed are counted, and bounded by [`PENDING_MAX`].
-//! user has waiting to be closed is counted, and bounded by [`PENDING_MAX`].
+//! clients. The descriptors of each user that wait to be closed are counted, and bounded by `PENDING_MAX`.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
+
+use isthmus_window::ForeignFile;
 
 /// The number of descriptors of one user that may wait to be closed. Above it the user's connections are ended. Usually none wait.
 pub(crate) const PENDING_MAX: usize = 512;
@@ -30,13 +31,13 @@ pub struct ReceivedFd {
 
 impl ReceivedFd {
     /// Takes a descriptor that a process of the user `owner` has sent.
-    pub(crate) fn new(owner: u32, fd: OwnedFd) -> Self {
+    pub fn new(owner: u32, fd: OwnedFd) -> Self {
         Self { fd: Some(fd), owner }
     }
 
     /// Returns the plain descriptor, once it is known to be of memory or an event, because closing those takes no time. Also for a thread
     /// that nothing waits for.
-    pub(crate) fn into_fd(mut self) -> OwnedFd {
+    pub fn into_fd(mut self) -> OwnedFd {
         self.fd.take().expect("kept or dropped, and only once")
     }
 }
@@ -46,6 +47,8 @@ impl AsFd for ReceivedFd {
         self.fd.as_ref().expect("kept or dropped, and only once").as_fd()
     }
 }
+
+impl ForeignFile for ReceivedFd {}
 
 impl Drop for ReceivedFd {
     fn drop(&mut self) {

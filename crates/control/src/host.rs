@@ -7,7 +7,7 @@ use std::path::Path;
 const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
 /// The identity of a host.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct HostIdentity {
     /// The name of the host.
     pub(crate) name: String,

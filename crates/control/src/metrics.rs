@@ -14,7 +14,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::broker::Broker;
-use crate::capabilities::Capabilities;
 use crate::directory::DomainEntry;
 use crate::report::paths::directions;
 #[cfg(test)]
@@ -65,7 +64,8 @@ impl Table for MetricsTable {
 
     fn next(broker: &Broker, after: Option<&MetricsKey>) -> Option<MetricsKey> {
         let first_channel = || Some(MetricsKey::Channel(broker.channels.next_after(None)?));
-        let next_domain = |after| broker.directory.next_after(after).map(MetricsKey::Domain).or_else(first_channel);
+        let next_domain =
+            |after| broker.core.directory.next_after(after).map(MetricsKey::Domain).or_else(first_channel);
         match after {
             None => next_domain(None),
             Some(MetricsKey::Domain(id)) => next_domain(Some(*id)),
@@ -74,11 +74,11 @@ impl Table for MetricsTable {
     }
 
     fn add(broker: &Broker, viewer: &Viewer, key: &MetricsKey, rows: &mut Vec<MetricsRow>) {
-        let visible = |id| broker.directory.get(id).filter(|domain| viewer.sees_domain(broker, domain));
+        let visible = |id| broker.core.directory.get(id).filter(|domain| viewer.sees_domain(&broker.core, domain));
         let labels = |domain: &DomainEntry| DomainLabels { domain: domain.id.number(), name: domain.name.to_string() };
         match key {
             MetricsKey::Domain(id) => {
-                if let Some((domain, attachment)) = visible(*id).zip(broker.attachments.get(id)) {
+                if let Some((domain, attachment)) = visible(*id).zip(broker.core.attachments.get(id)) {
                     let counts = DOMAIN_COUNTERS.map(|(.., field)| field(&attachment.counters).load(Relaxed));
                     rows.push(MetricsRow::Domain(labels(domain), counts));
                 }
@@ -100,7 +100,7 @@ impl Table for MetricsTable {
         registry.register_with_unit("control_turn", help, Unit::Seconds, broker.turns.histogram());
         add_reasons(broker, &mut registry);
         add_workers(broker, &mut registry);
-        Capabilities::metrics(broker, viewer, &mut registry);
+        broker.capabilities.metrics(viewer, &mut registry);
         move || {
             add_domains(&rows, &mut registry);
             add_accesses(&rows, &mut registry);
@@ -124,15 +124,15 @@ pub(crate) fn text(broker: &Broker, viewer: &Viewer) -> String {
 }
 
 fn add_gauges(broker: &Broker, registry: &mut Registry) {
-    let endpoints: usize = broker.directory.iter().map(|domain| domain.endpoints.len()).sum();
+    let endpoints: usize = broker.core.directory.iter().map(|domain| domain.endpoints.len()).sum();
     let gauges = [
-        ("domains", "Attached domains", broker.directory.len()),
-        ("connections", "Connections to the control socket", broker.sessions()),
+        ("domains", "Attached domains", broker.core.directory.len()),
+        ("connections", "Connections to the control socket", broker.core.session_count()),
         ("endpoints", "Open endpoints", endpoints),
         ("channels", "Channels between domains", broker.channels.iter().len()),
     ];
     let undelivered = Counter::<u64>::default();
-    undelivered.inc_by(broker.reason_log.undelivered_messages);
+    undelivered.inc_by(broker.core.reason_log.undelivered_messages);
     let help = "Messages that domains left behind after their sends were over";
     registry.register("undelivered_messages", help, undelivered);
     for (name, help, value) in gauges {
@@ -148,12 +148,12 @@ fn reason_labels(reason: Reason) -> ReasonLabels {
 
 fn add_reasons(broker: &Broker, registry: &mut Registry) {
     let control = Family::<ReasonLabels, Counter>::default();
-    for (reason, count) in broker.reason_log.counts() {
+    for (reason, count) in broker.core.reason_log.counts() {
         control.get_or_create(&reason_labels(reason)).inc_by(count);
     }
     registry.register("control_reasons", "Refusals, faults and ends on the control socket", control);
     let (faults, drops) = (Family::<ReasonLabels, Counter>::default(), Family::<ReasonLabels, Counter>::default());
-    for counters in broker.workers.counters() {
+    for counters in broker.core.workers.counters() {
         for (reason, count) in counters.faults.iter() {
             faults.get_or_create(&reason_labels(reason)).inc_by(count);
         }
@@ -177,13 +177,13 @@ fn add_workers(broker: &Broker, registry: &mut Registry) {
     ];
     for (name, help, field) in counters {
         let family = Family::<WorkerLabels, Counter>::default();
-        for (worker, counters) in broker.workers.counters().iter().enumerate() {
+        for (worker, counters) in broker.core.workers.counters().iter().enumerate() {
             family.get_or_create(&WorkerLabels { worker: worker as u32 }).inc_by(field(counters).load(Relaxed));
         }
         registry.register(name, help, family);
     }
     let held_bytes = Family::<WorkerLabels, Gauge>::default();
-    for (worker, counters) in broker.workers.counters().iter().enumerate() {
+    for (worker, counters) in broker.core.workers.counters().iter().enumerate() {
         held_bytes.get_or_create(&WorkerLabels { worker: worker as u32 }).set(counters.held_bytes.load(Relaxed) as i64);
     }
     registry.register("worker_queued_bytes", "Bytes held for domains that are slow to read", held_bytes);

@@ -79,31 +79,22 @@ impl Places {
 }
 
 /// The reason why a user gets no further place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacesFull {
     /// All places are taken, or all but the last ones, which are for users that have none.
+    #[error("the limit for all users is {max}")]
     All {
         /// The number of all places.
         max: usize,
     },
     /// The user has its share.
+    #[error("the user has {own} of {max}, and no user may have more than half of what the others leave")]
     Share {
         /// The places of the user.
         own: usize,
         /// The number of all places.
         max: usize,
     },
-}
-
-impl std::fmt::Display for PlacesFull {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::All { max } => write!(f, "the limit for all users is {max}"),
-            Self::Share { own, max } => {
-                write!(f, "the user has {own} of {max}, and no user may have more than half of what the others leave")
-            }
-        }
-    }
 }
 
 /// Decides whether a user that has `own` of the `total` places that are taken may take another one of `max`.

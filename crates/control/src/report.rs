@@ -3,19 +3,21 @@
 mod config;
 pub(crate) mod paths;
 pub(crate) mod slices;
+pub(crate) mod written;
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use isthmus_layout::Refusal;
 use isthmus_layout::control::{Name, Owner, Topic};
 use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
-use isthmus_layout::{Capability, Refusal};
 
-use crate::broker::{Attachment, Broker, ControlSessionId};
+use crate::broker::Broker;
+use crate::core::attachment::Attachment;
+use crate::core::types::ControlSessionId;
 use crate::directory::DomainEntry;
 use crate::metrics;
 use crate::mx;
-use crate::overlay::Overlay;
 use crate::sockets;
 use crate::verbs::{self, Verbs};
 use crate::viewer::Viewer;
@@ -24,8 +26,8 @@ use isthmus_report::{
     WorkerRow,
 };
 
-pub(crate) use slices::json;
-use slices::{Finish, ReportMaker, Rows, Table, Whole};
+use slices::{ReportMaker, Rows, Table, Whole};
+use written::{Finish, hidden, json, wrong_arguments};
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
@@ -36,22 +38,20 @@ pub(crate) fn begin(
     topic: Topic,
     arguments: &[Name],
 ) -> Result<Box<dyn ReportMaker>, Refusal> {
-    let viewer = Viewer::of(broker, asker);
-    let capability = Capability::of_topic(topic).filter(|capability| !capability.is_in_guests());
-    if let Some(capability) = capability.filter(|_| !viewer.is_on_host()) {
-        return Err(Refusal::not_in_guests_yet(capability));
-    }
+    let viewer = Viewer::of(&broker.core, asker);
     let maker: Box<dyn ReportMaker> = match topic {
         Topic::Why => match arguments {
             [a, b] => Box::new(Whole::new(paths::why(broker, &viewer, a, b)?)),
             _ => return Err(wrong_arguments("2", arguments)),
         },
         Topic::Verbs => match arguments {
-            [] => Box::new(Rows::<verbs::DomainTable>::new(viewer)),
+            [] => Box::new(Rows::<verbs::report::DomainTable>::new(viewer)),
             [number] => Box::new(Whole::new(Verbs::queue_pair(broker, &viewer, number)?)),
             _ => return Err(wrong_arguments("0 or 1", arguments)),
         },
-        Topic::Overlay => Box::new(Whole::from(Overlay::report(broker, &viewer, arguments)?)),
+        Topic::Overlay => {
+            Box::new(Whole::from(broker.capabilities.overlay.report(broker.core.now, &viewer, arguments)?))
+        }
         _ if !arguments.is_empty() => return Err(wrong_arguments("no", arguments)),
         Topic::Status => Box::new(Whole::new(status(broker, &viewer))),
         Topic::Domains => Box::new(Rows::<DomainTable>::new(viewer)),
@@ -62,17 +62,12 @@ pub(crate) fn begin(
             let finish: Finish = Box::new(move || json(&Doctor { fds: open_fds(), ..doctor }));
             Box::new(Whole::from(finish))
         }
-        Topic::Config => Box::new(Whole::new(config::visible(&broker.settings.report_facts.config, &viewer))),
+        Topic::Config => Box::new(Whole::new(config::visible(&broker.core.settings.report_facts.config, &viewer))),
         Topic::Metrics => Box::new(Rows::<metrics::MetricsTable>::new(viewer)),
-        Topic::Mx => Box::new(Rows::<mx::BoardTable>::new(viewer)),
-        Topic::Streams => Box::new(Rows::<sockets::StreamTable>::new(viewer)),
+        Topic::Mx => Box::new(Rows::<mx::report::BoardTable>::new(viewer)),
+        Topic::Streams => Box::new(Rows::<sockets::report::StreamTable>::new(viewer)),
     };
     Ok(maker)
-}
-
-pub(crate) fn wrong_arguments(expected: &str, arguments: &[Name]) -> Refusal {
-    let text = format!("this report takes {expected} arguments, not {}", arguments.len());
-    Refusal::new(Reason::RequestInvalid, text)
 }
 
 impl From<&DomainEntry> for DomainName {
@@ -86,7 +81,7 @@ fn reason_counts(counts: impl Iterator<Item = (Reason, u64)>) -> Vec<ReasonCount
 }
 
 fn status(broker: &Broker, viewer: &Viewer) -> StatusReport {
-    let workers = broker.workers.counters().iter().enumerate().map(|(worker, counters)| WorkerRow {
+    let workers = broker.core.workers.counters().iter().enumerate().map(|(worker, counters)| WorkerRow {
         worker: worker as u32,
         records: counters.records.load(Relaxed),
         bytes: counters.bytes.load(Relaxed),
@@ -97,7 +92,7 @@ fn status(broker: &Broker, viewer: &Viewer) -> StatusReport {
         faults: reason_counts(counters.faults.iter()),
         drops: reason_counts(counters.drops.iter()),
     });
-    let settings = &broker.settings;
+    let settings = &broker.core.settings;
     let is_on_host = viewer.is_on_host();
     let guests = guests(broker, viewer);
     StatusReport {
@@ -106,21 +101,21 @@ fn status(broker: &Broker, viewer: &Viewer) -> StatusReport {
         protocol: settings.versions.version().to_string(),
         pid: if is_on_host { std::process::id() } else { 0 },
         uid: if is_on_host { settings.uid } else { 0 },
-        uptime_s: broker.now / NANOSECONDS,
+        uptime_s: broker.core.now / NANOSECONDS,
         epoch: settings.epoch,
         socket: if is_on_host { settings.report_facts.socket.clone() } else { String::new() },
         wait: settings.report_facts.wait.clone(),
-        domains: broker.directory.len() as u32,
-        domains_max: broker.directory.limits().domains as u32,
+        domains: broker.core.directory.len() as u32,
+        domains_max: broker.core.directory.limits().domains as u32,
         domains_resumable: broker.resumable().count() as u32,
-        connections: broker.sessions() as u32,
-        endpoints: broker.directory.iter().map(|domain| domain.endpoints.len() as u32).sum(),
+        connections: broker.core.session_count() as u32,
+        endpoints: broker.core.directory.iter().map(|domain| domain.endpoints.len() as u32).sum(),
         channels: broker.channels.iter().len() as u32,
         workers: workers.collect(),
         guest: viewer.guest().map(Name::to_string),
         guests_hidden: Some((broker.guests().len() - guests.len()) as u32),
         guests: Some(guests),
-        reasons: reason_counts(broker.reason_log.counts().into_iter()),
+        reasons: reason_counts(broker.core.reason_log.counts().into_iter()),
     }
 }
 
@@ -136,14 +131,14 @@ fn guests(broker: &Broker, viewer: &Viewer) -> Vec<GuestRow> {
             platform: Some(guest.platform.to_owned()),
             socket: if viewer.is_on_host() { guest.socket.clone() } else { String::new() },
             window_bytes: guest.window_bytes,
-            used_bytes: guest.guest_window.as_ref().map(|guest_window| guest_window.used()),
+            used_bytes: guest.guest_window.as_ref().map(|guest_window| guest_window.window().used()),
             vectors: guest.vectors,
             daemon: guest.daemon,
-            state: Some(guest.state(broker.now).name().to_owned()),
-            last_seen_s: guest.silent_for(broker.now).map(|silent_ns| silent_ns / NANOSECONDS),
+            state: Some(guest.state(broker.core.now).name().to_owned()),
+            last_seen_s: guest.silent_for(broker.core.now).map(|silent_ns| silent_ns / NANOSECONDS),
             keeps_device: guest.device_is_stored(),
             last_error: on_host(&guest.last_error),
-            domains: broker.attachments.values().filter(is_in_guest).count() as u32,
+            domains: broker.core.attachments.values().filter(is_in_guest).count() as u32,
             monitor: on_host(&guest.monitor),
             pair_window_bytes: Some(guest.pair_window_bytes),
         }
@@ -166,22 +161,22 @@ impl Table for DomainTable {
     const SLICE: usize = 32;
 
     fn next(broker: &Broker, after: Option<&DomainId>) -> Option<DomainId> {
-        broker.directory.next_after(after.copied())
+        broker.core.directory.next_after(after.copied())
     }
 
     fn add(broker: &Broker, viewer: &Viewer, id: &DomainId, rows: &mut Vec<DomainRow>) {
-        let domain = broker.directory.get(*id).filter(|domain| viewer.sees_domain(broker, domain));
+        let domain = broker.core.directory.get(*id).filter(|domain| viewer.sees_domain(&broker.core, domain));
         rows.extend(domain.and_then(|domain| domain_row(broker, domain)));
     }
 
     fn finish(broker: &Broker, _: &Viewer, rows: Vec<DomainRow>) -> impl FnOnce() -> Domains + Send + 'static + use<> {
-        let hidden = hidden(broker.directory.len(), rows.len());
+        let hidden = hidden(broker.core.directory.len(), rows.len());
         move || Domains { schema: SCHEMA, hidden, domains: rows }
     }
 }
 
 fn domain_row(broker: &Broker, domain: &DomainEntry) -> Option<DomainRow> {
-    let attachment = broker.attachments.get(&domain.id)?;
+    let attachment = broker.core.attachments.get(&domain.id)?;
     let counters = &attachment.counters;
     Some(DomainRow {
         id: domain.id.number(),
@@ -192,10 +187,10 @@ fn domain_row(broker: &Broker, domain: &DomainEntry) -> Option<DomainRow> {
         cgroup: attachment.credentials.cgroup.clone(),
         library: attachment.library.to_string(),
         protocol: attachment.version.to_string(),
-        age_s: broker.now.saturating_sub(attachment.since) / NANOSECONDS,
+        age_s: broker.core.now.saturating_sub(attachment.since) / NANOSECONDS,
         endpoints: domain.endpoints.len() as u32,
         channels: domain.channels().count() as u32,
-        channels_max: broker.directory.limits().channels as u32,
+        channels_max: broker.core.directory.limits().channels as u32,
         ready_maps: domain.ready_maps.len() as u32,
         worker: u32::from(attachment.worker.0),
         daemon_path_sent: counters.sent_records.load(Relaxed),
@@ -204,13 +199,8 @@ fn domain_row(broker: &Broker, domain: &DomainEntry) -> Option<DomainRow> {
         daemon_path_received_bytes: counters.received_bytes.load(Relaxed),
         queued_bytes: counters.held_bytes.load(Relaxed),
         bounces: counters.bounces.load(Relaxed),
-        backlog: broker.backlog_of(domain.id) as u32,
+        backlog: broker.core.backlog_of(domain.id) as u32,
     })
-}
-
-/// The number of rows that the viewer does not see.
-pub(crate) fn hidden(all: usize, visible: usize) -> Option<u32> {
-    Some(all.saturating_sub(visible) as u32)
 }
 
 /// The rows of endpoints, those of a domain together.
@@ -224,11 +214,11 @@ impl Table for EndpointTable {
     const SLICE: usize = 16;
 
     fn next(broker: &Broker, after: Option<&DomainId>) -> Option<DomainId> {
-        broker.directory.next_after(after.copied())
+        broker.core.directory.next_after(after.copied())
     }
 
     fn add(broker: &Broker, viewer: &Viewer, id: &DomainId, rows: &mut Vec<EndpointRow>) {
-        let domain = broker.directory.get(*id).filter(|domain| viewer.sees_domain(broker, domain));
+        let domain = broker.core.directory.get(*id).filter(|domain| viewer.sees_domain(&broker.core, domain));
         rows.extend(domain.into_iter().flat_map(|domain| {
             domain.endpoints.iter().map(move |(index, label)| EndpointRow {
                 domain: DomainName::from(domain),
@@ -244,7 +234,7 @@ impl Table for EndpointTable {
         _: &Viewer,
         rows: Vec<EndpointRow>,
     ) -> impl FnOnce() -> Endpoints + Send + 'static + use<> {
-        let all = broker.directory.iter().map(|domain| domain.endpoints.len()).sum();
+        let all = broker.core.directory.iter().map(|domain| domain.endpoints.len()).sum();
         let hidden = hidden(all, rows.len());
         move || Endpoints { schema: SCHEMA, hidden, endpoints: rows }
     }
@@ -253,12 +243,13 @@ impl Table for EndpointTable {
 fn doctor(broker: &Broker) -> Doctor {
     Doctor {
         schema: SCHEMA,
-        fds_max: broker.settings.fds_max as u64,
+        fds_max: broker.core.settings.fds_max as u64,
         fds: 0, // See `open_fds`.
-        nobody_uid: broker.settings.overflow_uid,
-        domains_without_pid: broker.attachments.values().filter(|attachment| attachment.pid.is_none()).count() as u32,
+        nobody_uid: broker.core.settings.overflow_uid,
+        domains_without_pid: broker.core.attachments.values().filter(|attachment| attachment.pid.is_none()).count()
+            as u32,
         channels_without_counters: broker.channels.iter().filter(|channel| channel.memory.is_none()).count() as u32,
-        resumable: broker.tickets.is_persistent(),
+        resumable: broker.core.tickets.is_persistent(),
         guests_losing_device: Some(guests_losing_device(broker)),
     }
 }

@@ -28,19 +28,23 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::spawn_local;
+use tokio::task::{JoinError, spawn_local};
 use tokio::time::Instant;
 
-use crate::allocator::Allocator;
 use crate::async_fd::{self, register};
-use crate::broker::{AwaitedWork, Broker, ControlSessionId, Outgoing, SocketPeer};
+use crate::broker::Broker;
+use crate::capabilities::Capabilities;
+use crate::core::awaited_work::AwaitedWork;
+use crate::core::types::{ControlSessionId, Outgoing, SocketPeer};
 use crate::metrics::MetricsTable;
+use crate::report;
 use crate::report::slices::Rows;
 use crate::session::{self, Connection, ConnectionEvent, FlushResult, LINGER, QUEUE_MAX};
 use crate::socket::Listener;
 use crate::turns::Turn;
 use crate::users::{ReportPermit, SessionLimits, Users};
 use crate::viewer::Viewer;
+use isthmus_window::Allocator;
 
 /// The pause after the process could not open another descriptor for a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -63,7 +67,7 @@ impl Stop {
     }
 
     /// Waits for [`Stop::stop`].
-    pub(crate) async fn stopped(&self) {
+    pub async fn stopped(&self) {
         self.0.notified().await;
     }
 }
@@ -103,7 +107,7 @@ impl Server {
     /// Creates a server for a broker.
     pub fn new(broker: Broker, handshake_timeout: Duration, idle_exit: Option<Duration>) -> Self {
         let now = Instant::now();
-        let settings = &broker.settings;
+        let settings = &broker.core.settings;
         let limits = SessionLimits { shared: settings.sessions_max, per_user: settings.sessions_per_owner_max };
         let users = RefCell::new(Users::new(limits, settings.fds_max));
         Self(Rc::new(Inner {
@@ -224,7 +228,7 @@ impl Server {
     }
 
     /// Adds a connection of a guest's program. Its domains belong to the user `uid`. Frames of its control proxy go over `socket`.
-    pub(crate) fn add_proxied(&self, socket: OwnedFd, uid: u32, program: Name, allocator: Allocator) -> io::Result<()> {
+    pub fn add_proxied(&self, socket: OwnedFd, uid: u32, program: Name, allocator: Allocator) -> io::Result<()> {
         self.add_connection(socket, (uid, None), Some(program), allocator)
     }
 
@@ -237,13 +241,13 @@ impl Server {
         allocator: Allocator,
     ) -> io::Result<()> {
         let is_proxied = allocator.guest().is_some();
-        let has_others = self.0.broker.borrow().has_others();
+        let has_others = self.0.broker.borrow().core.has_others();
         let admitted = self.0.users.borrow_mut().admit(uid, has_others, Instant::now());
         let user = match admitted {
             Ok(user) => user,
             Err(refusal) => {
                 session::refuse(&socket, uid, is_proxied, &refusal);
-                self.with(|broker| broker.connection_refused(uid, &refusal));
+                self.with(|broker| broker.refused_outside(uid, &refusal));
                 return Ok(());
             }
         };
@@ -316,6 +320,9 @@ impl Server {
             while let Some(outgoing) = self.next_outgoing() {
                 changed.insert(self.deliver(outgoing));
             }
+            while let Some(work) = self.next_awaited() {
+                drop(spawn_local(self.clone().await_work(work)));
+            }
             let Some(id) = changed.pop_first() else { break };
             let connection = self.0.connections.borrow().get(&id).cloned();
             match connection {
@@ -335,20 +342,23 @@ impl Server {
         self.0.broker.borrow_mut().next_outgoing()
     }
 
+    fn next_awaited(&self) -> Option<AwaitedWork<Capabilities>> {
+        self.0.broker.borrow_mut().next_awaited()
+    }
+
     fn deliver(&self, outgoing: Outgoing) -> ControlSessionId {
         let (Outgoing::Packet { to, .. }
         | Outgoing::Report { to, .. }
         | Outgoing::ReadyMap { to, .. }
         | Outgoing::Capture { to, .. }
-        | Outgoing::Await { to, .. }
         | Outgoing::End { to }) = outgoing;
         let outgoing = match outgoing {
             Outgoing::Capture { capturing, .. } => {
-                drop(spawn_local(capturing.serve(self.clone())));
-                return to;
-            }
-            Outgoing::Await { work, .. } => {
-                drop(spawn_local(self.clone().await_work(work)));
+                let server = self.clone();
+                drop(spawn_local(async move {
+                    capturing.serve().await;
+                    server.with(Broker::capture_ended);
+                }));
                 return to;
             }
             other => other,
@@ -363,21 +373,24 @@ impl Server {
             }
             Outgoing::ReadyMap { ready_map, pid, .. } => connection.set_attached(ready_map, pid),
             Outgoing::End { .. } => connection.close(),
-            Outgoing::Capture { .. } | Outgoing::Await { .. } => {} // See above.
+            Outgoing::Capture { .. } => {} // See above.
         }
         to
     }
 
-    async fn await_work(self, work: AwaitedWork) {
-        let finish = work.0.await;
-        self.with(finish);
+    async fn await_work(self, work: AwaitedWork<Capabilities>) {
+        let finish = work.wait().await;
+        self.with(|broker| broker.finish(finish));
     }
 
     /// Makes the next report that was requested on a connection, and begins to send it. Other connections have their turns meanwhile.
     async fn make_report(&self, connection: &Connection, permit: ReportPermit) {
         let Some((serial, query)) = connection.next_query() else { return };
-        let begun = self.with(|broker| broker.begin_report(connection.id, serial, &query));
-        let Some(mut maker) = begun else { return };
+        let begun = self.with(|broker| report::begin(broker, connection.id, query.topic, &query.arguments));
+        let mut maker = match begun {
+            Ok(maker) => maker,
+            Err(refusal) => return self.with(|broker| broker.core.refuse(connection.id, serial, &refusal)),
+        };
         let finish = loop {
             match self.with(|broker| maker.step(broker)) {
                 Some(finish) => break finish,
@@ -393,12 +406,12 @@ impl Server {
                 self.flush(connection);
                 self.send_outgoing();
             }
-            Err(refusal) => self.with(|broker| broker.refuse(connection.id, serial, &refusal)),
+            Err(refusal) => self.with(|broker| broker.core.refuse(connection.id, serial, &refusal)),
         }
     }
 
     /// Returns all metrics as text.
-    pub(crate) async fn metrics(&self) -> Result<String, String> {
+    pub async fn metrics(&self) -> Result<String, JoinError> {
         let mut rows = Rows::<MetricsTable>::new(Viewer::All);
         let finish = loop {
             match self.with(|broker| rows.step(broker)) {
@@ -406,8 +419,7 @@ impl Server {
                 None => tokio::task::yield_now().await,
             }
         };
-        let made = tokio::task::spawn_blocking(finish).await.map_err(|error| error.to_string())?;
-        Ok(made.text)
+        Ok(tokio::task::spawn_blocking(finish).await?.text)
     }
 
     /// Drops a connection because its program reads too little of what is sent to it.
@@ -450,7 +462,7 @@ impl Server {
     fn update_idle_since(&self) {
         let busy = {
             let broker = self.0.broker.borrow();
-            !broker.directory().is_empty() || broker.resumable().next().is_some() || broker.capabilities.is_used()
+            !broker.directory().is_empty() || broker.resumable().next().is_some() || broker.capabilities.fds() > 0
         };
         match (busy, self.0.idle_since.get()) {
             (true, _) => self.0.idle_since.set(None),
@@ -527,7 +539,7 @@ async fn sleep_until(wake: Option<Instant>) {
 }
 
 /// Returns the name of a process's program, with characters that no name may have replaced.
-pub(crate) fn program_name(pid: Option<i32>) -> Name {
+pub fn program_name(pid: Option<i32>) -> Name {
     let comm = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()).unwrap_or_default();
     let plain: String = comm.trim().chars().map(|c| if c.is_ascii_graphic() && c != '/' { c } else { '_' }).collect();
     Name::new(&plain).or_else(|_| Name::new("program")).expect("a valid name")

@@ -7,7 +7,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::allocator::Resource;
 use crate::async_fd;
-use crate::broker::ControlSessionId;
+use crate::core::types::ControlSessionId;
 use crate::fd_reaper::ReceivedFd;
 use crate::users::{ReportPermit, TokenBucket, UserSession};
+use isthmus_window::Resource;
 
 /// The number of messages that may wait for one connection.
-pub(crate) const QUEUE_MAX: usize = 8192;
+pub const QUEUE_MAX: usize = 8192;
 
 /// The number of packets that a connection may send at once, and per second. A connection that exceeds them is read more slowly. This
 /// protects other programs of the same user. All users are protected by the rate of the [`User`](crate::users::User).
@@ -212,7 +212,7 @@ impl Connection {
                 &[],
             );
         }
-        let fds: Vec<BorrowedFd<'_>> = resources.iter().filter_map(Resource::file).map(|file| file.as_fd()).collect();
+        let fds: Vec<BorrowedFd<'_>> = resources.iter().filter_map(Resource::file).collect();
         seqpacket::send(&self.socket, bytes, &fds)
     }
 

@@ -211,7 +211,7 @@ fn lock(path: &Path) -> Result<Option<File>, SocketError> {
 fn check_replaceable(path: &Path) -> Result<(), SocketError> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            let text = "it is no socket, so it is not replaced; move it, or set `daemon.socket`";
+            let text = "the file is no socket, so it is not replaced; move it, or set `daemon.socket`";
             Err(SocketError::refused("opening", path)(io::Error::new(io::ErrorKind::AlreadyExists, text)))
         }
         _ => Ok(()),
@@ -287,7 +287,7 @@ mod tests {
         for at in [path.clone(), path.with_extension("new")] {
             std::fs::write(&at, "a file").unwrap();
             let refused = Listener::open(&path, SocketAccess::OwnUser).unwrap_err().to_string();
-            assert!(refused.contains("it is no socket"), "{refused}");
+            assert!(refused.contains("the file is no socket"), "{refused}");
             assert_eq!(std::fs::read_to_string(&at).unwrap(), "a file");
             std::fs::remove_file(&at).unwrap();
         }
@@ -330,6 +330,6 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         let refused = Listener::open(&file.join("isthmus.sock"), SocketAccess::OwnUser).unwrap_err();
         assert_eq!(refused.reason(), None);
-        assert!(refused.to_string().contains("it is not a folder; move it, or set `daemon.socket`"), "{refused}");
+        assert!(refused.to_string().contains("the path is not a folder; move it, or set `daemon.socket`"), "{refused}");
     }
 }

@@ -15,7 +15,8 @@ use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::reason::Reason;
 use isthmus_report::DomainName;
 
-use crate::broker::{Broker, ControlSessionId};
+use crate::core::Core;
+use crate::core::types::ControlSessionId;
 use crate::directory::DomainEntry;
 
 /// The program that a report is for.
@@ -33,12 +34,12 @@ pub(crate) enum Viewer {
 
 impl Viewer {
     /// The viewer at the other end of a connection.
-    pub(crate) fn of(broker: &Broker, session: ControlSessionId) -> Self {
-        let Some(peer) = broker.socket_peer(session) else { return Self::Unidentified };
+    pub(crate) fn of(core: &Core, session: ControlSessionId) -> Self {
+        let Some(peer) = core.socket_peer(session) else { return Self::Unidentified };
         match peer.allocator.guest() {
             Some(guest) => Self::Guest(guest.clone()),
-            None if broker.settings.overflow_uid == Some(peer.uid) => Self::Unidentified,
-            None if broker.policy.may_see_all(peer.uid) => Self::All,
+            None if core.settings.overflow_uid == Some(peer.uid) => Self::Unidentified,
+            None if core.policy.may_see_all(peer.uid) => Self::All,
             None => Self::User(Owner(peer.uid)),
         }
     }
@@ -67,10 +68,10 @@ impl Viewer {
     }
 
     /// True if the viewer sees a domain.
-    pub(crate) fn sees_domain(&self, broker: &Broker, domain: &DomainEntry) -> bool {
+    pub(crate) fn sees_domain(&self, core: &Core, domain: &DomainEntry) -> bool {
         match self {
             Self::Guest(guest) => {
-                let attachment = broker.attachments.get(&domain.id);
+                let attachment = core.attachments.get(&domain.id);
                 attachment.is_some_and(|attachment| attachment.allocator.guest() == Some(guest))
             }
             _ => self.sees_owner(domain.owner),
@@ -83,20 +84,20 @@ impl Viewer {
     }
 
     /// True if the viewer may know the name of a domain that is the peer of another one.
-    pub(crate) fn knows_peer(&self, broker: &Broker, domain: &DomainEntry, of: &DomainEntry) -> bool {
+    pub(crate) fn knows_peer(&self, core: &Core, domain: &DomainEntry, of: &DomainEntry) -> bool {
         let may_talk = || {
-            let identities = broker.identity(domain.id).zip(broker.identity(of.id));
+            let identities = core.identity(domain.id).zip(core.identity(of.id));
             identities.is_some_and(|(domain, of)| {
-                [(&domain, &of), (&of, &domain)].iter().any(|(from, to)| broker.policy.may_send(from, to).is_ok())
+                [(&domain, &of), (&of, &domain)].iter().any(|(from, to)| core.policy.may_send(from, to).is_ok())
             })
         };
-        self.sees_domain(broker, domain) || may_talk()
+        self.sees_domain(core, domain) || may_talk()
     }
 
     /// Returns the number and the name of a domain that is the peer of another one. The number stands for a name that the viewer may not
     /// know.
-    pub(crate) fn peer_name(&self, broker: &Broker, domain: &DomainEntry, of: &DomainEntry) -> DomainName {
-        match self.knows_peer(broker, domain, of) {
+    pub(crate) fn peer_name(&self, core: &Core, domain: &DomainEntry, of: &DomainEntry) -> DomainName {
+        match self.knows_peer(core, domain, of) {
             true => DomainName::from(domain),
             false => DomainName { id: domain.id.number(), name: domain.id.to_string() },
         }

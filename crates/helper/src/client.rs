@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use isthmus_link::connection_record::{RecordMap, Recorder};
 use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -187,7 +188,10 @@ impl HelperClient {
     pub fn open_tap(&mut self, tap: TapRequest, namespace: Option<BorrowedFd<'_>>) -> Result<OpenedTap, HelperError> {
         let choice = if namespace.is_some() { NamespaceChoice::Attached } else { NamespaceChoice::Here };
         match self.ask(&Request::OpenTap { tap, namespace: choice }, namespace)? {
-            (Reply::TapOpened(info), Some(descriptor)) => Ok(OpenedTap { descriptor, info }),
+            (Reply::TapOpened(info), mut descriptors) => match descriptors.pop() {
+                Some(descriptor) => Ok(OpenedTap { descriptor, info }),
+                None => Err(self.out_of_place()),
+            },
             _ => Err(self.out_of_place()),
         }
     }
@@ -224,6 +228,18 @@ impl HelperClient {
         }
     }
 
+    /// Makes the kernel record connections. The programs stay for as long as copies of their links are open, here or at the helper.
+    pub fn record_connections(&mut self) -> Result<Recorder, HelperError> {
+        let (reply, descriptors) = self.ask(&Request::RecordConnections, None)?;
+        match (reply, <[OwnedFd; 3]>::try_from(descriptors)) {
+            (Reply::ConnectionsRecorded, Ok([map, recording, marking])) => {
+                let map = RecordMap::try_from(map).map_err(HelperError::Socket)?;
+                Ok(Recorder { map, links: [recording, marking] })
+            }
+            _ => Err(self.out_of_place()),
+        }
+    }
+
     fn out_of_place(&mut self) -> HelperError {
         self.socket = None;
         HelperError::OutOfPlace
@@ -234,7 +250,7 @@ impl HelperClient {
         &mut self,
         request: &Request,
         descriptor: Option<BorrowedFd<'_>>,
-    ) -> Result<(Reply, Option<OwnedFd>), HelperError> {
+    ) -> Result<(Reply, Vec<OwnedFd>), HelperError> {
         let socket = self.socket.take().ok_or(HelperError::Closed)?;
         let replied = exchange(&socket, request, descriptor)?;
         self.socket = Some(socket);
@@ -257,7 +273,7 @@ fn exchange(
     socket: &OwnedFd,
     request: &Request,
     descriptor: Option<BorrowedFd<'_>>,
-) -> Result<(Reply, Option<OwnedFd>), HelperError> {
+) -> Result<(Reply, Vec<OwnedFd>), HelperError> {
     let deadline = Instant::now() + REPLY_TIMEOUT;
     seqpacket::send(socket, &request.emit(), descriptor.as_slice()).map_err(send_error)?;
     let (mut packet, mut descriptors) = ([0; PACKET_BYTES_MAX], Vec::new());
@@ -266,7 +282,7 @@ fn exchange(
         match seqpacket::receive(socket, &mut packet, &mut descriptors, false) {
             Ok(bytes) => {
                 let reply = Reply::parse(&packet[..bytes], descriptors.len())?;
-                return Ok((reply, descriptors.pop()));
+                return Ok((reply, descriptors));
             }
             Err(ReceiveError::Empty) => {}
             Err(ReceiveError::Closed) => return Err(HelperError::Closed),

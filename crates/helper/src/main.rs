@@ -1,4 +1,4 @@
-//! `isthmus-helper`: creates network interfaces for `isthmusd`, which has given up its capabilities.
+//! `isthmus-helper`: creates network interfaces for `isthmusd`, which has given up its capabilities, and makes the kernel record connections.
 //!
 //! It serves the socket that a service manager gave it (`isthmus-helper.socket`), a socket of its own (`--socket`), or one connection to the
 //! program that started it (`--stdin`), or it starts helpers of that kind for a daemon (`--starter`). Then it gives up what it does not need and handles requests; it has no configuration.
@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use isthmus_helper::{Permissions, server, starter};
+use isthmus_helper::server::{self, RecordStore};
+use isthmus_helper::{Permissions, starter};
 use isthmus_platform::folder::{self, Purpose};
 use isthmus_platform::{activation, seqpacket};
 use rustix::fs::{AtFlags, FileType, Mode, Uid, chmodat, chownat, statat, unlinkat};
@@ -38,6 +39,9 @@ struct Arguments {
     /// Make interfaces ports of bridges as well
     #[arg(long)]
     bridges: bool,
+    /// Make the kernel record TCP connections, by which isthmusd recognises their two ends; keeps CAP_BPF
+    #[arg(long)]
+    connection_records: bool,
 }
 
 /// The sockets that the program serves.
@@ -49,18 +53,21 @@ enum Service {
 
 impl Arguments {
     fn permissions(&self) -> Permissions {
-        Permissions { namespaces: self.namespaces, bridges: self.bridges }
+        let &Self { namespaces, bridges, connection_records, .. } = self;
+        Permissions { namespaces, bridges, connection_records }
     }
 }
 
 fn main() -> ExitCode {
     // Before anything is opened here.
-    let inherited = activation::take_inherited().sockets;
+    let inherited = activation::take_inherited();
     let arguments = Arguments::parse();
     // A line that cannot be written is lost. The subscriber would report that on standard error too, and panic there.
     let log = tracing_subscriber::fmt().with_writer(io::stderr).log_internal_errors(false);
     log.with_ansi(false).without_time().with_target(false).init();
-    match open(&arguments, inherited).and_then(|service| serve(service, arguments.permissions())) {
+    let store = RecordStore::new(inherited.stored);
+    let served = open(&arguments, inherited.sockets).and_then(|service| serve(service, arguments.permissions(), store));
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -89,7 +96,7 @@ fn open(arguments: &Arguments, mut inherited: Vec<OwnedFd>) -> io::Result<Servic
 fn listen(path: &Path, user: Option<u32>) -> io::Result<OwnedFd> {
     let about = |error: String| io::Error::other(format!("listening at {}: {error}", path.display()));
     let refused = |errno: Errno| about(errno.to_string());
-    let name = path.file_name().ok_or_else(|| about("it is no path of a file".to_owned()))?;
+    let name = path.file_name().ok_or_else(|| about("the path names no file".to_owned()))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (folder, _) = folder::open(parent, Purpose::Write).map_err(|error| {
         about(format!("{error}; name a socket in a folder that, with all above it, root alone can write to, as /run"))
@@ -110,7 +117,7 @@ fn listen(path: &Path, user: Option<u32>) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-fn serve(service: Service, permissions: Permissions) -> io::Result<()> {
+fn serve(service: Service, permissions: Permissions, store: RecordStore) -> io::Result<()> {
     if let Service::Starter(socket) = &service {
         server::enter_starter(permissions).map_err(io::Error::other)?;
         return starter::serve(socket, &std::env::current_exe()?, permissions);
@@ -122,13 +129,16 @@ fn serve(service: Service, permissions: Permissions) -> io::Result<()> {
     if permissions.namespaces && !abilities.may_enter_namespaces {
         tracing::warn!("without CAP_SYS_ADMIN no interface can be created in other network namespaces");
     }
+    if permissions.connection_records && !abilities.may_record_connections {
+        tracing::warn!("without CAP_BPF the kernel cannot be made to record connections");
+    }
     match service {
         Service::Listener(listener) => {
             tracing::info!("listening");
-            server::serve_listener(&listener, abilities)
+            server::serve_listener(&listener, abilities, store)
         }
         Service::Connection(socket) => {
-            server::serve_connection(&socket, abilities);
+            server::serve_connection(&socket, abilities, store);
             Ok(())
         }
         Service::Starter(_) => unreachable!("served above"),

@@ -7,16 +7,21 @@ pub struct Permissions {
     pub namespaces: bool,
     /// Interfaces may become ports of bridges.
     pub bridges: bool,
+    /// The kernel may be made to record connections.
+    pub connection_records: bool,
 }
 
 impl Permissions {
     /// All permissions.
-    pub const ALL: Self = Self { namespaces: true, bridges: true };
+    pub const ALL: Self = Self { namespaces: true, bridges: true, connection_records: true };
 
     /// Returns the options of the command line.
     pub(crate) fn options(self) -> impl Iterator<Item = &'static str> {
-        [(self.namespaces, "--namespaces"), (self.bridges, "--bridges")]
-            .into_iter()
-            .filter_map(|(is_given, option)| is_given.then_some(option))
+        let options = [
+            (self.namespaces, "--namespaces"),
+            (self.bridges, "--bridges"),
+            (self.connection_records, "--connection-records"),
+        ];
+        options.into_iter().filter_map(|(is_given, option)| is_given.then_some(option))
     }
 }

@@ -10,6 +10,7 @@
 //!     5 AddAddress   interface:4  address
 //!     6 DelAddress   interface:4  address
 //!     7 Release      interface:4
+//!     8 RecordConnections
 //!   bridge     a name, or zeros
 //!   address    family:1 (4, 6)  prefix:1  0:2  octets:16
 //!
@@ -18,6 +19,7 @@
 //!     1 Hello        version:4  flags:4
 //!     2 TapOpened    interface:4  index:4  flags:4                                                     the TAP device
 //!     3 Done
+//!     4 ConnectionsRecorded                                                                            the map of records, two links
 //! ```
 //!
 //! A daemon that starts its own helpers sends a starter `START` with the helper's end of a connection, for each.
@@ -35,7 +37,7 @@ use crate::values::{ADDRESSES_MAX, AddressList, InterfaceAddress, InterfaceName,
 use packet::{PacketReader, PacketWriter};
 
 /// The version of this protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The packet by which a starter is asked for a helper.
 pub(crate) const START: &[u8; 1] = b"S";
@@ -50,11 +52,13 @@ const SET_UP: u16 = 4;
 const ADD_ADDRESS: u16 = 5;
 const DEL_ADDRESS: u16 = 6;
 const RELEASE: u16 = 7;
+const RECORD_CONNECTIONS: u16 = 8;
 
 const REFUSED: u16 = 0;
 const HELLO_REPLY: u16 = 1;
 const TAP_OPENED: u16 = 2;
 const DONE: u16 = 3;
+const CONNECTIONS_RECORDED: u16 = 4;
 
 /// The flags of `OpenTap`.
 const TAP_IS_UP: u8 = 1;
@@ -149,6 +153,8 @@ pub enum Request {
         /// The interface.
         interface: InterfaceNumber,
     },
+    /// Makes the kernel record connections, if it does not yet.
+    RecordConnections,
 }
 
 /// Version and abilities of a helper.
@@ -188,6 +194,9 @@ pub enum Reply {
     TapOpened(TapInfo),
     /// The request was carried out.
     Done,
+    /// The kernel records connections. The packet carries three descriptors: the map of the records, and the links that keep the programs
+    /// that make them.
+    ConnectionsRecorded,
 }
 
 /// The reason why a packet is neither request nor reply.
@@ -236,6 +245,7 @@ impl Request {
                 PacketWriter::new(DEL_ADDRESS).u32(interface.0).address(*address)
             }
             Self::Release { interface } => PacketWriter::new(RELEASE).u32(interface.0),
+            Self::RecordConnections => PacketWriter::new(RECORD_CONNECTIONS),
         }
         .into_bytes()
     }
@@ -251,6 +261,7 @@ impl Request {
             ADD_ADDRESS => Self::AddAddress { interface: InterfaceNumber(body.u32()?), address: body.address()? },
             DEL_ADDRESS => Self::DelAddress { interface: InterfaceNumber(body.u32()?), address: body.address()? },
             RELEASE => Self::Release { interface: InterfaceNumber(body.u32()?) },
+            RECORD_CONNECTIONS => Self::RecordConnections,
             kind => return Err(Malformed::Kind(kind)),
         };
         let carries = matches!(request, Self::OpenTap { namespace: NamespaceChoice::Attached, .. });
@@ -315,6 +326,7 @@ impl Reply {
                 PacketWriter::new(TAP_OPENED).u32(tap.interface.0).u32(tap.index).u32(flags)
             }
             Self::Done => PacketWriter::new(DONE),
+            Self::ConnectionsRecorded => PacketWriter::new(CONNECTIONS_RECORDED),
         }
         .into_bytes()
     }
@@ -346,9 +358,15 @@ impl Reply {
                 Self::TapOpened(TapInfo { interface, index, has_udp_offloads, has_gso_max_size })
             }
             DONE => Self::Done,
+            CONNECTIONS_RECORDED => Self::ConnectionsRecorded,
             kind => return Err(Malformed::Kind(kind)),
         };
-        body.end(descriptors, matches!(reply, Self::TapOpened(_)).into())?;
+        let carries = match reply {
+            Self::TapOpened(_) => 1,
+            Self::ConnectionsRecorded => 3,
+            Self::Refused(_) | Self::Hello(_) | Self::Done => 0,
+        };
+        body.end(descriptors, carries)?;
         Ok(reply)
     }
 }

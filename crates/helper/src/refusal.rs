@@ -66,6 +66,8 @@ reasons! {
     21 InterfaceElsewhere "interface-elsewhere" "the interface is in another network namespace, where it cannot be changed: open it again with what is to change"
     22 BridgesOff "bridges-off" "isthmus-helper may not put interfaces into bridges: start it with --bridges (isthmus-helper.service says how)"
     23 NoBridge "no-bridge" "there is no bridge of that name where the interface is: create it (`ip link add NAME type bridge`)"
+    24 ConnectionRecordsOff "connection-records-off" "isthmus-helper may not make the kernel record connections: start it with --connection-records and CAP_BPF (isthmus-helper.service says how)"
+    25 NoCgroups "no-cgroups" "no cgroup2 file system is mounted at /sys/fs/cgroup or /sys/fs/cgroup/unified: mount one (`mount -t cgroup2 none /sys/fs/cgroup/unified`)"
 }
 
 impl RefusalReason {

@@ -11,6 +11,7 @@
 
 mod interfaces;
 mod namespace;
+mod record_store;
 mod route_socket;
 mod sandbox;
 
@@ -19,23 +20,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use isthmus_link::connection_record::Recorder;
 use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::protocol::{HelperInfo, Malformed, PACKET_BYTES_MAX, Reply, Request, VERSION};
 use crate::refusal::{Refusal, RefusalReason};
 use interfaces::{Existing, Interfaces};
+pub use record_store::RecordStore;
 pub use sandbox::{Abilities, SandboxError, enter as enter_sandbox, enter_starter};
 
 /// The maximum number of connections at a time. A host has one daemon; while it restarts, it has two.
 pub const CONNECTIONS_MAX: usize = 8;
 
 /// Accepts connections until the listening socket fails.
-pub fn serve_listener(listener: &OwnedFd, abilities: Abilities) -> io::Result<()> {
+pub fn serve_listener(listener: &OwnedFd, abilities: Abilities, records: RecordStore) -> io::Result<()> {
     let places = Arc::new(AtomicUsize::new(CONNECTIONS_MAX));
     let existing = Arc::new(Existing::default());
+    let records = Arc::new(records);
     loop {
         wait_readable(listener)?;
         let socket = match seqpacket::accept(listener) {
@@ -48,8 +52,9 @@ pub fn serve_listener(listener: &OwnedFd, abilities: Abilities) -> io::Result<()
             continue;
         };
         let interfaces = Interfaces::new(Arc::clone(&existing));
+        let records = Arc::clone(&records);
         let serve = move || {
-            serve(&socket, abilities, interfaces);
+            serve(&socket, Connection::new(abilities, interfaces, records));
             drop(place);
         };
         if let Err(error) = thread::Builder::new().name("connection".to_owned()).spawn(serve) {
@@ -75,12 +80,11 @@ impl Drop for Place {
 }
 
 /// Serves one connection, the only one, until the client closes it.
-pub fn serve_connection(socket: &OwnedFd, abilities: Abilities) {
-    serve(socket, abilities, Interfaces::new(Arc::default()));
+pub fn serve_connection(socket: &OwnedFd, abilities: Abilities, records: RecordStore) {
+    serve(socket, Connection::new(abilities, Interfaces::new(Arc::default()), Arc::new(records)));
 }
 
-fn serve(socket: &OwnedFd, abilities: Abilities, interfaces: Interfaces) {
-    let mut connection = Connection { abilities, interfaces, refusals: Refusals::default() };
+fn serve(socket: &OwnedFd, mut connection: Connection) {
     let (mut packet, mut descriptors) = ([0; PACKET_BYTES_MAX], Vec::new());
     loop {
         if let Err(error) = wait_readable(socket) {
@@ -95,9 +99,9 @@ fn serve(socket: &OwnedFd, abilities: Abilities, interfaces: Interfaces) {
                 break tracing::warn!(%error, "a connection ends");
             }
         };
-        let (reply, descriptor) = connection.reply(received, descriptors.pop());
+        let (reply, attachment) = connection.reply(received, descriptors.pop());
         descriptors.clear();
-        let sent = seqpacket::send(socket, &reply.emit(), descriptor.as_ref().map(AsFd::as_fd).as_slice());
+        let sent = seqpacket::send(socket, &reply.emit(), &attachment.descriptors());
         match sent {
             Ok(()) => {}
             Err(SendError::Closed) => break,
@@ -121,27 +125,48 @@ pub(crate) fn wait_readable(socket: &OwnedFd) -> io::Result<()> {
 struct Connection {
     abilities: Abilities,
     interfaces: Interfaces,
+    records: Arc<RecordStore>,
     refusals: Refusals,
 }
 
+/// The descriptors that the packet of a reply carries.
+enum Attachment {
+    Nothing,
+    Tap(OwnedFd),
+    Recorder(Arc<Recorder>),
+}
+
+impl Attachment {
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::Tap(tap) => vec![tap.as_fd()],
+            Self::Recorder(recorder) => {
+                let [recording, marking] = &recorder.links;
+                vec![recorder.map.as_fd(), recording.as_fd(), marking.as_fd()]
+            }
+        }
+    }
+}
+
 impl Connection {
-    /// Carries out a request. Returns the reply, and the descriptor for its packet.
-    fn reply(&mut self, received: Result<Request, Malformed>, descriptor: Option<OwnedFd>) -> (Reply, Option<OwnedFd>) {
+    fn new(abilities: Abilities, interfaces: Interfaces, records: Arc<RecordStore>) -> Self {
+        Self { abilities, interfaces, records, refusals: Refusals::default() }
+    }
+
+    /// Carries out a request. Returns the reply, and the descriptors for its packet.
+    fn reply(&mut self, received: Result<Request, Malformed>, descriptor: Option<OwnedFd>) -> (Reply, Attachment) {
         let done = received.map_err(Refusal::from).and_then(|request| self.carry_out(request, descriptor));
         done.unwrap_or_else(|refusal| {
             self.refusals.count(refusal);
-            (Reply::Refused(refusal), None)
+            (Reply::Refused(refusal), Attachment::Nothing)
         })
     }
 
-    fn carry_out(
-        &mut self,
-        request: Request,
-        descriptor: Option<OwnedFd>,
-    ) -> Result<(Reply, Option<OwnedFd>), Refusal> {
-        let done = |()| (Reply::Done, None);
+    fn carry_out(&mut self, request: Request, descriptor: Option<OwnedFd>) -> Result<(Reply, Attachment), Refusal> {
+        let done = |()| (Reply::Done, Attachment::Nothing);
         match request {
-            Request::Hello { version: VERSION } => Ok((Reply::Hello(self.hello()), None)),
+            Request::Hello { version: VERSION } => Ok((Reply::Hello(self.hello()), Attachment::Nothing)),
             Request::Hello { .. } => Err(RefusalReason::VersionUnsupported.into()),
             Request::OpenTap { tap, namespace: _ } => {
                 if descriptor.is_some() && !self.abilities.may_enter_namespaces {
@@ -151,13 +176,17 @@ impl Connection {
                     return Err(RefusalReason::BridgesOff.into());
                 }
                 let (info, tap) = self.interfaces.open_tap(&tap, descriptor)?;
-                Ok((Reply::TapOpened(info), Some(tap)))
+                Ok((Reply::TapOpened(info), Attachment::Tap(tap)))
             }
             Request::SetMtu { interface, mtu } => self.interfaces.set_mtu(interface, mtu).map(done),
             Request::SetUp { interface, is_up } => self.interfaces.set_up(interface, is_up).map(done),
             Request::AddAddress { interface, address } => self.interfaces.add_address(interface, address).map(done),
             Request::DelAddress { interface, address } => self.interfaces.del_address(interface, address).map(done),
             Request::Release { interface } => self.interfaces.release(interface).map(done),
+            Request::RecordConnections if self.abilities.may_record_connections => {
+                Ok((Reply::ConnectionsRecorded, Attachment::Recorder(self.records.recorder()?)))
+            }
+            Request::RecordConnections => Err(RefusalReason::ConnectionRecordsOff.into()),
         }
     }
 
@@ -209,8 +238,8 @@ mod tests {
     /// Serves a connection in a thread of this process, without privileges and without filter.
     fn with_connection(test: impl FnOnce(&OwnedFd)) {
         let (ours, theirs) = seqpacket::pair().unwrap();
-        let abilities = Abilities { has_net_admin: false, may_enter_namespaces: false, may_join_bridges: false };
-        let server = thread::spawn(move || serve_connection(&theirs, abilities));
+        let abilities = Abilities::default();
+        let server = thread::spawn(move || serve_connection(&theirs, abilities, RecordStore::default()));
         test(&ours);
         drop(ours);
         server.join().unwrap();

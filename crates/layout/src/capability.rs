@@ -88,7 +88,7 @@ impl Capability {
                 to_client: &[176..=191],
                 reasons: &[350..=399],
                 topics: &[40..=47],
-                in_guests: false,
+                in_guests: true,
             },
             Self::Overlay => NumberBlocks {
                 to_daemon: &[64..=79],

@@ -3,6 +3,7 @@
 //! ```text
 //!   capability ─── the capabilities of the daemon, and the numbers that belong to each
 //!   ids, span ──── numbers that cannot be confused, ranges that are known to lie inside
+//!   slots ──────── a table of values by number
 //!   limits ─────── every maximum, and the assertions about them
 //!   channel ────── the memory of a channel: head page, two rings of cells, two slabs
 //!   arena ──────── the file with memory that peers read and write directly
@@ -38,6 +39,7 @@ pub mod ready_map;
 pub mod reason;
 pub mod record;
 mod refusal;
+pub mod slots;
 pub mod sockets;
 pub mod span;
 pub mod verbs;
@@ -45,4 +47,5 @@ pub mod verbs;
 pub use capability::Capability;
 pub use ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex, NicId, RegionId};
 pub use refusal::Refusal;
+pub use slots::SlotTable;
 pub use span::{Len, Offset, OutsideRegion, RegionSize, Span};

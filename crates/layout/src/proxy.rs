@@ -26,6 +26,7 @@ use crate::channel::{ChannelGeometry, SlabSize};
 use crate::control::{Field, FieldReader, MalformedControl, Name};
 use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES, SLAB_BYTES_MIN};
 
+pub mod addresses;
 pub mod grants;
 pub mod pair_window;
 
@@ -46,6 +47,10 @@ pub const SESSION_REPLY_WORD: u32 = 64;
 pub const HOST_HEARTBEAT_WORD: u32 = 96;
 /// Word of the head page: the guest's heartbeat, as the host's.
 pub const GUEST_HEARTBEAT_WORD: u32 = 128;
+
+/// Word of the head page: the session request that begins a session in which the host takes [`ProxyFrameKind::Addresses`]. An older daemon
+/// does not write it, so the word has another number then.
+pub const ADDRESSES_WORD: u32 = 288;
 
 /// How often daemons change their heartbeat, in milliseconds.
 pub const HEARTBEAT_INTERVAL_MS: u32 = 1000;
@@ -113,6 +118,8 @@ pub enum ProxyFrameKind {
     MapRequest,
     /// The content is a [`pair_window::MapReply`]; no connection. To the host alone.
     MapReply,
+    /// The content is an [`addresses::GuestAddresses`]; no connection. To the host alone, if it takes such frames ([`ADDRESSES_WORD`]).
+    Addresses,
 }
 
 impl ProxyFrameKind {
@@ -134,6 +141,7 @@ impl ProxyFrameKind {
             Self::PairClose => 20,
             Self::MapRequest => 21,
             Self::MapReply => 22,
+            Self::Addresses => 9,
         }
     }
 
@@ -155,6 +163,7 @@ impl ProxyFrameKind {
             20 => Some(Self::PairClose),
             21 => Some(Self::MapRequest),
             22 => Some(Self::MapReply),
+            9 => Some(Self::Addresses),
             _ => None,
         }
     }
@@ -190,6 +199,12 @@ impl ClientConnected {
         Ok(connected)
     }
 }
+
+/// The host's number among the peers of a guest's device.
+pub const HOST: u16 = 0;
+
+/// The guest's own number among the peers of its device.
+pub const GUEST: u16 = 1;
 
 /// Names a window of a guest: its number among the peers of the device that shows it, less one. Two guests call their pair window
 /// by the same number.

@@ -9,7 +9,8 @@ use isthmus_layout::control::{Name, ToClient, Version, VersionRange};
 use isthmus_layout::reason::Reason;
 
 /// The versions there are recordings of, each one able to go back to the one before; [`VersionRange::CURRENT`] is the last.
-const VERSIONS: [Version; 5] = [version(1, 1), version(1, 2), version(1, 3), version(1, 4), version(2, 4)];
+const VERSIONS: [Version; 6] =
+    [version(1, 1), version(1, 2), version(1, 3), version(1, 4), version(2, 4), version(2, 5)];
 
 const fn version(major: u16, minor: u16) -> Version {
     Version { major, minor }

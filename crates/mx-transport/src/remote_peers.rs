@@ -1,8 +1,8 @@
 //! Endpoints of other hosts that one local endpoint knows.
 
-use isthmus_layout::DomainId;
 use isthmus_layout::limits::DAEMON_PATH_RECORD_COST;
 use isthmus_layout::record::{Record, Serial};
+use isthmus_layout::{DomainId, SlotTable};
 use isthmus_mx::net::{Address, IncomingId, SendId};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Index, IndexMut};
@@ -120,15 +120,14 @@ pub(crate) struct RemotePeerIndex(u32);
 pub(crate) struct RemotePeers {
     /// The credit of each remote peer.
     credit: u32,
-    list: Vec<Option<Box<RemotePeer>>>,
-    free: Vec<RemotePeerIndex>,
+    list: SlotTable<Box<RemotePeer>>,
     by_id: HashMap<DomainId, RemotePeerIndex>,
     by_address: HashMap<Address, RemotePeerIndex>,
 }
 
 impl RemotePeers {
     pub(crate) fn new(credit: u32) -> Self {
-        Self { credit, list: Vec::new(), free: Vec::new(), by_id: HashMap::new(), by_address: HashMap::new() }
+        Self { credit, list: SlotTable::default(), by_id: HashMap::new(), by_address: HashMap::new() }
     }
 
     pub(crate) fn find(&self, id: DomainId) -> Option<RemotePeerIndex> {
@@ -140,11 +139,7 @@ impl RemotePeers {
     }
 
     pub(crate) fn add(&mut self, id: DomainId, address: Address) -> RemotePeerIndex {
-        let peer = self.free.pop().unwrap_or_else(|| {
-            self.list.push(None);
-            RemotePeerIndex((self.list.len() - 1) as u32) // No more than partners of an endpoint.
-        });
-        self.list[peer.0 as usize] = Some(Box::new(RemotePeer::new(id, address, self.credit)));
+        let peer = RemotePeerIndex(self.list.insert(Box::new(RemotePeer::new(id, address, self.credit))));
         self.by_id.insert(id, peer);
         self.by_address.insert(address, peer);
         peer
@@ -159,9 +154,8 @@ impl RemotePeers {
 
     /// Removes a remote peer that has left.
     pub(crate) fn remove(&mut self, peer: RemotePeerIndex) -> Option<Box<RemotePeer>> {
-        let remote_peer = self.list[peer.0 as usize].take()?;
+        let remote_peer = self.list.remove(peer.0)?;
         self.by_id.remove(&remote_peer.id);
-        self.free.push(peer);
         Some(remote_peer)
     }
 }
@@ -174,9 +168,7 @@ impl RemotePeers {
 
     /// All remote peers.
     pub(crate) fn all(&self) -> impl Iterator<Item = (RemotePeerIndex, &RemotePeer)> {
-        let places = self.list.iter().enumerate();
-        // No more than partners of an endpoint.
-        places.filter_map(|(peer, remote_peer)| Some((RemotePeerIndex(peer as u32), remote_peer.as_deref()?)))
+        self.list.iter().map(|(peer, remote_peer)| (RemotePeerIndex(peer), remote_peer.as_ref()))
     }
 }
 
@@ -184,13 +176,13 @@ impl Index<RemotePeerIndex> for RemotePeers {
     type Output = RemotePeer;
 
     fn index(&self, peer: RemotePeerIndex) -> &RemotePeer {
-        self.list[peer.0 as usize].as_deref().expect("indices are of remote peers in the list")
+        &self.list[peer.0]
     }
 }
 
 impl IndexMut<RemotePeerIndex> for RemotePeers {
     fn index_mut(&mut self, peer: RemotePeerIndex) -> &mut RemotePeer {
-        self.list[peer.0 as usize].as_deref_mut().expect("indices are of remote peers in the list")
+        &mut self.list[peer.0]
     }
 }
 

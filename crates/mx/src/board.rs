@@ -4,8 +4,8 @@
 //! ```text
 //!   links                              Board                                        endpoints
 //!
-//!   frame ──► receive ──► is it ours? from whom? ── demux ──► ForEndpoint ────────► net::Endpoint::receive
-//!                            │          ▲                └──► nobody there: a refusal, or dropped and counted
+//!   frame ──► receive ──► for this board? sender? ── demux ──► ForEndpoint ────────► net::Endpoint::receive
+//!                            │          ▲                └──► no endpoint: a refusal, or dropped and counted
 //!                            ▼          │
 //!              announcements, names   table: address ◄─► our index, their index for us, links
 //!                            │                                    ▲
@@ -99,7 +99,7 @@ pub struct BoardSetup {
 }
 
 impl BoardSetup {
-    /// As most boards are: with discovery, and the usual times and limits.
+    /// Returns the setup of an ordinary board: with discovery, and the default times and limits.
     pub const fn new(nic: NicId, name: BoardName, dialect: Dialect, serial: u32, secret: u32) -> Self {
         Self { nic, name, dialect, serial, secret, discovery: true, tuning: BoardTuning::DEFAULT }
     }
@@ -110,7 +110,7 @@ impl BoardSetup {
 pub enum BoardEvent {
     /// A peer has appeared that was unknown or forgotten.
     Found(PeerIndex),
-    /// A peer has reported its first name, or another one than before.
+    /// A peer has reported its first name, or a new one.
     Named(PeerIndex),
     /// A peer's announcement reports that its daemon restarted. Any host can send one: it is a reason to ask the peer's endpoints
     /// whether they still exist, not a reason to give them up. The board itself queries the peer's name, and learns the peer's
@@ -153,7 +153,7 @@ struct RateLimiters {
 }
 
 impl Board {
-    /// A board that knows itself, as peer 0, and has no links yet.
+    /// Creates a board. Its table has the board itself as peer 0, and it has no links yet.
     pub fn new(mut setup: BoardSetup) -> Self {
         let tuning = setup.tuning.within_limits();
         setup.tuning = tuning;
@@ -222,7 +222,7 @@ impl Board {
         self.table.get(peer)?.name()
     }
 
-    /// Returns true if an address is a board of this host: nothing for it goes to the wire.
+    /// Returns true if an address is a board of this host. Nothing for it goes to the wire.
     pub fn is_local(&self, nic: NicId) -> bool {
         self.table
             .find_present(nic)
@@ -262,7 +262,7 @@ impl Board {
         announce.into_iter().chain(question).min()
     }
 
-    /// Time has passed.
+    /// Handles the passing of time: sends what is due.
     pub fn tick(&mut self, now: Time) {
         self.announce(now);
         self.send_due_queries(now);

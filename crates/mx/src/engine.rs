@@ -1,9 +1,9 @@
-//! The engine of one endpoint. Here: what it is made of, and its partners.
+//! The engine of one endpoint. This file has its state and its partners.
 //!
 //! - `receiving`: receives, arriving messages, unexpected messages
 //! - `sending`: sends and connects
-//! - `completing`: what a program does with a request: test, cancel, forget, look
-//! - `ending`: a partner dies or is disconnected; the endpoint is closed
+//! - `completing`: operations on a program's requests: test, cancel, forget, peek
+//! - `ending`: the end of a partner or of the endpoint
 
 mod completing;
 mod ending;
@@ -27,11 +27,11 @@ use core::hash::Hash;
 
 /// The transport's own data in receives and messages, which the engine stores and returns.
 pub trait TransportTypes {
-    /// Where a receive wants its bytes.
+    /// The destination of a receive.
     type Receive;
-    /// The bytes of an unexpected message, or the way to them.
+    /// The bytes of an unexpected message, or the data needed to get them.
     type Message;
-    /// A partner, as the transport knows it.
+    /// The transport's address of a partner.
     type Address: Copy + Eq + Hash;
 }
 
@@ -46,14 +46,14 @@ pub enum RequestKind {
     Connect,
 }
 
-/// How far a request is.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestState {
-    /// A receive that no message has come for.
+    /// A receive that no message has matched yet.
     Posted,
-    /// The transport is at it.
+    /// The transport is working on the request.
     InProgress,
-    /// Over, and in the queue of those that are.
+    /// The request is complete and in the queue of completed requests.
     Done,
 }
 
@@ -66,36 +66,36 @@ struct Request<R> {
     state: RequestState,
     /// The program has forgotten this request and will not test for it.
     is_forgotten: bool,
-    /// The buffer of this send may be used again.
+    /// The buffer of this send may be reused.
     is_buffered: bool,
-    /// Bytes that a receive has room for.
+    /// The length of a receive's buffer in bytes.
     length: u32,
-    /// Requests have the order of their posts.
+    /// The position of the request in the order of posts.
     post_order: u64,
-    /// Only of a posted receive.
+    /// The transport's data, while the receive is posted.
     receive: Option<R>,
 }
 
-/// No such request: it was consumed, cancelled or forgotten, or never made.
+/// The request does not exist: it was consumed, cancelled or forgotten, or never created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no such request")]
 pub struct UnknownRequest;
 
-/// No such partner: it was disconnected.
+/// The partner does not exist: it was disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no such partner")]
 pub struct UnknownPartner;
 
-/// How many there are.
+/// The number of each kind of object in an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Receives that no message has come for.
+    /// Receives that no message has matched yet.
     pub posted: usize,
-    /// Messages that no receive has taken.
+    /// Unexpected messages.
     pub unexpected: usize,
-    /// Requests that are not over: posted receives, and what the transport is at. Forgotten ones too.
+    /// Pending requests: posted receives, and requests that the transport is working on. Includes forgotten ones.
     pub pending: usize,
-    /// Requests that are over and not consumed.
+    /// Completed requests that were not consumed.
     pub done: usize,
     /// Partners.
     pub partners: usize,
@@ -110,14 +110,15 @@ pub struct Engine<C: TransportTypes> {
     done: MatchQueue,
     messages: Slab<UnexpectedMessage<C::Message>>,
     unexpected: MatchQueue,
-    /// Links of the messages of each partner.
+    /// The links of the lists of messages by partner.
     by_source: ListArena<()>,
-    /// Posts so far.
+    /// The number of posts so far.
     post_order: u64,
 }
 
 impl<C: TransportTypes> Engine<C> {
-    /// A new endpoint. `seed` is a random number that peers do not know: it keeps them from choosing match infos that collide.
+    /// Creates an endpoint. `seed` is a random number that peers do not know, so that peers cannot choose match infos
+    /// that collide.
     pub const fn new(contexts: ContextIdBits, seed: u64) -> Self {
         let seed = Seed::new(seed);
         Self {
@@ -133,7 +134,7 @@ impl<C: TransportTypes> Engine<C> {
         }
     }
 
-    /// How many there are of everything.
+    /// Returns the number of each kind of object.
     pub const fn counts(&self) -> Counts {
         Counts {
             posted: self.posted.len(),
@@ -144,34 +145,34 @@ impl<C: TransportTypes> Engine<C> {
         }
     }
 
-    /// The partner with this address; a new one if it is not known yet.
+    /// Returns the partner with this address, and adds it if it is unknown.
     #[inline]
     pub fn partner(&mut self, address: C::Address) -> Result<PartnerId, Full> {
         self.partners.find_or_insert(address)
     }
 
-    /// The partner with this address, if it is known.
+    /// Returns the partner with this address, if it is known.
     pub fn find_partner(&self, address: C::Address) -> Option<PartnerId> {
         self.partners.find(address)
     }
 
-    /// All partners.
+    /// Returns all partners.
     pub fn partners(&self) -> impl Iterator<Item = (PartnerId, C::Address)> {
         self.partners.iter().map(|(index, partner)| (index, partner.address))
     }
 
-    /// Where a partner is.
+    /// Returns the address of a partner.
     #[inline]
     pub fn address_of(&self, partner: PartnerId) -> Result<C::Address, UnknownPartner> {
         self.partners.get(partner).map(|partner| partner.address).ok_or(UnknownPartner)
     }
 
-    /// The program's word about a partner: 0 until it is set.
+    /// Returns the program's context of a partner: 0 until it is set.
     pub fn partner_context(&self, partner: PartnerId) -> Result<usize, UnknownPartner> {
         self.partners.get(partner).map(|partner| partner.context).ok_or(UnknownPartner)
     }
 
-    /// Sets the program's word about a partner.
+    /// Sets the program's context of a partner.
     pub fn set_partner_context(&mut self, partner: PartnerId, context: usize) -> Result<(), UnknownPartner> {
         let partner = self.partners.get_mut(partner).ok_or(UnknownPartner)?;
         partner.context = context;
@@ -202,8 +203,8 @@ impl<C: TransportTypes> Engine<C> {
         Ok(RequestId(id))
     }
 
-    /// Ends a request that the transport is at. A success that moved fewer bytes than the message has is a truncation. False if it
-    /// is over already, or no such request.
+    /// Ends a request that the transport was working on. A success with fewer bytes than the message becomes a
+    /// truncation. Returns false if the request has ended already or does not exist.
     #[inline]
     fn finish(&mut self, id: RequestId, kind: RequestKind, code: StatusCode, xfer_length: u32) -> bool {
         let Some(request) = self.requests.get_mut(id.0) else { return false };
@@ -231,7 +232,7 @@ impl<R> Request<R> {
     }
 }
 
-/// How many there are of everything; what they carry may be anything.
+/// Formats the counts. The transport's types need no `Debug`.
 impl<C: TransportTypes> fmt::Debug for Engine<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("contexts", &self.contexts).field("counts", &self.counts()).finish()

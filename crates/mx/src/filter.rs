@@ -1,13 +1,13 @@
-//! Which messages a receive, a probe or a test is for: some bits of the match info, the others do not matter.
+//! Filters by match info for receives, probes and tests: a match info, and a mask of the bits to compare.
 
-/// Match bits and the mask that says which of them count.
+/// A match info, and the mask of the bits to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Filter {
     match_info: u64,
     mask: u64,
 }
 
-/// A match info has bits that its mask leaves out: nothing could ever match.
+/// A match info with bits outside its mask, which no message could match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("match info {match_info:#x} has bits outside of its mask {mask:#x}")]
 pub struct InvalidMask {
@@ -18,74 +18,74 @@ pub struct InvalidMask {
 }
 
 impl Filter {
-    /// Accepts everything.
+    /// The filter that accepts everything.
     pub const ANY: Self = Self { match_info: 0, mask: 0 };
 
-    /// The only way to a filter with wildcards.
+    /// Creates a filter. This is the only way to create one with wildcards.
     #[inline]
     pub const fn new(match_info: u64, mask: u64) -> Result<Self, InvalidMask> {
         if match_info & !mask == 0 { Ok(Self { match_info, mask }) } else { Err(InvalidMask { match_info, mask }) }
     }
 
-    /// Accepts this match info and no other.
+    /// Returns the filter that accepts only this match info.
     #[inline]
     pub const fn exactly(match_info: u64) -> Self {
         Self { match_info, mask: u64::MAX }
     }
 
-    /// The bits wanted.
+    /// Returns the match info.
     #[inline]
     pub const fn match_info(self) -> u64 {
         self.match_info
     }
 
-    /// The bits that count.
+    /// Returns the mask.
     #[inline]
     pub const fn mask(self) -> u64 {
         self.mask
     }
 
-    /// True if all bits count.
+    /// Returns true if the filter compares all bits.
     #[inline]
     pub const fn is_exact(self) -> bool {
         self.mask == u64::MAX
     }
 
-    /// Whether a message with this match info is meant.
+    /// Returns true if the filter accepts this match info.
     #[inline]
     pub const fn accepts(self, match_info: u64) -> bool {
         match_info & self.mask == self.match_info
     }
 }
 
-/// Bits of the match info that every receive names in full, chosen when an endpoint is opened: its context ids.
+/// The bits of the match info that every receive must compare, chosen when an endpoint is opened: its context id.
 ///
-/// They are a promise, not a rule of matching: results are those of an endpoint without them. Receives are found by hash here, by
-/// whatever mask they have, so the promise brings nothing and is only held.
+/// MX uses context ids to speed up matching; they do not change its results. This engine finds receives by hash under
+/// any mask, so it gains nothing from them and only checks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextIdBits {
     bits: u8,
     shift: u8,
 }
 
-/// Context ids that a match info has no room for.
+/// Context id bits that do not fit into a match info.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bits} bits of context id, shifted by {shift}: at most 16 bits, within 64")]
 pub struct BadContextIdBits {
-    /// How many.
+    /// The number of bits.
     pub bits: u8,
-    /// From which on.
+    /// The position of the lowest bit.
     pub shift: u8,
 }
 
 impl ContextIdBits {
-    /// An endpoint without context ids.
+    /// No context ids.
     pub const NONE: Self = Self { bits: 0, shift: 0 };
 
-    /// The most bits.
+    /// The maximum number of bits.
     pub const BITS_MAX: u8 = 16;
 
-    /// `bits` bits, from bit `shift` on.
+    /// Creates a context id of `bits` bits, from bit `shift` on.
     pub const fn new(bits: u8, shift: u8) -> Result<Self, BadContextIdBits> {
         if bits <= Self::BITS_MAX && shift <= 64 - bits {
             Ok(Self { bits, shift })
@@ -94,14 +94,14 @@ impl ContextIdBits {
         }
     }
 
-    /// Where the context id stands in a match info.
+    /// Returns the mask of the context id in a match info.
     #[inline]
     pub const fn mask(self) -> u64 {
-        // Without bits the shift may be 64, and means nothing.
+        // Without bits, the shift has no meaning and may be 64.
         if self.bits == 0 { 0 } else { ((1 << self.bits) - 1) << self.shift }
     }
 
-    /// Whether a receive with this mask names its context id in full.
+    /// Returns true if this mask covers the whole context id.
     #[inline]
     pub const fn is_covered_by(self, mask: u64) -> bool {
         mask & self.mask() == self.mask()

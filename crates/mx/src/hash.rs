@@ -1,8 +1,9 @@
-//! Hashing with a secret. Peers choose match infos, so a peer that knew the hash could send thousands that fall into one bucket.
+//! A hash function with a secret seed. Peers choose match infos: without the secret, a peer could send thousands that
+//! collide.
 
 use core::hash::{BuildHasher, Hasher};
 
-/// A hash function of many, chosen by a random number. Multiplies and folds the 128 bits of the product.
+/// The seed of a hash function, chosen at random. The function multiplies, and folds the 128 bits of the product.
 #[derive(Clone, Copy)]
 pub(crate) struct Seed {
     start: u64,
@@ -17,14 +18,14 @@ impl core::fmt::Debug for Seed {
 }
 
 impl Seed {
-    /// The hash function of this number.
+    /// Returns the hash function of this random number.
     pub(crate) const fn new(random: u64) -> Self {
         let start = mix(random);
         Self { start, factor: mix(start) | 1 }
     }
 }
 
-/// Every bit of the result depends on every bit of `number` (the finish of SplitMix64).
+/// Mixes `number`, so that each bit of the result depends on all of its bits (the finalizer of SplitMix64).
 const fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -41,7 +42,7 @@ impl BuildHasher for Seed {
     }
 }
 
-/// One hash under way.
+/// A hasher.
 pub(crate) struct FoldHasher {
     state: u64,
     factor: u64,
@@ -88,7 +89,8 @@ impl Hasher for FoldHasher {
 mod tests {
     use super::*;
 
-    /// The fullest of 2^12 buckets after 2^12 keys, by low bits and by high bits. By chance alone it holds about seven.
+    /// Returns the size of the fullest of 2^12 buckets after 2^12 keys, by low bits and by high bits. The expected size
+    /// is about seven.
     fn fullest(seed: Seed, keys: impl Iterator<Item = u64>) -> u32 {
         let (mut low, mut high) = (vec![0_u32; 1 << 12], vec![0_u32; 1 << 12]);
         for key in keys.take(1 << 12) {

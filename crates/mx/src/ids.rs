@@ -1,4 +1,5 @@
-//! The names that the engine gives out. Each packs into 48 bits, never 0, so that a handle has room for more.
+//! The identifiers that the engine returns. Each fits into 48 bits and is never 0, so that a handle has room for other
+//! bits.
 
 use crate::slab::SlabKey;
 
@@ -9,13 +10,13 @@ macro_rules! id {
         pub struct $name(pub(crate) SlabKey);
 
         impl $name {
-            /// As a number: below 2^48, never 0.
+            /// Returns the identifier as a number below 2^48, never 0.
             #[inline]
             pub const fn to_bits(self) -> u64 {
                 self.0.to_bits()
             }
 
-            /// Back from a number. None for 0; any other may name nothing, or nothing any more.
+            /// Converts a number to an identifier. Returns `None` for 0. Any other number may name no object.
             #[inline]
             pub const fn from_bits(bits: u64) -> Option<Self> {
                 match SlabKey::from_bits(bits) {
@@ -28,13 +29,14 @@ macro_rules! id {
 }
 
 id! {
-    /// Another endpoint, or this one, as the destination of sends. After a disconnect the identifier names no partner, even if the
-    /// endpoint is connected again.
+    /// A partner: another endpoint, or this one. After a disconnect the identifier is invalid, even if the endpoint is
+    /// connected again.
     PartnerId
 }
 
 id! {
-    /// A send, receive or connect, from its post until it is consumed, cancelled, or over after it was forgotten.
+    /// A send, receive or connect, from its post until it is consumed or cancelled, or has ended after it was
+    /// forgotten.
     RequestId
 }
 

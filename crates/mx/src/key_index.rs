@@ -1,4 +1,4 @@
-//! Slots by key: for each key a list of the slots that have it, oldest first.
+//! An index of slots by key: for each key, the list of its slots, oldest first.
 
 use crate::hash::Seed;
 use crate::list_arena::{ListArena, ListEnds};
@@ -6,7 +6,7 @@ use crate::slab::Slot;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
-/// The lists. The caller owns their links, and may share the links among several indices.
+/// The lists. The caller owns the links, and several indices may share them.
 #[derive(Debug)]
 pub(crate) struct KeyIndex(HashMap<u64, ListEnds, Seed>);
 
@@ -19,7 +19,7 @@ impl KeyIndex {
         self.0.is_empty()
     }
 
-    /// The oldest with this key.
+    /// Returns the oldest slot with this key.
     pub(crate) fn first(&self, key: u64) -> Option<Slot> {
         self.0.get(&key)?.first
     }

@@ -1,4 +1,4 @@
-//! MX without I/O: what one endpoint knows and decides. Partners, matching, unexpected messages, requests and their ends.
+//! MX without I/O: the state and decisions of one endpoint. Partners, matching, unexpected messages, and requests.
 //!
 //! ```text
 //!   program                                 Engine                                        transport
@@ -12,18 +12,18 @@
 //!                   │              ▲
 //!   isend ──── post_send ─────►  underway ─────────────────────────────── sent ◄──────── it has left, or was taken
 //!                   │
-//!                   └── found ─  unexpected ◄────────────────────────── hold ◄────── nobody waited for it
+//!                   └── found ─  unexpected ◄────────────────────────── hold ◄────── no receive matches
 //!   probe ◄──────────────────────  │
 //! ```
 //!
-//! A message goes to the oldest posted receive that wants it; a receive takes the oldest unexpected message that it wants. Where
-//! bytes lie is not known here: what a receive and an unexpected message carry are types of the transport's ([`TransportTypes`]). The same
-//! engine runs over shared memory and over the wire. It never does I/O, never waits, never looks at a clock, and no call of it can
-//! panic by what a peer sent.
+//! A message goes to the oldest posted receive that accepts it; a receive takes the oldest unexpected message that it accepts.
+//! The engine does not know where bytes are: the data of receives and unexpected messages are types of the transport
+//! ([`TransportTypes`]). The same engine runs over shared memory and over the wire. It never does I/O, waits or reads a clock,
+//! and no input of a peer makes it panic.
 //!
-//! What a call costs does not depend on how many requests and messages wait: what is not among the oldest few is found by hash.
-//! Two things do cost more. A wildcard that looks for a message or for a request that is over walks, from the oldest on. An
-//! arriving message looks once for each mask that posted receives use.
+//! The cost of a call does not depend on the number of waiting requests and messages, because entries beyond the oldest few
+//! are found by hash. There are two exceptions. A wildcard that searches messages or completed requests walks the queue from
+//! the oldest entry on. An arriving message is looked up once for each mask of the posted receives.
 //!
 //! ```
 //! use isthmus_mx::{ContextIdBits, Engine, Filter, MatchEnvelope, PostOutcome, StatusCode, TransportTypes};

@@ -1,4 +1,5 @@
-//! Lists of slots: the links of all slots lie in one array, so a slot leaves its list in one step, and a list is two numbers.
+//! Linked lists of slots. The links of all slots are in one array, so removing a slot takes constant time, and a list
+//! is two numbers.
 
 use crate::slab::Slot;
 use alloc::vec::Vec;
@@ -10,7 +11,7 @@ pub(crate) struct ListEnds {
     pub(crate) last: Option<Slot>,
 }
 
-/// A slot's neighbours, and something about the slot that is looked at while walking.
+/// The neighbours of a slot, and a value that is read during a walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Node<T> {
     pub(crate) prev: Option<Slot>,
@@ -18,7 +19,7 @@ pub(crate) struct Node<T> {
     pub(crate) value: T,
 }
 
-/// The links of many lists; a slot is in one of them at most.
+/// The links of many lists. A slot is in at most one of them.
 #[derive(Debug)]
 pub(crate) struct ListArena<T>(Vec<Node<T>>);
 
@@ -27,13 +28,14 @@ impl<T: Copy + Default> ListArena<T> {
         Self(Vec::new())
     }
 
-    /// Puts a slot at the end of a list.
+    /// Appends a slot to a list.
     #[inline(always)]
     pub(crate) fn push(&mut self, ends: &mut ListEnds, slot: Slot, value: T) {
         if slot.index() >= self.0.len() {
             self.grow(slot);
         }
-        // One by one: a node that was put together in memory first would be read before it is there.
+        // The fields are stored one by one: a node that was built in memory first would be loaded before the stores
+        // complete.
         let node = &mut self.0[slot.index()];
         node.prev = ends.last;
         node.next = None;
@@ -50,7 +52,7 @@ impl<T: Copy + Default> ListArena<T> {
         self.0.resize(slot.index() + 1, Node::default());
     }
 
-    /// Takes a slot out of the list that it is in.
+    /// Removes a slot from its list.
     #[inline(always)]
     pub(crate) fn remove(&mut self, ends: &mut ListEnds, slot: Slot) {
         let Node { prev, next, .. } = self.0[slot.index()];
@@ -70,12 +72,12 @@ impl<T: Copy + Default> ListArena<T> {
         &self.0[slot.index()]
     }
 
-    /// The slots of a list, oldest first.
+    /// Returns the slots of a list, oldest first.
     pub(crate) fn iter(&self, ends: ListEnds) -> impl Iterator<Item = Slot> {
         core::iter::successors(ends.first, |slot| self.node(*slot).next)
     }
 
-    /// The slots of a list, newest first.
+    /// Returns the slots of a list, newest first.
     pub(crate) fn iter_rev(&self, ends: ListEnds) -> impl Iterator<Item = Slot> {
         core::iter::successors(ends.last, |slot| self.node(*slot).prev)
     }

@@ -1,13 +1,13 @@
-//! A queue in which one looks for the oldest with a certain match info: unexpected messages, and requests that are over.
+//! A queue that is searched for the oldest entry with a match info: unexpected messages, and completed requests.
 //!
 //! ```text
 //!   order   first ─ a:7 ─ b:3 ─ c:7 ─ d:7 ─ e:3 ─ … ─ last      always
 //!   index   7: a ─ c ─ d   3: b ─ e   …                         from the first long search on, until the queue is short again
 //! ```
 //!
-//! What is wanted is nearly always among the oldest few. Only a search that did not find it there makes lists of equal match
-//! infos, which then serve searches without wildcards however long the queue is. A program that takes things in order never pays
-//! for a hash. A wildcard walks.
+//! The wanted entry is nearly always among the oldest few. Only a search that goes past them builds an index by match
+//! info, which then serves all searches without wildcards. A program that takes entries in order never pays for a hash.
+//! A wildcard walks the queue.
 
 use crate::filter::Filter;
 use crate::hash::Seed;
@@ -15,10 +15,10 @@ use crate::key_index::KeyIndex;
 use crate::list_arena::{ListArena, ListEnds};
 use crate::slab::Slot;
 
-/// How many are looked at one by one before anything is hashed.
+/// The number of entries that a search compares before it builds the index.
 pub(crate) const SCAN_MAX: usize = 8;
 
-/// Lists by key are given up when a queue becomes as short as this.
+/// The length at which a queue drops its index.
 pub(crate) const INDEX_LEN_MIN: usize = 2;
 
 /// The queue.
@@ -29,7 +29,7 @@ pub(crate) struct MatchQueue {
     len: usize,
     key_index: KeyIndex,
     key_links: ListArena<()>,
-    /// Whether `key_index` holds what the queue holds; else it is empty.
+    /// `key_index` indexes all entries of the queue. Otherwise it is empty.
     indexed: bool,
 }
 
@@ -49,7 +49,7 @@ impl MatchQueue {
         self.len
     }
 
-    /// The oldest.
+    /// Returns the oldest entry.
     #[inline]
     pub(crate) const fn front(&self) -> Option<Slot> {
         self.ends.first
@@ -64,7 +64,7 @@ impl MatchQueue {
         }
     }
 
-    /// Takes out a slot that is in the queue.
+    /// Removes a slot that is in the queue.
     #[inline(always)]
     pub(crate) fn remove(&mut self, slot: Slot) {
         self.order.remove(&mut self.ends, slot);
@@ -74,14 +74,14 @@ impl MatchQueue {
         }
     }
 
-    /// The oldest that a filter accepts.
+    /// Returns the oldest entry that a filter accepts.
     #[inline]
     pub(crate) fn first(&mut self, filter: Filter) -> Option<Slot> {
         let first = self.ends.first?;
         if filter.accepts(self.order.node(first).value) { Some(first) } else { self.search(filter) }
     }
 
-    /// Most searches end before this: it is kept out of their way.
+    /// Searches beyond the oldest entries. A separate function, so that the common case stays small.
     #[inline(never)]
     fn search(&mut self, filter: Filter) -> Option<Slot> {
         let by_hash = filter.is_exact();

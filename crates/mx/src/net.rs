@@ -49,20 +49,20 @@ pub use tuning::EndpointTuning;
 use crate::StatusCode;
 use crate::wire::{EndpointNumber, Packet, PacketData, PeerIndex, SessionId};
 
-/// Another endpoint: its host's place in our table of peers, and its number there.
+/// The address of another endpoint: the peer's index in our table, and the endpoint number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// In our table.
+    /// The peer's index in our table.
     pub peer: PeerIndex,
-    /// Of the peer's board.
+    /// The endpoint number on the peer's board.
     pub endpoint: EndpointNumber,
 }
 
-/// A send, as the caller names it.
+/// The caller's identifier of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SendId(pub u64);
 
-/// A connect, as the caller names it.
+/// The caller's identifier of a connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectId(pub u64);
 
@@ -71,20 +71,20 @@ pub struct ConnectId(pub u64);
 pub struct IncomingId(pub(crate) u64);
 
 impl IncomingId {
-    /// As a number.
+    /// Returns the identifier as a number.
     pub const fn number(self) -> u64 {
         self.0
     }
 }
 
-/// Bytes that a packet carries: some of a send's.
+/// The bytes of a send that a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadRange {
-    /// The send. Its bytes are not asked for any more once [`EndpointEvent::Sent`] has said that it is over.
+    /// The send. Its bytes are not needed any more after [`EndpointEvent::Sent`].
     pub send: SendId,
-    /// Where they begin.
+    /// The offset of the first byte.
     pub at: u32,
-    /// How many.
+    /// The number of bytes.
     pub len: u32,
 }
 
@@ -97,9 +97,9 @@ impl PacketData for PayloadRange {
 /// How a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendMode {
-    /// As its length asks for: the shorter ones at once, the longer ones when they are asked for.
+    /// By length: short messages are sent at once, long ones are announced and fetched.
     Standard,
-    /// Announced, however short, so that its end means that it was matched.
+    /// Announced at any length, so that the send completes only when it was matched.
     Synchronous,
     /// Announced like `Synchronous`, but the caller holds the bytes: [`EndpointEvent::DataWanted`] requests them, and
     /// [`Endpoint::provide`] makes them available.
@@ -118,7 +118,8 @@ pub struct Transmit {
 /// An event of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointEvent {
-    /// The next message in order, to be matched now. Its bytes may be here (those of an eager message that came early), or on their way.
+    /// The next message in order begins, and has to be matched now. Its bytes may have arrived (those of an eager
+    /// message that came early), or follow.
     Begun {
         /// The message.
         message: IncomingId,
@@ -126,56 +127,56 @@ pub enum EndpointEvent {
         source: Address,
         /// The value that receives are matched against.
         match_info: u64,
-        /// Bytes.
+        /// The length of the message in bytes.
         length: u32,
-        /// The bytes come only once [`Endpoint::pull`] requests them, which the caller has to do at some time.
+        /// The bytes arrive only after [`Endpoint::pull`], which the caller has to call at some time.
         large: bool,
     },
-    /// The data of the frame just received belongs into a message, which may not have begun yet.
+    /// The data of the last received frame belongs to a message, which may not have begun yet.
     Bytes {
         /// The message.
         message: IncomingId,
-        /// Bytes of the whole message; of a large one, those that were asked for.
+        /// The length of the whole message; of a large one, the number of requested bytes.
         length: u32,
-        /// Where the data belongs.
+        /// The offset of the data in the message.
         at: u32,
-        /// How many bytes.
+        /// The number of bytes.
         len: u32,
     },
-    /// A message has ended: it is complete, or it failed, perhaps before it had begun.
+    /// A message has ended: it is complete, or it failed, perhaps before it began.
     Received {
         /// The message.
         message: IncomingId,
-        /// Success, or why not.
+        /// Success, or the reason of the failure.
         code: StatusCode,
-        /// Bytes that are here.
+        /// The number of bytes that arrived.
         xfer_length: u32,
     },
-    /// A send is over.
+    /// A send has ended.
     Sent {
         /// The send.
         send: SendId,
-        /// Success: the peer has it.
+        /// Success means that the peer has the message.
         code: StatusCode,
-        /// Bytes that the peer took.
+        /// The number of bytes that the peer took.
         xfer_length: u32,
     },
     /// The peer waits for bytes of a send that were not [provided](Endpoint::provide) yet.
     DataWanted {
         /// The send.
         send: SendId,
-        /// All up to this one.
+        /// The end of the bytes that the peer waits for.
         bytes: u32,
         /// The number of bytes that the peer will want in total.
         total: u32,
     },
-    /// A connect is over.
+    /// A connect has ended.
     Connected {
         /// The connect.
         connect: ConnectId,
         /// The endpoint that was connected to.
         partner: Address,
-        /// The session of the endpoint there, or why it did not reach it.
+        /// The session of the endpoint, or the reason why the connect failed.
         outcome: Result<SessionId, StatusCode>,
     },
     /// A partner was given up, or has another session now. Each pending operation has ended with its own event. Complete messages

@@ -1,4 +1,4 @@
-//! Partners: the endpoints that this endpoint has exchanged messages with, or connected to.
+//! Partners: the endpoints that this endpoint has connected to or exchanged messages with.
 
 use crate::PartnerId;
 use crate::hash::Seed;
@@ -11,18 +11,18 @@ use hashbrown::HashMap;
 #[derive(Debug)]
 pub(crate) struct Partner<A> {
     pub(crate) address: A,
-    /// The program's own word about it.
+    /// The program's context of the partner.
     pub(crate) context: usize,
-    /// Its unexpected messages.
+    /// The unexpected messages of the partner.
     pub(crate) unexpected: ListEnds,
 }
 
-/// All of them.
+/// The partners of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Partners<A> {
     slab: Slab<Partner<A>>,
     by_address: HashMap<A, PartnerId, Seed>,
-    /// The one that was asked for last: messages often come from the same partner again.
+    /// The last partner that was looked up, because consecutive messages often have the same sender.
     recent: Option<(A, PartnerId)>,
 }
 

@@ -1,4 +1,5 @@
-//! Receives that wait: each wants some match info under a mask, and of those that want an arriving message the oldest gets it.
+//! The queue of posted receives. Each has a match info and a mask. The oldest receive that accepts an arriving message
+//! gets it.
 //!
 //! ```text
 //!   order    first ─ 1 ─ 2 ─ 3 ─ … ─ last            always
@@ -30,23 +31,23 @@ impl Default for PostedEntry {
     }
 }
 
-/// Receives with one mask, by their match info.
+/// The receives with one mask, by their match info.
 #[derive(Debug)]
 struct MaskGroup {
     mask: u64,
     key_index: KeyIndex,
 }
 
-/// The receives.
+/// The posted receives.
 #[derive(Debug)]
 pub(crate) struct PostedQueue {
     order: ListArena<PostedEntry>,
     ends: ListEnds,
     len: usize,
-    /// Empty groups stay: their mask is likely to come again.
+    /// Empty groups are kept, because their mask is likely to be used again.
     groups: Vec<MaskGroup>,
     key_links: ListArena<()>,
-    /// Whether the groups hold what `order` holds; else they are empty.
+    /// The groups index all receives of `order`. Otherwise they are empty.
     indexed: bool,
     seed: Seed,
 }
@@ -68,12 +69,12 @@ impl PostedQueue {
         self.len
     }
 
-    /// The oldest.
+    /// Returns the oldest receive.
     pub(crate) const fn front(&self) -> Option<Slot> {
         self.ends.first
     }
 
-    /// Adds a receive; `post_order` is higher than that of all before.
+    /// Appends a receive. `post_order` is higher than that of all receives before.
     #[inline(always)]
     pub(crate) fn push(&mut self, slot: Slot, filter: Filter, post_order: u64) {
         self.order.push(&mut self.ends, slot, PostedEntry { filter, post_order });
@@ -83,7 +84,7 @@ impl PostedQueue {
         }
     }
 
-    /// Takes out a receive that waits.
+    /// Removes a posted receive.
     #[inline(always)]
     pub(crate) fn remove(&mut self, slot: Slot) {
         self.order.remove(&mut self.ends, slot);
@@ -93,7 +94,7 @@ impl PostedQueue {
         }
     }
 
-    /// The oldest receive that wants this message.
+    /// Returns the oldest receive that accepts this message.
     #[inline(always)]
     pub(crate) fn first(&mut self, match_info: u64) -> Option<Slot> {
         let first = self.ends.first?;
@@ -101,7 +102,7 @@ impl PostedQueue {
         if filter.accepts(match_info) { Some(first) } else { self.search(match_info) }
     }
 
-    /// Most searches end before this: it is kept out of their way.
+    /// Searches beyond the oldest receives. A separate function, so that the common case stays small.
     #[inline(never)]
     fn search(&mut self, match_info: u64) -> Option<Slot> {
         if self.indexed {
@@ -149,7 +150,7 @@ impl PostedQueue {
         self.groups[at].key_index.remove(&mut self.key_links, filter.match_info(), slot);
     }
 
-    /// The group of a mask: there is one, or an empty one is used, or one is made.
+    /// Returns the group of a mask: the existing one, an empty one, or a new one.
     fn group(&mut self, mask: u64) -> usize {
         if let Some(at) = self.groups.iter().position(|group| group.mask == mask) {
             return at;
@@ -179,7 +180,7 @@ impl PostedQueue {
             self.remove_from_group(slot);
             next = self.order.node(slot).next;
         }
-        self.groups.truncate(SCAN_MAX); // A program that once used many masks does not pay for them for ever.
+        self.groups.truncate(SCAN_MAX); // A program that used many masks earlier does not pay for them forever.
         self.indexed = false;
     }
 }

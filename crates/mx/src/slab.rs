@@ -12,12 +12,12 @@
 use alloc::vec::Vec;
 use core::num::{NonZeroU32, NonZeroU64};
 
-/// Bits of a place's number, and of a generation: a name fits into 48 bits.
+/// The width of a slot number and of a generation in bits: a key has 48 bits.
 const BITS: u32 = 24;
 
 const MASK: u32 = (1 << BITS) - 1;
 
-/// The number of a place, counted from one, so that "none" costs no room.
+/// The number of a slot, from one, so that `Option` takes no extra space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Slot(NonZeroU32);
 
@@ -28,25 +28,25 @@ impl Slot {
         if number <= MASK { NonZeroU32::new(number).map(Self) } else { None }
     }
 
-    /// Where it stands in an array.
+    /// Returns the array index of the slot.
     #[inline]
     pub(crate) const fn index(self) -> usize {
         self.0.get() as usize - 1
     }
 }
 
-/// The name of one thing in a slab: the generation, and below it the number of the place. One word, so that it is moved and
-/// compared in one step.
+/// The key of an entry: the generation, and the slot number in the lower bits. A single word, so that moves and
+/// comparisons take one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SlabKey(NonZeroU64);
 
 impl SlabKey {
-    /// The first name of a place.
+    /// Returns the first key of a slot.
     fn first(slot: Slot) -> Self {
         Self(NonZeroU64::from(slot.0) | 1 << BITS)
     }
 
-    /// The next name of the same place.
+    /// Returns the next key of the same slot.
     #[inline]
     fn next(self) -> Self {
         match self.0.checked_add(1 << BITS) {
@@ -57,17 +57,17 @@ impl SlabKey {
 
     #[inline]
     pub(crate) fn slot(self) -> Slot {
-        // No name is made with place 0. Without a panic here, more of what calls this is inlined.
+        // No key has slot 0. The code avoids a panic here so that the compiler inlines the callers.
         Slot(NonZeroU32::new(self.0.get() as u32 & MASK).unwrap_or(NonZeroU32::MIN))
     }
 
-    /// Below 2^48, never 0.
+    /// Returns the key as a number below 2^48, never 0.
     #[inline]
     pub(crate) const fn to_bits(self) -> u64 {
         self.0.get()
     }
 
-    /// None for 0. Other bits that no name has are never found in a slab.
+    /// Returns `None` for 0. Other numbers that are not keys are never found in a slab.
     #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Option<Self> {
         match NonZeroU64::new(bits) {
@@ -77,21 +77,21 @@ impl SlabKey {
     }
 }
 
-/// No room: a slab holds 2^24 - 1 things at most.
+/// The slab is full: it holds 2^24 - 1 entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no room for another one")]
 pub struct Full;
 
 #[derive(Debug)]
 struct SlotState<T> {
-    /// The name of what is here, or will be here next.
+    /// The key of the current or next entry.
     id: SlabKey,
-    /// The next free place, where this one is free and not the last.
+    /// The next free slot, if this one is free and not the last.
     next: Option<Slot>,
     value: Option<T>,
 }
 
-/// Things by name. The place that became free last is used first, since it is still in the cache.
+/// A slab. The slot that was freed last is reused first, because it is still in the cache.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     slots: Vec<SlotState<T>>,
@@ -108,7 +108,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Whether another thing fits.
+    /// Returns true if the slab has room for another entry.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.free.is_some() || Slot::of(self.slots.len()).is_some()
@@ -121,7 +121,7 @@ impl<T> Slab<T> {
         }
         let slot = self.free.ok_or(Full)?;
         let slot_state = &mut self.slots[slot.index()];
-        // Nothing was here, which the compiler cannot know: it would look whether something has to be dropped.
+        // The slot was empty. `forget` keeps the compiler from adding a check whether a value has to be dropped.
         core::mem::forget(slot_state.value.replace(value));
         self.free = slot_state.next;
         self.len += 1;
@@ -148,7 +148,7 @@ impl<T> Slab<T> {
         if slot_state.id == id { slot_state.value.as_mut() } else { None }
     }
 
-    /// The name and the thing that is in a place now.
+    /// Returns the key and the value of a slot.
     #[inline]
     pub(crate) fn at(&self, slot: Slot) -> Option<(SlabKey, &T)> {
         let slot_state = self.slots.get(slot.index())?;
@@ -162,7 +162,7 @@ impl<T> Slab<T> {
         Some((slot_state.id, slot_state.value.as_mut()?))
     }
 
-    /// The thing of this name, to look at and then to take out perhaps.
+    /// Returns the entry with this key, to be read and perhaps removed.
     #[inline(always)]
     pub(crate) fn entry(&mut self, id: SlabKey) -> Option<OccupiedEntry<'_, T>> {
         let slot_state = self.slots.get_mut(id.slot().index())?;
@@ -172,19 +172,19 @@ impl<T> Slab<T> {
         Some(OccupiedEntry { slot_state, free: &mut self.free, len: &mut self.len })
     }
 
-    /// Takes a thing out; its name means nothing any more.
+    /// Removes and returns an entry. Its key becomes invalid.
     #[inline]
     pub(crate) fn remove(&mut self, id: SlabKey) -> Option<T> {
         self.entry(id)?.remove()
     }
 
-    /// All things, in the order of their places.
+    /// Returns all entries, in the order of their slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SlabKey, &T)> {
         (0..self.slots.len()).filter_map(|index| self.at(Slot::of(index)?))
     }
 }
 
-/// A thing that is there.
+/// An occupied entry.
 pub(crate) struct OccupiedEntry<'a, T> {
     slot_state: &'a mut SlotState<T>,
     free: &'a mut Option<Slot>,

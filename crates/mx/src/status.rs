@@ -1,10 +1,10 @@
-//! How a request ended.
+//! The results of requests.
 
 use crate::PartnerId;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// How a request ended, with the numbers that programs see.
+        /// The result of a request, with the number that programs see.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum StatusCode {
@@ -12,51 +12,51 @@ macro_rules! codes {
         }
 
         impl StatusCode {
-            /// All of them, by number.
+            /// All codes, by number.
             pub const ALL: [Self; 17] = [$(Self::$name),*];
         }
     };
 }
 
 codes! {
-    /// As asked.
+    /// The request succeeded.
     Success = 0,
-    /// Not over yet.
+    /// The request is pending.
     Pending = 1,
-    /// Not over yet, but the buffer may be used again.
+    /// The request is pending, but its buffer may be reused.
     Buffered = 2,
-    /// Refused.
+    /// The request was refused.
     Rejected = 3,
-    /// No answer in time.
+    /// No reply arrived in time.
     Timeout = 4,
-    /// The receiver had less room than the message has bytes.
+    /// The receive's buffer was shorter than the message.
     Truncated = 5,
-    /// Cancelled.
+    /// The request was cancelled.
     Cancelled = 6,
-    /// There is no such endpoint.
+    /// The endpoint does not exist.
     EndpointUnknown = 7,
-    /// The endpoint was there and has been closed.
+    /// The endpoint has been closed.
     EndpointClosed = 8,
     /// The peer is gone, or was disconnected.
     EndpointUnreachable = 9,
-    /// The peer has been opened again since it was connected to.
+    /// The peer's endpoint was reopened after the connect.
     BadSession = 10,
-    /// The endpoint wants another key.
+    /// The endpoint has another key.
     BadKey = 11,
-    /// An endpoint number beyond what the target has.
+    /// The endpoint number is beyond the target's maximum.
     BadEndpoint = 12,
-    /// Memory that was announced is not there.
+    /// The announced memory does not exist.
     BadRdmaWindow = 13,
-    /// The transfer was given up.
+    /// The transfer was aborted.
     Aborted = 14,
     /// The receiver's event queue is full.
     EventQueueFull = 15,
-    /// Out of memory.
+    /// Memory is exhausted.
     NoResources = 16,
 }
 
 impl StatusCode {
-    /// The number that programs see.
+    /// Returns the number that programs see.
     pub const fn number(self) -> u32 {
         self as u32
     }
@@ -69,18 +69,18 @@ impl StatusCode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Status {
-    /// How it ended.
+    /// The result.
     pub code: StatusCode,
-    /// Bytes of the message.
+    /// The length of the message in bytes.
     pub msg_length: u32,
-    /// Of the message; of a connect what was given to it.
+    /// The match info of the message, or the one that was given to a connect.
     pub match_info: u64,
     /// The sender of the message, its destination, or the endpoint that was connected to. None for a connect that failed. The partner
     /// may have been disconnected since.
     pub source: Option<PartnerId>,
     /// The context that the program gave to the request.
     pub context: usize,
-    /// Bytes that were moved.
+    /// The number of bytes transferred.
     pub xfer_length: u32,
 }
 

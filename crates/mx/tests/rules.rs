@@ -6,7 +6,7 @@ use isthmus_mx::{
     RequestId, RequestKind, Status, StatusCode, TransportTypes, UnexpectedMessage, UnknownPartner, UnknownRequest,
 };
 
-/// Buffers have names, messages are their bytes, partners have numbers.
+/// Buffers have names, messages are their bytes, and partners have numbers.
 #[derive(Debug, PartialEq, Eq)]
 struct Plain;
 
@@ -24,7 +24,7 @@ fn envelope(source: PartnerId, match_info: u64, msg_length: u32) -> MatchEnvelop
     MatchEnvelope { source, match_info, msg_length }
 }
 
-/// A receive that waits.
+/// Posts a receive that waits.
 fn waiting(engine: &mut Engine<Plain>, filter: Filter, receive: &'static str) -> RequestId {
     match engine.post_receive(filter, 0, 100, receive).unwrap() {
         PostOutcome::Waiting(request) => request,
@@ -32,7 +32,7 @@ fn waiting(engine: &mut Engine<Plain>, filter: Filter, receive: &'static str) ->
     }
 }
 
-/// The message that a receive takes at once.
+/// Posts a receive that takes a message at once, and returns the message.
 fn takes(engine: &mut Engine<Plain>, filter: Filter) -> Vec<u8> {
     match engine.post_receive(filter, 0, 100, "taker").unwrap() {
         PostOutcome::Waiting(_) => panic!("there is none"),
@@ -353,7 +353,8 @@ fn a_hundred_thousand_unexpected_messages_wait_and_are_found() {
         engine.hold(envelope(source, number % 50_000, 8), number.to_le_bytes().to_vec()).unwrap();
     }
     assert_eq!(engine.counts().unexpected, MANY as usize);
-    // Newest match infos first, so that each search would walk through all that is left; two messages have each.
+    // The newest match infos come first, so that each search would walk the whole rest. Two messages have each match
+    // info.
     for match_info in (0..50_000_u64).rev() {
         assert_eq!(takes(&mut engine, Filter::exactly(match_info)), match_info.to_le_bytes());
         assert_eq!(takes(&mut engine, Filter::exactly(match_info)), (match_info + 50_000).to_le_bytes());

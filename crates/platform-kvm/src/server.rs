@@ -27,11 +27,7 @@ use std::path::{Path, PathBuf};
 mod keep;
 pub use keep::ResumeError;
 
-/// The host's number among a device's peers.
-pub const HOST: u16 = 0;
-
-/// The guest's number among a device's peers.
-pub const GUEST: u16 = 1;
+pub use isthmus_layout::proxy::{GUEST, HOST};
 
 /// The version of QEMU's protocol.
 pub(crate) const PROTOCOL: i64 = 0;
@@ -64,7 +60,7 @@ pub enum AcceptError {
     #[error("a guest is connected already")]
     AlreadyConnected,
     /// The connection ended, or the peer sent data, before the device was set up.
-    #[error("it ended before the device was set up: {0}")]
+    #[error("the connection ended before the device was set up: {0}")]
     ClosedEarly(CloseReason),
     /// There is no memory for the window, or there are no descriptors for the doorbells.
     #[error(transparent)]
@@ -84,10 +80,10 @@ pub enum CloseReason {
     #[error("the device was unplugged, or QEMU has ended")]
     Closed,
     /// The peer sent data, which QEMU never does.
-    #[error("it spoke, which no device does")]
+    #[error("the peer sent data, which no device does")]
     UnexpectedData,
     /// This server ended the connection ([`IvshmemServer::disconnect`]).
-    #[error("it was dismissed")]
+    #[error("the daemon ended the connection")]
     Dismissed,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  isthmus guest allow 7 --backend 5
-//!    /local/domain/7/isthmus/backends = "5"      for 7: whom to attach to; for 5: that 7 may. Goes with domain 7
-//!    /local/domain/5/isthmus/guests/7 = "web"    for 5: where to look, and the guest's name, which only domain 0 knows otherwise
+//!    /local/domain/7/isthmus/backends = "5"      for 7: the backends to attach to; for 5: the permission of 7. Removed with domain 7
+//!    /local/domain/5/isthmus/guests/7 = "web"    for 5: a guest to watch, and its name, which otherwise only domain 0 can read
 //! ```
 //!
 //! Only domain 0 can write these nodes, so neither side has to trust the other.

@@ -26,7 +26,7 @@ pub struct XenGrant {
     pub refs: GrantRefs,
 }
 
-/// How a grant names its pages.
+/// The way in which a grant names its pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrantRefs {
     /// The references of all pages.

@@ -50,10 +50,10 @@ pub enum FolderProblem {
     #[error("{0}")]
     Refused(Errno),
     /// A file of another type.
-    #[error("it is not a folder")]
+    #[error("the path is not a folder")]
     NotAFolder,
     /// A link of another user.
-    #[error("it is a symbolic link of user {owner}, which may lead anywhere: remove it, or name another folder")]
+    #[error("the path is a symbolic link of user {owner}, which may lead anywhere: remove it, or name another folder")]
     LinkOfUser {
         /// The user.
         owner: u32,
@@ -62,7 +62,7 @@ pub enum FolderProblem {
     #[error("there are more than {LINKS_MAX} symbolic links on the way")]
     TooManyLinks,
     /// Another user than root can replace what is in it.
-    #[error("it belongs to user {owner} and could lead root to other files")]
+    #[error("the folder belongs to user {owner} and could lead root to other files")]
     OwnedBy {
         /// The user.
         owner: u32,

@@ -26,8 +26,12 @@ pub mod tcp_socket;
 
 pub use local::{Doorbell, Local};
 
-use isthmus_layout::RegionSize;
+use std::os::fd::{AsFd, OwnedFd};
+
+use isthmus_layout::reason::Reason;
+use isthmus_layout::{Refusal, RegionSize};
 use isthmus_shm::{Access, MapError, Mapping};
+use rustix::io::Errno;
 
 /// The reason that a platform operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -38,19 +42,40 @@ pub enum PlatformError {
         /// The operation.
         operation: &'static str,
         /// The system's error.
-        source: rustix::io::Errno,
+        source: Errno,
     },
     /// The peer's memory cannot be mapped safely.
     #[error(transparent)]
     Map(#[from] MapError),
 }
 
-fn hint(errno: rustix::io::Errno) -> &'static str {
+/// Copies a descriptor.
+pub fn copy_fd(fd: impl AsFd) -> Result<OwnedFd, PlatformError> {
+    let copied = fd.as_fd().try_clone_to_owned();
+    copied.map_err(|error| PlatformError::Refused {
+        operation: "copying a file descriptor",
+        source: Errno::from_io_error(&error).unwrap_or(Errno::MFILE),
+    })
+}
+
+impl From<PlatformError> for Refusal {
+    fn from(error: PlatformError) -> Self {
+        let reason = match error {
+            PlatformError::Refused { source: Errno::MFILE | Errno::NFILE, .. } => Reason::DaemonOutOfFds,
+            PlatformError::Refused { source: Errno::NOMEM | Errno::NOSPC | Errno::DQUOT, .. } => Reason::OutOfMemory,
+            PlatformError::Refused { .. } => Reason::KernelRefused,
+            PlatformError::Map(map) => return map.into(),
+        };
+        Self::new(reason, format!("{}: {error}", reason.summary()))
+    }
+}
+
+fn hint(errno: Errno) -> &'static str {
     match errno {
-        rustix::io::Errno::MFILE => " (RLIMIT_NOFILE of this process is reached; raise it with ulimit -n)",
-        rustix::io::Errno::NFILE => " (the system's limit fs.file-max is reached)",
-        rustix::io::Errno::FBIG => " (RLIMIT_FSIZE of this process is lower; raise it with ulimit -f)",
-        rustix::io::Errno::NOMEM => " (RLIMIT_AS, the cgroup's memory limit or vm.max_map_count is reached)",
+        Errno::MFILE => " (RLIMIT_NOFILE of this process is reached; raise it with ulimit -n)",
+        Errno::NFILE => " (the system's limit fs.file-max is reached)",
+        Errno::FBIG => " (RLIMIT_FSIZE of this process is lower; raise it with ulimit -f)",
+        Errno::NOMEM => " (RLIMIT_AS, the cgroup's memory limit or vm.max_map_count is reached)",
         _ => "",
     }
 }
@@ -97,4 +122,20 @@ pub trait Ring {
 pub trait Listen {
     /// Waits for a ring that was not waited for yet, `limit` at most; true if there was one.
     fn wait(&self, limit: std::time::Duration) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_kernel_errors_to_reasons() {
+        let reason = |source| Refusal::from(PlatformError::Refused { operation: "test", source }).reason;
+        assert_eq!([reason(Errno::MFILE), reason(Errno::NFILE)], [Reason::DaemonOutOfFds; 2]);
+        assert_eq!([reason(Errno::NOMEM), reason(Errno::NOSPC)], [Reason::OutOfMemory; 2]);
+        assert_eq!(reason(Errno::PERM), Reason::KernelRefused);
+        let map = |source| Refusal::from(PlatformError::from(MapError::Refused { bytes: 1, source })).reason;
+        assert_eq!([map(Errno::NOMEM), map(Errno::ACCESS)], [Reason::OutOfMemory, Reason::RequestInvalid]);
+        assert_eq!(Refusal::from(MapError::NotSealed).reason, Reason::RegionNotSealed);
+    }
 }

@@ -22,6 +22,10 @@ const SO_BINDTOIFINDEX: c_int = 62;
 /// The cookie of the socket's network namespace (`SO_NETNS_COOKIE`).
 const SO_NETNS_COOKIE: c_int = 71;
 
+/// The offset of `tcpi_options` in `struct tcp_info`, and the bit of a SYN with data.
+const TCPI_OPTIONS: usize = 5;
+const TCPI_OPT_SYN_DATA: u8 = 32;
+
 /// The offset of `tcpi_bytes_received` in `struct tcp_info` (linux/tcp.h).
 const TCPI_BYTES_RECEIVED: usize = 128;
 
@@ -33,6 +37,13 @@ pub fn state(socket: impl AsFd) -> Result<u8, Errno> {
     let mut info = [0; 8];
     let bytes = option(&socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
     if bytes == 0 { Err(Errno::INVAL) } else { Ok(info[0]) }
+}
+
+/// Returns whether the connection began with data in its SYN (TCP Fast Open), as in `TCP_INFO`.
+pub fn had_data_in_syn(socket: impl AsFd) -> Result<bool, Errno> {
+    let mut info = [0; 8];
+    let bytes = option(&socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
+    if bytes == info.len() { Ok(info[TCPI_OPTIONS] & TCPI_OPT_SYN_DATA != 0) } else { Err(Errno::INVAL) }
 }
 
 /// Returns the number of bytes that a connection has received from the network, as in `TCP_INFO`.
@@ -123,6 +134,34 @@ mod tests {
         assert_eq!((bytes_received(&acceptor), bytes_received(&connector)), (Ok(1000), Ok(0)));
         let first = timestamp_ms(&connector).unwrap();
         assert!(timestamp_ms(&connector).unwrap().wrapping_sub(first) < 60_000);
+    }
+
+    /// Connects with data in the SYN, in a network namespace where that needs no cookie.
+    #[test]
+    fn data_in_the_syn_is_seen_at_both_ends() {
+        let connect = || {
+            // SAFETY: a call without pointers. Only this thread leaves the namespace of the process.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                return eprintln!("skipped: a network namespace cannot be made");
+            }
+            let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+            if !up.is_ok_and(|status| status.success())
+                || std::fs::write("/proc/sys/net/ipv4/tcp_fastopen", "1543").is_err()
+            {
+                return eprintln!("skipped: the kernel's setting cannot be changed");
+            }
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let client =
+                rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+            let fast_open = rustix::net::SendFlags::from_bits_retain(libc::MSG_FASTOPEN as u32);
+            rustix::net::sendto(&client, b"hello", fast_open, &listener.local_addr().unwrap()).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            assert_eq!([had_data_in_syn(&client), had_data_in_syn(&server)], [Ok(true); 2]);
+            let plain = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (accepted, _) = listener.accept().unwrap();
+            assert_eq!([had_data_in_syn(&plain), had_data_in_syn(&accepted)], [Ok(false); 2]);
+        };
+        std::thread::spawn(connect).join().unwrap();
     }
 
     #[test]

@@ -11,7 +11,11 @@ reports! {
         schema: u32,
         /// True if the configuration enables streams.
         enabled: bool,
-        /// True if the configuration lets streams connect two network namespaces.
+        /// True if the kernel records connections for the daemon, so that streams may connect any network namespaces.
+        recorded: Option<bool>,
+        /// The reason why the kernel does not record connections; none if it does.
+        unrecorded: Option<String>,
+        /// True if the configuration lets streams connect two network namespaces without records.
         across: Option<bool>,
         /// Number of programs that are attached to streams.
         programs: u32,
@@ -88,6 +92,8 @@ reports! {
         program: String,
         /// Address of the socket.
         address: String,
+        /// Address of the other end as this socket has it; another one than that of the other end's socket if addresses are translated.
+        peer_address: Option<String>,
         /// `waiting` until the program uses the memory, `attached`, `half-closed`, or `ended`; none if the daemon has no counters.
         state: Option<String>,
         /// Path of the bytes that this end sends: `tcp`, `small` or `large` (rings of shared memory), `unknown`; none without counters.

@@ -39,8 +39,8 @@ reports! {
     QueuePairProgram {
         /// The domain.
         domain: DomainName,
-        /// The user ID that the domain belongs to.
-        uid: u32,
+        /// The user ID that the domain belongs to; none if the asker may not see it.
+        uid: Option<u32>,
         /// The process, as the daemon sees it; none if the daemon cannot see it, or the asker may not.
         pid: Option<i32>,
     }
@@ -49,6 +49,8 @@ reports! {
     QueuePairPeer {
         /// The program.
         program: QueuePairProgram,
+        /// True if it belongs to the same user as the holder.
+        same_owner: bool,
         /// The reason why its last request for the number was refused: the queue pairs are not connected.
         refused: Option<ReasonRow>,
         /// The path between the holder (`a`) and the peer (`b`).

@@ -12,12 +12,13 @@
 use crate::counters::DomainCounters;
 use crate::mx::MxCommand;
 use crate::overlay::{OverlayCommand, OverlayEvent};
+use crate::remote_peers::RemoteAddress;
 use crate::violation::Violation;
 use isthmus_channel::ChannelParts;
 use isthmus_layout::control::Owner;
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::reason::Reason;
-use isthmus_layout::{DomainId, NicId, RegionId};
+use isthmus_layout::{DomainId, RegionId};
 use isthmus_platform::Doorbell;
 use isthmus_shm::SharedMapping;
 use isthmus_shm::regcache::PeerRegion;
@@ -177,10 +178,8 @@ pub enum Event {
         remote_peer: DomainId,
         /// The domain that the remote peer belongs to.
         domain: DomainId,
-        /// The MX board there.
-        nic: NicId,
-        /// The endpoint there.
-        number: u8,
+        /// Its address.
+        address: RemoteAddress,
     },
     /// The remote peer is gone. The domain has received every record that the remote peer sent before.
     RemoteRemoved {

@@ -93,6 +93,7 @@ pub use mx::{
     CaptureTap, LinkView, MxBoardNumber, MxCommand, MxView, NewCapture, NewMxBoard, NewMxConnect, NewMxEndpoint,
     WakeReader,
 };
+pub use remote_peers::RemoteAddress;
 pub use router::{HELD_DOMAIN_MAX, HELD_WORKER_MAX};
 pub use service::{Service, ServiceOptions, StartError, WORKERS_MAX};
 pub use violation::Violation;

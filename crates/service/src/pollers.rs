@@ -80,36 +80,58 @@ impl Pollers {
         self.mx.before_sleep(sleeper).into_iter().chain(self.overlay.before_sleep()).min()
     }
 
-    /// Sends a record of a domain to a remote peer.
+    /// The poller of this kind, if it has remote peers.
+    fn with_remote_peers(&mut self, poller: PollerKind) -> Option<&mut MxPoller> {
+        match poller {
+            PollerKind::Mx => Some(&mut self.mx),
+            PollerKind::Overlay => None,
+        }
+    }
+
+    /// Sends a record of a domain to a remote peer of this poller.
     pub(crate) fn send_to_remote(
         &mut self,
+        poller: PollerKind,
         shared: &mut Shared,
-        domain: DomainId,
-        remote_peer: DomainId,
+        (domain, remote_peer): (DomainId, DomainId),
         record: &Record<'_>,
         bytes: &[u8],
     ) {
-        self.mx.send(shared, domain, remote_peer, record, bytes);
+        if let Some(poller) = self.with_remote_peers(poller) {
+            poller.send(shared, domain, remote_peer, record, bytes);
+        }
     }
 
-    /// Returns credit to a remote peer: a domain has taken `bytes` of its records.
+    /// Returns credit to a remote peer of this poller: a domain has taken `bytes` of its records.
     pub(crate) fn return_remote_credit(
         &mut self,
+        poller: PollerKind,
         shared: &mut Shared,
-        domain: DomainId,
-        remote_peer: DomainId,
+        (domain, remote_peer): (DomainId, DomainId),
         bytes: u32,
     ) {
-        self.mx.return_credit(shared, domain, remote_peer, bytes);
+        if let Some(poller) = self.with_remote_peers(poller) {
+            poller.return_credit(shared, domain, remote_peer, bytes);
+        }
     }
 
-    /// Lets messages to a remote peer be sent straight out of a domain's memory.
-    pub(crate) fn grant(&mut self, remote_peer: DomainId, region: RegionId, memory: Arc<PeerRegion>) {
-        self.mx.grant(remote_peer, region, memory);
+    /// Lets messages to a remote peer of this poller be sent straight out of a domain's memory.
+    pub(crate) fn grant(
+        &mut self,
+        poller: PollerKind,
+        remote_peer: DomainId,
+        region: RegionId,
+        memory: Arc<PeerRegion>,
+    ) {
+        if let Some(poller) = self.with_remote_peers(poller) {
+            poller.grant(remote_peer, region, memory);
+        }
     }
 
     /// Revokes a grant of [`Self::grant`].
-    pub(crate) fn revoke(&mut self, remote_peer: DomainId, region: RegionId) {
-        self.mx.revoke(remote_peer, region);
+    pub(crate) fn revoke(&mut self, poller: PollerKind, remote_peer: DomainId, region: RegionId) {
+        if let Some(poller) = self.with_remote_peers(poller) {
+            poller.revoke(remote_peer, region);
+        }
     }
 }

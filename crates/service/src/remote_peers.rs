@@ -5,11 +5,33 @@
 
 use crate::command::{Event, WorkerIndex};
 use crate::mailbox::Task;
+use crate::pollers::PollerKind;
 use crate::router::Location;
 use crate::shared::Shared;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route};
 use isthmus_layout::{DomainId, NicId};
+
+/// The address of a remote peer. The poller that finds it has the links to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteAddress {
+    /// An endpoint of a board.
+    Mx {
+        /// The board.
+        nic: NicId,
+        /// The number of the endpoint.
+        number: u8,
+    },
+}
+
+impl RemoteAddress {
+    /// The poller that reaches the remote peer.
+    pub(crate) const fn poller(self) -> PollerKind {
+        match self {
+            Self::Mx { .. } => PollerKind::Mx,
+        }
+    }
+}
 
 impl Shared {
     /// Delivers a record of a remote peer to a domain.
@@ -17,7 +39,7 @@ impl Shared {
         match self.router.location(domain) {
             Some(Location::Local(slot)) => self.deliver(slot, route, record, bytes),
             Some(Location::Worker(worker)) => self.forward_to_worker(worker, domain, route, record, bytes),
-            Some(Location::Remote) | None => {}
+            Some(Location::Remote(_)) | None => {}
         }
     }
 
@@ -26,7 +48,7 @@ impl Shared {
         match self.router.location(domain) {
             Some(Location::Local(slot)) => self.router.defer_credit(slot, route, bytes),
             Some(Location::Worker(worker)) => self.post(worker, Task::Credit { to: domain, route, bytes }),
-            Some(Location::Remote) | None => {}
+            Some(Location::Remote(_)) | None => {}
         }
     }
 
@@ -39,13 +61,13 @@ impl Shared {
     }
 
     /// Adds a remote peer of a domain. None if there are no numbers left.
-    pub(crate) fn add_remote_peer(&mut self, domain: DomainId, nic: NicId, number: u8) -> Option<DomainId> {
+    pub(crate) fn add_remote_peer(&mut self, domain: DomainId, address: RemoteAddress) -> Option<DomainId> {
         let remote_peer = self.next_remote_peer()?;
-        self.router.add_remote_peer(remote_peer);
+        self.router.add_remote_peer(remote_peer, address.poller());
         if let Some(worker) = self.worker_of(domain) {
             self.post(worker, Task::RemoteDomainAdded { domain: remote_peer, worker: self.index });
         }
-        self.emit_event(Event::RemoteAdded { worker: self.index, remote_peer, domain, nic, number });
+        self.emit_event(Event::RemoteAdded { worker: self.index, remote_peer, domain, address });
         Some(remote_peer)
     }
 
@@ -74,7 +96,7 @@ impl Shared {
     fn worker_of(&self, domain: DomainId) -> Option<WorkerIndex> {
         match self.router.location(domain)? {
             Location::Worker(worker) => Some(worker),
-            Location::Local(_) | Location::Remote => None,
+            Location::Local(_) | Location::Remote(_) => None,
         }
     }
 }

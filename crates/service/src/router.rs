@@ -14,14 +14,15 @@
 use crate::command::{SendPolicy, WorkerIndex};
 use crate::domain_state::{DomainState, Next, Outgoing};
 use crate::flow::{HeldRecord, QueuePool};
+use crate::pollers::PollerKind;
 use crate::record_kinds::{bounce_serial, check_daemon_path, is_reply, payload_of, reply_route, without_payload};
 use crate::violation::Violation;
-use isthmus_layout::DomainId;
 use isthmus_layout::control::Owner;
 use isthmus_layout::limits::DAEMON_PATH_CREDIT_BYTES;
 use isthmus_layout::limits::DAEMON_PATH_RECORD_COST;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route, Serial};
+use isthmus_layout::{DomainId, SlotTable};
 use std::collections::{HashMap, VecDeque};
 
 /// The maximum cost of the records held for one domain: the full credits of as many senders as one host has domains.
@@ -44,8 +45,8 @@ pub(crate) enum Location {
     Local(Slot),
     /// Another worker.
     Worker(WorkerIndex),
-    /// On another host; this worker has the links.
-    Remote,
+    /// On another host; this poller of this worker has the links.
+    Remote(PollerKind),
 }
 
 /// The router's decision about a record.
@@ -60,9 +61,9 @@ pub(crate) enum Verdict {
     /// The credit goes to a domain of another worker.
     ForwardCredit { worker: WorkerIndex, to: DomainId, route: Route, bytes: u32 },
     /// The record goes to another host.
-    Remote { remote_peer: DomainId },
+    Remote { poller: PollerKind, remote_peer: DomainId },
     /// The credit goes to another host.
-    RemoteCredit { remote_peer: DomainId, bytes: u32 },
+    RemoteCredit { poller: PollerKind, remote_peer: DomainId, bytes: u32 },
     /// The record is not delivered. The daemon's records for the sender are queued.
     Refused(Reason),
     /// The router does not know the domain. Commands that are still queued may add it.
@@ -92,8 +93,7 @@ pub(crate) struct BounceInfo {
 #[derive(Debug)]
 pub(crate) struct Router {
     locations: HashMap<DomainId, Location>,
-    states: Vec<Option<DomainState>>,
-    free: Vec<Slot>,
+    states: SlotTable<DomainState>,
     send_policy: SendPolicy,
     policy: u32,
     ended_domains: VecDeque<(DomainId, Reason)>,
@@ -107,8 +107,7 @@ impl Router {
     pub(crate) fn new(send_policy: SendPolicy) -> Self {
         Self {
             locations: HashMap::new(),
-            states: Vec::new(),
-            free: Vec::new(),
+            states: SlotTable::default(),
             send_policy,
             policy: 0,
             ended_domains: VecDeque::new(),
@@ -120,11 +119,7 @@ impl Router {
 
     /// A domain of this worker.
     pub(crate) fn add(&mut self, domain: DomainId, owner: Owner) -> Slot {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.states.push(None);
-            Slot((self.states.len() - 1) as u32)
-        });
-        self.states[slot.0 as usize] = Some(DomainState::new(domain, owner));
+        let slot = Slot(self.states.insert(DomainState::new(domain, owner)));
         self.locations.insert(domain, Location::Local(slot));
         slot
     }
@@ -135,8 +130,8 @@ impl Router {
     }
 
     /// Adds a remote peer: a domain on another host that a local domain communicates with.
-    pub(crate) fn add_remote_peer(&mut self, remote_peer: DomainId) {
-        self.locations.insert(remote_peer, Location::Remote);
+    pub(crate) fn add_remote_peer(&mut self, remote_peer: DomainId, poller: PollerKind) {
+        self.locations.insert(remote_peer, Location::Remote(poller));
     }
 
     pub(crate) fn location(&self, domain: DomainId) -> Option<Location> {
@@ -145,7 +140,7 @@ impl Router {
 
     /// The domain at a slot, while there is one.
     pub(crate) fn domain(&self, slot: Slot) -> Option<DomainId> {
-        self.states[slot.0 as usize].as_ref().map(|state| state.domain)
+        self.states.get(slot.0).map(|state| state.domain)
     }
 
     /// Sets a new policy. Records that were accepted under the old one stay accepted.
@@ -155,7 +150,7 @@ impl Router {
     }
 
     fn state(&mut self, slot: Slot) -> &mut DomainState {
-        self.states[slot.0 as usize].as_mut().expect("slots in use have a state")
+        &mut self.states[slot.0]
     }
 
     /// Decides about a record that `from` sent.
@@ -188,7 +183,7 @@ impl Router {
         match outgoing.location {
             Location::Local(to) => Verdict::Forward { to, route },
             Location::Worker(worker) => Verdict::ForwardToWorker { worker, to: peer, route },
-            Location::Remote => Verdict::Remote { remote_peer: peer },
+            Location::Remote(poller) => Verdict::Remote { poller, remote_peer: peer },
         }
     }
 
@@ -257,7 +252,7 @@ impl Router {
                 Verdict::Credited
             }
             Location::Worker(worker) => Verdict::ForwardCredit { worker, to: sender, route, bytes: given },
-            Location::Remote => Verdict::RemoteCredit { remote_peer: sender, bytes: given },
+            Location::Remote(poller) => Verdict::RemoteCredit { poller, remote_peer: sender, bytes: given },
         }
     }
 
@@ -304,7 +299,7 @@ impl Router {
 
     /// Returns whether a record for `to` may go into its ring now, because no record waits for room there.
     pub(crate) fn is_clear(&self, to: Slot) -> bool {
-        self.states[to.0 as usize].as_ref().is_some_and(DomainState::is_clear)
+        self.states.get(to.0).is_some_and(DomainState::is_clear)
     }
 
     /// Accounts for a record that went into the ring of `to` without waiting.
@@ -324,7 +319,7 @@ impl Router {
         let held = HeldRecord { route, record: without_payload(record), len: bytes.len() as u32 };
         let sender = route.peer.expect("the router has set the sender");
         self.held_cost += u64::from(held.cost());
-        let state = self.states[to.0 as usize].as_mut().expect("slots in use have a state");
+        let state = &mut self.states[to.0];
         state.enqueue(sender, held, bytes, &mut self.queue_pool);
         let cost = state.held_cost;
         self.mark_waiting(to);
@@ -337,8 +332,7 @@ impl Router {
     /// Returns the domain with the largest backlog among the domains of the owner with the largest total backlog.
     #[cold]
     fn largest_backlog(&self) -> Option<(Slot, Violation)> {
-        let states =
-            || self.states.iter().enumerate().filter_map(|(at, state)| Some((Slot(at as u32), state.as_ref()?)));
+        let states = || self.states.iter().map(|(slot, state)| (Slot(slot), state));
         let mut owners: HashMap<Owner, u64> = HashMap::new();
         for (_, state) in states() {
             *owners.entry(state.owner).or_default() += state.held_cost;
@@ -350,7 +344,7 @@ impl Router {
     }
 
     fn mark_waiting(&mut self, slot: Slot) {
-        let state = self.states[slot.0 as usize].as_mut().expect("slots in use have a state");
+        let state = &mut self.states[slot.0];
         if !std::mem::replace(&mut state.is_waiting, true) {
             self.waiting.push(slot);
         }
@@ -374,12 +368,12 @@ impl Router {
 
     /// The record that goes into the ring of `to` next.
     pub(crate) fn next(&self, to: Slot) -> Option<Next<'_>> {
-        self.states[to.0 as usize].as_ref().and_then(DomainState::next)
+        self.states.get(to.0).and_then(DomainState::next)
     }
 
     /// Notes that the record which [`Self::next`] returned is in the ring of `to`.
     pub(crate) fn sent(&mut self, to: Slot) {
-        let state = self.states[to.0 as usize].as_mut().expect("slots in use have a state");
+        let state = &mut self.states[to.0];
         if let Some((sender, held)) = state.sent(&mut self.queue_pool) {
             self.held_cost -= u64::from(held.cost());
             self.close_flow(to, sender);
@@ -388,12 +382,12 @@ impl Router {
 
     /// The number of the daemon's own records that wait for room in the ring of `slot`.
     pub(crate) fn pending_daemon_records(&self, slot: Slot) -> usize {
-        self.states[slot.0 as usize].as_ref().map_or(0, DomainState::pending_daemon_records)
+        self.states.get(slot.0).map_or(0, DomainState::pending_daemon_records)
     }
 
     /// The cost of the records held for a domain.
     pub(crate) fn held_cost(&self, slot: Slot) -> u64 {
-        self.states[slot.0 as usize].as_ref().map_or(0, |state| state.held_cost)
+        self.states.get(slot.0).map_or(0, |state| state.held_cost)
     }
 
     /// The cost of the records held for all domains.
@@ -408,12 +402,12 @@ mod removal;
 impl Router {
     /// Domains of this worker, and places for them.
     pub(crate) fn domains(&self) -> (usize, usize) {
-        (self.states.iter().flatten().count(), self.states.len())
+        (self.states.len(), self.states.slots())
     }
 
     /// Accounts of senders, and flows.
     pub(crate) fn flow_counts(&self) -> (usize, usize) {
-        let states = || self.states.iter().flatten();
+        let states = || self.states.values();
         (states().map(|state| state.outgoing.len()).sum(), states().map(|state| state.flows.len()).sum())
     }
 }

@@ -19,8 +19,8 @@ impl Worker {
             Task::ForwardedRecord(forwarded) => self.handle_forwarded(&forwarded),
             Task::Credit { to, route, bytes } => match (self.shared.router.location(to), route.peer) {
                 (Some(Location::Local(slot)), _) => self.shared.router.credit_sender(slot, route, bytes),
-                (Some(Location::Remote), Some(domain)) => {
-                    self.pollers.return_remote_credit(&mut self.shared, domain, to, bytes);
+                (Some(Location::Remote(poller)), Some(domain)) => {
+                    self.pollers.return_remote_credit(poller, &mut self.shared, (domain, to), bytes);
                 }
                 _ => {}
             },
@@ -49,8 +49,16 @@ impl Worker {
             Command::Remove { domain, reason } => self.remove_domain(domain, reason),
             Command::Overlay(_, command) => self.pollers.overlay.execute(&mut self.shared, command),
             Command::Mx(_, command) => self.pollers.mx.execute(&mut self.shared, command),
-            Command::GrantRemote { remote_peer, region, memory, .. } => self.pollers.grant(remote_peer, region, memory),
-            Command::RevokeRemote { remote_peer, region, .. } => self.pollers.revoke(remote_peer, region),
+            Command::GrantRemote { remote_peer, region, memory, .. } => {
+                if let Some(Location::Remote(poller)) = self.shared.router.location(remote_peer) {
+                    self.pollers.grant(poller, remote_peer, region, memory);
+                }
+            }
+            Command::RevokeRemote { remote_peer, region, .. } => {
+                if let Some(Location::Remote(poller)) = self.shared.router.location(remote_peer) {
+                    self.pollers.revoke(poller, remote_peer, region);
+                }
+            }
             Command::SendPolicy(send_policy) => self.shared.router.set_send_policy(send_policy),
             Command::Heartbeat => bump(&self.shared.counters.heartbeats, 1),
             Command::Shutdown => self.ended = true,
@@ -79,9 +87,9 @@ impl Worker {
     fn handle_forwarded(&mut self, forwarded: &ForwardedRecord) {
         match (self.shared.router.location(forwarded.to), forwarded.route.peer) {
             (Some(Location::Local(slot)), _) => return self.shared.deliver_forwarded(slot, forwarded),
-            (Some(Location::Remote), Some(domain)) => {
+            (Some(Location::Remote(poller)), Some(domain)) => {
                 let ForwardedRecord { to, record, bytes, .. } = forwarded;
-                return self.pollers.send_to_remote(&mut self.shared, domain, *to, record, bytes);
+                return self.pollers.send_to_remote(poller, &mut self.shared, (domain, *to), record, bytes);
             }
             _ => {}
         }

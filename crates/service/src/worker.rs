@@ -212,15 +212,15 @@ impl Worker {
                     shared.deliver(to, route, record, bytes);
                 }
             }
-            Verdict::Remote { remote_peer } => {
+            Verdict::Remote { poller, remote_peer } => {
                 let Some(domain) = shared.router.domain(from) else { return };
                 if let Some(bytes) = shared.copy_payload(from, record, payload) {
-                    pollers.send_to_remote(shared, domain, remote_peer, record, bytes);
+                    pollers.send_to_remote(poller, shared, (domain, remote_peer), record, bytes);
                 }
             }
-            Verdict::RemoteCredit { remote_peer, bytes } => {
+            Verdict::RemoteCredit { poller, remote_peer, bytes } => {
                 if let Some(domain) = shared.router.domain(from) {
-                    pollers.return_remote_credit(shared, domain, remote_peer, bytes);
+                    pollers.return_remote_credit(poller, shared, (domain, remote_peer), bytes);
                 }
             }
             Verdict::ForwardToWorker { worker, to, route } => {

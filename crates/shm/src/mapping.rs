@@ -9,9 +9,11 @@ use crate::window_extent;
 use crate::words::{Payload, Words, padded};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
-use isthmus_layout::RegionSize;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::{Refusal, RegionSize};
 use rustix::fd::AsFd;
 use rustix::fs::SealFlags;
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::sync::Arc;
 
@@ -52,6 +54,18 @@ pub enum MapError {
         /// The kernel's error; `NOMEM` means RLIMIT_AS, the cgroup's limit, or the number of mappings (vm.max_map_count).
         source: rustix::io::Errno,
     },
+}
+
+impl From<MapError> for Refusal {
+    fn from(error: MapError) -> Self {
+        let reason = match error {
+            MapError::NotSealed => Reason::RegionNotSealed,
+            MapError::TooSmall { .. } => Reason::RegionTooSmall,
+            MapError::Refused { source: Errno::ACCESS | Errno::PERM, .. } => Reason::RequestInvalid,
+            MapError::Refused { .. } => Reason::OutOfMemory,
+        };
+        Self::new(reason, error.to_string())
+    }
 }
 
 /// A range of our address space that shows shared memory. Unmapped when dropped.

@@ -22,6 +22,11 @@ pub(crate) struct Description {
 }
 
 impl Description {
+    /// A description that serves the purpose of an earlier one, too.
+    pub(crate) const fn and(self, earlier: Option<Self>) -> Self {
+        Self { wants_reply: self.wants_reply || matches!(earlier, Some(Self { wants_reply: true })) }
+    }
+
     /// The packet.
     pub(crate) fn tag(self, qp: &QueuePair) -> Tag {
         let wanted = if self.wants_reply { WANTED } else { 0 };
@@ -67,8 +72,7 @@ impl Engine {
         if let Some(qp) = self.qp_mut(slot)
             && qp.is_reliable()
         {
-            let wanted = qp.owed_description.is_some_and(|owed| owed.wants_reply);
-            qp.owed_description = Some(Description { wants_reply: wants_reply || wanted });
+            qp.responder.owe_description(Description { wants_reply });
             self.list_owing(slot);
         }
     }
@@ -80,7 +84,8 @@ impl Engine {
             self.violations += 1;
             return None;
         }
-        qp.remote = Some(Remote { pd: tag.count, access: Access::from_bits_truncate(u32::from(tag.parameter)) });
+        let access = Access::from_bits_truncate(u32::from(tag.parameter));
+        qp.requester.set_remote(Remote { pd: tag.count, access });
         if tag.has(WANTED) {
             self.describe(slot, false);
         }
@@ -91,7 +96,7 @@ impl Engine {
     #[inline]
     pub fn direct(&self, number: QpNumber, request: &SendRequest<'_>) -> Option<Direct> {
         let qp = self.qp(self.slot(number)?)?;
-        if qp.sends.is_empty() { self.direct_later(number, request) } else { None }
+        if qp.requester.is_empty() { self.direct_later(number, request) } else { None }
     }
 
     /// The operation of a request, if the requester may perform it as soon as the peer has executed all earlier requests. None if those
@@ -109,9 +114,10 @@ impl Engine {
             _ => return None,
         };
         let qp = self.qp(self.slot(number)?)?;
-        let one_sided = |entry: &crate::queue_pair::SendEntry| !matches!(entry.operation, Operation::Send { .. });
-        let ready = qp.state == QpState::ReadyToSend && qp.pause.is_none() && qp.sends.iter().all(one_sided);
-        let remote = qp.remote.filter(|remote| ready && remote.access.contains(access))?;
+        let one_sided = |entry: &crate::requester::SendEntry| !matches!(entry.operation, Operation::Send { .. });
+        let requester = &qp.requester;
+        let ready = qp.state == QpState::ReadyToSend && !requester.is_paused() && requester.entries().all(one_sided);
+        let remote = requester.remote().filter(|remote| ready && remote.access.contains(access))?;
         let len = total_len(request.sges);
         let fits = request.sges.len() <= qp.init.send_sges_max as usize && len > 0;
         let whole = !matches!(request.operation, Operation::Atomic { .. }) || len == 8;
@@ -121,7 +127,7 @@ impl Engine {
 
     /// The number of send requests that are not over.
     pub fn sends_under_way(&self, number: QpNumber) -> usize {
-        self.slot(number).and_then(|slot| self.qp(slot)).map_or(0, |qp| qp.sends.len())
+        self.slot(number).and_then(|slot| self.qp(slot)).map_or(0, |qp| qp.requester.len())
     }
 
     /// The program's address of one range of a request that is performed directly. None if the adapter may not use the range.

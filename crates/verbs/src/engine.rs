@@ -10,14 +10,14 @@ use crate::memory::{FastMap, Regions};
 use crate::outgoing::Outgoing;
 use crate::packet::Tag;
 use crate::queue_pair::{Positions, QueuePair};
-use crate::queues::{CompletionQueue, ReceiveQueue, Table};
+use crate::queues::{CompletionQueue, ReceiveQueue};
 use crate::receive::PayloadUse;
 use crate::types::{Completion, Cq, Gid, QpNumber};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
-use isthmus_layout::{DomainId, EndpointAddress};
+use isthmus_layout::{DomainId, EndpointAddress, SlotTable};
 
 /// The maximum values that the adapter reports and enforces.
 pub mod limits {
@@ -71,9 +71,9 @@ impl Numbers {
 #[derive(Debug, Default)]
 pub struct Engine {
     pub(crate) regions: Regions,
-    pds: Table<()>,
-    pub(crate) cqs: Table<CompletionQueue>,
-    pub(crate) receive_queues: Table<ReceiveQueue>,
+    pds: SlotTable<()>,
+    pub(crate) cqs: SlotTable<CompletionQueue>,
+    pub(crate) receive_queues: SlotTable<ReceiveQueue>,
     numbers: Numbers,
     qps: Vec<Option<Box<QueuePair>>>,
     /// The numbers that the next queue pair of a slot begins with.

@@ -124,7 +124,7 @@ impl Engine {
     pub(crate) fn note_drained(&mut self, slot: u32) {
         if let Some(qp) = self.qp_mut(slot)
             && qp.state == QpState::SendQueueDrained
-            && qp.next == qp.first
+            && qp.requester.is_drained()
             && core::mem::take(&mut qp.attributes.drained_event)
         {
             let event = AsyncEvent::SendQueueDrained(qp.number);

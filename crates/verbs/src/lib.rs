@@ -30,6 +30,8 @@ pub mod packet;
 mod queue_pair;
 mod queues;
 mod receive;
+mod requester;
+mod responder;
 mod send;
 mod types;
 

@@ -6,7 +6,6 @@
 use crate::engine::Engine;
 use crate::memory::Memory;
 use crate::packet::{BodyWriter, PacketKind, SHORT_BYTES_MAX, Syndrome, Tag};
-use crate::queue_pair::QueuePair;
 use crate::receive::PayloadUse;
 use crate::types::{Key, QpType, Sge, Status};
 use alloc::vec::Vec;
@@ -131,15 +130,6 @@ pub enum Payload {
     Bytes(Vec<u8>),
 }
 
-/// The count of a packet that leaves a queue pair. It acknowledges.
-#[inline]
-fn acknowledge(qp: &mut QueuePair) -> u32 {
-    if qp.owed == Some(Syndrome::None) {
-        qp.owed = None;
-    }
-    qp.executed
-}
-
 impl Engine {
     /// Takes the next packet. The body is written to `body`.
     #[inline]
@@ -168,15 +158,13 @@ impl Engine {
         body: &mut [u8; SHORT_BYTES_MAX],
     ) -> Option<Transmit> {
         let (qp, regions, _) = self.parts(slot)?;
-        let entry = qp.sends.get(sequence.wrapping_sub(qp.first) as usize).filter(|entry| entry.queued)?;
+        let entry = qp.requester.queued(sequence)?;
         let packet = crate::send::packet(qp, entry, regions, sequence, memory, BodyWriter::new(body));
-        let entry = qp.entry(sequence)?;
-        entry.queued = false;
+        qp.requester.packet_taken(sequence, matches!(packet, Ok(Some(_))));
         match packet {
             Ok(Some(mut packet)) => {
-                entry.transmissions += 1;
-                qp.restart = false;
-                packet.tag.count = if qp.init.kind == QpType::Ud { qp.number.0 } else { acknowledge(qp) };
+                let datagrams = qp.init.kind == QpType::Ud;
+                packet.tag.count = if datagrams { qp.number.0 } else { qp.responder.acknowledge() };
                 let token = Token::Request { slot, sequence }.number();
                 Some(Transmit {
                     to: packet.to,
@@ -207,7 +195,7 @@ impl Engine {
         body: &mut [u8; SHORT_BYTES_MAX],
     ) -> Option<Transmit> {
         let qp = self.qp_mut(slot)?;
-        let (to, destination, count) = (qp.peer?, qp.attributes.destination, acknowledge(qp));
+        let (to, destination, count) = (qp.peer?, qp.attributes.destination, qp.responder.acknowledge());
         let mut body = BodyWriter::new(body);
         let (mut parameter, mut payload) = (0, None);
         match content {
@@ -227,7 +215,7 @@ impl Engine {
 
     fn transmit_question(&mut self, slot: u32) -> Option<Transmit> {
         let qp = self.qp_mut(slot)?;
-        let (to, count) = (qp.peer?, acknowledge(qp));
+        let (to, count) = (qp.peer?, qp.responder.acknowledge());
         let tag = Tag::ack(qp.attributes.destination, count, Syndrome::Asks);
         Some(Transmit { to, tag: tag.emit(), len: 0, token: 0, payload: None })
     }
@@ -242,18 +230,17 @@ impl Engine {
         }
         while let Some(slot) = self.owing.pop_front() {
             let Some(qp) = self.qp_mut(slot) else { continue };
-            qp.owed_listed = false;
-            if qp.ack_in_transmission {
+            if !qp.responder.taken_from_list() {
                 continue;
             }
             let Some(peer) = qp.peer else { continue };
-            if let Some(description) = qp.owed_description.take() {
+            if let Some(description) = qp.responder.take_owed_description() {
                 let tag = description.tag(qp);
                 self.list_owing(slot);
                 return Some((peer, tag.emit(), Token::Ack { slot }.number()));
             }
-            let Some(syndrome) = qp.owed.take() else { continue };
-            let tag = Tag::ack(qp.attributes.destination, qp.executed, syndrome);
+            let Some(syndrome) = qp.responder.take_owed() else { continue };
+            let tag = Tag::ack(qp.attributes.destination, qp.responder.executed(), syndrome);
             return Some((peer, tag.emit(), Token::Ack { slot }.number()));
         }
         None
@@ -264,7 +251,7 @@ impl Engine {
         if let Some(Token::Ack { slot }) = Token::parse(token)
             && let Some(qp) = self.qp_mut(slot)
         {
-            qp.ack_in_transmission = true;
+            qp.responder.ack_queued();
         }
     }
 
@@ -274,22 +261,18 @@ impl Engine {
     pub fn sent(&mut self, token: u64) {
         match Token::parse(token) {
             Some(Token::Request { slot, sequence }) => {
-                if let Some(entry) = self.qp_mut(slot).and_then(|qp| qp.entry(sequence)) {
-                    entry.transmissions = entry.transmissions.saturating_sub(1);
+                if self.qp_mut(slot).is_some_and(|qp| qp.requester.confirm_transmission(sequence)) {
                     self.retire(slot);
                 }
             }
             Some(Token::Response { slot, .. }) => {
                 if let Some(qp) = self.qp_mut(slot) {
-                    qp.responses = qp.responses.saturating_sub(1);
+                    qp.responder.confirm_response();
                 }
             }
             Some(Token::Ack { slot }) => {
-                if let Some(qp) = self.qp_mut(slot) {
-                    qp.ack_in_transmission = false;
-                    if qp.owed.is_some() || qp.owed_description.is_some() {
-                        self.list_owing(slot);
-                    }
+                if self.qp_mut(slot).is_some_and(|qp| qp.responder.confirm_ack()) {
+                    self.list_owing(slot);
                 }
             }
             Some(Token::Receive { .. } | Token::ResponseBytes { .. }) | None => {}
@@ -344,22 +327,13 @@ impl Engine {
     pub(crate) fn owe(&mut self, slot: u32, syndrome: Syndrome) {
         // In Error, the queue pair owes the reason, or has given it.
         let Some(qp) = self.qp_mut(slot).filter(|qp| qp.can_receive()) else { return };
-        let refused = matches!(qp.owed, Some(Syndrome::ReceiverNotReady(_) | Syndrome::Again));
-        qp.owed = Some(match (qp.owed, syndrome) {
-            (Some(owed), Syndrome::None) => owed,
-            (_, Syndrome::Ready) if refused => Syndrome::Again,
-            (_, syndrome) => syndrome,
-        });
+        qp.responder.owe(syndrome);
         self.list_owing(slot);
     }
 
     #[inline]
     pub(crate) fn list_owing(&mut self, slot: u32) {
-        if let Some(qp) = self.qp_mut(slot)
-            && !qp.owed_listed
-            && !qp.ack_in_transmission
-        {
-            qp.owed_listed = true;
+        if self.qp_mut(slot).is_some_and(|qp| qp.responder.list()) {
             self.owing.push_back(slot);
         }
     }

@@ -92,7 +92,7 @@ impl Engine {
             self.violations += 1;
             return None;
         };
-        if syndrome == Syndrome::NotConnected && (qp.acked.wrapping_sub(qp.base) ^ tag.count) & 0xff != 0 {
+        if syndrome == Syndrome::NotConnected && !qp.requester.is_of_attempt(tag.count) {
             return None; // An attempt of an earlier connection was refused.
         }
         if syndrome != Syndrome::NotConnected && !self.note_executed(slot, tag.count) {

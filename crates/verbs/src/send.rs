@@ -6,13 +6,13 @@ use crate::engine::{Engine, limits};
 use crate::memory::{Memory, Regions};
 use crate::outgoing::{Outgoing, Payload};
 use crate::packet::{BodyWriter, PacketKind, Tag, flags};
-use crate::queue_pair::{Datagram, QueuePair, SendEntry, SendState, Source};
+use crate::queue_pair::QueuePair;
 use crate::queues::{SgeList, total_len};
+use crate::requester::{Datagram, SendEntry, Source};
 use crate::types::{
     Access, AtomicOperation, Completion, Operation, QpNumber, QpState, QpType, Refused, SendFlags, SendRequest, Sge,
     Status,
 };
-use alloc::boxed::Box;
 use alloc::vec;
 use isthmus_layout::EndpointAddress;
 
@@ -62,17 +62,10 @@ impl Engine {
     #[inline]
     pub(crate) fn pump(&mut self, slot: u32) {
         let Some((qp, _, outbox)) = self.parts(slot) else { return };
-        while qp.state == QpState::ReadyToSend && qp.pause.is_none() && !qp.stopped {
-            let sequence = qp.next;
-            let (reads, reads_max) = (qp.reads_outstanding, u32::from(qp.attributes.reads_max));
-            let Some(entry) = qp.entry(sequence) else { break };
-            let wants_response = entry.wants_response();
-            if entry.fence && reads > 0 || wants_response && reads > 0 && reads >= reads_max {
-                break;
-            }
-            (entry.state, entry.queued) = (SendState::Sent, true);
-            qp.reads_outstanding += u32::from(wants_response);
-            qp.next = sequence.wrapping_add(1);
+        if qp.state != QpState::ReadyToSend {
+            return;
+        }
+        while let Some(sequence) = qp.requester.send_next(u32::from(qp.attributes.reads_max)) {
             outbox.push_back(Outgoing::Request { slot, sequence });
         }
     }
@@ -80,7 +73,7 @@ impl Engine {
     /// Asks the peer for an acknowledgement, because a request has failed that waits for those before it.
     fn ask(&mut self, slot: u32) {
         let Some((qp, _, outbox)) = self.parts(slot) else { return };
-        if qp.is_reliable() && qp.acked != qp.next {
+        if qp.is_reliable() && qp.requester.waits_for_execution() {
             outbox.push_back(Outgoing::Asks { slot });
         }
     }
@@ -90,14 +83,8 @@ impl Engine {
     pub(crate) fn retire(&mut self, slot: u32) {
         while let Some(qp) = self.qp_mut(slot) {
             let cq = qp.init.send_cq;
-            let acked = !qp.is_reliable() || qp.acked != qp.first;
             let drained_event = qp.attributes.drained_event;
-            let over = |entry: &SendEntry| match entry.state {
-                SendState::Sent if acked && entry.answered && !entry.is_in_use() => Some(Status::Success),
-                SendState::Failed(status) => Some(status),
-                SendState::Sent | SendState::Waiting => None,
-            };
-            let Some((entry, status)) = qp.sends.front().and_then(|entry| Some((entry, over(entry)?))) else {
+            let Some((entry, status)) = qp.requester.front_over(qp.is_reliable()) else {
                 if drained_event {
                     self.note_drained(slot);
                 }
@@ -107,8 +94,7 @@ impl Engine {
             let signaled = entry.signaled || failed;
             let len = if entry.wants_response() { entry.len } else { 0 };
             let completion = Completion { len, ..qp.completion(entry.wr_id, status, entry.completion_kind()) };
-            let failed = qp.sends.pop_front().filter(|_| failed);
-            qp.first = qp.first.wrapping_add(1);
+            let failed = qp.requester.pop().filter(|_| failed);
             if signaled {
                 self.report(cq, completion);
             }
@@ -121,12 +107,12 @@ impl Engine {
     /// A request has failed: those after it are flushed.
     fn fail_queue(&mut self, slot: u32, entry: &SendEntry) {
         let Some(qp) = self.qp_mut(slot) else { return };
-        let to = entry.datagram.as_ref().and_then(|to| to.to).or(qp.peer);
+        let borrower = entry.borrower(qp.peer);
         let reliable = qp.is_reliable();
         if !reliable {
             qp.state = QpState::SendQueueError;
         }
-        if let (true, Some(to)) = (entry.transmissions > 0, to) {
+        if let Some(to) = borrower {
             self.release(to.domain);
         }
         match reliable {
@@ -142,7 +128,7 @@ fn check(qp: &QueuePair, request: &SendRequest<'_>, earlier: usize) -> Result<u6
     if matches!(qp.state, QpState::Reset | QpState::Init | QpState::ReadyToReceive) {
         return Err(Refused::Invalid);
     }
-    if qp.sends.len() + earlier >= qp.init.sends_max as usize {
+    if qp.requester.len() + earlier >= qp.init.sends_max as usize {
         return Err(Refused::Full);
     }
     let len = total_len(request.sges);
@@ -179,35 +165,20 @@ fn post(
     } else {
         Source::Memory(SgeList::new(request.sges))
     };
-    let entry = SendEntry {
-        wr_id: request.wr_id,
-        operation: request.operation,
-        len: len as u32,
-        source,
-        datagram: datagram.map(Box::new),
-        signaled: qp.init.signal_all || request.flags.contains(SendFlags::SIGNALED),
-        solicited: request.flags.contains(SendFlags::SOLICITED),
-        fence: request.flags.contains(SendFlags::FENCE),
-        state: SendState::Waiting,
-        queued: false,
-        transmissions: 0,
-        answered: !matches!(request.operation, Operation::Read { .. } | Operation::Atomic { .. }),
-        response_coming: false,
-    };
-    qp.sends.push_back(entry);
+    let mut entry = SendEntry::new(request, len as u32, source, datagram);
+    entry.signaled |= qp.init.signal_all;
+    qp.requester.push(entry);
     Ok(())
 }
 
 /// Copies the bytes of an inline request.
 #[inline]
 fn copy_inline(qp: &mut QueuePair, sges: &[Sge], memory: &impl Memory) {
-    if qp.inline_bytes.is_empty() {
-        qp.inline_bytes.resize(qp.init.inline_max as usize * qp.init.sends_max as usize, 0);
-    }
-    let mut at = qp.inline_place(qp.end());
+    let mut room = qp.requester.inline_room(&qp.init);
     for sge in sges {
-        memory.read(sge.addr, &mut qp.inline_bytes[at..at + sge.len as usize]);
-        at += sge.len as usize;
+        let (now, later) = room.split_at_mut(sge.len as usize);
+        memory.read(sge.addr, now);
+        room = later;
     }
 }
 
@@ -234,12 +205,12 @@ pub(crate) fn packet(
     let acknowledges = qp.is_reliable();
     let mut parameter = if entry.solicited { flags::SOLICITED } else { 0 };
     if acknowledges {
-        if !qp.established {
+        if let Some(position) = qp.requester.position_of_attempt(sequence) {
             parameter |= flags::SOURCE;
-            body.word(qp.number.0 | sequence.wrapping_sub(qp.base) << 24);
+            body.word(qp.number.0 | position << 24);
         }
-        parameter |= if qp.restart { flags::RESTART } else { 0 };
-        let half_full = qp.sends.len() * 2 >= qp.init.sends_max as usize;
+        parameter |= if qp.requester.restarts() { flags::RESTART } else { 0 };
+        let half_full = qp.requester.len() * 2 >= qp.init.sends_max as usize;
         parameter |= if entry.signaled || half_full { flags::ACKNOWLEDGE } else { 0 };
     }
     let packet_kind = match kind {
@@ -278,8 +249,7 @@ fn payload_of(
 ) -> Result<Option<Payload>, Status> {
     let list = match &entry.source {
         Source::Inline => {
-            let place = qp.inline_place(sequence);
-            let bytes = &qp.inline_bytes[place..place + entry.len as usize];
+            let bytes = qp.requester.inline_bytes(&qp.init, sequence, entry.len);
             return Ok(match body {
                 Some(body) => {
                     body.take(bytes.len()).copy_from_slice(bytes);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use isthmus_mx_tests::build;
+use isthmus_testbed::{run_tool, workspace_root};
 
 /// Modules that a guest needs, in the order in which it loads them. Some kernels have some of them built in.
 const MODULES: [&str; 8] = [
@@ -49,7 +49,7 @@ impl GuestKit {
 
     /// Finds the parts, with the kernel and the headers in these folders.
     fn with(kernel: &str, headers: &str) -> Result<Self, String> {
-        let folder = build::root().join("target/guests");
+        let folder = workspace_root().join("target/guests");
         if let Ok(why) = fs::read_to_string(folder.join(kernel).join("lacking")) {
             return Err(why.trim_end().to_owned());
         }
@@ -77,7 +77,7 @@ impl GuestKit {
         }
         let built = folder.join(format!("kmod-{}", self.release));
         fs::create_dir_all(&built).expect("a folder in our folder");
-        for entry in fs::read_dir(build::root().join("kmod")).expect("the driver's sources").flatten() {
+        for entry in fs::read_dir(workspace_root().join("kmod")).expect("the driver's sources").flatten() {
             if entry.path().extension().is_none_or(|extension| extension == "c" || extension == "h") {
                 fs::copy(entry.path(), built.join(entry.file_name())).expect("a file in our folder");
             }
@@ -86,7 +86,7 @@ impl GuestKit {
         // Without debug information, which needs that of the kernel, and tools.
         make.arg("-C").arg(&built).arg(format!("KDIR={}", self.headers.display()));
         make.args(["W=1", "CONFIG_DEBUG_INFO_BTF_MODULES="]);
-        build::done(&mut make);
+        run_tool(&mut make);
         Ok(built.join("isthmus.ko"))
     }
 
@@ -114,7 +114,7 @@ pub(crate) fn version(qemu: &Path) -> String {
 }
 
 pub(crate) fn missing(path: &Path) -> String {
-    let path = path.strip_prefix(build::root()).unwrap_or(path);
+    let path = path.strip_prefix(workspace_root()).unwrap_or(path);
     format!("{} is not there: `make test-guests` fetches what guests need", path.display())
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use isthmus_mx_tests::build;
-use isthmus_testbed::binary;
+use isthmus_testbed::{binary, run_tool};
 
 use crate::cpio::Archive;
 use crate::guest_kit::GuestKit;
@@ -128,7 +128,7 @@ pub(crate) fn stripped(path: &Path, folder: &Path) -> Vec<u8> {
     let copy = folder.join("stripped");
     let mut objcopy = Command::new("objcopy");
     objcopy.arg("--strip-all").arg(path).arg(&copy);
-    build::done(&mut objcopy);
+    run_tool(&mut objcopy);
     let bytes = read(&copy);
     fs::remove_file(copy).expect("a file in our folder");
     bytes

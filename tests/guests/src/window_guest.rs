@@ -5,9 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use isthmus_mx_tests::build;
 use isthmus_platform::conformance::LineTransport;
-use isthmus_testbed::Scratch;
+use isthmus_testbed::{Scratch, run_tool, workspace_root};
 
 use crate::guest::Guest;
 use crate::guest_kit::GuestKit;
@@ -89,7 +88,7 @@ fn program() -> PathBuf {
     let test = std::env::current_exe().expect("a running program has a file");
     let profile = test.parent().and_then(Path::parent).expect("tests are built in a target directory");
     let mut build = Command::new(cargo);
-    build.current_dir(build::root()).args([
+    build.current_dir(workspace_root()).args([
         "build",
         "--quiet",
         "--package",
@@ -98,6 +97,6 @@ fn program() -> PathBuf {
         PROGRAM,
     ]);
     build.args(profile.ends_with("release").then_some("--release"));
-    build::done(&mut build);
+    run_tool(&mut build);
     profile.join("examples").join(PROGRAM)
 }

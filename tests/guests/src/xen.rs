@@ -20,8 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use isthmus_mx_tests::build;
-use isthmus_testbed::{Launch, Scratch};
+use isthmus_testbed::{Launch, Scratch, run_tool, workspace_root};
 
 use crate::cpio::Archive;
 use crate::guest_kit::{self, missing};
@@ -86,7 +85,7 @@ pub struct XenKit {
 impl XenKit {
     /// Finds the parts. The error names the missing one.
     pub fn find() -> Result<Self, String> {
-        let folder = build::root().join("target/guests");
+        let folder = workspace_root().join("target/guests");
         let needed = |path: PathBuf| if path.is_file() { Ok(path) } else { Err(missing(&path)) };
         let (packages, kernel) = (folder.join("xen"), folder.join("xen-kernel"));
         let qemu = needed(guest_kit::QEMU.into())?;
@@ -266,12 +265,12 @@ fn needed_by(file: &Path) -> Vec<String> {
 
 /// Builds the programs of these packages, linked statically, so that they need no library of a guest. Returns their folder.
 fn linked_statically(packages: &[&str]) -> PathBuf {
-    let folder = build::root().join("target/guests/static");
+    let folder = workspace_root().join("target/guests/static");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(build::root()).env("RUSTFLAGS", "-C target-feature=+crt-static");
+    cargo.current_dir(workspace_root()).env("RUSTFLAGS", "-C target-feature=+crt-static");
     cargo.args(["build", "--quiet", "--target", "x86_64-unknown-linux-gnu"]);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
-    build::done(cargo.arg("--target-dir").arg(&folder));
+    run_tool(cargo.arg("--target-dir").arg(&folder));
     folder.join("x86_64-unknown-linux-gnu/debug")
 }
 

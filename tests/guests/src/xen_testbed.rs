@@ -9,6 +9,9 @@ use serde_json::Value;
 use crate::shell::{CommandOutput, timeout};
 use crate::xen::XenMachine;
 
+/// The arguments of a transfer that does not end.
+const STREAM: &str = "-s 65536 -N 10000000";
+
 /// A machine with a backend. Methods panic on failure, which fails the test.
 #[derive(Debug)]
 pub struct XenTestbed {
@@ -96,16 +99,43 @@ impl XenTestbed {
         listed["pairs"].as_array().into_iter().flatten().filter_map(path).collect()
     }
 
-    /// Waits until the only pair of domains has a channel.
-    pub fn until_channel(&mut self) {
-        let found = eventually(timeout(), || self.paths() == ["channel"]);
-        found.unwrap_or_else(|_| panic!("{}", self.list("channel")));
+    /// Starts a program's server and client, the only domains then, and waits until they have a channel. On a busy machine, emulated domains
+    /// stop for seconds. A program may miss its offers then, or lose its connection. In that case both are started again.
+    pub fn start_with_channel(&mut self, client: &str, server: &str, program: &str, plan: &str) {
+        const STARTS: usize = 5;
+        const LOOKS: usize = 60;
+        for _ in 0..STARTS {
+            self.start_programs(client, server, program, plan);
+            for _ in 0..LOOKS {
+                if self.paths() == ["channel"] {
+                    return;
+                }
+                if !self.is_running(client) {
+                    break;
+                }
+            }
+            println!("# without a channel: {}", self.list("channel"));
+            self.xen.run_in_guest(client, "strike client");
+            self.xen.run_in_guest(server, "strike server");
+            eventually(timeout(), || self.paths().is_empty()).expect("the programs leave");
+        }
+        panic!("the programs were started {STARTS} times, and got no channel");
     }
 
-    /// Waits until the program of [`Self::start_programs`] needs no daemon: it prints lines while the backend forwards nothing. A channel is
+    /// Starts an endless transfer as [`Self::start_with_channel`] does.
+    pub fn start_stream_with_channel(&mut self, client: &str, server: &str) {
+        self.start_with_channel(client, server, "mx_stream", STREAM);
+    }
+
+    /// Returns whether the client of [`Self::start_programs`] runs.
+    fn is_running(&mut self, client: &str) -> bool {
+        let order = "grep -q . /proc/$(cat /tmp/client.pid)/cmdline && echo yes || cat /tmp/client";
+        self.xen.run_in_guest(client, order).last().is_some_and(|line| line == "yes")
+    }
+
+    /// Waits until the program of [`Self::start_with_channel`] needs no daemon: it prints lines while the backend forwards nothing. A channel is
     /// open earlier, when one side has it. The daemons then notify the other side.
     pub fn until_direct_path(&mut self, client: &str) {
-        self.until_channel();
         let look = |bed: &mut Self| (bed.lines_of_client(client), bed.forwarded_bytes());
         let mut last = look(self);
         let past = eventually(timeout(), || {
@@ -146,7 +176,7 @@ impl XenTestbed {
 
     /// Starts an endless transfer from a program of `client` to one of `server`.
     pub fn start_stream(&mut self, client: &str, server: &str) {
-        self.start_programs(client, server, "mx_stream", "-s 65536 -N 10000000");
+        self.start_programs(client, server, "mx_stream", STREAM);
     }
 
     /// Waits until the client has ended because its peer is unreachable. The server may still wait for messages.

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{CommandOutput, Guest, GuestKit, TwoGuests, example, timeout};
+use isthmus_guests_tests::{CommandOutput, Guest, GuestKit, TwoGuests, example, timeout};
 use isthmus_mx_tests::build;
 use isthmus_testbed::{Exit, Launch, Proc, Scratch, eventually};
 use rustix::process::Signal;

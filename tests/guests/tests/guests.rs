@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{CommandOutput, ConnectedGuests, Guest, GuestKit};
+use isthmus_guests_tests::{CommandOutput, ConnectedGuests, Guest, GuestKit};
 use isthmus_testbed::binary;
 
 /// Only one test runs guests at a time, because each emulated processor takes a whole one.

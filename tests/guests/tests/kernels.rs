@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Extra, GuestKit, Machine, Monitors, TwoGuests};
+use isthmus_guests_tests::{Extra, GuestKit, Machine, Monitors, TwoGuests};
 use isthmus_mx_tests::build;
 
 /// Only one test runs guests at a time, because each emulated processor takes a whole one.

@@ -1,7 +1,7 @@
 //! Guests of libvirt: it accepts the output of `isthmus guest xml`, and the daemon accepts a QEMU that runs as another user.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_guests::{GuestKit, Libvirt};
+use isthmus_guests_tests::{GuestKit, Libvirt};
 
 #[test]
 fn guests_of_libvirt_get_their_windows_and_one_that_they_share() {

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use isthmus_guests::{Extra, GuestKit, GuestLab};
-use isthmus_mx_tests::build;
-use isthmus_testbed::Scratch;
+use isthmus_guests_tests::{Extra, GuestKit, GuestLab};
+use isthmus_testbed::{Scratch, link_library, run_tool, workspace_root};
 
 /// Only one test runs guests at a time, because each emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -47,8 +46,8 @@ fn open_mpi(folder: &Path) -> Result<Extra, String> {
     }
     let messages = folder.join("messages");
     let mut compiler = Command::new(COMPILER);
-    compiler.args(["-O1", "-pthread", "-o"]).arg(&messages).arg(build::root().join("tests/mpi/c/messages.c"));
-    build::done(&mut compiler);
+    compiler.args(["-O1", "-pthread", "-o"]).arg(&messages).arg(workspace_root().join("tests/mpi/c/messages.c"));
+    run_tool(&mut compiler);
     let parts = std::fs::read_dir(Path::new("/").join(PARTS)).map_err(|error| format!("/{PARTS}: {error}"))?;
     let parts = parts.flatten().map(|entry| entry.file_name().into_string().unwrap());
     let parts = parts.filter(|name| name.ends_with(".so") && !NEEDLESS.iter().any(|word| name.contains(word)));
@@ -72,9 +71,7 @@ fn provider(folder: &Path) -> PathBuf {
         return built;
     }
     let provider = folder.join("libisthmus-fi.so");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(build::root()).args(["xtask", "link-abi", "isthmus-libfabric"]);
-    build::done(cargo.args(["--map", "abi/libfabric/libisthmus-fi.map", "--out"]).arg(&provider));
+    link_library("abi/libfabric", "libisthmus-fi.so", folder);
     provider
 }
 

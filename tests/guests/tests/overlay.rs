@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{BridgedGuests, Extra, Guest, GuestKit, timeout};
+use isthmus_guests_tests::{BridgedGuests, Extra, Guest, GuestKit, timeout};
 use isthmus_overlay_tests::{Container, DNSMASQ, Daemon, Stage, is_installed};
 use isthmus_testbed::{Proc, SeededRandom, eventually_some, short_or_long};
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{GuestKit, Monitors, TwoGuests};
+use isthmus_guests_tests::{GuestKit, Monitors, TwoGuests};
 use serde_json::Value;
 
 /// Only one test runs guests at a time, because each emulated processor takes a whole one.

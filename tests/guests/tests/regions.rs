@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Extra, GuestKit, Monitors, TwoGuests};
+use isthmus_guests_tests::{Extra, GuestKit, Monitors, TwoGuests};
 use isthmus_mx_tests::build;
 use serde_json::Value;
 

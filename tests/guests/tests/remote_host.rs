@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Extra, Guest, GuestKit, GuestLab};
+use isthmus_guests_tests::{Extra, Guest, GuestKit, GuestLab};
 use isthmus_hosts::{Flow, MxProgram, code, program_path};
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{CommandOutput, GuestKit, TwoGuests, timeout};
+use isthmus_guests_tests::{CommandOutput, GuestKit, TwoGuests, timeout};
 use isthmus_mx_tests::build;
 use serde_json::Value;
 

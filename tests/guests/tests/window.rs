@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{GuestKit, GuestParts, Monitor, WindowGuest, timeout};
+use isthmus_guests_tests::{GuestKit, GuestParts, Monitor, WindowGuest, timeout};
 use isthmus_layout::RegionSize;
 use isthmus_platform::conformance::{CheckRole, check_side};
 use isthmus_platform_kvm::{AcceptError, CloseReason, DeviceLayout, IvshmemServer, Kvm, ServerEvent, ServerGuest};

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use isthmus_guests::{XenKit, XenMachine, timeout};
+use isthmus_guests_tests::{XenKit, XenMachine, timeout};
 use isthmus_mx_tests::build;
 use isthmus_testbed::eventually;
 
@@ -183,7 +183,7 @@ fn presence_watch(xen_pair: &mut XenPair) {
     xen_pair.run_in_guest("a", "strike announce");
     xen_pair.run_in_guest("a", &format!("begin announce xen-test-agent advertise 2 {b}"));
     for watcher in ["dom0", "b"] {
-        xen_pair.run_in_guest(watcher, &format!("await lookout went {a}: its daemon has restarted"));
+        xen_pair.run_in_guest(watcher, &format!("await lookout went {a}: the daemon has restarted"));
         xen_pair.run_in_guest(watcher, &format!("await lookout came {a} as 2"));
     }
     xen_pair.run_in_guest("a", "strike announce");

@@ -1,7 +1,7 @@
 //! Programs in Xen domains: unmodified MX programs in guests and in domain 0 communicate through the daemon of domain 0.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_guests::{XenKit, XenMachine, XenTestbed, timeout};
+use isthmus_guests_tests::{XenKit, XenMachine, XenTestbed, timeout};
 use isthmus_layout::limits::DAEMON_PATH_CREDIT_BYTES;
 use isthmus_testbed::eventually;
 
@@ -70,7 +70,7 @@ fn programs_of_domains_of_xen() {
     bed.check("programs of two guests use the direct path", direct_path);
     bed.check("programs of two guests wake each other while both guest daemons are stopped", without_daemons);
     bed.check("an unused pair window is closed", |bed| {
-        let gone = |bed: &mut XenTestbed| bed.xen.done("grep -q 'pair window .* it was unused' /tmp/backend").code == 0;
+        let gone = |bed: &mut XenTestbed| bed.xen.done("grep -q 'pair window .* was unused' /tmp/backend").code == 0;
         eventually(timeout(), || gone(bed)).expect("the pair window stays");
     });
     bed.check("a killed guest daemon ends its channels, and no others", |bed| killed_peer_guest(bed, "b"));
@@ -89,18 +89,19 @@ fn programs_of_domains_of_xen() {
 
 /// Starts a transfer from `client` to `server`, calls `strike` once messages arrive (between guests, by a channel), and checks the client's error.
 fn kill_during_transfer(bed: &mut XenTestbed, client: &str, server: &str, strike: impl FnOnce(&mut XenTestbed)) {
-    bed.start_stream(client, server);
     match client {
-        "dom0" => bed.expect_forwarded(1 << 20),
-        _ => bed.until_channel(),
+        "dom0" => {
+            bed.start_stream(client, server);
+            bed.expect_forwarded(1 << 20);
+        }
+        _ => bed.start_stream_with_channel(client, server),
     }
     strike(bed);
     bed.expect_peer_gone(client);
 }
 
 fn direct_path(bed: &mut XenTestbed) {
-    bed.start_programs("b", "a", "mx_pingpong", MANY);
-    bed.until_channel();
+    bed.start_with_channel("b", "a", "mx_pingpong", MANY);
     let first = bed.forwarded_bytes();
     // Until both programs have ended.
     let mut last = first;
@@ -118,7 +119,7 @@ fn direct_path(bed: &mut XenTestbed) {
 const WITHOUT_END: &str = "-n 3000 -W 0 -v -S 1 -E 1048576";
 
 fn without_daemons(bed: &mut XenTestbed) {
-    bed.start_programs("b", "a", "mx_pingpong", WITHOUT_END);
+    bed.start_with_channel("b", "a", "mx_pingpong", WITHOUT_END);
     bed.until_direct_path("b");
     for guest in ["a", "b"] {
         bed.xen.run_in_guest(guest, "kill -STOP $(cat /tmp/frontend.pid)");

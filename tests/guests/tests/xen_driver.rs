@@ -6,7 +6,7 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_guests::{XenKit, XenMachine, XenTestbed, timeout};
+use isthmus_guests_tests::{XenKit, XenMachine, XenTestbed, timeout};
 use isthmus_testbed::eventually;
 
 /// The guests of the driver domain.

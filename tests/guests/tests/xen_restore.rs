@@ -3,7 +3,7 @@
 //! The short form has a pause and one restore.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_guests::{XenKit, XenMachine, XenTestbed, timeout};
+use isthmus_guests_tests::{XenKit, XenMachine, XenTestbed, timeout};
 use isthmus_testbed::eventually;
 
 #[test]
@@ -137,8 +137,7 @@ fn check_kernel_log(bed: &mut XenTestbed, name: &str) {
 /// restored. A program of the guest ends with an end of an event channel from before the save.
 fn granting(bed: &mut XenTestbed) {
     bed.channels = true;
-    bed.start_stream("a", "b");
-    bed.until_channel();
+    bed.start_stream_with_channel("a", "b");
     let maps = |program: &str| format!("ls -l /proc/$(cat /tmp/{program}.pid)/fd | grep -c /dev/xen/gntdev || true");
     assert_eq!(bed.xen.run_in_guest("a", &maps("client")), ["0"]);
     assert_ne!(bed.xen.run_in_guest("b", &maps("server")), ["0"]);

@@ -7,6 +7,7 @@
  *   --mode M     the server: one epoll set or array of poll for all, or a thread for each connection (blocking);
  *                the client: one request under way on each connection; blocking: connections take turns
  *   --tick N     prints `at COUNT` after every N replies
+ *   --late L     a server with an epoll set accepts the last L connections in that set
  *
  * The last line is `connections C rounds TOTAL`. A wrong message ends the program with exit code 1.
  */
@@ -14,7 +15,8 @@
 
 enum { MESSAGE = 64, CONNECTIONS_MAX = 4096, EVENTS = 64 };
 
-static unsigned connections = 50;
+static unsigned connections = 50, late;
+static int listener = -1;
 static uint64_t rounds = 1000, tick, total;
 static enum mode mode = LEVEL;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -167,6 +169,16 @@ static void run_poll(void)
     }
 }
 
+static void begin_one(unsigned at, bool is_client)
+{
+    int one = 1;
+    CHECK(setsockopt(all[at].fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
+    all[at].open = true, all[at].is_client = is_client, all[at].number = at;
+    if (is_client)
+        stage(&all[at], REQUEST);
+    set_nonblocking(all[at].fd, mode != BLOCKING);
+}
+
 static void run_epoll(void)
 {
     struct epoll_event events[EVENTS];
@@ -176,10 +188,21 @@ static void run_epoll(void)
         struct epoll_event event = {.events = EPOLLIN | edge, .data.u32 = at};
         CHECK(!all[at].open || epoll_ctl(set, EPOLL_CTL_ADD, all[at].fd, &event) == 0);
     }
-    for (unsigned left = open_connections(); left > 0;) {
+    struct epoll_event accepts = {.events = EPOLLIN, .data.u32 = CONNECTIONS_MAX};
+    CHECK(late == 0 || epoll_ctl(set, EPOLL_CTL_ADD, listener, &accepts) == 0);
+    for (unsigned left = open_connections(); left > 0 || late > 0;) {
         int ready = epoll_wait(set, events, EVENTS, -1);
         CHECK(ready > 0);
         for (int event = 0; event < ready; event++) {
+            if (events[event].data.u32 == CONNECTIONS_MAX) {
+                unsigned at = connections - late--;
+                all[at].fd = accepted(listener), left++;
+                begin_one(at, false);
+                struct epoll_event added = {.events = EPOLLIN | edge, .data.u32 = at};
+                CHECK(epoll_ctl(set, EPOLL_CTL_ADD, all[at].fd, &added) == 0);
+                CHECK(late > 0 || epoll_ctl(set, EPOLL_CTL_DEL, listener, NULL) == 0);
+                continue;
+            }
             struct connection *own = &all[events[event].data.u32];
             if (!advance(own)) {
                 ended(own), left--;
@@ -194,14 +217,8 @@ static void run_epoll(void)
 
 static void run(bool is_client)
 {
-    for (unsigned at = 0; at < connections; at++) {
-        int one = 1;
-        CHECK(setsockopt(all[at].fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
-        all[at].open = true, all[at].is_client = is_client, all[at].number = at;
-        if (is_client)
-            stage(&all[at], REQUEST);
-        set_nonblocking(all[at].fd, mode != BLOCKING);
-    }
+    for (unsigned at = 0; at < connections - late; at++)
+        begin_one(at, is_client);
     /* The first requests. A connection may go through all its rounds without a wait. */
     for (unsigned at = 0; is_client && mode != BLOCKING && at < connections; at++)
         if (!advance(&all[at]))
@@ -226,12 +243,14 @@ static void read_options(char **words)
             rounds = strtoull(*words, NULL, 0);
         else if (strcmp(option, "--tick") == 0)
             tick = strtoull(*words, NULL, 0);
+        else if (strcmp(option, "--late") == 0)
+            late = (unsigned)strtoul(*words, NULL, 0);
         else if (strcmp(option, "--mode") == 0)
             mode = mode_of(*words);
         else
             FAIL("no option %s", option);
     }
-    CHECK(connections <= CONNECTIONS_MAX);
+    CHECK(connections <= CONNECTIONS_MAX && late <= connections);
 }
 
 int main(int count, char **words)
@@ -239,8 +258,8 @@ int main(int count, char **words)
     begin();
     if (count >= 3 && strcmp(words[1], "server") == 0) {
         read_options(words + 3);
-        int listener = listening(words[2], CONNECTIONS_MAX);
-        for (unsigned at = 0; at < connections; at++)
+        listener = listening(words[2], CONNECTIONS_MAX);
+        for (unsigned at = 0; at < connections - late; at++)
             all[at].fd = accepted(listener);
         run(false);
     } else if (count >= 4 && strcmp(words[1], "client") == 0) {

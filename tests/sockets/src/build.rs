@@ -5,24 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use isthmus_testbed::{build_folder, compile, link_library, workspace_root};
+
 /// The library's file.
 pub const LIBRARY: &str = "libisthmus-sockets.so";
 
 /// The folder of its package.
 const PACKAGE: &str = "abi/preload";
-
-/// The root of the workspace.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Returns `tmp/sockets` in the target directory that this program was built in.
-fn scratch() -> PathBuf {
-    let executable = std::env::current_exe().expect("a running program has a file");
-    let is_target = |folder: &&Path| folder.join(".rustc_info.json").is_file();
-    let target = executable.ancestors().filter(is_target).last();
-    target.expect("tests are built in a target directory").join("tmp/sockets")
-}
 
 /// The folder with the library, linked once, by the way it is shipped; or `ISTHMUS_SOCKETS_LIBRARY`, as it is. The error says why
 /// there is none.
@@ -32,14 +21,11 @@ pub fn library() -> Result<&'static Path, String> {
         if let Some(folder) = std::env::var_os("ISTHMUS_SOCKETS_LIBRARY") {
             return Some(folder.into());
         }
-        let manifest = std::fs::read_to_string(root().join(PACKAGE).join("Cargo.toml")).ok()?;
-        let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
-        let folder = scratch().join("lib");
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(root()).args(["xtask", "link-abi", name.expect("a package has a name")]);
-        let map = format!("{PACKAGE}/{}", LIBRARY.replace(".so", ".map"));
-        cargo.args(["--map", &map, "--out"]).arg(folder.join(LIBRARY));
-        succeed(&mut cargo);
+        if !workspace_root().join(PACKAGE).is_dir() {
+            return None;
+        }
+        let folder = build_folder("sockets/lib");
+        link_library(PACKAGE, LIBRARY, &folder);
         Some(folder)
     });
     linked.as_deref().ok_or_else(|| format!("there is no {PACKAGE}, so no {LIBRARY}"))
@@ -80,23 +66,12 @@ fn compiled(source: &str, name: &str, options: &[&str]) -> PathBuf {
     if let Some(program) = compiled.get(name) {
         return program.clone();
     }
-    // Test programs of one package run beside each other: each has its own file, and replaces it in one step.
-    let folder = scratch().join("programs");
-    std::fs::create_dir_all(&folder).expect("a folder in the target directory");
-    let (program, new) = (folder.join(name), folder.join(format!("{name}.{}", std::process::id())));
+    let program = build_folder("sockets/programs").join(name);
     let mut cc = Command::new(if options.iter().any(|option| option.starts_with("-fsanitize")) { "gcc" } else { "cc" });
     cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread"]);
     cc.arg("-D_FORTIFY_SOURCE=2").args(options); // Calls such as read have other names then.
-    cc.arg("-o").arg(&new).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{source}.c")));
-    succeed(&mut cc);
-    std::fs::rename(&new, &program).expect("both are in one folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{source}.c"));
+    compile(&mut cc, &source, &program, &[""; 0]);
     compiled.insert(name.to_owned(), program.clone());
     program
-}
-
-/// Runs a tool that must do its work.
-#[track_caller]
-fn succeed(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
 }

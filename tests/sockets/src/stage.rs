@@ -30,14 +30,27 @@ impl Stage {
         Self::with_daemon(Scratch::new, config)
     }
 
-    /// As [`Self::library`], for programs in two containers.
+    /// As [`Self::library`], for programs in two containers. Returns none, with the reason, if the daemon may not have connections recorded.
     pub fn library_across() -> Option<Self> {
-        Self::library_with("[sockets]\nacross = true\n")
+        let stage = Self::library()?;
+        match stage.streams()["unrecorded"].as_str() {
+            None => Some(stage),
+            Some(why) => {
+                assert!(why.contains("not permitted") || why.contains("no cgroup2"), "{why}");
+                eprintln!("skipped: {why}");
+                None
+            }
+        }
     }
 
     /// As [`Self::library`], for programs of all users.
     pub fn library_for_all_users() -> Option<Self> {
         Self::with_daemon(Scratch::shared, "[policy]\nattach = \"any-user\"\n")
+    }
+
+    /// As [`Self::library`], for programs of all users, which may have streams with one another.
+    pub fn library_between_users() -> Option<Self> {
+        Self::with_daemon(Scratch::shared, "[policy]\nattach = \"any-user\"\nrules = [{ allow = true }]\n")
     }
 
     fn with_daemon(scratch: fn() -> io::Result<Scratch>, config: &str) -> Option<Self> {

@@ -87,7 +87,7 @@ fn has_tshark() -> bool {
 
 /// Returns the given fields of each frame as tshark shows them.
 fn shown<const N: usize>(scratch: &Scratch, file: &Path, fields: [&str; N]) -> Vec<[String; N]> {
-    let script = build::root().join("packaging/wireshark/mxoe.lua");
+    let script = isthmus_testbed::workspace_root().join("packaging/wireshark/mxoe.lua");
     let mut tshark = Command::new("tshark");
     tshark.env("HOME", scratch.path()).env("XDG_CONFIG_HOME", scratch.path()).env("LC_ALL", "C.UTF-8");
     tshark.arg("-X").arg(format!("lua_script:{}", script.display())).args(["-n", "-T", "fields", "-r"]).arg(file);

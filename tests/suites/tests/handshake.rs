@@ -4,7 +4,7 @@
 
 use isthmus_client::{AttachError, Domain, Options, Reason, Topic};
 use isthmus_config::{self as config, ConfigFile, Inputs, Role};
-use isthmus_control::daemon as control;
+use isthmus_daemon as control;
 use isthmus_layout::control::{Attach, Name, RequestSerial, ToClient, ToDaemon, Version, VersionRange};
 use isthmus_layout::limits::CONTROL_BYTES_MAX;
 use isthmus_platform::seqpacket;

@@ -114,11 +114,11 @@ fn programs_of_all_users_reach_the_folder_of_the_daemon() {
     }
 }
 
-/// The last line of the filter decides, and `@privileged` has the call.
+/// The last line of the filter decides, and `@privileged` has the calls.
 #[test]
-fn units_let_the_daemon_give_up_its_capabilities() {
-    for name in ["isthmusd.service", "isthmusd-guest.service"] {
-        assert_eq!(unit(name)["SystemCallFilter"], "capset", "{name}");
+fn units_let_the_daemon_give_up_its_capabilities_and_read_records() {
+    for (name, calls) in [("isthmusd.service", "capset bpf"), ("isthmusd-guest.service", "capset")] {
+        assert_eq!(unit(name)["SystemCallFilter"], calls, "{name}");
     }
 }
 

@@ -10,6 +10,7 @@
 //!         │
 //!       Proc ── its lines, its end; View ── what /proc says of it
 //!
+//!  HostileStreamPeer ── misuses what a peer of a stream has
 //!  Leftovers ── what stayed behind        SeededRandom ── seeded chance        Deadline ── a time limit
 //! ```
 //!
@@ -33,11 +34,13 @@
 
 #![forbid(unsafe_code)]
 
+mod artifacts;
 mod binary;
 mod daemon;
 mod deadline;
 mod extent;
 mod fd_store;
+mod hostile_stream_peer;
 mod launch;
 mod leftovers;
 mod lines;
@@ -50,11 +53,13 @@ mod seeded_random;
 mod spawner;
 mod view;
 
+pub use artifacts::{build_folder, compile, link_library, run_tool, workspace_root};
 pub use binary::{BinaryError, binary, example};
 pub use daemon::{DaemonPlan, DaemonProcess, DaemonProcessError, StoppedDaemon};
 pub use deadline::{Deadline, TimedOut, eventually, eventually_some};
 pub use extent::short_or_long;
 pub use fd_store::FdStore;
+pub use hostile_stream_peer::HostileStreamPeer;
 pub use launch::{Launch, LaunchError, Limit};
 pub use leftovers::{HeldMemfd, Leftovers, LeftoversError};
 pub use notify::{NotifyError, NotifySocket};

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::build::{folder, install, succeed};
+use isthmus_testbed::run_tool;
+
+use crate::build::{folder, install};
 use crate::container::PROGRAMS;
 
 /// Where the package python3-pyverbs has the suite.
@@ -32,7 +34,7 @@ fn unpack(file: &Path, folder: &Path) {
     if file.extension().is_none_or(|extension| extension != "gz") {
         return install(file, &folder.join(name));
     }
-    let text = succeed(Command::new("gzip").arg("-dc").arg(file));
+    let text = run_tool(Command::new("gzip").arg("-dc").arg(file));
     let unpacked = folder.join(name).with_extension(format!("gz.{}", std::process::id()));
     fs::write(&unpacked, text).expect("a file in the target directory");
     install(&unpacked, &folder.join(name).with_extension(""));

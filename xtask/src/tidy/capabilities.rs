@@ -4,6 +4,8 @@
 //! folder of a capability if a part of its path is the capability's name, such as `crates/control/src/mx/connect.rs` or
 //! `crates/client/src/mx.rs`. The types that each capability would like to extend have a fixed number of fields.
 //! CONTRIBUTING.md lists the folders and the few common places that have to name a capability.
+//!
+//! In the control plane, capabilities borrow the core and do not know the broker; only their reports read it. The core knows neither.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +21,12 @@ const RULE: &str = "capabilities";
 const NAMES: [&str; 3] = ["mx", "verbs", "overlay"];
 
 /// The crates with a folder for each capability.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 11] = [
     "crates/layout/src/",
     "crates/service/src/",
     "crates/control/src/",
+    "crates/daemon/src/",
+    "crates/guests/src/",
     "crates/client/src/",
     "crates/config/src/",
     "crates/report/src/",
@@ -32,11 +36,25 @@ const CRATES: [&str; 9] = [
 ];
 
 /// Types that no capability may add a field to: file, type and number of fields. A general mechanism may; it changes the number here.
-const FIELDS: [(&str, &str, usize); 4] = [
+const FIELDS: [(&str, &str, usize); 5] = [
     ("crates/client/src/core.rs", "Core", 34),
-    ("crates/control/src/broker.rs", "Broker", 21),
+    ("crates/control/src/broker.rs", "Broker", 11),
+    ("crates/control/src/core.rs", "Core", 13),
     ("crates/service/src/shared.rs", "Shared", 10),
     ("crates/service/src/worker.rs", "Worker", 8),
+];
+
+/// The folder of the control plane.
+const CONTROL: &str = "crates/control/src/";
+
+/// The folders and files of [`CONTROL`] that may not name some types. Reports and tests may name any.
+const UNKNOWN: [(&str, &[&str]); 6] = [
+    ("mx/", &["Broker"]),
+    ("sockets/", &["Broker"]),
+    ("verbs/", &["Broker"]),
+    ("overlay/", &["Broker"]),
+    ("core/", &["Broker", "Capabilities"]),
+    ("core.rs", &["Broker", "Capabilities"]),
 ];
 
 const HEADER: &str = "\
@@ -46,6 +64,7 @@ const HEADER: &str = "\
 pub(super) fn check(tree: &Tree, ratchet: &str) -> Vec<Finding> {
     let listed = read(ratchet);
     let mut findings: Vec<Finding> = tree.rust.iter().flat_map(check_fields).collect();
+    findings.extend(tree.rust.iter().flat_map(check_unknown));
     for (path, lines) in named(tree) {
         let (count, allowed) = (lines.len(), listed.get(path).copied().unwrap_or(0));
         if count > allowed {
@@ -96,6 +115,21 @@ fn names_another(path: &str, identifier: &str) -> bool {
     let parts = parts(identifier);
     let named = NAMES.iter().filter(|name| parts.iter().any(|part| part == *name));
     named.into_iter().any(|name| path.split(['/', '.']).all(|part| part != *name))
+}
+
+/// Checks that what is lent does not know its lender.
+fn check_unknown(file: &RustFile) -> Vec<Finding> {
+    let Some(within) = file.path.strip_prefix(CONTROL).filter(|within| !within.ends_with("/report.rs")) else {
+        return Vec::new();
+    };
+    let unknown = UNKNOWN.iter().filter(|(place, _)| within.starts_with(place)).flat_map(|(_, types)| types.iter());
+    let unknown: Vec<_> = unknown.collect();
+    let words = file.tokens.iter().filter(|token| token.kind == TokenKind::Word && !file.is_test(token.line));
+    let named = words.filter(|token| unknown.iter().any(|name| **name == token.text));
+    let finding = |line, name: &str| {
+        Finding::error(RULE, &file.path, line, format!("does not know {name}: borrow the core (`crate::core::Core`)"))
+    };
+    named.map(|token| finding(token.line, &token.text)).collect()
 }
 
 fn check_fields(file: &RustFile) -> Vec<Finding> {
@@ -157,6 +191,19 @@ mod tests {
     fn the_folder_of_one_capability_may_not_name_another() {
         let tree = Tree::of(&[("crates/control/src/overlay/mod.rs", "fn mx() {}\nfn overlay() {}")]);
         assert_eq!(render(&check(&tree, "")).len(), 1);
+    }
+
+    #[test]
+    fn capabilities_and_the_core_do_not_know_the_broker() {
+        let tree = Tree::of(&[
+            ("crates/control/src/mx/connect.rs", "fn a(broker: &mut Broker) {}"),
+            ("crates/control/src/mx/report.rs", "fn a(broker: &Broker) {}"),
+            ("crates/control/src/core/types.rs", "fn a(all: &mut Capabilities) {}"),
+            ("crates/control/src/capabilities.rs", "fn a(all: &mut Capabilities) {}"),
+        ]);
+        let found: Vec<_> = check(&tree, "").into_iter().filter(|finding| finding.line > 0).collect();
+        let paths: Vec<_> = found.iter().map(|finding| finding.path.as_str()).collect();
+        assert_eq!(paths, ["crates/control/src/mx/connect.rs", "crates/control/src/core/types.rs"]);
     }
 
     #[test]

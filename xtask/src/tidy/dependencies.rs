@@ -1,9 +1,9 @@
 //! The dependencies that are allowed between crates.
 //!
 //! ```text
-//! layout ◄─ shm ◄─ platform ◄─ channel ◄─┬─ service ◄─ control ◄─ isthmusd
+//! layout ◄─ shm ◄─ platform ◄─ channel ◄─┬─ service ◄─ control ◄─ guests ◄─ daemon ◄─ isthmusd
 //!   ▲        ▲        ▲                   └─ client ◄─┬─ abi/*
-//! engines   link   -kvm, -xen                         └─ isthmus, isthmus-bench
+//! engines   link   window, -kvm, -xen                 └─ isthmus, isthmus-bench
 //! ```
 //!
 //! The rule also says which crates may use some external crates, that versions stand once in the workspace, and that a folder is called
@@ -24,7 +24,10 @@ const CLIENT: &str = "isthmus-client";
 const SERVICE: &str = "isthmus-service";
 const CONFIG: &str = "isthmus-config";
 const REPORT: &str = "isthmus-report";
+const WINDOW: &str = "isthmus-window";
 const CONTROL: &str = "isthmus-control";
+const GUESTS: &str = "isthmus-guests";
+const DAEMON: &str = "isthmus-daemon";
 const MX: &str = "isthmus-mx";
 const VERBS: &str = "isthmus-verbs";
 const OVERLAY: &str = "isthmus-overlay";
@@ -41,7 +44,7 @@ const XEN: &str = "isthmus-platform-xen";
 pub(super) const ENGINES: [&str; 4] = [MX, VERBS, OVERLAY, SOCKETS];
 
 /// Each package and what it may depend on; `abi` stands for every crate below abi/.
-const ALLOWED: [(&str, &[&str]); 32] = [
+const ALLOWED: [(&str, &[&str]); 35] = [
     (LAYOUT, &[]),
     (SHM, &[LAYOUT]),
     (PLATFORM, &[LAYOUT, SHM]),
@@ -61,15 +64,18 @@ const ALLOWED: [(&str, &[&str]); 32] = [
     (CLIENT, &[LAYOUT, SHM, PLATFORM, CHANNEL]),
     (CONFIG, &[LAYOUT, MX, OVERLAY]),
     (REPORT, &[LAYOUT]),
-    (CONTROL, &[CONFIG, REPORT, LAYOUT, SHM, PLATFORM, KVM, XEN, CHANNEL, CAPTURE, SERVICE, LINK, HELPER, MX, OVERLAY]),
-    ("isthmusd", &[CONFIG, CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
+    (WINDOW, &[LAYOUT, SHM, PLATFORM]),
+    (CONTROL, &[CONFIG, REPORT, LAYOUT, SHM, PLATFORM, WINDOW, CHANNEL, CAPTURE, SERVICE, LINK, HELPER, MX, OVERLAY]),
+    (GUESTS, &[CONFIG, REPORT, LAYOUT, SHM, PLATFORM, WINDOW, CHANNEL, CONTROL, KVM, XEN]),
+    (DAEMON, &[CONFIG, REPORT, LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CONTROL, GUESTS, KVM, XEN]),
+    ("isthmusd", &[CONFIG, CONTROL, DAEMON, LAYOUT, PLATFORM, KVM, XEN]),
     ("isthmus", &[CAPTURE, CLIENT, CONFIG, REPORT, LAYOUT, SHM, PLATFORM, KVM, XEN, "isthmus-bench", NETNS]),
     ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM, LINK, NETNS, OVERLAY]),
     ("abi", &[CLIENT, LAYOUT, SHM, PLATFORM, CHANNEL, MX, SOCKETS, VERBS]),
     ("xtask", &[]),
     ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONFIG, REPORT, CONTROL, NETNS]),
     ("isthmus-xen-test-agent", &[LAYOUT, SHM, PLATFORM, XEN]),
-    ("isthmus-mx-tests", &[CLIENT]),
+    ("isthmus-mx-tests", &[CLIENT, "isthmus-testbed"]),
     ("isthmus-mpi-tests", &["isthmus-hosts", LAYOUT, NETNS]),
     ("isthmus-sockets-tests", &["isthmus-testbed", NETNS]),
     ("isthmus-verbs-tests", &["isthmus-client", "isthmus-testbed", NETNS]),
@@ -77,11 +83,11 @@ const ALLOWED: [(&str, &[&str]); 32] = [
 ];
 
 /// The crates that any crate may use in its own tests, beside those it may use anyway.
-const FOR_TESTS: [&str; 2] = ["isthmus-testbed", NETNS];
+const FOR_TESTS: [&str; 3] = ["isthmus-testbed", DAEMON, NETNS];
 
 /// Crates of others that only some of ours may know: in which packages or folders (ending in `/`).
 const RESERVED: [(&str, &[&str]); 3] = [
-    ("tokio", &[CONTROL, "isthmusd", "tests/"]),
+    ("tokio", &[WINDOW, CONTROL, GUESTS, DAEMON, "isthmusd", "tests/"]),
     ("anyhow", &["bin/", "tests/", "xtask/", "fuzz/"]),
     ("libc", &["abi/", LINK, PLATFORM]),
 ];
@@ -195,9 +201,9 @@ fn refuse(path: &str, name: &str, dependency: &Dependency) -> Option<String> {
         Some((_, allowed)) if allowed.contains(&on) => None,
         Some((_, [])) => Some(format!("{name} must not depend on {on}: it depends on nothing of ours")),
         Some((_, allowed)) => Some(format!("{name} must not depend on {on}; it may on {}", allowed.join(", "))),
-        None => {
-            Some(format!("{name} is not in the table of xtask/src/tidy/arrows.rs: say there what it may depend on"))
-        }
+        None => Some(format!(
+            "{name} is not in the table of xtask/src/tidy/dependencies.rs: say there what it may depend on"
+        )),
     }
 }
 

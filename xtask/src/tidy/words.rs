@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pronouns     words for people, in comments, strings and Markdown             words/prose.txt
-//! beginnings   doc comments that begin with something else than the thing      words/prose.txt
+//! beginnings   doc comments and messages that do not begin with the thing       words/prose.txt
 //! phrases      phrases that have a plain equivalent                            words/prose.txt
 //! retired      identifiers that have a better name now, whole or in part       words/retired.txt
 //! ```
@@ -13,6 +13,7 @@
 
 mod lexer;
 mod lists;
+mod messages;
 mod prose;
 mod table;
 #[cfg(test)]
@@ -135,6 +136,17 @@ impl Tally {
         }
     }
 
+    /// Counts the messages that begin with a pronoun: their readers see no sentence before it.
+    fn add_messages(&mut self, file: &RustFile, lists: &Lists) {
+        for message in messages::messages(file) {
+            let prose = prose::words(&message.text, message.line);
+            let mut words = lists.beginnings.iter().chain(&lists.openings);
+            if let Some(words) = words.find(|words| prose::begins_with(&prose, words)) {
+                self.add(Class::Beginning, &file.path, message.line, words.join(" "));
+            }
+        }
+    }
+
     fn add_names(&mut self, file: &RustFile, lists: &Lists) {
         for token in file.tokens.iter().filter(|token| token.kind == crate::tree::TokenKind::Word) {
             if let Some(instead) = lists.replacement(&token.text) {
@@ -231,6 +243,7 @@ fn tallies(tree: &Tree) -> BTreeMap<String, Tally> {
     for file in &tree.rust {
         if let Some(tally) = package_of(&file.path, &packages).and_then(|package| tallies.get_mut(package)) {
             tally.add_names(file, &lists);
+            tally.add_messages(file, &lists);
         }
     }
     for tally in tallies.values_mut() {

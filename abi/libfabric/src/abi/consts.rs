@@ -1,8 +1,8 @@
-//! Numbers of the headers: capabilities and flags, modes, orders, classes, commands.
+//! Constants of the headers: capabilities, flags, modes, orders, classes and commands.
 
 use std::ffi::c_int;
 
-/// A version as libfabric writes it.
+/// Returns a version number in libfabric's encoding.
 pub(crate) const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
 }

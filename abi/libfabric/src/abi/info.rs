@@ -49,7 +49,7 @@ pub(crate) struct EpAttr {
     pub(crate) auth_key: *mut u8,
 }
 
-/// `struct fi_domain_attr` as 1.17 has it; later versions have more behind it.
+/// `struct fi_domain_attr` of 1.17. Later versions append fields.
 #[repr(C)]
 pub(crate) struct DomainAttr {
     pub(crate) domain: *mut c_void,

@@ -1,8 +1,8 @@
-//! The interface of libfabric as its headers have it: what programs, libfabric and this provider share in memory.
+//! The binary interface of libfabric: the structures that programs, libfabric and this provider share.
 //!
-//! Sizes and offsets are those of libfabric 1.17 to 2.x; a test compares them with the headers that are installed. Where later
-//! versions have longer structures, what we allocate is longer too and zero, and what callers allocate is touched only as
-//! far as 1.17 has it.
+//! Sizes and offsets are those of libfabric 1.17 to 2.x. A test compares them with the installed headers. Some
+//! structures are longer in later versions. The provider allocates the longer size, zeroed, and accesses only the
+//! fields of 1.17 in structures that a caller allocates.
 
 pub(crate) mod consts;
 pub(crate) mod info;

@@ -1,11 +1,11 @@
-//! The heads of objects: what programs see of them.
+//! The public heads of objects, as the headers declare them.
 
 use super::tables::{
     AtomicOps, AvOps, CmOps, CntrOps, CqOps, DomainOps, EpOps, EqOps, FabricOps, MrOps, MsgOps, Ops, RmaOps, TaggedOps,
 };
 use std::ffi::c_void;
 
-/// `struct fid`: what every object begins with.
+/// `struct fid`, the first field of every object.
 #[repr(C)]
 pub(crate) struct Fid {
     pub(crate) class: usize,

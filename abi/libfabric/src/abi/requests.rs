@@ -1,4 +1,4 @@
-//! The structures with which callers describe operations, attributes and completions.
+//! The structures in which callers describe operations and attributes, and read completions.
 
 use super::objects::Fid;
 use std::ffi::{c_char, c_int, c_void};
@@ -108,7 +108,7 @@ pub(crate) struct AvAttr {
     pub(crate) flags: u64,
 }
 
-/// `struct fi_mr_attr`, as far as every version has it.
+/// The fields of `struct fi_mr_attr` that every version has.
 #[repr(C)]
 pub(crate) struct MrAttr {
     pub(crate) iov: *const IoVec,
@@ -142,7 +142,7 @@ pub(crate) struct CntrAttr {
     pub(crate) flags: u64,
 }
 
-/// `struct fi_cq_tagged_entry`, which the shorter formats are the beginning of.
+/// `struct fi_cq_tagged_entry`. The shorter formats are prefixes of it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct CqEntry {
@@ -154,7 +154,7 @@ pub(crate) struct CqEntry {
     pub(crate) tag: u64,
 }
 
-/// `struct fi_cq_err_entry` as 1.17 has it. From API 1.20 on `src_addr` follows.
+/// `struct fi_cq_err_entry` of 1.17. From API 1.20 on, `src_addr` follows.
 #[repr(C)]
 pub(crate) struct CqErrEntry {
     pub(crate) op_context: *mut c_void,

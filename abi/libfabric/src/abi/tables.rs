@@ -1,4 +1,5 @@
-//! Tables of functions. The order of their fields is the interface: every call of a program is a jump through one of them.
+//! The function tables of objects. The order of the fields is part of the interface: programs call through these
+//! tables.
 
 use super::info::{Info, RxAttr, TxAttr};
 use super::objects::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidFabric, FidMr};
@@ -7,7 +8,7 @@ use super::requests::{
 };
 use std::ffi::{c_char, c_int, c_void};
 
-/// A table with its size in front, as libfabric wants it.
+/// Declares function tables, each with the size that libfabric expects in front.
 macro_rules! tables {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: fn($($argument:ty),*) -> $answer:ty,)* })*) => {
         $(
@@ -22,7 +23,7 @@ macro_rules! tables {
 }
 
 tables! {
-    /// `struct fi_ops`: what every object can do.
+    /// `struct fi_ops`, the operations of every object.
     Ops {
         close: fn(*mut Fid) -> c_int,
         bind: fn(*mut Fid, *mut Fid, u64) -> c_int,

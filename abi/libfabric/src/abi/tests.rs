@@ -1,4 +1,5 @@
-//! Sizes, offsets and values against the headers that are installed: `cc` says what they are.
+//! Compares sizes, offsets and values with the installed headers. A C program that `cc` compiles prints those of the
+//! headers.
 
 use super::consts::*;
 use super::info::*;
@@ -9,10 +10,10 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 
-/// The names and values to compare: those of C and ours.
+/// Names and values to compare: those of the C headers and those of this crate.
 type Facts = Vec<(String, usize)>;
 
-/// The size of a structure and the offsets of its fields: `ours as "theirs" { our_field = "their field", … }`.
+/// Adds the size of a structure and the offsets of its fields: `ours as "theirs" { our_field = "their field", … }`.
 macro_rules! layout {
     ($facts:ident, $($ours:ident as $theirs:literal { $($field:ident = $name:literal),* $(,)? })*) => {
         $(
@@ -22,7 +23,7 @@ macro_rules! layout {
     };
 }
 
-/// A table of functions, with fields named as in C.
+/// Adds a function table with the field names of C.
 macro_rules! table {
     ($facts:ident, $($ours:ident as $theirs:literal { $($field:ident)* })*) => {
         $(
@@ -32,7 +33,7 @@ macro_rules! table {
     };
 }
 
-/// Numbers that are called as in C.
+/// Adds constants with the names of C.
 macro_rules! values {
     ($facts:ident, $($name:ident)*) => {
         $($facts.push((format!("(size_t)({})", stringify!($name)), $name as usize));)*
@@ -50,7 +51,7 @@ fn infos(facts: &mut Facts) {
         Provider as "fi_provider" { fi_version = "fi_version", context = "context", name = "name", getinfo = "getinfo",
             fabric = "fabric", cleanup = "cleanup" }
     );
-    // Later versions have more behind it: the size is that of 1.17, and only offsets are asked.
+    // Later versions append fields. The size is that of 1.17, so only offsets are compared.
     assert_eq!(size_of::<DomainAttr>(), 192);
     for (name, at) in [
         ("name", offset_of!(DomainAttr, name)),
@@ -101,7 +102,7 @@ fn requests(facts: &mut Facts) {
             tag = "tag" }
         EqErrEntry as "fi_eq_err_entry" { data = "data", err = "err", err_data = "err_data" }
     );
-    // Longer in later versions, as domain attributes are.
+    // This structure, too, is longer in later versions.
     facts.push(("offsetof(struct fi_cq_err_entry, olen)".to_owned(), offset_of!(CqErrEntry, olen)));
     facts.push(("offsetof(struct fi_cq_err_entry, err_data_size)".to_owned(), offset_of!(CqErrEntry, err_data_size)));
     facts.push(("offsetof(struct fi_mr_attr, requested_key)".to_owned(), offset_of!(MrAttr, requested_key)));
@@ -126,7 +127,7 @@ fn tables(facts: &mut Facts) {
         CqOps as "fi_ops_cq" { read readfrom readerr sread sreadfrom signal strerror }
         CntrOps as "fi_ops_cntr" { read readerr add set wait adderr seterr }
     );
-    // The table of address vectors grew at its end.
+    // Later versions append entries to the table of address vectors.
     facts.push(("offsetof(struct fi_ops_av, insert)".to_owned(), offset_of!(AvOps, insert)));
     facts.push(("offsetof(struct fi_ops_av, remove)".to_owned(), offset_of!(AvOps, remove)));
     facts.push(("offsetof(struct fi_ops_av, straddr)".to_owned(), offset_of!(AvOps, straddr)));

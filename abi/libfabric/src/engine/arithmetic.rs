@@ -1,10 +1,10 @@
-//! Atomic operations: which there are, for which types, and what they do.
+//! Atomic operations: the supported operations and types, and their effects.
 //!
-//! The library of the process that owns the memory does them, or libraries of other processes do them directly in that memory
-//! ([`direct`](crate::engine::direct)). Both do them in the same way. Aligned elements of 1, 2, 4 and 8 bytes are changed by the
-//! processor's atomic operations, one element after the other. All others, which are numbers of 16 bytes and unaligned elements, are
-//! changed by the owner's library alone, under the lock of its domain. So operations of one type on one element are atomic to each other.
-//! The program's own accesses to the same memory are its own business, as libfabric has it.
+//! The owner's library executes an operation, or the requester's library executes it directly in the shared memory
+//! ([`direct`](crate::engine::direct)). Both use the same instructions. Aligned elements of 1, 2, 4 and 8 bytes are
+//! changed by the processor's atomic instructions, one element after the other. Elements of 16 bytes and unaligned
+//! elements are changed by the owner's library alone, under the lock of its domain. Operations of one type on one
+//! element are therefore atomic to each other. Accesses by the program itself are not, as libfabric specifies.
 
 mod element;
 
@@ -14,10 +14,10 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// Bytes of the operands of one operation.
+/// Maximum size of the operands of one operation, in bytes.
 pub(crate) const OPERAND_BYTES_MAX: u64 = 16 << 10;
 
-/// Elements of one operation, whatever their type.
+/// Maximum size of the elements of one operation, in bytes, for every type.
 const ELEMENTS_BYTES_MAX: usize = 4 << 10;
 
 /// The use of the value before the operation.
@@ -86,7 +86,7 @@ impl Operation {
         ALL.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// The forms in which libfabric has it.
+    /// Returns true if libfabric defines the operation in this form.
     const fn is_of(self, form: AtomicForm) -> bool {
         match self {
             Self::Swap(_) | Self::MaskedSwap => matches!(form, AtomicForm::Compare),
@@ -96,7 +96,8 @@ impl Operation {
     }
 }
 
-/// Bytes of a type, and whether it is whole numbers. Numbers as in `enum fi_datatype`; those that are not here are not supported.
+/// The size of each type in bytes, and whether it is an integer type. Indexed by `enum fi_datatype`. Other types are
+/// not supported.
 const TYPES: [(usize, bool); 12] = [
     (1, true),
     (1, true),
@@ -115,7 +116,7 @@ const TYPES: [(usize, bool); 12] = [
 const FLOAT_COMPLEX: usize = 10;
 const DOUBLE_COMPLEX: usize = 11;
 
-/// An operation on some elements of a type, in some form.
+/// An operation with its form, type and number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtomicOp {
     operation: Operation,
@@ -125,7 +126,7 @@ pub(crate) struct AtomicOp {
 }
 
 impl AtomicOp {
-    /// As callers number it.
+    /// Creates an operation from libfabric's numbers.
     pub(crate) fn new(operation: c_int, datatype: c_int, form: AtomicForm, count: usize) -> Result<Self, Errno> {
         let known = Operation::of(operation).ok_or(Errno::OPNOTSUPP)?;
         let datatype = usize::try_from(datatype).map_err(|_| Errno::OPNOTSUPP)?;
@@ -146,14 +147,14 @@ impl AtomicOp {
         Ok(Self { operation: known, datatype, form, count })
     }
 
-    /// Elements of a type that one operation may have, and bytes of one.
+    /// Returns the maximum number of elements in one operation, and the size of one element in bytes.
     pub(crate) fn limits(operation: c_int, datatype: c_int, form: AtomicForm) -> Result<(usize, usize), Errno> {
         let what = Self::new(operation, datatype, form, 0)?;
         let (bytes, _) = TYPES[what.datatype];
         Ok((ELEMENTS_BYTES_MAX / bytes, bytes))
     }
 
-    /// As a word of a header.
+    /// Encodes the operation as a word of a header.
     pub(crate) fn emit(operation: c_int, datatype: c_int, form: AtomicForm, count: usize) -> u64 {
         let form = match form {
             AtomicForm::Write => 0,
@@ -191,7 +192,7 @@ impl AtomicOp {
         self.count * TYPES[self.datatype].0
     }
 
-    /// Operands, and behind them what is compared with, or the mask.
+    /// Returns the size of the operands in bytes, including the compare operand or mask that follows them.
     pub(crate) const fn operand_bytes(&self) -> usize {
         match (self.operation, self.form) {
             (Operation::Read, _) => 0,
@@ -207,13 +208,14 @@ impl AtomicOp {
         bytes <= size_of::<u64>() && place.addr().is_multiple_of(bytes)
     }
 
-    /// Does it. `before` is as long as the target, or empty.
+    /// Executes the operation. `before` is as long as the target, or empty.
     ///
     /// # Safety
     ///
-    /// `place` has [`Self::target_bytes`] bytes that may be read and, but by what only reads, written; others touch them by atomic
-    /// operations, by copying, and by this, and where it is not [atomic](Self::is_atomic_at), only one does this at a time. `operands`
-    /// are [`Self::operand_bytes`] long.
+    /// At `place`, [`Self::target_bytes`] bytes are readable and, unless the operation only reads, writable. Other code
+    /// accesses these bytes only by atomic operations, by copying, and by this function. Where the operation is not
+    /// [atomic](Self::is_atomic_at), one thread at a time calls this function. `operands` has [`Self::operand_bytes`]
+    /// bytes.
     pub(crate) unsafe fn apply(&self, place: *mut u8, operands: &[u8], before: &mut [u8]) {
         let (operands, compared) = operands.split_at(self.target_bytes().min(operands.len()));
         let (bytes, _) = TYPES[self.datatype];
@@ -241,11 +243,12 @@ impl AtomicOp {
         }
     }
 
-    /// Changes one element atomically, and says what `was` there.
+    /// Changes one element atomically, and stores the previous value in `was`.
     ///
     /// # Safety
     ///
-    /// At `place` lie as many bytes as `was` has, 1, 2, 4 or 8, aligned accordingly, which others touch as [`Self::apply`] says.
+    /// `place` has as many bytes as `was`: 1, 2, 4 or 8, aligned accordingly. Other code accesses them as
+    /// [`Self::apply`] requires.
     unsafe fn change(&self, place: *mut u8, was: &mut [u8], becomes: impl Fn(&mut [u8])) {
         macro_rules! by {
             ($atomic:ty, $number:ty) => {{
@@ -291,13 +294,13 @@ impl AtomicOp {
     }
 }
 
-/// At most eight bytes, and zeroes.
+/// Extends at most eight bytes with zeroes.
 fn zero_extended(bytes: &[u8]) -> [u8; 8] {
     std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0))
 }
 
 impl Comparison {
-    /// Between what was given to compare with and what is there.
+    /// Compares the given value with the value in memory.
     fn holds<T: PartialOrd>(self, given: &T, there: &T) -> bool {
         match self {
             Self::Equal => given == there,

@@ -1,15 +1,15 @@
-//! Direct access of this endpoint to the memory of peers, which have registered it for that and granted it to us.
+//! Direct access to registered memory of peers that have granted it to this endpoint.
 //!
 //! ```text
 //!   write, read ── copied, once
 //!   atomic ─────── done by the processor, as the owner's own library does it: so all are atomic to each other
 //! ```
 //!
-//! The other side takes no part: it may compute, or be stopped. An operation done here is over when the call returns. It is not begun while
-//! a request that this endpoint made before is still with the other one, or a message on its way out: so everything keeps its order. An
-//! access that cannot be done here is requested of the owner ([`request`](crate::engine::request)). Such are accesses to memory that shares
-//! a page with other data or cannot be moved, to memory that was not registered for this or has a counter, and atomic operations on numbers
-//! that no processor changes at once.
+//! The peer takes no part: it may compute, or be stopped. A direct operation is complete when the call returns. It does
+//! not start while a request or a message of this endpoint to the same peer is pending, because operations must stay in
+//! order. Any other access is requested of the owner ([`request`](crate::engine::request)): accesses to memory that
+//! shares a page with other data or cannot be moved, to memory that was not registered for direct access or has a
+//! counter, and atomic operations that the processor does not execute as one instruction.
 
 use crate::engine::arithmetic::AtomicOp;
 use crate::engine::endpoint::Endpoint;
@@ -18,11 +18,11 @@ use crate::engine::request::RmaRequest;
 use crate::errno::Errno;
 use isthmus_client::arena::{AccessRights, Evicted};
 
-/// An endpoint that does everything directly in its peers' memory still makes progress after this many operations, for those that ask.
+/// The number of direct operations after which the endpoint makes progress, so that requests of peers are served.
 const DIRECT_OPS_PER_PROGRESS: u32 = 16;
 
 impl Endpoint {
-    /// Runs `act` on `len` bytes of a peer's memory. None, and nothing is done, where the peer has to be asked.
+    /// Runs `act` on `len` bytes of a peer's memory. Returns `None`, and does nothing, if the owner has to be asked.
     fn access_arena<T>(
         &mut self,
         rma_request: &RmaRequest,
@@ -59,7 +59,7 @@ impl Endpoint {
         matches!(self.access_arena(rma_request, iovecs.len(), AccessRights::Write, act), Some(Ok(())))
     }
 
-    /// Reads. False if the owner has to be asked for it.
+    /// Reads. Returns false if the owner has to be asked.
     ///
     /// # Safety
     ///
@@ -73,8 +73,8 @@ impl Endpoint {
         matches!(self.access_arena(rma_request, into.len(), AccessRights::Read, act), Some(Ok(())))
     }
 
-    /// Does an atomic operation. None if the owner has to be asked for it; an error if it cannot be known whether it was done: that
-    /// is never done twice.
+    /// Executes an atomic operation. Returns `None` if the owner has to be asked. Returns an error if the outcome is
+    /// unknown, because the operation must not be executed twice.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! The matcher of an endpoint's domain: what arrives, and what is over, passes here.
+//! The matcher of an endpoint's domain. All arriving messages and all completions pass through it.
 //!
 //! ```text
 //!   header ───► receive_header ──┬─ message: a posted receive takes it, or it is unexpected
@@ -7,7 +7,8 @@
 //!   payload ──► match_message ───► where the header before it, from the same sender, said
 //! ```
 //!
-//! Nothing is sent from in here: answers wait in `outbox` until the endpoint has the domain in its hands again.
+//! The matcher sends nothing itself, because the domain is borrowed. Replies wait in `outbox` until the endpoint sends
+//! them.
 
 use crate::abi::consts::FI_ADDR_NOTAVAIL;
 use crate::engine::events::{Event, Events, Side};
@@ -21,8 +22,8 @@ use crate::engine::serve::Reply;
 use crate::engine::unexpected::{Body, UnexpectedQueue};
 use crate::errno::Errno;
 use isthmus_client::{
-    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, Outcome, Posted, Reason, Token,
-    Unexpected, UnexpectedState,
+    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, Outcome, PollBudget, Posted,
+    Reason, Token, Unexpected, UnexpectedState,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -32,9 +33,6 @@ pub(crate) const INDEX: EndpointIndex = EndpointIndex::new(0).expect("there is a
 
 /// The token of receives for payloads that are discarded.
 const DISCARD_TOKEN: Token = Token::new(0);
-
-/// Events that one progress call may find before the program is to look at them, at most.
-const EVENTS_PER_PROGRESS: u64 = 16;
 
 /// The target of the payload that follows a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +45,11 @@ pub(crate) enum PayloadTarget {
     Discard,
 }
 
-/// A peer that has sent something, or was looked for.
+/// The state of a peer that has sent a message, or that was looked up.
 #[derive(Debug)]
 pub(crate) struct PeerState {
     pub(crate) address: EndpointAddress,
-    /// As the address vector knows it.
+    /// The number of the peer in the address vector.
     pub(crate) source: u64,
     /// The target of the peer's next payload.
     pub(crate) payload_target: Option<PayloadTarget>,
@@ -59,7 +57,7 @@ pub(crate) struct PeerState {
     pub(crate) arriving: Option<PayloadTarget>,
 }
 
-/// Everything of an endpoint but its domain.
+/// The state of an endpoint, except its domain.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     pub(crate) events: Events,
@@ -71,21 +69,14 @@ pub(crate) struct Dispatcher {
     by_address: HashMap<EndpointAddress, u32>,
     last: Option<(EndpointAddress, u32)>,
     sources: HashMap<EndpointAddress, u64>,
-    /// Peers from which no further message can come, as the address vector knows them.
+    /// The peers that cannot send any more messages, by number in the address vector.
     pub(crate) gone: HashSet<u64>,
     pub(crate) outbox: VecDeque<Reply>,
-    /// Peers that needed the owner's help to access registered memory, and why: for reports.
+    /// The peers that needed the owner's help to access registered memory, with the reason. For reports.
     pub(crate) assisted: Vec<(DomainId, Reason)>,
-    /// Messages that wait for room on their way out.
+    /// The number of messages that wait for room to be sent.
     pub(crate) eager: usize,
-    /// Events at which the caller of progress wants to look.
-    event_limit: u64,
-    /// Events that this progress call may find.
-    event_budget: u64,
-    /// The last progress call found all that it might.
-    budget_exhausted: bool,
-    /// The progress call after the last one was left out.
-    skipped: bool,
+    pub(crate) budget: PollBudget,
 }
 
 impl Dispatcher {
@@ -104,54 +95,28 @@ impl Dispatcher {
             outbox: VecDeque::new(),
             assisted: Vec::new(),
             eager: 0,
-            event_limit: 1,
-            event_budget: 1,
-            budget_exhausted: false,
-            skipped: false,
+            budget: PollBudget::default(),
         }
     }
 
-    /// A progress call begins. One that looks behind the last message that is there has the next cell's line brought here, and waits
-    /// for it while the program could be answering. So a call ends with the first event, and finds more only where the calls before
-    /// it have found all they might.
+    /// Begins a progress call.
     #[inline]
     pub(crate) fn begin_progress(&mut self) {
-        self.event_budget = if self.budget_exhausted { (2 * self.event_budget).min(EVENTS_PER_PROGRESS) } else { 1 };
-        self.event_limit = self.events.count + self.event_budget;
-        self.skipped = false;
+        self.budget.begin(self.events.count);
     }
 
-    /// A progress call ends.
+    /// Ends a progress call.
     #[inline]
     pub(crate) fn finish_iteration(&mut self) {
-        self.budget_exhausted = self.events.count >= self.event_limit;
+        self.budget.end(self.events.count);
     }
 
-    /// A progress call that finds nothing, and does nothing.
-    #[inline]
-    pub(crate) fn note_idle_progress(&mut self) {
-        (self.budget_exhausted, self.skipped) = (false, false);
-    }
-
-    /// True once after a progress call that has ended with a single event: programs that read until there is nothing more are told so without
-    /// a look, for the same reason.
-    #[inline]
-    pub(crate) fn should_skip(&mut self) -> bool {
-        self.will_skip() && !std::mem::replace(&mut self.skipped, true)
-    }
-
-    /// The last progress call has ended with a single event.
-    #[inline]
-    pub(crate) fn will_skip(&self) -> bool {
-        self.event_budget == 1 && self.budget_exhausted
-    }
-
-    /// From now on any event ends the wait.
+    /// Prepares a wait: any event from now on ends it.
     pub(crate) fn prepare_wait(&mut self) {
-        self.event_limit = self.events.count + 1;
+        self.budget.prepare_wait(self.events.count);
     }
 
-    /// The peer at an address.
+    /// Returns the index of the peer at an address, and adds the peer if it is unknown.
     #[inline]
     pub(crate) fn peer(&mut self, address: EndpointAddress) -> u32 {
         match self.last {
@@ -172,7 +137,7 @@ impl Dispatcher {
         peer
     }
 
-    /// The address vector calls this address so.
+    /// Records the number of an address in the address vector.
     pub(crate) fn set_source(&mut self, address: EndpointAddress, source: u64) {
         self.sources.insert(address, source);
         self.gone.remove(&source);
@@ -182,7 +147,7 @@ impl Dispatcher {
         }
     }
 
-    /// Handles a header that has arrived, with the bytes behind it. A header that cannot be read is dropped.
+    /// Handles an arriving header and the bytes that follow it. An invalid header is dropped.
     #[inline]
     pub(crate) fn receive_header(&mut self, from: EndpointAddress, tag: u64, bytes: &[u8]) {
         let peer = self.peer(from);
@@ -225,13 +190,14 @@ impl Dispatcher {
         Some(())
     }
 
-    /// The next payload of a peer belongs to an operation.
+    /// Assigns the next payload of a peer to an operation.
     pub(crate) fn expect(&mut self, peer: u32, op: Op) {
         let op = self.ops.insert(op);
         self.peers[peer as usize].payload_target = Some(PayloadTarget::To(op));
     }
 
-    /// Posts a receive that no message is here for. The receive fails at once if only a peer that is gone could match it.
+    /// Posts a receive for which no message is queued. The receive fails at once if only a peer that is gone could
+    /// match it.
     #[inline]
     pub(crate) fn post(&mut self, space: MatchSpace, filter: Filter, receive: Receive) {
         if !self.gone.is_empty() && self.gone.contains(&filter.source) {
@@ -241,7 +207,7 @@ impl Dispatcher {
         }
     }
 
-    /// A message that is here goes to its receive.
+    /// Copies a queued message into its receive.
     #[inline]
     pub(crate) fn fill(&mut self, receive: &Receive, meta: &Meta, bytes: &[u8]) {
         // SAFETY: the program lent the memory with the receive, which is not over yet.
@@ -250,7 +216,7 @@ impl Dispatcher {
         self.acknowledge(meta);
     }
 
-    /// Acknowledges a message that has arrived, if its sender wants to know.
+    /// Acknowledges an arrived message, if the sender requested it.
     #[inline]
     pub(crate) fn acknowledge(&mut self, meta: &Meta) {
         if let Some(request) = meta.acknowledge {
@@ -290,7 +256,7 @@ impl Dispatcher {
         Some(())
     }
 
-    /// The buffer that an operation wants its payload in.
+    /// Returns the buffer for an operation's payload.
     fn payload_buffer(&self, id: OpId, len: u64) -> Option<Buffer> {
         Some(match self.ops.find(id)? {
             // SAFETY: the program lent the memory with the operation, which is under way until its payload is there.
@@ -307,14 +273,14 @@ impl Dispatcher {
         })
     }
 
-    /// The client library has memory of an operation's.
+    /// Records that the client library holds memory of an operation.
     pub(crate) fn note_lent(&mut self, id: OpId) {
         if let Some(progress) = self.ops.progress(id) {
             progress.lent += 1;
         }
     }
 
-    /// The client library has returned memory of an operation. The operation ends if it waited for nothing else.
+    /// Records that the client library has returned memory of an operation. The operation ends if it waited for nothing else.
     fn note_returned(&mut self, id: OpId) {
         if let Some(progress) = self.ops.progress(id) {
             progress.lent -= 1;
@@ -324,7 +290,7 @@ impl Dispatcher {
         }
     }
 
-    /// An operation is over: well, or with an error. Of a payload, `len` bytes were sent.
+    /// Ends an operation, successfully or with an error. `len` is the number of payload bytes that were sent.
     pub(crate) fn end(&mut self, id: OpId, error: Option<Errno>, len: u64) {
         if let Some(progress) = self.ops.progress(id)
             && progress.lent > 0
@@ -347,7 +313,8 @@ impl Dispatcher {
         }
     }
 
-    /// True if the message of this token belongs to an operation that was over for the program when it asked for it.
+    /// Returns true if the message of this token belongs to an injected operation, which the program considers complete
+    /// already.
     pub(crate) fn is_injected(&self, token: Token) -> bool {
         let report = match self.ops.find(OpId::of(token.number())) {
             Some(Op::Send { report, .. } | Op::Request { report, .. }) => report,
@@ -356,7 +323,7 @@ impl Dispatcher {
         report.injected
     }
 
-    /// An operation of the program's is over.
+    /// Reports the end of an operation of the program.
     pub(crate) fn report(&mut self, report: &Report, error: Option<Errno>) {
         if report.injected {
             return self.events.counted(report.counter_kind, error.is_some());
@@ -366,7 +333,7 @@ impl Dispatcher {
         self.events.complete(Side::Transmit, report.counter_kind, report.wants_completion, event);
     }
 
-    /// A payload is in the buffer that was lent for it.
+    /// Handles a payload that has arrived in the buffer lent for it.
     fn payload_received(&mut self, id: OpId, bytes: &[u8], len: u64) {
         match self.ops.find(id) {
             Some(Op::Receive { receive, .. }) => {
@@ -389,7 +356,7 @@ impl Dispatcher {
         }
     }
 
-    /// A payload that was arriving is here, all of it.
+    /// Handles a payload that was arriving and is now complete.
     fn payload_received_whole(&mut self, peer: u32, bytes: Vec<u8>) {
         match self.peers[peer as usize].arriving.take() {
             Some(PayloadTarget::Unexpected(serial)) => {
@@ -412,7 +379,7 @@ impl Dispatcher {
         }
     }
 
-    /// A payload for which nothing is posted.
+    /// Keeps a payload for which no buffer is posted.
     fn hold_payload(&mut self, message: Unexpected) {
         let peer = self.peer(message.envelope.from);
         let expected = self.peers[peer as usize].payload_target.take();
@@ -441,7 +408,7 @@ impl Dispatcher {
         }
     }
 
-    /// Everything that a domain has to do with is over, with this error.
+    /// Ends all operations with a domain with this error.
     fn fail_peer(&mut self, domain: DomainId, errno: Errno) {
         let mut over = Vec::new();
         for peer in self.peers.iter_mut().filter(|peer| peer.address.domain == domain) {
@@ -509,7 +476,7 @@ impl Matcher for Dispatcher {
             (_, UnexpectedState::Whole(bytes)) if bytes.len() <= SHORT_BYTES_MAX => {
                 self.receive_header(message.envelope.from, message.envelope.tag, bytes);
             }
-            _ => {} // No endpoint of ours sends such.
+            _ => {} // No endpoint of this provider sends other kinds.
         }
     }
 
@@ -537,7 +504,7 @@ impl Matcher for Dispatcher {
             Outcome::Failed(reason) => Some(reason.into()),
             Outcome::Cancelled => Some(Errno::CANCELED),
         };
-        // Of a request, a token that is neither is that of the buffer its answer was to come into.
+        // A token of a request that is neither names the buffer for the reply.
         if token & PAYLOAD != 0
             || (token & (OP_CONTINUES | EAGER) == 0 && matches!(self.ops.find(id), Some(Op::Request { .. })))
         {
@@ -550,7 +517,7 @@ impl Matcher for Dispatcher {
 
     #[inline]
     fn is_busy(&self) -> bool {
-        self.events.count >= self.event_limit
+        self.budget.is_used_up(self.events.count)
     }
 
     fn forget(&mut self, peer: DomainId) {
@@ -571,44 +538,5 @@ impl Matcher for Dispatcher {
         });
         let unexpected = unexpected.filter(|message| message.envelope.to == endpoint).collect();
         (Vec::new(), unexpected)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Progress calls with `waiting` events each: what each call finds, or that it is left out.
-    fn progress_calls(dispatcher: &mut Dispatcher, waiting: &[u64]) -> Vec<Option<u64>> {
-        let call = |&waiting: &u64| {
-            let begun = dispatcher.events.count;
-            (!dispatcher.should_skip()).then(|| {
-                dispatcher.begin_progress();
-                while !dispatcher.is_busy() && dispatcher.events.count < begun + waiting {
-                    dispatcher.events.count += 1;
-                }
-                dispatcher.finish_iteration();
-                dispatcher.events.count - begun
-            })
-        };
-        waiting.iter().map(call).collect()
-    }
-
-    #[test]
-    fn progress_stops_at_the_first_event_and_the_next_call_is_skipped() {
-        let mut dispatcher = Dispatcher::new(Arc::default());
-        assert_eq!(
-            progress_calls(&mut dispatcher, &[0, 0, 1, 0, 0, 1, 0]),
-            [Some(0), Some(0), Some(1), None, Some(0), Some(1), None]
-        );
-    }
-
-    #[test]
-    fn event_budget_doubles_during_a_stream() {
-        let mut dispatcher = Dispatcher::new(Arc::default());
-        let many = u64::MAX / 2;
-        let found = progress_calls(&mut dispatcher, &[many, many, many, many, many, many, many, 0, many]);
-        let expected = [Some(1), None, Some(2), Some(4), Some(8), Some(16), Some(16), Some(0), Some(1)];
-        assert_eq!(found, expected);
     }
 }

@@ -28,9 +28,9 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Endpoint {
     pub(crate) domain: Domain<Dispatcher>,
     pub(crate) name: Name,
-    /// Boards of this host's daemon.
+    /// The boards of this host's daemon.
     nics: Vec<u64>,
-    /// The endpoints behind the numbers of the address vector, as far as they were looked up.
+    /// The addresses of the address vector's numbers that have been resolved.
     addresses: Vec<Option<EndpointAddress>>,
     by_name: HashMap<Name, EndpointAddress>,
     /// The number of operations done directly in a peer's memory.
@@ -38,7 +38,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Attaches.
+    /// Attaches to the daemon.
     pub(crate) fn open(options: &Options, regions: Arc<Regions>) -> Result<Self, Errno> {
         let mut domain = attach(options, Arc::clone(&regions))?;
         if let Some(arena) = regions.arena() {
@@ -48,7 +48,7 @@ impl Endpoint {
         let claimed = domain.mx_open(None, None, MX_KEY, INDEX);
         let mut nics: Vec<u64> =
             domain.mx().map_or_else(|_| Vec::new(), |mx| mx.boards.iter().map(|b| b.nic).collect());
-        // Without a number of its own it is an endpoint for this host alone.
+        // An endpoint without an MX endpoint number is reachable on this host only.
         let (nic, number) = match claimed {
             Ok(MxOpenedEndpoint { endpoint, nic, .. }) => (nic, u16::try_from(endpoint).ok()),
             Err(_) => (nics.first().copied().unwrap_or(0), None),
@@ -65,7 +65,7 @@ impl Endpoint {
         self.domain.matcher_mut()
     }
 
-    /// Makes progress: everything happens that can. False if that was nothing.
+    /// Makes progress. Returns false if there was nothing to do.
     #[inline]
     pub(crate) fn progress(&mut self) -> bool {
         if self.progress_if_idle() {
@@ -75,13 +75,13 @@ impl Endpoint {
         true
     }
 
-    /// A progress call in which nothing happens; false, and there was none, if anything might.
+    /// Makes progress only if it is certain that there is nothing to do; returns true in that case.
     #[inline(always)]
     fn progress_if_idle(&mut self) -> bool {
         let dispatcher = self.domain.matcher();
         let quiet = dispatcher.outbox.is_empty() && dispatcher.assisted.is_empty() && self.domain.is_idle();
         if quiet {
-            self.dispatcher().note_idle_progress();
+            self.dispatcher().budget.note_idle();
         }
         quiet
     }
@@ -89,7 +89,7 @@ impl Endpoint {
     /// Returns true if there are no events of these sides, and a progress call finds none either. In that case this was a progress call.
     #[inline(always)]
     pub(crate) fn is_quiet(&mut self, sides: [bool; 2]) -> bool {
-        !self.has_event(sides) && !self.domain.matcher().will_skip() && self.progress_if_idle()
+        !self.has_event(sides) && !self.domain.matcher().budget.will_skip() && self.progress_if_idle()
     }
 
     #[inline(never)]
@@ -110,7 +110,7 @@ impl Endpoint {
     /// event.
     #[inline]
     pub(crate) fn progress_unless_skipped(&mut self) -> bool {
-        !self.dispatcher().should_skip() && self.progress()
+        !self.dispatcher().budget.should_skip() && self.progress()
     }
 
     /// Arms the descriptor, which reports everything from now on. Returns false if there is something to do already.
@@ -119,19 +119,19 @@ impl Endpoint {
         self.domain.arm() && self.dispatcher().outbox.is_empty()
     }
 
-    /// Records that the daemon has brought so far.
+    /// Returns the number of records from the daemon that have been received.
     #[inline]
     pub(crate) fn daemon_records(&self) -> u64 {
         self.domain.daemon_records()
     }
 
-    /// The descriptor.
+    /// Returns the descriptor that reports events.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.domain.fd()
     }
 
-    /// Waits until the receivers have taken the messages that were over when they were injected, and reports those that are left.
-    /// `between` is called again and again meanwhile.
+    /// Waits until the receivers have taken the injected messages, and reports those that are left. Calls `between`
+    /// repeatedly while it waits.
     pub(crate) fn deliver_injected(&mut self, limit: Duration, mut between: impl FnMut()) {
         self.send_replies();
         self.domain.deliver(limit, Dispatcher::is_injected, |dispatcher| {
@@ -141,13 +141,13 @@ impl Endpoint {
         self.domain.report_undelivered(Dispatcher::is_injected);
     }
 
-    /// Leaves. What was sent is delivered, in bounded time.
+    /// Detaches. Delivers sent messages within a limited time.
     pub(crate) fn close(mut self) {
         self.send_replies();
         self.domain.leave(LINGER, |dispatcher| dispatcher.begin_progress());
     }
 
-    /// The address vector has this name at this number, or none any more. `first` is the number that stands for the name.
+    /// Sets or removes the name of a number in the address vector. `first` is the number that represents the name.
     pub(crate) fn insert(&mut self, at: usize, name: Option<Name>, first: usize) {
         if self.addresses.len() <= at {
             self.addresses.resize(at + 1, None);
@@ -160,7 +160,7 @@ impl Endpoint {
         }
     }
 
-    /// The address of an endpoint that is attached to the same daemon.
+    /// Returns the address of an endpoint that is attached to the same daemon.
     fn local_address(&self, name: &Name) -> Option<EndpointAddress> {
         self.nics.contains(&name.nic).then_some(EndpointAddress { domain: name.domain, endpoint: INDEX })
     }
@@ -174,13 +174,13 @@ impl Endpoint {
         self.dispatcher().set_source(address, first as u64);
     }
 
-    /// Returns the endpoint behind a number of the address vector, if it was looked up before.
+    /// Returns the endpoint of a number in the address vector, if it was resolved before.
     #[inline]
     pub(crate) fn place(&self, at: usize) -> Option<EndpointAddress> {
         self.addresses.get(at).copied().flatten()
     }
 
-    /// Looks for an endpoint of another host.
+    /// Resolves an endpoint of another host.
     pub(crate) fn resolve_remote(&mut self, at: usize, name: Name, first: usize) -> Result<EndpointAddress, Errno> {
         let found = match (self.local_address(&name), name.number, self.by_name.get(&name)) {
             (Some(address), _, _) | (None, _, Some(&address)) => address,
@@ -191,17 +191,23 @@ impl Endpoint {
         Ok(found)
     }
 
-    /// Sends a message of the client's that has no end of its own for the program.
-    pub(crate) fn send_short(&mut self, to: EndpointAddress, header: &Header, token: u64) -> Result<bool, Errno> {
+    /// Sends a message of an operation that goes on after it. A message that leaves at once has no completion.
+    pub(crate) fn send_short(&mut self, to: EndpointAddress, header: &Header, token: u64) -> Result<(), Errno> {
+        assert!(token & OP_CONTINUES != 0); // Ours: nothing would end the operation.
         if self.domain.inject(INDEX, to, header.tag, header.body()) {
-            return Ok(true);
+            return Ok(());
         }
-        self.dispatcher().eager += 1;
-        let buffer = Buffer::from(header.body().to_vec());
-        self.post(to, header.tag, buffer, token | EAGER, false).map(|()| false)
+        self.queue_short(to, header, token)
     }
 
-    /// Hands a message to the client library.
+    /// Queues a message. Its completion follows, even if there is room for the message by now.
+    pub(crate) fn queue_short(&mut self, to: EndpointAddress, header: &Header, token: u64) -> Result<(), Errno> {
+        self.dispatcher().eager += 1;
+        let buffer = Buffer::from(header.body().to_vec());
+        self.post(to, header.tag, buffer, token | EAGER, false)
+    }
+
+    /// Posts a message to the client library.
     pub(crate) fn post(
         &mut self,
         to: EndpointAddress,
@@ -230,7 +236,7 @@ impl Endpoint {
         }
     }
 
-    /// Reports are to say what had to be asked for.
+    /// Records the accesses that needed the owner's help, for reports.
     #[cold]
     fn record_assisted_access(&mut self) {
         for (peer, reason) in std::mem::take(&mut self.dispatcher().assisted) {
@@ -275,15 +281,15 @@ impl Endpoint {
                 }
             }
         }
-        self.send_short(to, &header, OP_CONTINUES).map(drop)
+        self.send_short(to, &header, OP_CONTINUES)
     }
 
-    /// Brings an unexpected message to a receive.
+    /// Delivers an unexpected message to a receive.
     pub(crate) fn deliver_held(&mut self, unexpected: UnexpectedMessage, receive: Receive) {
         let UnexpectedMessage { meta, body, .. } = unexpected;
         match body {
             Body::Whole(bytes) => {
-                // It was acknowledged when it arrived.
+                // The message was acknowledged when it arrived.
                 let meta = crate::engine::receive::Meta { acknowledge: None, ..meta };
                 self.dispatcher().fill(&receive, &meta, &bytes);
             }
@@ -315,7 +321,7 @@ impl Endpoint {
         }
     }
 
-    /// Posts a receive: for one message, or for as many as there is room for.
+    /// Posts a receive for one message, or for several messages in one buffer.
     pub(crate) fn receive(&mut self, space: MatchSpace, filter: Filter, mut receive: Receive, multi: bool) {
         if !multi {
             match self.dispatcher().unexpected.take(space, &filter) {
@@ -342,7 +348,7 @@ impl Endpoint {
         self.dispatcher().receives.post(space, filter, receive);
     }
 
-    /// True while something of a region is under way to or from it.
+    /// Returns true while an operation on a region is in progress.
     pub(crate) fn is_region_in_use(&self, region: &Arc<crate::engine::regions::Region>) -> bool {
         self.domain.matcher().ops.any(|op| match op {
             Op::RemoteRead { region: used, .. } => Arc::ptr_eq(used, region),
@@ -351,7 +357,7 @@ impl Endpoint {
         })
     }
 
-    /// Releases the client library's use of a region, whatever is under way.
+    /// Returns the client library's borrowed buffers in a region, even if an operation is in progress.
     pub(crate) fn release_borrowed_buffers(&mut self, region: &Arc<crate::engine::regions::Region>) {
         let dispatcher = self.domain.matcher();
         let to = dispatcher.ops.find_all(|op| match op {
@@ -372,7 +378,7 @@ impl Endpoint {
     }
 }
 
-/// Attaches. A name that the environment gives can only be the first endpoint's.
+/// Attaches to the daemon. Only the first endpoint of the process gets a name that the environment sets.
 fn attach(options: &Options, regions: Arc<Regions>) -> Result<Domain<Dispatcher>, Errno> {
     match Domain::attach_matching(options, Dispatcher::new(Arc::clone(&regions))) {
         Err(error) if error.reason() == Some(Reason::NameTaken) => {

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An operation is over, or something came from outside.
+/// A completed operation, or an event that a peer caused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub(crate) context: *mut c_void,
@@ -14,11 +14,11 @@ pub(crate) struct Event {
     pub(crate) buf: *mut c_void,
     pub(crate) data: u64,
     pub(crate) tag: u64,
-    /// The sender, as the address vector has it.
+    /// The number of the sender in the address vector.
     pub(crate) source: u64,
-    /// 0, or what went wrong.
+    /// 0, or the error.
     pub(crate) error: c_int,
-    /// Bytes for which there was no room.
+    /// The number of bytes that did not fit.
     pub(crate) overflow: usize,
 }
 
@@ -67,20 +67,20 @@ pub(crate) enum Side {
     Receive,
 }
 
-/// The destinations of an endpoint's events.
+/// The events of an endpoint, and their destinations.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     queues: [VecDeque<Event>; 2],
-    /// Whether a completion queue is bound to the side, and whether it wants only what asks for it.
+    /// For each side, whether a completion queue is bound, and whether it has selective completion.
     bound: [bool; 2],
     selective: [bool; 2],
     counters: [Option<Arc<Counter>>; 6],
-    /// Events so far, those that no queue wants among them.
+    /// The number of events so far, including those that no queue reports.
     pub(crate) count: u64,
 }
 
 impl Events {
-    /// A completion queue is bound to this side.
+    /// Binds a completion queue to this side.
     pub(crate) fn bind(&mut self, side: Side, selective: bool) {
         (self.bound[side as usize], self.selective[side as usize]) = (true, selective);
     }
@@ -103,7 +103,7 @@ impl Events {
         self.bound[side as usize] && (asks || !self.selective[side as usize])
     }
 
-    /// An operation is over that the program only counts.
+    /// Counts an operation that reports no completion.
     pub(crate) fn counted(&mut self, counter_kind: CounterKind, failed: bool) {
         self.count += 1;
         if let Some(counter) = &self.counters[counter_kind as usize] {
@@ -123,7 +123,7 @@ impl Events {
         }
     }
 
-    /// Tells of something that no counter counts.
+    /// Reports an event that no counter counts.
     pub(crate) fn report(&mut self, side: Side, event: Event) {
         self.count += 1;
         if self.bound[side as usize] {

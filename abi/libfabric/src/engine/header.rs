@@ -1,5 +1,5 @@
-//! The messages between endpoints of this provider. A message of the client library is a *header* with what fits behind it, or
-//! the *payload* that the header before it announced.
+//! The messages between endpoints of this provider. A message of the client library is either a *header*, with the
+//! payload behind it if both fit, or a *payload* that the previous header announced.
 //!
 //! ```text
 //!   tag of the client's message   kind (bits 60-63), flags (56-59), parameter (0-55)
@@ -15,19 +15,20 @@
 //!   7 payload   -               the payload and nothing else
 //! ```
 //!
-//! A write that has a length but no payload, and that no payload follows, reports bytes that its sender has put in place itself
+//! A write without payload that has a length reports bytes that the sender has written directly
 //! ([`direct`](crate::engine::direct)).
 //!
-//! A sender's payload follows its header with nothing in between, so it needs no name. Messages are matched by the header, so long
-//! payloads are fetched straight into where they belong, by the client library's own ways, and are never preceded by bytes of ours.
+//! A payload follows its header with nothing in between, so it needs no identifier. Messages are matched by their
+//! headers. The client library therefore transfers long payloads straight into the destination buffer, without a header
+//! in front.
 
-/// Bytes of header and payload together.
+/// Maximum size of a header and its payload together, in bytes.
 pub(crate) const SHORT_BYTES_MAX: usize = 128;
 
 const KIND_SHIFT: u32 = 60;
 const FLAG_SHIFT: u32 = 56;
 
-/// Bits of a parameter.
+/// The width of a parameter in bits.
 pub(crate) const PARAMETER_BITS: u32 = 56;
 
 /// The kind of a message.
@@ -46,13 +47,13 @@ pub(crate) enum PacketKind {
 pub(crate) const PAYLOAD_FOLLOWS: u64 = 1 << FLAG_SHIFT;
 /// There is CQ data.
 pub(crate) const DATA: u64 = 2 << FLAG_SHIFT;
-/// The CQ data is a word of the body, because it has more bits than a parameter. Of a reply: it is a refusal.
+/// The CQ data is a word of the body, because it has more bits than a parameter. In a reply, the flag marks a refusal.
 pub(crate) const WIDE_DATA: u64 = 4 << FLAG_SHIFT;
 /// The sender wants an acknowledgement when the message has arrived.
 pub(crate) const ACKNOWLEDGE: u64 = 8 << FLAG_SHIFT;
 
 impl PacketKind {
-    /// Its bits of the tag.
+    /// Returns the bits of the kind in a tag.
     #[inline]
     pub(crate) const fn bits(self) -> u64 {
         let number = match self {
@@ -67,7 +68,7 @@ impl PacketKind {
         number << KIND_SHIFT
     }
 
-    /// The kind of a tag. None for what no endpoint of ours writes.
+    /// Returns the kind of a tag, or `None` if no endpoint of this provider writes such a tag.
     #[inline]
     pub(crate) const fn of(tag: u64) -> Option<Self> {
         Some(match tag >> KIND_SHIFT {
@@ -83,13 +84,13 @@ impl PacketKind {
     }
 }
 
-/// The parameter of a tag.
+/// Returns the parameter of a tag.
 #[inline]
 pub(crate) const fn parameter(tag: u64) -> u64 {
     tag & ((1 << PARAMETER_BITS) - 1)
 }
 
-/// A header that is being written.
+/// A header under construction.
 #[derive(Clone, Copy)]
 pub(crate) struct Header {
     pub(crate) tag: u64,
@@ -103,7 +104,7 @@ impl Header {
         Self { tag: kind.bits() | parameter, bytes: [0; SHORT_BYTES_MAX], len: 0 }
     }
 
-    /// CQ data: in the tag where it fits, if nothing else is there.
+    /// Adds CQ data. It goes into the tag if it fits there and the tag has no other parameter.
     #[inline]
     pub(crate) fn data(&mut self, data: Option<u64>, in_tag: bool) {
         match data {
@@ -122,13 +123,13 @@ impl Header {
         self.len += 8;
     }
 
-    /// Room for payload behind the words so far.
+    /// Returns the number of bytes available for payload behind the words.
     #[inline]
     pub(crate) const fn room(&self) -> usize {
         SHORT_BYTES_MAX - self.len
     }
 
-    /// Where payload goes.
+    /// Returns the buffer for the payload.
     #[inline]
     pub(crate) fn payload(&mut self, len: usize) -> &mut [u8] {
         let start = self.len;
@@ -136,19 +137,19 @@ impl Header {
         &mut self.bytes[start..start + len]
     }
 
-    /// The body.
+    /// Returns the body.
     #[inline]
     pub(crate) fn body(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// A header that is being read.
+/// A reader of a header.
 #[derive(Clone, Copy)]
 pub(crate) struct HeaderReader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> HeaderReader<'a> {
-    /// The next word; None where the header is shorter than its kind.
+    /// Returns the next word, or `None` if the header is too short.
     #[inline]
     pub(crate) fn word(&mut self) -> Option<u64> {
         let (word, rest) = self.0.split_first_chunk::<8>()?;
@@ -156,7 +157,7 @@ impl<'a> HeaderReader<'a> {
         Some(u64::from_le_bytes(*word))
     }
 
-    /// CQ data, as [`Header::data`] wrote it.
+    /// Returns the CQ data, as [`Header::data`] wrote it.
     #[inline]
     pub(crate) fn data(&mut self, tag: u64) -> Option<Option<u64>> {
         Some(match (tag & DATA != 0, tag & WIDE_DATA != 0) {

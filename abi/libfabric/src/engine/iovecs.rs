@@ -1,11 +1,11 @@
-//! Memory of the program: where a payload comes from or goes to.
+//! Memory of the program: the source or destination of a payload.
 
 use crate::abi::requests::IoVec;
 use crate::errno::Errno;
 use isthmus_client::Buffer;
 use std::ffi::c_void;
 
-/// Pieces of memory that one operation may name.
+/// The maximum number of iovecs in one operation.
 pub(crate) const IOV_LIMIT: usize = 16;
 
 /// One iovec, or several.
@@ -51,7 +51,7 @@ impl IoVecs {
         }
     }
 
-    /// Where it starts.
+    /// Returns the start of the first iovec.
     pub(crate) fn start(&self) -> *mut c_void {
         match self {
             Self::One { start, .. } => start.cast(),
@@ -59,7 +59,7 @@ impl IoVecs {
         }
     }
 
-    /// Copies all of it into `into`, which is as long.
+    /// Copies all bytes into `into`, which has the same length.
     ///
     /// # Safety
     ///
@@ -92,7 +92,7 @@ impl IoVecs {
         }
     }
 
-    /// Fills all of it from memory that others may change meanwhile.
+    /// Fills all bytes from memory that other processes may change meanwhile.
     ///
     /// # Safety
     ///
@@ -113,7 +113,7 @@ impl IoVecs {
         }
     }
 
-    /// Copies `bytes` into it, as many as there is room for. How many that were.
+    /// Copies `bytes` into the iovecs, as far as they fit. Returns the number of bytes copied.
     ///
     /// # Safety
     ///
@@ -144,7 +144,7 @@ impl IoVecs {
         }
     }
 
-    /// A copy of it.
+    /// Returns a copy of the bytes.
     ///
     /// # Safety
     ///
@@ -156,11 +156,11 @@ impl IoVecs {
         bytes
     }
 
-    /// Returns a buffer to send from: a copy if the program wants its memory back at once (`injected`).
+    /// Returns a buffer to send from: a copy if the send is injected.
     ///
     /// # Safety
     ///
-    /// The program has lent the memory for reading until the operation is over, or, if it wants it back at once, until this returns.
+    /// The program lends the memory for reading until the operation is over; if it is injected, until this returns.
     pub(crate) unsafe fn to_send(&self, injected: bool) -> Buffer {
         if injected {
             // SAFETY: passed on.

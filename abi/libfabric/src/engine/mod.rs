@@ -1,13 +1,14 @@
-//! The work of an endpoint, in terms of the client library. No C appears in this module except the program's memory.
+//! The engine of an endpoint, on top of the client library. Only the program's memory is raw; there are no C types
+//! here.
 //!
 //! ```text
 //!   endpoint ─── an attached domain with one client endpoint: sends, receives, requests, progress
 //!     dispatcher ─ its matcher: everything that arrives, and everything that is over, passes here
 //!       receive, unexpected ── posted receives, and messages that no receive has taken
-//!       serve ──────────────── what others ask: writes, reads, atomic operations
-//!       direct ─────────────── what can be done in the other one's memory without asking
+//!       serve ──────────────── requests of peers: writes, reads, atomic operations
+//!       direct ─────────────── direct access to the memory of peers
 //!       ops ────────────────── operations under way, by token
-//!       events ─────────────── what completion queues and counters report
+//!       events ─────────────── events for completion queues and counters
 //!   header ───── the first words of each message
 //!   iovecs, regions, arithmetic, name ── memory, registered memory, atomic operations, addresses
 //! ```

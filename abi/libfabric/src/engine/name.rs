@@ -1,15 +1,15 @@
-//! The address of an endpoint, as `fi_getname()` gives it and `fi_av_insert()` takes it: opaque to programs.
+//! The address of an endpoint, as `fi_getname()` returns it and `fi_av_insert()` takes it. Programs treat it as opaque.
 //!
 //! ```text
 //!   0  "ISFI"   4  version (2)   6  MX endpoint number, 0xffff for none (2)   8  nic id of the daemon's board (8)   16  domain (4)   20  zero
 //! ```
 //!
-//! All little-endian. The nic id says which daemon it is. Within one daemon the domain's number is the address; from another host the
-//! nic id and the MX endpoint number are, as for any MX endpoint.
+//! All fields are little-endian. The nic id identifies the daemon. Within one daemon, the domain number is the address.
+//! From another host, the nic id and the MX endpoint number are, as for any MX endpoint.
 
 use isthmus_client::DomainId;
 
-/// Bytes of a name.
+/// The size of a name in bytes.
 pub(crate) const NAME_BYTES: usize = 24;
 
 const MAGIC: [u8; 4] = *b"ISFI";
@@ -35,7 +35,7 @@ impl Name {
         bytes
     }
 
-    /// None for what is no name of ours.
+    /// Parses a name. Returns `None` if the bytes are not a name of this provider.
     pub(crate) fn parse(bytes: &[u8; NAME_BYTES]) -> Option<Self> {
         let [m0, m1, m2, m3, v0, v1, n0, n1, c0, c1, c2, c3, c4, c5, c6, c7, d0, d1, d2, d3, ..] = *bytes;
         if [m0, m1, m2, m3] != MAGIC || u16::from_le_bytes([v0, v1]) != VERSION {

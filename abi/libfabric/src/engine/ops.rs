@@ -1,4 +1,4 @@
-//! Operations under way, by the tokens under which the client library and other endpoints know them.
+//! The operations in progress, by the tokens that the client library and other endpoints use for them.
 
 use crate::engine::events::CounterKind;
 use crate::engine::header::PARAMETER_BITS;
@@ -11,18 +11,19 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Flag of a client's token: the message is over when there is room for it, and counts toward those that wait for room.
+/// Flag of a client's token: the message is over when there is room for it, and counts as waiting until then.
 pub(crate) const EAGER: u64 = 1 << 60;
 /// Flag of a client's token: the operation goes on after the message, unless the message fails.
 pub(crate) const OP_CONTINUES: u64 = 1 << 61;
 
-/// Flag of a client's token: with the message, memory that the operation was lent comes back.
+/// Flag of a client's token: the completion of the message returns memory that the operation lent.
 pub(crate) const PAYLOAD: u64 = 1 << 62;
 
-/// Bits of an operation's slot in the table.
+/// The width of an operation's slot number in bits.
 const INDEX_BITS: u32 = 24;
 
-/// Names an operation: slot and generation, in as many bits as the parameter of a header has. Never zero.
+/// The identifier of an operation: slot and generation. It has as many bits as the parameter of a header, and is never
+/// zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpId(u64);
 
@@ -43,42 +44,43 @@ pub(crate) struct Report {
     pub(crate) context: *mut c_void,
     pub(crate) flags: u64,
     pub(crate) wants_completion: bool,
-    /// The program was told that it is over when it asked for it, and has no context to hear more: whatever becomes of it is only counted.
+    /// The operation was injected: the program considers it complete and has no context for it. Its end is only
+    /// counted.
     pub(crate) injected: bool,
     pub(crate) counter_kind: CounterKind,
     pub(crate) len: usize,
 }
 
-/// The state of an operation that ends by a reply of the peer. The operation is not over before the client library has returned all memory
-/// that it was lent, whatever the peer replies.
+/// The state of an operation that ends by a reply of the peer. The operation does not end before the client library has
+/// returned all lent memory, whatever the peer replies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpProgress {
-    /// Buffers that the client library has.
+    /// The number of buffers that the client library holds.
     pub(crate) lent: u8,
-    /// The operation was answered: further replies have no effect.
+    /// The reply has arrived. Further replies have no effect.
     pub(crate) replied: bool,
-    /// The result of the operation, reported as soon as no memory is lent.
+    /// The result of the operation. It is reported once no memory is lent.
     pub(crate) outcome: Option<Option<Errno>>,
 }
 
 /// An operation.
 #[derive(Debug)]
 pub(crate) enum Op {
-    /// A send. If acknowledged, it is over when `to` replies.
+    /// A send. With `acknowledged`, it ends when `to` replies.
     Send { report: Report, to: EndpointAddress, acknowledged: bool, progress: OpProgress },
-    /// A receive, the payload of which is on its way into it.
+    /// A receive that is being filled with a payload.
     Receive { receive: Receive, meta: Meta },
-    /// A request to `to`; the reply goes `into`.
+    /// A request to `to`. The reply goes `into`.
     Request { report: Report, to: EndpointAddress, into: IoVecs, progress: OpProgress },
-    /// A write of a peer, on its way into a region.
+    /// A write by a peer into a region, in progress.
     RemoteWrite(RemoteWrite),
-    /// An atomic operation of a peer, on its way to us.
+    /// An atomic operation by a peer. Its operands are arriving.
     RemoteAtomic { peer: u32, request: u64, words: [u64; 4] },
-    /// An answer that is read out of a region.
+    /// A reply that is sent out of a region.
     RemoteRead { region: Arc<Region>, to: DomainId },
 }
 
-/// A write of a peer.
+/// A write by a peer.
 #[derive(Debug)]
 pub(crate) struct RemoteWrite {
     pub(crate) region: Arc<Region>,
@@ -103,12 +105,12 @@ enum SlotState {
 pub(crate) struct Ops {
     slots: Vec<(u32, SlotState)>,
     free: Option<u32>,
-    /// Number of requests among them, by the peer that each was made to.
+    /// The number of unanswered requests to each peer.
     unanswered: HashMap<EndpointAddress, u32>,
 }
 
 impl Ops {
-    /// Enters an operation.
+    /// Adds an operation.
     #[inline]
     pub(crate) fn insert(&mut self, op: Op) -> OpId {
         if let Op::Request { to, .. } = &op {
@@ -137,7 +139,7 @@ impl Ops {
         (u64::from(*generation) == id.0 >> INDEX_BITS).then_some(index)
     }
 
-    /// The operation, if it is still under way.
+    /// Returns an operation, if it is still in progress.
     pub(crate) fn find(&self, id: OpId) -> Option<&Op> {
         match &self.slots[self.index(id)?].1 {
             SlotState::Used(op) => Some(op),
@@ -154,7 +156,7 @@ impl Ops {
         }
     }
 
-    /// Takes an operation out: its name means nothing any more.
+    /// Removes an operation. Its identifier is invalid from then on.
     #[inline]
     pub(crate) fn take(&mut self, id: OpId) -> Option<Op> {
         let index = self.index(id)?;
@@ -181,13 +183,13 @@ impl Ops {
         }
     }
 
-    /// Returns true if this peer has not answered all requests yet.
+    /// Returns true if this peer has unanswered requests.
     #[inline]
     pub(crate) fn has_unanswered(&self, whom: EndpointAddress) -> bool {
         !self.unanswered.is_empty() && self.unanswered.contains_key(&whom)
     }
 
-    /// All that are under way and fit.
+    /// Returns the operations in progress that match.
     pub(crate) fn find_all(&self, fits: impl Fn(&Op) -> bool) -> Vec<OpId> {
         let taken = self.slots.iter().enumerate().filter_map(|(index, (generation, place))| match place {
             SlotState::Used(op) if fits(op) => Some(OpId(u64::from(*generation) << INDEX_BITS | index as u64)),
@@ -196,7 +198,7 @@ impl Ops {
         taken.collect()
     }
 
-    /// Returns true if any operation that is under way fits.
+    /// Returns true if any operation in progress matches.
     pub(crate) fn any(&self, fits: impl Fn(&Op) -> bool) -> bool {
         self.slots.iter().any(|(_, place)| matches!(place, SlotState::Used(op) if fits(op)))
     }

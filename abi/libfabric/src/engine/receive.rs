@@ -1,13 +1,14 @@
-//! Posted receives: which one a message goes to, and what is said when it is there.
+//! Posted receives: matching, and completion.
 
 use crate::abi::consts::{FI_ADDR_UNSPEC, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED};
 use crate::engine::events::{CounterKind, Event, Events, Side};
 use crate::engine::iovecs::IoVecs;
 use crate::errno::Errno;
+use isthmus_layout::SlotTable;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 
-/// Tagged messages and plain ones never meet.
+/// The space in which a message is matched. Tagged and untagged messages never match each other's receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchSpace {
     Tagged,
@@ -27,7 +28,7 @@ impl MatchSpace {
 /// The messages that a receive accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Filter {
-    /// The sender, as the address vector has it; [`FI_ADDR_UNSPEC`] for any sender.
+    /// The sender's number in the address vector; [`FI_ADDR_UNSPEC`] for any sender.
     pub(crate) source: u64,
     pub(crate) tag: u64,
     pub(crate) ignore: u64,
@@ -46,7 +47,7 @@ pub(crate) struct Receive {
     pub(crate) context: *mut c_void,
     pub(crate) into: IoVecs,
     pub(crate) wants_completion: bool,
-    /// The buffer for several messages that this receive is a part of.
+    /// The multi-receive buffer that this receive is a part of.
     pub(crate) multi: Option<u32>,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Meta {
     pub(crate) tag: u64,
     pub(crate) data: Option<u64>,
     pub(crate) len: u64,
-    /// The request to acknowledge when the message has arrived, if the sender wants to know.
+    /// The request to acknowledge once the message has arrived, if the sender wants an acknowledgement.
     pub(crate) acknowledge: Option<u64>,
 }
 
@@ -83,15 +84,15 @@ struct QueuedReceive {
     receive: Receive,
 }
 
-/// A buffer for several messages.
+/// A multi-receive buffer.
 #[derive(Debug)]
 struct MultiRecvBuffer {
     start: *mut u8,
     len: usize,
     used: usize,
-    /// Messages on their way into it.
+    /// The number of messages that are arriving in it.
     pending: u32,
-    /// No further message goes there.
+    /// The buffer takes no more messages.
     is_closed: bool,
 }
 
@@ -103,8 +104,8 @@ unsafe impl Send for Receives {}
 pub(crate) struct Receives {
     tagged: VecDeque<QueuedReceive>,
     untagged: VecDeque<QueuedReceive>,
-    multi_buffers: Vec<Option<MultiRecvBuffer>>,
-    /// A buffer for several messages is given back when there is less room than this.
+    multi_buffers: SlotTable<MultiRecvBuffer>,
+    /// A multi-receive buffer is released once it has less free space than this.
     pub(crate) multi_min: usize,
 }
 
@@ -121,7 +122,7 @@ impl Receives {
         self.queue(space).push_back(QueuedReceive { filter, receive });
     }
 
-    /// Makes a receive one for several messages.
+    /// Turns a receive into a multi-receive.
     pub(crate) fn make_multi(&mut self, receive: &mut Receive) {
         let multi = MultiRecvBuffer {
             start: receive.into.start().cast(),
@@ -130,15 +131,10 @@ impl Receives {
             pending: 0,
             is_closed: false,
         };
-        let free = self.multi_buffers.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.multi_buffers.push(None);
-            self.multi_buffers.len() - 1
-        });
-        self.multi_buffers[free] = Some(multi);
-        receive.multi = Some(free as u32);
+        receive.multi = Some(self.multi_buffers.insert(multi));
     }
 
-    /// The receive that a message goes to: the oldest that fits, or a part of it.
+    /// Returns the receive for a message: the oldest that matches, or a part of it.
     #[inline]
     pub(crate) fn take(&mut self, space: MatchSpace, source: u64, tag: u64, len: u64) -> Option<Receive> {
         let posted = match space {
@@ -157,14 +153,14 @@ impl Receives {
         Some(part)
     }
 
-    /// A part of a buffer for several messages, and whether that was the last.
+    /// Returns a part of a posted multi-receive buffer, and whether it is the last one.
     fn carve_posted(&mut self, space: MatchSpace, at: usize, len: u64) -> Option<(Receive, bool)> {
         let whole = &self.queue(space)[at].receive;
         let (context, wants_completion, id) = (whole.context, whole.wants_completion, whole.multi?);
         self.carve(id, context, wants_completion, len)
     }
 
-    /// As [`Self::carve_posted`], for a buffer that is not posted yet or any more.
+    /// Returns a part of a multi-receive buffer that may not be posted, and whether it is the last one.
     pub(crate) fn carve(
         &mut self,
         id: u32,
@@ -173,10 +169,10 @@ impl Receives {
         len: u64,
     ) -> Option<(Receive, bool)> {
         let min = self.multi_min;
-        let multi = self.multi_buffers.get_mut(id as usize)?.as_mut()?;
+        let multi = self.multi_buffers.get_mut(id)?;
         let room = multi.len - multi.used;
         let take = room.min(usize::try_from(len).unwrap_or(usize::MAX));
-        // Inside the buffer: `used` is its length at most.
+        // The address is inside the buffer, because `used` is at most its length.
         let into = IoVecs::One { start: multi.start.wrapping_add(multi.used), len: take };
         multi.used += take;
         multi.pending += 1;
@@ -184,7 +180,7 @@ impl Receives {
         Some((Receive { context, into, wants_completion, multi: Some(id) }, multi.is_closed))
     }
 
-    /// Takes a posted receive back.
+    /// Cancels a posted receive.
     pub(crate) fn cancel(&mut self, context: *mut c_void, events: &mut Events) -> bool {
         for space in [MatchSpace::Tagged, MatchSpace::Untagged] {
             let posted = self.queue(space);
@@ -198,7 +194,7 @@ impl Receives {
         false
     }
 
-    /// Receives that can only be met by a peer that is gone are over.
+    /// Ends the receives that only a peer that is gone could match.
     pub(crate) fn fail_source(&mut self, source: u64, errno: Errno, events: &mut Events) {
         for space in [MatchSpace::Tagged, MatchSpace::Untagged] {
             let posted = std::mem::take(self.queue(space));
@@ -211,7 +207,7 @@ impl Receives {
         }
     }
 
-    /// A receive is over without a message.
+    /// Ends a receive without a message.
     pub(crate) fn fail(&mut self, space: MatchSpace, receive: &Receive, errno: Errno, events: &mut Events) {
         let last = receive.multi.is_some_and(|id| self.close_multi(id));
         let multi = if last { FI_MULTI_RECV } else { 0 };
@@ -219,31 +215,29 @@ impl Receives {
         events.complete(Side::Receive, CounterKind::Recv, true, event);
     }
 
-    /// No further message goes into the buffer. True if it is the program's again.
+    /// Closes a multi-receive buffer for new messages. Returns true if no message is arriving in it.
     fn close_multi(&mut self, id: u32) -> bool {
-        let Some(place) = self.multi_buffers.get_mut(id as usize) else { return false };
-        let Some(multi) = place else { return false };
+        let Some(multi) = self.multi_buffers.get_mut(id) else { return false };
         multi.is_closed = true;
         let free = multi.pending == 0;
         if free {
-            *place = None;
+            self.multi_buffers.remove(id);
         }
         free
     }
 
-    /// A part of a buffer is filled. True if the buffer is the program's again.
+    /// Records that a part of a buffer is filled. Returns true if the buffer is released.
     fn part_completed(&mut self, id: u32) -> bool {
-        let Some(place) = self.multi_buffers.get_mut(id as usize) else { return false };
-        let Some(multi) = place else { return false };
+        let Some(multi) = self.multi_buffers.get_mut(id) else { return false };
         multi.pending -= 1;
         let free = multi.is_closed && multi.pending == 0;
         if free {
-            *place = None;
+            self.multi_buffers.remove(id);
         }
         free
     }
 
-    /// A receive has its message, of which `copied` bytes found room; or it ended otherwise.
+    /// Completes a receive with its message, of which `copied` bytes fitted, or with an error.
     #[inline]
     pub(crate) fn complete(
         &mut self,

@@ -1,4 +1,4 @@
-//! Memory that others may read and write: registered regions, by key.
+//! Registered memory that peers may read and write, by key.
 
 use crate::abi::consts::{FI_REMOTE_READ, FI_REMOTE_WRITE};
 use crate::engine::events::Counter;
@@ -10,25 +10,25 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// A registered region. It lives until it is closed and nothing that is under way uses it any more.
+/// A registered region. It exists until it is closed and no operation uses it.
 #[derive(Debug)]
 pub(crate) struct Region {
     start: *mut u8,
     len: u64,
     access: u64,
-    /// Counts what others write.
+    /// The counter of accesses by peers.
     pub(crate) counter: Mutex<Option<Arc<Counter>>>,
     direct: Mutex<DirectAccess>,
 }
 
-/// Whether peers may access a region directly.
+/// The state of a region's direct access by peers.
 #[derive(Debug)]
 enum DirectAccess {
     /// Peers access the region directly.
     Exposed(RegisteredMemory),
-    /// Not any more: a counter has to see every access.
+    /// Direct access has ended, because a counter has to count every access.
     Revoked(#[expect(dead_code, reason = "its memory stays where it is until the region is closed")] RegisteredMemory),
-    /// Peers have to ask for every access.
+    /// Peers have to ask for every access, for this reason.
     Denied(Reason),
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum RegionAccess {
 
 impl Region {
     pub(crate) fn new(start: *mut u8, len: usize, access: u64) -> Self {
-        let direct = Mutex::new(DirectAccess::Denied(Reason::BufferCacheDisabled)); // Where nothing is ever exposed.
+        let direct = Mutex::new(DirectAccess::Denied(Reason::BufferCacheDisabled)); // Final where regions are never exposed.
         Self { start, len: len as u64, access, counter: Mutex::default(), direct }
     }
 
@@ -55,7 +55,7 @@ impl Region {
         self.direct.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on peers have to ask for every access, because a counter has to see each of them.
+    /// Ends direct access, because a counter has to count every access.
     pub(crate) fn unpublish(&self) {
         let mut direct = self.direct();
         *direct = match std::mem::replace(&mut *direct, DirectAccess::Denied(Reason::MemoryHasCounter)) {
@@ -67,7 +67,7 @@ impl Region {
         };
     }
 
-    /// Returns the reason why a peer had to ask for these bytes, as far as this side can tell.
+    /// Returns the reason why a peer had to ask for these bytes, as far as the owner knows it.
     pub(crate) fn assist_reason(&self, offset: u64, len: u64) -> Reason {
         match &*self.direct() {
             DirectAccess::Denied(reason) => *reason,
@@ -81,7 +81,7 @@ impl Region {
     /// Ends direct access. When this returns, no peer accesses the region directly any more.
     pub(crate) fn unexpose(&self) {
         let direct = std::mem::replace(&mut *self.direct(), DirectAccess::Denied(Reason::MemoryNotReady));
-        drop(direct); // Without the lock: it waits for the peers that are accessing it.
+        drop(direct); // Not under the lock: ending the registration waits for peers.
     }
 
     /// Returns the address of `len` bytes at `offset`, if the region has these bytes and allows this access.
@@ -95,7 +95,7 @@ impl Region {
         if !inside || self.access & wanted != wanted {
             return Err(Errno::ACCES);
         }
-        // It lies inside, so the sum is an address of the region.
+        // The range is inside the region, so the addition does not overflow.
         Ok(self.start.wrapping_add(offset as usize))
     }
 }
@@ -106,7 +106,7 @@ pub(crate) struct Regions {
     table: Mutex<HashMap<u64, Arc<Region>>>,
     /// The arena in which peers find directly accessible memory, or the reason why there is none.
     arena: OnceLock<Result<Arc<Arena>, ColdReason>>,
-    /// An endpoint counts the accesses of peers.
+    /// An endpoint has a counter of accesses by peers.
     has_counter: AtomicBool,
 }
 
@@ -115,7 +115,7 @@ impl Regions {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a region under a key.
+    /// Adds a region under a key.
     pub(crate) fn insert(&self, key: u64, region: Arc<Region>) -> Result<(), Errno> {
         match self.table().entry(key) {
             std::collections::hash_map::Entry::Occupied(_) => Err(Errno::NOKEY),
@@ -126,7 +126,7 @@ impl Regions {
         }
     }
 
-    /// Lets peers access a region directly, as far as that is possible. Peers must be allowed to write it.
+    /// Lets peers access a region directly where possible. The region must permit writes by peers.
     ///
     /// # Safety
     ///
@@ -160,7 +160,7 @@ impl Regions {
         self.arena.get()?.as_ref().ok()
     }
 
-    /// An endpoint counts what others do, so they have to ask for everything.
+    /// Ends direct access to all regions, because an endpoint counts the accesses of peers.
     pub(crate) fn disable_direct(&self) {
         self.has_counter.store(true, Ordering::Relaxed);
         self.table().values().for_each(|region| region.unpublish());
@@ -170,7 +170,7 @@ impl Regions {
         self.table().remove(&key);
     }
 
-    /// The place that a request names.
+    /// Returns the memory that a request names.
     pub(crate) fn find(
         &self,
         key: u64,

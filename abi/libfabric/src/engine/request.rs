@@ -1,4 +1,5 @@
-//! Requests of this endpoint to peers: writes, reads and atomic operations on their regions. Each is over when the peer replies.
+//! Requests of this endpoint to peers: writes, reads and atomic operations on their regions. Each request ends with the
+//! peer's reply.
 
 use crate::abi::consts::{FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_RMA, FI_WRITE};
 use crate::engine::arithmetic::AtomicForm;
@@ -56,12 +57,12 @@ impl Endpoint {
             .bits())
     }
 
-    /// A request is on its way, or never was.
+    /// Completes the start of a request, or removes it if it was not sent.
     fn finish_request(&mut self, op: u64, sent: Result<(), Errno>) -> Result<(), Errno> {
         if sent.is_err() {
             self.dispatcher().ops.take(OpId::of(op));
         }
-        // Of a request to this endpoint itself.
+        // Replies to requests of this endpoint to itself wait here.
         self.send_replies();
         sent
     }
@@ -91,14 +92,14 @@ impl Endpoint {
                 unsafe { iovecs.copy_to(header.payload(len)) };
             }
             let sent = self.send_short(rma_request.to, &header, op | OP_CONTINUES);
-            return self.finish_request(op, sent.map(drop));
+            return self.finish_request(op, sent);
         }
         // SAFETY: readable until the write is over, or while we are here, as promised.
         let buffer = unsafe { iovecs.to_send(rma_request.flags & FI_INJECT != 0) };
         self.request_with(rma_request, header, buffer, op)
     }
 
-    /// Sends a header and the payload that belongs to it.
+    /// Sends a header and its payload.
     fn request_with(
         &mut self,
         rma_request: &RmaRequest,
@@ -135,10 +136,10 @@ impl Endpoint {
         let mut header = Header::new(PacketKind::Read, op);
         [rma_request.key, rma_request.offset, len as u64].into_iter().for_each(|word| header.word(word));
         let sent = self.send_short(rma_request.to, &header, op | OP_CONTINUES);
-        self.finish_request(op, sent.map(drop))
+        self.finish_request(op, sent)
     }
 
-    /// Has an atomic operation done on a region.
+    /// Requests an atomic operation on a region.
     ///
     /// # Safety
     ///
@@ -167,7 +168,7 @@ impl Endpoint {
         if operands.len() <= header.room() {
             header.payload(operands.len()).copy_from_slice(&operands);
             let sent = self.send_short(rma_request.to, &header, op | OP_CONTINUES);
-            return self.finish_request(op, sent.map(drop));
+            return self.finish_request(op, sent);
         }
         self.request_with(rma_request, header, operands.into(), op)
     }

@@ -1,12 +1,12 @@
-//! Sends.
+//! Sends of messages.
 //!
 //! ```text
 //!   header and payload up to 128 bytes ► one record; over when it is in the ring
 //!   up to 32 KiB ──────────────────────► header, then the payload through the slab; over when it is there
-//!   more, and what is to be matched ───► header, then the payload is announced; over when the receiver has it
+//!   more, or with match-complete ──────► header, then the payload is announced; over when the receiver has it
 //! ```
 //!
-//! A sender that wants to know of the delivery of a short message asks for an acknowledgement.
+//! A sender that has to know of the delivery of a short message requests an acknowledgement.
 
 use crate::abi::consts::{
     FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MATCH_COMPLETE, FI_SEND,
@@ -22,10 +22,10 @@ use isthmus_client::EndpointAddress;
 use isthmus_layout::limits::SLAB_MESSAGE_BYTES_MAX;
 use std::ffi::c_void;
 
-/// Messages that wait for room on their way out, before the program is told to try again.
+/// The maximum number of messages that wait for room. Beyond it, the program has to try again.
 const EAGER_MAX: usize = 2048;
 
-/// Bytes of a send that is over when the call returns.
+/// Maximum size of an injected send, in bytes.
 pub(crate) const INJECT_MAX: usize = 4096;
 
 /// The program's description of a send, except its bytes.
@@ -39,7 +39,7 @@ pub(crate) struct SendRequest {
 }
 
 impl Endpoint {
-    /// Makes room for another message, or has the program try again.
+    /// Makes progress until another message may be queued. Otherwise, the program has to try again.
     #[inline]
     pub(crate) fn make_room(&mut self) -> Result<(), Errno> {
         if self.domain.matcher().eager < EAGER_MAX {
@@ -104,7 +104,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message that is all in its header.
+    /// Sends a message that fits into its header.
     #[inline]
     fn send_short_message(
         &mut self,
@@ -119,24 +119,29 @@ impl Endpoint {
             self.dispatcher().events.complete(Side::Transmit, CounterKind::Send, report.wants_completion, event);
             return Ok(());
         }
+        self.queue_short_message(to, report, header)
+    }
+
+    /// Queues a message that fits into its header, because there was no room for it.
+    fn queue_short_message(&mut self, to: EndpointAddress, report: Report, header: &Header) -> Result<(), Errno> {
         // The bytes are copied, so the send is over for a program that does not want a completion.
         let op =
             self.dispatcher().ops.insert(Op::Send { report, to, acknowledged: false, progress: OpProgress::default() });
-        let sent = self.send_short(to, header, op.bits());
-        self.finish_post(op, sent.map(drop))
+        let queued = self.queue_short(to, header, op.bits());
+        self.finish_post(op, queued)
     }
 
-    /// Something was posted for an operation, which is none if that was refused.
+    /// Completes the start of an operation, or removes it if the post was refused.
     fn finish_post(&mut self, op: OpId, posted: Result<(), Errno>) -> Result<(), Errno> {
         if posted.is_err() {
             self.dispatcher().ops.take(op);
         }
-        // Of a message to this endpoint itself.
+        // Replies to messages of this endpoint to itself wait here.
         self.send_replies();
         posted
     }
 
-    /// Sends a header, and what it announces behind it.
+    /// Sends a header and the payload that it announces.
     ///
     /// # Safety
     ///
@@ -164,7 +169,7 @@ impl Endpoint {
         self.finish_post(op, posted)
     }
 
-    /// Sends a message of which the program wants to know that it was delivered, or matched.
+    /// Sends a message with a delivery or match acknowledgement.
     ///
     /// # Safety
     ///
@@ -200,7 +205,7 @@ impl Endpoint {
         if len <= header.room() {
             // SAFETY: readable, as promised.
             unsafe { iovecs.copy_to(header.payload(len)) };
-            let sent = self.send_short(to, &header, token).map(drop);
+            let sent = self.send_short(to, &header, token);
             return self.finish_post(op, sent);
         }
         header.tag |= PAYLOAD_FOLLOWS;
@@ -216,3 +221,6 @@ impl Endpoint {
         self.finish_post(op, posted)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use crate::errno::Errno;
 use isthmus_client::EndpointAddress;
 use std::sync::Arc;
 
-/// An answer to a request.
+/// A reply to a request.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) to: EndpointAddress,
@@ -22,17 +22,17 @@ pub(crate) struct Reply {
 /// The content of a reply.
 #[derive(Debug)]
 pub(crate) enum ReplyBody {
-    /// The request was done.
+    /// The request has been executed.
     Done,
     /// The request was refused.
     Refused(Errno),
-    /// The bytes that were asked for.
+    /// The requested bytes.
     Bytes(Vec<u8>),
-    /// Bytes of a region, which are sent from there.
+    /// Bytes of a region, sent from the region itself.
     Region(Arc<Region>, RegionRange),
 }
 
-/// Bytes of a region, which were found inside it.
+/// A range of bytes in a region, checked against its bounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionRange {
     pub(crate) start: *mut u8,
@@ -54,7 +54,7 @@ impl Dispatcher {
         self.outbox.push_back(Reply { to, request, answer });
     }
 
-    /// Records that a peer on this host asked for an access that peers usually do in the region themselves.
+    /// Records that a peer on this host asked for an access that peers usually make directly.
     fn record_assisted_access(&mut self, peer: u32, region: &Region, offset: u64, len: u64) {
         let from = self.peers[peer as usize].address.domain;
         if !from.is_remote() {
@@ -62,7 +62,7 @@ impl Dispatcher {
         }
     }
 
-    /// A write. None where its header cannot be read.
+    /// Serves a write. Returns `None` if the header is invalid.
     pub(crate) fn serve_write(&mut self, peer: u32, tag: u64, mut words: HeaderReader<'_>) -> Option<()> {
         let request = parameter(tag);
         let data = words.data(tag)?;
@@ -81,7 +81,7 @@ impl Dispatcher {
                 }
             }
             Ok((region, place)) => {
-                // Without any bytes nothing was asked for.
+                // A write without payload needs no access to the region.
                 if has_payload || !bytes.is_empty() {
                     self.record_assisted_access(peer, &region, offset, len);
                 }
@@ -98,7 +98,7 @@ impl Dispatcher {
         Some(())
     }
 
-    /// A write has all its bytes where they belong, if it brought as many as it said.
+    /// Completes a write, successfully if all announced bytes arrived.
     pub(crate) fn remote_write_done(&mut self, remote_write: RemoteWrite, len: u64) {
         let RemoteWrite { region, peer, request, data, .. } = remote_write;
         let whole = len == remote_write.len;
@@ -116,7 +116,7 @@ impl Dispatcher {
         self.events.complete(Side::Receive, CounterKind::RemoteWrite, wants_completion, event);
     }
 
-    /// A read.
+    /// Serves a read.
     pub(crate) fn serve_read(&mut self, peer: u32, tag: u64, mut words: HeaderReader<'_>) -> Option<()> {
         let (key, offset, len) = (words.word()?, words.word()?, words.word()?);
         let answer = match self.regions.find(key, offset, len, RegionAccess::Read) {
@@ -132,7 +132,7 @@ impl Dispatcher {
         Some(())
     }
 
-    /// An atomic operation.
+    /// Serves an atomic operation.
     pub(crate) fn serve_atomic(&mut self, peer: u32, tag: u64, mut words: HeaderReader<'_>) -> Option<()> {
         let request = parameter(tag);
         let words4 = [words.word()?, words.word()?, words.word()?, words.word()?];
@@ -149,7 +149,7 @@ impl Dispatcher {
         Some(())
     }
 
-    /// The operands of an atomic operation are here.
+    /// Executes an atomic operation after its operands have arrived.
     pub(crate) fn remote_atomic_ready(&mut self, id: OpId, bytes: &[u8]) {
         if let Some(Op::RemoteAtomic { peer, request, words }) = self.ops.take(id) {
             self.operate(peer, request, words, bytes);

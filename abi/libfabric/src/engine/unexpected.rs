@@ -1,4 +1,4 @@
-//! Messages that no receive has taken: kept in the order in which they came, until a receive wants them.
+//! Unexpected messages, in the order of arrival.
 
 use crate::engine::receive::{Filter, MatchSpace, Meta};
 use isthmus_client::Unexpected;
@@ -13,14 +13,14 @@ pub(crate) enum Body {
     Coming,
     /// The payload is arriving.
     Arriving,
-    /// The payload is at its sender, which waits.
+    /// The payload is at the sender, which waits for a receive.
     Announced(Unexpected),
 }
 
-/// A message that no receive has taken.
+/// An unexpected message.
 #[derive(Debug)]
 pub(crate) struct UnexpectedMessage {
-    /// Names it for as long as its payload is not here.
+    /// The serial number of the message, valid until its payload has arrived.
     pub(crate) serial: u64,
     pub(crate) meta: Meta,
     pub(crate) body: Body,
@@ -31,7 +31,7 @@ pub(crate) struct UnexpectedMessage {
 pub(crate) struct UnexpectedQueue {
     tagged: VecDeque<UnexpectedMessage>,
     untagged: VecDeque<UnexpectedMessage>,
-    /// Messages that were claimed, by the context they were claimed with.
+    /// Claimed messages, by the context of the claim.
     claimed: HashMap<usize, UnexpectedMessage>,
     serials: u64,
 }
@@ -44,7 +44,7 @@ impl UnexpectedQueue {
         }
     }
 
-    /// Keeps a message. Its name.
+    /// Keeps a message, and returns its serial number.
     pub(crate) fn keep(&mut self, meta: Meta, body: Body) -> u64 {
         self.serials += 1;
         let serial = self.serials;
@@ -52,12 +52,12 @@ impl UnexpectedQueue {
         serial
     }
 
-    /// The oldest message that fits.
+    /// Finds the oldest message that matches.
     pub(crate) fn find(&mut self, space: MatchSpace, filter: &Filter) -> Option<&mut UnexpectedMessage> {
         self.queue(space).iter_mut().find(|unexpected| filter.fits(unexpected.meta.source, unexpected.meta.tag))
     }
 
-    /// Takes the oldest message that fits.
+    /// Removes and returns the oldest message that matches.
     #[inline]
     pub(crate) fn take(&mut self, space: MatchSpace, filter: &Filter) -> Option<UnexpectedMessage> {
         let unexpected = self.queue(space);
@@ -68,7 +68,7 @@ impl UnexpectedQueue {
         unexpected.remove(at)
     }
 
-    /// Sets a message apart for the receive that names this context.
+    /// Reserves a message for a later receive with this context.
     pub(crate) fn claim(&mut self, context: usize, unexpected: UnexpectedMessage) {
         self.claimed.insert(context, unexpected);
     }
@@ -78,23 +78,23 @@ impl UnexpectedQueue {
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut UnexpectedMessage> {
-        // What is still to come came last.
+        // Messages with a pending payload are usually the newest.
         self.tagged.iter_mut().rev().chain(self.untagged.iter_mut().rev()).chain(self.claimed.values_mut())
     }
 
-    /// The message of this name.
+    /// Returns the message with this serial number.
     pub(crate) fn named(&mut self, serial: u64) -> Option<&mut UnexpectedMessage> {
         self.all().find(|unexpected| unexpected.serial == serial)
     }
 
-    /// The address vector has a name for this peer now.
+    /// Sets the peer's number in the address vector.
     pub(crate) fn set_source(&mut self, peer: u32, source: u64) {
         self.all()
             .filter(|unexpected| unexpected.meta.peer == peer)
             .for_each(|unexpected| unexpected.meta.source = source);
     }
 
-    /// Drops messages from these peers that have not arrived whole, because the rest will not come.
+    /// Drops incomplete messages of these peers, because the rest will not arrive.
     pub(crate) fn forget(&mut self, lost: impl Fn(u32) -> bool) {
         let stays =
             |unexpected: &UnexpectedMessage| matches!(unexpected.body, Body::Whole(_)) || !lost(unexpected.meta.peer);
@@ -103,7 +103,7 @@ impl UnexpectedQueue {
         self.claimed.retain(|_, unexpected| stays(unexpected));
     }
 
-    /// Everything, in no order that matters.
+    /// Removes and returns all messages, in any order.
     pub(crate) fn drain(&mut self) -> Vec<UnexpectedMessage> {
         let claimed = self.claimed.drain().map(|(_, unexpected)| unexpected);
         self.tagged.drain(..).chain(self.untagged.drain(..)).chain(claimed).collect()

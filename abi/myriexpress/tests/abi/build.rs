@@ -1,22 +1,22 @@
-//! The library, and compilers that see its headers.
+//! The built library, and compilers with its headers.
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The folder of this package.
+/// Returns the folder of this package.
 pub(crate) fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A compiler that knows where the headers are and lets nothing pass.
+/// Returns a compiler command with the headers in its path and all warnings as errors.
 pub(crate) fn cc(language: &str) -> Command {
     let mut cc = Command::new(if language == "c++" { "c++" } else { "cc" });
     cc.args(["-x", language, "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]).arg(package().join("include"));
     cc
 }
 
-/// The folder in which `libmyriexpress.so.0` and its links lie: linked once, by the way it is shipped.
+/// Returns the folder of `libmyriexpress.so.0` and its links. The library is linked once, as it is for packages.
 pub(crate) fn library() -> &'static Path {
     static LINKED: OnceLock<()> = OnceLock::new();
     let folder = Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/isthmus-myriexpress"));

@@ -1,4 +1,4 @@
-//! The headers compile, alone and together, as C of every age and as C++, and declare what is specified.
+//! The headers compile alone and together, as every C standard and as C++, and declare the specified items.
 
 use crate::build::{cc, package, run};
 use isthmus_testbed::Scratch;

@@ -1,5 +1,5 @@
-//! Sizes, offsets and values as compilers see them in the headers, against the specification (sections 2, 3 and 10), and as Rust
-//! has them.
+//! Compares sizes, offsets and values in the headers, as compilers compute them, with the specification (sections 2, 3
+//! and 10) and with the Rust types.
 
 use crate::build::{cc, run};
 use isthmus_myriexpress::{MapperState, MxEndpointAddr, MxStatus, Parameter, Return, Segment};
@@ -83,7 +83,7 @@ const CONSTANTS: [(&str, u64); 15] = [
     ("MX_L32(0x123456789abcdef0)", 0x9abc_def0),
 ];
 
-/// Enumerations, from this number on without gaps (3, 10).
+/// Enumerations without gaps, each from its first number (3, 10).
 const ENUMERATIONS: [(u64, &str); 10] = [
     (
         0,
@@ -123,7 +123,7 @@ const ENUMERATIONS: [(u64, &str); 10] = [
     ),
 ];
 
-/// Expressions, and what they must be.
+/// Expressions with their required values.
 fn facts() -> Vec<(String, u64)> {
     let sizes = TYPES.iter().map(|(name, size, _)| (format!("sizeof({name})"), *size));
     let alignments = TYPES.iter().map(|(name, _, align)| (format!("__alignof__({name})"), *align));

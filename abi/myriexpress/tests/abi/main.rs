@@ -1,5 +1,4 @@
-//! The library as programs of MX see it: what it exports, and what its headers say. How it behaves is tested by programs in C,
-//! in tests/mx.
+//! Tests of the library's exports and headers. Programs in C test its behaviour (tests/mx).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod build;

@@ -16,7 +16,7 @@ const VERSIONED: [(&str, &str); 7] = [
     ("mx__init_api", "MX_0.92"),
 ];
 
-/// Version nodes and what they inherit (1.1).
+/// Version nodes, each with the node that it inherits (1.1).
 const NODES: [(&str, &str); 4] = [("MX_0.0", ""), ("MX_0.9", ""), ("MX_0.91", "MX_0.9"), ("MX_0.92", "MX_0.91")];
 
 /// Data (1.2).
@@ -40,7 +40,7 @@ fn tool(program: &str, arguments: &[&str]) -> String {
     run(Command::new(program).args(arguments).arg(library().join("libmyriexpress.so.0")))
 }
 
-/// Name with version, type and size of what the library exports, version nodes aside.
+/// Returns the name, version, type and size of the library's exports, without version nodes.
 fn exported() -> BTreeSet<(String, String, u64)> {
     let listing = tool("readelf", &["--wide", "--dyn-syms"]);
     // Num: Value Size Type Bind Vis Ndx Name
@@ -51,7 +51,7 @@ fn exported() -> BTreeSet<(String, String, u64)> {
     exported
         .map(|fields| {
             assert_eq!((fields[4], fields[5]), ("GLOBAL", "DEFAULT"), "{}", fields[7]);
-            // A function may have any size.
+            // The size of a function is not specified.
             let size = if fields[3] == "OBJECT" { fields[2].parse().unwrap() } else { 0 };
             (fields[7].to_owned(), fields[3].to_owned(), size)
         })
@@ -114,7 +114,8 @@ fn loading_the_library_has_no_side_effects() {
     assert_eq!(u64::from_str_radix(&field("SigCgt:"), 16), Ok(0));
 }
 
-/// A program that uses the data as old programs do, by copies of it in the program itself, and calls what needs no daemon.
+/// Compiles a program that uses the data like old programs, by copy relocations, and that calls functions without a
+/// daemon.
 #[test]
 fn programs_link_with_the_shared_and_the_static_library() {
     let scratch = Scratch::new().unwrap();

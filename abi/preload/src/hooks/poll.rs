@@ -1,8 +1,8 @@
 //! `poll`, `select`, and their variants.
 
 use core::ffi::c_int;
+use core::mem::replace;
 use core::sync::atomic::Ordering;
-use std::sync::Arc;
 
 use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::sockets::Interest;
@@ -61,18 +61,18 @@ fn poll_tracked(
     kernel: &impl Fn(&mut [pollfd], Option<u64>) -> c_int,
 ) -> c_int {
     let kernel = &|fds: &mut [pollfd], time| poll_with_sets(fds, time, kernel);
-    let mut handled = Handled::now();
+    let (mut handled, mut has_left) = (Handled::now(), false);
     for polled in tracked {
         polled.connection.is_awaited.store(true, Ordering::Relaxed);
         Connection::progress(&polled.connection, fds[polled.index].fd);
     }
     loop {
-        let Some(board) = tracked.iter().find_map(|polled| Some(Arc::clone(&polled.connection.stream()?.board))) else {
+        if tracked.iter().all(|polled| polled.connection.stream().is_none()) {
             match poll_plain(fds, tracked, limit, kernel) {
                 Some(count) => return count,
                 None => continue, // Another thread has attached one meanwhile.
             }
-        };
+        }
         for_each_stream(fds, tracked, |fd, connection, stream| connection.heed(fd, stream));
         if is_any_ready(fds, tracked) {
             // Without the mask of the call: signals wait while something is ready.
@@ -81,7 +81,11 @@ fn poll_tracked(
         if limit.is_over() {
             return ask_kernel(fds, tracked, None, Some(0), kernel).0;
         }
-        let slept = waiter::with_thread(&board, |thread| {
+        let slept = waiter::with_thread(|thread| {
+            for_each_stream(fds, tracked, |_, _, stream| _ = thread.serves(&stream.board));
+            if let Some(waiter) = thread.waiter.as_ref().filter(|_| !replace(&mut has_left, true)) {
+                leave_unserved(fds, tracked, waiter);
+            }
             if thread.spin.spin(|| is_any_ready(fds, tracked)) {
                 return Slept { count: 0, is_over: false };
             }
@@ -96,6 +100,16 @@ fn poll_tracked(
             return slept.count;
         }
     }
+}
+
+/// Moves streams back to TCP if their peers cannot reach the waiter: the session has ended, and no thread gives up a waiter that they know.
+fn leave_unserved(fds: &[pollfd], tracked: &[Polled], waiter: &Waiter) {
+    for_each_stream(fds, tracked, |_, connection, stream| {
+        if !waiter.serves(&stream.board) {
+            connection.leave_rings();
+            stream.notify_all(); // A peer that sleeps would not learn it.
+        }
+    });
 }
 
 /// Polls connections of which none has a stream. None if one has a stream meanwhile.
@@ -194,9 +208,10 @@ fn is_any_ready(fds: &[pollfd], tracked: &[Polled]) -> bool {
     tracked.iter().any(|polled| polled.ready(fds[polled.index].events) != 0)
 }
 
-/// Claims the wishes of all streams for this thread. None if another thread has one, or a stream knows another board.
+/// Claims the wishes of all streams for this thread. None if another thread has one, or the peer of a stream that uses a ring cannot reach the
+/// waiter. What has gone back to TCP needs no wish.
 fn claim<'a>(fds: &[pollfd], tracked: &'a [Polled], waiter: &Waiter) -> Option<Claims<'a>> {
-    waiter.board.board.ready_map(waiter.index).drain(|_| {});
+    waiter.drain(|_, _| {});
     let (mut claims, mut is_complete) = (Claims(Vec::new()), true);
     for polled in tracked {
         let Some(stream) = polled.connection.stream() else { continue };
@@ -204,9 +219,14 @@ fn claim<'a>(fds: &[pollfd], tracked: &'a [Polled], waiter: &Waiter) -> Option<C
             if fds[polled.index].events & mask == 0 {
                 continue;
             }
-            if !Arc::ptr_eq(&stream.board, &waiter.board)
-                || polled.connection.wish_in_use(what).swap(true, Ordering::Acquire)
-            {
+            if !waiter.serves(&stream.board) {
+                is_complete &= !match what {
+                    Interest::Data => polled.connection.reads_ring(),
+                    Interest::Room => polled.connection.writes_ring(),
+                };
+                continue;
+            }
+            if polled.connection.wish_in_use(what).swap(true, Ordering::Acquire) {
                 is_complete = false;
                 continue;
             }
@@ -230,11 +250,12 @@ fn ask_kernel(
         let entry = &mut asked[polled.index];
         entry.events = polled.kernel_events(entry.events);
     }
-    asked.push(pollfd { fd: waiter.map_or(-1, Waiter::fd), events: POLLIN, revents: 0 });
+    let bells = [waiter.map(Waiter::fd), waiter.and_then(Waiter::bells_fd)].into_iter().flatten();
+    asked.extend(bells.map(|fd| pollfd { fd, events: POLLIN, revents: 0 }));
     let mut count = kernel(&mut asked, time);
     if count < 0 && waiter.is_some() && errno::get() == libc::EINVAL {
-        // With the doorbell, these may be more descriptors than the program's limit.
-        asked[fds.len()].fd = -1;
+        // With the doorbells, these may be more descriptors than the program's limit.
+        asked[fds.len()..].iter_mut().for_each(|bell| bell.revents = 0);
         count = kernel(&mut asked[..fds.len()], Some(time.map_or(CROWDED_NS, |time| time.min(CROWDED_NS))));
         if count == 0 {
             return (0, true);
@@ -243,8 +264,8 @@ fn ask_kernel(
     if count < 0 {
         return (count, false);
     }
-    if let (Some(waiter), true) = (waiter, asked[fds.len()].revents != 0) {
-        waiter.doorbell.clear();
+    if let (Some(waiter), true) = (waiter, asked[fds.len()..].iter().any(|bell| bell.revents != 0)) {
+        waiter.clear();
     }
     let mut total = 0;
     for (entry, asked) in fds.iter_mut().zip(&asked) {
@@ -262,8 +283,11 @@ fn ask_kernel(
             }
         }
         // The FIN shows as data that can be read, unless the program asks for it by name.
-        let hidden = POLLRDHUP & !entry.events;
-        entry.revents = entry.revents & !hidden | polled.ready(entry.events);
+        let (hidden, ready) = (POLLRDHUP & !entry.events, polled.ready(entry.events));
+        entry.revents = entry.revents & !hidden | ready;
+        if let (Some(waiter), Some(stream), true) = (waiter, polled.connection.stream(), ready != 0) {
+            waiter.found(&stream.board);
+        }
     }
     for entry in fds.iter() {
         total += c_int::from(entry.revents != 0);

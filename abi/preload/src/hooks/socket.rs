@@ -13,7 +13,7 @@ use crate::epoll_set::EpollSet;
 use crate::inside::is_inside;
 use crate::leave::leave_fd;
 use crate::table::{self, Tracked};
-use crate::{copy, errno, fork, kernel, real, session, settings, signals};
+use crate::{copy, errno, fork, kernel, not_here, real, session, settings, signals};
 
 /// Requests of `ioctl` that set the receiver of signals (asm-generic/sockios.h).
 const FIOSETOWN: libc::c_ulong = 0x8901;
@@ -96,9 +96,10 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, len: soc
     };
     // SAFETY: as above.
     let address = unsafe { ip_address(to, len) };
-    let is_worth = tracked.stage() == Stage::Unconnected && address.is_some_and(session::is_listed);
-    if is_worth {
-        tracked.start_connecting(kernel::now_ms());
+    let is_worth = tracked.stage() == Stage::Unconnected
+        && address.is_some_and(|address| session::is_listed(address) && !not_here::has(address));
+    if let Some(address) = address.filter(|_| is_worth) {
+        tracked.start_connecting(kernel::now_ms(), address);
     }
     // SAFETY: as above.
     let done = unsafe { real::connect(fd, to, len) };
@@ -130,7 +131,7 @@ pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
         let errno = errno::get();
         // SAFETY: the program's descriptor, in a call of the program about it.
         let listener = unsafe { BorrowedFd::borrow_raw(fd) };
-        // The daemon reads the SYN's timestamp. Without it, connections from other namespaces stay on TCP even with `sockets.across`.
+        // With `sockets.across`, the daemon reads the SYN's timestamp.
         let _ = tcp_socket::save_syns(listener);
         if let Some(token) = session::listen(fd) {
             tracked.token.store(token, Ordering::Relaxed);
@@ -144,6 +145,9 @@ pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 fn accepted(listener: c_int, fd: c_int) -> c_int {
     if fd >= 0 && !is_inside() {
         if table::connection(listener).is_some_and(|listener| listener.stage() == Stage::Listener) {
+            let errno = errno::get();
+            session::prepare();
+            errno::set(errno);
             track(fd, Stage::Plain);
         } else {
             let errno = errno::get();

@@ -161,11 +161,11 @@ struct FinalLine {
 impl FinalLine {
     /// `iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr`
     fn parse(printed: &str) -> Result<Self> {
-        let last = printed.lines().rfind(|line| !line.trim().is_empty()).context("its client printed nothing")?;
+        let last = printed.lines().rfind(|line| !line.trim().is_empty()).context("the client printed nothing")?;
         let fields: Vec<f64> = last.split(',').map_while(|field| field.trim().parse().ok()).collect();
         match fields[..] {
             [_, half_rtt_us, _, _, _, _, _, rate] if half_rtt_us > 0.0 && rate > 0.0 => Ok(Self { half_rtt_us, rate }),
-            _ => bail!("its last line is {last:?}, not 8 numbers"),
+            _ => bail!("the last line is {last:?}, not 8 numbers"),
         }
     }
 }

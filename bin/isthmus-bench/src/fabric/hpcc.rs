@@ -53,18 +53,18 @@ impl HpccRuns {
         if let Some(said) = self.said.borrow().get(at) {
             return Ok(said.clone());
         }
-        let program = find_program(PROGRAM).context("it was there a moment ago")?;
+        let program = find_program(PROGRAM).with_context(|| format!("{PROGRAM} is gone"))?;
         let folder = self.system_mpi.folder()?;
         let output = folder.join("hpccoutf.txt");
         let input = INPUT.replace("{n}", SIZE).replace("{p}", "1").replace("{q}", &RANKS.to_string());
-        fs::write(folder.join("hpccinf.txt"), input).context("cannot write its input")?;
+        fs::write(folder.join("hpccinf.txt"), input).context("cannot write the input of hpcc")?;
         if output.exists() {
-            fs::remove_file(&output).context("cannot remove what it said before")?; // It would append.
+            fs::remove_file(&output).context("cannot remove the previous output")?; // It would append.
         }
         let run = self.launch().run(bench, &self.system_mpi, &program, &[])?;
         run.map_err(anyhow::Error::msg)?;
-        let said = fs::read_to_string(&output).context("it left no output")?;
-        ensure!(said.lines().any(|line| line == "Success=1"), "its results are wrong");
+        let said = fs::read_to_string(&output).context("hpcc left no output")?;
+        ensure!(said.lines().any(|line| line == "Success=1"), "the results of hpcc are wrong");
         self.said.borrow_mut().push(said.clone());
         Ok(said)
     }
@@ -80,7 +80,7 @@ impl Hpcc {
 /// A figure of the summary at the end: `MPIFFT_Gflops=2.87814`.
 fn figure(said: &str, key: &str) -> Result<f64> {
     let value = said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')?.trim().parse().ok());
-    value.filter(|&value| value > 0.0).with_context(|| format!("it does not say {key}"))
+    value.filter(|&value| value > 0.0).with_context(|| format!("the output of hpcc has no {key}"))
 }
 
 impl Case for Hpcc {

@@ -95,7 +95,7 @@ impl Ranks {
 
 fn parse(printed: &str) -> Result<f64> {
     let value = printed.lines().find_map(|line| line.strip_prefix("ns ")?.trim().parse().ok());
-    value.filter(|&value| value > 0.0).with_context(|| format!("it printed {printed:?}"))
+    value.filter(|&value| value > 0.0).with_context(|| format!("the program printed {printed:?}"))
 }
 
 impl Case for Ranks {

@@ -44,7 +44,7 @@ impl SystemMpis {
             // No other thread sets it: one thread measures all cases.
             self.folder.get_or_init(|| folder);
         }
-        Ok(self.folder.get().context("it was made")?.path())
+        Ok(self.folder.get().context("the folder is not made")?.path())
     }
 
     /// The variables of the daemon of jobs on this machine.
@@ -55,7 +55,7 @@ impl SystemMpis {
             let daemon = PrivateDaemon::start(&folder)?;
             self.daemon.get_or_init(|| daemon);
         }
-        Ok(self.daemon.get().context("it was started")?.environment())
+        Ok(self.daemon.get().context("the daemon is not started")?.environment())
     }
 
     /// The program, as this MPI's compiler makes it.
@@ -68,9 +68,9 @@ impl SystemMpis {
         fs::write(&source, SOURCE).with_context(|| format!("cannot write {}", source.display()))?;
         let mut compiler = Command::new(mpi.installed()?.compiler);
         compiler.arg("-O2").arg("-o").arg(&program).arg(&source);
-        let done = compiler.stdin(Stdio::null()).output().context("cannot start its compiler")?;
+        let done = compiler.stdin(Stdio::null()).output().context("cannot start the compiler")?;
         if !done.status.success() {
-            bail!("its compiler says: {}", String::from_utf8_lossy(&done.stderr).trim_end());
+            bail!("the compiler says: {}", String::from_utf8_lossy(&done.stderr).trim_end());
         }
         self.programs.borrow_mut().insert(mpi, program.clone());
         Ok(program)

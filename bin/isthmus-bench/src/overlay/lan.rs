@@ -142,7 +142,7 @@ impl Lan {
             ensure!(done.status.success(), "mover.c: {}", String::from_utf8_lossy(&done.stderr).trim_end());
             self.mover.get_or_init(|| program); // No other thread sets it: one thread measures all cases.
         }
-        Ok(self.mover.get().context("it was compiled")?)
+        Ok(self.mover.get().context("mover.c is not compiled")?)
     }
 }
 

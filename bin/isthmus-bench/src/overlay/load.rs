@@ -132,7 +132,7 @@ impl Load {
 fn iperf(bench: &Bench, lan: &Lan, host: usize, words: &[&str]) -> Result<KillOnDrop> {
     let mut command = Command::new(&bench.program);
     command.arg("run-bound").arg(format!("{CPUS}{}", pin::list(&bench.host_cpus.programs[host])));
-    command.arg(find_program(IPERF).context("it was there a moment ago")?).args(words);
+    command.arg(find_program(IPERF).with_context(|| format!("{IPERF} is gone"))?).args(words);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     lan.sites[host].container.spawn(command).map(KillOnDrop).context("cannot start iperf3")
 }

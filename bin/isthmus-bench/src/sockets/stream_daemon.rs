@@ -59,7 +59,7 @@ impl StreamDaemon {
             self.folder.get_or_init(|| folder);
             self.daemon.get_or_init(|| daemon);
         }
-        self.daemon.get().context("it was started")
+        self.daemon.get().context("the daemon is not started")
     }
 }
 

@@ -60,7 +60,7 @@ impl Device {
             // No other thread sets it: one thread measures all cases.
             self.folder.get_or_init(|| folder);
         }
-        Ok(self.folder.get().context("it was made")?.path())
+        Ok(self.folder.get().context("the folder is not made")?.path())
     }
 
     /// The daemon, with the files of its device.
@@ -79,7 +79,7 @@ impl Device {
             );
             self.daemon.get_or_init(|| daemon);
         }
-        self.daemon.get().context("it was started")
+        self.daemon.get().context("the daemon is not started")
     }
 
     /// A program on one CPU that finds the device and ends with this one. Its arguments are added by the caller.
@@ -102,7 +102,7 @@ impl Device {
             let program = compile(self.folder()?, &[])?;
             self.program.get_or_init(|| program);
         }
-        Ok(Ok(self.program.get().context("it was compiled")?))
+        Ok(Ok(self.program.get().context("the program is not compiled")?))
     }
 }
 
@@ -113,8 +113,8 @@ fn compile(folder: &Path, options: &[&str]) -> Result<PathBuf> {
     let mut compiler = Command::new(COMPILER);
     compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O2"]).args(options);
     compiler.arg("-o").arg(&program).arg(&source).arg("-libverbs");
-    let done = compiler.stdin(Stdio::null()).output().context("cannot start its compiler")?;
-    ensure!(done.status.success(), "its compiler says: {}", String::from_utf8_lossy(&done.stderr).trim_end());
+    let done = compiler.stdin(Stdio::null()).output().context("cannot start the compiler")?;
+    ensure!(done.status.success(), "the compiler says: {}", String::from_utf8_lossy(&done.stderr).trim_end());
     Ok(program)
 }
 

@@ -110,7 +110,7 @@ impl Perftest {
 
     /// One side. Its errors go to a file.
     fn command(&self, bench: &Bench, cpu: usize, port: u16, errors: &Path) -> Result<Command> {
-        let program = find_program(self.program).context("it was there a moment ago")?;
+        let program = find_program(self.program).with_context(|| format!("{} is gone", self.program))?;
         let mut command = self.device.command(bench, cpu, &program)?;
         command.args(self.arguments(port, bench.budget));
         if self.served {
@@ -133,7 +133,7 @@ impl Perftest {
         client.arg("127.0.0.1");
         let done = run_client(client, TIMEOUT + bench.budget * 20);
         let (status, printed) = done.with_context(|| text(&of_client))?;
-        ensure!(status.success(), "its client ended with {status}: {}{}", text(&of_client), text(&of_server));
+        ensure!(status.success(), "the client ended with {status}: {}{}", text(&of_client), text(&of_server));
         self.value(&printed)
     }
 

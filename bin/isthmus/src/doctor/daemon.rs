@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use isthmus_client::{Options, Reason, Refusal, Topic};
+use isthmus_client::{Options, Reason, Refusal, Topic, is_in_guest};
 use isthmus_config::Role;
 use isthmus_report::{Doctor, StatusReport};
 
@@ -24,6 +24,7 @@ pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
         }
     };
     let status = daemon.ask(Topic::Status, &[]).and_then(|answer| read::<StatusReport>(&answer));
+    let is_guest = status.as_ref().is_ok_and(|status| status.guest.is_some());
     match status {
         Ok(status) => {
             let result = match &status.guest {
@@ -42,7 +43,7 @@ pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
         Ok(doctor) => {
             findings.push(files(&doctor));
             findings.push(hidden_processes(&doctor));
-            findings.push(restart(&doctor));
+            findings.push(restart(&doctor, is_guest));
             findings.extend(guests(&doctor));
         }
         Err(error) => findings.push(unexpected("daemon.descriptors", tried, &error)),
@@ -63,7 +64,8 @@ fn unreachable_daemon(options: &Options, tried: &str, error: &anyhow::Error) -> 
     let id = "daemon.reachable";
     let Some(refusal) = error.downcast_ref::<Refusal>() else { return unexpected(id, tried, error) };
     let starts = Options::from_environment().is_ok_and(|options| !options.no_autostart);
-    let usual = options.socket.is_none() && refusal.reason == Reason::DaemonUnreachable;
+    // No library starts a daemon in a guest.
+    let usual = options.socket.is_none() && refusal.reason == Reason::DaemonUnreachable && !is_in_guest();
     if usual && starts {
         let result = "no daemon runs; the library starts one for this user when a program attaches";
         return Finding::note(id, tried, result).remedy(
@@ -170,8 +172,11 @@ fn guests(doctor: &Doctor) -> Option<Finding> {
     doctor.guests_losing_device.filter(|unkept| *unkept > 0).map(|_| Finding::note(id, tried, result).remedy(remedy))
 }
 
-fn restart(doctor: &Doctor) -> Finding {
+fn restart(doctor: &Doctor, is_guest: bool) -> Finding {
     let (id, tried) = ("daemon.restart", "querying whether domains resume when the daemon restarts");
+    if is_guest {
+        return Finding::ok(id, tried, "those of guests do not: their programs attach again");
+    }
     if doctor.resumable {
         return Finding::ok(id, tried, "domains and channels resume when it restarts");
     }

@@ -1,7 +1,7 @@
-//! Checks of sockets: the library, the daemon's settings, and the timestamps by which it compares sockets of two network namespaces.
+//! Checks of sockets: the library, the daemon's settings, and whether the kernel records connections for it.
 
-use std::fs;
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use isthmus_client::{Options, Topic};
@@ -9,30 +9,29 @@ use isthmus_report::StreamsReport;
 
 use super::{Finding, daemon};
 use crate::daemon::{Daemon, read};
+use crate::program_file::Linking;
 use crate::run::installed_folder;
 use crate::sockets::LIBRARY;
-
-const TIMESTAMPS: &str = "/proc/sys/net/ipv4/tcp_timestamps";
 
 /// Checks what concerns this process.
 pub(super) fn check(findings: &mut Vec<Finding>) {
     findings.push(library());
-    findings.push(timestamps(fs::read_to_string(TIMESTAMPS).ok().as_deref()));
 }
 
-/// Checks whether the daemon makes streams.
-pub(super) fn enabled(options: &Options) -> Finding {
+/// Checks whether the daemon makes streams, and between which programs.
+pub(super) fn enabled(options: &Options) -> Vec<Finding> {
     let (id, tried) = ("sockets.enabled", "querying whether the daemon makes streams of TCP connections");
     let report = Daemon::connect(options).and_then(|mut daemon| daemon.ask(Topic::Streams, &[]));
     match report.and_then(|answer| read::<StreamsReport>(&answer)) {
         Ok(report) if report.enabled => {
-            let within =
-                if report.across == Some(false) { ", within one network namespace (`sockets.across`)" } else { "" };
-            Finding::ok(id, tried, format!("it does{within}; {} since its start", report.paired))
+            let enabled = Finding::ok(id, tried, format!("it does; {} since its start", report.paired));
+            vec![enabled, records(report.unrecorded.as_deref())]
         }
-        Ok(_) => Finding::note(id, tried, "switched off: TCP programs use TCP")
-            .remedy("Set `sockets.enabled = true` in the daemon's configuration, and restart the daemon."),
-        Err(error) => daemon::unexpected(id, tried, &error),
+        Ok(_) => vec![
+            Finding::note(id, tried, "switched off: TCP programs use TCP")
+                .remedy("Set `sockets.enabled = true` in the daemon's configuration, and restart the daemon."),
+        ],
+        Err(error) => vec![daemon::unexpected(id, tried, &error)],
     }
 }
 
@@ -60,12 +59,15 @@ fn library() -> Finding {
     }
 }
 
-/// Starts this program with the library. The loader writes to standard error if it cannot load it.
+/// Starts a program with the library. The loader writes to standard error if it cannot load it.
 pub(crate) fn preload(library: &Path) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let is_dynamic = File::open(&program).and_then(|file| Linking::read(&file)).ok().flatten() != Some(Linking::Static);
+    // Nothing loads libraries for a static program, as in guests.
+    let (program, arguments) = if is_dynamic { (program, &["--version"][..]) } else { (PathBuf::from("env"), &[][..]) };
     let mut command = Command::new(program);
-    command.arg("--version").env("LD_PRELOAD", library).stdin(Stdio::null());
-    let output = command.output().map_err(|error| format!("cannot start this program: {error}"))?;
+    command.args(arguments).env("LD_PRELOAD", library).stdin(Stdio::null());
+    let output = command.output().map_err(|error| format!("cannot start a program: {error}"))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     match stderr.lines().next() {
         None if output.status.success() => Ok(()),
@@ -74,16 +76,22 @@ pub(crate) fn preload(library: &Path) -> Result<(), String> {
     }
 }
 
-/// Checks the setting of TCP timestamps. Without the file, as in some containers, the kernel decides.
-fn timestamps(setting: Option<&str>) -> Finding {
-    let (id, tried) = ("sockets.timestamps", format!("reading {TIMESTAMPS}"));
-    match setting.map(str::trim) {
-        Some("0") => Finding::note(id, tried, "off: connections between two network namespaces stay on TCP").remedy(
-            "None needed unless `sockets.across` is true: then run `sysctl -w net.ipv4.tcp_timestamps=1` in both.",
-        ),
-        Some(value) => Finding::ok(id, tried, format!("on ({value})")),
-        None => Finding::note(id, tried, "the setting cannot be read")
-            .remedy("None needed if connections between containers become streams: see `isthmus stream list`."),
+/// Checks whether the kernel records connections for a daemon with streams.
+fn records(unrecorded: Option<&str>) -> Finding {
+    let (id, tried) = ("sockets.records", "querying whether the kernel records connections for the daemon");
+    match unrecorded {
+        None => Finding::ok(id, tried, "it does: streams connect programs in any network namespaces"),
+        Some(why) => {
+            let remedy = match why {
+                why if why.contains("connection_records") => "set it to true, and restart the daemon",
+                why if why.contains("cgroup2") => "mount one, and restart the daemon",
+                _ => "for the daemon of the system run `systemctl enable --now isthmus-helper.socket`",
+            };
+            let result = format!("streams exist within one network namespace only: {why}");
+            let remedy =
+                format!("None needed without containers. Otherwise {remedy}; `docs/reference/sockets.md` has more.");
+            Finding::note(id, tried, result).remedy(remedy)
+        }
     }
 }
 
@@ -93,16 +101,15 @@ mod tests {
     use crate::doctor::Severity;
 
     #[test]
-    fn timestamps_that_are_off_are_a_warning_with_remedy() {
-        for (setting, severity) in
-            [(Some("1\n"), Severity::Ok), (Some("0\n"), Severity::Warning), (None, Severity::Warning)]
-        {
-            let finding = timestamps(setting);
-            assert_eq!(
-                (finding.severity, finding.remedy.is_some()),
-                (severity, severity != Severity::Ok),
-                "{setting:?}"
-            );
-        }
+    fn missing_records_are_named_with_a_remedy() {
+        let row = |unrecorded: Option<&str>| {
+            let finding = records(unrecorded);
+            (finding.severity, finding.remedy.is_some(), finding.result.contains("no helper"))
+        };
+        assert_eq!(row(None), (Severity::Ok, false, false));
+        assert_eq!(row(Some("no helper")), (Severity::Warning, true, true));
+        let remedy = |why| records(Some(why)).remedy.unwrap();
+        assert!(remedy("`sockets.connection_records` is false").contains("set it to true"));
+        assert!(remedy("no helper").contains("isthmus-helper.socket"));
     }
 }

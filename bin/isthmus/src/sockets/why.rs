@@ -112,7 +112,8 @@ impl OwnStream {
             |end: &StreamEndRow| end.pid.is_none_or(|pid| pids.iter().any(|&own| i64::from(own) == i64::from(pid)));
         let ends = [(&stream.connector, &stream.acceptor), (&stream.acceptor, &stream.connector)];
         let fits = |(own, peer): &(&StreamEndRow, &StreamEndRow)| {
-            is_at(own, socket.local) && is_at(peer, socket.remote) && is_visible(own)
+            let remote = own.peer_address.as_deref().unwrap_or(&peer.address);
+            is_at(own, socket.local) && canonical(remote) == Some(socket.remote) && is_visible(own)
         };
         let (own, peer) = ends.into_iter().find(fits)?;
         Some(Self { id: stream.id.clone(), age_s: stream.age_s, own: own.clone(), peer: peer.clone() })
@@ -170,7 +171,7 @@ fn is_listened(at: SocketAddr, end: SocketAddr) -> bool {
 
 /// Returns whether a daemon pairs sockets of one network namespace only.
 fn stays_within(report: &Result<StreamsReport>) -> bool {
-    report.as_ref().is_ok_and(|report| report.across == Some(false))
+    report.as_ref().is_ok_and(|report| report.across == Some(false) && report.recorded != Some(true))
 }
 
 fn canonical(address: &str) -> Option<SocketAddr> {
@@ -252,10 +253,18 @@ impl Answer {
         let mut causes: Vec<Cause> = processes.take(if both { 1 } else { 2 }).filter_map(Cause::of_process).collect();
         match self.peer {
             Place::Elsewhere => causes.push(Cause {
-                text: "no socket of this host is the other end: it is on another host or in a guest, or an address is translated"
+                text: "no socket of this host has the addresses of the other end: it is on another host or in a guest, or an \
+                       address is translated"
                     .to_owned(),
                 reason: Some(Reason::StreamPeerMissing.name().to_owned()),
-                remedy: Some("None: streams connect programs of one host, without address translation.".to_owned()),
+                remedy: Some(
+                    if stays_within(report) {
+                        "None: without records of connections, streams need addresses that are not translated (`isthmus doctor`)."
+                    } else {
+                        "None if it is on another host: streams connect programs of one host. Otherwise start both programs with `isthmus run --with sockets`."
+                    }
+                    .to_owned(),
+                ),
             }),
             // Where streams may cross, the daemon has more evidence than the addresses, so this is not its decision.
             Place::Ambiguous if !stays_within(report) => causes.push(Cause {
@@ -274,19 +283,14 @@ impl Answer {
         match report {
             Ok(report) if !report.enabled => causes.push(Cause::of_reason(Reason::StreamsDisabled, "")),
             Ok(_) if self.is_far && stays_within(report) => {
-                causes.push(Cause::of_reason(Reason::StreamAcrossNamespaces, ""));
+                let missing = report.as_ref().ok().and_then(|report| report.unrecorded.as_deref());
+                causes.push(Cause::of_reason(Reason::StreamAcrossNamespaces, missing.unwrap_or_default()));
             }
             Ok(_) => {}
             Err(error) => match error.downcast_ref::<Refusal>() {
                 Some(refusal) => causes.push(Cause::of_reason(refusal.reason, &refusal.detail)),
                 None => anyhow::bail!(crate::output::causes(error)),
             },
-        }
-        let peer_uid = self.peer_process.as_ref().and_then(|peer| peer.uid);
-        if let (Some(own), Some(peer)) = (self.process.uid, peer_uid)
-            && own != peer
-        {
-            causes.push(Cause::of_reason(Reason::StreamOwnerDiffers, &format!("{own} and {peer}")));
         }
         if let Some(kept) = kept {
             let is_known = causes.iter().any(|cause| cause.reason.as_deref() == Some(kept.reason.name()));
@@ -315,8 +319,8 @@ impl Answer {
             )
         } else if older.contains(&true) {
             (
-                "the program at one end ran before this daemon was started: it keeps its new connections on TCP",
-                "Start that program again.",
+                "the program at one end ran before this daemon was started: it learns of the daemon when it next connects or accepts",
+                "Connect again.",
             )
         } else if self.peer_process.is_some() {
             (

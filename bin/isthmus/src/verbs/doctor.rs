@@ -52,7 +52,7 @@ pub(super) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
         Some(Err(error)) => {
             findings.push(unexpected("verbs.enabled", "querying the daemon's report about verbs", &error));
             if error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.reason == Reason::NotInGuestsYet) {
-                return; // The files would be of no use.
+                return; // The host's daemon is older. The files would be of no use.
             }
             None
         }
@@ -100,7 +100,7 @@ fn enabled(report: &VerbsReport) -> Finding {
     match report.enabled {
         true => Finding::ok(id, tried, format!("it does, with the device {}", report.device)),
         false => Finding::note(id, tried, "disabled: RDMA programs cannot open the device")
-            .remedy("Set `verbs.enabled = true` in the daemon's configuration, and restart the daemon."),
+            .remedy("Set `verbs.enabled = true` in the configuration of the daemon (in a guest: of the host's), and restart it."),
     }
 }
 
@@ -121,7 +121,7 @@ fn files(folder: Option<PathBuf>, device: Option<&Device>) -> Finding {
         Some(Ok(None)) => Finding::ok(id, tried, format!("{found} has the device and its GIDs")),
         Some(Ok(Some(path))) => {
             let what = match is_of_gid(&path) {
-                true => "the GIDs of the host have changed since `isthmus verbs enable`",
+                true => "the GIDs of this machine have changed since `isthmus verbs enable`",
                 false => "the files are not those of this daemon",
             };
             Finding::note(id, tried, format!("{what}: {}", folder.join(path).display())).remedy(remedy)
@@ -185,7 +185,7 @@ fn plug_in(path: &Path, number: io::Result<u32>, is_installed: impl Fn(&str) -> 
 fn private_number(file: &File) -> io::Result<Option<u32>> {
     let Some(versions) = defined_versions(file)? else { return Ok(None) };
     let number = versions.iter().find_map(|version| version.strip_prefix(PRIVATE)?.parse().ok());
-    number.map(Some).ok_or_else(|| io::Error::other(format!("it has no version {PRIVATE}…")))
+    number.map(Some).ok_or_else(|| io::Error::other(format!("the library has no version {PRIVATE}…")))
 }
 
 /// Finds each libibverbs that the dynamic linker knows, or that lies in a usual folder or directly below one. Links count once.

@@ -164,7 +164,7 @@ mod tests {
     fn refusal_of_the_kernel_has_a_remedy() {
         let text = |error: anyhow::Error| format!("{:#}", cannot_write(Path::new("/x"), error));
         assert!(text(anyhow::Error::from(Errno::ACCESS).context("/x")).contains("run this as the daemon's user"));
-        assert_eq!(text(anyhow::anyhow!("it is a link")), "cannot write /x: it is a link");
+        assert_eq!(text(anyhow::anyhow!("the file is a link")), "cannot write /x: the file is a link");
     }
 
     #[test]

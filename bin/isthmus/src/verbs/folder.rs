@@ -110,10 +110,10 @@ impl Folder {
     }
 
     fn write_file(&self, path: &Path, text: &str) -> Result<()> {
-        let name = path.file_name().context("it is no path of a file")?;
+        let name = path.file_name().context("the path names no file")?;
         let mut folder = Self(openat(&self.0, ".", FOLDER, Mode::empty())?);
         for part in path.parent().into_iter().flat_map(Path::components) {
-            let Component::Normal(part) = part else { bail!("it is not below the folder") };
+            let Component::Normal(part) = part else { bail!("the path leads out of the folder") };
             match mkdirat(&folder.0, part, FOLDER_MODE) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
@@ -282,7 +282,10 @@ mod tests {
         lchown(&link, Some(OTHER), None).unwrap();
         for opened in [Folder::make(&link.join("other")), Folder::open(&link.join("verbs"))] {
             let error = format!("{:#}", opened.unwrap_err());
-            assert!(error.contains(&format!("{}: it is a symbolic link of user {OTHER}", link.display())), "{error}");
+            assert!(
+                error.contains(&format!("{}: the path is a symbolic link of user {OTHER}", link.display())),
+                "{error}"
+            );
         }
         assert_eq!(fs::read_dir(scratch.path().join("real")).unwrap().count(), 1);
         symlink("loop", scratch.path().join("loop")).unwrap();
@@ -307,7 +310,7 @@ mod tests {
         fs::create_dir(&daemon).unwrap();
         std::os::unix::fs::chown(&daemon, Some(OTHER), None).unwrap();
         let error = format!("{:#}", Folder::make(&daemon.join("verbs")).unwrap_err());
-        assert!(error.starts_with(&format!("{}: it belongs to user {OTHER}", daemon.display())), "{error}");
+        assert!(error.starts_with(&format!("{}: the folder belongs to user {OTHER}", daemon.display())), "{error}");
         assert_eq!(fs::read_dir(&daemon).unwrap().count(), 0, "nothing is written");
         assert!(Folder::open(&daemon).is_ok(), "reading is harmless");
         std::os::unix::fs::chown(&daemon, Some(0), None).unwrap();

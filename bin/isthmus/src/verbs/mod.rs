@@ -66,7 +66,7 @@ pub(crate) enum VerbsVerb {
     /// Writes the files by which libibverbs finds the device, and prints what else programs need.
     ///
     /// libibverbs looks for devices in `/sys`, which programs cannot write. These files stand for it: `isthmus run` names them in
-    /// SYSFS_PATH. Run the command again when the addresses of the host's interfaces have changed. Files that are right stay as they
+    /// SYSFS_PATH. Run the command again when the addresses of interfaces have changed. Files that are right stay as they
     /// are, so programs that run do not notice.
     Enable(enable::EnableArgs),
 }
@@ -92,7 +92,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     other_libraries: &[PRELOADED],
     device_file: Some(enable::DEVICE_FILE),
     is_opt_in: false,
-    is_in_guests: false,
+    is_in_guests: true,
     settings: |place| {
         if let Some(beside_socket) = place.container {
             return Ok(settings(place.folder, &beside_socket.join(FOLDER).join(SYS), true));

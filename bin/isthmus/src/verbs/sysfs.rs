@@ -68,8 +68,8 @@ pub(super) fn is_of_gid(path: &Path) -> bool {
 
 /// Makes a folder have these files and no others. Returns false if it has them already.
 pub(super) fn replace(folder: &Path, files: &Files) -> Result<bool> {
-    let name = folder.file_name().and_then(|name| name.to_str()).context("it has no name")?;
-    let parent = Folder::make(folder.parent().context("it is in no folder")?)?;
+    let name = folder.file_name().and_then(|name| name.to_str()).context("the path has no name")?;
+    let parent = Folder::make(folder.parent().context("the path has no parent folder")?)?;
     if parent.below(name).and_then(Folder::read).is_ok_and(|present| present == *files) {
         return Ok(false);
     }

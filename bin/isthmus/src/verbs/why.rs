@@ -33,6 +33,7 @@ struct Program {
 #[derive(Debug, Serialize)]
 struct Peer {
     program: Program,
+    same_owner: bool,
     refused: Option<ReasonRow>,
     path: Why,
 }
@@ -52,7 +53,12 @@ fn has_serving_thread(pid: i32) -> Option<bool> {
 
 pub(crate) fn explain_queue_pair(output: Output, socket: Option<PathBuf>, number: u32) -> Result<Outcome> {
     let report: QueuePairReport = read(&ask(socket, Topic::Verbs, &[&number.to_string()])?)?;
-    let peer = |QueuePairPeer { program, refused, path }| Peer { program: Program::examine(program), refused, path };
+    let peer = |QueuePairPeer { program, same_owner, refused, path }| Peer {
+        program: Program::examine(program),
+        same_owner,
+        refused,
+        path,
+    };
     let holder = Program::examine(report.holder);
     let answer = Answer { number: report.number, holder, peers: report.peers.into_iter().map(peer).collect() };
     output.result("why queue pair", &answer, || text(&answer))?;
@@ -72,8 +78,8 @@ fn text(Answer { number, holder, peers }: &Answer) -> String {
         text += &why_text(&peer.path);
         if peer.refused.is_none() && peer.path.path != "none" {
             text += "operations in memory of the other program:\n";
-            text += &operations(&peer.path, &holder.program, &peer.program.program);
-            text += &operations(&peer.path, &peer.program.program, &holder.program);
+            text += &operations(peer, &holder.program, &peer.program.program);
+            text += &operations(peer, &peer.program.program, &holder.program);
         }
     }
     text
@@ -86,11 +92,13 @@ fn program_text(Program { program, serving_thread }: &Program) -> String {
         Some(false) => "no serving thread: it starts with the first queue pair that can receive (RTR)",
         None => "whether it has a serving thread is not visible to this user",
     };
-    format!("  {process}, user {}; {thread}\n", program.uid)
+    let user = program.uid.map_or_else(|| "another user".to_owned(), |uid| format!("user {uid}"));
+    format!("  {process}, {user}; {thread}\n")
 }
 
 /// Names the program that performs the writes, reads and atomic operations of one program in memory of the other one.
-fn operations(path: &Why, requester: &QueuePairProgram, owner: &QueuePairProgram) -> String {
+fn operations(peer: &Peer, requester: &QueuePairProgram, owner: &QueuePairProgram) -> String {
+    let path = &peer.path;
     let (by, of) = (named(&requester.domain), named(&owner.domain));
     if path.path == "local" {
         return format!("  {by} performs them itself\n");
@@ -98,7 +106,7 @@ fn operations(path: &Why, requester: &QueuePairProgram, owner: &QueuePairProgram
     if path.path != "channel" {
         return format!("  of {by}: {of} performs them, because there is no channel\n");
     }
-    if requester.uid != owner.uid {
+    if !peer.same_owner {
         let reason = ReasonRow::from(Reason::DifferentOwner);
         return explained(&format!("of {by}: {of} performs them"), &reason);
     }
@@ -129,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    fn program(id: u32, name: &str, uid: u32) -> Value {
+    fn program(id: u32, name: &str, uid: Option<u32>) -> Value {
         json!({ "domain": { "id": id, "name": name }, "uid": uid, "pid": 4000 + id })
     }
 
@@ -161,10 +169,12 @@ mod tests {
     }
 
     fn answer(peers: Value) -> Answer {
-        let report = json!({ "schema": 1, "number": 0x43_2800, "holder": program(3, "web", 1000), "peers": peers });
+        let report =
+            json!({ "schema": 1, "number": 0x43_2800, "holder": program(3, "web", Some(1000)), "peers": peers });
         let report: QueuePairReport = read(&report).expect("a report");
-        let peer = |QueuePairPeer { program, refused, path }| Peer {
+        let peer = |QueuePairPeer { program, same_owner, refused, path }| Peer {
             program: Program { program, serving_thread: Some(false) },
+            same_owner,
             refused,
             path,
         };
@@ -175,15 +185,15 @@ mod tests {
     #[test]
     fn connected_queue_pair_is_explained() {
         let path = path("channel", [[1000, 3, 1], [0, 0, 0]]);
-        let peers = json!([{ "program": program(7, "db", 1000), "refused": null, "path": path }]);
+        let peers =
+            json!([{ "program": program(7, "db", Some(1000)), "same_owner": true, "refused": null, "path": path }]);
         insta::assert_snapshot!("why_queue_pair", text(&answer(peers)));
     }
 
     #[test]
     fn refused_queue_pair_and_one_without_a_peer_say_so() {
         let refused = ReasonRow::from(Reason::TalkForbidden);
-        let peers =
-            json!([{ "program": program(7, "db", 1000), "refused": refused, "path": path("none", [[0; 3]; 2]) }]);
+        let peers = json!([{ "program": program(7, "db", Some(1000)), "same_owner": true, "refused": refused, "path": path("none", [[0; 3]; 2]) }]);
         let shown = text(&answer(peers));
         assert!(shown.contains("not connected: ") && shown.contains("[talk-forbidden]"), "{shown}");
         assert!(!shown.contains("operations in memory"), "{shown}");
@@ -192,20 +202,20 @@ mod tests {
 
     #[test]
     fn owner_performs_operations_without_a_channel_and_for_other_users() {
-        let shown = |path_name, uid| {
-            let peers =
-                json!([{ "program": program(7, "db", uid), "refused": null, "path": path(path_name, [[0; 3]; 2]) }]);
-            text(&answer(peers))
+        let shown = |path_name, uid: Option<u32>| {
+            let (program, path) = (program(7, "db", uid), path(path_name, [[0; 3]; 2]));
+            text(&answer(json!([{ "program": program, "same_owner": uid.is_some(), "refused": null, "path": path }])))
         };
-        let other = shown("channel", 1001);
+        let other = shown("channel", None);
+        assert!(other.contains("process 4007, another user; "), "{other}");
         assert!(
             other.contains("of web (d3): db (d7) performs them: ") && other.contains("[different-owner]"),
             "{other}"
         );
-        let without = shown("daemon", 1000);
+        let without = shown("daemon", Some(1000));
         assert!(without.contains("of db (d7): web (d3) performs them, because there is no channel"), "{without}");
-        assert!(shown("channel", 1000).contains("of web (d3): none yet"));
-        assert!(shown("local", 1000).contains("web (d3) performs them itself"));
+        assert!(shown("channel", Some(1000)).contains("of web (d3): none yet"));
+        assert!(shown("local", Some(1000)).contains("web (d3) performs them itself"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod route;
 mod value;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use isthmus_layout::limits::TAP_INTERFACES_MAX;
 use isthmus_overlay::MacAddr;
@@ -29,6 +30,14 @@ use super::fields::{Field, FieldTable, Fields, listed, members, names, table};
 use super::guests::GuestName;
 use super::problem::{Finding, ProblemKind};
 use super::setting::{ConfigValue, Integer, Setting};
+
+impl super::Config {
+    /// The socket of the privileged helper, which creates interfaces and has connections recorded.
+    #[must_use]
+    pub fn helper_socket(&self) -> &Path {
+        self.overlay.helper.path()
+    }
+}
 
 /// The maximum number of networks of one host.
 pub const NETWORKS_MAX: usize = 64;

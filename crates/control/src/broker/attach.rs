@@ -12,22 +12,22 @@ use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::DAEMON_PATH_CREDIT_BYTES;
 use isthmus_layout::ready_map::{self, ReadyBit};
 use isthmus_layout::reason::Reason;
-use isthmus_platform::Doorbell;
+use isthmus_platform::{Doorbell, copy_fd};
 use isthmus_service::{DomainCounters, NewDomain};
 use isthmus_shm::SharedMapping;
 
-use super::attachment::{Attachment, NewReadyMap, PeerMemory, ReadyMapFds};
-use super::grants::sealed;
-use super::workers::WorkerSlot;
-use super::{Broker, ControlSessionId, Outgoing, SessionStage};
-use crate::allocator::{Allocator, Resource};
-use crate::broker::OrRefuse as _;
-use crate::capabilities::Capabilities;
+use super::Broker;
+use crate::core::SessionStage;
+use crate::core::attachment::{Attachment, NewReadyMap, PeerMemory, ReadyMapFds};
+use crate::core::granted_memory::sealed;
+use crate::core::types::{ControlSessionId, Outgoing};
+use crate::core::workers::WorkerSlot;
 use crate::credentials::Credentials;
 use crate::directory::AttachRequest;
 use crate::fd_reaper::ReceivedFd;
 use crate::policy::Identity;
 use crate::tickets::{Process, ResumableDomain};
+use isthmus_window::{Allocator, Resource};
 
 /// Nanoseconds that the other end of a channel from before a restart has to resume and show the channel, if its process cannot be watched.
 pub(super) const OTHER_HALF_TIMEOUT: u64 = 10_000_000_000;
@@ -45,27 +45,6 @@ struct DomainResources {
 }
 
 impl Broker {
-    /// Checks whether the policy allows a connection's user to attach.
-    pub(super) fn may_attach(&self, id: ControlSessionId) -> Result<(), Refusal> {
-        let uid = self.sessions[&id].socket_peer.uid;
-        if self.settings.overflow_uid == Some(uid) {
-            let text = format!("users without a number in the daemon's user namespace are all shown as {uid}");
-            return Err(Refusal::new(Reason::AttachForbidden, text));
-        }
-        self.policy.may_attach(uid).map_err(|reason| Refusal::new(reason, format!("user {uid}: {}", reason.summary())))
-    }
-
-    /// Returns the identity of a program that is not attached as a domain, if the policy allows it to attach. Its name is the one that its
-    /// domain would get.
-    pub(crate) fn identity_of_session(&self, id: ControlSessionId) -> Result<Identity, Refusal> {
-        self.may_attach(id)?;
-        let peer = &self.sessions[&id].socket_peer;
-        let credentials = Arc::new(Credentials::of_peer(peer, self.settings.overflow_uid.is_some()));
-        let identity = Identity { name: fallback_name(&peer.program, peer.pid), owner: Owner(peer.uid), credentials };
-        self.policy.may_be_domain(&identity)?;
-        Ok(identity)
-    }
-
     pub(super) fn attach(
         &mut self,
         id: ControlSessionId,
@@ -73,43 +52,45 @@ impl Broker {
         request: Attach,
         fds: Vec<ReceivedFd>,
     ) -> Result<(), Refusal> {
-        let session = &self.sessions[&id];
+        let session = &self.core.sessions[&id];
         let SessionStage::Greeted { version, library } = session.stage.clone() else {
             return Err(Reason::UnexpectedMessageType.into());
         };
-        self.may_attach(id)?;
+        self.core.may_attach(id)?;
         let owner = Owner(session.socket_peer.uid);
-        let credentials = Arc::new(Credentials::of_peer(&session.socket_peer, self.settings.overflow_uid.is_some()));
-        let fallback = fallback_name(&session.socket_peer.program, session.socket_peer.pid);
+        let credentials =
+            Arc::new(Credentials::of_peer(&session.socket_peer, self.core.settings.overflow_uid.is_some()));
+        let fallback = session.socket_peer.fallback_name();
         let resumed =
             request.resume.map(|resume| self.verify_resume(id, owner, request.name.as_ref(), &resume)).transpose()?;
         self.end_dead_holders(request.name.as_ref(), resumed);
         if resumed.is_none() {
-            let pid = self.sessions[&id].socket_peer.pid;
+            let pid = self.core.sessions[&id].socket_peer.pid;
             self.release_name_of_same_process(request.name.as_ref(), owner, pid);
         }
-        let taker = self.taker(id).ok_or(Reason::PeerConnectionLost)?;
+        let taker = self.core.taker(id).ok_or(Reason::PeerConnectionLost)?;
         let attach_request = AttachRequest { name: request.name, fallback, owner, taker, resumed };
-        let domain = self.directory.attach(attach_request)?;
+        let domain = self.core.directory.attach(attach_request)?;
         let (domain, name) = (domain.id, domain.name.clone());
         let identity = Identity { name, owner, credentials };
         // A name that the daemon has chosen is checked as well.
-        let allowed = self.policy.may_be_domain(&identity);
+        let allowed = self.core.policy.may_be_domain(&identity);
         let allocated = allowed.and_then(|()| self.allocate_resources(id, domain, &identity, (version, library), fds));
         let domain_resources = match allocated {
             Ok(domain_resources) => domain_resources,
             Err(refusal) => {
-                self.directory.detach(domain);
+                self.core.directory.detach(domain);
                 self.reserve_names();
-                Capabilities::left(self, domain);
-                self.sessions[&id].socket_peer.allocator.release_vector(domain);
+                let (capabilities, core) = self.lend();
+                capabilities.left(core, domain);
+                self.core.sessions[&id].socket_peer.allocator.release_vector(domain);
                 return Err(refusal);
             }
         };
         self.send_welcome(id, serial, identity, domain, domain_resources);
         if resumed.is_some() {
             self.resumed(domain);
-            self.channels.set_peer_deadline(domain, self.now + ADOPT_TIMEOUT);
+            self.channels.set_peer_deadline(domain, self.core.now + ADOPT_TIMEOUT);
         }
         Ok(())
     }
@@ -124,10 +105,10 @@ impl Broker {
     ) -> Result<DomainId, Refusal> {
         let name =
             name.ok_or_else(|| Refusal::new(Reason::RequestInvalid, "a domain that comes back says its name"))?;
-        if self.sessions[&id].socket_peer.allocator.guest().is_some() {
+        if self.core.sessions[&id].socket_peer.allocator.guest().is_some() {
             return Err(Refusal::new(Reason::TicketInvalid, "the memory of a guest's domain was in an earlier window"));
         }
-        if self.tickets.verify(&resume.ticket, resume.domain, owner, name) {
+        if self.core.tickets.verify(&resume.ticket, resume.domain, owner, name) {
             Ok(resume.domain)
         } else {
             let text = format!(
@@ -141,9 +122,9 @@ impl Broker {
     /// Ends a domain of this name or number if its connection is broken. The server may not have handled its end yet, although the new
     /// request has arrived.
     fn end_dead_holders(&mut self, name: Option<&Name>, number: Option<DomainId>) {
-        let holder = name.and_then(|name| self.directory.find(name)).map(|domain| domain.id);
+        let holder = name.and_then(|name| self.core.directory.find(name)).map(|domain| domain.id);
         for domain in [holder, number].into_iter().flatten() {
-            if let Some(attachment) = self.attachments.get(&domain).filter(|attachment| attachment.hung_up()) {
+            if let Some(attachment) = self.core.attachments.get(&domain).filter(|attachment| attachment.hung_up()) {
                 self.connection_lost(attachment.session, Reason::PeerConnectionLost);
             }
         }
@@ -159,10 +140,10 @@ impl Broker {
         fds: Vec<ReceivedFd>,
     ) -> Result<DomainResources, Refusal> {
         let owner = identity.owner;
-        let allocator = self.sessions[&id].socket_peer.allocator.clone();
-        let mut rings = allocator.allocate_rings(self.settings.ring_slab)?;
+        let allocator = self.core.sessions[&id].socket_peer.allocator.clone();
+        let mut rings = allocator.allocate_rings(self.core.settings.ring_slab)?;
         if let Some(refusal) = rings.refused.take() {
-            self.log_smaller_slabs(id, &rings, &refusal);
+            self.core.log_smaller_slabs(id, &rings, &refusal);
         }
         let (geometry, ring) = (ChannelGeometry { slab: rings.slab }, rings.memory);
         let (own_map, listener) = match <[ReceivedFd; 2]>::try_from(fds) {
@@ -174,13 +155,13 @@ impl Broker {
         };
         let mapping = ring.map(geometry.size())?;
         let ready_map = own_map.memory.map(ready_map::SIZE)?;
-        let socket_peer = &self.sessions[&id].socket_peer;
+        let socket_peer = &self.core.sessions[&id].socket_peer;
         let wakeup = match &allocator {
-            Allocator::Host => Doorbell::from(socket_peer.socket.try_clone().or_refuse()?),
+            Allocator::Host => Doorbell::from(copy_fd(&socket_peer.socket)?),
             Allocator::Guest(guest_window) => guest_window.wakeup(domain)?,
         };
         let held_resources = vec![ring.clone(), own_map.memory.clone()];
-        let slot = self.workers.allocate_slot(domain, owner, &allocator, held_resources)?; // This comes after everything else that can fail.
+        let slot = self.core.workers.allocate_slot(domain, owner, &allocator, held_resources)?; // This comes after everything else that can fail.
         let counters = Arc::new(DomainCounters::default());
         let parts = ChannelParts {
             memory: mapping,
@@ -199,10 +180,8 @@ impl Broker {
             credentials: Arc::clone(&identity.credentials),
             library,
             version,
-            since: self.now,
+            since: self.core.now,
             worker,
-            worker_ready_map: slot.ready_map,
-            daemon_ready_bit: ready_bit,
             counters: Arc::clone(&counters),
             ready_maps: BTreeMap::from([(ReadyMapIndex::DAEMON, own_map)]),
             allocator,
@@ -210,7 +189,7 @@ impl Broker {
             ring_slab: geometry.slab,
             peer_memory: PeerMemory::default(),
         };
-        self.workers.add(NewDomain { domain, owner, parts, ready_map: slot.ready_map, ready_bit, counters });
+        self.core.workers.add(NewDomain { domain, owner, parts, ready_map: slot.ready_map, ready_bit, counters });
         Ok(DomainResources { attachment, ready_map, slot, resources })
     }
 
@@ -227,36 +206,31 @@ impl Broker {
         match attachment.allocator {
             Allocator::Host => {
                 let process = attachment.pid.and_then(Process::of_pid);
-                self.tickets.record(ResumableDomain { domain, name: name.clone(), owner, process });
+                self.core.tickets.record(ResumableDomain { domain, name: name.clone(), owner, process });
             }
-            Allocator::Guest(_) => self.tickets.record_number(domain),
+            Allocator::Guest(_) => self.core.tickets.record_number(domain),
         }
         let message = Welcome {
             domain,
-            ticket: self.tickets.ticket(domain, owner, &name),
+            ticket: self.core.tickets.ticket(domain, owner, &name),
             name,
             owner,
-            epoch: self.settings.epoch,
+            epoch: self.core.settings.epoch,
             slab: attachment.ring_slab,
             daemon_ready_bit: slot.ready_bit,
             credit_bytes: DAEMON_PATH_CREDIT_BYTES,
-            channels: self.policy.settings().channels || !self.policy.settings().rules.as_slice().is_empty(),
+            channels: self.core.policy.settings().channels || !self.core.policy.settings().rules.as_slice().is_empty(),
             fresh: resources.len() > 3,
         };
         tracing::debug!(%domain, name = %message.name, %owner, fresh = message.fresh, "attached");
         self.change_identities(|identities| drop(identities.insert(domain, identity)));
-        if let Some(session) = self.sessions.get_mut(&id) {
+        if let Some(session) = self.core.sessions.get_mut(&id) {
             session.stage = SessionStage::Attached { domain };
         }
-        self.outgoing.push_back(Outgoing::ReadyMap { to: id, ready_map, pid: attachment.pid });
-        self.attachments.insert(domain, attachment);
-        self.send(id, serial, message.into(), resources);
+        self.core.outgoing.push_back(Outgoing::ReadyMap { to: id, ready_map, pid: attachment.pid });
+        self.core.attachments.insert(domain, attachment);
+        self.core.send(id, serial, message.into(), resources);
     }
-}
-
-fn fallback_name(program: &Name, pid: Option<i32>) -> Name {
-    let number = pid.map_or_else(String::new, |pid| format!("-{pid}"));
-    Name::new(&format!("{program}{number}")).unwrap_or_else(|_| program.clone())
 }
 
 /// Adopts the ready map of a domain that resumes. Its doorbell is checked, because the daemon will send it to other domains of the owner.

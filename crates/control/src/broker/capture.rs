@@ -11,10 +11,10 @@ use isthmus_service::{CaptureTap, WakeReader};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tokio::sync::Notify;
 
-use super::{Broker, ControlSessionId, Outgoing};
+use super::Broker;
 use crate::capture::CaptureTask;
+use crate::core::types::{ControlSessionId, Outgoing};
 use crate::fd_reaper::ReceivedFd;
-use crate::mx::Mx;
 use crate::viewer::Viewer;
 
 /// Captures at once. Each takes a buffer and a share of the control plane's time.
@@ -37,19 +37,19 @@ impl Broker {
             return Err(Refusal::new(Reason::TooManyRequests, text));
         }
         check_stream_socket(&socket)?;
-        let (boards, interfaces) = Mx::capture_targets(self, request)?;
+        let (boards, interfaces) = self.capabilities.mx.capture_targets(&self.core, request)?;
         let (tap, reader) = tap(interfaces.len() as u16, request.snap_bytes, BUFFER_BYTES);
         let wakeup = Arc::new(Notify::new());
         let waker = Arc::clone(&wakeup);
         let wake = WakeReader::new(move || waker.notify_one());
         self.captures += 1;
         let tap = CaptureTap::new(tap, wake);
-        for command in Mx::start_capture(&boards, request.domain, &tap) {
-            self.workers.send(command);
+        for command in self.capabilities.mx.start_capture(&boards, request.domain, &tap) {
+            self.core.workers.send(command);
         }
         let capturing = Box::new(CaptureTask { socket, reader, interfaces, wakeup });
-        self.outgoing.push_back(Outgoing::Capture { to: id, capturing });
-        self.send(id, serial, Done {}.into(), Vec::new());
+        self.core.outgoing.push_back(Outgoing::Capture { to: id, capturing });
+        self.core.send(id, serial, Done {}.into(), Vec::new());
         Ok(())
     }
 
@@ -65,10 +65,10 @@ impl Broker {
 
     /// Admits programs that may see everything: frames are those of all users.
     fn may_capture(&self, id: ControlSessionId) -> Result<(), Refusal> {
-        if Viewer::of(self, id).sees_all() {
+        if Viewer::of(&self.core, id).sees_all() {
             return Ok(());
         }
-        let (uid, reason) = (self.sessions[&id].socket_peer.uid, Reason::CaptureForbidden);
+        let (uid, reason) = (self.core.sessions[&id].socket_peer.uid, Reason::CaptureForbidden);
         Err(Refusal::new(reason, format!("user {uid}: {}", reason.summary())))
     }
 }

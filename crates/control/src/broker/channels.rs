@@ -14,12 +14,13 @@ use isthmus_layout::limits::CHANNEL_ATTEMPTS_MAX;
 use isthmus_layout::proxy::WindowId;
 use isthmus_layout::reason::{Reason, ReasonKind};
 
-use super::attachment::{Attachment, NewReadyMap, ReadyMapFds};
-use super::{Broker, ControlSessionId};
-use crate::allocator::{Allocator, PairWindow, Resource, RingMemory};
+use super::Broker;
+use crate::core::attachment::{NewReadyMap, ReadyMapFds};
+use crate::core::types::ControlSessionId;
 use crate::directory::channels::{ChannelEnd, ChannelEntry, ChannelStage};
 use crate::directory::ready_maps::ReservedBit;
 use crate::places::may_take;
+use isthmus_window::{Allocator, PairWindow, Resource, RingMemory, WindowError};
 
 /// The number of unread messages of a domain from which on its peers cannot queue more.
 pub(super) const PEERS_BACKLOG_MAX: usize = 64;
@@ -33,7 +34,7 @@ pub(super) enum SharedAllocator {
 }
 
 impl SharedAllocator {
-    fn allocate_rings(&self, most: SlabSize) -> Result<RingMemory, Refusal> {
+    fn allocate_rings(&self, most: SlabSize) -> Result<RingMemory, WindowError> {
         match self {
             Self::Same(allocator) => allocator.allocate_rings(most),
             Self::Window(window) => RingMemory::of(most, |size| window.allocate(size)),
@@ -41,7 +42,7 @@ impl SharedAllocator {
     }
 
     /// Allocates zeroed memory.
-    pub(super) fn allocate(&self, size: RegionSize) -> Result<Resource, Refusal> {
+    pub(super) fn allocate(&self, size: RegionSize) -> Result<Resource, WindowError> {
         match self {
             Self::Same(allocator) => allocator.allocate(size),
             Self::Window(window) => window.allocate(size),
@@ -52,8 +53,8 @@ impl SharedAllocator {
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Same(Allocator::Host) => u64::MAX,
-            Self::Same(Allocator::Guest(guest_window)) => guest_window.bytes(),
-            Self::Window(window) => window.bytes(),
+            Self::Same(Allocator::Guest(guest_window)) => guest_window.window().bytes(),
+            Self::Window(window) => window.window().bytes(),
         }
     }
 
@@ -97,12 +98,12 @@ impl Broker {
         refusal: &Refusal,
     ) {
         let reason = refusal.reason;
-        self.log_reason(id, reason, refusal.text());
-        if self.directory.get(peer).is_some() && peer != domain {
-            self.directory.peer_state(domain, peer).refused = Some(reason);
+        self.core.log_reason(id, reason, refusal.text());
+        if self.core.directory.get(peer).is_some() && peer != domain {
+            self.core.directory.peer_state(domain, peer).refused = Some(reason);
         }
         let permanent = !is_retryable(reason) || u32::from(attempt) >= CHANNEL_ATTEMPTS_MAX;
-        self.send(id, serial, ChannelRefused { peer, reason, permanent }.into(), Vec::new());
+        self.core.send(id, serial, ChannelRefused { peer, reason, permanent }.into(), Vec::new());
     }
 
     /// Creates a channel and offers it to both domains. If they need a pair window first, the offer is made once the window is open.
@@ -116,22 +117,18 @@ impl Broker {
         if connector == listener {
             return Err(Reason::SameDomain.into());
         }
-        let (Some(ours), Some(theirs)) = (self.identity(connector), self.identity(listener)) else {
+        let (Some(ours), Some(theirs)) = (self.core.identity(connector), self.core.identity(listener)) else {
             return Err(Reason::NoSuchDomain.into());
         };
-        self.policy.may_open_channel(&ours, &theirs)?;
+        self.core.policy.may_open_channel(&ours, &theirs)?;
+        if self.channel_of(connector, listener).is_some() {
+            return Ok(()); // The requester had not read the offer of this channel, which is the reply to this request too.
+        }
         let Some(shared) = self.shared_allocator(connector, listener)? else {
             self.wait_for_window((connector, listener), attempt, serial);
             return Ok(());
         };
-        match self.channel_of(connector, listener) {
-            Some(channel) if self.channels.get(channel).is_some_and(|channel| channel.stage != ChannelStage::Open) => {
-                return Ok(()); // Both asked at once, or one twice. The reply to the pending offer serves for both.
-            }
-            Some(channel) => self.end_channel(channel, Some(connector), Reason::ChannelReplaced),
-            None => {}
-        }
-        if self.backlog_of(listener) >= PEERS_BACKLOG_MAX {
+        if self.core.backlog_of(listener) >= PEERS_BACKLOG_MAX {
             return Err(Reason::ChannelTimeout.into());
         }
         self.may_queue_fds(connector)?;
@@ -144,11 +141,11 @@ impl Broker {
                 self.release_end(&connector.end);
                 self.release_end(&listener.end);
                 self.revoke_regions(&shared); // The next attempt may find room then.
-                return Err(refusal);
+                return Err(refusal.into());
             }
         };
         if let Some(refusal) = rings.refused.take() {
-            self.log_smaller_slabs(self.attachments[&connector.end.domain].session, &rings, &refusal);
+            self.core.log_smaller_slabs(self.core.attachments[&connector.end.domain].session, &rings, &refusal);
         }
         self.offer_to_both(connector, listener, rings, (attempt, serial));
         Ok(())
@@ -156,9 +153,9 @@ impl Broker {
 
     /// The slab size of a channel. It is smaller at each further attempt after one of the two could not map the memory.
     fn slab_for(&self, connector: DomainId, listener: DomainId, attempt: u8) -> SlabSize {
-        let known = self.directory.get(connector).and_then(|domain| domain.peers.get(&listener));
+        let known = self.core.directory.get(connector).and_then(|domain| domain.peers.get(&listener));
         let lacks_address_space = known.is_some_and(|known| known.refused == Some(Reason::OutOfAddressSpace));
-        let most = self.settings.slab;
+        let most = self.core.settings.slab;
         match u32::from(attempt) {
             0..2 => most,
             _ if !lacks_address_space => most,
@@ -178,7 +175,7 @@ impl Broker {
 
     /// Returns the allocator that both domains have.
     pub(crate) fn common_allocator(&self, a: DomainId, b: DomainId) -> Result<Allocator, Refusal> {
-        let (Some(a), Some(b)) = (self.attachments.get(&a), self.attachments.get(&b)) else {
+        let (Some(a), Some(b)) = (self.core.attachments.get(&a), self.core.attachments.get(&b)) else {
             return Err(Reason::NoSuchDomain.into());
         };
         if a.allocator.number() == b.allocator.number() {
@@ -206,9 +203,9 @@ impl Broker {
 
     /// Allocates a bit for `peer` in one of `domain`'s ready maps. Creates the ready map if there is none yet.
     fn prepare(&mut self, domain: DomainId, peer: DomainId, shared: &SharedAllocator) -> Result<PreparedEnd, Refusal> {
-        let owner = self.directory.get(peer).ok_or(Reason::NoSuchDomain)?.owner;
-        let most = self.directory.limits().channels;
-        let entry = self.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
+        let owner = self.core.directory.get(peer).ok_or(Reason::NoSuchDomain)?.owner;
+        let most = self.core.directory.limits().channels;
+        let entry = self.core.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
         if entry.channels().count() >= most {
             let text = format!("{} has {most} channels, the most one domain may have", entry.name);
             return Err(Refusal::new(Reason::ChannelsFull, text));
@@ -216,21 +213,19 @@ impl Broker {
         let ReservedBit { ready_map, ready_bit, new_ready_map } = entry.ready_maps.reserve(owner, shared.window())?;
         let (end, own) = (ChannelEnd { domain, ready_map, ready_bit }, entry.owner == owner);
         let room = self.has_room_for_fds();
-        let attachment = self.attachments.get(&domain).expect("every domain has an attachment");
+        let attachment = self.core.attachments.get(&domain).expect("every domain has an attachment");
         match attachment.ready_maps.get(&ready_map).filter(|_| !new_ready_map) {
             Some(known) => Ok(PreparedEnd { end, ready_map: known.clone(), listener: None }),
             None => match match shared {
                 SharedAllocator::Same(allocator) => NewReadyMap::new(own, room, allocator, domain),
-                SharedAllocator::Window(window) => {
-                    NewReadyMap::pair(window, &attachment.allocator, domain, attachment.version)
-                }
+                SharedAllocator::Window(window) => NewReadyMap::pair(window, &attachment.allocator, domain),
             } {
                 Ok(new) => {
-                    self.attachments.add_ready_map(domain, ready_map, new.peers.clone());
+                    self.core.attachments.add_ready_map(domain, ready_map, new.peers.clone());
                     Ok(PreparedEnd { end, ready_map: new.peers, listener: Some(new.listener) })
                 }
                 Err(refusal) => {
-                    self.attachments.remove_ready_map(domain, ready_map);
+                    self.core.attachments.remove_ready_map(domain, ready_map);
                     self.release_end(&end);
                     Err(refusal)
                 }
@@ -242,13 +237,12 @@ impl Broker {
     /// them; the counters of channels beyond it are not reported.
     pub(super) fn may_keep_memory(&self, account: Owner) -> bool {
         let kept = self.channels.kept_memories();
-        may_take(kept.of(account), kept.total(), self.settings.fds_max / 2, self.has_others()).is_ok()
+        may_take(kept.of(account), kept.total(), self.core.settings.fds_max / 2, self.core.has_others()).is_ok()
     }
 
-    /// True if another descriptor may be kept for programs. A quarter of the process's descriptors is reserved for connections.
+    /// True if another descriptor may be kept for programs.
     pub(crate) fn has_room_for_fds(&self) -> bool {
-        let used = self.channels.kept_memories().total() + self.attachments.fds() + self.capabilities.fds();
-        used < self.settings.fds_max / 4 * 3
+        self.core.has_room_for_fds(self.channels.kept_memories().total() + self.capabilities.fds())
     }
 
     fn offer_to_both(
@@ -260,10 +254,13 @@ impl Broker {
     ) {
         let RingMemory { slab, memory, refused: _ } = &rings;
         let id = self.channels.allocate_id();
-        let until = self.now.saturating_add(self.settings.offer_timeout);
+        let until = self.core.now.saturating_add(self.core.settings.offer_timeout);
         // An extent of a window would be reused if it were not kept.
-        let account =
-            self.directory.get(connector.end.domain).map_or(Owner(self.settings.uid), |domain| domain.account);
+        let account = self
+            .core
+            .directory
+            .get(connector.end.domain)
+            .map_or(Owner(self.core.settings.uid), |domain| domain.account);
         let keep = self.may_keep_memory(account) || memory.file().is_none();
         self.channels.insert(ChannelEntry {
             id,
@@ -271,16 +268,16 @@ impl Broker {
             listener: listener.end,
             slab: *slab,
             stage: ChannelStage::Offered { until, attempt, serial },
-            since: self.now,
+            since: self.core.now,
             memory: keep.then(|| memory.clone()),
             account,
         });
         let (a, b) = (connector.end.domain, listener.end.domain);
         for (of, peer) in [(a, b), (b, a)] {
-            let peer_state = self.directory.peer_state(of, peer);
+            let peer_state = self.core.directory.peer_state(of, peer);
             peer_state.channel = Some(id);
             peer_state.refused = None;
-            self.directory.watch(of, peer);
+            self.core.directory.watch(of, peer);
         }
         self.send_offer(id, &listener, &connector, Direction::One, &rings, None);
         self.send_offer(id, &connector, &listener, Direction::Zero, &rings, serial);
@@ -295,7 +292,7 @@ impl Broker {
         rings: &RingMemory,
         serial: Option<RequestSerial>,
     ) {
-        let identity = self.identity(peer.end.domain).expect("both are attached");
+        let identity = self.core.identity(peer.end.domain).expect("both are attached");
         let message = ChannelOffer {
             channel,
             peer: peer.end.domain,
@@ -308,13 +305,12 @@ impl Broker {
             peer_ready_bit: peer.end.ready_bit,
             new_ready_map: to.listener.is_some(),
         };
-        let Attachment { session, version, .. } = self.attachments[&to.end.domain];
-        let mut resources =
-            vec![rings.memory.clone(), peer.ready_map.memory.clone(), peer.ready_map.doorbell_for(version)];
+        let session = self.core.attachments[&to.end.domain].session;
+        let mut resources = vec![rings.memory.clone(), peer.ready_map.memory.clone(), peer.ready_map.rung()];
         if let Some(listener) = &to.listener {
             resources.extend([to.ready_map.memory.clone(), listener.clone()]);
         }
-        self.send(session, serial, message.into(), resources);
+        self.core.send(session, serial, message.into(), resources);
     }
 
     pub(super) fn accept_channel(&mut self, domain: DomainId, channel: ChannelId) -> Result<(), Refusal> {
@@ -323,7 +319,7 @@ impl Broker {
         if connector == domain || !self.channels.open(channel) {
             return Err(Refusal::new(Reason::UnexpectedMessageType, "a channel is accepted once, by its listener"));
         }
-        self.notify(connector, ChannelOpen { channel }.into());
+        self.core.notify(connector, ChannelOpen { channel }.into());
         Ok(())
     }
 
@@ -350,7 +346,7 @@ impl Broker {
         let Some(known) = self.channels.get(channel) else { return };
         let ChannelStage::Offered { attempt, serial, .. } = known.stage else { return };
         let (connector, listener, reason) = (known.connector.domain, known.listener.domain, Reason::ChannelTimeout);
-        self.notify(listener, ChannelClosed { channel, reason }.into());
+        self.core.notify(listener, ChannelClosed { channel, reason }.into());
         self.end_offer(channel, (connector, listener), reason, (attempt, serial));
     }
 
@@ -363,10 +359,10 @@ impl Broker {
     ) {
         self.remove_channel(channel, reason);
         let permanent = !is_retryable(reason) || u32::from(attempt) >= CHANNEL_ATTEMPTS_MAX;
-        if let Some(attachment) = self.attachments.get(&connector) {
+        if let Some(attachment) = self.core.attachments.get(&connector) {
             let session = attachment.session;
-            self.log_reason(session, reason, reason.summary());
-            self.send(session, serial, ChannelRefused { peer: listener, reason, permanent }.into(), Vec::new());
+            self.core.log_reason(session, reason, reason.summary());
+            self.core.send(session, serial, ChannelRefused { peer: listener, reason, permanent }.into(), Vec::new());
         }
     }
 
@@ -377,13 +373,14 @@ impl Broker {
         channel: ChannelId,
         reason: Reason,
     ) -> Result<(), Refusal> {
-        let in_guest = self.attachments.get(&domain).is_some_and(|attachment| attachment.allocator.guest().is_some());
+        let in_guest =
+            self.core.attachments.get(&domain).is_some_and(|attachment| attachment.allocator.guest().is_some());
         if self.finish_lingering(channel, domain) || in_guest && self.channels.get(channel).is_none() {
             return Ok(()); // In a guest each end closes the channel, even after the other end has ended it.
         }
         self.channels.get(channel).filter(|known| known.end(domain).is_some()).ok_or(Reason::NoSuchChannel)?;
         if reason.kind() == ReasonKind::Fault {
-            self.log_reason(id, reason, "says that its peer broke the contract");
+            self.core.log_reason(id, reason, "says that its peer broke the contract");
         }
         let notified = if reason == Reason::ClosedLocally { Reason::ClosedByPeer } else { reason };
         self.end_channel(channel, Some(domain), notified);
@@ -396,12 +393,12 @@ impl Broker {
         let notified =
             [ended.connector, ended.listener].map(|end| end.domain).into_iter().filter(|&end| Some(end) != by);
         for end in notified.clone() {
-            self.notify(end, ChannelClosed { channel, reason }.into());
+            self.core.notify(end, ChannelClosed { channel, reason }.into());
         }
-        let until: BTreeSet<DomainId> = notified.filter(|end| self.attachments.contains_key(end)).collect();
+        let until: BTreeSet<DomainId> = notified.filter(|end| self.core.attachments.contains_key(end)).collect();
         if let Some(memory) = ended.memory.filter(|memory| memory.file().is_none() && !until.is_empty()) {
             for domain in &until {
-                if let Some(kept) = self.attachments.memory_of_peers(*domain) {
+                if let Some(kept) = self.core.attachments.memory_of_peers(*domain) {
                     kept.lingering.insert(channel);
                 }
             }
@@ -416,7 +413,7 @@ impl Broker {
         if lingering.until.is_empty() {
             self.guest_memory.lingering.remove(&channel);
         }
-        if let Some(kept) = self.attachments.memory_of_peers(domain) {
+        if let Some(kept) = self.core.attachments.memory_of_peers(domain) {
             kept.lingering.remove(&channel);
         }
         waited
@@ -424,7 +421,7 @@ impl Broker {
 
     /// Releases lingering memory that was kept for a domain that is gone.
     pub(super) fn drop_lingering(&mut self, domain: DomainId) {
-        let kept = self.attachments.memory_of_peers(domain).map(|kept| std::mem::take(&mut kept.lingering));
+        let kept = self.core.attachments.memory_of_peers(domain).map(|kept| std::mem::take(&mut kept.lingering));
         for channel in kept.unwrap_or_default() {
             self.finish_lingering(channel, domain);
         }
@@ -437,7 +434,7 @@ impl Broker {
         self.release_end(&ended.listener);
         let (a, b) = (ended.connector.domain, ended.listener.domain);
         for (of, peer) in [(a, b), (b, a)] {
-            if let Some(known) = self.directory.get_mut(of).and_then(|domain| domain.peers.get_mut(&peer)) {
+            if let Some(known) = self.core.directory.get_mut(of).and_then(|domain| domain.peers.get_mut(&peer)) {
                 known.channel = None;
                 known.refused = Some(reason);
             }
@@ -447,23 +444,11 @@ impl Broker {
 
     /// Refuses an offer while messages to the domain's user hold as many descriptors as they may.
     fn may_queue_fds(&self, domain: DomainId) -> Result<(), Refusal> {
-        self.attachments.get(&domain).map_or(Ok(()), |attachment| self.check_fds_queue(attachment.session))
-    }
-
-    /// Refuses more descriptors for a user while messages to it hold as many as they may.
-    pub(crate) fn check_fds_queue(&self, id: ControlSessionId) -> Result<(), Refusal> {
-        match self.socket_peer(id) {
-            Some(peer) if peer.account.is_queue_full() => {
-                let text =
-                    format!("programs of user {} do not read their messages; let them call the library", peer.uid);
-                Err(Refusal::new(Reason::FdsInFlight, text))
-            }
-            _ => Ok(()),
-        }
+        self.core.attachments.get(&domain).map_or(Ok(()), |attachment| self.core.check_fds_queue(attachment.session))
     }
 
     fn release_end(&mut self, end: &ChannelEnd) {
-        if let Some(domain) = self.directory.get_mut(end.domain) {
+        if let Some(domain) = self.core.directory.get_mut(end.domain) {
             domain.ready_maps.release(end.ready_map, end.ready_bit);
         }
     }

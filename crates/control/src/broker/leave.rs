@@ -8,8 +8,9 @@ use isthmus_layout::control::{ChannelClosed, PeerGone, Undelivered};
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::reason::Reason;
 
-use super::{Broker, ControlSessionId, Deferred, SessionStage};
-use crate::capabilities::Capabilities;
+use super::Broker;
+use crate::core::SessionStage;
+use crate::core::types::ControlSessionId;
 use crate::policy::Policy;
 
 /// A domain that has left, until all of its peers know.
@@ -25,8 +26,10 @@ pub(super) struct Leaving {
 impl Broker {
     /// Detaches a domain because its connection or its process has ended, or because its program does not read its messages.
     pub fn connection_lost(&mut self, id: ControlSessionId, reason: Reason) {
-        if let Some(SessionStage::Attached { domain }) = self.sessions.get(&id).map(|session| session.stage.clone()) {
-            self.log_reason(id, reason, reason.summary());
+        if let Some(SessionStage::Attached { domain }) =
+            self.core.sessions.get(&id).map(|session| session.stage.clone())
+        {
+            self.core.log_reason(id, reason, reason.summary());
             self.detach(domain, reason);
         }
         self.close_session(id);
@@ -34,7 +37,7 @@ impl Broker {
 
     /// Removes a connection that is closed, after everything for it has been sent.
     pub fn remove_session(&mut self, id: ControlSessionId) {
-        self.sessions.remove(&id);
+        self.core.sessions.remove(&id);
     }
 
     pub(super) fn detach(&mut self, domain: DomainId, reason: Reason) {
@@ -45,17 +48,18 @@ impl Broker {
                 self.half_timed_out(channel, of);
             }
         }
-        let channels = self.directory.get(domain).into_iter().flat_map(|domain| domain.channels()).collect();
+        let channels = self.core.directory.get(domain).into_iter().flat_map(|domain| domain.channels()).collect();
         self.drop_lingering(domain);
         self.resumable.remove_lookups_by(domain);
         self.remove_regions_of(domain);
-        let Some((_, watchers)) = self.directory.detach(domain) else { return };
+        let Some((_, watchers)) = self.core.directory.detach(domain) else { return };
         self.endings.leaving.insert(domain, Leaving { reason, channels, watchers, has_worker: true });
-        self.defer(Deferred::Domain(domain));
-        self.workers.remove(domain, reason);
-        Capabilities::left(self, domain);
-        self.tickets.remove(domain);
-        if let Some(attachment) = self.attachments.remove(domain) {
+        self.endings.deferred.push_back(domain);
+        self.core.workers.remove(domain, reason);
+        let (capabilities, core) = self.lend();
+        capabilities.left(core, domain);
+        self.core.tickets.remove(domain);
+        if let Some(attachment) = self.core.attachments.remove(domain) {
             attachment.allocator.release_vector(domain);
         }
         tracing::debug!(%domain, %reason, "gone");
@@ -65,13 +69,14 @@ impl Broker {
     /// by that.
     pub(super) fn undelivered(&mut self, id: ControlSessionId, domain: DomainId, report: &Undelivered) {
         let &Undelivered { peer, messages } = report;
-        let count = &mut self.reason_log.undelivered_messages;
+        let count = &mut self.core.reason_log.undelivered_messages;
         *count = count.saturating_add(messages.into());
-        let name =
-            |id: DomainId| self.directory.get(id).map_or_else(|| id.to_string(), |of| format!("{} ({id})", of.name));
+        let name = |id: DomainId| {
+            self.core.directory.get(id).map_or_else(|| id.to_string(), |of| format!("{} ({id})", of.name))
+        };
         let text = format!("{} leaves with {messages} messages that {} has not taken", name(domain), name(peer));
-        let channel = self.directory.get(domain).and_then(|of| of.peers.get(&peer)?.channel);
-        self.log_reason(id, Reason::MessagesUndelivered, &text);
+        let channel = self.core.directory.get(domain).and_then(|of| of.peers.get(&peer)?.channel);
+        self.core.log_reason(id, Reason::MessagesUndelivered, &text);
         if let Some(channel) = channel {
             self.end_channel(channel, Some(domain), Reason::MessagesUndelivered);
         }
@@ -83,9 +88,9 @@ impl Broker {
         self.change_identities(|identities| drop(identities.remove(&domain)));
         match self.endings.leaving.get_mut(&domain) {
             Some(leaving) => leaving.has_worker = false,
-            None => return self.workers.release_slot(domain),
+            None => return self.core.workers.release_slot(domain),
         }
-        self.defer(Deferred::Domain(domain));
+        self.endings.deferred.push_back(domain);
     }
 
     /// Ends the channels of a domain that has left, once its worker has delivered its messages, then notifies those that have watched it:
@@ -100,10 +105,10 @@ impl Broker {
             } else if let Some(channel) = leaving.channels.pop() {
                 self.end_channel(channel, Some(domain), reason);
             } else if let Some(watcher) = leaving.watchers.pop_first() {
-                self.notify(watcher, PeerGone { peer: domain, reason }.into());
+                self.core.notify(watcher, PeerGone { peer: domain, reason }.into());
             } else {
                 self.endings.leaving.remove(&domain);
-                self.workers.release_slot(domain);
+                self.core.workers.release_slot(domain);
             }
         }
         0
@@ -112,26 +117,28 @@ impl Broker {
     /// Ends a channel from before the restart because its other end has not resumed.
     pub(super) fn half_timed_out(&mut self, channel: ChannelId, domain: DomainId) {
         let Some(half) = self.channels.remove_half(channel, domain) else { return };
-        if let Some(domain) = self.directory.get_mut(domain) {
+        if let Some(domain) = self.core.directory.get_mut(domain) {
             domain.ready_maps.release(half.end.ready_map, half.end.ready_bit);
         }
-        let is_there = self.directory.get(half.peer).is_some();
+        let is_there = self.core.directory.get(half.peer).is_some();
         let reason = if is_there { Reason::ClosedByPeer } else { Reason::PeerConnectionLost };
-        self.notify(domain, ChannelClosed { channel, reason }.into());
+        self.core.notify(domain, ChannelClosed { channel, reason }.into());
         if !is_there {
-            self.notify(domain, PeerGone { peer: half.peer, reason }.into());
+            self.core.notify(domain, PeerGone { peer: half.peer, reason }.into());
         }
     }
 
     /// Replaces the policy, and ends the domains and channels that it forbids.
     pub fn set_policy(&mut self, policy: Policy) {
-        self.policy = std::sync::Arc::new(policy);
+        self.core.policy = std::sync::Arc::new(policy);
         let forbidden: Vec<(ControlSessionId, Refusal)> = self
+            .core
             .attachments
             .iter()
             .filter_map(|(&domain, attachment)| {
-                let identity = self.identity(domain)?;
-                let allowed = self.may_attach(attachment.session).and_then(|()| self.policy.may_be_domain(&identity));
+                let identity = self.core.identity(domain)?;
+                let allowed =
+                    self.core.may_attach(attachment.session).and_then(|()| self.core.policy.may_be_domain(&identity));
                 Some((attachment.session, allowed.err()?))
             })
             .collect();
@@ -144,8 +151,8 @@ impl Broker {
             .map(|channel| (channel.id, channel.connector.domain, channel.listener.domain))
             .collect();
         for (channel, a, b) in ends {
-            let (Some(a), Some(b)) = (self.identity(a), self.identity(b)) else { continue };
-            if let Err(reason) = self.policy.may_open_channel(&a, &b) {
+            let (Some(a), Some(b)) = (self.core.identity(a), self.core.identity(b)) else { continue };
+            if let Err(reason) = self.core.policy.may_open_channel(&a, &b) {
                 self.end_channel(channel, None, reason);
             }
         }
@@ -155,14 +162,14 @@ impl Broker {
     /// Ends all connections with the reason. Attached domains stay in the tickets, so that they can resume.
     pub fn shut_down(&mut self, reason: Reason) {
         let refusal = Refusal::from(reason);
-        let sessions: Vec<ControlSessionId> = self.sessions.keys().copied().collect();
+        let sessions: Vec<ControlSessionId> = self.core.sessions.keys().copied().collect();
         for id in sessions {
-            self.refuse(id, None, &refusal);
+            self.core.refuse(id, None, &refusal);
             self.close_session(id);
         }
-        if self.attachments.is_empty() && self.resumable.is_empty() {
-            self.tickets.delete_file();
+        if self.core.attachments.is_empty() && self.resumable.is_empty() {
+            self.core.tickets.delete_file();
         }
-        self.workers.shutdown();
+        self.core.workers.shutdown();
     }
 }

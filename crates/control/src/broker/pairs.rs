@@ -1,4 +1,4 @@
-//! Requests for pair windows, and the requests for channels that wait for a window. A maker for each platform ([`pairs`](crate::pairs))
+//! Requests for pair windows, and the requests for channels that wait for a window. A maker for each platform (`isthmus-guests`)
 //! creates and removes the windows.
 //!
 //! ```text
@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Broker;
-use crate::allocator::{Allocator, GuestId, GuestWindow, PairWindow};
+use isthmus_window::{Allocator, GuestId, GuestWindow, PairWindow};
 
 /// Pair windows of one guest. Each takes a slot of its machine.
 const PAIR_WINDOWS_MAX: usize = 16;
@@ -34,22 +34,24 @@ const REFUSED_PAUSE_NS: u64 = 30_000_000_000;
 
 /// Two guests, the lower number first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct GuestPair(pub(crate) [GuestId; 2]);
+pub struct GuestPair(pub [GuestId; 2]);
 
 /// A request to make a window.
 #[derive(Debug)]
-pub(crate) struct PairRequest {
-    pub(crate) key: GuestPair,
-    pub(crate) number: WindowId,
-    /// In the order of the key.
-    pub(crate) guests: [Arc<GuestWindow>; 2],
+pub struct PairRequest {
+    /// The two guests.
+    pub key: GuestPair,
+    /// The number by which both guests know the window.
+    pub number: WindowId,
+    /// Their windows, in the order of the key.
+    pub guests: [Arc<GuestWindow>; 2],
     /// Notified when a guest shows the window, stops showing it, or is gone.
-    pub(crate) changed: Arc<Notify>,
+    pub changed: Arc<Notify>,
 }
 
 /// The state of a pair's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PairState {
+pub enum PairState {
     /// One of the guests is gone.
     GuestGone,
     /// At least one of the guests does not show the window.
@@ -123,9 +125,9 @@ impl Pairs {
 impl Broker {
     /// Sends requests for pair windows of a platform to this maker from now on. Guests may still have windows of a previous daemon. Numbers
     /// begin at a random value, so that a new window is not taken for an old one.
-    pub(crate) fn set_pair_maker(&mut self, platform: &'static str, requests: UnboundedSender<PairRequest>) {
+    pub fn set_pair_maker(&mut self, platform: &'static str, requests: UnboundedSender<PairRequest>) {
         self.pairs.makers.insert(platform, requests);
-        self.pairs.last = self.settings.epoch as u16 / 2;
+        self.pairs.last = self.core.settings.epoch as u16 / 2;
     }
 
     /// Returns the pair window of two domains in different guests, or None while it is being made. The first call requests it.
@@ -136,7 +138,7 @@ impl Broker {
             Some(PairEntry { stage: PairStage::Open(window), present: [true, true], .. }) => {
                 return Ok(Some(Arc::clone(window)));
             }
-            Some(PairEntry { stage: PairStage::Refused { text, until }, .. }) if self.now < *until => {
+            Some(PairEntry { stage: PairStage::Refused { text, until }, .. }) if self.core.now < *until => {
                 return Err(Refusal::new(Reason::PairWindowRefused, text.clone()));
             }
             Some(PairEntry { stage: PairStage::Making | PairStage::Open(_), .. }) => return Ok(None),
@@ -177,7 +179,7 @@ impl Broker {
     }
 
     fn pair_of(&self, a: DomainId, b: DomainId) -> Result<(GuestPair, [Arc<GuestWindow>; 2]), Refusal> {
-        let (Some(a), Some(b)) = (self.attachments.get(&a), self.attachments.get(&b)) else {
+        let (Some(a), Some(b)) = (self.core.attachments.get(&a), self.core.attachments.get(&b)) else {
             return Err(Reason::NoSuchDomain.into());
         };
         let (Allocator::Guest(a), Allocator::Guest(b)) = (&a.allocator, &b.allocator) else {
@@ -218,12 +220,12 @@ impl Broker {
         pair.waiting.push(WaitingRequest { connector, listener, attempt, serial });
         for of in [connector, listener] {
             let peer = if of == connector { listener } else { connector };
-            self.directory.peer_state(of, peer).refused = Some(Reason::PairWindowPending);
+            self.core.directory.peer_state(of, peer).refused = Some(Reason::PairWindowPending);
         }
     }
 
     /// Notes that a guest's daemon has a window, or no longer has it. Numbers of unknown windows are ignored.
-    pub(crate) fn set_window_present(&mut self, guest: GuestId, window: WindowId, present: bool) {
+    pub fn set_window_present(&mut self, guest: GuestId, window: WindowId, present: bool) {
         for (key, pair) in self.pairs.table.iter_mut().filter(|(_, pair)| pair.number == window) {
             if let Some(side) = key.0.iter().position(|of| *of == guest) {
                 pair.present[side] = present;
@@ -233,7 +235,7 @@ impl Broker {
     }
 
     /// Notes that a guest's daemon is gone or has started a new proxy session, and so has reported no window yet.
-    pub(crate) fn clear_windows_present(&mut self, guest: GuestId) {
+    pub fn clear_windows_present(&mut self, guest: GuestId) {
         for (key, pair) in &mut self.pairs.table {
             if let Some(side) = key.0.iter().position(|of| *of == guest) {
                 pair.present[side] = false;
@@ -243,7 +245,7 @@ impl Broker {
     }
 
     /// Notifies all makers that a guest has come or gone, or that a pair window has changed.
-    pub(crate) fn guests_changed(&self) {
+    pub fn guests_changed(&self) {
         self.pairs.table.values().for_each(|pair| pair.changed.notify_one());
     }
 
@@ -254,7 +256,7 @@ impl Broker {
     }
 
     /// The state of a pair's window.
-    pub(crate) fn pair_state(&self, key: GuestPair) -> PairState {
+    pub fn pair_state(&self, key: GuestPair) -> PairState {
         let Some(pair) = self.pairs.table.get(&key).filter(|_| self.are_attached(key)) else {
             return PairState::GuestGone;
         };
@@ -269,14 +271,14 @@ impl Broker {
     }
 
     /// Notes that both guests show the window, and answers the requests for channels that wait for it.
-    pub(crate) fn open_pair(&mut self, key: GuestPair, window: &Arc<PairWindow>) {
+    pub fn open_pair(&mut self, key: GuestPair, window: &Arc<PairWindow>) {
         let Some(pair) = self.pairs.table.get_mut(&key) else { return };
         pair.stage = PairStage::Open(Arc::clone(window));
         self.answer_waiting(key);
     }
 
     /// Ends the channels of a pair's window. No other window is requested before [`Broker::remove_pair`].
-    pub(crate) fn close_pair(&mut self, key: GuestPair, reason: Reason, text: &str) {
+    pub fn close_pair(&mut self, key: GuestPair, reason: Reason, text: &str) {
         self.end_pair_channels(key, reason);
         if let Some(pair) = self.pairs.table.get_mut(&key) {
             pair.stage = PairStage::Refused { text: text.to_owned(), until: u64::MAX };
@@ -285,7 +287,7 @@ impl Broker {
     }
 
     /// True until every domain has confirmed that it is done with its remaining memory in the window.
-    pub(crate) fn pair_lingers(&self, key: GuestPair) -> bool {
+    pub fn pair_lingers(&self, key: GuestPair) -> bool {
         let number = self.pairs.table.get(&key).map(|pair| pair.number);
         self.guest_memory
             .lingering
@@ -294,22 +296,22 @@ impl Broker {
     }
 
     /// Releases the memory in the window, without waiting for domains any longer.
-    pub(crate) fn release_pair(&mut self, key: GuestPair) {
+    pub fn release_pair(&mut self, key: GuestPair) {
         let Some(number) = self.pairs.table.get(&key).map(|pair| pair.number) else { return };
         self.guest_memory.lingering.retain(|_, lingering| lingering.memory.pair_window() != Some(number));
-        let of_pair = self.attachments.iter().filter(|(_, attached)| key.0.contains(&attached.allocator.number()));
+        let of_pair = self.core.attachments.iter().filter(|(_, attached)| key.0.contains(&attached.allocator.number()));
         let domains: Vec<DomainId> = of_pair.map(|(domain, _)| *domain).collect();
         for domain in domains {
-            let Some(known) = self.directory.get_mut(domain) else { continue };
+            let Some(known) = self.core.directory.get_mut(domain) else { continue };
             for ready_map in known.ready_maps.retire(number) {
-                self.attachments.remove_ready_map(domain, ready_map);
+                self.core.attachments.remove_ready_map(domain, ready_map);
             }
         }
     }
 
     /// Forgets a pair after its window is gone. If the window was refused, the maker receives no request for a while.
-    pub(crate) fn remove_pair(&mut self, key: GuestPair, refused: bool) {
-        let pause = self.now.saturating_add(REFUSED_PAUSE_NS);
+    pub fn remove_pair(&mut self, key: GuestPair, refused: bool) {
+        let pause = self.core.now.saturating_add(REFUSED_PAUSE_NS);
         let pauses = refused && self.are_attached(key);
         match self.pairs.table.get_mut(&key) {
             Some(PairEntry { stage: PairStage::Refused { until, .. }, .. }) if pauses => *until = pause,
@@ -321,7 +323,7 @@ impl Broker {
         let waiting = self.pairs.table.get_mut(&key).map(|pair| std::mem::take(&mut pair.waiting));
         for waiting in waiting.unwrap_or_default() {
             let WaitingRequest { connector, listener, attempt, serial } = waiting;
-            if !self.attachments.contains_key(&connector) {
+            if !self.core.attachments.contains_key(&connector) {
                 continue;
             }
             if let Err(refusal) = self.offer(connector, listener, attempt, serial) {
@@ -332,7 +334,7 @@ impl Broker {
 
     fn refuse_waiting(&mut self, waiting: WaitingRequest, refusal: &Refusal) {
         let WaitingRequest { connector, listener, attempt, serial } = waiting;
-        if let Some(attachment) = self.attachments.get(&connector) {
+        if let Some(attachment) = self.core.attachments.get(&connector) {
             self.refuse_request(attachment.session, serial, (connector, listener), attempt, refusal);
         }
     }

@@ -13,9 +13,10 @@ use isthmus_layout::limits::PAGE_BYTES;
 use isthmus_layout::proxy::WindowId;
 use isthmus_layout::reason::Reason;
 
+use super::Broker;
 use super::channels::{PEERS_BACKLOG_MAX, SharedAllocator};
-use super::{Broker, ControlSessionId};
-use crate::allocator::{Allocator, Resource, WindowRef};
+use crate::core::types::ControlSessionId;
+use isthmus_window::{Allocator, Resource, WindowRef};
 
 /// The most bytes that regions may use of a window, even if half of the window is more. The guest's driver reserves as many bytes of the
 /// guest's memory, in which it preserves the contents.
@@ -38,14 +39,14 @@ impl Broker {
         request: &CreateRegion,
     ) -> Result<(), Refusal> {
         let CreateRegion { peer, region, bytes } = *request;
-        let (Some(owner), Some(reader)) = (self.identity(domain), self.identity(peer)) else {
+        let (Some(owner), Some(reader)) = (self.core.identity(domain), self.core.identity(peer)) else {
             return Err(Reason::NoSuchDomain.into());
         };
-        self.policy.may_grant(&owner, &reader)?;
+        self.core.policy.may_grant(&owner, &reader)?;
         let shared = self.shared_allocator(domain, peer)?.ok_or(Reason::PairWindowPending)?;
         let window_ref = region_window(&shared)?;
-        let session = self.attachments[&peer].session;
-        if self.backlog_of(peer) >= PEERS_BACKLOG_MAX {
+        let session = self.core.attachments[&peer].session;
+        if self.core.backlog_of(peer) >= PEERS_BACKLOG_MAX {
             let text = "the reader has not taken the regions it was granted before";
             return Err(Refusal::new(Reason::RegionsFull, text));
         }
@@ -64,13 +65,13 @@ impl Broker {
         let known = self.guest_memory.regions.get_mut(&(domain, region)).expect("it is there, as just seen");
         let (private, read_only) = (known.memory.as_private(), known.memory.as_read_only());
         if known.readers.insert(peer) {
-            if let Some(kept) = self.attachments.memory_of_peers(peer) {
+            if let Some(kept) = self.core.attachments.memory_of_peers(peer) {
                 kept.reads.insert((domain, region));
             }
-            self.directory.peer_state(domain, peer).grants += 1;
+            self.core.directory.peer_state(domain, peer).grants += 1;
         }
-        self.send(session, None, Granted { peer: domain, region, start: 0, bytes }.into(), vec![read_only]);
-        self.send(id, serial, RegionCreated { region }.into(), vec![private]);
+        self.core.send(session, None, Granted { peer: domain, region, start: 0, bytes }.into(), vec![read_only]);
+        self.core.send(id, serial, RegionCreated { region }.into(), vec![private]);
         Ok(())
     }
 
@@ -87,12 +88,12 @@ impl Broker {
             let text = format!("regions have {used} bytes of the window, and may have {room}: no room for {bytes}");
             return Err(Refusal::new(Reason::RegionsFull, text));
         }
-        shared.allocate(RegionSize(bytes))
+        Ok(shared.allocate(RegionSize(bytes))?)
     }
 
     /// Removes a peer from a region's readers. A region without readers is removed.
     pub(super) fn region_revoked(&mut self, owner: DomainId, region: RegionId, peer: DomainId) {
-        if let Some(kept) = self.attachments.memory_of_peers(peer) {
+        if let Some(kept) = self.core.attachments.memory_of_peers(peer) {
             kept.reads.remove(&(owner, region));
         }
         if let Some(known) = self.guest_memory.regions.get_mut(&(owner, region)) {
@@ -105,7 +106,7 @@ impl Broker {
 
     /// Removes the regions of a domain that is gone, and the regions that no other domain reads.
     pub(super) fn remove_regions_of(&mut self, domain: DomainId) {
-        let reads = self.attachments.memory_of_peers(domain).map(|kept| std::mem::take(&mut kept.reads));
+        let reads = self.core.attachments.memory_of_peers(domain).map(|kept| std::mem::take(&mut kept.reads));
         for (owner, region) in reads.unwrap_or_default() {
             self.region_revoked(owner, region, domain);
         }
@@ -125,7 +126,7 @@ impl Broker {
             }
         }
         for reader in &removed.readers {
-            if let Some(kept) = self.attachments.memory_of_peers(*reader) {
+            if let Some(kept) = self.core.attachments.memory_of_peers(*reader) {
                 kept.reads.remove(&(owner, region));
             }
         }
@@ -150,7 +151,7 @@ impl Broker {
         let ended: Vec<_> = here.map(|(key, _)| *key).collect();
         for (owner, region) in ended {
             for reader in self.remove_region((owner, region)) {
-                self.notify(reader, Revoked { peer: owner, region }.into());
+                self.core.notify(reader, Revoked { peer: owner, region }.into());
             }
         }
     }
@@ -160,15 +161,15 @@ impl Broker {
 fn region_window(shared: &SharedAllocator) -> Result<WindowRef, Refusal> {
     let (window_ref, supports_regions) = match shared {
         SharedAllocator::Same(Allocator::Host) => {
-            return Err(Refusal::new(Reason::NoSharedMemory, "they are in no guest"));
+            return Err(Refusal::new(Reason::NoSharedMemory, "the domains are in no guest"));
         }
         SharedAllocator::Same(Allocator::Guest(guest_window)) => {
-            (WindowRef::Own(guest_window.number()), guest_window.supports_regions())
+            (WindowRef::Own(guest_window.number()), guest_window.window().supports_regions())
         }
-        SharedAllocator::Window(window) => (WindowRef::Pair(window.number()), window.supports_regions()),
+        SharedAllocator::Window(window) => (WindowRef::Pair(window.number()), window.window().supports_regions()),
     };
     if supports_regions {
         return Ok(window_ref);
     }
-    Err(Refusal::new(Reason::NoSharedMemory, "what guests of Xen grant is no memory of programs"))
+    Err(Refusal::new(Reason::NoSharedMemory, "memory that Xen guests grant cannot hold regions of programs"))
 }

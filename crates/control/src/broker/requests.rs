@@ -5,14 +5,12 @@ use isthmus_layout::control::{Done, EndpointOpened, MalformedControl, Query, Req
 use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
 
-use super::{Broker, ControlSessionId, Outgoing, SessionStage};
+use super::Broker;
 use crate::capabilities::Capabilities;
+use crate::core::requester::{Answer, Requester};
+use crate::core::types::{ControlSessionId, Outgoing};
+use crate::core::{Core, SessionStage};
 use crate::fd_reaper::ReceivedFd;
-use crate::mx::Mx;
-use crate::overlay::Overlay;
-use crate::report::{self, slices::ReportMaker};
-use crate::sockets::Sockets;
-use crate::verbs::Verbs;
 
 /// The number of messages that may wait for a program which requests another report. Messages also wait for room for descriptors in flight,
 /// so some of them say nothing about the program.
@@ -26,7 +24,7 @@ impl Broker {
             Ok(parsed) => parsed,
             Err(malformed) => return self.malformed(id, malformed),
         };
-        let outcome = match self.sessions[&id].stage.clone() {
+        let outcome = match self.core.sessions[&id].stage.clone() {
             SessionStage::Greeted { version, .. } => self.handle_greeted(id, version, (serial, message, fds)),
             SessionStage::Attached { domain } if !self.is_in_version(domain, &message) => {
                 return self.malformed(id, MalformedControl::Kind(message.kind()));
@@ -35,13 +33,13 @@ impl Broker {
             SessionStage::Greeting | SessionStage::Closed => return,
         };
         if let Err(refusal) = outcome {
-            self.refuse(id, serial, &refusal);
+            self.core.refuse(id, serial, &refusal);
         }
     }
 
     /// True if the protocol version in use with the domain has this message.
     fn is_in_version(&self, domain: DomainId, message: &ToDaemon) -> bool {
-        self.attachments.get(&domain).is_none_or(|attachment| message.since() <= attachment.version.minor)
+        self.core.attachments.get(&domain).is_none_or(|attachment| message.since() <= attachment.version.minor)
     }
 
     pub(super) fn malformed(&mut self, id: ControlSessionId, malformed: MalformedControl) {
@@ -70,10 +68,14 @@ impl Broker {
                 let socket = fds.into_iter().next().expect("the codec has counted");
                 self.capture(id, serial, &capture, socket)
             }
-            ToDaemon::Sockets(request) => Sockets::request(self, id, serial, request, fds),
-            ToDaemon::Overlay(request) => Overlay::request(self, id, serial, &request, fds),
+            ToDaemon::Sockets(request) => {
+                self.ask(id, serial, |all, core, from| all.sockets.request(core, from, request, fds))
+            }
+            ToDaemon::Overlay(request) => {
+                self.ask(id, serial, |all, core, from| all.overlay.request(core, from, &request, fds))
+            }
             ToDaemon::Detach(_) => {
-                self.send(id, serial, Done {}.into(), Vec::new());
+                self.core.send(id, serial, Done {}.into(), Vec::new());
                 self.close_session(id);
                 Ok(())
             }
@@ -90,13 +92,14 @@ impl Broker {
         let mut fds = fds.into_iter();
         match message {
             ToDaemon::OpenEndpoint(open) => {
-                let index = self.directory.open_endpoint(domain, open.index, open.label)?;
-                self.send(id, serial, EndpointOpened { index }.into(), Vec::new());
+                let index = self.core.directory.open_endpoint(domain, open.index, open.label)?;
+                self.core.send(id, serial, EndpointOpened { index }.into(), Vec::new());
                 return Ok(());
             }
             ToDaemon::CloseEndpoint(close) => {
-                self.directory.close_endpoint(domain, close.index)?;
-                Capabilities::endpoint_closed(self, EndpointAddress { domain, endpoint: close.index });
+                self.core.directory.close_endpoint(domain, close.index)?;
+                let (capabilities, core) = self.lend();
+                capabilities.endpoint_closed(core, EndpointAddress { domain, endpoint: close.index });
             }
             ToDaemon::Lookup(lookup) => return self.lookup(id, serial, domain, lookup.name),
             ToDaemon::RequestChannel(request) => {
@@ -118,11 +121,15 @@ impl Broker {
             ToDaemon::Capture(capture) => {
                 return self.capture(id, serial, &capture, fds.next().expect("the codec has counted"));
             }
-            ToDaemon::Mx(request) => return Mx::request(self, id, serial, domain, &request),
-            ToDaemon::Verbs(request) => return Verbs::request(self, id, serial, domain, &request),
+            ToDaemon::Mx(request) => {
+                return self.ask(id, serial, |all, core, from| all.mx.request(core, from, &request));
+            }
+            ToDaemon::Verbs(request) => {
+                return self.ask(id, serial, |all, core, from| all.verbs.request(core, from, &request));
+            }
             ToDaemon::Detach(_) => {
                 self.detach(domain, Reason::PeerDetached);
-                self.send(id, serial, Done {}.into(), Vec::new());
+                self.core.send(id, serial, Done {}.into(), Vec::new());
                 self.close_session(id);
                 return Ok(());
             }
@@ -130,28 +137,32 @@ impl Broker {
                 return Err(Reason::UnexpectedMessageType.into());
             }
         }
-        self.send(id, serial, Done {}.into(), Vec::new());
+        self.core.send(id, serial, Done {}.into(), Vec::new());
         Ok(())
     }
 
     fn query(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, query: Query) -> Result<(), Refusal> {
-        self.may_attach(id)?;
-        if self.sessions[&id].backlog >= BACKLOG_MAX {
+        self.core.may_attach(id)?;
+        if self.core.sessions[&id].backlog >= BACKLOG_MAX {
             let text = format!("{BACKLOG_MAX} messages wait to be read; another report comes when they were");
             return Err(Refusal::new(Reason::TooManyRequests, text));
         }
-        self.outgoing.push_back(Outgoing::Report { to: id, serial, query });
+        self.core.outgoing.push_back(Outgoing::Report { to: id, serial, query });
         Ok(())
     }
 
-    /// Begins a report, or refuses the request.
-    pub(crate) fn begin_report(
+    /// Passes a request on to a capability, and sends the answer.
+    fn ask(
         &mut self,
         id: ControlSessionId,
         serial: Option<RequestSerial>,
-        query: &Query,
-    ) -> Option<Box<dyn ReportMaker>> {
-        let begun = report::begin(self, id, query.topic, &query.arguments);
-        begun.map_err(|refusal| self.refuse(id, serial, &refusal)).ok()
+        ask: impl FnOnce(&mut Capabilities, &mut Core, &Requester) -> Result<Answer, Refusal>,
+    ) -> Result<(), Refusal> {
+        let from = self.core.requester(id, serial).ok_or(Reason::PeerConnectionLost)?;
+        let (capabilities, core) = self.lend();
+        if let Answer::Now(reply, resources) = ask(capabilities, core, &from)? {
+            core.send(id, serial, reply, resources);
+        }
+        Ok(())
     }
 }

@@ -11,8 +11,9 @@ use isthmus_layout::control::{Found, Name, Owner, RequestSerial};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
 
-use super::{Broker, ControlSessionId, PendingRequest, PendingRequests};
-use crate::capabilities::Capabilities;
+use super::Broker;
+use crate::core::pending_requests::{PendingRequest, PendingRequests};
+use crate::core::types::ControlSessionId;
 use crate::tickets::{Process, ResumableDomain};
 use crate::viewer::Viewer;
 
@@ -69,20 +70,20 @@ impl Broker {
     }
 
     /// Writes the file of resumable domains again if another program has removed or changed it.
-    pub(crate) fn keep_resume_file(&mut self) {
-        self.tickets.keep_file();
+    pub fn keep_resume_file(&mut self) {
+        self.core.tickets.keep_file();
     }
 
     /// Reserves the names of the domains that may resume.
     pub(super) fn reserve_names(&mut self) {
         for ResumableDomain { domain, name, .. } in self.resumable.iter() {
-            self.directory.reserve_name(name.clone(), *domain);
+            self.core.directory.reserve_name(name.clone(), *domain);
         }
     }
 
     /// Forgets the domain of this name if the same process and user attach under its name again, because it will not resume then.
     pub(super) fn release_name_of_same_process(&mut self, name: Option<&Name>, owner: Owner, pid: Option<i32>) {
-        let holder = name.and_then(|name| self.directory.id_of(name)).and_then(|id| self.resumable.get(id));
+        let holder = name.and_then(|name| self.core.directory.id_of(name)).and_then(|id| self.resumable.get(id));
         let Some(holder) = holder.filter(|holder| holder.owner == owner && holder.process.is_some()) else { return };
         if pid.and_then(Process::of_pid) == holder.process {
             self.resumable_ended(holder.domain);
@@ -98,9 +99,10 @@ impl Broker {
     /// Forgets a domain of the previous daemon that will not resume, because its process has ended or its time is over.
     pub fn resumable_ended(&mut self, domain: DomainId) {
         let Some(ended) = self.resumable.domains.remove(&domain) else { return };
-        self.directory.release_name(&ended.name, domain);
-        self.tickets.remove(domain);
-        Capabilities::left(self, domain);
+        self.core.directory.release_name(&ended.name, domain);
+        self.core.tickets.remove(domain);
+        let (capabilities, core) = self.lend();
+        capabilities.left(core, domain);
         for (channel, of) in self.channels.halves_involving(domain) {
             self.half_timed_out(channel, of);
         }
@@ -115,13 +117,13 @@ impl Broker {
         domain: DomainId,
         name: Name,
     ) -> Result<(), Refusal> {
-        let expected = self.directory.id_of(&name).filter(|id| self.resumable.get(*id).is_some());
-        let (Some(resumable), Some(taker)) = (expected, self.taker(session)) else {
+        let expected = self.core.directory.id_of(&name).filter(|id| self.resumable.get(*id).is_some());
+        let (Some(resumable), Some(taker)) = (expected, self.core.taker(session)) else {
             let found = self.find(domain, &name)?;
-            self.send(session, serial, found.into(), Vec::new());
+            self.core.send(session, serial, found.into(), Vec::new());
             return Ok(());
         };
-        let details = WaitingLookup { name, resumable, until: self.now.saturating_add(LOOKUP_TIMEOUT) };
+        let details = WaitingLookup { name, resumable, until: self.core.now.saturating_add(LOOKUP_TIMEOUT) };
         let waiting = self.resumable.lookups.insert(PendingRequest { domain, taker, session, serial, details });
         let full = waiting.err().map(|full| format!("too many lookups wait for domains to resume: {full}"));
         full.map_or(Ok(()), |text| Err(Refusal::new(Reason::TooManyRequests, text)))
@@ -129,7 +131,7 @@ impl Broker {
 
     /// Answers the lookups that have waited for long enough.
     pub(super) fn answer_overdue_lookups(&mut self) {
-        let now = self.now;
+        let now = self.core.now;
         if self.resumable.deadline().is_some_and(|deadline| deadline <= now) {
             self.answer_lookups(|lookup| lookup.until <= now);
         }
@@ -138,26 +140,27 @@ impl Broker {
     fn answer_lookups(&mut self, is_over: impl Fn(&WaitingLookup) -> bool) {
         for lookup in self.resumable.lookups.remove_if(is_over) {
             match self.find(lookup.domain, &lookup.details.name) {
-                Ok(found) => self.send(lookup.session, lookup.serial, found.into(), Vec::new()),
-                Err(refusal) => self.refuse(lookup.session, lookup.serial, &refusal),
+                Ok(found) => self.core.send(lookup.session, lookup.serial, found.into(), Vec::new()),
+                Err(refusal) => self.core.refuse(lookup.session, lookup.serial, &refusal),
             }
         }
     }
 
     fn find(&mut self, domain: DomainId, name: &Name) -> Result<Found, Refusal> {
-        let resumable = self.directory.id_of(name).and_then(|id| self.resumable.get(id));
+        let resumable = self.core.directory.id_of(name).and_then(|id| self.resumable.get(id));
         let text = match resumable {
             Some(_) => format!("{name} has not resumed since the daemon was started again; look it up later"),
             None => format!("no domain is called {name}"),
         };
-        let found = self.directory.find(name).ok_or_else(|| Refusal::new(Reason::NoSuchDomain, text))?;
-        let caller = self.directory.get(domain).zip(self.attachments.get(&domain));
+        let found = self.core.directory.find(name).ok_or_else(|| Refusal::new(Reason::NoSuchDomain, text))?;
+        let caller = self.core.directory.get(domain).zip(self.core.attachments.get(&domain));
         // A program that asks by number learns no name that reports do not show it.
-        let is_known = caller
-            .is_some_and(|(caller, attachment)| Viewer::of(self, attachment.session).knows_peer(self, found, caller));
+        let is_known = caller.is_some_and(|(caller, attachment)| {
+            Viewer::of(&self.core, attachment.session).knows_peer(&self.core, found, caller)
+        });
         let shown = if is_known { found.name.clone() } else { name.clone() };
         let found = Found { domain: found.id, name: shown, owner: found.owner };
-        self.directory.watch(domain, found.domain);
+        self.core.directory.watch(domain, found.domain);
         Ok(found)
     }
 }

@@ -10,7 +10,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_service::{CaptureTap, Command, MxBoardNumber, MxCommand, NewCapture, WorkerIndex};
 
 use super::{Mx, worker_of};
-use crate::broker::Broker;
+use crate::core::Core;
 
 /// The number of each board with the interface of its first link.
 type CaptureBoards = Vec<(MxBoardNumber, InterfaceIndex)>;
@@ -20,7 +20,12 @@ type CaptureTargets = (CaptureBoards, Vec<PcapInterface>);
 
 impl Mx {
     /// Returns the commands with which the workers of the boards begin to copy frames.
-    pub(crate) fn start_capture(targets: &CaptureBoards, domain: Option<DomainId>, tap: &CaptureTap) -> Vec<Command> {
+    pub(crate) fn start_capture(
+        &self,
+        targets: &CaptureBoards,
+        domain: Option<DomainId>,
+        tap: &CaptureTap,
+    ) -> Vec<Command> {
         let mut by_worker: BTreeMap<WorkerIndex, CaptureBoards> = BTreeMap::new();
         for &(board, first) in targets {
             by_worker.entry(worker_of(board)).or_default().push((board, first));
@@ -33,8 +38,8 @@ impl Mx {
     }
 
     /// The requested boards, and their links.
-    pub(crate) fn capture_targets(broker: &Broker, request: &Capture) -> Result<CaptureTargets, Refusal> {
-        let of = match request.domain.map(|domain| broker.directory.get(domain).ok_or(domain)) {
+    pub(crate) fn capture_targets(&self, core: &Core, request: &Capture) -> Result<CaptureTargets, Refusal> {
+        let of = match request.domain.map(|domain| core.directory.get(domain).ok_or(domain)) {
             None => String::new(),
             Some(Ok(domain)) => format!(", frames of {} ({})", domain.name, domain.id),
             Some(Err(domain)) => {
@@ -42,10 +47,9 @@ impl Mx {
                 return Err(Refusal::new(Reason::NoSuchDomain, text));
             }
         };
-        let mx = &broker.capabilities.mx;
         let (mut boards, mut interfaces) = (Vec::new(), Vec::new());
-        for (number, board) in (0_u32..).zip(mx.numbers.boards()) {
-            let view = mx.views.get(number as usize).and_then(Option::as_ref);
+        for (number, board) in (0_u32..).zip(self.numbers.boards()) {
+            let view = self.views.get(number as usize).and_then(Option::as_ref);
             let Some(view) = view.filter(|_| request.board.is_none_or(|wanted| wanted == number)) else { continue };
             let first = u16::try_from(interfaces.len()).map(InterfaceIndex).map_err(|_| Reason::RequestInvalid)?;
             boards.push((MxBoardNumber(number), first));
@@ -56,7 +60,7 @@ impl Mx {
                 interface.with_snap_bytes(request.snap_bytes)
             }));
         }
-        if boards.is_empty() { Err(mx.no_links(request.board)) } else { Ok((boards, interfaces)) }
+        if boards.is_empty() { Err(self.no_links(request.board)) } else { Ok((boards, interfaces)) }
     }
 
     fn no_links(&self, board: Option<u32>) -> Refusal {

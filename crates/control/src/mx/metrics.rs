@@ -8,7 +8,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::Mx;
-use crate::broker::Broker;
 use crate::viewer::Viewer;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -46,8 +45,8 @@ impl LinkedBoards {
 
 impl Mx {
     /// Adds the metrics of MX.
-    pub(crate) fn metrics(broker: &Broker, viewer: &Viewer, registry: &mut Registry) {
-        add_all(&broker.capabilities.mx, viewer, registry);
+    pub(crate) fn metrics(&self, viewer: &Viewer, registry: &mut Registry) {
+        add_all(self, viewer, registry);
     }
 }
 

@@ -13,7 +13,7 @@ mod network;
 mod numbers;
 mod peer_hosts;
 mod remote;
-mod report;
+pub(crate) mod report;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -24,10 +24,9 @@ use isthmus_config::{Config, MxHost};
 use isthmus_layout::Capability;
 use isthmus_service::{Command, MxBoardNumber, MxCommand, MxView, NewMxBoard, WorkerIndex};
 
-use crate::broker::PendingRequests;
+use crate::core::pending_requests::PendingRequests;
 use crate::host;
 use crate::tickets::Tickets;
-pub(crate) use report::BoardTable;
 
 use network::OpenedBoards;
 use numbers::{EndpointNumbers, MxNumber};

@@ -125,7 +125,7 @@ fn address_of(peer: &UdpPeer, local: SocketAddr) -> Result<SocketAddr, String> {
         UdpPeer::Name { host, port } => {
             let mut found = (host.as_str(), *port).to_socket_addrs().map_err(|error| error.to_string())?;
             let found = found.find(|address| address.is_ipv4() == local.is_ipv4());
-            found.ok_or_else(|| format!("it has no address that {local} can send to"))
+            found.ok_or_else(|| format!("the host has no address that {local} can send to"))
         }
     }
 }

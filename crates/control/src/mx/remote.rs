@@ -5,15 +5,16 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use isthmus_layout::Refusal;
-use isthmus_layout::control::RequestSerial;
 use isthmus_layout::ids::{DomainId, EndpointIndex, NicId};
 use isthmus_layout::mx::{MxConnect, MxFound};
 use isthmus_layout::reason::Reason;
-use isthmus_service::{Event, MxBoardNumber, MxCommand, NewMxConnect};
+use isthmus_service::{Event, MxBoardNumber, MxCommand, NewMxConnect, RemoteAddress};
 
 use super::requests::describe;
 use super::{Mx, MxNumber, board_command};
-use crate::broker::{Broker, ControlSessionId, PendingRequest};
+use crate::core::Core;
+use crate::core::pending_requests::PendingRequest;
+use crate::core::requester::Requester;
 
 /// The number of remote peers that are remembered after they are gone.
 const DEPARTED_MAX: usize = 4096;
@@ -55,64 +56,55 @@ impl RemoteAddresses {
 impl Mx {
     /// Connects a domain to a board of another host. The reply is sent later.
     pub(super) fn connect_remote(
-        broker: &mut Broker,
-        session: ControlSessionId,
-        serial: Option<RequestSerial>,
+        &mut self,
+        core: &mut Core,
+        from: &Requester,
         domain: DomainId,
         target: &MxConnect,
     ) -> Result<(), Refusal> {
-        let mx = &broker.capabilities.mx;
         let refused = |reason: Reason| Refusal::new(reason, format!("{}: {}", reason.summary(), describe(target)));
         let nic = NicId::new(target.nic).ok_or_else(|| refused(Reason::MxNicUnknown))?;
-        let own_numbers = mx.numbers.of_domain(domain).map(|(_, number)| number);
-        let own_number = own_numbers.filter(|number| mx.board_has_links(number.board)).min();
+        let own_numbers = self.numbers.of_domain(domain).map(|(_, number)| number);
+        let own_number = own_numbers.filter(|number| self.board_has_links(number.board)).min();
         // The board's worker decides whether the remote board is known, because the view here may be old.
         let own_number = own_number
-            .ok_or_else(|| refused(if mx.is_known(nic) { Reason::MxNumberMissing } else { Reason::MxNicUnknown }))?;
+            .ok_or_else(|| refused(if self.is_known(nic) { Reason::MxNumberMissing } else { Reason::MxNicUnknown }))?;
         let number = u8::try_from(target.endpoint).map_err(|_| refused(Reason::MxEndpointOutOfRange))?;
-        let taker = broker.taker(session).ok_or(Reason::NoSuchDomain)?;
-        let mx = &mut broker.capabilities.mx;
+        let taker = core.taker(from.session).ok_or(Reason::NoSuchDomain)?;
         let details = Connect { own_number, target: target.clone() };
-        let pending = PendingRequest { domain, taker, session, serial, details };
-        let request = mx.connects.insert(pending).map_err(|full| {
+        let pending = PendingRequest { domain, taker, session: from.session, serial: from.serial, details };
+        let request = self.connects.insert(pending).map_err(|full| {
             let text = format!("too many connects to other hosts are without an answer: {full}");
             Refusal::new(Reason::TooManyRequests, format!("{text}: {}", describe(target)))
         })?;
         let (board, endpoint) = (MxBoardNumber(own_number.board), own_number.endpoint as u8);
         let connect = NewMxConnect { request, board, endpoint, nic, number, key: target.key };
-        broker.workers.send(board_command(board, MxCommand::Connect(connect)));
+        core.workers.send(board_command(board, MxCommand::Connect(connect)));
         Ok(())
     }
 
     /// Handles an event of the data plane about other hosts.
-    pub(crate) fn event(broker: &mut Broker, event: &Event) {
+    pub(crate) fn event(&mut self, core: &mut Core, event: &Event) {
         match *event {
-            Event::RemoteConnected { request, outcome } => Self::connected(broker, request, outcome),
-            Event::RemoteAdded { worker, remote_peer, domain, nic, number } => {
-                broker.remote_peers.insert(remote_peer, domain, worker);
-                broker.capabilities.mx.remote.known.insert(remote_peer, (nic, number));
+            Event::RemoteConnected { request, outcome } => self.connected(core, request, outcome),
+            Event::RemoteAdded { remote_peer, address: RemoteAddress::Mx { nic, number }, .. } => {
+                self.remote.known.insert(remote_peer, (nic, number));
             }
-            Event::RemoteRemoved { remote_peer, domain, reason } => {
-                broker.remote_peer_removed(remote_peer, domain, reason);
-                broker.capabilities.mx.remote.depart(remote_peer);
-            }
+            Event::RemoteRemoved { remote_peer, .. } => self.remote.depart(remote_peer),
             _ => {}
         }
     }
 
-    fn connected(broker: &mut Broker, request: u64, outcome: Result<DomainId, Reason>) {
-        let Some(PendingRequest { session, serial, details, .. }) = broker.capabilities.mx.connects.remove(request)
-        else {
-            return;
-        };
+    fn connected(&mut self, core: &mut Core, request: u64, outcome: Result<DomainId, Reason>) {
+        let Some(PendingRequest { session, serial, details, .. }) = self.connects.remove(request) else { return };
         match outcome {
             Ok(domain) => {
                 let endpoint = EndpointIndex::new(0).expect("the first endpoint is one");
-                broker.send(session, serial, MxFound { domain, endpoint }.into(), Vec::new());
+                core.send(session, serial, MxFound { domain, endpoint }.into(), Vec::new());
             }
             Err(reason) => {
                 let refusal = Refusal::new(reason, format!("{}: {}", reason.summary(), describe(&details.target)));
-                broker.refuse(session, serial, &refusal);
+                core.refuse(session, serial, &refusal);
             }
         }
     }

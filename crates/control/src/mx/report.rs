@@ -7,8 +7,8 @@ use isthmus_service::{LinkView, MxView};
 
 use super::Mx;
 use crate::broker::Broker;
-use crate::report::hidden;
 use crate::report::slices::Table;
+use crate::report::written::hidden;
 use crate::viewer::Viewer;
 use isthmus_report::{
     DomainName, MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport, SCHEMA,
@@ -149,7 +149,8 @@ fn nonzero_counts(counts: impl Iterator<Item = (&'static str, u64)>) -> Vec<MxDr
 
 fn endpoints(broker: &Broker, viewer: &Viewer, board: u32) -> Vec<MxEndpointRow> {
     let rows = broker.capabilities.mx.numbers.claims_of(board).filter_map(|(number, claim)| {
-        let domain = broker.directory.get(claim.at.domain).filter(|domain| viewer.sees_domain(broker, domain))?;
+        let domain =
+            broker.core.directory.get(claim.at.domain).filter(|domain| viewer.sees_domain(&broker.core, domain))?;
         Some(MxEndpointRow {
             number: number.endpoint,
             domain: DomainName::from(domain),

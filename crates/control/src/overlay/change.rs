@@ -13,19 +13,20 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
 
 use isthmus_config::overlay::{ChangeRequest, Edit, Network, Networks};
-use isthmus_layout::control::{BoundedBytes, QUERY_REPLY_BYTES_MAX, QueryReply, RequestSerial};
+use isthmus_layout::Refusal;
+use isthmus_layout::control::{BoundedBytes, QUERY_REPLY_BYTES_MAX, QueryReply};
 use isthmus_layout::overlay::{OVERLAY_CHANGE_BYTES_MAX, OverlayToDaemon};
 use isthmus_layout::reason::Reason;
-use isthmus_layout::{Capability, Refusal};
 use isthmus_report::SCHEMA;
 use isthmus_report::overlay::{OverlayChanged, OverlayTable};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::pread;
 
 use super::Overlay;
-use crate::broker::{Broker, ControlSessionId};
+use crate::core::Core;
+use crate::core::requester::{Answer, Requester};
 use crate::fd_reaper::ReceivedFd;
-use crate::report::json;
+use crate::report::written::json;
 use crate::viewer::Viewer;
 
 /// The seals of a file that no program can change any more.
@@ -34,36 +35,36 @@ const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFla
 impl Overlay {
     /// Carries out a request about networks.
     pub(crate) fn request(
-        broker: &mut Broker,
-        id: ControlSessionId,
-        serial: Option<RequestSerial>,
+        &mut self,
+        core: &mut Core,
+        from: &Requester,
         request: &OverlayToDaemon,
         fds: Vec<ReceivedFd>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Answer, Refusal> {
         let OverlayToDaemon::OverlayChange(_) = request;
-        may_change(broker, id)?;
+        may_change(core, from)?;
         let file = fds.into_iter().next().expect("the codec has counted");
         let request = serde_json::from_slice(&read(&file)?)
             .map_err(|error| Refusal::new(Reason::RequestInvalid, format!("the change is not well formed: {error}")))?;
         let reply = match request {
-            ChangeRequest::Edits(edits) => json(&Self::edit(broker, &edits)?)?,
-            ChangeRequest::Run { network, text } => json(&Self::run(broker, &network, &text)?)?,
+            ChangeRequest::Edits(edits) => json(&self.edit(core, &edits)?)?,
+            ChangeRequest::Run { network, text } => json(&self.run(core, &network, &text)?)?,
         };
         let mut parts = reply.chunks(QUERY_REPLY_BYTES_MAX).peekable();
         while let Some(part) = parts.next() {
             let json = BoundedBytes::new(part.to_vec()).expect("a chunk of at most this length");
-            broker.send(id, serial, QueryReply { last: parts.peek().is_none(), json }.into(), Vec::new());
+            core.send(from.session, from.serial, QueryReply { last: parts.peek().is_none(), json }.into(), Vec::new());
         }
-        Ok(())
+        Ok(Answer::Later) // All parts were sent.
     }
 
     /// Applies edits in their order: all, or none.
-    pub(super) fn edit(broker: &mut Broker, edits: &[Edit]) -> Result<OverlayChanged, Refusal> {
-        let running = broker.capabilities.overlay.running();
+    pub(super) fn edit(&mut self, core: &mut Core, edits: &[Edit]) -> Result<OverlayChanged, Refusal> {
+        let running = self.running();
         let edited =
             running.edited(edits).map_err(|error| Refusal::new(Reason::OverlayChangeInvalid, error.to_string()))?;
-        Self::apply(broker, edited.as_slice()).map_err(|error| Refusal::new(Reason::OverlayChangeFailed, error))?;
-        broker.capabilities.overlay.changes += 1;
+        self.apply(core, edited.as_slice()).map_err(|error| Refusal::new(Reason::OverlayChangeFailed, error))?;
+        self.changes += 1;
         let names: BTreeSet<_> = edits.iter().map(Edit::network).collect();
         tracing::info!(edits = edits.len(), ?names, "a command has changed overlay networks");
         Ok(OverlayChanged { schema: SCHEMA, toml: edited.toml_text(|name| names.contains(name)) })
@@ -96,14 +97,14 @@ fn differing<'a>(networks: &'a Networks, others: &Networks) -> impl Iterator<Ite
 }
 
 /// Admits root and the user of the daemon, on this host.
-fn may_change(broker: &Broker, id: ControlSessionId) -> Result<(), Refusal> {
-    match Viewer::of(broker, id) {
-        Viewer::All => return Ok(()),
-        Viewer::Guest(_) => return Err(Refusal::not_in_guests_yet(Capability::Overlay)),
-        Viewer::User(_) | Viewer::Unidentified => {}
+fn may_change(core: &Core, from: &Requester) -> Result<(), Refusal> {
+    match Viewer::of(core, from.session) {
+        Viewer::All => Ok(()),
+        Viewer::Guest(_) | Viewer::User(_) | Viewer::Unidentified => {
+            let reason = Reason::OverlayForbidden;
+            Err(Refusal::new(reason, format!("user {}: {}", from.owner.0, reason.summary())))
+        }
     }
-    let (peer, reason) = (broker.socket_peer(id).ok_or(Reason::PeerConnectionLost)?, Reason::OverlayForbidden);
-    Err(Refusal::new(reason, format!("user {}: {}", peer.uid, reason.summary())))
 }
 
 /// Reads a sealed memory file. Reading from other files may block for any time.

@@ -92,7 +92,7 @@ impl InterfaceState {
 
     /// The request that creates the interface.
     pub(super) fn request(&self) -> OpenRequest {
-        OpenRequest { key: self.key, place: self.plan.place(), tap: self.tap_request() }
+        OpenRequest { place: self.plan.place(), tap: self.tap_request() }
     }
 
     fn tap_request(&self) -> Result<TapRequest, InvalidValue> {

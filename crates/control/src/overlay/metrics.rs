@@ -9,7 +9,6 @@ use prometheus_client::registry::Registry;
 
 use super::interface::InterfaceStage;
 use super::{Overlay, monitor};
-use crate::broker::Broker;
 use isthmus_overlay::{PairCount, Port};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -55,18 +54,17 @@ const COUNTS: [PortCount; 4] = [
 
 impl Overlay {
     /// Adds the metrics of the overlay.
-    pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
-        let overlay = &broker.capabilities.overlay;
-        if overlay.networks.is_empty() {
+    pub(crate) fn metrics(&self, registry: &mut Registry) {
+        if self.networks.is_empty() {
             return;
         }
-        let missing = overlay.interfaces().filter(|interface| !matches!(interface.stage, InterfaceStage::Open { .. }));
+        let missing = self.interfaces().filter(|interface| !matches!(interface.stage, InterfaceStage::Open { .. }));
         let gauge = Gauge::<i64>::default();
         gauge.set(missing.count() as i64);
         registry.register("overlay_missing_interfaces", "Interfaces of overlay networks that do not exist", gauge);
         let counts = COUNTS.map(|_| Family::<PortLabels, Counter>::default());
         let lost = Family::<LossLabels, Counter>::default();
-        for state in &overlay.networks {
+        for state in &self.networks {
             let view = state.view();
             let interfaces = view.interfaces.iter().map(|served| (Port::Interface(served.interface), &served.counters));
             let edges = view.edges.iter().map(|served| (Port::Edge(served.edge), &served.counters));
@@ -84,9 +82,9 @@ impl Overlay {
         for (family, (name, help, _)) in counts.into_iter().zip(COUNTS) {
             registry.register(name, help, family);
         }
-        overlay.pair_metrics(registry);
+        self.pair_metrics(registry);
         let refused = Family::<RefusalLabels, Counter>::default();
-        for socket in overlay.sockets.iter() {
+        for socket in self.sockets.iter() {
             for (reason, count) in socket.refused() {
                 let bound = socket.bound.to_string();
                 refused.get_or_create(&RefusalLabels { socket: bound, reason }).inc_by(count);

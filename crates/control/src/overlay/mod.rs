@@ -22,26 +22,25 @@ mod tests;
 mod vnet;
 mod warnings;
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
 use isthmus_config::Config;
 use isthmus_config::overlay::Network;
-use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_service::overlay::{OverlayCommand, OverlayEvent, OverlayNetworkNumber};
-use isthmus_service::{Command, WorkerIndex};
+use isthmus_service::{Command, Event, WorkerIndex};
 
-use crate::broker::Broker;
+use crate::core::Core;
+use crate::core::awaited_work::AwaitedWork;
+use crate::core::types::StoredFds;
 use crate::host;
 use crate::tickets::Tickets;
 use interface::{InterfaceKey, InterfaceStage, InterfaceState, MacGenerator, RETRY_NS_MAX};
 use network::{Changes, NetworkState};
-use opener::Opener;
+use opener::{Opener, Outcome};
 use sockets::EdgeSockets;
-pub(crate) use tap_store::TapStore;
-
-/// The interval in nanoseconds at which replies of the opener are looked for, while one is due.
-const REPLY_CHECK_NS: u64 = 5_000_000;
+use tap_store::TapStore;
 
 /// The state of the overlay.
 #[derive(Debug)]
@@ -51,11 +50,13 @@ pub struct Overlay {
     sockets: EdgeSockets,
     macs: MacGenerator,
     opener: Opener,
+    /// Interfaces that the opener was asked for, until the broker waits for them.
+    opening: VecDeque<AwaitedWork<Self>>,
     /// The worker of all networks.
     worker: WorkerIndex,
     /// Commands that no worker has carried out yet.
     first_commands: Vec<OverlayCommand>,
-    /// The time at which interfaces are tried again, or replies are looked for.
+    /// The time at which interfaces are tried again.
     due: Option<u64>,
     /// The number of changes by commands since the configuration was read.
     changes: u64,
@@ -70,6 +71,7 @@ impl Default for Overlay {
             sockets: EdgeSockets::new(IpAddr::from(Ipv6Addr::UNSPECIFIED)),
             macs: MacGenerator::default(),
             opener: Opener::new(Path::new(isthmus_helper::SOCKET_PATH), TapStore::default()),
+            opening: VecDeque::new(),
             worker: WorkerIndex(0),
             first_commands: Vec::new(),
             due: None,
@@ -79,12 +81,13 @@ impl Default for Overlay {
 }
 
 impl Overlay {
-    /// Opens the sockets of the edges and creates the interfaces, or takes those of the previous daemon from `taps`. An interface that cannot be created is tried again later.
-    pub(crate) fn open(config: &Config, tickets: &Tickets, taps: TapStore) -> Result<Self, String> {
+    /// Opens the sockets of the edges and creates the interfaces, or takes those of the previous daemon.
+    /// An interface that cannot be created is tried again later.
+    pub(crate) fn open(config: &Config, tickets: &Tickets, stored: StoredFds) -> Result<Self, String> {
         let mut overlay = Self {
             sockets: EdgeSockets::new(config.overlay.listen.ip()),
             macs: MacGenerator::new(&host::identity(tickets.host_id()), config.daemon.runtime_dir.path()),
-            opener: Opener::new(config.overlay.helper.path(), taps),
+            opener: Opener::new(config.overlay.helper.path(), TapStore::new(stored)),
             // Workers with high numbers do not have the MX boards.
             worker: WorkerIndex((config.daemon.workers.get() - 1) as u8), // At most 64.
             ..Self::default()
@@ -94,24 +97,30 @@ impl Overlay {
         Ok(overlay)
     }
 
-    /// Applies the networks of a configuration that was read again: all of them, or none. Interfaces and edges that stay are not touched.
-    pub(crate) fn reload(broker: &mut Broker, networks: &[Network]) -> Result<(), String> {
-        let before = broker.capabilities.overlay.running();
-        Self::apply(broker, networks)?;
-        broker.capabilities.overlay.changes_replaced(&before);
+    /// Applies the networks of a configuration that was read again. Returns the key that could not be applied.
+    pub(crate) fn reload(&mut self, core: &mut Core, config: &Config) -> Option<&'static str> {
+        let error = self.replace(core, config.overlay.network.as_slice()).err()?;
+        tracing::error!("the overlay networks stay as they are: {error}");
+        Some("overlay.network")
+    }
+
+    /// Replaces the networks and the changes by commands: all of them, or none. Interfaces and edges that stay are not touched.
+    fn replace(&mut self, core: &mut Core, networks: &[Network]) -> Result<(), String> {
+        let before = self.running();
+        self.apply(core, networks)?;
+        self.changes_replaced(&before);
         Ok(())
     }
 
     /// Makes the networks what `networks` say: all of them, or none.
-    fn apply(broker: &mut Broker, networks: &[Network]) -> Result<(), String> {
-        let now = broker.now;
-        let overlay = &mut broker.capabilities.overlay;
-        let commands = overlay.change(networks)?;
-        if overlay.has_missing() {
-            overlay.due = Some(now);
+    fn apply(&mut self, core: &mut Core, networks: &[Network]) -> Result<(), String> {
+        let now = core.now;
+        let commands = self.change(networks)?;
+        if self.has_missing() {
+            self.due = Some(now);
         }
-        let worker = overlay.worker;
-        commands.into_iter().for_each(|command| broker.workers.send(Command::Overlay(worker, command)));
+        let worker = self.worker;
+        commands.into_iter().for_each(|command| core.workers.send(Command::Overlay(worker, command)));
         Ok(())
     }
 
@@ -178,76 +187,68 @@ impl Overlay {
         self.due
     }
 
-    /// Takes the replies of the opener, and tries interfaces again.
-    pub(crate) fn tick(broker: &mut Broker) {
-        let now = broker.now;
-        let overlay = &mut broker.capabilities.overlay;
-        if overlay.due.is_none_or(|due| now < due) {
-            return;
+    /// Tries interfaces again.
+    pub(crate) fn tick(&mut self, core: &mut Core) {
+        if self.due.is_some_and(|due| due <= core.now) {
+            self.ask_again(core.now);
+            self.due = self.next_retry();
         }
-        let commands = overlay.take_replies(now);
-        overlay.ask_again(now);
-        let is_asked = overlay.interfaces().any(|interface| matches!(interface.stage, InterfaceStage::Asked));
-        overlay.due = match is_asked {
-            true => Some(now + REPLY_CHECK_NS),
-            false => overlay.next_retry(),
-        };
-        let worker = overlay.worker;
-        commands.into_iter().for_each(|command| broker.workers.send(Command::Overlay(worker, command)));
-    }
-
-    fn take_replies(&mut self, now: u64) -> Vec<OverlayCommand> {
-        let mut commands = Vec::new();
-        while let Some((key, outcome)) = self.opener.reply() {
-            let mut interfaces = self.networks.iter_mut().flat_map(|network| &mut network.interfaces);
-            match (interfaces.find(|interface| interface.key == key), outcome) {
-                (Some(interface), outcome) => {
-                    commands.extend(interface.opened(outcome));
-                    interface.retry_at = now + interface.retry_delay();
-                }
-                (None, Ok(opened)) => self.opener.release(opened.claims), // The interface was removed meanwhile.
-                (None, Err(_)) => {}
-            }
-        }
-        commands
     }
 
     /// Asks the opener for the interfaces that are missing for long enough.
     fn ask_again(&mut self, now: u64) {
-        let Self { networks, opener, .. } = self;
+        let Self { networks, opener, opening, .. } = self;
         for interface in networks.iter_mut().flat_map(|network| &mut network.interfaces) {
             if matches!(interface.stage, InterfaceStage::Missing) && interface.retry_at <= now {
-                opener.ask(interface.request());
+                let (key, outcome) = (interface.key, opener.ask(interface.request()));
                 interface.stage = InterfaceStage::Asked;
+                opening.push_back(AwaitedWork::new(async move {
+                    let outcome = outcome.await;
+                    move |overlay: &mut Self, core: &mut Core| overlay.opened(core, key, outcome)
+                }));
             }
         }
     }
 
-    /// Handles an event of the worker.
-    pub(crate) fn event(broker: &mut Broker, event: OverlayEvent) {
-        let (network, interface) = match event {
-            OverlayEvent::InterfaceGone { network, interface } => (network, interface),
-            OverlayEvent::Report { network, report } => return Self::warn(broker, network, report),
-        };
-        let now = broker.now;
-        let overlay = &mut broker.capabilities.overlay;
-        let key = InterfaceKey { network, interface };
-        let mut interfaces = overlay.networks.iter_mut().flat_map(|network| &mut network.interfaces);
-        let Some(state) = interfaces.find(|state| state.key == key) else { return };
-        if let Some(claims) = state.claims() {
-            overlay.opener.release(claims);
-        }
-        state.missing("it was deleted, or its network namespace has ended".to_owned());
-        state.retry_at = now + RETRY_NS_MAX;
-        overlay.due = Some(overlay.due.map_or(state.retry_at, |due| due.min(state.retry_at)));
-        let worker = overlay.worker;
-        let command = OverlayCommand::RemoveInterface { network, interface };
-        broker.workers.send(Command::Overlay(worker, command));
+    /// Returns the next interface that is to be waited for.
+    pub(crate) fn next_awaited(&mut self) -> Option<AwaitedWork<Self>> {
+        self.opening.pop_front()
     }
 
-    /// Releases the state of a domain that has left. Domains have no part in networks.
-    pub(crate) fn left(_broker: &mut Broker, _domain: DomainId) {}
+    /// Handles the outcome of a request to the opener.
+    fn opened(&mut self, core: &mut Core, key: InterfaceKey, outcome: Outcome) {
+        let mut interfaces = self.networks.iter_mut().flat_map(|network| &mut network.interfaces);
+        match (interfaces.find(|interface| interface.key == key), outcome) {
+            (Some(interface), outcome) => {
+                let commands = interface.opened(outcome);
+                interface.retry_at = core.now + interface.retry_delay();
+                commands.into_iter().for_each(|command| core.workers.send(Command::Overlay(self.worker, command)));
+            }
+            (None, Ok(opened)) => self.opener.release(opened.claims), // The interface was removed meanwhile.
+            (None, Err(_)) => {}
+        }
+        self.due = self.next_retry();
+    }
 
-    /// Releases the state of an endpoint that was closed. Endpoints have no part in networks.
-    pub(crate) fn endpoint_closed(_broker: &mut Broker, _at: EndpointAddress) {}
+    /// Handles an event of the worker.
+    pub(crate) fn event(&mut self, core: &mut Core, event: &Event) {
+        let (network, interface) = match *event {
+            Event::Overlay(OverlayEvent::InterfaceGone { network, interface }) => (network, interface),
+            Event::Overlay(OverlayEvent::Report { network, report }) => return self.warn(core, network, report),
+            _ => return,
+        };
+        let now = core.now;
+        let key = InterfaceKey { network, interface };
+        let mut interfaces = self.networks.iter_mut().flat_map(|network| &mut network.interfaces);
+        let Some(state) = interfaces.find(|state| state.key == key) else { return };
+        if let Some(claims) = state.claims() {
+            self.opener.release(claims);
+        }
+        state.missing("the interface was deleted, or its network namespace has ended".to_owned());
+        state.retry_at = now + RETRY_NS_MAX;
+        self.due = Some(self.due.map_or(state.retry_at, |due| due.min(state.retry_at)));
+        let worker = self.worker;
+        let command = OverlayCommand::RemoveInterface { network, interface };
+        core.workers.send(Command::Overlay(worker, command));
+    }
 }

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use isthmus_helper::{
     HelperClient, HelperError, HelperStarter, InterfaceNumber, InvalidValue, Permissions, RefusalReason, TapRequest,
 };
 use rustix::fd::{AsFd as _, OwnedFd};
+use tokio::sync::oneshot;
 
-use super::interface::InterfaceKey;
 use super::tap_store::{TapName, TapStore};
 
 /// The name of the helper's program, which lies beside that of the daemon.
@@ -36,6 +36,9 @@ pub(super) enum OpenError {
     /// The configuration has a value that the helper does not take.
     #[error(transparent)]
     Value(#[from] InvalidValue),
+    /// There is no thread that creates interfaces. The log says why.
+    #[error("the thread that creates interfaces has ended or could not be started")]
+    NoThread,
     /// The helper that this daemon had started has ended. Another one is started at the next attempt.
     #[error("isthmus-helper, which this daemon had started, has ended; the daemon starts it again ({})", log_hint())]
     OwnHelperEnded,
@@ -70,7 +73,6 @@ fn namespace_remedy(source: &io::Error) -> &'static str {
 /// An interface to create.
 #[derive(Debug)]
 pub(super) struct OpenRequest {
-    pub(super) key: InterfaceKey,
     pub(super) place: Place,
     pub(super) tap: Result<TapRequest, InvalidValue>,
 }
@@ -117,14 +119,11 @@ pub(super) struct InterfaceClaims {
 }
 
 /// The result of a request.
-type Outcome = Result<Opened, OpenError>;
-
-/// The result of a request that [`Opener::ask`] has passed on.
-type Reply = (InterfaceKey, Outcome);
+pub(super) type Outcome = Result<Opened, OpenError>;
 
 /// A task of the thread.
 enum Task {
-    Open(OpenRequest),
+    Open(OpenRequest, oneshot::Sender<Outcome>),
     Release(InterfaceClaims),
 }
 
@@ -172,8 +171,6 @@ impl Restarts {
 pub(super) struct Opener {
     helper: Arc<Mutex<Helper>>,
     tasks: Option<Sender<Task>>,
-    sender: Sender<Reply>,
-    replies: Receiver<Reply>,
 }
 
 impl Opener {
@@ -187,8 +184,7 @@ impl Opener {
             restarts: Restarts::default(),
             taps,
         };
-        let (sender, replies) = channel();
-        Self { helper: Arc::new(Mutex::new(helper)), tasks: None, sender, replies }
+        Self { helper: Arc::new(Mutex::new(helper)), tasks: None }
     }
 
     /// Closes the TAPs of the previous daemon that none of these requests asks for.
@@ -210,9 +206,11 @@ impl Opener {
         lock(&self.helper).may_spawn = false;
     }
 
-    /// Asks for an interface. [`Opener::reply`] returns the outcome later.
-    pub(super) fn ask(&mut self, request: OpenRequest) {
-        self.send(Task::Open(request));
+    /// Asks for an interface, and waits for the outcome.
+    pub(super) fn ask(&mut self, request: OpenRequest) -> impl Future<Output = Outcome> + use<> {
+        let (reply, outcome) = oneshot::channel();
+        self.send(Task::Open(request, reply));
+        async { outcome.await.unwrap_or(Err(OpenError::NoThread)) }
     }
 
     /// Lets the helper and the service manager forget an interface that is gone.
@@ -220,22 +218,17 @@ impl Opener {
         self.send(Task::Release(claims));
     }
 
-    /// Returns the next outcome, if there is one.
-    pub(super) fn reply(&self) -> Option<Reply> {
-        self.replies.try_recv().ok()
-    }
-
     /// Passes a task to the thread, which is started for the first one.
     fn send(&mut self, task: Task) {
-        let Self { helper, tasks, sender: replies, .. } = self;
+        let Self { helper, tasks } = self;
         let sender = tasks.get_or_insert_with(|| {
             let (sender, receiver) = channel::<Task>();
-            let (helper, replies) = (Arc::clone(helper), replies.clone());
+            let helper = Arc::clone(helper);
             let started = std::thread::Builder::new().name("overlay-opener".to_owned()).spawn(move || {
                 receiver.into_iter().for_each(|task| match task {
-                    Task::Open(request) => {
+                    Task::Open(request, reply) => {
                         let outcome = lock(&helper).open(&request);
-                        let _ = replies.send((request.key, outcome)); // An error means that the daemon ends.
+                        let _ = reply.send(outcome); // An error means that the daemon ends.
                     }
                     Task::Release(claims) => lock(&helper).release(&claims),
                 });
@@ -245,7 +238,9 @@ impl Opener {
             }
             sender
         });
-        let _ = sender.send(task); // Without a thread, the interfaces stay missing; the error was logged.
+        if sender.send(task).is_err() {
+            *tasks = None; // There was no thread; the next task starts one.
+        }
     }
 }
 

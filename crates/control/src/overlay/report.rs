@@ -15,9 +15,7 @@ use super::Overlay;
 use super::interface::{InterfaceStage, InterfaceState};
 use super::network::{EdgeState, NetworkState};
 use super::sockets::SocketState;
-use crate::broker::Broker;
-use crate::report::slices::{Finish, finish};
-use crate::report::{hidden, wrong_arguments};
+use crate::report::written::{Finish, finish, hidden, wrong_arguments};
 use crate::viewer::{Viewer, not_yours};
 
 /// The number of edges that the report of an unknown datagram names.
@@ -27,15 +25,14 @@ impl Overlay {
     /// Reports all networks; with the word `table` as the configuration would have them, with `monitor` their traffic matrices. With four
     /// words it explains the way of a frame: of a network, from an interface or edge, with a source and a destination. Networks belong to
     /// the host, so other viewers than root and the daemon's user get their number only.
-    pub(crate) fn report(broker: &Broker, viewer: &Viewer, arguments: &[Name]) -> Result<Finish, Refusal> {
-        let overlay = &broker.capabilities.overlay;
+    pub(crate) fn report(&self, now: u64, viewer: &Viewer, arguments: &[Name]) -> Result<Finish, Refusal> {
         Ok(match arguments {
-            [] if !viewer.sees_all() => finish(overlay.number_only()),
+            [] if !viewer.sees_all() => finish(self.number_only()),
             [_] | [_, _, _, _] if !viewer.sees_all() => return Err(not_yours("overlay networks")),
-            [] => finish(overlay.all(broker.now)),
-            [topic] if topic.as_str() == "table" => finish(overlay.table()),
-            [topic] if topic.as_str() == "monitor" => finish(overlay.monitor(broker.now)),
-            [network, from, source, destination] => finish(overlay.explain(network, from, source, destination)?),
+            [] => finish(self.all(now)),
+            [topic] if topic.as_str() == "table" => finish(self.table()),
+            [topic] if topic.as_str() == "monitor" => finish(self.monitor(now)),
+            [network, from, source, destination] => finish(self.explain(network, from, source, destination)?),
             _ => return Err(wrong_arguments("0, 1 or 4", arguments)),
         })
     }

@@ -21,6 +21,8 @@ use isthmus_link::tap_interface;
 use isthmus_platform::seqpacket::{self, SendError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::core::types::StoredFds;
+
 /// How long the service manager may take to have room for a message.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -53,14 +55,14 @@ impl fmt::Display for TapName {
 
 /// The TAPs that the previous daemon has stored, and the connection to the service manager, if there is one.
 #[derive(Debug, Default)]
-pub(crate) struct TapStore {
+pub(super) struct TapStore {
     socket: Option<OwnedFd>,
     restored: BTreeMap<TapName, OwnedFd>,
 }
 
 impl TapStore {
     /// Uses a datagram socket to the service manager, and the TAPs among the descriptors that it had stored. Closes all others.
-    pub(crate) fn new(socket: Option<OwnedFd>, restored: Vec<(String, OwnedFd)>) -> Self {
+    pub(super) fn new(StoredFds { manager: socket, restored }: StoredFds) -> Self {
         let restored = restored.into_iter().filter(|(name, _)| name.starts_with(PREFIX));
         Self { socket, restored: restored.map(|(name, tap)| (TapName(name), tap)).collect() }
     }
@@ -174,14 +176,14 @@ mod tests {
         let mut at_manager = FdStore::default();
         let names = [1400, 1500].map(|mtu| TapName::new(&request(mtu), None));
         let null = || OwnedFd::from(File::open("/dev/null").unwrap());
-        let mut first = TapStore::new(Some(socket.try_clone().unwrap()), Vec::new());
+        let mut first = TapStore::new(StoredFds { manager: Some(socket.try_clone().unwrap()), restored: Vec::new() });
         names.iter().for_each(|name| first.store(name, &null()));
         receive(&manager, &mut at_manager);
         assert_eq!(at_manager.names(), names.each_ref().map(|name| name.0.as_str()));
 
         let mut restored = at_manager.copies().unwrap();
         restored.push(("guest-web".to_owned(), null()));
-        let mut next = TapStore::new(Some(socket), restored);
+        let mut next = TapStore::new(StoredFds { manager: Some(socket), restored });
         next.retain(&names[1..]);
         receive(&manager, &mut at_manager);
         assert_eq!(at_manager.names(), [names[1].0.as_str()]);

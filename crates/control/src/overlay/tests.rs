@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use isthmus_config::{Config, ConfigFile, Inputs, Role, load};
 use isthmus_helper::{HelperInfo, InterfaceNumber, Reply, Request, TapInfo, VERSION};
+use isthmus_layout::Refusal;
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, VersionRange};
+use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::SLAB_BYTES_MIN;
 use isthmus_overlay::vxlan::Vni;
 use isthmus_overlay::{Decision, FrameHeader, InterfaceId, MacAddr, Millis, Network, Port};
@@ -24,10 +26,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 
 use super::*;
-use crate::broker::{DataPlane, ReportFacts, Settings};
+use crate::broker::Broker;
 use crate::capabilities::Capabilities;
+use crate::core::types::{ReportFacts, Settings};
+use crate::core::workers::DataPlane;
 use crate::directory::{Directory, Limits};
 use crate::policy::Policy;
+use crate::report::written::Finish;
+use crate::viewer::Viewer;
 
 /// A data plane that keeps commands of the overlay.
 #[derive(Clone, Debug, Default)]
@@ -129,7 +135,7 @@ impl Fixture {
         let config = config(folder.path(), port);
         let prepared = prepare(folder.path());
         let tickets = Tickets::ephemeral().unwrap();
-        let mut overlay = Overlay::open(&config, &tickets, TapStore::default()).unwrap();
+        let mut overlay = Overlay::open(&config, &tickets, StoredFds::default()).unwrap();
         let overlay_command = |command| match command {
             Command::Overlay(_, command) => command,
             other => panic!("{other:?}"),
@@ -157,9 +163,17 @@ impl Fixture {
         (Self { broker, first, kept, folder }, prepared)
     }
 
+    fn with<T>(&mut self, act: impl FnOnce(&mut Overlay, &mut Core) -> T) -> T {
+        act(&mut self.broker.capabilities.overlay, &mut self.broker.core)
+    }
+
+    /// The overlay's report with these arguments, for the daemon's user.
+    fn report_of(&self, arguments: &[Name]) -> Result<Finish, Refusal> {
+        self.broker.capabilities.overlay.report(self.broker.core.now, &Viewer::All, arguments)
+    }
+
     fn report(&self) -> OverlayReport {
-        serde_json::from_slice(&Overlay::report(&self.broker, &crate::viewer::Viewer::All, &[]).unwrap()().unwrap())
-            .unwrap()
+        serde_json::from_slice(&self.report_of(&[]).unwrap()().unwrap()).unwrap()
     }
 
     fn missing(&self, interface: usize) -> String {
@@ -176,7 +190,11 @@ impl Fixture {
             if let Some(due) = self.broker.capabilities.overlay.deadline() {
                 self.broker.set_now(due);
             }
-            Overlay::tick(&mut self.broker);
+            self.with(Overlay::tick);
+            while let Some(work) = self.broker.next_awaited() {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                self.broker.finish(runtime.block_on(work.wait()));
+            }
             assert!(started.elapsed() < Duration::from_secs(30), "it does not happen");
             std::thread::yield_now();
         }
@@ -248,7 +266,8 @@ fn a_gone_interface_is_removed_and_created_again() {
     assert_eq!(fixture.first.iter().filter_map(change).collect::<Vec<_>>(), [("add", 0), ("add", 1)]);
     assert_eq!(fixture.broker.capabilities.overlay.deadline(), None);
     let network = fixture.first_network().number;
-    Overlay::event(&mut fixture.broker, OverlayEvent::InterfaceGone { network, interface: InterfaceId(1) });
+    let gone = Event::Overlay(OverlayEvent::InterfaceGone { network, interface: InterfaceId(1) });
+    fixture.with(|overlay, core| overlay.event(core, &gone));
     assert_eq!(fixture.changes(), [("remove", 1)]);
     assert!(fixture.missing(1).contains("deleted"));
     assert_eq!(fixture.broker.capabilities.overlay.deadline(), Some(RETRY_NS_MAX));
@@ -301,7 +320,7 @@ fn explanations_are_the_decisions_of_the_worker() {
             let destination = if destination.0[5] == 255 { MacAddr::BROADCAST } else { destination };
             let arguments = ["lan".to_owned(), state.port_name(from), source.to_string(), destination.to_string()];
             let arguments = arguments.map(|text| Name::new(&text).unwrap());
-            let report = Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &arguments).unwrap()().unwrap();
+            let report = fixture.report_of(&arguments).unwrap()().unwrap();
             let explained: OverlayExplanation = serde_json::from_slice(&report).unwrap();
             let copies: Vec<_> = explained.copies.iter().map(|copy| copy.to.clone()).collect();
             // Each frame changes what was learned, so the next one gets a new network.
@@ -317,13 +336,7 @@ fn explanations_are_the_decisions_of_the_worker() {
     }
     assert_eq!(rules.len(), 4, "routed, learned, flooded and dropped");
     let unknown = ["lan", "eth7", "02:00:00:00:00:01", "02:00:00:00:00:02"].map(|text| Name::new(text).unwrap());
-    assert!(
-        Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &unknown)
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("lan0")
-    );
+    assert!(fixture.report_of(&unknown).err().unwrap().to_string().contains("lan0"));
 }
 
 #[test]
@@ -346,7 +359,7 @@ fn refused_datagrams_are_in_report_and_metrics() {
     let last = socket.last_unknown.as_ref().unwrap();
     assert_eq!((last.from.as_str(), last.vni, last.edges.len()), ("127.0.0.2", Some(9), 1));
     assert!(last.edges[0].starts_with("lan (VNI 7) has a vxlan edge to 127.0.0.2:"), "{:?}", last.edges);
-    let text = crate::metrics::text(&fixture.broker, &crate::viewer::Viewer::All);
+    let text = crate::metrics::text(&fixture.broker, &Viewer::All);
     let bound = &socket.bound;
     for line in [
         "isthmus_overlay_missing_interfaces 2".to_owned(),

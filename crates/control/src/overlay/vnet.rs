@@ -17,7 +17,7 @@ use isthmus_report::overlay::OverlayRan;
 
 use super::Overlay;
 use super::network::NetworkState;
-use crate::broker::Broker;
+use crate::core::Core;
 
 /// The effect of a text that is not refused.
 #[derive(Debug)]
@@ -32,12 +32,12 @@ struct VnetRun {
 
 impl Overlay {
     /// Runs a text of VNET's language on a network: all of it, or nothing.
-    pub(super) fn run(broker: &mut Broker, network: &str, text: &str) -> Result<OverlayRan, Refusal> {
-        let state = broker.capabilities.overlay.network_named(network)?;
+    pub(super) fn run(&mut self, core: &mut Core, network: &str, text: &str) -> Result<OverlayRan, Refusal> {
+        let state = self.network_named(network)?;
         let VnetRun { output, edits, table } =
             state.run_vnet(text).map_err(|error| Refusal::new(Reason::OverlayChangeInvalid, error.to_string()))?;
-        let toml = if edits.is_empty() { String::new() } else { Self::edit(broker, &edits)?.toml };
-        let networks = &mut broker.capabilities.overlay.networks;
+        let toml = if edits.is_empty() { String::new() } else { self.edit(core, &edits)?.toml };
+        let networks = &mut self.networks;
         if let Some(state) = networks.iter_mut().find(|state| state.name() == network) {
             state.vnet = table; // The indexes that `LIST` has printed, also of entries that the text has deleted again.
         }

@@ -11,7 +11,7 @@ use isthmus_service::overlay::OverlayNetworkNumber;
 
 use super::Overlay;
 use super::network::NetworkState;
-use crate::broker::Broker;
+use crate::core::Core;
 
 /// The number of warnings that a network keeps.
 const WARNINGS_MAX: usize = 16;
@@ -117,9 +117,9 @@ impl NetworkState {
 
 impl Overlay {
     /// Keeps a report of the worker, and logs it.
-    pub(super) fn warn(broker: &mut Broker, number: OverlayNetworkNumber, report: Report) {
-        let now = broker.now;
-        let mut networks = broker.capabilities.overlay.networks.iter_mut();
+    pub(super) fn warn(&mut self, core: &mut Core, number: OverlayNetworkNumber, report: Report) {
+        let now = core.now;
+        let mut networks = self.networks.iter_mut();
         let Some(network) = networks.find(|network| network.number() == number) else { return };
         if network.warnings.note(now, report) {
             let (problem, remedy) = text(&report, |port| network.port_name(port));

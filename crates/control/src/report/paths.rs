@@ -12,14 +12,15 @@ use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::limits::READY_MAPS_MAX;
 use isthmus_layout::reason::Reason;
 
+use super::NANOSECONDS;
 use super::slices::Table;
-use super::{NANOSECONDS, hidden};
-use crate::allocator::Resource;
+use super::written::hidden;
 use crate::broker::Broker;
 use crate::directory::DomainEntry;
 use crate::directory::channels::{ChannelEntry, ChannelStage};
 use crate::viewer::{Viewer, not_yours};
 use isthmus_report::{ChannelRow, Channels, DirectionRow, DomainName, PairRow, PathEnd, SCHEMA, Why};
+use isthmus_window::Resource;
 
 type KnownChannel = ChannelEntry<Resource>;
 
@@ -46,33 +47,34 @@ impl Table for PairTable {
 
     fn next(broker: &Broker, after: Option<&Self::Key>) -> Option<Self::Key> {
         let next_peer = |of: DomainId, after: Option<DomainId>| {
-            let peers = &broker.directory.get(of)?.peers;
+            let peers = &broker.core.directory.get(of)?.peers;
             let after = after.map_or(Bound::Unbounded, Bound::Excluded);
             peers.range((after, Bound::Unbounded)).next().map(|(peer, _)| *peer)
         };
         match after {
             Some(&(of, last)) => match next_peer(of, last) {
                 Some(peer) => Some((of, Some(peer))),
-                None => Some((broker.directory.next_after(Some(of))?, None)),
+                None => Some((broker.core.directory.next_after(Some(of))?, None)),
             },
-            None => Some((broker.directory.next_after(None)?, None)),
+            None => Some((broker.core.directory.next_after(None)?, None)),
         }
     }
 
     fn add(broker: &Broker, viewer: &Viewer, &(of, peer): &Self::Key, rows: &mut PairRows) {
-        let Some((of, peer)) = broker.directory.get(of).zip(peer.and_then(|peer| broker.directory.get(peer))) else {
+        let Some((of, peer)) = broker.core.directory.get(of).zip(peer.and_then(|peer| broker.core.directory.get(peer)))
+        else {
             return;
         };
         if !is_of_interest(of, peer.id) || of.id > peer.id && is_of_interest(peer, of.id) {
             return; // It comes with the other one.
         }
         let (a, b) = if of.id < peer.id { (of, peer) } else { (peer, of) };
-        let is_visible = viewer.sees_domain(broker, a) || viewer.sees_domain(broker, b);
+        let is_visible = viewer.sees_domain(&broker.core, a) || viewer.sees_domain(&broker.core, b);
         rows.push(is_visible.then(|| {
             let path = path(broker, a, b);
             PairRow {
-                a: viewer.peer_name(broker, a, b),
-                b: viewer.peer_name(broker, b, a),
+                a: viewer.peer_name(&broker.core, a, b),
+                b: viewer.peer_name(&broker.core, b, a),
                 path: path.name.to_owned(),
                 reason: path.reason.map(Into::into),
                 channel: path.channel.map(|channel| channel_row(broker, channel)),
@@ -98,10 +100,10 @@ fn is_of_interest(of: &DomainEntry, peer: DomainId) -> bool {
 pub(super) fn why(broker: &Broker, viewer: &Viewer, a: &Name, b: &Name) -> Result<Why, Refusal> {
     let find = |name: &Name| {
         let refused = || Refusal::new(Reason::NoSuchDomain, format!("no domain is called {name}"));
-        broker.directory.find(name).ok_or_else(refused)
+        broker.core.directory.find(name).ok_or_else(refused)
     };
     let (one, other) = (find(a)?, find(b)?);
-    if ![one, other].iter().any(|domain| viewer.sees_domain(broker, domain)) {
+    if ![one, other].iter().any(|domain| viewer.sees_domain(&broker.core, domain)) {
         return Err(not_yours(format!("{a} and {b}")));
     }
     let why = why_between(broker, viewer, one, other);
@@ -115,14 +117,14 @@ pub(super) fn why(broker: &Broker, viewer: &Viewer, a: &Name, b: &Name) -> Resul
 /// Reports the path between two domains.
 pub(crate) fn why_between(broker: &Broker, viewer: &Viewer, a: &DomainEntry, b: &DomainEntry) -> Why {
     let path = path(broker, a, b);
-    let large = match (broker.identity(a.id), broker.identity(b.id)) {
-        (Some(owner), Some(reader)) if a.id != b.id => broker.policy.may_grant(&owner, &reader).err(),
+    let large = match (broker.core.identity(a.id), broker.core.identity(b.id)) {
+        (Some(owner), Some(reader)) if a.id != b.id => broker.core.policy.may_grant(&owner, &reader).err(),
         _ => None,
     };
     Why {
         schema: SCHEMA,
-        a: viewer.peer_name(broker, a, b),
-        b: viewer.peer_name(broker, b, a),
+        a: viewer.peer_name(&broker.core, a, b),
+        b: viewer.peer_name(&broker.core, b, a),
         path: path.name.to_owned(),
         reason: path.reason.map(Into::into),
         large: large.map(Into::into),
@@ -137,10 +139,10 @@ fn path<'a>(broker: &'a Broker, a: &DomainEntry, b: &DomainEntry) -> Path<'a> {
     if a.id == b.id {
         return Path { name: "local", reason: Some(Reason::SameDomain), channel: None };
     }
-    let Some((ours, theirs)) = broker.identity(a.id).zip(broker.identity(b.id)) else {
+    let Some((ours, theirs)) = broker.core.identity(a.id).zip(broker.core.identity(b.id)) else {
         return Path { name: "none", reason: Some(Reason::NoSuchDomain), channel: None };
     };
-    if let Err(reason) = broker.policy.may_send(&ours, &theirs) {
+    if let Err(reason) = broker.core.policy.may_send(&ours, &theirs) {
         return Path { name: "none", reason: Some(reason), channel: None };
     }
     let our_state = a.peers.get(&b.id).copied().unwrap_or_default();
@@ -150,7 +152,7 @@ fn path<'a>(broker: &'a Broker, a: &DomainEntry, b: &DomainEntry) -> Path<'a> {
             Path { name: "channel", reason: None, channel: Some(channel) }
         }
         Some(channel) => daemon_path(Reason::ChannelPending, Some(channel)),
-        None => match broker.policy.may_open_channel(&ours, &theirs) {
+        None => match broker.core.policy.may_open_channel(&ours, &theirs) {
             Err(reason) => daemon_path(reason, None),
             Ok(()) if broker.common_allocator(a.id, b.id).is_err() => {
                 let refused = || our_state.refused.or(their_state.refused).unwrap_or(Reason::ChannelNotRequested);
@@ -165,18 +167,21 @@ fn path<'a>(broker: &'a Broker, a: &DomainEntry, b: &DomainEntry) -> Path<'a> {
 
 fn side_report(broker: &Broker, of: &DomainEntry, peer: &DomainEntry) -> PathEnd {
     let known = of.peers.get(&peer.id).copied().unwrap_or_default();
-    let verdict =
-        broker.identity(of.id).zip(broker.identity(peer.id)).map(|(of, peer)| broker.policy.verdict(&of, &peer));
+    let verdict = broker
+        .core
+        .identity(of.id)
+        .zip(broker.core.identity(peer.id))
+        .map(|(of, peer)| broker.core.policy.verdict(&of, &peer));
     PathEnd {
         may_talk: verdict.is_some_and(|verdict| verdict.talk),
         may_channel: verdict.is_some_and(|verdict| verdict.channel),
         rule: verdict.and_then(|verdict| verdict.rule).map(|rule| rule as u32),
         last: known.refused.map(Into::into),
         channels: of.channels().count() as u32,
-        channels_max: broker.directory.limits().channels as u32,
+        channels_max: broker.core.directory.limits().channels as u32,
         ready_maps: of.ready_maps.len() as u32,
         ready_maps_max: READY_MAPS_MAX as u32,
-        backlog: broker.backlog_of(of.id) as u32,
+        backlog: broker.core.backlog_of(of.id) as u32,
         grants: known.grants,
     }
 }
@@ -196,7 +201,7 @@ fn channel_row(broker: &Broker, channel: &KnownChannel) -> ChannelRow {
         id: channel.id.to_string(),
         state: if channel.stage == ChannelStage::Open { "open" } else { "offered" }.to_owned(),
         connector: channel.connector.domain.number(),
-        age_s: broker.now.saturating_sub(channel.since) / NANOSECONDS,
+        age_s: broker.core.now.saturating_sub(channel.since) / NANOSECONDS,
         slab_bytes: channel.slab.bytes(),
         memory_bytes: memory
             .and_then(Resource::file)

@@ -7,20 +7,11 @@
 //!
 //! A table may change between two slices. A row that is there all the time is in the report once.
 
-use isthmus_layout::Refusal;
-use isthmus_layout::reason::Reason;
 use serde::Serialize;
 
+use super::written::{Finish, finish, json};
 use crate::broker::Broker;
 use crate::viewer::Viewer;
-
-/// The rest of a report that any thread can make: its JSON.
-pub(crate) type Finish = Box<dyn FnOnce() -> Result<Vec<u8>, Refusal> + Send>;
-
-/// Lets another thread write a report.
-pub(crate) fn finish(report: impl Serialize + Send + 'static) -> Finish {
-    Box::new(move || json(&report))
-}
 
 /// A report that is being made.
 pub(crate) trait ReportMaker {
@@ -107,8 +98,4 @@ impl<T: Table> ReportMaker for Rows<T> {
         let finish = Rows::step(self, broker)?;
         Some(Box::new(move || json(&finish())))
     }
-}
-
-pub(crate) fn json(report: &impl Serialize) -> Result<Vec<u8>, Refusal> {
-    serde_json::to_vec(report).map_err(|error| Refusal::new(Reason::RequestInvalid, error.to_string()))
 }

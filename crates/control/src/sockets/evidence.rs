@@ -16,12 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use isthmus_layout::control::Owner;
 use isthmus_layout::reason::Reason;
+use isthmus_link::connection_record::Recorder;
 use isthmus_platform::tcp_socket;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, ipproto, sockopt};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 
-use super::pairing::{EndEvidence, Evidence, TimestampClock};
+use super::pairing::{EndEvidence, Evidence, NoRecord, TimestampClock};
 use super::records::SocketName;
 use crate::fd_reaper::ReceivedFd;
 
@@ -67,6 +68,7 @@ pub(super) struct SocketRead {
 struct Job {
     socket: OwnedFd,
     role: SocketRole,
+    recorder: Option<Arc<Recorder>>,
     done: oneshot::Sender<SocketRead>,
 }
 
@@ -108,6 +110,7 @@ impl SocketReader {
         owner: Owner,
         socket: ReceivedFd,
         role: SocketRole,
+        recorder: Option<Arc<Recorder>>,
     ) -> Result<oneshot::Receiver<SocketRead>, Reason> {
         let mut queue = lock(&self.queue);
         if queue.jobs.len() >= PENDING_MAX {
@@ -115,7 +118,7 @@ impl SocketReader {
         }
         let (done, result) = oneshot::channel();
         // A plain close is right here. The closing thread would change how the program's own socket lingers.
-        queue.jobs.push_back(Job { socket: socket.into_fd(), role, done });
+        queue.jobs.push_back(Job { socket: socket.into_fd(), role, recorder, done });
         if !queue.is_served {
             if let Err(reason) = self.serve() {
                 // Nothing else is queued. The closing thread is the only one left.
@@ -135,8 +138,8 @@ impl SocketReader {
             return Err(Reason::TooManyRequests);
         }
         let serve = move || {
-            while let Some(Job { socket, role, done }) = next(&queue) {
-                let result = read(&socket, role);
+            while let Some(Job { socket, role, recorder, done }) = next(&queue) {
+                let result = read(&socket, role, recorder.as_deref());
                 drop(socket);
                 let _ = done.send(result); // The session may have ended.
             }
@@ -163,9 +166,9 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 /// Reads a socket.
-fn read(socket: &OwnedFd, role: SocketRole) -> SocketRead {
+fn read(socket: &OwnedFd, role: SocketRole, recorder: Option<&Recorder>) -> SocketRead {
     match check_tcp(socket) {
-        Some(()) => SocketRead { name: socket_name(socket), found: facts(socket, role) },
+        Some(()) => SocketRead { name: socket_name(socket), found: facts(socket, role, recorder) },
         None => SocketRead { name: None, found: Err(Reason::StreamNotTcp) },
     }
 }
@@ -177,7 +180,7 @@ fn socket_name(socket: &OwnedFd) -> Option<SocketName> {
     Some(SocketName { inode, local, peer })
 }
 
-fn facts(socket: &OwnedFd, role: SocketRole) -> Result<Found, Reason> {
+fn facts(socket: &OwnedFd, role: SocketRole, recorder: Option<&Recorder>) -> Result<Found, Reason> {
     let wanted = match role {
         SocketRole::Listener => tcp_socket::LISTEN,
         SocketRole::Connector { .. } | SocketRole::Acceptor => tcp_socket::ESTABLISHED,
@@ -188,7 +191,7 @@ fn facts(socket: &OwnedFd, role: SocketRole) -> Result<Found, Reason> {
     let local = rustix::net::getsockname(socket).ok().and_then(canonical).ok_or(Reason::StreamWrongState)?;
     match role {
         SocketRole::Listener => Ok(Found::Listener(local)),
-        _ => evidence(socket, role, local).map(Found::Connected),
+        _ => evidence(socket, role, local, recorder).map(Found::Connected),
     }
 }
 
@@ -200,12 +203,23 @@ fn check_tcp(socket: &OwnedFd) -> Option<()> {
     (matches!(family, AddressFamily::INET | AddressFamily::INET6) && is_stream && is_tcp).then_some(())
 }
 
-fn evidence(socket: &OwnedFd, role: SocketRole, local: SocketAddr) -> Result<Evidence, Reason> {
+fn evidence(
+    socket: &OwnedFd,
+    role: SocketRole,
+    local: SocketAddr,
+    recorder: Option<&Recorder>,
+) -> Result<Evidence, Reason> {
     let peer = rustix::net::getpeername(socket).ok().flatten().and_then(canonical).ok_or(Reason::StreamWrongState)?;
-    let netns = tcp_socket::netns_cookie(socket).map_err(|_| Reason::StreamUnidentified)?;
     let cookie = sockopt::socket_cookie(socket).map_err(|_| Reason::StreamUnidentified)?;
+    let record = match recorder {
+        None => Err(NoRecord::NoRecorder),
+        // The data of the SYN moves the number of one end. The other one may have been established before that.
+        Some(_) if tcp_socket::had_data_in_syn(socket) != Ok(false) => Err(NoRecord::FastOpen),
+        Some(recorder) => recorder.map.read(socket).ok().flatten().ok_or(NoRecord::Unrecorded),
+    };
     // Sockets that are bound to different interfaces may have the same addresses in one namespace.
-    if tcp_socket::bound_interface(socket) != Ok(0) {
+    let netns = tcp_socket::netns_cookie(socket).ok().filter(|_| tcp_socket::bound_interface(socket) == Ok(0));
+    if netns.is_none() && record.is_err() {
         return Err(Reason::StreamUnidentified);
     }
     let end = match role {
@@ -218,7 +232,7 @@ fn evidence(socket: &OwnedFd, role: SocketRole, local: SocketAddr) -> Result<Evi
             syn: tcp_socket::take_saved_syn(socket).ok().and_then(|headers| syn_timestamp(&headers)),
         },
     };
-    Ok(Evidence { local, peer, socket: cookie, netns, end })
+    Ok(Evidence { local, peer, socket: cookie, netns, record, end })
 }
 
 /// The address, where an IPv4 address in an IPv6 one is the former, and without a scope.
@@ -264,7 +278,8 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     fn connector(role: SocketRole, socket: &TcpStream) -> Evidence {
-        let Ok(Found::Connected(evidence)) = read(&socket.as_fd().try_clone_to_owned().unwrap(), role).found else {
+        let Ok(Found::Connected(evidence)) = read(&socket.as_fd().try_clone_to_owned().unwrap(), role, None).found
+        else {
             panic!("no evidence")
         };
         evidence
@@ -286,7 +301,7 @@ mod tests {
         assert!(matches!(b.end, EndEvidence::Acceptor { syn: Some(_) }), "{b:?}");
         // The time of the SYN holds across namespaces, too.
         let (a, mut b) = (a, b);
-        b.netns += 1;
+        b.netns = b.netns.map(|netns| netns + 1);
         let (mut a_far, owner) = (a.clone(), Owner(1));
         (a_far.local, a_far.peer) = (([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into());
         (b.local, b.peer) = (a_far.peer, a_far.local);
@@ -297,7 +312,7 @@ mod tests {
 
     #[test]
     fn other_descriptors_are_named() {
-        let reason = |socket: OwnedFd, role| read(&socket, role).found.map(|_| ()).unwrap_err();
+        let reason = |socket: OwnedFd, role| read(&socket, role, None).found.map(|_| ()).unwrap_err();
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         assert_eq!(reason(udp.into(), SocketRole::Acceptor), Reason::StreamNotTcp);
         assert_eq!(reason(rustix::pipe::pipe().unwrap().0, SocketRole::Listener), Reason::StreamNotTcp);

@@ -7,7 +7,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::Sockets;
-use crate::broker::Broker;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ReasonLabels {
@@ -16,12 +15,11 @@ struct ReasonLabels {
 
 impl Sockets {
     /// Adds the metrics of streams.
-    pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
-        let sockets = &broker.capabilities.sockets;
+    pub(crate) fn metrics(&self, registry: &mut Registry) {
         let gauges = [
-            ("streams", "TCP connections with shared memory", sockets.streams.len()),
-            ("stream_programs", "Programs that are attached to streams", sockets.sessions.len()),
-            ("stream_waiting", "Shown sockets that wait for the socket at the other end", sockets.shown.len()),
+            ("streams", "TCP connections with shared memory", self.streams.len()),
+            ("stream_programs", "Programs that are attached to streams", self.sessions.len()),
+            ("stream_waiting", "Shown sockets that wait for the socket at the other end", self.shown.len()),
         ];
         for (name, help, value) in gauges {
             let gauge = Gauge::<i64>::default();
@@ -29,10 +27,10 @@ impl Sockets {
             registry.register(name, help, gauge);
         }
         let paired = Counter::<u64>::default();
-        paired.inc_by(sockets.counts.paired);
+        paired.inc_by(self.counts.paired);
         registry.register("stream_pairs", "Pairs of shown sockets that became streams", paired);
         let refused = Family::<ReasonLabels, Counter>::default();
-        for (reason, count) in &sockets.counts.refused {
+        for (reason, count) in &self.counts.refused {
             refused.get_or_create(&ReasonLabels { reason: reason.name() }).inc_by(*count);
         }
         registry.register("stream_refused", "Sockets that got no stream, by reason", refused);

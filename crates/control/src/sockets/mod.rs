@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   Broker ── request, session_closed, tick ──► Sockets
-//!                                                ├── StreamSession   a program: its board, its waiters, its sockets
-//!                                                ├── ListedPage      the addresses of listeners, which programs read
+//!                                                ├── StreamSession   a program: its sockets, and Boards: where peers wake it
+//!                                                ├── ListedPages     the addresses of listeners, which programs read
+//!                                                ├── RecordSource    how the daemon gets the kernel's records of connections
 //!                                                ├── evidence        reads a shown socket, on a thread
 //!                                                ├── ShownSockets    connected sockets without their peer
 //!                                                ├── pairing         the decision which two are one connection
@@ -16,13 +17,15 @@
 //! connection were shown, each program gets memory that only these two share. The daemon never touches the bytes of a connection, and a
 //! program may leave a connection to TCP at any time.
 
+mod boards;
 mod counters;
 mod evidence;
 mod listed;
 mod metrics;
 mod pairing;
+mod recorder;
 mod records;
-mod report;
+pub(crate) mod report;
 mod requests;
 mod session;
 mod shown;
@@ -30,23 +33,26 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::path::Path;
 
 use isthmus_config::{AddressPatterns, Config};
 use isthmus_layout::Refusal;
 use isthmus_layout::control::Owner;
-use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::sockets::{SocketsToClient, StreamRefused};
+use isthmus_link::connection_record::Recorder;
 
-use crate::broker::{Broker, ControlSessionId};
+use crate::core::Core;
+use crate::core::awaited_work::AwaitedWork;
+use crate::core::types::ControlSessionId;
 use evidence::ThreadCount;
-use listed::ListedPage;
+use listed::ListedPages;
+use recorder::RecordSource;
 use records::{Records, RefusedSocket, SocketName};
-pub(crate) use report::StreamTable;
 use session::SocketState;
-pub(crate) use session::StreamSession;
+use session::StreamSession;
 use shown::ShownSockets;
 use streams::Streams;
 
@@ -58,8 +64,9 @@ pub struct Sockets {
     /// The sessions by their number, which programs know.
     by_number: BTreeMap<u32, ControlSessionId>,
     last_number: u32,
-    /// The listed page, from the first session on.
-    listed: Option<ListedPage>,
+    /// The listed pages of owners with a session.
+    listed: ListedPages,
+    recording: RecordSource,
     shown: ShownSockets,
     streams: Streams,
     records: Records,
@@ -68,6 +75,10 @@ pub struct Sockets {
     /// The number of users with threads from which on those without are forgotten.
     forget_threads_from: usize,
     last_job: u64,
+    /// Sockets that threads begin to read, until the broker waits for them.
+    reading: VecDeque<AwaitedWork<Self>>,
+    /// Ended sessions, of which a part is released at a time.
+    ended: VecDeque<(ControlSessionId, StreamSession)>,
     /// The number of descriptors that are open for programs.
     fds: usize,
     /// The descriptors that are open for the programs of each user.
@@ -104,8 +115,8 @@ impl StreamSettings {
 }
 
 impl Sockets {
-    /// Takes the settings.
-    pub(crate) fn open(config: &Config) -> Self {
+    /// Takes the settings, and has connections recorded, if need be by the helper at a socket.
+    pub(crate) fn open(config: &Config, helper: &Path) -> Self {
         let sockets = &config.sockets;
         let settings = StreamSettings {
             is_enabled: sockets.enabled,
@@ -115,12 +126,7 @@ impl Sockets {
             allow: sockets.allow.clone(),
             deny: sockets.deny.clone(),
         };
-        Self { settings, ..Self::default() }
-    }
-
-    /// True if programs are attached to streams.
-    pub(crate) fn is_used(&self) -> bool {
-        !self.sessions.is_empty()
+        Self { settings, recording: RecordSource::open(config, helper), ..Self::default() }
     }
 
     /// The number of descriptors that are open for programs.
@@ -128,41 +134,65 @@ impl Sockets {
         self.fds
     }
 
-    /// The time at which [`Sockets::tick`] has something to do.
+    /// Returns the next reading of a socket that is to be waited for.
+    pub(crate) fn next_awaited(&mut self) -> Option<AwaitedWork<Self>> {
+        self.reading.pop_front()
+    }
+
+    /// The time at which [`Sockets::tick`] or [`Sockets::release_part`] has something to do.
     pub(crate) fn deadline(&self) -> Option<u64> {
-        self.shown.deadline()
+        if self.ended.is_empty() {
+            self.shown.deadline().into_iter().chain(self.recording.first()).min()
+        } else {
+            Some(0)
+        }
     }
 
-    /// Refuses shown sockets that have waited for too long, some at a time.
-    pub(crate) fn tick(broker: &mut Broker) {
-        Self::refuse_overdue(broker);
+    /// Refuses shown sockets that have waited for too long, some at a time. The first call asks for records.
+    pub(crate) fn tick(&mut self, core: &mut Core) {
+        if self.recording.first().is_some() {
+            self.reading.extend(self.recording.ask(core.now));
+        }
+        self.refuse_overdue(core);
     }
 
-    /// Releases the state of a domain that has left, or that will not resume. Programs with streams are no domains.
-    pub(crate) fn left(_broker: &mut Broker, _domain: DomainId) {}
+    /// Takes the answer of the helper.
+    fn records_opened(&mut self, outcome: Result<Recorder, String>, now: u64) {
+        self.recording.opened(outcome, now);
+        self.check_records();
+    }
 
-    /// Releases the state of an endpoint that was closed.
-    pub(crate) fn endpoint_closed(_broker: &mut Broker, _at: EndpointAddress) {}
+    /// Checks that records can be read, and lists all addresses then.
+    fn check_records(&mut self) {
+        self.recording.check();
+        self.listed.set_all(self.recording.recorder().is_some());
+    }
 
     /// Refuses a shown or listening socket, and forgets it but for the record of its user. `name` may be missing if the socket has been
     /// shown, or was not read.
-    fn refuse_socket(broker: &mut Broker, id: ControlSessionId, token: u32, name: Option<SocketName>, reason: Reason) {
-        let now = broker.now;
-        let sockets = &mut broker.capabilities.sockets;
-        *sockets.counts.refused.entry(reason).or_default() += 1;
-        if let Some(session) = sockets.sessions.get_mut(&id) {
+    fn refuse_socket(
+        &mut self,
+        core: &mut Core,
+        id: ControlSessionId,
+        token: u32,
+        name: Option<SocketName>,
+        reason: Reason,
+    ) {
+        let now = core.now;
+        *self.counts.refused.entry(reason).or_default() += 1;
+        if let Some(session) = self.sessions.get_mut(&id) {
             let state = session.sockets.remove(token);
             if let Some(name) = name.or(state.and_then(SocketState::name)) {
                 let (pid, program) = (session.pid, session.program.clone());
                 let refused = RefusedSocket { name, reason, pid, program, at: now };
-                sockets.records.refuse(session.identity.owner, refused);
+                self.records.refuse(session.identity.owner, refused);
             }
         }
-        broker.send(id, None, SocketsToClient::from(StreamRefused { token, reason }).into(), Vec::new());
+        core.send(id, None, SocketsToClient::from(StreamRefused { token, reason }).into(), Vec::new());
     }
 
-    fn session(broker: &Broker, id: ControlSessionId) -> Result<&StreamSession, Refusal> {
-        broker.capabilities.sockets.sessions.get(&id).ok_or_else(not_attached)
+    fn session(&self, id: ControlSessionId) -> Result<&StreamSession, Refusal> {
+        self.sessions.get(&id).ok_or_else(not_attached)
     }
 }
 

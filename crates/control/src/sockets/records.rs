@@ -58,6 +58,8 @@ pub(super) struct Record {
     /// The refused sockets, the oldest first.
     pub(super) refused: VecDeque<RefusedSocket>,
     pub(super) ended: EndedStreams,
+    /// Those of them to a connector of another owner, which has them, too.
+    pub(super) ended_to_others: EndedStreams,
 }
 
 /// The records of all users.
@@ -114,9 +116,10 @@ impl Records {
         record.refused.push_back(socket);
     }
 
-    /// Adds the bytes of a stream that has ended.
-    pub(super) fn add_ended(&mut self, owner: Owner, shared_bytes: u64, tcp_bytes: u64) {
-        let Some(Record { ended, .. }) = self.by_owner.get_mut(&owner) else { return };
+    /// Adds the bytes of a stream that has ended. `is_others`: the connector belongs to another owner.
+    pub(super) fn add_ended(&mut self, owner: Owner, is_others: bool, shared_bytes: u64, tcp_bytes: u64) {
+        let Some(Record { ended, ended_to_others, .. }) = self.by_owner.get_mut(&owner) else { return };
+        let ended = if is_others { ended_to_others } else { ended };
         ended.streams += 1;
         ended.shared_bytes = ended.shared_bytes.saturating_add(shared_bytes);
         ended.tcp_bytes = ended.tcp_bytes.saturating_add(tcp_bytes);
@@ -161,10 +164,12 @@ mod tests {
         // A user that comes back keeps the record.
         let last = Owner(2 * IDLE_MAX as u32);
         records.attached(last);
-        records.add_ended(last, u64::MAX, 1);
-        records.add_ended(last, 1, 1);
+        records.add_ended(last, false, u64::MAX, 1);
+        records.add_ended(last, false, 1, 1);
+        records.add_ended(last, true, 5, 6);
         let record = records.get(last).unwrap();
         assert_eq!(record.ended, EndedStreams { streams: 2, shared_bytes: u64::MAX, tcp_bytes: 2 });
+        assert_eq!(record.ended_to_others, EndedStreams { streams: 1, shared_bytes: 5, tcp_bytes: 6 });
         assert_eq!((record.refused.len(), records.idle.len()), (1, IDLE_MAX - 1));
     }
 }

@@ -9,13 +9,13 @@ use isthmus_shm::{SharedMapping, Words as _};
 
 use super::Sockets;
 use super::counters::counters;
-use super::records::{EndedStreams, Record, RefusedSocket, SocketName};
+use super::records::{EndedStreams, RefusedSocket, SocketName};
 use super::session::StreamSession;
 use super::shown::{ShownId, ShownSocket, WAIT_NS};
 use super::streams::{Stream, StreamSide};
 use crate::broker::Broker;
-use crate::report::hidden;
 use crate::report::slices::Table;
+use crate::report::written::hidden;
 use crate::viewer::Viewer;
 
 const NANOSECONDS: u64 = 1_000_000_000;
@@ -61,15 +61,19 @@ impl Table for StreamTable {
         let sockets = &broker.capabilities.sockets;
         match key {
             StreamKey::Stream(id) => {
-                // Both ends of a stream have one owner.
-                let visible = sockets.streams.get(*id).filter(|stream| viewer.sees_owner(stream.ends[0].owner));
-                rows.extend(visible.map(|stream| StreamTableRow::Stream(Box::new(row(*id, stream, broker.now)))));
+                let is_visible = |stream: &&Stream| stream.owners().any(|owner| viewer.sees_owner(owner));
+                let visible = sockets.streams.get(*id).filter(is_visible);
+                rows.extend(visible.map(|stream| StreamTableRow::Stream(Box::new(row(*id, stream, broker.core.now)))));
             }
             StreamKey::Record(owner) => {
                 if let Some(record) = sockets.records.get(*owner).filter(|_| viewer.sees_owner(*owner)) {
-                    rows.push(StreamTableRow::Ended(ended(record)));
+                    rows.push(StreamTableRow::Ended(ended(record.ended)));
+                    // A viewer that sees all has them in the record of the connector's owner.
+                    if !viewer.sees_all() {
+                        rows.push(StreamTableRow::Ended(ended(record.ended_to_others)));
+                    }
                     // The refused ones, the oldest first.
-                    let refused = record.refused.iter().map(|socket| refused_row(*owner, socket, broker.now));
+                    let refused = record.refused.iter().map(|socket| refused_row(*owner, socket, broker.core.now));
                     rows.extend(refused.map(StreamTableRow::Socket));
                 }
             }
@@ -89,6 +93,8 @@ impl Table for StreamTable {
         let report = StreamsReport {
             schema: SCHEMA,
             enabled: sockets.settings.is_enabled,
+            recorded: Some(sockets.recording.recorder().is_some()),
+            unrecorded: sockets.recording.missing().map(str::to_owned),
             across: Some(sockets.settings.across),
             programs: sockets.sessions.len() as u32,
             waiting: sockets.shown.len() as u32,
@@ -126,12 +132,11 @@ impl Sockets {
         let socket = self.shown.get(id).filter(|socket| viewer.sees_owner(socket.owner))?;
         let session = self.sessions.get(&id.session)?;
         let name = session.sockets.get(id.token)?.name()?;
-        Some(waiting_row(session, &name, socket, broker.now))
+        Some(waiting_row(session, &name, socket, broker.core.now))
     }
 }
 
-fn ended(record: &Record) -> EndedStreamsRow {
-    let EndedStreams { streams, shared_bytes, tcp_bytes } = record.ended;
+fn ended(EndedStreams { streams, shared_bytes, tcp_bytes }: EndedStreams) -> EndedStreamsRow {
     EndedStreamsRow { streams, shared_bytes, tcp_bytes }
 }
 
@@ -177,6 +182,7 @@ fn end_row(side: &StreamSide, end: StreamEndIndex, words: Option<&SharedMapping>
         uid: side.owner.0,
         program: side.program.clone(),
         address: side.address.to_string(),
+        peer_address: Some(side.peer_address.to_string()),
         state: load(STATE).map(|state| state_name(side.is_open, state).to_owned()),
         path: counted.map(|counted| counted.path.map_or("unknown", path_name).to_owned()),
         shared_bytes: counted.map(|counted| counted.shared_bytes),

@@ -1,23 +1,22 @@
 //! A program that is attached to streams, until its connection ends.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use isthmus_layout::control::{Done, Owner, RequestSerial};
+use isthmus_layout::Refusal;
+use isthmus_layout::control::Owner;
 use isthmus_layout::reason::Reason;
-use isthmus_layout::sockets::{ALARM, BOARD_SIZE, PeerLeft, PeerWaiter, SocketsToClient, StreamAttached, WAITERS_MAX};
-use isthmus_layout::{Capability, Refusal};
+use isthmus_layout::sockets::{BOARD_SIZE, PeerLeft, SocketsToClient, StreamAttached, StreamBoard};
 
-use rustix::net::{AddressFamily, SocketType, sockopt};
-
+use super::Sockets;
+use super::boards::Boards;
 use super::evidence::{SocketReader, SocketRole};
 use super::records::SocketName;
-use super::{ListedPage, Sockets, not_attached};
-use crate::allocator::{Allocator, Resource};
-use crate::broker::{Broker, ControlSessionId, Deferred};
-use crate::fd_reaper::ReceivedFd;
+use crate::core::Core;
+use crate::core::requester::{Answer, Requester};
+use crate::core::types::ControlSessionId;
 use crate::places::{Taker, may_take};
 use crate::policy::Identity;
+use isthmus_window::Allocator;
 
 /// The least number of users with threads from which on those without are forgotten.
 const THREADS_FORGET_MIN: usize = 64;
@@ -35,14 +34,14 @@ pub(crate) struct StreamSession {
     pub(super) pid: Option<i32>,
     /// The name of the program.
     pub(super) program: String,
-    /// The board, in which peers set bits.
-    pub(super) board: Resource,
-    /// The doorbells of the waiters, and the alarm.
-    pub(super) waiters: BTreeMap<u8, Resource>,
+    /// True if the program can have boards for peers of other owners.
+    pub(super) has_boards: bool,
+    /// The boards, in which peers set bits.
+    pub(super) boards: Boards,
     /// The listening and shown sockets, by token.
     pub(super) sockets: SessionSockets,
-    /// The sessions that know the board and the waiters of this one, and the other way round.
-    pub(super) peers: BTreeSet<ControlSessionId>,
+    /// The sessions that know a board of this one and its waiters, and the other way round, with their owners.
+    pub(super) peers: BTreeMap<ControlSessionId, Owner>,
     /// The streams of which this program has an end that it has not ended.
     pub(super) streams: BTreeSet<u64>,
     /// Reads the program's sockets.
@@ -118,56 +117,46 @@ impl SocketState {
 
 impl Sockets {
     /// Attaches a connection to streams.
-    pub(super) fn attach(
-        broker: &mut Broker,
-        id: ControlSessionId,
-        serial: Option<RequestSerial>,
-    ) -> Result<(), Refusal> {
-        if !broker.capabilities.sockets.settings.is_enabled {
+    pub(super) fn attach(&mut self, core: &mut Core, from: &Requester) -> Result<Answer, Refusal> {
+        let id = from.session;
+        if !self.settings.is_enabled {
             return Err(Reason::StreamsDisabled.into());
         }
-        if broker.capabilities.sockets.sessions.contains_key(&id) {
+        if self.sessions.contains_key(&id) {
             return Err(Refusal::new(Reason::UnexpectedMessageType, "the program has attached to streams already"));
         }
-        let identity = broker.identity_of_session(id)?;
-        let peer = broker.socket_peer(id).ok_or(Reason::PeerConnectionLost)?;
-        if peer.allocator.guest().is_some() {
-            return Err(Refusal::not_in_guests_yet(Capability::Sockets));
-        }
+        let identity = core.identity_of_session(id)?;
+        let peer = core.socket_peer(id).ok_or(Reason::PeerConnectionLost)?;
         let (pid, program) = (peer.pid, peer.program.to_string());
-        let taker = broker.taker(id).ok_or(Reason::PeerConnectionLost)?;
-        Self::check_fds(broker, taker)?;
+        let taker = core.taker(id).ok_or(Reason::PeerConnectionLost)?;
+        self.check_fds(core, taker)?;
         let board = Allocator::Host.allocate(BOARD_SIZE)?;
-        let sockets = &mut broker.capabilities.sockets;
-        let after_bytes = sockets.settings.after_bytes;
-        let listed = match &sockets.listed {
-            Some(listed) => listed,
-            None => sockets.listed.insert(ListedPage::new()?),
-        };
-        let listed = listed.memory();
-        let number = sockets.next_number()?;
-        sockets.forget_threads();
-        let threads = sockets.threads.entry(identity.owner).or_default().clone();
+        let after_bytes = self.settings.after_bytes;
+        let number = self.next_number()?;
+        self.check_records();
+        let listed = self.listed.join(identity.owner)?;
+        self.reading.extend(self.recording.ask(core.now));
+        self.forget_threads();
+        let threads = self.threads.entry(identity.owner).or_default().clone();
         let session = StreamSession {
             number,
             identity,
             taker,
             pid,
             program,
-            board: board.clone(),
-            waiters: BTreeMap::new(),
+            has_boards: core.version_of(id).is_some_and(|version| version.minor >= StreamBoard::SINCE),
+            boards: Boards::new(from.owner, board.clone()),
             sockets: SessionSockets::default(),
-            peers: BTreeSet::new(),
+            peers: BTreeMap::new(),
             streams: BTreeSet::new(),
             reader: SocketReader::new(threads),
         };
-        sockets.add_fds(taker.account, 1);
-        sockets.records.attached(session.identity.owner);
-        sockets.by_number.insert(number, id);
-        sockets.sessions.insert(id, session);
+        self.add_fds(taker.account, 1);
+        self.records.attached(session.identity.owner);
+        self.by_number.insert(number, id);
+        self.sessions.insert(id, session);
         let message = SocketsToClient::from(StreamAttached { session: number, after_bytes });
-        broker.send(id, serial, message.into(), vec![board, listed]);
-        Ok(())
+        Ok(Answer::Now(message.into(), vec![board, listed]))
     }
 
     /// Returns a number that no session has.
@@ -187,9 +176,9 @@ impl Sockets {
     }
 
     /// Refuses another descriptor that stays open for a user, if all users together or this one have too many.
-    fn check_fds(broker: &Broker, taker: Taker) -> Result<(), Refusal> {
-        broker.capabilities.sockets.check_share(taker, broker.settings.fds_max)?;
-        if broker.has_room_for_fds() { Ok(()) } else { Err(Reason::DaemonOutOfFds.into()) }
+    pub(super) fn check_fds(&self, core: &Core, taker: Taker) -> Result<(), Refusal> {
+        self.check_share(taker, core.settings.fds_max)?;
+        if core.has_room_for_fds(core.channel_fds + self.fds) { Ok(()) } else { Err(Reason::DaemonOutOfFds.into()) }
     }
 
     /// Refuses another descriptor for a user if it has its share already, of a quarter of the process's descriptors.
@@ -215,104 +204,60 @@ impl Sockets {
         }
     }
 
-    /// Adds a waiter, and sends it to all peers before the reply.
-    pub(super) fn add_waiter(
-        broker: &mut Broker,
-        id: ControlSessionId,
-        serial: Option<RequestSerial>,
-        waiter: u8,
-        eventfd: ReceivedFd,
-    ) -> Result<(), Refusal> {
-        let session = Self::session(broker, id)?;
-        if waiter >= WAITERS_MAX || session.waiters.contains_key(&waiter) {
-            let text = format!("waiter {waiter} is beyond the limit of {WAITERS_MAX}, or was added before");
-            return Err(Refusal::new(Reason::RequestInvalid, text));
-        }
-        Self::check_fds(broker, session.taker)?;
-        broker.check_fds_queue(id)?;
-        let is_doorbell = if waiter == ALARM {
-            let (domain, kind) = (sockopt::socket_domain(eventfd.as_fd()), sockopt::socket_type(eventfd.as_fd()));
-            (domain, kind) == (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET))
-        } else {
-            let kind = std::fs::read_link(format!("/proc/self/fd/{}", eventfd.as_fd().as_raw_fd()));
-            kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]")
-        };
-        if !is_doorbell {
-            return Err(Reason::DoorbellInvalid.into());
-        }
-        let eventfd = Resource::from(eventfd.into_fd());
-        let sockets = &mut broker.capabilities.sockets;
-        let session = sockets.sessions.get_mut(&id).ok_or_else(not_attached)?;
-        session.waiters.insert(waiter, eventfd.clone());
-        let message = SocketsToClient::from(PeerWaiter { peer: session.number, waiter });
-        let (account, peers) = (session.taker.account, session.peers.clone());
-        sockets.add_fds(account, 1);
-        for peer in peers {
-            broker.send(peer, None, message.clone().into(), vec![eventfd.clone()]);
-        }
-        broker.send(id, serial, Done {}.into(), Vec::new());
-        Ok(())
-    }
-
-    /// Makes a session known to another one: sends it the waiters. Returns the board if the other session has not known this one before.
-    pub(super) fn introduce(broker: &mut Broker, id: ControlSessionId, to: ControlSessionId) -> Option<Resource> {
-        let session = broker.capabilities.sockets.sessions.get_mut(&id)?;
-        if !session.peers.insert(to) {
-            return None;
-        }
-        let (peer, board, waiters) = (session.number, session.board.clone(), session.waiters.clone());
-        for (waiter, eventfd) in waiters {
-            let message = SocketsToClient::from(PeerWaiter { peer, waiter });
-            broker.send(to, None, message.into(), vec![eventfd]);
-        }
-        Some(board)
-    }
-
     /// Releases the state of a connection that has ended. That of its sockets, streams and peers is released in slices.
-    pub(crate) fn session_closed(broker: &mut Broker, id: ControlSessionId) {
-        let now = broker.now;
-        let sockets = &mut broker.capabilities.sockets;
-        let Some(session) = sockets.sessions.remove(&id) else { return };
-        sockets.by_number.remove(&session.number);
-        sockets.remove_fds(session.taker.account, 1 + session.waiters.len());
-        sockets.records.left(session.identity.owner, now);
-        broker.defer(Deferred::StreamSession(id, Box::new(session)));
+    pub(crate) fn session_closed(&mut self, core: &mut Core, id: ControlSessionId) {
+        let now = core.now;
+        let Some(session) = self.sessions.remove(&id) else { return };
+        self.by_number.remove(&session.number);
+        self.remove_fds(session.taker.account, session.boards.fds());
+        self.records.left(session.identity.owner, now);
+        self.ended.push_back((id, session));
     }
 
-    /// Releases what a session had that has ended, `count` items at most. Returns the rest of `count`, which is not 0 if nothing is left.
-    pub(crate) fn release_part(
-        broker: &mut Broker,
+    /// Releases a part of an ended session, `count` items at most. Returns the rest of `count`; a session counts as an item. Sessions take
+    /// turns.
+    pub(crate) fn release_part(&mut self, core: &mut Core, count: usize) -> usize {
+        if count == 0 {
+            return 0;
+        }
+        let Some((id, mut session)) = self.ended.pop_front() else { return count };
+        let rest = self.release_part_of(core, id, &mut session, count);
+        if rest == 0 {
+            self.ended.push_back((id, session));
+        }
+        rest.min(count - 1)
+    }
+
+    /// Releases `count` items of a session at most. Returns the rest of `count`, which is not 0 if nothing is left.
+    fn release_part_of(
+        &mut self,
+        core: &mut Core,
         id: ControlSessionId,
         session: &mut StreamSession,
         count: usize,
     ) -> usize {
         for rest in (1..=count).rev() {
-            let sockets = &mut broker.capabilities.sockets;
-            if let Some(peer) = session.peers.pop_first() {
-                if let Some(other) = sockets.sessions.get_mut(&peer) {
+            if let Some((peer, owner)) = session.peers.pop_first() {
+                if let Some(other) = self.sessions.get_mut(&peer) {
                     other.peers.remove(&id);
+                    let waiters = session.boards.waiters_for(owner);
+                    self.release_board(peer, |boards| boards.peer_left(session.identity.owner, waiters));
                     let left = SocketsToClient::from(PeerLeft { peer: session.number });
-                    broker.send(peer, None, left.into(), Vec::new());
+                    core.send(peer, None, left.into(), Vec::new());
                 }
             } else if let Some((token, state)) = session.sockets.pop() {
                 match state {
-                    SocketState::Listed(bit) => sockets.remove_listed(bit),
-                    SocketState::Shown(_) => drop(sockets.shown.remove(id, token)),
+                    SocketState::Listed(bit) => self.listed.remove(session.identity.owner, bit),
+                    SocketState::Shown(_) => drop(self.shown.remove(id, token)),
                     SocketState::Read { .. } => {}
                 }
             } else if let Some(stream) = session.streams.pop_first() {
-                while sockets.streams.end(stream, id, &mut sockets.records) {} // A program that connects to itself has both sides.
+                while self.streams.end(stream, id, &mut self.records) {} // A program that connects to itself has both sides.
             } else {
+                self.listed.leave(session.identity.owner);
                 return rest;
             }
         }
         0
-    }
-
-    /// Removes a listed address.
-    pub(super) fn remove_listed(&mut self, bit: u16) {
-        if let Some(listed) = &mut self.listed {
-            listed.remove(bit);
-        }
     }
 }

@@ -10,7 +10,8 @@ use isthmus_layout::sockets::{SocketsToClient, StreamWaiting};
 
 use super::Sockets;
 use super::pairing::{Candidate, Decision, Evidence, decide};
-use crate::broker::{Broker, ControlSessionId};
+use crate::core::Core;
+use crate::core::types::ControlSessionId;
 use crate::places::{Places, Taker};
 
 /// The number of waiting sockets of all users.
@@ -19,6 +20,9 @@ const WAITING_MAX: usize = 65_536;
 /// The number of waiting sockets of one owner with the same addresses. A namespace has one connection with them, and one that was closed
 /// without notice may still wait.
 const SAME_ADDRESSES_MAX: usize = 16;
+
+/// The number of waiting sockets with the same numbers that are looked at. There is one, but for a chance of 1 in 2^64.
+const SAME_NUMBERS_MAX: usize = 16;
 
 /// The number of overdue sockets that are refused at once.
 const OVERDUE_SLICE: usize = 128;
@@ -56,6 +60,8 @@ pub(super) struct ShownSocket {
 pub(super) struct ShownSockets {
     sockets: BTreeMap<ShownId, ShownSocket>,
     by_addresses: BTreeMap<(SocketAddr, SocketAddr), BTreeSet<(Owner, ShownId)>>,
+    /// By the numbers of the kernel's record.
+    by_numbers: BTreeSet<((u32, u32), ShownId)>,
     /// By the number of the socket in the kernel.
     by_socket: BTreeMap<u64, ShownId>,
     by_deadline: BTreeSet<(u64, ShownId)>,
@@ -67,6 +73,7 @@ impl Default for ShownSockets {
         Self {
             sockets: BTreeMap::new(),
             by_addresses: BTreeMap::new(),
+            by_numbers: BTreeSet::new(),
             by_socket: BTreeMap::new(),
             by_deadline: BTreeSet::new(),
             places: Places::new(WAITING_MAX),
@@ -110,6 +117,9 @@ impl ShownSockets {
         self.places.give_back(socket.account, 1);
         self.by_deadline.remove(&(socket.until, id));
         self.by_socket.remove(&socket.evidence.socket);
+        if let Ok(record) = &socket.evidence.record {
+            self.by_numbers.remove(&(record.numbers(), id));
+        }
         if let Some(ids) = self.by_addresses.get_mut(&socket.evidence.addresses()) {
             ids.remove(&(socket.owner, id));
             if ids.is_empty() {
@@ -138,6 +148,9 @@ impl ShownSockets {
             ShownSocket { evidence, owner, account: taker.account, until: now.saturating_add(WAIT_NS), reason };
         self.by_deadline.insert((socket.until, id));
         self.by_socket.insert(socket.evidence.socket, id);
+        if let Ok(record) = &socket.evidence.record {
+            self.by_numbers.insert((record.numbers(), id));
+        }
         self.by_addresses.entry(socket.evidence.addresses()).or_default().insert((owner, id));
         self.sockets.insert(id, socket);
         Ok(())
@@ -151,8 +164,14 @@ impl ShownSockets {
     /// Decides about a socket. The numbers of the decision are those of the returned sockets.
     pub(super) fn decide(&self, evidence: &Evidence, owner: Owner, across: bool) -> (Decision, Vec<ShownId>) {
         let shown = Candidate { evidence, owner };
-        let ids = self.by_addresses.get(&evidence.mirrored()).into_iter().flatten();
-        let ids: Vec<ShownId> = ids.map(|(_, id)| *id).collect();
+        let of_numbers = evidence.record.iter().flat_map(|record| {
+            let numbers = record.mirrored();
+            self.by_numbers.range((numbers, ShownId::MIN)..=(numbers, ShownId::MAX)).map(|(_, id)| *id)
+        });
+        let mut ids: Vec<ShownId> = of_numbers.take(SAME_NUMBERS_MAX).collect();
+        let is_recorded = !ids.is_empty();
+        let of_addresses = self.by_addresses.get(&evidence.mirrored()).into_iter().flatten();
+        ids.extend(of_addresses.map(|(_, id)| *id).filter(|_| !is_recorded));
         let sockets = ids.iter().filter_map(|id| self.sockets.get(id));
         let candidates = sockets.map(|socket| Candidate { evidence: &socket.evidence, owner: socket.owner });
         (decide(shown, &candidates.collect::<Vec<_>>(), across), ids)
@@ -168,58 +187,57 @@ impl ShownSockets {
 
 impl Sockets {
     /// Pairs a socket, or lets it wait. Its state is that of a shown socket already.
-    pub(super) fn show(broker: &mut Broker, session: ControlSessionId, token: u32, evidence: Evidence) {
-        let sockets = &mut broker.capabilities.sockets;
-        let Some(shower) = sockets.sessions.get(&session) else { return };
+    pub(super) fn show(&mut self, core: &mut Core, session: ControlSessionId, token: u32, evidence: Evidence) {
+        let Some(shower) = self.sessions.get(&session) else { return };
         let (owner, taker) = (shower.identity.owner, shower.taker);
         let id = ShownId { session, token };
-        if let Some(other) = sockets.shown.with_socket(evidence.socket) {
-            Self::refuse_all(broker, [id, other], Reason::StreamSocketTwice);
+        if let Some(other) = self.shown.with_socket(evidence.socket) {
+            self.refuse_all(core, [id, other], Reason::StreamSocketTwice);
             return;
         }
-        if sockets.streams.has_socket(evidence.socket) {
-            return Self::refuse_socket(broker, session, token, None, Reason::StreamSocketTwice);
+        if self.streams.has_socket(evidence.socket) {
+            return self.refuse_socket(core, session, token, None, Reason::StreamSocketTwice);
         }
-        let (decision, others) = sockets.shown.decide(&evidence, owner, sockets.settings.across);
+        let (decision, others) = self.shown.decide(&evidence, owner, self.settings.across);
         match decision {
             Decision::Pair(other) => {
                 let other = others[other];
-                if let Err(reason) = Self::pair(broker, (id, evidence), other) {
-                    Self::refuse_all(broker, [id, other], reason);
+                if let Err(reason) = self.pair(core, (id, evidence), other) {
+                    self.refuse_all(core, [id, other], reason);
                 }
             }
             Decision::Refuse(reason, which) => {
                 let all: Vec<_> = which.into_iter().map(|number| others[number]).chain([id]).collect();
-                Self::refuse_all(broker, all, reason);
+                self.refuse_all(core, all, reason);
             }
             Decision::Wait(hint) => {
                 let mut reason = Reason::StreamPeerMissing;
                 if let Some((hinted, which)) = hint {
                     reason = hinted;
-                    which.into_iter().for_each(|number| sockets.shown.set_reason(others[number], hinted));
+                    which.into_iter().for_each(|number| self.shown.set_reason(others[number], hinted));
                 }
-                match sockets.shown.add(id, evidence, (owner, taker), broker.now, reason) {
+                match self.shown.add(id, evidence, (owner, taker), core.now, reason) {
                     Ok(()) => {
-                        broker.send(session, None, SocketsToClient::from(StreamWaiting { token }).into(), Vec::new());
+                        core.send(session, None, SocketsToClient::from(StreamWaiting { token }).into(), Vec::new());
                     }
-                    Err(reason) => Self::refuse_socket(broker, session, token, None, reason),
+                    Err(reason) => self.refuse_socket(core, session, token, None, reason),
                 }
             }
         }
     }
 
     /// Refuses some of the shown sockets that have waited for too long.
-    pub(super) fn refuse_overdue(broker: &mut Broker) {
+    pub(super) fn refuse_overdue(&mut self, core: &mut Core) {
         for _ in 0..OVERDUE_SLICE {
-            let Some((shown, reason)) = broker.capabilities.sockets.shown.remove_overdue(broker.now) else { return };
-            Self::refuse_socket(broker, shown.session, shown.token, None, reason);
+            let Some((shown, reason)) = self.shown.remove_overdue(core.now) else { return };
+            self.refuse_socket(core, shown.session, shown.token, None, reason);
         }
     }
 
-    fn refuse_all(broker: &mut Broker, all: impl IntoIterator<Item = ShownId>, reason: Reason) {
+    fn refuse_all(&mut self, core: &mut Core, all: impl IntoIterator<Item = ShownId>, reason: Reason) {
         for ShownId { session, token } in all {
-            broker.capabilities.sockets.shown.remove(session, token);
-            Self::refuse_socket(broker, session, token, None, reason);
+            self.shown.remove(session, token);
+            self.refuse_socket(core, session, token, None, reason);
         }
     }
 }

@@ -5,9 +5,9 @@ use isthmus_layout::reason::Reason;
 
 use super::Sockets;
 use super::evidence::{SocketReader, SocketRole, ThreadCount};
-use super::pairing::{Decision, EndEvidence, Evidence};
+use super::pairing::{Decision, EndEvidence, Evidence, NoRecord};
 use super::shown::{ShownId, ShownSockets, WAIT_NS};
-use crate::broker::ControlSessionId;
+use crate::core::types::ControlSessionId;
 use crate::fd_reaper::ReceivedFd;
 use crate::places::Taker;
 
@@ -21,7 +21,8 @@ fn shown(token: u32) -> ShownId {
 
 fn acceptor(socket: u64) -> Evidence {
     let end = EndEvidence::Acceptor { syn: None };
-    Evidence { local: ([10, 0, 0, 1], 80).into(), peer: ([10, 0, 0, 2], 9).into(), socket, netns: 1, end }
+    let (local, peer) = (([10, 0, 0, 1], 80).into(), ([10, 0, 0, 2], 9).into());
+    Evidence { local, peer, socket, netns: Some(1), record: Err(NoRecord::NoRecorder), end }
 }
 
 #[test]
@@ -102,7 +103,7 @@ fn thread_ends_with_the_last_socket() {
     let reader = SocketReader::new(threads.clone());
     for _ in 0..3 {
         let (pipe, _) = rustix::pipe::pipe().unwrap();
-        let result = reader.read(OWNER, ReceivedFd::new(OWNER.0, pipe), SocketRole::Acceptor).unwrap();
+        let result = reader.read(OWNER, ReceivedFd::new(OWNER.0, pipe), SocketRole::Acceptor, None).unwrap();
         let read = result.blocking_recv().unwrap();
         assert!(read.name.is_none() && matches!(read.found, Err(Reason::StreamNotTcp)), "{read:?}");
     }

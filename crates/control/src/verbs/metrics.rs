@@ -8,7 +8,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::Verbs;
-use crate::broker::Broker;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ReasonLabels {
@@ -17,8 +16,8 @@ struct ReasonLabels {
 
 impl Verbs {
     /// Adds the metrics of verbs.
-    pub(crate) fn metrics(broker: &Broker, registry: &mut Registry) {
-        let Self { numbers, counts, .. } = &broker.capabilities.verbs;
+    pub(crate) fn metrics(&self, registry: &mut Registry) {
+        let Self { numbers, counts, .. } = self;
         let gauges = [
             ("verbs_domains", "Domains that have queue pair numbers", numbers.domains()),
             ("verbs_numbers", "Queue pair numbers that domains have taken", numbers.taken() * BLOCK_NUMBERS as usize),

@@ -1,10 +1,10 @@
-//! Verbs in the control plane: the identity of the virtual RDMA device, and the queue pair numbers of the host.
+//! Verbs in the control plane: the identity of the virtual RDMA device in each place, and the queue pair numbers of the host and its guests.
 //!
 //! ```text
 //!   Broker ── request, left, endpoint_closed ──► Verbs
 //!                                                 ├── NumberBlocks   blocks of queue pair numbers, and the endpoints that have them
 //!                                                 ├── NumberPeers    the domains that have asked for a queue pair
-//!                                                 └── GidTable       the node GUID, and the GIDs of the host's interfaces
+//!                                                 └── GidTable       node GUIDs, and the GIDs of the host's interfaces and of guests'
 //! ```
 //!
 //! The daemon takes no part in what queue pairs do. It says which domain has a number; the programs then exchange messages.
@@ -13,7 +13,7 @@ mod gids;
 mod metrics;
 mod numbers;
 mod peers;
-mod report;
+pub(crate) mod report;
 mod requests;
 
 use std::collections::BTreeMap;
@@ -24,7 +24,6 @@ use isthmus_layout::reason::Reason;
 
 use crate::host;
 use crate::tickets::Tickets;
-pub(crate) use report::DomainTable;
 
 use gids::GidTable;
 use numbers::NumberBlocks;
@@ -52,7 +51,7 @@ struct Counts {
 impl Verbs {
     /// Takes the settings, and reserves the blocks of domains that may resume.
     pub(crate) fn open(config: &Config, tickets: &Tickets) -> Self {
-        let gids = GidTable::new(&host::identity(tickets.host_id()));
+        let gids = GidTable::new(host::identity(tickets.host_id()));
         let mut verbs = Self {
             is_enabled: config.verbs.enabled,
             numbers: NumberBlocks::new(random_u16()),

@@ -1,4 +1,4 @@
-//! Reports the virtual RDMA device, its GIDs, and the domains that have queue pair numbers.
+//! Reports the virtual RDMA device and its GIDs in the viewer's place, and the domains that have queue pair numbers.
 
 use std::net::Ipv6Addr;
 
@@ -17,9 +17,9 @@ use super::gids::GidEntry;
 use super::peers::NumberPeer;
 use crate::broker::Broker;
 use crate::directory::DomainEntry;
-use crate::report::hidden;
 use crate::report::paths::why_between;
 use crate::report::slices::Table;
+use crate::report::written::hidden;
 use crate::viewer::{Viewer, not_yours};
 
 /// The device, and the domains that have queue pair numbers.
@@ -37,7 +37,7 @@ impl Table for DomainTable {
     }
 
     fn add(broker: &Broker, viewer: &Viewer, id: &DomainId, rows: &mut Vec<VerbsDomainRow>) {
-        let visible = broker.directory.get(*id).filter(|domain| viewer.sees_domain(broker, domain));
+        let visible = broker.core.directory.get(*id).filter(|domain| viewer.sees_domain(&broker.core, domain));
         let blocks = || broker.capabilities.verbs.numbers.of_domain(*id);
         rows.extend(visible.map(|domain| VerbsDomainRow {
             domain: DomainName::from(domain),
@@ -48,16 +48,23 @@ impl Table for DomainTable {
 
     fn finish(
         broker: &Broker,
-        _: &Viewer,
+        viewer: &Viewer,
         domains: Vec<VerbsDomainRow>,
     ) -> impl FnOnce() -> VerbsReport + Send + 'static + use<> {
         let verbs = &broker.capabilities.verbs;
+        let node = match viewer.guest() {
+            Some(name) => {
+                let window = broker.guests().get(name).and_then(|guest| guest.guest_window.as_ref());
+                verbs.gids.node_of_guest(window.map(|window| window.number()), name).into_owned()
+            }
+            None => verbs.gids.node_of_host(),
+        };
         let report = VerbsReport {
             schema: SCHEMA,
             enabled: verbs.is_enabled,
             device: DEVICE.to_owned(),
-            node_guid: groups(&verbs.gids.node_guid().to_be_bytes()),
-            gids: verbs.gids.read().into_iter().enumerate().map(gid).collect(),
+            node_guid: groups(&node.guid.to_be_bytes()),
+            gids: node.gids.into_iter().enumerate().map(gid).collect(),
             hidden: hidden(verbs.numbers.domains(), domains.len()),
             domains,
         };
@@ -76,14 +83,15 @@ impl Verbs {
         };
         let Self { numbers, peers, .. } = &broker.capabilities.verbs;
         let at = numbers.holder_of(number).ok_or_else(unknown)?;
-        let holder = broker.directory.get(at.domain).ok_or_else(unknown)?;
-        let sees = |domain: &DomainEntry| viewer.sees_domain(broker, domain);
+        let holder = broker.core.directory.get(at.domain).ok_or_else(unknown)?;
+        let sees = |domain: &DomainEntry| viewer.sees_domain(&broker.core, domain);
         let peer = |peer: &NumberPeer| {
             // One that has left is no peer any more.
-            let domain = broker.directory.get(peer.domain).filter(|domain| sees(holder) || sees(domain))?;
+            let domain = broker.core.directory.get(peer.domain).filter(|domain| sees(holder) || sees(domain))?;
             let path = why_between(broker, viewer, holder, domain);
             let program = program(broker, viewer, domain, holder);
-            Some((QueuePairPeer { program, refused: peer.refused.map(Into::into), path }, domain))
+            let (same_owner, refused) = (domain.owner == holder.owner, peer.refused.map(Into::into));
+            Some((QueuePairPeer { program, same_owner, refused, path }, domain))
         };
         let (peers, domains): (Vec<_>, Vec<_>) = peers.of(number).iter().filter_map(peer).unzip();
         if !sees(holder) && domains.is_empty() {
@@ -96,9 +104,13 @@ impl Verbs {
 
 /// A program at one end of a connection with a queue pair of the domain `of`.
 fn program(broker: &Broker, viewer: &Viewer, domain: &DomainEntry, of: &DomainEntry) -> QueuePairProgram {
-    let attachment = broker.attachments.get(&domain.id).filter(|_| viewer.sees_domain(broker, domain));
-    let pid = attachment.and_then(|attachment| attachment.pid);
-    QueuePairProgram { domain: viewer.peer_name(broker, domain, of), uid: domain.owner.0, pid }
+    let visible = Some(domain).filter(|domain| viewer.sees_domain(&broker.core, domain));
+    let attachment = visible.and_then(|domain| broker.core.attachments.get(&domain.id));
+    QueuePairProgram {
+        domain: viewer.peer_name(&broker.core, domain, of),
+        uid: visible.map(|domain| domain.owner.0),
+        pid: attachment.and_then(|attachment| attachment.pid),
+    }
 }
 
 fn gid((index, entry): (usize, GidEntry)) -> VerbsGidRow {

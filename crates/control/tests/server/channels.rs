@@ -98,20 +98,22 @@ fn offers_smaller_slabs_when_a_channel_cannot_be_mapped() {
     let bed = Testbed::with("[limits]\nslab_kib = 1024\n");
     let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
     let reason = Reason::OutOfAddressSpace;
-    for (attempt, bytes) in [(1, 1 << 20), (2, 256 << 10), (3, SLAB_BYTES_MIN)] {
+    let request = |a: &mut Client, b: &mut Client, attempt, bytes| {
         a.send(RequestChannel { peer: theirs.id(), attempt }, &[]);
-        let (channel, offered) = offered_slab(&mut b);
+        let (channel, offered) = offered_slab(b);
         assert_eq!(offered, bytes, "try {attempt}");
-        assert_eq!(offered_slab(&mut a), (channel, bytes));
-        if attempt < 3 {
-            b.send(RefuseChannel { channel, reason }, &[]);
-            assert_eq!(refused(&mut a), (reason, false));
-        } else {
-            b.send(AcceptChannel { channel }, &[]);
-            let heard = a.receive_matching(|heard| matches!(heard.message, ToClient::ChannelOpen(_)));
-            assert_eq!(heard.message, ChannelOpen { channel }.into());
-        }
+        assert_eq!(offered_slab(a), (channel, bytes));
+        channel
+    };
+    for (attempt, bytes) in [(1, 1 << 20), (2, 256 << 10)] {
+        let channel = request(&mut a, &mut b, attempt, bytes);
+        b.send(RefuseChannel { channel, reason }, &[]);
+        assert_eq!(refused(&mut a), (reason, false));
     }
+    let open = request(&mut a, &mut b, 3, SLAB_BYTES_MIN);
+    b.send(AcceptChannel { channel: open }, &[]);
+    let heard = a.receive_matching(|heard| matches!(heard.message, ToClient::ChannelOpen(_)));
+    assert_eq!(heard.message, ChannelOpen { channel: open }.into());
     let report: Channels = bed.greeted().report(Topic::Channels, &[]).unwrap();
     let shown = report.pairs[0].channel.as_ref().map(|channel| channel.slab_bytes);
     assert_eq!(shown, Some(SLAB_BYTES_MIN));
@@ -126,6 +128,7 @@ fn offers_smaller_slabs_when_a_channel_cannot_be_mapped() {
         let heard = a.receive_matching(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
         assert_eq!(heard.message, ChannelClosed { channel, reason }.into());
     }
+    a.send(CloseChannel { channel: open, reason: Reason::ClosedLocally }, &[]);
     a.send(RequestChannel { peer: theirs.id(), attempt: 1 }, &[]);
     assert_eq!(offered_slab(&mut b).1, 1 << 20);
 }
@@ -157,15 +160,22 @@ fn two_that_ask_at_once_get_one_channel() {
 }
 
 #[test]
-fn a_new_channel_replaces_one_that_its_connector_has_forgotten() {
+fn late_requests_do_not_end_an_open_channel() {
     let bed = Testbed::new();
-    let ((mut a, _), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
-    let [(first, _), _] = channel(&mut a, &mut b, theirs.id());
-    channel(&mut a, &mut b, theirs.id());
-    assert_eq!(
-        b.receive_message().message,
-        ChannelClosed { channel: first.channel, reason: Reason::ChannelReplaced }.into()
-    );
+    let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    // A domain may have two requests in its socket: it learns of the end of an offer that its peer requested, and requests a channel again,
+    // before the daemon has read its first request. The channel for that one may be open when the daemon reads the second one.
+    let [(offer, _), _] = channel(&mut a, &mut b, theirs.id());
+    a.send(RequestChannel { peer: theirs.id(), attempt: 1 }, &[]);
+    b.send(RequestChannel { peer: ours.id(), attempt: 1 }, &[]);
+    a.expect_no_message();
+    b.expect_no_message();
+    // A domain that wants another channel closes this one.
+    a.send(CloseChannel { channel: offer.channel, reason: Reason::ClosedLocally }, &[]);
+    let closed = ChannelClosed { channel: offer.channel, reason: Reason::ClosedByPeer };
+    assert_eq!(b.receive_message().message, closed.into());
+    let [(next, _), _] = channel(&mut a, &mut b, theirs.id());
+    assert_ne!(next.channel, offer.channel);
 }
 
 #[test]

@@ -6,23 +6,19 @@ mod capture;
 mod channels;
 mod full_tables;
 mod grants;
+#[expect(dead_code, reason = "the tests of guests use the rest")]
+#[path = "../../../guests/tests/server/guest.rs"]
 mod guest;
-mod guests;
-mod guests_restart;
 mod hostile;
-mod monitor;
 mod mx;
 mod overlay;
 mod owners;
-mod pairs;
 mod processes;
-mod regions;
+mod recorded;
 mod reports;
 mod resuming;
 mod streams;
+#[expect(dead_code, reason = "as above")]
 mod testbed;
 mod verbs;
 mod viewers;
-mod xen;
-mod xen_backends;
-mod xen_pairs;

@@ -16,14 +16,17 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::testbed::{Client, ReceivedMessage, Testbed};
+use crate::testbed::{Client, ReceivedMessage, Testbed, versions_of};
 
-const ALL_USERS: &str = "[policy]\nattach = \"any-user\"\n";
+/// Without records of connections.
+const UNRECORDED: &str = "[sockets]\nconnection_records = false\n";
+
+pub(crate) const ALL_USERS: &str = "[policy]\nattach = \"any-user\"\n";
 
 /// A program that is attached to streams.
 pub(crate) struct Program {
     client: Client,
-    session: u32,
+    pub(crate) session: u32,
     board: OwnedFd,
     listed: SharedMapping,
     next_token: u32,
@@ -32,7 +35,7 @@ pub(crate) struct Program {
 /// A stream as a program receives it.
 #[derive(Debug)]
 pub(crate) struct Paired {
-    message: StreamPaired,
+    pub(crate) message: StreamPaired,
     fds: Vec<OwnedFd>,
 }
 
@@ -59,11 +62,17 @@ pub(crate) fn connection(listener: &TcpListener) -> Connection {
 }
 
 fn connection_from(client: Ipv4Addr, listener: &TcpListener) -> Connection {
-    connection_from_port(SocketAddrV4::new(client, 0), listener)
+    connection_from_port(SocketAddrV4::new(client, 0), listener, None)
 }
 
-fn connection_from_port(client: SocketAddrV4, listener: &TcpListener) -> Connection {
+/// A connection from an address to a listener, or to another address that stands for it.
+pub(crate) fn connection_from_port(
+    client: SocketAddrV4,
+    listener: &TcpListener,
+    to: Option<SocketAddrV4>,
+) -> Connection {
     let SocketAddr::V4(address) = listener.local_addr().unwrap() else { panic!("it listens on IPv4") };
+    let address = to.unwrap_or(address);
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::bind(&socket, &client).unwrap();
     let since = now_ms();
@@ -85,7 +94,7 @@ fn sockets(message: &ToClient) -> Option<&SocketsToClient> {
 }
 
 impl Program {
-    fn new(bed: &Testbed) -> Self {
+    pub(crate) fn new(bed: &Testbed) -> Self {
         Self::of(bed.greeted())
     }
 
@@ -114,7 +123,7 @@ impl Program {
         }
     }
 
-    fn is_listed(&self, address: SocketAddr) -> bool {
+    pub(crate) fn is_listed(&self, address: SocketAddr) -> bool {
         let key = std::array::from_fn(|word| self.listed.load(LISTED_KEY + word as u32, Relaxed));
         let bit = listed_bit(key, address.ip(), address.port());
         self.listed.load(listed_word(bit), Relaxed) & listed_mask(bit) != 0
@@ -156,7 +165,7 @@ impl Program {
         }
     }
 
-    fn refused(&mut self, token: u32) -> Reason {
+    pub(crate) fn refused(&mut self, token: u32) -> Reason {
         match self.receive_about(token) {
             SocketsToClient::StreamRefused(message) => message.reason,
             other => panic!("{other:?}"),
@@ -164,7 +173,7 @@ impl Program {
     }
 
     /// Waits until a socket was read and waits for its peer.
-    fn wait_until_waiting(&mut self, token: u32) {
+    pub(crate) fn wait_until_waiting(&mut self, token: u32) {
         self.client.receive_matching(|heard| {
             matches!(sockets(&heard.message), Some(SocketsToClient::StreamWaiting(message)) if message.token == token)
         });
@@ -186,7 +195,7 @@ impl Program {
         }
     }
 
-    fn report(&mut self) -> StreamsReport {
+    pub(crate) fn report(&mut self) -> StreamsReport {
         self.client.report(Topic::Streams, &[]).unwrap()
     }
 }
@@ -195,6 +204,7 @@ impl Program {
 pub(crate) fn pair(a: &mut Program, b: &mut Program) -> (Connection, Paired, Paired) {
     let connection = connection(&listener());
     let client = a.show_client(&connection);
+    a.wait_until_waiting(client); // So that it is not the other one that waits.
     let server = b.show_server(&connection.server);
     let (client, server) = (a.paired(client), b.paired(server));
     (connection, client, server)
@@ -240,24 +250,28 @@ fn a_program_may_connect_to_itself() {
 }
 
 #[test]
-fn listeners_are_listed_while_they_listen() {
-    let bed = Testbed::new();
+fn listeners_are_listed_for_their_owner_while_they_listen() {
+    let bed = Testbed::with(&format!("{ALL_USERS}{UNRECORDED}"));
     let (mut a, b) = (Program::new(&bed), Program::new(&bed));
+    let other_owner = bed.greeted_as(6001).map(Program::of);
     let (one, other) = (listener(), TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap());
     let (address, any_address) = (one.local_addr().unwrap(), other.local_addr().unwrap());
     let token = a.listen(&one).unwrap();
     a.listen(&other).unwrap();
-    assert!(b.is_listed(address) && b.is_listed((Ipv4Addr::UNSPECIFIED, any_address.port()).into()));
+    let any: SocketAddr = (Ipv4Addr::UNSPECIFIED, any_address.port()).into();
+    assert!(b.is_listed(address) && b.is_listed(any));
+    assert!(other_owner.is_none_or(|program| !program.is_listed(address) && !program.is_listed(any)));
     a.client.send(StreamUnlisten { token }, &[]);
     assert_eq!(a.report().listening, 1);
     assert!(!b.is_listed(address));
     drop(a);
-    eventually(Deadline::secs(20), || !b.is_listed((Ipv4Addr::UNSPECIFIED, any_address.port()).into())).unwrap();
+    eventually(Deadline::secs(20), || !b.is_listed(any)).unwrap();
 }
 
-/// A program that closes its listening socket expects that connections are refused at once, as by TCP alone.
+/// Not a test: a program that closes its listening socket expects that connections are refused at once, as by TCP alone.
 #[test]
-fn a_listener_that_is_answered_is_not_open_in_the_daemon() {
+#[ignore = "run by the test below"]
+fn close_listeners_that_are_answered() {
     const LISTENERS_MAX: usize = 1024;
     let bed = Testbed::new();
     let mut a = Program::new(&bed);
@@ -276,6 +290,16 @@ fn a_listener_that_is_answered_is_not_open_in_the_daemon() {
         assert_eq!(a.listen(&another), Err(Reason::StreamsFull));
         closed(another);
     }
+}
+
+/// Runs in a process of its own: a child that another test starts has all sockets open until it executes its program.
+#[test]
+fn a_listener_that_is_answered_is_not_open_in_the_daemon() {
+    let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+    let test = ["--exact", "streams::close_listeners_that_are_answered", "--ignored", "--nocapture"];
+    let output = program.args(test).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -506,15 +530,156 @@ fn sockets_without_a_stream_are_listed_for_their_user() {
 }
 
 #[test]
-fn programs_of_different_users_get_no_stream() {
+fn programs_of_different_users_get_no_stream_by_default() {
     let bed = Testbed::with(ALL_USERS);
-    let (Some(one), Some(other)) = (bed.greeted_as(1001), bed.greeted_as(1002)) else {
-        return eprintln!("skipped: needs root");
+    let Some([mut a, mut b]) = programs_of(&bed, [1001, 1002]) else { return };
+    assert_eq!(refused_pair(&mut a, &mut b), [Reason::TalkForbidden; 2]);
+}
+
+/// The policy that lets users have streams with one another.
+const ALL_TALK: &str = "[policy]\nattach = \"any-user\"\nrules = [{ allow = true }]\n";
+
+/// Returns programs of these users, or none without the right to be other users.
+fn programs_of<const N: usize>(bed: &Testbed, users: [u32; N]) -> Option<[Program; N]> {
+    let programs: Option<Vec<_>> = users.into_iter().map(|user| bed.greeted_as(user).map(Program::of)).collect();
+    let Some(programs) = programs else {
+        eprintln!("skipped: only root can be other users");
+        return None;
     };
-    let (mut a, mut b) = (Program::of(one), Program::of(other));
+    programs.try_into().ok()
+}
+
+/// Shows both ends of a connection that gets no stream. Returns the reasons.
+fn refused_pair(a: &mut Program, b: &mut Program) -> [Reason; 2] {
     let tcp = connection(&listener());
     let tokens = (a.show_client(&tcp), b.show_server(&tcp.server));
-    assert_eq!((a.refused(tokens.0), b.refused(tokens.1)), (Reason::StreamOwnerDiffers, Reason::StreamOwnerDiffers));
+    [a.refused(tokens.0), b.refused(tokens.1)]
+}
+
+impl Program {
+    /// Receives the next board for another owner. Returns the message, and the board's memory if it is new.
+    fn owner_board(&mut self) -> (StreamBoard, Option<OwnedFd>) {
+        let mut heard = self
+            .client
+            .receive_matching(|heard| matches!(sockets(&heard.message), Some(SocketsToClient::StreamBoard(_))));
+        match sockets(&heard.message) {
+            Some(SocketsToClient::StreamBoard(message)) => (message.clone(), heard.fds.pop()),
+            _ => unreachable!(),
+        }
+    }
+
+    fn add_board_waiter(&mut self, board: u32, waiter: u8, doorbell: impl AsFd) -> Result<(), Reason> {
+        self.client.request(StreamBoardWaiter { board, waiter }, &[doorbell.as_fd()]).map(drop)
+    }
+}
+
+#[test]
+fn each_owner_among_the_peers_gets_a_board_of_its_own() {
+    let bed = Testbed::with(ALL_TALK);
+    let Some([mut a, mut b, mut third]) = programs_of(&bed, [1001, 1002, 1001]) else { return };
+    a.add_waiter(3).unwrap();
+    let (_tcp, at_a, at_b) = pair(&mut a, &mut b);
+    let (board_a, memory_a) = a.owner_board();
+    let (board_b, memory_b) = b.owner_board();
+    assert_eq!((board_a.peer, board_b.peer, board_a.new_board, board_b.new_board), (b.session, a.session, true, true));
+    let [memory_a, memory_b] = [memory_a, memory_b].map(|memory| inode(&memory.unwrap()));
+    assert_eq!((inode(&at_a.fds[1]), inode(&at_b.fds[1])), (memory_b, memory_a), "each has the other's board");
+    assert_ne!(memory_a, inode(&a.board));
+
+    // The doorbells of the own owner are for it alone, and those of the other one are sockets.
+    let (bell, _receiver) = Doorbell::socket_pair().unwrap();
+    let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    assert_eq!(a.add_board_waiter(board_a.board, 5, &event), Err(Reason::DoorbellInvalid));
+    assert_eq!(a.add_board_waiter(board_a.board, ALARM, &bell), Err(Reason::RequestInvalid));
+    for number in [0, board_a.board + 1] {
+        assert_eq!(a.add_board_waiter(number, 5, &bell), Err(Reason::RequestInvalid));
+    }
+    assert_eq!(a.add_board_waiter(board_a.board, 5, &bell), Ok(()));
+    assert_eq!(b.peer_waiter(), (a.session, 5));
+    assert_eq!(a.add_board_waiter(board_a.board, 5, &bell), Err(Reason::RequestInvalid), "it was added");
+
+    // A third program, of the first owner, gets the other board.
+    let (_tcp, at_a, at_third) = pair(&mut a, &mut third);
+    assert_eq!((inode(&at_a.fds[1]), inode(&at_third.fds[1])), (inode(&third.board), inode(&a.board)));
+    assert_eq!(third.peer_waiter(), (a.session, 3));
+    third.client.expect_no_message();
+    // Another program of the second owner gets the board that is there, with its waiters.
+    let Some([mut fourth]) = programs_of(&bed, [1002]) else { return };
+    let (_tcp, _, at_fourth) = pair(&mut a, &mut fourth);
+    assert_eq!((inode(&at_fourth.fds[1]), fourth.peer_waiter()), (memory_a, (a.session, 5)));
+    let (board, memory) = a.owner_board();
+    assert_eq!((board.board, board.new_board, memory.is_none()), (board_a.board, false, true));
+}
+
+#[test]
+fn streams_of_two_owners_count_for_both() {
+    let bed = Testbed::with(&format!("{ALL_TALK}[sockets]\nstreams_max = 1\n"));
+    let Some([mut a, mut b, mut third]) = programs_of(&bed, [1001, 1002, 1003]) else { return };
+    let (_tcp, client, _) = pair(&mut a, &mut b);
+    for program in [&mut a, &mut b] {
+        let report = program.report();
+        assert_eq!((report.streams[0].connector.uid, report.streams[0].acceptor.uid), (1001, 1002));
+        assert_eq!(refused_pair(&mut third, program), [Reason::StreamsFull; 2]);
+    }
+    assert_eq!((third.report().streams.len(), third.report().hidden), (0, Some(1)));
+    for program in [&mut a, &mut b] {
+        program.client.send(StreamEnded { stream: client.message.stream, violation: false }, &[]);
+        program.report();
+    }
+    for program in [&mut a, &mut b] {
+        assert_eq!(program.report().ended.unwrap().streams, 1);
+    }
+    assert_eq!(Program::new(&bed).report().ended.unwrap().streams, 1, "root sees it once");
+    pair(&mut a, &mut third);
+}
+
+#[test]
+fn program_of_an_older_version_gets_no_stream_with_another_user() {
+    let bed = Testbed::with(ALL_TALK);
+    let Some([mut a, mut b]) = programs_of(&bed, [1001, 1002]) else { return };
+    let Some(mut old) = bed.greeted_as_version(1002, versions_of(StreamBoard::SINCE - 1)).map(Program::of) else {
+        return;
+    };
+    assert_eq!(refused_pair(&mut a, &mut old), [Reason::StreamOwnerDiffers; 2]);
+    assert_eq!(refused_pair(&mut old, &mut a), [Reason::StreamOwnerDiffers; 2]);
+    pair(&mut b, &mut old);
+}
+
+#[test]
+fn boards_are_bounded_and_end_with_their_last_peer() {
+    const OWNERS_MAX: usize = isthmus_layout::limits::READY_MAPS_MAX;
+    let bed = Testbed::with(ALL_TALK);
+    let Some([mut server]) = programs_of(&bed, [1000]) else { return };
+    let own_fds = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut clients = Vec::new();
+    for user in 1..OWNERS_MAX as u32 {
+        let Some([mut client]) = programs_of(&bed, [1000 + user]) else { return };
+        let (tcp, ..) = pair(&mut client, &mut server);
+        let (board, _) = server.owner_board();
+        assert_eq!(server.add_board_waiter(board.board, 0, Doorbell::socket_pair().unwrap().1), Ok(()));
+        assert_eq!(client.peer_waiter(), (server.session, 0));
+        clients.push((client, tcp));
+    }
+    let Some([mut late]) = programs_of(&bed, [2000]) else { return };
+    assert_eq!(refused_pair(&mut late, &mut server), [Reason::ReadyMapsFull; 2]);
+    // The own owner has its board from the beginning.
+    let Some([mut own]) = programs_of(&bed, [1000]) else { return };
+    pair(&mut own, &mut server);
+    // The place is free again once the last program of an owner has ended.
+    let (first, _) = clients.remove(0);
+    let session = first.session;
+    drop(first);
+    server.client.receive_matching(
+        |heard| matches!(sockets(&heard.message), Some(SocketsToClient::PeerLeft(left)) if left.peer == session),
+    );
+    let before = own_fds();
+    let (_tcp, ..) = pair(&mut late, &mut server);
+    let (board, memory) = server.owner_board();
+    assert_eq!((board.board, memory.is_some()), (OWNERS_MAX as u32, true), "a number that was not used before");
+    drop((late, memory, own, clients, server));
+    // The daemon is in this process.
+    let is_less = eventually(Deadline::secs(60), || own_fds() + 2 * OWNERS_MAX < before);
+    assert!(is_less.is_ok(), "{before} before, {} after", own_fds());
 }
 
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 1), 40_000);
@@ -530,14 +695,17 @@ fn connection_in(host: &Host) -> Connection {
     let connect = || {
         let listener = TcpListener::bind(SERVER).unwrap();
         tcp_socket::save_syns(&listener).unwrap();
-        connection_from_port(CLIENT, &listener)
+        connection_from_port(CLIENT, &listener, None)
     };
     host.with(connect).unwrap()
 }
 
 /// An attacker of the same owner has the addresses of the victim's client in a namespace of its own, and says that it has connected at any
 /// time. Returns the attacker and the victim, with the tokens of their sockets, and the connections.
-fn attack_across_namespaces(bed: &Testbed, netns: &mut isthmus_netns::Testbed) -> [(Program, u32, Connection); 2] {
+pub(crate) fn attack_across_namespaces(
+    bed: &Testbed,
+    netns: &mut isthmus_netns::Testbed,
+) -> [(Program, u32, Connection); 2] {
     let host = |netns: &mut isthmus_netns::Testbed, name| netns.host(name).unwrap();
     let mut repeated = connection_in(&host(netns, "attacker"));
     repeated.connected_ms = (0, u64::MAX);
@@ -551,7 +719,7 @@ fn attack_across_namespaces(bed: &Testbed, netns: &mut isthmus_netns::Testbed) -
 
 #[test]
 fn program_in_another_namespace_cannot_take_over_a_connection() {
-    let bed = Testbed::new();
+    let bed = Testbed::with(UNRECORDED);
     let Ok(mut netns) = isthmus_netns::Testbed::new().map_err(|why| eprintln!("skipped: {why}")) else { return };
     let [(mut attacker, token, _repeated), (mut victim, victim_token, genuine)] =
         attack_across_namespaces(&bed, &mut netns);
@@ -572,7 +740,7 @@ fn program_in_another_namespace_cannot_take_over_a_connection() {
 /// `sockets.across = true` permits it, as the threat model says.
 #[test]
 fn program_in_another_namespace_can_take_over_a_connection_if_streams_may_cross() {
-    let bed = Testbed::with("[sockets]\nacross = true\n");
+    let bed = Testbed::with("[sockets]\nconnection_records = false\nacross = true\n");
     let Ok(mut netns) = isthmus_netns::Testbed::new().map_err(|why| eprintln!("skipped: {why}")) else { return };
     let [(mut attacker, token, _repeated), (mut victim, victim_token, _genuine)] =
         attack_across_namespaces(&bed, &mut netns);
@@ -602,4 +770,58 @@ fn a_socket_that_is_gone_is_not_paired() {
     // The same socket may be shown again.
     let token = a.show_client(&tcp);
     a.paired(token);
+}
+
+#[test]
+fn program_gets_few_doorbells_from_one_other_owner() {
+    let bed = Testbed::with(ALL_TALK);
+    let Some([mut server]) = programs_of(&bed, [1001]) else { return };
+    let (bell, _receiver) = Doorbell::socket_pair().unwrap();
+    let (mut clients, mut added) = (Vec::new(), 0);
+    // A program that reads its messages has no other limit before this one.
+    let mut add_from = |server: &mut Program, waiters: std::ops::Range<u8>| {
+        let [mut client] = programs_of(&bed, [1002]).unwrap();
+        let (tcp, ..) = pair(&mut client, server);
+        let board = client.owner_board().0.board;
+        let outcome = waiters.clone().try_for_each(|waiter| {
+            client.add_board_waiter(board, waiter, &bell)?;
+            server.peer_waiter();
+            added += 1;
+            Ok(())
+        });
+        clients.push((client, tcp));
+        (outcome, added)
+    };
+    for _ in 0..4 {
+        assert_eq!(add_from(&mut server, 0..60).0, Ok(()));
+    }
+    assert_eq!(add_from(&mut server, 0..60), (Err(Reason::StreamsFull), 256));
+    drop(clients.pop());
+    server.client.receive_matching(|heard| matches!(sockets(&heard.message), Some(SocketsToClient::PeerLeft(_))));
+    let [mut last] = programs_of(&bed, [1002]).unwrap();
+    pair(&mut last, &mut server);
+    let board = last.owner_board().0.board;
+    assert_eq!(last.add_board_waiter(board, 0, &bell), Ok(()));
+}
+
+/// The program has the other end of the socket by which its alarm is rung. It sends a socket into it that lingers when it is closed.
+#[test]
+fn content_of_a_doorbell_does_not_block_the_daemon() {
+    use std::io::Write as _;
+    let bed = Testbed::new();
+    let program = Program::new(&bed);
+    let Connection { client: mut lingering, server: unread, .. } = connection(&listener());
+    rustix::net::sockopt::set_socket_linger(&lingering, Some(std::time::Duration::from_secs(3600))).unwrap();
+    lingering.set_nonblocking(true).unwrap();
+    while lingering.write(&[0; 65_536]).is_ok() {}
+    let (ringing, receiving) = isthmus_platform::seqpacket::pair().unwrap();
+    isthmus_platform::seqpacket::send(&receiving, b"x", &[lingering.as_fd()]).unwrap();
+    drop((lingering, receiving));
+    let Program { mut client, .. } = program;
+    client.request(StreamWaiter { waiter: ALARM }, &[ringing.as_fd()]).unwrap();
+    drop((client, ringing));
+    // The session of the program ends, and the daemon answers the others.
+    let mut other = Program::new(&bed);
+    eventually(Deadline::secs(20), || other.report().programs == 1).unwrap();
+    drop(unread); // The thread that closes it goes on.
 }

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use isthmus_config::{self as config, ConfigFile, Inputs, Role};
-use isthmus_control::daemon::{Daemon, DaemonOptions};
 use isthmus_control::server::{Ended, Stop};
+use isthmus_daemon::{Daemon, DaemonOptions};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::CONTROL_BYTES_MAX;
@@ -96,6 +96,11 @@ impl Testbed {
 
     /// Connects as another user. Returns `None` if this process cannot change its user.
     pub(crate) fn greeted_as(&self, uid: u32) -> Option<Client> {
+        self.greeted_as_version(uid, VersionRange::CURRENT)
+    }
+
+    /// As [`Self::greeted_as`], with a library of these versions.
+    pub(crate) fn greeted_as_version(&self, uid: u32, versions: VersionRange) -> Option<Client> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
@@ -107,7 +112,7 @@ impl Testbed {
             seqpacket::connect(&path).unwrap()
         };
         let mut client = Client::new(std::thread::spawn(connect).join().unwrap());
-        client.greet();
+        client.greet_with(versions);
         Some(client)
     }
 
@@ -230,7 +235,11 @@ impl Client {
     }
 
     pub(crate) fn greet(&mut self) {
-        let hello = Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("test 1") };
+        self.greet_with(VersionRange::CURRENT);
+    }
+
+    fn greet_with(&mut self, versions: VersionRange) {
+        let hello = Hello { magic: Magic, versions, library: name("test 1") };
         let heard = self.request(hello, &[]).unwrap();
         assert!(matches!(heard.message, ToClient::HelloReply(_)), "{heard:?}");
     }

@@ -121,7 +121,7 @@ fn queue_pair_is_reported_with_its_peers_and_paths() {
     assert_eq!((report.number, report.holder.domain.id), (own + 3, ours.id().number()));
     assert_eq!(
         (report.holder.uid, report.holder.pid),
-        (rustix::process::getuid().as_raw(), Some(std::process::id() as i32))
+        (Some(rustix::process::getuid().as_raw()), Some(std::process::id() as i32))
     );
     let [peer] = &report.peers[..] else { panic!("b has asked for it: {report:?}") };
     assert_eq!((peer.program.domain.id, peer.refused.as_ref()), (theirs.id().number(), None));

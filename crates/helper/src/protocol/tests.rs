@@ -41,6 +41,7 @@ fn requests() -> impl Strategy<Value = Request> {
         (number(), addresses()).prop_map(|(interface, address)| Request::AddAddress { interface, address }),
         (number(), addresses()).prop_map(|(interface, address)| Request::DelAddress { interface, address }),
         number().prop_map(|interface| Request::Release { interface }),
+        Just(Request::RecordConnections),
     ]
 }
 
@@ -116,7 +117,7 @@ fn longest_request_fills_a_packet() {
 #[test]
 fn replies_survive_their_packets() {
     let flags = || [false, true].into_iter();
-    let mut replies = vec![Reply::Done];
+    let mut replies = vec![Reply::Done, Reply::ConnectionsRecorded];
     for reason in RefusalReason::ALL {
         replies.extend([(*reason).into(), reason.by(Errno::EXIST)].map(Reply::Refused));
     }
@@ -126,7 +127,11 @@ fn replies_survive_their_packets() {
         replies.push(Reply::TapOpened(TapInfo { interface, index: 9, has_udp_offloads: a, has_gso_max_size: b }));
     }
     for reply in replies {
-        let count = matches!(reply, Reply::TapOpened(_)).into();
+        let count = match reply {
+            Reply::TapOpened(_) => 1,
+            Reply::ConnectionsRecorded => 3,
+            _ => 0,
+        };
         assert_eq!(Reply::parse(&reply.emit(), count), Ok(reply));
     }
 }

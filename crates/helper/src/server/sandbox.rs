@@ -2,6 +2,7 @@
 //!
 //! Entered once, before there are threads; threads inherit it. A system call that is not listed fails with EPERM and has no effect.
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
@@ -12,7 +13,7 @@ use seccompiler::BpfProgram;
 use crate::permissions::Permissions;
 
 /// The abilities of the helper after its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// True if it has CAP_NET_ADMIN.
     pub has_net_admin: bool,
@@ -20,6 +21,8 @@ pub struct Abilities {
     pub may_enter_namespaces: bool,
     /// True if it puts interfaces into bridges: it was asked to.
     pub may_join_bridges: bool,
+    /// True if it makes the kernel record connections: it was asked to, and has CAP_BPF.
+    pub may_record_connections: bool,
 }
 
 /// The reason why the helper does not start.
@@ -33,7 +36,7 @@ pub enum SandboxError {
     Filter(#[from] seccompiler::Error),
 }
 
-/// Gives up all capabilities but CAP_NET_ADMIN, and CAP_SYS_ADMIN for namespaces, and all system calls but those of requests. Called
+/// Gives up all capabilities but CAP_NET_ADMIN, CAP_SYS_ADMIN for namespaces and CAP_BPF for connection records, and all system calls but those of requests. Called
 /// before there are threads.
 pub fn enter(permissions: Permissions) -> Result<Abilities, SandboxError> {
     let kept = limit_capabilities(permissions).map_err(SandboxError::Capabilities)?;
@@ -41,9 +44,10 @@ pub fn enter(permissions: Permissions) -> Result<Abilities, SandboxError> {
         has_net_admin: kept.contains(CapabilitySet::NET_ADMIN),
         may_enter_namespaces: kept.contains(CapabilitySet::SYS_ADMIN),
         may_join_bridges: permissions.bridges,
+        may_record_connections: kept.contains(CapabilitySet::BPF),
     };
     seccompiler::apply_filter(&clone3_filter())?;
-    seccompiler::apply_filter(&filter(abilities.may_enter_namespaces))?;
+    seccompiler::apply_filter(&filter(abilities))?;
     Ok(abilities)
 }
 
@@ -55,7 +59,8 @@ pub fn enter_starter(permissions: Permissions) -> Result<(), SandboxError> {
 /// Returns the capabilities that are left of those that the permissions need.
 fn limit_capabilities(permissions: Permissions) -> Result<CapabilitySet, Errno> {
     let for_namespaces = if permissions.namespaces { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
-    let wanted = CapabilitySet::NET_ADMIN | for_namespaces;
+    let for_records = if permissions.connection_records { CapabilitySet::BPF } else { CapabilitySet::empty() };
+    let wanted = CapabilitySet::NET_ADMIN | for_namespaces | for_records;
     let kept = capabilities(None)?.permitted & wanted;
     for dropped in (CapabilitySet::all() - kept).iter() {
         // Needs CAP_SETPCAP. Without it, as in the system's unit, the set was limited before.
@@ -132,11 +137,24 @@ const CALLS: &[(&str, &[Condition])] = &[
 /// Allowed where other namespaces are: entering those of the network, CLONE_NEWNET.
 const ENTER_NAMESPACE: (&str, &[Condition]) = ("setns", &[(1, ALL_BITS, 0x4000_0000)]);
 
+/// Allowed where connections are recorded: a map and a program, their types, and a link to a cgroup, of which the folder is opened.
+const RECORD_CONNECTIONS: &[(&str, &[Condition])] = &[
+    ("bpf", &[(0, ALL_BITS, 0)]),  // BPF_MAP_CREATE
+    ("bpf", &[(0, ALL_BITS, 5)]),  // BPF_PROG_LOAD
+    ("bpf", &[(0, ALL_BITS, 18)]), // BPF_BTF_LOAD
+    ("bpf", &[(0, ALL_BITS, 28)]), // BPF_LINK_CREATE
+    ("openat", &[(2, ALL_BITS & !LARGE_FILE_BITS, FOLDER)]),
+];
+
+/// O_DIRECTORY and O_CLOEXEC, without the right to write.
+const FOLDER: u64 = OFlags::DIRECTORY.union(OFlags::CLOEXEC).bits() as u64;
+
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 
-fn filter(may_enter_namespaces: bool) -> BpfProgram {
-    let calls = CALLS.iter().chain(may_enter_namespaces.then_some(&ENTER_NAMESPACE));
+fn filter(abilities: Abilities) -> BpfProgram {
+    let for_records = if abilities.may_record_connections { RECORD_CONNECTIONS } else { &[] };
+    let calls = CALLS.iter().chain(abilities.may_enter_namespaces.then_some(&ENTER_NAMESPACE)).chain(for_records);
     let lines: Vec<String> = calls.map(|(name, conditions)| line(name, conditions)).collect();
     compile(&lines, &format!(r#"{{"errno": {EPERM}}}"#), r#""allow""#)
 }
@@ -171,8 +189,12 @@ mod tests {
 
     #[test]
     fn filters_compile() {
-        let (without, with) = (filter(false), filter(true));
-        assert!(with.len() > without.len() && without.len() > CALLS.len());
+        let without = filter(Abilities::default());
+        assert!(without.len() > CALLS.len());
+        let abilities = Abilities { may_enter_namespaces: true, ..Abilities::default() };
+        assert!(filter(abilities).len() > without.len());
+        let abilities = Abilities { may_record_connections: true, ..Abilities::default() };
+        assert!(filter(abilities).len() > without.len() + RECORD_CONNECTIONS.len());
         assert!(!clone3_filter().is_empty());
     }
 

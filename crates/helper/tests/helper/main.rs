@@ -1,4 +1,4 @@
-//! The program `isthmus-helper` in network namespaces: what it creates, refuses and leaves behind.
+//! The program `isthmus-helper` in network namespaces: what it creates, records, refuses and leaves behind.
 //!
 //! Where no testbed can be made, or the kernel has no TUN driver, each test says "skipped" and why.
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -6,6 +6,7 @@
 mod interfaces;
 mod lifetime;
 mod packaging;
+mod records;
 mod refusals;
 mod sandbox;
 mod sockets;

@@ -55,9 +55,9 @@ fn units_name_the_socket_of_the_client_and_pass_their_check() {
     let units = ["isthmus-helper.socket", "isthmus-helper.service"];
     let texts = units.map(|unit| fs::read_to_string(packaging().join("systemd").join(unit)).unwrap());
     assert!(texts[0].contains(&format!("\nListenSequentialPacket={SOCKET_PATH}\n")), "{}", texts[0]);
-    assert!(texts[1].contains("\nExecStart=@bindir@/isthmus-helper\n"), "{}", texts[1]);
-    // The set lacks the call by which the helper installs its own filter.
-    assert!(texts[1].contains("\nSystemCallFilter=@system-service seccomp\n"), "{}", texts[1]);
+    assert!(texts[1].contains("\nExecStart=@bindir@/isthmus-helper --connection-records\n"), "{}", texts[1]);
+    // The set lacks the calls by which the helper installs its own filter, and loads its program.
+    assert!(texts[1].contains("\nSystemCallFilter=@system-service seccomp bpf\n"), "{}", texts[1]);
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         return eprintln!("skipped: systemd-analyze is not installed");
     }

@@ -28,11 +28,15 @@ fn statuses(process: u32, key: &str) -> Vec<String> {
 #[test]
 fn helper_keeps_its_capabilities_and_a_filter_and_nothing_else() {
     let Some(bed) = bed() else { return };
-    // CAP_NET_ADMIN is number 12, CAP_SYS_ADMIN 21.
-    for (options, capabilities) in [(&[][..], "0000000000001000"), (&["--namespaces"], "0000000000201000")] {
+    // CAP_NET_ADMIN is number 12, CAP_SYS_ADMIN 21, CAP_BPF 39.
+    for (options, capabilities) in [
+        (&[][..], "0000000000001000"),
+        (&["--namespaces"], "0000000000201000"),
+        (&["--connection-records"], "0000008000001000"),
+    ] {
         let (helper, mut client) = start(&bed.a, options);
         let _here = open(&mut client, "tap0");
-        if !options.is_empty() {
+        if options == ["--namespaces"] {
             open_in(&mut client, tap("tap0", &[]), &bed.b).unwrap();
         }
         let process = helper.0.id();

@@ -114,7 +114,7 @@ fn socket_of_root_is_in_no_folder_that_another_user_can_write_to() {
     };
     std::os::unix::fs::chown(&own, Some(4711), None).unwrap();
     for at in [&own, &below] {
-        refuses(at, "it belongs to user 4711");
+        refuses(at, "the folder belongs to user 4711");
     }
     std::os::unix::fs::chown(&own, Some(0), None).unwrap();
     fs::set_permissions(&own, fs::Permissions::from_mode(0o1777)).unwrap();

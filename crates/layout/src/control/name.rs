@@ -16,10 +16,10 @@ pub const TEXT_BYTES_MAX: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidText {
     /// A name needs at least one character.
-    #[error("it is empty")]
+    #[error("the text is empty")]
     Empty,
     /// More bytes than allowed.
-    #[error("it has {have} bytes where {max} are allowed")]
+    #[error("the text has {have} bytes where {max} are allowed")]
     TooLong {
         /// The number of bytes.
         have: usize,
@@ -37,7 +37,7 @@ pub enum InvalidText {
     #[error("character U+{:04X} is not allowed", *.0 as u32)]
     Character(char),
     /// A name begins or ends with a space.
-    #[error("it begins or ends with a space")]
+    #[error("the name begins or ends with a space")]
     SurroundingSpace,
 }
 

@@ -20,7 +20,7 @@ fn name(name: &str) -> Name {
 #[test]
 fn hello_stands_as_documented() {
     let packet = request(Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("x 1") });
-    assert_eq!(packet, *b"\x01\0\0\0\x09\0\0\0ISTH\x02\0\x04\0\x03\0\x03\0x 1");
+    assert_eq!(packet, *b"\x01\0\0\0\x09\0\0\0ISTH\x02\0\x05\0\x04\0\x03\0x 1");
 }
 
 #[test]

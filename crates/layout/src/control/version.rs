@@ -46,7 +46,7 @@ pub struct VersionRange {
 
 impl VersionRange {
     /// The versions of this source tree.
-    pub const CURRENT: Self = Self { version: Version { major: 2, minor: 4 }, oldest_minor: 3 };
+    pub const CURRENT: Self = Self { version: Version { major: 2, minor: 5 }, oldest_minor: 4 };
 
     /// None where the oldest is newer than the version. Tests claim to be any version with it.
     pub const fn new(version: Version, oldest_minor: u16) -> Option<Self> {

@@ -111,7 +111,7 @@ reasons! {
     "Attach under another name (`ISTHMUS_DOMAIN`), or add an entry for the program to `policy.names`.";
 
     47 NotYours, "not-yours", Refusal:
-    "what was asked about belongs to another user, to another guest or to the host";
+    "the object of the request belongs to another user, to another guest or to the host";
     "Run the command as root, or as the user that `isthmusd` runs as, on the host of the daemon.";
 
     48 DifferentContainer, "different-container", Fallback:
@@ -394,7 +394,7 @@ reasons! {
 
     188 BufferDenied, "buffer-denied", Fallback:
     "the kernel refused to move the buffer into shared memory";
-    "See the log of the security module (SELinux, AppArmor, seccomp).";
+    "None needed before Linux 6.11 and in guests, where such memory stays with its program. Otherwise see the log of the security module (SELinux, AppArmor, seccomp).";
 
     189 BufferLockLimit, "buffer-lock-limit", Fallback:
     "the limit of locked memory does not allow the buffer to be moved into shared memory";
@@ -525,7 +525,7 @@ reasons! {
 
     248 NotInGuestsYet, "not-in-guests-yet", Refusal:
     "the capability is not supported in guests yet";
-    "Use it between programs of the host. In guests, the native API, MX, MPI and libfabric are supported; a guest joins an overlay network by a tap and a bridge of its host.";
+    "Use it between programs of the host. In guests, the native API, MX, MPI, libfabric and verbs are supported; a guest joins an overlay network by a tap and a bridge of its host.";
 
     /// Streams between sockets
     300 StreamsDisabled, "streams-disabled", Refusal:
@@ -549,8 +549,8 @@ reasons! {
     "Start the server with `isthmus run --with sockets`, so that its listener keeps the SYN, and leave `net.ipv4.tcp_timestamps` at 1.";
 
     305 StreamOwnerDiffers, "stream-owner-differs", Fallback:
-    "the programs at both ends belong to different users";
-    "Run both programs as the same user of the host.";
+    "the programs at both ends belong to different users, and one of them has an older library, or the kernel records no connections";
+    "Start both programs again with the library of this version, or run both as one user. `isthmus doctor` says whether the kernel records connections.";
 
     306 StreamAmbiguous, "stream-ambiguous", Fallback:
     "two sockets in other network namespaces could be the other end";
@@ -558,7 +558,7 @@ reasons! {
 
     307 StreamPeerMissing, "stream-peer-missing", Fallback:
     "the socket at the other end was not shown within 60 seconds";
-    "Start the other program with `isthmus run --with sockets` as well; none needed if it is on another host, if few bytes were sent, or if a proxy or address translation is between the two.";
+    "Start the other program with `isthmus run --with sockets` as well; none needed if it is on another host, if few bytes were sent, or if a proxy is between the two.";
 
     308 StreamDenied, "stream-denied", Fallback:
     "an address of the connection is in `sockets.deny`, or none is in `sockets.allow`";
@@ -573,8 +573,16 @@ reasons! {
     "Update or remove the program at the other end: its library is broken or hostile.";
 
     311 StreamAcrossNamespaces, "stream-across-namespaces", Fallback:
-    "the two sockets are in different network namespaces, and `sockets.across` is false";
-    "None needed: the connection stays TCP. If all programs of the user trust each other, set `sockets.across = true` and restart the daemon; or let both programs share a network namespace.";
+    "the two sockets are in different network namespaces, and the kernel does not record connections for the daemon";
+    "None needed: the connection stays TCP. For a stream, let the kernel record connections: `isthmus doctor` says what is missing. For the daemon of the system that is often `systemctl enable --now isthmus-helper.socket`.";
+
+    312 StreamUnrecorded, "stream-unrecorded", Fallback:
+    "the kernel has no record of the connection, so its other end is looked for in its network namespace only";
+    "None needed: the connection stays TCP. Connect again, by a new socket: the connection is older than the program that records connections, its socket had connected before or was restored from a checkpoint, or it belongs to a cgroup that the daemon does not see, as one outside of its container.";
+
+    313 StreamFastOpen, "stream-fast-open", Fallback:
+    "the connection began with data in its SYN (TCP Fast Open), so its other end is looked for in its network namespace only";
+    "None needed: the connection stays TCP. For a stream, connect without TCP Fast Open: `sysctl -w net.ipv4.tcp_fastopen=0`, or a setting of the program.";
 
     /// Verbs
     350 VerbsDisabled, "verbs-disabled", Refusal:
@@ -582,12 +590,12 @@ reasons! {
     "Set `verbs.enabled = true` and restart the daemon.";
 
     351 VerbsGidUnknown, "verbs-gid-unknown", Refusal:
-    "no interface of this host has this GID";
-    "Use a GID that `isthmus verbs list` shows: the peer has to use the daemon of the same host.";
+    "the host or guest of the queue pair has no interface with this GID";
+    "Use a GID that `isthmus verbs list` shows where the peer runs: the peer has to use the daemon of the same host, or of a guest of it.";
 
     352 VerbsNumberUnknown, "verbs-number-unknown", Refusal:
     "no attached domain has this queue pair number";
-    "Compare the number with `isthmus verbs list`: the peer's program has ended, or it told a wrong number.";
+    "Compare the number with `isthmus verbs list`: the peer's program has ended, it told a wrong number, or it runs on another host.";
 
     353 VerbsNumbersFull, "verbs-numbers-full", Refusal:
     "the domain or its user has its maximum of queue pair numbers, or the host has none left";

@@ -61,6 +61,15 @@ messages! {
         /// The number of the socket.
         token: u32,
     }
+
+    /// Adds a waiter to a board for peers of another owner. The daemon sends it to all programs of that owner that have a stream with this
+    /// one, before it replies.
+    39 StreamBoardWaiter since 5, reply "`Done`", descriptors ["the waiter's doorbell, a Unix socket of packets"] {
+        /// The number of the board.
+        board: u32,
+        /// The index of the waiter, which is also the index of its page in the board. Each index is used once for each board.
+        waiter: u8,
+    }
 }
 
 messages! {
@@ -122,6 +131,17 @@ messages! {
         /// The session of the peer.
         peer: u32,
     }
+
+    /// A peer of another owner reaches the program by a board for that owner. The message comes before the first stream with the peer. A
+    /// board ends with the last of its peers.
+    167 StreamBoard since 5, reply "", descriptors [] if new_board ["the board's memory"] {
+        /// The session of the peer.
+        peer: u32,
+        /// The number of the board. Each number is used once.
+        board: u32,
+        /// True for the first peer of its owner. The board's memory comes with the message.
+        new_board: bool,
+    }
 }
 
 macro_rules! conversions {
@@ -137,9 +157,11 @@ macro_rules! conversions {
 conversions! {
     SocketsToDaemon into ToDaemon:
     StreamAttach StreamWaiter StreamListen StreamUnlisten StreamShow StreamEnded StreamGone
+    StreamBoardWaiter
 }
 
 conversions! {
     SocketsToClient into ToClient:
     StreamAttached StreamListening StreamWaiting StreamPaired StreamRefused PeerWaiter PeerLeft
+    StreamBoard
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use isthmus_layout::control::version::reply_to_hello;
 use isthmus_layout::control::{Lookup, MessageInfo, Name, RequestSerial, ToClient, ToDaemon, VersionRange};
 use isthmus_layout::ids::EndpointIndex;
+use isthmus_layout::proxy::addresses::{GuestAddresses, InterfaceAddress};
 use isthmus_layout::proxy::grants::{FIRST_GRANT_BATCH, GrantReply, GrantRequest};
 use isthmus_layout::proxy::pair_window::{MapReply, MapRequest, PairInvite, PairOffer};
 use isthmus_layout::proxy::{
@@ -155,6 +156,7 @@ fn proxy_seeds() -> Vec<(&'static str, ProxyFrameKind, Vec<u8>)> {
         ResourceRef::VectorEvents { vector: 9 },
     ];
     let lookup = ToDaemon::from(Lookup { name: Name::new("web").unwrap() }).emit(RequestSerial::new(1));
+    let address = InterfaceAddress::new("::ffff:10.0.2.15".parse().unwrap(), Name::new("eth0").unwrap());
     let (window, offset, grant) = (WindowId(3), FIRST_GRANT_BATCH, &b"G\x01\x01\0\x01\0\0\0\x0b\0\0\0"[..]);
     vec![
         ("ClientConnected", ProxyFrameKind::ClientConnected, connected.emit()),
@@ -178,6 +180,7 @@ fn proxy_seeds() -> Vec<(&'static str, ProxyFrameKind, Vec<u8>)> {
         ("PairClose", ProxyFrameKind::PairClose, window.emit()),
         ("MapRequest", ProxyFrameKind::MapRequest, MapRequest { window, offset, bytes: 4096, grant }.emit()),
         ("MapReply", ProxyFrameKind::MapReply, MapReply { window, offset, mapped: true }.emit()),
+        ("Addresses", ProxyFrameKind::Addresses, GuestAddresses::clip(vec![address]).emit()),
     ]
 }
 
@@ -200,6 +203,7 @@ fn contents_of_frames_are_all_in_the_corpus() {
             Some(ProxyFrameKind::PairOffer) => PairOffer::parse(content).is_ok(),
             Some(ProxyFrameKind::MapRequest) => MapRequest::parse(content).is_ok(),
             Some(ProxyFrameKind::MapReply) => MapReply::parse(content).is_ok(),
+            Some(ProxyFrameKind::Addresses) => GuestAddresses::parse(content).is_ok(),
             Some(ProxyFrameKind::GrantRequest) => GrantRequest::parse(content).is_ok(),
             Some(ProxyFrameKind::GrantReply) => GrantReply::parse(content).is_ok(),
             Some(ProxyFrameKind::Closed | ProxyFrameKind::Ack) | None => false,

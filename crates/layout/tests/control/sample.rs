@@ -112,6 +112,7 @@ any_message! { sockets_to_daemon, SocketsToDaemon:
     StreamShow { token, connector, since_ms, until_ms }
     StreamEnded { stream, violation }
     StreamGone { token }
+    StreamBoardWaiter { board, waiter }
 }
 
 any_message! { sockets_to_client, SocketsToClient:
@@ -122,6 +123,7 @@ any_message! { sockets_to_client, SocketsToClient:
     StreamRefused { token, reason }
     PeerWaiter { peer, waiter }
     PeerLeft { peer }
+    StreamBoard { peer, board, new_board }
 }
 
 any_message! { verbs_to_daemon, VerbsToDaemon:

@@ -283,6 +283,34 @@ fn an_arena_stands_as_documented() {
     holds("arena.md", &[("file", file), ("header", header), ("entry", entry), ("writer", writer)]);
 }
 
+/// The frames of the proxy ring: their senders and contents.
+const FRAMES: [(ProxyFrameKind, &str, &str); 16] = [
+    (ProxyFrameKind::ClientConnected, "guest", "the program that has connected"),
+    (ProxyFrameKind::ControlPacket, "both", "a control message, and the resources that it passes"),
+    (ProxyFrameKind::Closed, "both", "none: the connection is over"),
+    (ProxyFrameKind::Ack, "host", "none: 8 more messages of the connection are acknowledged"),
+    (ProxyFrameKind::RevokedExtent, "host", "a revoked extent; of no connection"),
+    (ProxyFrameKind::WindowAttached, "guest", "a pair window that the guest has now; of no connection"),
+    (ProxyFrameKind::WindowDetached, "guest", "one that it has no longer; of no connection"),
+    (
+        ProxyFrameKind::Reclaimed,
+        "guest",
+        "a revoked extent that no program of the guest maps any more; of no connection",
+    ),
+    (ProxyFrameKind::GrantRequest, "host", "a grant batch that the guest is to make; of no connection"),
+    (ProxyFrameKind::GrantReply, "guest", "a grant batch that was made, or was not; of no connection"),
+    (ProxyFrameKind::PairInvite, "host", "a pair window that the guest is to have with another one; of no connection"),
+    (ProxyFrameKind::PairOffer, "guest", "what the other one needs for that; of no connection"),
+    (ProxyFrameKind::PairClose, "host", "such a window that is over; of no connection"),
+    (ProxyFrameKind::MapRequest, "host", "a grant batch of the other guest; of no connection"),
+    (ProxyFrameKind::MapReply, "guest", "whether it can be mapped; of no connection"),
+    (
+        ProxyFrameKind::Addresses,
+        "guest",
+        "the addresses of the guest's interfaces, if the host takes them; of no connection",
+    ),
+];
+
 #[test]
 fn proxy_layout_matches_its_document() {
     let page = u64::from(limits::PAGE_BYTES);
@@ -310,6 +338,11 @@ fn proxy_layout_matches_its_document() {
             (at(proxy::SESSION_REPLY_WORD), 4, "the session reply; the host writes it"),
             (at(proxy::HOST_HEARTBEAT_WORD), 4, "the host's heartbeat; 0: it has none"),
             (at(proxy::GUEST_HEARTBEAT_WORD), 4, "the guest's heartbeat; 0: it has none"),
+            (
+                at(proxy::ADDRESSES_WORD),
+                4,
+                "the request of a session in which the host takes `Addresses`; the host writes it",
+            ),
         ],
     );
     let mut frames = format!(
@@ -319,31 +352,7 @@ fn proxy_layout_matches_its_document() {
         proxy::PROXY_FRAME_BYTES_MAX
     );
     let rest = frames.split_off(frames.find("Slabs").unwrap());
-    for (kind, from, content) in [
-        (ProxyFrameKind::ClientConnected, "guest", "the program that has connected"),
-        (ProxyFrameKind::ControlPacket, "both", "a control message, and the resources that it passes"),
-        (ProxyFrameKind::Closed, "both", "none: the connection is over"),
-        (ProxyFrameKind::Ack, "host", "none: 8 more messages of the connection are acknowledged"),
-        (ProxyFrameKind::RevokedExtent, "host", "a revoked extent; of no connection"),
-        (ProxyFrameKind::WindowAttached, "guest", "a pair window that the guest has now; of no connection"),
-        (ProxyFrameKind::WindowDetached, "guest", "one that it has no longer; of no connection"),
-        (
-            ProxyFrameKind::Reclaimed,
-            "guest",
-            "a revoked extent that no program of the guest maps any more; of no connection",
-        ),
-        (ProxyFrameKind::GrantRequest, "host", "a grant batch that the guest is to make; of no connection"),
-        (ProxyFrameKind::GrantReply, "guest", "a grant batch that was made, or was not; of no connection"),
-        (
-            ProxyFrameKind::PairInvite,
-            "host",
-            "a pair window that the guest is to have with another one; of no connection",
-        ),
-        (ProxyFrameKind::PairOffer, "guest", "what the other one needs for that; of no connection"),
-        (ProxyFrameKind::PairClose, "host", "such a window that is over; of no connection"),
-        (ProxyFrameKind::MapRequest, "host", "a grant batch of the other guest; of no connection"),
-        (ProxyFrameKind::MapReply, "guest", "whether it can be mapped; of no connection"),
-    ] {
+    for (kind, from, content) in FRAMES {
         assert_eq!(ProxyFrameKind::from_code(kind.code()), Some(kind));
         writeln!(frames, "| {} | `{kind:?}` | {from} | {content} |", kind.code()).unwrap();
     }

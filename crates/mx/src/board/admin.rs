@@ -53,8 +53,8 @@ impl Board {
         Ok(peer)
     }
 
-    /// Asks for an address that a program wants to reach. An address that is not in the table is added, and queried for its name. The
-    /// peer has to know us too before it answers, so with discovery on, the board announces itself again.
+    /// Requests an address that a program wants to reach. An unknown address is added to the table, and queried for its
+    /// name. The peer has to know this board before it replies, so with discovery on, the board announces itself again.
     pub fn ask(&mut self, now: Time, nic: NicId) -> Result<PeerIndex, AddPeerError> {
         let (peer, is_new) = self.add(nic, PeerOrigin::Requested)?;
         if is_new {

@@ -4,7 +4,7 @@ use crate::wire::{Malformed, PacketType};
 
 macro_rules! dropped {
     ($($(#[$doc:meta])* $variant:ident $reason:literal $text:literal,)*) => {
-        /// Why a frame was dropped. Each reason is counted under its name.
+        /// The reason why a frame was dropped. Each reason has a counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
         pub enum Dropped {
             /// The frame is not a valid frame of this network. Counted under the reason of the parse error.
@@ -13,11 +13,11 @@ macro_rules! dropped {
             $($(#[$doc])* #[error($text)] $variant,)*
         }
 
-        /// The board's own reasons, with what they mean.
+        /// The board's own reasons, each with its meaning.
         const REASONS: &[(&str, &str)] = &[$(($reason, $text)),*];
 
         impl Dropped {
-            /// Where it is counted: the reasons of malformed frames come first.
+            /// Returns the index of the counter. The reasons of malformed frames come first.
             const fn index(&self) -> usize {
                 #[repr(usize)]
                 enum Place { $($variant),* }
@@ -39,49 +39,49 @@ macro_rules! dropped {
 }
 
 dropped! {
-    /// On a link of which the board does not know.
+    /// The frame arrived on a link that the board does not have.
     NoSuchLink "no_such_link" "on a link that the board does not have",
-    /// For another board, or for all while only announcements may be.
+    /// The frame is for another board, or a broadcast that is no announcement.
     NotForUs "not_for_us" "for another address",
-    /// Our own frames come back, or another host uses our address.
+    /// The source is an address of this host: the frame came back, or another host uses the address.
     OwnSource "own_source" "from an address of this host",
-    /// An announcement of our address that is not ours.
+    /// Another host announces an address of this host.
     DuplicateAddress "duplicate_address" "an announcement of our address by another host",
-    /// An address that no board can have.
+    /// No board can have the source address.
     BadSource "bad_source" "from an address that no board has",
     /// The sender is not in the table.
     UnknownSource "unknown_source" "from an address that is not in the table",
-    /// From a peer that was forgotten.
+    /// The sender is a peer that was forgotten.
     ForgottenSource "forgotten_source" "from a peer that was forgotten",
-    /// Without the index by which we know its sender.
+    /// The frame lacks our index of its sender.
     NoIndex "no_index" "without our number for its sender",
     /// The frame carries an index that no peer has.
     UnusedIndex "unused_index" "with a number that no peer has",
-    /// With the index of another peer than its source address.
+    /// The index belongs to another peer than the source address.
     IndexMismatch "index_mismatch" "with our number for another peer",
-    /// For an endpoint number that the board cannot have.
+    /// The board cannot have an endpoint with this number.
     BadEndpoint "bad_endpoint" "for an endpoint that cannot be",
-    /// For an endpoint that is not open.
+    /// The endpoint is not open.
     EndpointClosed "endpoint_closed" "for an endpoint that is not open",
-    /// A raw packet, and no program has opened the raw endpoint.
+    /// A raw packet arrived, and no program has opened the raw endpoint.
     NoRawEndpoint "no_raw_endpoint" "a raw packet without an open raw endpoint",
-    /// An announcement of another address than its source.
+    /// The announced address is not the source address.
     AnnouncementMismatch "announcement_mismatch" "an announcement of another address than its source",
-    /// A peer more than the table has room for.
+    /// The table is full.
     TableFull "table_full" "of a peer that the full table has no room for",
-    /// More new peers at a time than a network has.
+    /// New peers appear faster than in any real network.
     DiscoveryRateLimited "discovery_rate_limited" "one of too many new peers at a time",
-    /// A peer that starts anew more often than a daemon can.
+    /// The peer restarts more often than a daemon can.
     RestartRateLimited "restart_rate_limited" "of a peer that starts anew too often",
-    /// An answer to a question that was not asked, or not since names were cleared.
+    /// The reply matches no query, or one from before names were cleared.
     UnsolicitedReply "unsolicited_reply" "an answer to no question",
-    /// A question for our name, one of too many.
+    /// Too many queries for our name arrived.
     QueryRateLimited "query_rate_limited" "one of too many questions for our name",
 }
 
 const COUNTS: usize = Malformed::REASONS.len() + REASONS.len();
 
-/// Types are below 64.
+/// The length of arrays by packet type, because all types are below 64.
 const TYPES: usize = 64;
 const _: () = assert!((PacketType::NackMcp.number() as usize) < TYPES);
 
@@ -102,37 +102,37 @@ impl Default for BoardCounters {
 }
 
 impl BoardCounters {
-    /// Frames that were dropped for one reason.
+    /// Returns the number of frames dropped for one reason.
     pub const fn dropped(&self, reason: Dropped) -> u64 {
         self.dropped[reason.index()]
     }
 
-    /// All reasons with their counts.
+    /// Returns all reasons with their counts.
     pub fn all_dropped(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Self::reasons().zip(self.dropped)
     }
 
-    /// The names of all reasons: those of malformed frames, then the board's.
+    /// Returns the names of all reasons: those of malformed frames, then the board's own.
     pub fn reasons() -> impl Iterator<Item = &'static str> {
         Malformed::REASONS.iter().copied().chain(REASONS.iter().map(|(reason, _)| *reason))
     }
 
-    /// The board's reasons, with what each means.
+    /// Returns the board's own reasons, each with its meaning.
     pub const fn own_reasons() -> &'static [(&'static str, &'static str)] {
         REASONS
     }
 
-    /// Packets of a type that were for the board or for an endpoint of it.
+    /// Returns the number of packets of a type for the board or one of its endpoints.
     pub const fn received(&self, kind: PacketType) -> u64 {
         self.received[kind.number() as usize]
     }
 
-    /// Packets of a type that the board itself sent. What endpoints send is not among them.
+    /// Returns the number of packets of a type that the board itself sent. Packets of endpoints are not counted.
     pub const fn sent_by_board(&self, kind: PacketType) -> u64 {
         self.sent[kind.number() as usize]
     }
 
-    /// Negative answers that were not sent, because there were too many.
+    /// Returns the number of negative acknowledgements that a rate limit suppressed.
     pub const fn withheld(&self) -> u64 {
         self.suppressed_nacks
     }

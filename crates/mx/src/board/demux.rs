@@ -8,9 +8,9 @@ use crate::wire::{self, Announcement, BROADCAST, EndpointNumber, Header, Nack, P
 /// The action to take for a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameAction<'f> {
-    /// An open endpoint decides about it.
+    /// The frame is for an open endpoint.
     ForEndpoint {
-        /// Which one.
+        /// The endpoint.
         endpoint: EndpointNumber,
         /// The sender.
         peer: PeerIndex,
@@ -30,13 +30,14 @@ pub enum FrameAction<'f> {
 }
 
 impl Board {
-    /// Which endpoint of ours a frame names. Whether it is there, and may be spoken to, is not looked at, and nothing changes.
+    /// Returns the endpoint of this board that a frame names. Does not check that the endpoint is open, and changes no
+    /// state.
     pub fn destination_endpoint(&self, frame: &[u8]) -> Option<EndpointNumber> {
         let (header, packet) = wire::parse(self.setup.dialect, frame).ok()?;
         destination_endpoint(&packet).filter(|_| header.dst == self.setup.nic)
     }
 
-    /// A frame has come by a link. Nothing that stands in it can make this panic.
+    /// Handles a frame that arrived on a link. No contents make this panic.
     pub fn receive<'f>(&mut self, now: Time, link: LinkNumber, frame: &'f [u8]) -> FrameAction<'f> {
         match self.classify(now, link, frame) {
             Ok(received) => received,
@@ -94,7 +95,8 @@ impl Board {
             return Err(if is_another { Dropped::DuplicateAddress } else { Dropped::OwnSource });
         }
         let is_raw_open = self.is_open(EndpointNumber::RAW);
-        // Raw packets of other mappers look no different. What they have there is hardly ever the sender's address.
+        // Raw packets of other mappers look the same. The bytes at the address's position rarely equal the sender's
+        // address.
         match Announcement::parse(raw.data) {
             Ok(said) if self.setup.discovery && (said.nic_id == header.src || !is_raw_open) => {
                 self.receive_announcement(now, link, header, said).map(|()| FrameAction::Consumed)
@@ -121,7 +123,7 @@ impl Board {
                 None => Dropped::UnusedIndex,
             },
         };
-        // A peer that we know and that does not know how we number it: it numbers us as we were before we started anew.
+        // The peer does not know that we restarted: its index for us is from before.
         let sender = self.sender_by_address(header)?;
         self.restart_query(now, sender);
         Err(refused)
@@ -136,7 +138,7 @@ impl Board {
         }
     }
 
-    /// For all packets that are for endpoints.
+    /// Finds the destination endpoint of a packet.
     fn find_endpoint<'f>(
         &mut self,
         now: Time,
@@ -166,11 +168,11 @@ impl Board {
         Ok(FrameAction::ForEndpoint { endpoint, peer, packet })
     }
 
-    /// Queues the negative answer to a packet, if it gets one and there were not too many.
+    /// Queues the negative acknowledgement of a packet, if it gets one and the rate limit permits it.
     fn queue_nack(&mut self, now: Time, peer: PeerIndex, packet: &Packet<&[u8]>, nack_type: Nack) {
         let Some(nack) = nack_for(packet, nack_type) else { return };
         let (Some(header), Some(link)) = (self.header_to(peer), self.link_to(peer)) else { return };
-        // A refusal has no data.
+        // Negative acknowledgements have no data.
         let nack = nack.map(|_| [0; Announcement::BYTES]);
         if !self.rate_limiters.nacks.try_acquire(now) || !self.send(link, header, nack) {
             self.counters.add_suppressed_nack();
@@ -178,7 +180,7 @@ impl Board {
     }
 }
 
-/// The endpoint that a packet names; none for those that name none.
+/// Returns the destination endpoint of a packet, or `None` if the packet names none.
 fn destination_endpoint(packet: &Packet<&[u8]>) -> Option<EndpointNumber> {
     match packet {
         Packet::PullReply(body) => Some(pulling_endpoint(body.puller)),
@@ -187,7 +189,7 @@ fn destination_endpoint(packet: &Packet<&[u8]>) -> Option<EndpointNumber> {
     }
 }
 
-/// The endpoint that pulls, by the words that its peer gives back (1.2).
+/// Returns the endpoint of a pull, from the words that the peer returns (1.2).
 const fn pulling_endpoint(words: PullHandle) -> EndpointNumber {
     EndpointNumber(words.magic as u8 ^ 0x80)
 }

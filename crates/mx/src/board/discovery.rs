@@ -9,7 +9,7 @@ use crate::wire::{Announcement, BROADCAST, Header, Packet, PeerIndex, Raw};
 /// The timer of announcements.
 #[derive(Debug)]
 pub(super) struct AnnounceTimer {
-    /// Announcements that remain of those in a row.
+    /// The number of announcements left in the current burst.
     remaining: u32,
     due: Time,
     last: Option<Time>,
@@ -24,7 +24,8 @@ impl AnnounceTimer {
         self.due
     }
 
-    /// Some in a row, from then on, or sooner if one was due sooner; never two sooner after each other than in a row.
+    /// Starts a burst at `at`, or earlier if an announcement was due earlier. Announcements never follow each other
+    /// faster than in a burst.
     pub(super) fn restart(&mut self, at: Time, tuning: &BoardTuning) {
         self.remaining = tuning.burst;
         let at = self.last.map_or(at, |last| at.max(last.after_us(tuning.burst_us)));
@@ -44,13 +45,13 @@ impl AnnounceTimer {
 }
 
 impl Board {
-    /// If it is time to.
+    /// Announces the board if an announcement is due.
     pub(super) fn announce(&mut self, now: Time) {
         if !self.setup.discovery || !self.announce_timer.take_due(now, &self.setup.tuning) {
             return;
         }
         let announcement = Announcement { nic_id: self.setup.nic, serial: self.setup.serial };
-        // As Open-MX does it: the index is 0.
+        // The index is 0, as in Open-MX.
         let header = Header { dst: BROADCAST, src: self.setup.nic, peer_index: PeerIndex::new(0) };
         for link in self.links.query_links(&[None; super::LINKS_MAX], true).into_iter().flatten() {
             self.send(link, header, Packet::Raw(Raw { data: announcement.emit() }));
@@ -77,7 +78,7 @@ impl Board {
         let starts_anew = entry.serial.is_some_and(|serial| serial != announcement.serial);
         let too_soon = |last: Time| now.since_us(last) < tuning.burst_us;
         if starts_anew && entry.restarted.is_some_and(too_soon) {
-            // Its serial is not taken either: if it goes on to announce this one, it will be.
+            // The serial is not recorded, so a later announcement with this serial is accepted.
             return Err(Dropped::RestartRateLimited);
         }
         entry.heard(now, link);

@@ -1,4 +1,4 @@
-//! The links of a board, and which of them reaches a peer.
+//! The links of a board, and the selection of a link for a peer.
 
 use super::Board;
 use crate::net::Time;
@@ -6,11 +6,11 @@ use crate::net::Time;
 /// Limit of the links of one board.
 pub const LINKS_MAX: usize = 8;
 
-/// A link of the board, as the caller numbers them, below [`LINKS_MAX`].
+/// The number of a link of the board, assigned by the caller, below [`LINKS_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkNumber(pub u8);
 
-/// The board has no such link, or can have none of that number.
+/// The board has no such link, or cannot have a link with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the board has no link {}", .0.0)]
 pub struct NoSuchLink(pub LinkNumber);
@@ -42,7 +42,7 @@ impl LinkSelector {
         self.up().next().is_some()
     }
 
-    /// All that the board has.
+    /// Returns all links of the board.
     pub(super) fn all(&self) -> impl Iterator<Item = LinkNumber> + '_ {
         (0..).zip(&self.0).filter(|(_, link)| link.is_some()).map(|(number, _)| LinkNumber(number))
     }
@@ -53,8 +53,8 @@ impl LinkSelector {
         links.filter(|(_, link)| link.up).map(|(number, link)| (number, link.rank))
     }
 
-    /// Links to ask a peer on: those that are up and on which it was heard; all that are up if there are none, or with
-    /// `all_links`.
+    /// Returns the links to query a peer on: those that are up and on which the peer was heard; all that are up if
+    /// there are none, or with `all_links`.
     pub(super) fn query_links(
         &self,
         last_seen_by_link: &LinkLastSeen,
@@ -86,7 +86,7 @@ impl LinkSelector {
             (Some(latest), Some(heard)) => latest.since_us(heard) <= link_stale_us,
             (Some(_), None) => false,
         };
-        // Of several of one rank, the first.
+        // Of several links with one rank, the first is used.
         let links = self.up().filter(|(number, _)| is_usable(*number));
         links.min_by_key(|(number, rank)| (core::cmp::Reverse(*rank), *number)).map(|(number, _)| number)
     }
@@ -97,20 +97,20 @@ fn link_last_seen(last_seen_by_link: &LinkLastSeen, link: LinkNumber) -> Option<
 }
 
 impl Board {
-    /// The board has a link more, which is up; or the link has another rank now. The higher the rank, the faster the link. What is
-    /// heard on a link counts for that number, so a number is not to be used for another wire later.
+    /// Adds a link, which is up, or changes the rank of a link. Faster links have higher ranks. Received frames are
+    /// recorded by link number, so a number must not be reused for another network.
     pub fn add_link(&mut self, now: Time, link: LinkNumber, rank: u32) -> Result<(), NoSuchLink> {
         let place = self.links.0.get_mut(usize::from(link.0)).ok_or(NoSuchLink(link))?;
         *place = Some(LinkState { rank, up: place.is_some_and(|old| old.up) });
         self.link_up(now, link)
     }
 
-    /// A link works, perhaps again: the board announces itself, and looks for peers there.
+    /// Reports that a link works: the board announces itself, and looks for peers there.
     pub fn link_up(&mut self, now: Time, link: LinkNumber) -> Result<(), NoSuchLink> {
         self.set_link(now, link, true)
     }
 
-    /// A link does not work: peers are reached by others, if they were heard there.
+    /// Reports that a link does not work: peers are reached by other links on which they were heard.
     pub fn link_down(&mut self, now: Time, link: LinkNumber) -> Result<(), NoSuchLink> {
         self.set_link(now, link, false)
     }

@@ -1,4 +1,4 @@
-//! The names of peers, and the numbers that peers have for us (mxoe-wire 5.5): HOST_QUERY and HOST_REPLY.
+//! The names of peers, and the indices that peers have for this board (mxoe-wire 5.5): HOST_QUERY and HOST_REPLY.
 //!
 //! A peer is queried until it reports its name. A peer with a known name is queried again in these cases:
 //!
@@ -23,7 +23,7 @@ const STEADY_TRIES_MAX: u32 = 6;
 const FORCED_TRIES_MAX: u32 = 8;
 
 impl Board {
-    /// Asks a peer whether it is there, and what its number for us is: soon, but no more often than any peer is queried. Called when
+    /// Queries whether a peer is present, and its index for us: soon, within the rate limit for any peer. Called when
     /// an endpoint of the peer does not respond. A reply updates the links that [`Board::link_to`] selects from.
     pub fn probe(&mut self, now: Time, peer: PeerIndex) {
         self.restart_query(now, peer);
@@ -40,7 +40,7 @@ impl Board {
         self.requery_incomplete(now);
     }
 
-    /// From the first question on, as soon as may be.
+    /// Restarts the queries of a peer, with the first one as soon as permitted.
     pub(super) fn restart_query(&mut self, now: Time, index: PeerIndex) {
         let ask_us = self.setup.tuning.ask_us;
         if self.table.remote(index).is_none() {
@@ -102,7 +102,7 @@ impl Board {
         let probes_links = peer.query.tries < EXPLORE_TRIES_MAX && self.links.has_unheard_link(&peer.last_seen_by_link);
         let wanted =
             peer.name().is_none() || peer.query.forced || probes_links || !self.links.reaches(&peer.last_seen_by_link);
-        // Without a link it waits for one.
+        // Without a link, the query waits.
         wanted && self.links.is_any_up()
     }
 
@@ -136,7 +136,7 @@ impl Board {
         let unheard = self.table.get(peer).is_some_and(|peer| peer.remote_index.is_none() && peer.name().is_none());
         self.update_peer(now, link, peer, query.src_dst_peer_index);
         if unheard {
-            self.schedule_query(peer, Some(now)); // It did not know us when it was asked before.
+            self.schedule_query(peer, Some(now)); // The peer did not know this board at the last query.
         }
         let own = PeerIndex::new(0).and_then(|own| self.table.get(own)?.name()).unwrap_or(self.setup.name);
         let (Some(to), true) = (self.header_to(peer), self.rate_limiters.replies.try_acquire(now)) else {
@@ -168,7 +168,7 @@ impl Board {
         Ok(())
     }
 
-    /// Records a frame from a peer, and the number to put into headers for the peer.
+    /// Records a frame from a peer, and the index to put into headers for the peer.
     pub(super) fn update_peer(
         &mut self,
         now: Time,

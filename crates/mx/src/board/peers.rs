@@ -1,4 +1,4 @@
-//! The static table as text (mxoe-wire 5.4): a peer a line, its address and its name; `#` begins a comment.
+//! The text format of the static table (mxoe-wire 5.4): one peer per line, with address and name; `#` begins a comment.
 
 use super::table::is_valid_nic;
 use crate::wire::BoardName;
@@ -17,43 +17,43 @@ pub struct PeerTableError {
     pub what: PeerLineError,
 }
 
-/// Why a line does not name a peer.
+/// The reason why a line does not name a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerLineError {
-    /// Its first word is not six octets.
+    /// The first word is not six octets.
     #[error("`{0}` is not an address like 00:1b:21:aa:00:01")]
     Address(String),
-    /// An address that no board has: zero, or a group's.
+    /// No board can have the address: it is zero, or a group's.
     #[error("{0} is not the address of a board")]
     InvalidNic(NicId),
-    /// There is no name after the address.
+    /// The name is missing.
     #[error("{0} has no name: a line is an address and a name")]
     MissingName(NicId),
-    /// There is more after the name.
+    /// Text follows the name.
     #[error("`{0}` stands after the name: a line is an address and a name, and a comment begins with #")]
     TrailingText(String),
     /// The name is too long.
     #[error("a name of {bytes} bytes; there are at most {}", BoardName::BYTES_MAX)]
     NameTooLong {
-        /// Its bytes.
+        /// The length of the name in bytes.
         bytes: usize,
     },
-    /// The name has a NUL in it.
+    /// The name contains a NUL.
     #[error("a name cannot contain NUL")]
     NulInName,
-    /// Two addresses cannot have one name.
+    /// Another address has the name already.
     #[error("`{name}` is the name of {nic} already, in line {line}")]
     NameTaken {
         /// The name.
         name: BoardName,
         /// The peer that has the name.
         nic: NicId,
-        /// The line that gave it.
+        /// The line of that peer.
         line: usize,
     },
 }
 
-/// Reads a static table. An address may have several names, each on a line of its own; a name is that of one address.
+/// Parses a static table. An address may have several names, each on a line of its own. A name belongs to one address.
 pub fn parse_peers(text: &str) -> Result<Vec<(NicId, BoardName)>, PeerTableError> {
     let mut peers = Vec::new();
     let mut names: BTreeMap<&str, (NicId, usize)> = BTreeMap::new();
@@ -79,7 +79,7 @@ pub fn parse_peers(text: &str) -> Result<Vec<(NicId, BoardName)>, PeerTableError
     Ok(peers)
 }
 
-/// Six octets of one or two hexadecimal digits.
+/// Parses six octets of one or two hexadecimal digits each.
 fn parse_nic(word: &str) -> Result<NicId, PeerLineError> {
     let octet = |digits: &str| {
         let fits = matches!(digits.len(), 1 | 2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -103,7 +103,7 @@ fn parse_name(word: &str) -> Result<BoardName, PeerLineError> {
     BoardName::new(word.as_bytes()).ok_or(PeerLineError::NulInName)
 }
 
-/// As much of a word as a message shows.
+/// Shortens a word for an error message.
 fn truncated(word: &str) -> String {
     const SHOWN: usize = 40;
     let mut shown: String = word.chars().take(SHOWN).collect();

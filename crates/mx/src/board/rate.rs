@@ -1,11 +1,11 @@
-//! Limits of how often something may happen.
+//! Rate limits.
 
 use crate::net::Time;
 
 /// A rate limit: a burst, and then a number of events per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Events at once, after a pause. 0 counts as 1.
+    /// The number of events permitted at once after a pause. 0 counts as 1.
     pub burst: u32,
     /// Events per second, from 1 to a million. Other values are clamped to that range.
     pub per_second: u32,

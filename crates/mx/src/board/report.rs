@@ -10,9 +10,9 @@ use isthmus_layout::NicId;
 /// A peer, as the board knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerReport {
-    /// Our number for it.
+    /// Our index of the peer.
     pub index: PeerIndex,
-    /// Its address.
+    /// The address of the peer.
     pub nic: NicId,
     /// The peer's names; the first one is displayed first.
     pub names: Vec<BoardName>,
@@ -20,13 +20,13 @@ pub struct PeerReport {
     pub origin: PeerOrigin,
     /// The peer was forgotten. Its entry stays because its index is never reused.
     pub forgotten: bool,
-    /// The peer's number for us, once the peer has sent it.
+    /// The peer's index for us, once the peer has sent it.
     pub remote_index: Option<PeerIndex>,
     /// When a frame from the peer was last accepted.
     pub heard: Option<Time>,
     /// The links, with the state of each.
     pub links: Vec<LinkReport>,
-    /// Frames that were accepted.
+    /// The number of frames that were accepted.
     pub frames: u64,
     /// The number of restarts of the peer's daemon since the peer became known.
     pub restarts: u64,

@@ -39,7 +39,7 @@ pub enum AddPeerError {
     /// The table is full.
     #[error("the table has room for {max} peers and is full")]
     Full {
-        /// Entries that it can have.
+        /// The capacity of the table.
         max: usize,
     },
     /// No board can have this address: it is zero, or a group's.
@@ -50,7 +50,7 @@ pub enum AddPeerError {
     TooManyNames(NicId),
 }
 
-/// Names of one peer.
+/// The maximum number of names of one peer.
 const NAMES_MAX: usize = 8;
 
 /// Returns true if a board can have this address.
@@ -76,7 +76,7 @@ pub(super) struct Peer {
     names: Vec<Name>,
     /// The peer's number for us.
     pub(super) remote_index: Option<PeerIndex>,
-    /// As it announced last.
+    /// The serial of the last announcement.
     pub(super) serial: Option<u32>,
     pub(super) restarted: Option<Time>,
     pub(super) restarts: u64,
@@ -91,11 +91,12 @@ pub(super) struct Peer {
 /// The state of the queries for a peer's name.
 #[derive(Debug, Default)]
 pub(super) struct QueryState {
-    /// As it stands in the board's set.
+    /// The due time in the board's set of queries.
     pub(super) due: Option<Time>,
     pub(super) last_sent: Option<Time>,
     pub(super) tries: u32,
-    /// Though its name is known: its answer also says its number for us, and that it is there.
+    /// The peer is queried although its name is known, because the reply also tells its index for us, and that it is
+    /// present.
     pub(super) forced: bool,
 }
 
@@ -232,7 +233,8 @@ impl Table {
             .or_else(|| among(&|_, _| true))
     }
 
-    /// The entry for an address: the one that it has, or a new one. Says whether it is new, or was forgotten.
+    /// Returns the entry of an address, and adds one if there is none. Also returns whether the entry is new or was
+    /// forgotten.
     pub(super) fn add(&mut self, nic: NicId, origin: PeerOrigin) -> Result<(PeerIndex, bool), AddPeerError> {
         if !is_valid_nic(nic) {
             return Err(AddPeerError::InvalidNic(nic));
@@ -252,7 +254,7 @@ impl Table {
         Ok((index, true))
     }
 
-    /// A peer stays known in the most certain way. Says whether it had been forgotten.
+    /// Raises the origin of a peer to a more certain one. Returns whether the peer had been forgotten.
     fn upgrade_origin(&mut self, index: PeerIndex, origin: PeerOrigin) -> bool {
         let Some(peer) = self.slots.get_mut(usize::from(index.number())) else { return false };
         let forgotten = core::mem::replace(&mut peer.forgotten, false);
@@ -263,7 +265,7 @@ impl Table {
         forgotten
     }
 
-    /// Whether an event is not waiting already. From now on it is.
+    /// Marks an event as pending. Returns false if it was pending already.
     pub(super) fn mark_event_pending(&mut self, event: BoardEvent) -> bool {
         let (index, bit) = event_bit(event);
         let Some(peer) = self.get_mut(index) else { return false };

@@ -1,35 +1,38 @@
-//! Times and limits of a board: its own choice. Times are those that peers of this protocol use (mxoe-wire 5).
+//! Times and limits of a board. The defaults are those of other implementations (mxoe-wire 5).
 
 use super::Rate;
 
 /// The tunable parameters of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoardTuning {
-    /// Entries of the table, boards of this host and forgotten peers included: at most [`BoardTuning::PEERS_LIMIT`].
+    /// The capacity of the table, including boards of this host and forgotten peers: at most
+    /// [`BoardTuning::PEERS_LIMIT`].
     pub peers_max: usize,
-    /// Entries that announcements can fill. The rest are reserved for peers that programs of this host ask for.
+    /// The number of entries that announcements may fill. The rest are reserved for peers that programs of this host
+    /// request.
     pub announced_max: usize,
-    /// Endpoints that the board can have, at most 255. Packets for higher numbers name an endpoint that cannot exist.
+    /// The number of endpoints of the board, at most 255. Packets for higher numbers name an endpoint that cannot
+    /// exist.
     pub endpoints_max: u16,
-    /// Announcements in a row, at the start and when a peer appears.
+    /// The number of announcements in a burst, at the start and when a peer appears.
     pub burst: u32,
-    /// Time between two announcements in a row. A peer's restart also counts at most once in this time.
+    /// The interval within a burst. A peer's restart also counts at most once in this time.
     pub burst_us: u64,
-    /// Time between two later announcements.
+    /// The interval between later announcements.
     pub announce_us: u64,
-    /// Time between the first queries to a peer. Later intervals grow.
+    /// The interval between the first queries to a peer. Later intervals grow.
     pub ask_us: u64,
     /// The longest time between two queries to a peer.
     pub ask_us_max: u64,
     /// A link stops being used for a peer once its last frame there is this much older than the peer's last frame on any link.
     pub link_stale_us: u64,
-    /// Peers that become known by announcement.
+    /// The limit of peers that become known by announcement.
     pub found: Rate,
-    /// Queries for names.
+    /// The limit of queries for names.
     pub queries: Rate,
-    /// Replies to queries for our name.
+    /// The limit of replies to queries for our name.
     pub replies: Rate,
-    /// Negative answers.
+    /// The limit of negative acknowledgements.
     pub nacks: Rate,
 }
 
@@ -40,7 +43,7 @@ impl Default for BoardTuning {
 }
 
 impl BoardTuning {
-    /// Entries that a table can have: an index has 16 bits, and one value says that there is none.
+    /// The maximum capacity of a table: an index has 16 bits, and one value means none.
     pub const PEERS_LIMIT: usize = u16::MAX as usize;
 
     /// The defaults, which suit most networks and match the expectations of peers.
@@ -53,7 +56,7 @@ impl BoardTuning {
         announce_us: 180_000_000,
         ask_us: 5_000_000,
         ask_us_max: 300_000_000,
-        // Two announcements may be lost.
+        // This tolerates two lost announcements.
         link_stale_us: 600_000_000,
         found: Rate { burst: 256, per_second: 64 },
         queries: Rate { burst: 64, per_second: 64 },

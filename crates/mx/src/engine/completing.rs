@@ -8,11 +8,11 @@ use crate::status::Status;
 /// The result of an attempt to cancel a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Cancelled<R> {
-    /// A receive that no message had come for: it is gone, and never completes. Its buffer comes back.
+    /// A receive that no message had matched. It will not complete; its buffer is returned.
     Receive(R),
-    /// A connect without an answer: it is gone, and never completes.
+    /// A connect without a reply. It will not complete.
     Connect,
-    /// The request is matched, connected or over: it completes as if nothing had happened.
+    /// The request is matched, connected or complete: it completes as if the call had not happened.
     TooLate,
     /// Sends cannot be cancelled.
     WrongKind,
@@ -20,10 +20,10 @@ pub enum Cancelled<R> {
     Unknown,
 }
 
-/// Whether a buffer may be used again cannot be said.
+/// The reason why the state of a buffer is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BufferedError {
-    /// Only sends have a buffer to use again.
+    /// The request is not a send.
     #[error("the request is not a send")]
     WrongKind,
     /// There is no such request.
@@ -32,7 +32,7 @@ pub enum BufferedError {
 }
 
 impl<C: TransportTypes> Engine<C> {
-    /// A request that the program may still ask for.
+    /// Returns a request that the program may still use.
     #[inline(always)]
     fn visible(&self, request: RequestId) -> Result<&Request<C::Receive>, UnknownRequest> {
         match self.requests.get(request.0) {
@@ -41,7 +41,7 @@ impl<C: TransportTypes> Engine<C> {
         }
     }
 
-    /// How a request ended, if it has. It is consumed thereby.
+    /// Returns the status of a request if it is complete, and consumes the request.
     pub fn test(&mut self, request: RequestId) -> Result<Option<Status>, UnknownRequest> {
         self.test_as(request, |status| *status)
     }
@@ -73,13 +73,13 @@ impl<C: TransportTypes> Engine<C> {
         Some(status)
     }
 
-    /// The request that ended first. It stays.
+    /// Returns the oldest completed request, without consuming it.
     pub fn peek(&self) -> Option<RequestId> {
         let (id, _) = self.requests.at(self.done.front()?)?;
         Some(RequestId(id))
     }
 
-    /// Whether a request is over.
+    /// Returns true if a request is complete.
     #[inline(always)]
     pub fn is_done(&self, request: RequestId) -> Result<bool, UnknownRequest> {
         Ok(self.visible(request)?.state == RequestState::Done)
@@ -95,7 +95,7 @@ impl<C: TransportTypes> Engine<C> {
         Ok(self.visible(request)?.kind)
     }
 
-    /// Whether the buffer of a send may be used again: it is over, or has been copied.
+    /// Returns true if the buffer of a send may be reused: the send is complete, or its bytes were copied.
     pub fn is_buffered(&self, request: RequestId) -> Result<bool, BufferedError> {
         let found = self.visible(request)?;
         if found.kind == RequestKind::Send {
@@ -115,7 +115,7 @@ impl<C: TransportTypes> Engine<C> {
         Ok(())
     }
 
-    /// Takes back a receive that no message has come for, or a connect without an answer.
+    /// Cancels a receive that no message has matched, or a connect without a reply.
     pub fn cancel(&mut self, request: RequestId) -> Cancelled<C::Receive> {
         let Ok(found) = self.visible(request) else { return Cancelled::Unknown };
         match (found.kind, found.state) {
@@ -133,7 +133,7 @@ impl<C: TransportTypes> Engine<C> {
         }
     }
 
-    /// Takes a request that is over out of its queue.
+    /// Removes a completed request from its queue.
     #[inline]
     fn consume(&mut self, request: RequestId) {
         self.done.remove(request.0.slot());

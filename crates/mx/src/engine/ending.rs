@@ -1,4 +1,4 @@
-//! A partner dies, or is disconnected; the endpoint is closed.
+//! The end of a partner, and of the endpoint.
 
 use super::{Engine, RequestKind, RequestState, TransportTypes, UnexpectedMessage};
 use crate::filter::Filter;
@@ -6,31 +6,31 @@ use crate::status::StatusCode;
 use crate::{MessageId, PartnerId, RequestId};
 use alloc::vec::Vec;
 
-/// The requests and messages that ended with a partner. The transport has to leave these requests alone from now on: the engine
-/// ignores what it reports of them.
+/// The requests and messages that ended with a partner. The transport must not touch these requests any more: the
+/// engine ignores later reports of them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DisconnectedPartner<M> {
-    /// Sends to it, and receives that were being filled from it, in the order of their posts. They are over.
+    /// Sends to the partner, and receives that were being filled by it, in the order of their posts. They have ended.
     pub requests: Vec<RequestId>,
-    /// Messages of it that no receive had taken, oldest first.
+    /// Unexpected messages of the partner, oldest first.
     pub messages: Vec<UnexpectedMessage<M>>,
 }
 
 /// The requests and messages that were left when an endpoint was closed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DrainedRequests<C: TransportTypes> {
-    /// Receives that no message had come for, oldest first.
+    /// Receives that no message had matched, oldest first.
     pub receives: Vec<(RequestId, C::Receive)>,
     /// The requests that the transport was working on, in the order of the posts.
     pub underway: Vec<(RequestId, RequestKind)>,
-    /// Messages that no receive had taken, oldest first.
+    /// Unexpected messages, oldest first.
     pub messages: Vec<UnexpectedMessage<C::Message>>,
 }
 
 impl<C: TransportTypes> Engine<C> {
-    /// A partner is gone: every send to it and every receive that is being filled from it ends with `code`. Its unexpected messages
-    /// stay where `keep` says so, which is asked oldest first: those that are whole can still be received. The partner stays, with
-    /// its context.
+    /// Ends every send to a partner and every receive that is being filled by it with `code`, because the partner is
+    /// gone. `keep` decides, oldest first, which of its unexpected messages stay: complete ones can still be received.
+    /// The partner stays, with its context.
     pub fn fail_partner(
         &mut self,
         partner: PartnerId,
@@ -57,7 +57,7 @@ impl<C: TransportTypes> Engine<C> {
         disconnected
     }
 
-    /// Empties the endpoint: no request is left, pending or over, and no message. Partners stay.
+    /// Removes all requests, pending or complete, and all messages. Partners stay.
     pub fn drain(&mut self) -> DrainedRequests<C> {
         let mut drained =
             DrainedRequests { receives: Vec::new(), underway: self.in_progress(|_| true), messages: Vec::new() };
@@ -77,7 +77,7 @@ impl<C: TransportTypes> Engine<C> {
         drained
     }
 
-    /// The requests that the transport is at, with such partners, in the order of their posts.
+    /// Returns the requests that the transport is working on, with matching partners, in the order of their posts.
     fn in_progress(&self, with: impl Fn(Option<PartnerId>) -> bool) -> Vec<(RequestId, RequestKind)> {
         let all = self.requests.iter().filter(|(_, request)| request.state == RequestState::InProgress);
         let mut some: Vec<_> = all.filter(|(_, request)| with(request.status.source)).collect();

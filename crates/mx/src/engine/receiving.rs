@@ -11,9 +11,9 @@ use crate::{MessageId, PartnerId, RequestId};
 pub struct MatchEnvelope {
     /// The sender.
     pub source: PartnerId,
-    /// The sender's 64 bits.
+    /// The match info that the sender gave.
     pub match_info: u64,
-    /// Bytes.
+    /// The length of the message in bytes.
     pub msg_length: u32,
 }
 
@@ -22,18 +22,18 @@ pub struct MatchEnvelope {
 pub struct UnexpectedMessage<M> {
     /// The message's description.
     pub envelope: MatchEnvelope,
-    /// The message's bytes, or the way to them.
+    /// The bytes of the message, or the data needed to get them.
     pub message: M,
 }
 
-/// An arriving message has found its receive.
+/// The result of matching an arriving message with a receive.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Matched<C: TransportTypes> {
-    /// The receive: it is under way now, until [`Engine::received`].
+    /// The receive. It is in progress until [`Engine::received`].
     pub request: RequestId,
-    /// Where its bytes go.
+    /// The destination of the bytes.
     pub receive: C::Receive,
-    /// Bytes that there is room for. The rest of the message is dropped.
+    /// The length of the receive's buffer in bytes. The rest of the message is dropped.
     pub posted_length: u32,
 }
 
@@ -42,30 +42,31 @@ pub struct Matched<C: TransportTypes> {
 pub enum PostOutcome<C: TransportTypes> {
     /// The receive waits for a message.
     Waiting(RequestId),
-    /// A message was there. It is not unexpected any more, and the receive is under way.
+    /// A queued message matched. It is not unexpected any more, and the receive is in progress.
     Found {
         /// The receive.
         request: RequestId,
-        /// Where its bytes go.
+        /// The destination of the bytes.
         receive: C::Receive,
         /// The message.
         unexpected: UnexpectedMessage<C::Message>,
     },
 }
 
-/// A receive that cannot be posted.
+/// The reason why a receive cannot be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// Its mask leaves out bits of the context id.
+    /// The mask omits bits of the context id.
     #[error("the mask leaves out bits of the context id")]
     MaskSplitsContext,
-    /// Too many requests.
+    /// There are too many requests.
     #[error(transparent)]
     Full(#[from] Full),
 }
 
 impl<C: TransportTypes> Engine<C> {
-    /// Posts a receive with room for `length` bytes. It takes the oldest unexpected message that its filter accepts, or waits.
+    /// Posts a receive with a buffer of `length` bytes. It takes the oldest unexpected message that its filter accepts,
+    /// or waits.
     #[inline(always)]
     pub fn post_receive(
         &mut self,
@@ -114,7 +115,8 @@ impl<C: TransportTypes> Engine<C> {
         Ok(PostOutcome::Found { request, receive, unexpected })
     }
 
-    /// A message begins to arrive: the oldest receive that wants it. None: it is unexpected; [`hold`](Self::hold) keeps it.
+    /// Matches a message that begins to arrive with the oldest receive that accepts it. `None` means that the message
+    /// is unexpected; [`hold`](Self::hold) keeps it.
     #[inline(always)]
     pub fn arrive(&mut self, envelope: &MatchEnvelope) -> Option<Matched<C>> {
         let slot = self.posted.first(envelope.match_info)?;
@@ -127,8 +129,8 @@ impl<C: TransportTypes> Engine<C> {
         Some(Matched { request: RequestId(id), receive, posted_length })
     }
 
-    /// A message arrives at once and as a whole: the oldest receive that wants it is over, when `fill` has put the bytes where it
-    /// wants them and has answered how many it moved. False: it is unexpected, as from [`arrive`](Self::arrive).
+    /// Matches a complete message with the oldest receive that accepts it, and completes the receive. `fill` copies the
+    /// bytes and returns their number. Returns false if the message is unexpected, like [`arrive`](Self::arrive).
     #[inline(always)]
     pub fn deliver(&mut self, envelope: &MatchEnvelope, fill: impl FnOnce(C::Receive) -> u32) -> bool {
         let Some(slot) = self.posted.first(envelope.match_info) else { return false };
@@ -145,13 +147,14 @@ impl<C: TransportTypes> Engine<C> {
         true
     }
 
-    /// Ends a receive that a message was found for, after `xfer_length` bytes. False if it has ended already.
+    /// Completes a matched receive after `xfer_length` bytes. Returns false if the receive has ended already.
     #[inline]
     pub fn received(&mut self, request: RequestId, code: StatusCode, xfer_length: u32) -> bool {
         self.finish(request, RequestKind::Receive, code, xfer_length)
     }
 
-    /// Keeps an unexpected message. It comes back if its sender has been disconnected, or there are 2^24 already.
+    /// Keeps an unexpected message. Returns the message if its sender has been disconnected, or if there are 2^24
+    /// messages already.
     #[inline]
     pub fn hold(&mut self, envelope: MatchEnvelope, message: C::Message) -> Result<MessageId, C::Message> {
         if !self.messages.has_room() {
@@ -164,7 +167,7 @@ impl<C: TransportTypes> Engine<C> {
         Ok(MessageId(id))
     }
 
-    /// An unexpected message, while no receive has taken it.
+    /// Returns an unexpected message, until a receive takes it.
     pub fn message(&self, message: MessageId) -> Option<&UnexpectedMessage<C::Message>> {
         self.messages.get(message.0)
     }
@@ -174,13 +177,13 @@ impl<C: TransportTypes> Engine<C> {
         self.messages.get_mut(message.0).map(|unexpected| &mut unexpected.message)
     }
 
-    /// The unexpected messages of a partner, newest first.
+    /// Returns the unexpected messages of a partner, newest first.
     pub fn unexpected_from(&self, source: PartnerId) -> impl Iterator<Item = MessageId> {
         let unexpected = self.partners.get(source).map(|partner| partner.unexpected).unwrap_or_default();
         self.by_source.iter_rev(unexpected).filter_map(|slot| Some(MessageId(self.messages.at(slot)?.0)))
     }
 
-    /// Takes an unexpected message out: it will not be found any more.
+    /// Removes and returns an unexpected message.
     #[inline]
     pub fn remove_message(&mut self, message: MessageId) -> Option<UnexpectedMessage<C::Message>> {
         let unexpected = self.messages.remove(message.0)?;
@@ -191,7 +194,8 @@ impl<C: TransportTypes> Engine<C> {
         Some(unexpected)
     }
 
-    /// The oldest unexpected message that a filter accepts. It stays where it is, and may still be arriving.
+    /// Returns the oldest unexpected message that a filter accepts. The message stays queued, and may still be
+    /// arriving.
     pub fn probe(&mut self, filter: Filter) -> Option<Status> {
         let slot = self.unexpected.first(filter)?;
         let (_, unexpected) = self.messages.at(slot)?;

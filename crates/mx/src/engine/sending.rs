@@ -1,4 +1,5 @@
-//! Sends and connects: the engine numbers them, keeps what the program gave, and queues them when they are over.
+//! Sends and connects. The engine assigns their identifiers, keeps the program's data, and queues them when they
+//! complete.
 
 use super::{Engine, RequestKind, RequestState, TransportTypes};
 use crate::slab::Full;
@@ -6,7 +7,7 @@ use crate::status::{Status, StatusCode};
 use crate::{PartnerId, RequestId};
 
 impl<C: TransportTypes> Engine<C> {
-    /// Begins a send. It is under way until [`sent`](Self::sent).
+    /// Begins a send. The send is in progress until [`sent`](Self::sent).
     #[inline]
     pub fn post_send(
         &mut self,
@@ -19,7 +20,7 @@ impl<C: TransportTypes> Engine<C> {
         self.begin_request(RequestKind::Send, RequestState::InProgress, status)
     }
 
-    /// A send that is over already: its bytes have been copied.
+    /// Adds a send that is complete already, because its bytes have been copied.
     #[inline(always)]
     pub fn post_sent(
         &mut self,
@@ -35,13 +36,14 @@ impl<C: TransportTypes> Engine<C> {
         Ok(id)
     }
 
-    /// Ends a send. `xfer_length` is what the receiver took, where that is known. False if it has ended already.
+    /// Completes a send. `xfer_length` is the number of bytes that the receiver took, where known. Returns false if the
+    /// send has ended already.
     #[inline]
     pub fn sent(&mut self, request: RequestId, code: StatusCode, xfer_length: u32) -> bool {
         self.finish(request, RequestKind::Send, code, xfer_length)
     }
 
-    /// The buffer of a send may be used again, though the send is not over. False if it is no send.
+    /// Records that the buffer of a pending send may be reused. Returns false if the request is not a send.
     pub fn set_buffered(&mut self, request: RequestId) -> bool {
         match self.requests.get_mut(request.0) {
             Some(send) if send.kind == RequestKind::Send => {
@@ -52,14 +54,15 @@ impl<C: TransportTypes> Engine<C> {
         }
     }
 
-    /// Begins a connect. It is under way until [`connected`](Self::connected).
+    /// Begins a connect. The connect is in progress until [`connected`](Self::connected).
     pub fn post_connect(&mut self, match_info: u64, context: usize) -> Result<RequestId, Full> {
         let code = StatusCode::Pending;
         let status = Status { code, source: None, match_info, msg_length: 0, xfer_length: 0, context };
         self.begin_request(RequestKind::Connect, RequestState::InProgress, status)
     }
 
-    /// Ends a connect, with the partner or the reason of its failure. False if it has ended already.
+    /// Completes a connect with the partner or the reason of the failure. Returns false if the connect has ended
+    /// already.
     pub fn connected(&mut self, request: RequestId, outcome: Result<PartnerId, StatusCode>) -> bool {
         let (partner, code) = match outcome {
             Ok(partner) => (Some(partner), StatusCode::Success),

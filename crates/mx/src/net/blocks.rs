@@ -6,20 +6,20 @@
 //!   blocks    └────────── 0 ─────────┘└───────── 1 ──────────┘   N frames each, except the last
 //! ```
 
-/// How a transfer is cut.
+/// The division of a transfer into frames and blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransferLayout {
-    /// L.
+    /// L, the size of a frame's data in bytes.
     frame_bytes: u32,
-    /// N.
+    /// N, the number of frames in a block.
     block_frames: u32,
-    /// o: where the first byte is in its frame.
+    /// o, the position of the first byte in its frame.
     first: u32,
-    /// Bytes of the transfer.
+    /// The length of the transfer in bytes.
     length: u32,
 }
 
-/// Some frames that follow each other, as a PULL names them.
+/// Consecutive frames, as a PULL requests them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRequest {
     pub(crate) frame_index: u32,
@@ -30,7 +30,7 @@ pub(crate) struct BlockRequest {
 /// One frame of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameSlice {
-    /// Where in the transfer.
+    /// The offset in the transfer.
     pub(crate) msg_offset: u32,
     pub(crate) len: u32,
 }
@@ -40,28 +40,28 @@ impl TransferLayout {
         Self { frame_bytes, block_frames, first: rdma_offset % frame_bytes, length }
     }
 
-    /// Frames of the transfer.
+    /// Returns the number of frames of the transfer.
     pub(crate) const fn frames(&self) -> u32 {
         ((self.first as u64 + self.length as u64).div_ceil(self.frame_bytes as u64)) as u32
     }
 
-    /// Blocks of the transfer.
+    /// Returns the number of blocks of the transfer.
     pub(crate) const fn blocks(&self) -> u32 {
         self.frames().div_ceil(self.block_frames)
     }
 
-    /// The first frame of a block, and how many it has.
+    /// Returns the first frame of a block, and the number of its frames.
     pub(crate) fn block(&self, block: u32) -> (u32, u32) {
         let first = block * self.block_frames;
         (first, self.block_frames.min(self.frames() - first))
     }
 
-    /// Where a frame that is one of the transfer's begins and how much it has.
+    /// Returns the offset and length of a frame of the transfer.
     pub(crate) fn slice(&self, frame: u32) -> FrameSlice {
         let start = (u64::from(frame) * u64::from(self.frame_bytes)).max(self.first.into()) - u64::from(self.first);
         let end = (u64::from(frame) + 1) * u64::from(self.frame_bytes) - u64::from(self.first);
         let end = end.min(self.length.into());
-        // Both lie within the transfer, and its length has 32 bits.
+        // Both values are within the transfer, and its length has 32 bits.
         FrameSlice { msg_offset: start as u32, len: (end - start) as u32 }
     }
 
@@ -80,16 +80,17 @@ impl TransferLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestedFrames {
     frame_bytes: u32,
-    /// The next frame's number.
+    /// The number of the next frame.
     frame: u32,
-    /// The next frame is short by this.
+    /// The number of bytes that the next frame lacks at its start.
     skip: u32,
     msg_offset: u32,
     remaining: u32,
 }
 
 impl RequestedFrames {
-    /// None if the question is not one of a transfer cut like this: more than a block, or outside the region.
+    /// Returns `None` if the request does not match the division: it covers more than a block, or is outside the
+    /// region.
     pub(crate) fn new(
         ask: BlockRequest,
         frame_bytes: u32,
@@ -119,7 +120,7 @@ impl RequestedFrames {
         })
     }
 
-    /// The next frame: its number and what is in it.
+    /// Returns the number and contents of the next frame.
     pub(crate) fn next(&mut self) -> Option<(u32, FrameSlice)> {
         if self.remaining == 0 {
             return None;
@@ -133,12 +134,12 @@ impl RequestedFrames {
         Some(next)
     }
 
-    /// Where what is left ends.
+    /// Returns the end of the remaining bytes.
     pub(crate) const fn end(&self) -> u32 {
         self.msg_offset + self.remaining
     }
 
-    /// Whether everything has been sent.
+    /// Returns true if all frames have been sent.
     pub(crate) const fn is_over(&self) -> bool {
         self.remaining == 0
     }

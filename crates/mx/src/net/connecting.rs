@@ -35,7 +35,7 @@ impl Endpoint {
             return Err(Ignored::UnverifiedPartner);
         }
         if known.is_some() && start.sesnum() != partner.outbox.next().sesnum() {
-            self.reset_partner(from, StatusCode::EndpointUnreachable); // It gave us up.
+            self.reset_partner(from, StatusCode::EndpointUnreachable); // The partner has given us up.
         }
         let Some(partner) = self.partners.get_mut(&from) else { return Ok(()) };
         if partner.true_session != Some(source) {
@@ -80,7 +80,7 @@ impl Endpoint {
         let Some(partner) = self.partners.get_mut(&from) else { return };
         let known = partner.session_back();
         let another = known.is_some_and(|known| known != target);
-        // The same one may have given us up, and counts elsewhere now.
+        // The same session may have given us up, and uses other numbers now.
         let gave_us_up = known == Some(target) && start.sesnum() != partner.outbox.next().sesnum();
         let (next, told) = (partner.inbox.next(), partner.told);
         let late = another && told.is_some_and(|told| told != next);
@@ -94,7 +94,7 @@ impl Endpoint {
         if another {
             partner.previous_session = known;
         }
-        // A reply that comes late says what was expected then. It counts only while nothing has been sent.
+        // A late reply states what was expected at its time. It counts only while no message has been sent.
         if partner.true_session != Some(target) || !partner.has_sequenced {
             partner.outbox.renumber(start);
             partner.has_sequenced = false;
@@ -107,9 +107,9 @@ impl Endpoint {
         }
     }
 
-    /// Section 9.7, with a verification step. A negative answer does not say which session refused. A late or forged one would end
-    /// messages that are in flight. So a refused message only makes us send a connect: a partner that is gone has another session, or
-    /// refuses the connect each time.
+    /// Handles a negative acknowledgement (9.7), and verifies it. A negative acknowledgement does not say which session
+    /// refused. A late or forged one would end messages that are in flight. So a refused message only makes us send a
+    /// connect: a partner that is gone has another session, or refuses the connect each time.
     pub(crate) fn receive_nack(&mut self, now: Time, from: Address, nack: &NackLib) -> Result<(), Ignored> {
         let code = nack.nack_type.status();
         let partner = self.partners.get_mut(&from).ok_or(Ignored::UnmatchedNack)?;
@@ -121,7 +121,8 @@ impl Endpoint {
             }
             return Ok(());
         }
-        // A connect has number 0 and no session that could be bad. A nack with other values refuses an older message.
+        // A connect has number 0 and cannot have a wrong session. A negative acknowledgement with other values refuses
+        // an older message.
         if nack.lib_seqnum != SeqNum::ZERO || nack.nack_type == Nack::BadSession {
             return Err(Ignored::UnmatchedNack);
         }
@@ -137,7 +138,7 @@ impl Endpoint {
                 partner.connects.pop_front();
                 self.events.push_back(EndpointEvent::Connected { connect, partner: from, outcome: Err(code) });
             }
-            // Any host can send this, too. If the partner is there, its own reply arrives after one of the tries.
+            // Any host can send this packet, too. A partner that exists replies to one of the tries.
             None => oldest.refuse(code),
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The end of a partner, or of what it was (mxoe-wire 9.6).
+//! The end of a partner, or of one of its sessions (mxoe-wire 9.6).
 
 use super::outbox::OutboxEntry;
 use super::{Address, Endpoint, EndpointEvent, IncomingId};
@@ -64,7 +64,7 @@ impl Endpoint {
         }
     }
 
-    /// Long messages of a partner, announced or being fetched.
+    /// Ends the long messages of a partner that were announced or are being fetched.
     fn abort_transfers(&mut self, address: Address) -> Vec<IncomingId> {
         let mut ended = Vec::new();
         self.announced.retain(|message, announced| {

@@ -31,31 +31,31 @@ pub struct EndpointSetup {
     pub tuning: EndpointTuning,
 }
 
-/// A connect that cannot be begun.
+/// The reason why a connect cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// As many partners as there may be.
+    /// The endpoint has the maximum number of partners.
     #[error("there are too many partners")]
     TooManyPartners,
-    /// As many connects to this one as can be told apart.
+    /// The maximum number of connects to this partner is pending.
     #[error("there are too many connects to this endpoint")]
     TooManyConnects,
 }
 
-/// A send that cannot be begun.
+/// The reason why a send cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointSendError {
-    /// The endpoint was never connected, or its partner was given up since.
+    /// The endpoint is not connected, or its partner was given up.
     #[error("the endpoint is not connected")]
     NotConnected,
 }
 
-/// No such message, or nothing to pull of it.
+/// The message does not exist, or has nothing to pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no such message to pull")]
 pub struct UnknownMessage;
 
-/// Connects to one partner at a time: their numbers have 8 bits.
+/// The maximum number of pending connects to one partner, because connect numbers have 8 bits.
 const CONNECTS_MAX: usize = 64;
 
 /// The subject of a timer.
@@ -65,7 +65,7 @@ pub(crate) enum Timer {
     Pull(u32),
 }
 
-/// A negative answer, to be sent.
+/// A negative acknowledgement to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NackPacket {
     Lib(NackLib),
@@ -94,7 +94,7 @@ pub struct Endpoint {
     pub(crate) pulls: BTreeMap<u32, Pull>,
     /// Long messages that are complete, with their length. Their senders are not notified yet.
     pub(crate) fetched: BTreeMap<IncomingId, (Announced, u32)>,
-    /// Their messages.
+    /// The pulls, by message.
     pub(crate) pulls_by_message: BTreeMap<IncomingId, u32>,
     /// Transfers that may have another block to request, in turn.
     pub(crate) pulls_ready: VecDeque<u32>,
@@ -103,13 +103,13 @@ pub struct Endpoint {
     pub(crate) next_pull: u32,
     /// Transfers with requests to send.
     pub(crate) request_queue: VecDeque<u32>,
-    /// Long messages that are being sent.
+    /// The long messages that are being sent.
     pub(crate) regions: Regions,
     /// Partners that wait for a region.
     pub(crate) waiting_for_region: VecDeque<Address>,
     /// The requests of peers for data of our regions.
     pub(crate) pull_requests: VecDeque<PullRequest>,
-    /// Data that was asked for and messages take turns.
+    /// The next packet is requested data. Data and messages alternate.
     pub(crate) data_next: bool,
 }
 
@@ -149,7 +149,7 @@ impl Endpoint {
         &self.setup
     }
 
-    /// Packets that changed nothing, by reason.
+    /// Returns the counts of packets that had no effect, by reason.
     pub const fn ignored(&self) -> &IgnoredCounts {
         &self.ignored
     }
@@ -159,12 +159,12 @@ impl Endpoint {
         &self.traffic
     }
 
-    /// The session of a partner that messages can be sent to.
+    /// Returns the session of a partner that messages can be sent to.
     pub fn session_of(&self, partner: Address) -> Option<SessionId> {
         self.partners.get(&partner)?.true_session
     }
 
-    /// Bytes of messages that came before their turn and are kept by the caller.
+    /// Returns the number of bytes of out-of-order messages that the caller keeps.
     pub const fn early_bytes(&self) -> u64 {
         self.early_bytes
     }
@@ -188,7 +188,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Begins a send. [`EndpointEvent::Sent`] ends it; until then its bytes stay where they are.
+    /// Begins a send. [`EndpointEvent::Sent`] ends it; until then, its bytes must stay available.
     pub fn send(
         &mut self,
         now: Time,
@@ -235,12 +235,12 @@ impl Endpoint {
         self.partners.values().any(|partner| !partner.outbox.is_idle())
     }
 
-    /// Returns when [`tick`](Self::tick) is to be called, if nothing happens before. It may have nothing to do then.
+    /// Returns when [`tick`](Self::tick) has to be called, if no other call comes before. The call may find no work.
     pub fn next_deadline(&self) -> Option<Time> {
         self.timers.first().map(|(time, _)| *time)
     }
 
-    /// Time has passed.
+    /// Handles the passing of time: retransmits and gives up what is due.
     pub fn tick(&mut self, now: Time) {
         while let Some((time, timer)) = self.timers.first().copied()
             && time <= now
@@ -260,7 +260,7 @@ impl Endpoint {
         let tuning = &self.setup.tuning;
         let fetches = self.regions.has_open_for(address);
         if fetches && partner.connects.is_empty() && now.since_us(partner.last_seen) >= tuning.probe_us {
-            // It may have gone with what it wanted to fetch, or have given us up. Its answer tells.
+            // The partner may have exited before it fetched the message, or have given us up. Its reply shows which.
             partner.connect(now, None, 0);
         }
         if partner.inbox.hint_at(tuning).is_some_and(|at| at <= now) {
@@ -276,8 +276,8 @@ impl Endpoint {
         self.update(now, address);
     }
 
-    /// After anything that concerns a partner: numbers what may be numbered, puts it in line if it has something to send, and sees
-    /// to it that it is looked at in time.
+    /// Updates a partner after any event: assigns numbers, queues the partner if it has packets to send, and schedules
+    /// its next check.
     pub(crate) fn update(&mut self, now: Time, address: Address) {
         self.assign_numbers(now, address);
         let fetches = self.regions.has_open_for(address);
@@ -286,7 +286,8 @@ impl Endpoint {
             partner.is_queued = true;
             self.send_queue.push_back(address);
         }
-        // What is due now and in line will be sent when the link has room. A wake that is too early costs less than moving it.
+        // Due packets of a queued partner are sent when the link has room. An early wake-up costs less than moving the
+        // timer.
         let in_line = partner.is_queued;
         let deadlines = partner.deadlines(&self.setup.tuning, fetches);
         let Some(at) = deadlines.filter(|at| *at > now || !in_line).min() else { return };
@@ -299,7 +300,7 @@ impl Endpoint {
         }
     }
 
-    /// Gives numbers to what waits, as far as there is room.
+    /// Assigns numbers to waiting entries, as far as the window has room.
     fn assign_numbers(&mut self, now: Time, address: Address) {
         let Some(partner) = self.partners.get_mut(&address) else { return };
         while let Some(entry) = partner.outbox.next_admissible(&self.setup.tuning) {
@@ -330,7 +331,7 @@ impl Endpoint {
         }
     }
 
-    /// A name for a message that comes in.
+    /// Returns a new identifier for an incoming message.
     pub(crate) fn next_incoming(&mut self) -> IncomingId {
         self.incoming += 1;
         IncomingId(self.incoming)

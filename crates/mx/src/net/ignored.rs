@@ -1,8 +1,8 @@
-//! Why a packet that was well formed changed nothing.
+//! The reasons why well-formed packets have no effect.
 
 macro_rules! ignored {
     ($($(#[$doc:meta])* $name:ident $reason:literal = $text:literal,)*) => {
-        /// Why a packet was dropped. Each reason is counted under its name.
+        /// The reason why a packet was ignored. Each reason has a counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         pub enum Ignored {
             $($(#[$doc])* #[error($text)] $name,)*
@@ -23,51 +23,51 @@ macro_rules! ignored {
 }
 
 ignored! {
-    /// Not for the engine of an endpoint.
+    /// The packet is not for endpoints.
     NotForEndpoints "not_for_endpoints" = "a packet that no endpoint takes",
-    /// For another endpoint of this board.
+    /// The packet is for another endpoint of this board.
     WrongEndpoint "wrong_endpoint" = "for another endpoint",
-    /// No connect has joined the two endpoints.
+    /// The two endpoints are not connected.
     NotConnected "not_connected" = "from an endpoint that is not connected",
-    /// For an earlier owner of this endpoint number.
+    /// The packet is for an earlier owner of this endpoint number.
     WrongSession "wrong_session" = "for another session",
-    /// Numbered by a count that was given up.
+    /// The number is from an abandoned session number.
     WrongSesnum "wrong_sesnum" = "numbered in another session number",
-    /// A message that has been received.
+    /// The message was received before.
     Duplicate "duplicate" = "received before",
-    /// A message too far ahead of those that are missing.
+    /// The message is too far ahead of the missing ones.
     TooEarly "too_early" = "too far ahead",
-    /// A message before its turn, with too many bytes before their turn already.
+    /// The message is out of order, and too many bytes of such messages are kept already.
     EarlyLimit "early_limit" = "no room before its turn",
-    /// A new message while the endpoint takes none.
+    /// The message is new, and the endpoint accepts none.
     NotAccepting "not_accepting" = "no new messages are taken",
-    /// A long message more than an endpoint may be told of.
+    /// The maximum number of long messages is announced already.
     TooManyAnnounced "too_many_announced" = "too many long messages announced",
-    /// A packet that contradicts another one of the same message, or itself.
+    /// The packet contradicts itself, or another packet of the same message.
     Inconsistent "inconsistent" = "contradicts what was said before",
-    /// An acknowledgement that is older than another one.
+    /// The acknowledgement is older than another one.
     OldAck "old_ack" = "an old acknowledgement",
-    /// A reply that no connect waits for.
+    /// No connect waits for the reply.
     NoSuchConnect "no_such_connect" = "no such connect",
-    /// A connect of a session that has ended.
+    /// The connect is from a session that has ended.
     OldSession "old_session" = "from a session that is over",
-    /// Frames of a transfer that is over, or never was.
+    /// The frame belongs to no current transfer.
     NoSuchPull "no_such_pull" = "no such transfer",
-    /// Frames that were not asked for.
+    /// The frame was not requested.
     Unrequested "unrequested" = "not asked for",
-    /// A negative answer to something that was not sent, or is over.
+    /// The negative acknowledgement matches no pending packet.
     UnmatchedNack "unmatched_nack" = "refuses nothing that was sent",
-    /// A question for frames outside the region, or for too many at a time.
+    /// The request is for frames outside the region, or for too many at a time.
     OutsideRegion "outside_region" = "outside the region",
-    /// More questions than an honest peer asks.
+    /// The peer sends more requests than an honest peer.
     TooManyPullRequests "too_many_pull_requests" = "too many questions",
-    /// A partner that is said to be another one now: it is asked.
+    /// The packet claims that a partner has another session. The partner is queried.
     UnverifiedPartner "unverified_partner" = "says that a partner is another one now, which is asked",
-    /// A partner more than there may be.
+    /// The endpoint has the maximum number of partners.
     TooManyPartners "too_many_partners" = "too many partners",
 }
 
-/// How many packets were dropped, by reason.
+/// The number of ignored packets, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IgnoredCounts([u64; Ignored::ALL.len()]);
 
@@ -76,17 +76,17 @@ impl IgnoredCounts {
         self.0[reason as usize] += 1;
     }
 
-    /// For one reason.
+    /// Returns the count for one reason.
     pub const fn of(&self, reason: Ignored) -> u64 {
         self.0[reason as usize]
     }
 
-    /// All reasons by name, with their counts.
+    /// Returns all reasons with their counts.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Ignored::ALL.iter().map(|reason| reason.reason()).zip(self.0)
     }
 
-    /// Adds those of another endpoint.
+    /// Adds the counts of another endpoint.
     pub fn merge(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }

@@ -16,13 +16,13 @@ use crate::wire::SeqNum;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// How far ahead of its turn a message is kept.
+/// The maximum distance of an out-of-order message from the first missing one.
 const EARLY_MAX: usize = 255;
 
-/// Hints about one loss. After that the sender's own patience is at an end, too.
+/// The maximum number of hints about one loss. After that, the sender's timeout applies.
 const HINTS_MAX: u32 = 4;
 
-/// Fragments of a message.
+/// The maximum number of fragments of a message.
 const FRAGMENTS_MAX: u64 = 256;
 
 /// The use of a message number.
@@ -30,9 +30,9 @@ const FRAGMENTS_MAX: u64 = 256;
 pub(crate) enum NumberedKind {
     /// A message with its bytes in its own packets.
     Eager,
-    /// The announcement of a long one.
+    /// The announcement of a long message.
     Announced { region: RegionName, offset: u16 },
-    /// The end of a long one that we sent.
+    /// The end of a long message that this endpoint sent.
     Finished { region: RegionName },
 }
 
@@ -58,7 +58,7 @@ struct IncomingMessage {
     info: MessageInfo,
     /// The fragments that have arrived.
     received_fragments: [u64; 4],
-    /// Bytes of each fragment but the last, as soon as one has shown it.
+    /// The length of each fragment except the last, once a fragment has shown it.
     fragment_bytes: Option<u32>,
     received: u32,
     is_complete: bool,
@@ -69,7 +69,7 @@ impl IncomingMessage {
         Self { id, info, received_fragments: [0; 4], fragment_bytes: None, received: 0, is_complete: false }
     }
 
-    /// Takes a fragment. Those of a message cover it without overlapping: each stands where its number says.
+    /// Adds a fragment. Fragments cover the message without overlap: the number of a fragment determines its position.
     fn add(&mut self, frag_range: FragmentRange) -> Result<(), Ignored> {
         let (word, bit) = (usize::from(frag_range.number / 64), 1 << (frag_range.number % 64));
         if self.is_complete || self.received_fragments[word] & bit != 0 {
@@ -80,7 +80,8 @@ impl IncomingMessage {
             (None, 0) => frag_range.len,
             (None, number) => frag_range.at / number,
         };
-        // A fragment's number has 8 bits: a short one does not make room for a message that can never be whole.
+        // A fragment number has 8 bits. Fragments that are too short for their message are refused, because it could
+        // never be complete.
         if u64::from(self.info.length) > FRAGMENTS_MAX * u64::from(unit) {
             return Err(Ignored::Inconsistent);
         }
@@ -106,7 +107,7 @@ impl IncomingMessage {
 pub(crate) struct ReceivedPart {
     pub(crate) id: IncomingId,
     pub(crate) info: MessageInfo,
-    /// The message has begun before, and is whole now.
+    /// The message began before, and is complete now.
     pub(crate) ended: bool,
 }
 
@@ -123,19 +124,19 @@ pub(crate) struct Begun {
 pub(crate) struct Inbox {
     /// The first number that is not complete.
     front: SeqNum,
-    /// From `front` on. The first `begun` are there.
+    /// The messages from `front` on. The first `begun` are present.
     slots: VecDeque<Option<IncomingMessage>>,
     begun: usize,
-    /// The last acknowledgement that was sent.
+    /// The last acknowledgement sent.
     acked: SeqNum,
-    /// When an acknowledgement has to be sent.
+    /// When an acknowledgement is due.
     ack_at: Option<Time>,
     /// The number of acknowledgements that were sent as separate packets.
     acknum: u32,
     early_bytes: u64,
     /// When the last packet of a message arrived.
     last_seen: Time,
-    /// Hints since then.
+    /// The number of hints since then.
     hints: u32,
 }
 
@@ -170,9 +171,9 @@ impl Inbox {
         self.early_bytes
     }
 
-    /// Counting starts over. What was here and has bytes is given back: messages that are not whole, or have not begun.
+    /// Restarts the numbering at `first`. Returns the messages that are incomplete, or have not begun.
     pub(crate) fn restart(&mut self, first: SeqNum) -> Vec<IncomingId> {
-        // Acknowledgements stay countable: one with a lower number than before would not be believed.
+        // The count of acknowledgements continues, because the peer ignores lower counts.
         let acknum = self.acknum;
         let old = core::mem::replace(self, Self { acknum, ..Self::new(first) });
         let slots = old.slots.into_iter().enumerate();
@@ -183,8 +184,8 @@ impl Inbox {
         cut.map(|(_, message)| message.id).collect()
     }
 
-    /// A packet of a message. `id` names it if it is new; `room` is for bytes before their turn, or says
-    /// why new messages are not taken.
+    /// Receives a packet of a message. `id` is the identifier of a new message; `room` is the space for out-of-order
+    /// bytes, or the reason why new messages are not accepted.
     pub(crate) fn take(
         &mut self,
         now: Time,
@@ -230,7 +231,8 @@ impl Inbox {
         Ok(ReceivedPart { id, info, ended: false })
     }
 
-    /// If a message is whole and one before it is not, its sender may learn it from an acknowledgement that acknowledges nothing new.
+    /// Schedules an acknowledgement if a message is complete and an earlier one is not, because a repeated
+    /// acknowledgement tells the sender of the loss.
     fn ack_if_gap(&mut self, now: Time, ahead: usize) {
         if ahead > 0 && self.is_complete_at(ahead) && !self.is_complete_at(0) {
             self.ack_at = Some(now);
@@ -245,7 +247,8 @@ impl Inbox {
         (0..self.slots.len()).any(|ahead| self.is_complete_at(ahead))
     }
 
-    /// Old or far. One that was acknowledged comes again because the acknowledgement was lost.
+    /// Rejects a duplicate, or a message too far ahead. A duplicate is acknowledged again, because the acknowledgement
+    /// was lost.
     fn reject(&mut self, now: Time, seq: SeqNum) -> Ignored {
         if self.front.steps_from(seq) <= SeqNum::OUTSTANDING_MAX {
             self.ack_at = Some(now);
@@ -262,27 +265,28 @@ impl Inbox {
         Some(Begun { id: message.id, info: message.info, is_complete: message.is_complete })
     }
 
-    /// When a sender that does not go on with what it began is gone: a living one would have sent it again many times.
+    /// Returns when a sender that stopped within a message counts as gone. A live sender would have retransmitted many
+    /// times.
     pub(crate) fn abandoned_at(&self, tuning: &EndpointTuning) -> Option<Time> {
         if self.slots.is_empty() { None } else { Some(self.last_seen.after_us(tuning.give_up_us())) }
     }
 
-    /// When the sender is to be told that something is missing, though nothing new comes that would show it.
+    /// Returns when to hint to the sender that a packet is missing, although no later packet shows it.
     pub(crate) fn hint_at(&self, tuning: &EndpointTuning) -> Option<Time> {
         if self.slots.is_empty() || self.hints == HINTS_MAX {
             return None;
         }
-        // 1, 3, 7, 15: each waits twice as long as the one before.
+        // 1, 3, 7, 15: each interval is twice as long as the previous one.
         Some(self.last_seen.after_us(tuning.hint_us.saturating_mul((2 << self.hints) - 1)))
     }
 
-    /// Tells it, by an acknowledgement that may acknowledge nothing new.
+    /// Sends a hint: an acknowledgement that may acknowledge nothing new.
     pub(crate) fn hint(&mut self, now: Time) {
         self.hints += 1;
         self.ack_at = Some(now);
     }
 
-    /// After packets: forgets what is whole, and settles when to acknowledge.
+    /// Updates the state after packets: forgets complete messages, and schedules an acknowledgement.
     pub(crate) fn update(&mut self, now: Time, tuning: &EndpointTuning) {
         let before = self.front;
         while self.begun > 0 && self.is_complete_at(0) {
@@ -290,7 +294,8 @@ impl Inbox {
             self.begun -= 1;
             self.front = self.front.next();
         }
-        // A gap was filled, which its sender waits to hear: the next one may be lost, too.
+        // A gap was filled. The acknowledgement is due at once, because the sender may have to retransmit the next
+        // message, too.
         if self.front.steps_from(before) > 1 || (self.front != before && self.has_complete()) {
             self.ack_at = Some(now);
         }
@@ -380,7 +385,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a peer sends: when a message is complete, its fragments have covered every byte of it once.
+        /// Whatever a peer sends, the fragments of a complete message have covered each of its bytes once.
         #[test]
         fn complete_messages_cover_each_byte_once(length in 0_u32..40, fragments in prop::collection::vec((0_u8..6, 0_u32..40, 0_u32..20), 1..60)) {
             let mut message = IncomingMessage::new(IncomingId(1), label(length));

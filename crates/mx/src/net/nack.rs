@@ -1,10 +1,10 @@
-//! The replies of a board for an endpoint that it does not have (mxoe-wire 3.13).
+//! The negative acknowledgements of a board for an endpoint that it does not have (mxoe-wire 3.13).
 
 use super::PayloadRange;
 use crate::wire::{EndpointNumber, Nack, NackLib, NackMcp, Packet, SeqNum};
 
-/// Returns the negative answer to a packet for an endpoint that is not open, or cannot be. None for packets that are dropped
-/// silently; negative answers are among them.
+/// Returns the negative acknowledgement of a packet for an endpoint that is not open, or cannot exist. `None` for
+/// packets that are dropped silently, among them negative acknowledgements.
 pub fn nack_for<D>(packet: &Packet<D>, nack_type: Nack) -> Option<Packet<PayloadRange>> {
     let lib = |sender: EndpointNumber, addressed: EndpointNumber, lib_seqnum: SeqNum| {
         Some(Packet::NackLib(NackLib { dst_endpoint: sender, src_endpoint: addressed, nack_type, lib_seqnum }))

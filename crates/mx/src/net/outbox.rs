@@ -25,19 +25,19 @@ use alloc::vec::Vec;
 const RETRANSMIT_MESSAGES_MAX: usize = 16;
 const RETRANSMIT_BYTES_MAX: u64 = 64 << 10;
 
-/// The number of acknowledgements without news that indicates a loss.
+/// The number of acknowledgements without progress that indicates a loss.
 const DUPLICATE_ACKS: u8 = 2;
 
-/// Such a part of the window is for notices alone.
+/// One part in this number of the window is reserved for NOTIFY.
 const NOTICE_WINDOW_DIVISOR: u16 = 8;
 
 /// The cost of an announcement in the window. Its frame is short, but thousands at a time would overflow a queue on the path.
 const ANNOUNCEMENT_BYTES: u64 = 8 << 10;
 
-/// No round trip is taken to be shorter.
+/// The minimum assumed round trip in microseconds.
 const MEAN_US_MIN: u64 = 500;
 
-/// Times that something is sent again before a partner is given up, however short the times are.
+/// The minimum number of retransmissions before a partner is given up, however short the times are.
 const RESENDS_MIN: u32 = 3;
 
 /// An entry that takes a message number.
@@ -47,7 +47,7 @@ pub(crate) enum OutboxEntry {
     Eager { send: SendId, match_info: u64, length: u32 },
     /// The announcement of a long message. Its region is chosen when it gets its number; the first `ready` bytes are available.
     Announce { send: SendId, match_info: u64, length: u32, region: RegionName, ready: u32 },
-    /// A long message has been fetched.
+    /// The notification that a long message has been fetched.
     Notify { total_length: u32, region: RegionName },
 }
 
@@ -61,7 +61,7 @@ impl OutboxEntry {
         }
     }
 
-    /// The send that this is of.
+    /// Returns the send of the entry.
     pub(crate) const fn send(&self) -> Option<SendId> {
         match self {
             Self::Eager { send, .. } | Self::Announce { send, .. } => Some(*send),
@@ -73,7 +73,7 @@ impl OutboxEntry {
 #[derive(Debug)]
 struct InFlight {
     entry: OutboxEntry,
-    /// Last time that all of it had been sent.
+    /// When the whole entry was last sent.
     sent: Option<Time>,
     retransmitted: bool,
     /// The entry is to be sent, from `fragment` on.
@@ -81,12 +81,13 @@ struct InFlight {
     fragment: u32,
 }
 
-/// After a loss: as long as acknowledgements stop short of `until`, the oldest of what was sent before `before` are lost, too.
+/// The state after a loss. While acknowledgements stop short of `until`, the oldest entries sent before `before` count
+/// as lost, too.
 #[derive(Clone, Copy, Debug)]
 struct Recovery {
     until: SeqNum,
     before: Time,
-    /// Messages that are sent again at a time.
+    /// The maximum number of messages retransmitted at a time.
     most: usize,
 }
 
@@ -95,21 +96,21 @@ struct Recovery {
 pub(crate) struct Outbox {
     next: SeqNum,
     acked: SeqNum,
-    /// From `acked` on.
+    /// The entries from `acked` on.
     in_flight: VecDeque<InFlight>,
     bytes: u64,
     waiting: VecDeque<OutboxEntry>,
-    /// Entries that wait for nothing but a number.
+    /// Entries that wait only for a number.
     notices: VecDeque<OutboxEntry>,
-    /// Numbers to send.
+    /// The numbers to send.
     queue: VecDeque<SeqNum>,
     /// When the acknowledgement of the oldest number is overdue.
     retransmit_deadline: Option<Time>,
     /// When the partner last acknowledged anything, or had nothing to acknowledge.
     last_seen: Time,
-    /// Times that it has been overdue since.
+    /// The number of timeouts since then.
     timeouts: u32,
-    /// More than the oldest may be lost.
+    /// The recovery from a loss, if one is in progress.
     recovery: Option<Recovery>,
     duplicate_acks: u8,
     round_trip: RoundTrip,
@@ -144,20 +145,20 @@ impl Outbox {
         self.next
     }
 
-    /// Counting starts elsewhere. Only with nothing under way.
+    /// Restarts the numbering at `first`. Requires that nothing is in flight.
     pub(crate) fn renumber(&mut self, first: SeqNum) {
         if self.in_flight.is_empty() {
             (self.next, self.acked) = (first, first);
         }
     }
 
-    /// Everything that was to be sent, in order, known to have arrived or not; the outbox is empty then.
+    /// Removes and returns all entries in order, acknowledged or not.
     pub(crate) fn drain(&mut self) -> Vec<OutboxEntry> {
         let old = core::mem::replace(self, Self::new(self.next));
         old.in_flight.into_iter().map(|flight| flight.entry).chain(old.notices).chain(old.waiting).collect()
     }
 
-    /// Something to send, after everything else of its kind.
+    /// Queues an entry behind all others of its kind.
     pub(crate) fn push(&mut self, entry: OutboxEntry) {
         match entry {
             OutboxEntry::Notify { .. } => self.notices.push_back(entry),
@@ -178,7 +179,7 @@ impl Outbox {
         (room && (bytes == 0 || self.bytes == 0 || self.bytes + bytes <= tuning.window_bytes)).then_some(entry)
     }
 
-    /// Numbers what was admissible.
+    /// Assigns a number to the entry that [`next_admissible`](Self::next_admissible) returned.
     pub(crate) fn assign_number(&mut self) {
         let Some(entry) = self.notices.pop_front().or_else(|| self.waiting.pop_front()) else { return };
         self.bytes += entry.bytes();
@@ -192,8 +193,8 @@ impl Outbox {
         !self.queue.is_empty()
     }
 
-    /// The next packet: a number, what it stands for, which fragment, and whether it was sent before. `fragments` says how many there
-    /// are.
+    /// Returns the next packet: its number, entry and fragment, and whether it is a retransmission. `fragments` returns
+    /// the number of an entry's fragments.
     pub(crate) fn frame(
         &mut self,
         now: Time,
@@ -204,7 +205,7 @@ impl Outbox {
             let seq = *self.queue.front()?;
             let flight = self.in_flight.get_mut(usize::from(seq.steps_from(self.acked)));
             let Some(flight) = flight else {
-                // Acknowledged since.
+                // The number has been acknowledged meanwhile.
                 self.queue.pop_front();
                 continue;
             };
@@ -229,7 +230,8 @@ impl Outbox {
         now.after_us(us.saturating_mul(1 << self.timeouts.min(20)).min(tuning.resend_us))
     }
 
-    /// An acknowledgement: what it ends, in order. `alone`: it came as a packet of its own.
+    /// Handles an acknowledgement, and returns the entries that it ends, in order. `alone`: it came in a packet of its
+    /// own.
     pub(crate) fn ack(&mut self, now: Time, ack: SeqNum, alone: bool, tuning: &EndpointTuning) -> Vec<OutboxEntry> {
         let new = usize::from(ack.steps_from(self.acked));
         if new == 0 && alone && !self.in_flight.is_empty() {
@@ -258,7 +260,7 @@ impl Outbox {
                 self.recovery = None;
             }
             Some(mut mending) => {
-                // None that was sent once only had arrived: what comes next is lost as well.
+                // None of the entries that were sent once had arrived, so the following ones are lost as well.
                 mending.most = if all_again { RETRANSMIT_MESSAGES_MAX.min(2 * mending.most) } else { mending.most };
                 self.recovery = Some(mending);
                 self.retransmit(mending);
@@ -272,13 +274,14 @@ impl Outbox {
         self.in_flight.iter().any(|flight| flight.sent.is_some())
     }
 
-    /// Something arrives there, but not the oldest.
+    /// Counts an acknowledgement without progress: a later entry arrived, but not the oldest.
     fn count_duplicate_ack(&mut self, now: Time) {
         self.duplicate_acks = self.duplicate_acks.saturating_add(1);
         let Some(sent) = self.in_flight.front().filter(|oldest| !oldest.queued).and_then(|oldest| oldest.sent) else {
             return;
         };
-        // The oldest may still be on its way, if it was sent a moment ago; if it was sent long ago, one hint is enough.
+        // The oldest entry may still be in flight if it was sent recently. If it was sent long ago, one such
+        // acknowledgement is enough.
         let (age_us, mean_us) = (now.since_us(sent), self.round_trip.mean_us().unwrap_or(0));
         let sure = self.duplicate_acks >= DUPLICATE_ACKS && self.recovery.is_none() && age_us >= mean_us / 2;
         if sure || age_us > 2 * mean_us.max(MEAN_US_MIN) {
@@ -287,14 +290,14 @@ impl Outbox {
         }
     }
 
-    /// The oldest is lost: it is sent again, and `most` at a time of those after it that turn out to be lost, too.
+    /// Retransmits the oldest entry, and afterwards at most `most` at a time of the following entries that prove lost.
     fn start_recovery(&mut self, now: Time, most: usize) {
         let mending = Recovery { until: self.next, before: now, most };
         self.recovery = Some(mending);
         self.retransmit(mending);
     }
 
-    /// Queues the oldest of those that may be lost and were not sent again yet.
+    /// Queues the oldest entries that may be lost and were not retransmitted yet.
     fn retransmit(&mut self, Recovery { until, before, most }: Recovery) {
         let (mut messages, mut bytes) = (0, 0);
         let among = usize::from(until.steps_from(self.acked)).min(self.in_flight.len());
@@ -312,12 +315,12 @@ impl Outbox {
         }
     }
 
-    /// When [`expire`](Self::expire) has something to do.
+    /// Returns when [`expire`](Self::expire) is due.
     pub(crate) const fn deadline(&self) -> Option<Time> {
         self.retransmit_deadline
     }
 
-    /// The oldest is overdue: it is sent again. False if the partner is to be given up.
+    /// Handles a timeout: retransmits the oldest entry. Returns false if the partner has to be given up.
     pub(crate) fn expire(&mut self, now: Time, tuning: &EndpointTuning) -> bool {
         if now.since_us(self.last_seen) >= tuning.give_up_us() && self.timeouts >= RESENDS_MIN {
             return false;

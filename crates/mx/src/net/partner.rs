@@ -1,4 +1,4 @@
-//! One partner of an endpoint: an endpoint of another host (mxoe-wire 6).
+//! A partner: an endpoint of another host (mxoe-wire 6).
 
 use super::inbox::Inbox;
 use super::outbox::Outbox;
@@ -23,7 +23,7 @@ pub(crate) struct Connect {
     pub(crate) key: u32,
     pub(crate) seqnum: u8,
     pub(crate) started: Time,
-    /// When it is to be sent, for the first time or again.
+    /// When the connect is sent next.
     pub(crate) due: Time,
     pub(crate) times: u32,
     /// The refusal of the last try. Any host can have sent it.
@@ -131,7 +131,7 @@ impl Partner {
         }
     }
 
-    /// The session for TRUC, PULL and NOTIFY.
+    /// Returns the session for TRUC, PULL and NOTIFY.
     pub(crate) fn session_back(&self) -> Option<SessionId> {
         self.back_session.or(self.true_session)
     }
@@ -164,14 +164,14 @@ impl Partner {
             || self.inbox.ack_at().is_some_and(|at| at <= now)
     }
 
-    /// When it has to be looked at, if nothing happens before.
+    /// Returns when the partner has to be checked, if nothing happens before.
     ///
-    /// `fetches`: it has long messages of ours to fetch.
+    /// `fetches`: the partner has long messages of ours to fetch.
     pub(crate) fn deadlines(&self, tuning: &EndpointTuning, fetches: bool) -> impl Iterator<Item = Time> {
         let probe = (fetches && self.connects.is_empty()).then(|| self.last_seen.after_us(tuning.probe_us));
         let give_up_us = tuning.give_up_us();
         let connects = self.connects.iter().flat_map(move |connect| {
-            // The end of its life, and the next time that it is sent.
+            // The end of the connect, and its next transmission.
             [connect.started.after_us(give_up_us), connect.due]
         });
         let inbox = [self.inbox.ack_at(), self.inbox.hint_at(tuning), self.inbox.abandoned_at(tuning)];

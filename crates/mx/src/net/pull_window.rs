@@ -28,7 +28,7 @@ const LOSS_NEGLIGIBLE: u32 = 16;
 /// The highest baseline loss, of 1024 frames, because no wire loses more on its own.
 const BASELINE_LOSS_MAX: u32 = 192;
 
-/// Fewer frames say nothing.
+/// The minimum number of frames in a round. Fewer are no reliable sample.
 const ROUND_FRAMES_MIN: u32 = 128;
 
 /// The phase after the window shrank. The values are the lost frames of 1024 before that.
@@ -45,17 +45,17 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) struct PullWindow {
     bytes: u32,
-    /// Nothing was too much yet: it doubles each round, until answers take longer for it.
+    /// No loss has occurred yet: the window doubles each round, until replies are delayed.
     is_slow_start: bool,
-    /// Bytes that come until this round is over.
+    /// The number of bytes left in this round.
     round_left: u32,
-    /// Frames that came in this round.
+    /// The number of frames received in this round.
     received: u32,
-    /// Frames that were found to be missing.
+    /// The number of frames found missing in this round.
     missing: u32,
-    /// More would have been asked for.
+    /// The window delayed a request.
     is_limited: bool,
-    /// Frames of 1024 that the wire loses whatever is in flight.
+    /// The frames of 1024 that the network loses regardless of the window.
     baseline_loss: u32,
     phase: Phase,
 }
@@ -75,17 +75,17 @@ impl PullWindow {
         }
     }
 
-    /// Bytes that may be on their way.
+    /// Returns the window in bytes.
     pub(crate) const fn bytes(&self) -> u32 {
         self.bytes
     }
 
-    /// All that may be is on its way.
+    /// Records that the window delays a request.
     pub(crate) const fn mark_limited(&mut self) {
         self.is_limited = true;
     }
 
-    /// Records that `frames` frames were lost that should be here.
+    /// Records that `frames` frames were lost.
     pub(crate) const fn record_lost(&mut self, frames: u32) {
         self.missing = self.missing.saturating_add(frames);
     }
@@ -115,9 +115,9 @@ impl PullWindow {
         } else if unusual >= LOSS_EXTREME
             || is_late && unusual >= if self.is_slow_start { LOSS_NEGLIGIBLE } else { LOSS_HIGH }
         {
-            // What came is what there is room for, and a little less empties the queue.
+            // The received bytes show the capacity. A little less lets the queue drain.
             let kept = u64::from(before) * came / all;
-            self.bytes = ((kept - kept / 8) as u32).max(BYTES_MIN); // Less than before.
+            self.bytes = ((kept - kept / 8) as u32).max(BYTES_MIN); // Smaller than before.
             (self.is_slow_start, self.phase) = (false, Phase::Settling(lost));
         } else if self.is_limited && unusual < LOSS_NEGLIGIBLE {
             let more = if self.is_slow_start && !is_late { before } else { before / 16 };

@@ -9,7 +9,7 @@ use super::{Address, Endpoint, EndpointEvent, Ignored, Time};
 use crate::StatusCode;
 use crate::wire::{EndpointNumber, Liback, MessageHead, Nack, NackLib, Notify, Packet, PeerIndex, SeqNum, SessionId};
 
-/// Limit of the negative answers that wait to be sent.
+/// Limit of the negative acknowledgements that wait to be sent.
 const NACKS_MAX: usize = 64;
 
 /// The number of long messages that each partner may announce, however many others have announced.
@@ -44,12 +44,12 @@ impl Numbered {
     }
 
     fn whole(from: Address, head: &MessageHead, data: &[u8]) -> Self {
-        // TINY and SMALL are short.
+        // The data of TINY and SMALL is short.
         let len = data.len() as u32;
         Self::message(from, head, NumberedKind::Eager, len, Some(FragmentRange { number: 0, at: 0, len }))
     }
 
-    /// `total_length` stands where a message has its length: all that a NOTIFY says is kept with its number.
+    /// `total_length` is stored as the length of the message, so that the number carries all contents of a NOTIFY.
     fn notify(from: Address, notify: &Notify) -> Self {
         let (id, seqnum) = (notify.pulled_rdma_id, notify.pulled_rdma_seqnum);
         let kind = NumberedKind::Finished { region: RegionName { id, seqnum } };
@@ -138,7 +138,7 @@ impl Endpoint {
         received
     }
 
-    /// Section 8.2.
+    /// Handles a numbered packet (8.2).
     fn receive_numbered(&mut self, now: Time, numbered: Numbered) -> Result<(), Ignored> {
         let Numbered { from, session, seq, ack, info, frag_range, .. } = numbered;
         if session != self.setup.session {
@@ -177,7 +177,8 @@ impl Endpoint {
         let notified = if let NumberedKind::Finished { region } = info.kind { Some(region) } else { None };
         let taken = taken?;
         if let Some(region) = notified {
-            // At once, since what is before it may wait for what it gives back; and once, since its number is taken now.
+            // A NOTIFY takes effect at once, because earlier messages may wait for the region that it frees. It takes
+            // effect once, because its number is recorded now.
             self.notified(now, from, region, info.length);
         }
         let bytes = frag_range.filter(|_| info.kind == NumberedKind::Eager).map(|frag_range| EndpointEvent::Bytes {
@@ -195,7 +196,7 @@ impl Endpoint {
             });
         }
         let Some(partner) = self.partners.get_mut(&from) else { return Ok(()) };
-        // What has begun is not early any more.
+        // Messages that have begun do not count as early.
         self.early_bytes = elsewhere + partner.inbox.early_bytes();
         partner.inbox.update(now, &tuning);
         if notified.is_some()
@@ -213,7 +214,7 @@ impl Endpoint {
             let MessageInfo { kind, match_info, length } = begun.info;
             let message = begun.id;
             match kind {
-                NumberedKind::Finished { .. } => continue, // It took effect when it came.
+                NumberedKind::Finished { .. } => continue, // It took effect on arrival.
                 NumberedKind::Announced { region, offset } => {
                     self.announced.insert(message, Announced { from, length, region, offset });
                     if let Some(partner) = self.partners.get_mut(&from) {
@@ -238,7 +239,7 @@ impl Endpoint {
         self.events.extend(bytes);
     }
 
-    /// Sends and announcements that a partner has. Eager messages are over thereby.
+    /// Handles the entries that a partner has acknowledged. Eager messages complete.
     fn acknowledged(&mut self, now: Time, entries: alloc::vec::Vec<OutboxEntry>) {
         for entry in entries {
             match entry {
@@ -255,7 +256,7 @@ impl Endpoint {
         }
     }
 
-    /// Section 8.4.
+    /// Handles an acknowledgement packet (8.4).
     fn receive_liback(&mut self, now: Time, from: Address, liback: &Liback) -> Result<(), Ignored> {
         if liback.session != self.setup.session {
             return Err(Ignored::WrongSession);
@@ -276,7 +277,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Queues a negative answer, if there is room.
+    /// Queues a negative acknowledgement, if there is room.
     pub(crate) fn queue_nack(&mut self, to: PeerIndex, refusal: NackPacket) {
         if self.nacks.len() < NACKS_MAX {
             self.nacks.push_back((to, refusal));

@@ -1,7 +1,7 @@
-//! Long messages that are being sent, by the names that peers have for them (mxoe-wire 10.1).
+//! Regions: long messages that are being sent, by the names that peers have for them (mxoe-wire 10.1).
 //!
-//! On the wire a region is eight bits, and which use of it this is are eight more. A peer repeats both when it asks for bytes and when it
-//! has them, so that both together are the name: one region may be open in several uses.
+//! On the wire, a region has eight bits, and the count of its uses another eight. A peer repeats both when it requests
+//! bytes and when it has them. Both together are the name: one region may be open in several uses.
 
 use super::{Address, SendId};
 use alloc::collections::BTreeMap;
@@ -12,7 +12,7 @@ use core::ops::RangeInclusive;
 /// without a region may have one beyond the limit, because partners that fetch nothing must not block it.
 pub(crate) const REGIONS_MAX: usize = 1 << 15;
 
-/// As long as there are no more, no two have the same region: most peers never see more at a time.
+/// The number of regions up to which each message has another region id. Most peers never see more at a time.
 const REGIONS_USUAL: usize = 128;
 
 /// The first use of a region.
@@ -26,15 +26,15 @@ pub(crate) struct RegionName {
 }
 
 impl RegionName {
-    /// Before there is one.
+    /// The name before one is assigned.
     pub(crate) const NONE: Self = Self { id: 0, seqnum: 0 };
 
-    /// All uses of a region.
+    /// Returns all uses of a region.
     fn uses(id: u8) -> RangeInclusive<Self> {
         Self { id, seqnum: 0 }..=Self { id, seqnum: u8::MAX }
     }
 
-    /// All ids, then all of them in their next use.
+    /// Returns the next name: the next id, or the first id in its next use.
     const fn next(self) -> Self {
         let seqnum = if self.id == u8::MAX { self.seqnum.wrapping_add(1) } else { self.seqnum };
         Self { id: self.id.wrapping_add(1), seqnum }
@@ -54,12 +54,12 @@ pub(crate) struct Region {
     fetched: Option<u32>,
 }
 
-/// All of one endpoint.
+/// The regions of one endpoint.
 #[derive(Debug)]
 pub(crate) struct Regions {
     open: BTreeMap<RegionName, Region>,
     by_send: BTreeMap<SendId, RegionName>,
-    /// How many each partner has to fetch.
+    /// The number of regions that each partner has to fetch.
     by_partner: BTreeMap<Address, u32>,
     next: RegionName,
 }
@@ -70,12 +70,12 @@ impl Regions {
         Self { open: BTreeMap::new(), by_send: BTreeMap::new(), by_partner: BTreeMap::new(), next }
     }
 
-    /// A name for a message; none if too many are under way.
+    /// Opens a region for a message. Returns `None` if too many are open.
     pub(crate) fn open(&mut self, send: SendId, partner: Address, length: u32, ready: u32) -> Option<RegionName> {
         if self.open.len() >= REGIONS_MAX && self.has_open_for(partner) {
             return None;
         }
-        // There are more names than regions, and partners.
+        // The loop ends because there are more names than regions and partners.
         while self.open.contains_key(&self.next) || (self.open.len() < REGIONS_USUAL && self.is_open(self.next.id)) {
             self.next = self.next.next();
         }
@@ -92,7 +92,7 @@ impl Regions {
         self.open.get(&name)
     }
 
-    /// Whether a region is open in any use.
+    /// Returns true if a region is open in any use.
     fn is_open(&self, id: u8) -> bool {
         self.open.range(RegionName::uses(id)).next().is_some()
     }
@@ -102,7 +102,7 @@ impl Regions {
         self.open.get_mut(self.by_send.get(&send)?)
     }
 
-    /// The one that a partner asks for. Whether it repeats the use does not matter as long as there is one only.
+    /// Returns the region that a partner requests. The use may differ as long as only one use is open.
     pub(crate) fn requested_region(&mut self, name: RegionName, by: Address) -> Option<(RegionName, &mut Region)> {
         let of_partner = |(name, region): (&RegionName, &Region)| (region.partner == by).then_some(*name);
         let mut others = self.open.range(RegionName::uses(name.id)).filter_map(of_partner);
@@ -113,18 +113,19 @@ impl Regions {
         Some((name, self.fetchable(name, by)?))
     }
 
-    /// One that this partner has to fetch.
+    /// Returns a region that this partner has to fetch.
     fn fetchable(&mut self, name: RegionName, by: Address) -> Option<&mut Region> {
         self.open.get_mut(&name).filter(|region| region.partner == by && region.fetched.is_none())
     }
 
-    /// The announcement was acknowledged. What ends thereby, and what the peer took.
+    /// Handles the acknowledgement of an announcement. Returns the send that ends, and the number of bytes that the
+    /// peer took.
     pub(crate) fn acked(&mut self, name: RegionName) -> Option<(SendId, u32)> {
         self.open.get_mut(&name)?.acked = true;
         self.close_if_over(name)
     }
 
-    /// The peer has what it wants.
+    /// Handles a peer's notification that it has the bytes it wants.
     pub(crate) fn fetched(&mut self, name: RegionName, by: Address, bytes: u32) -> Option<(SendId, u32)> {
         let region = self.fetchable(name, by)?;
         region.fetched = Some(bytes.min(region.length));
@@ -150,12 +151,12 @@ impl Regions {
         }
     }
 
-    /// Whether a partner has something to fetch.
+    /// Returns true if a partner has a region to fetch.
     pub(crate) fn has_open_for(&self, partner: Address) -> bool {
         self.by_partner.contains_key(&partner)
     }
 
-    /// Nothing of this partner's will be fetched.
+    /// Closes all regions of this partner.
     pub(crate) fn close_all(&mut self, partner: Address) -> Vec<SendId> {
         let of_partner = self.open.iter().filter(|(_, region)| region.partner == partner);
         let names: Vec<_> = of_partner.map(|(name, region)| (*name, region.send)).collect();

@@ -41,7 +41,7 @@ pub(crate) struct Pull {
     wake: Option<Time>,
 }
 
-/// Frames of a region that a peer waits for.
+/// A peer's request for frames of a region.
 #[derive(Debug)]
 pub(crate) struct PullRequest {
     pub(crate) to: PeerIndex,
@@ -76,7 +76,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// There is room for more of a message that is being fetched.
+    /// Permits requests up to `limit` bytes of a message that is being fetched.
     pub fn allow(&mut self, now: Time, message: IncomingId, limit: u32) {
         let Some(&handle) = self.pulls_by_message.get(&message) else { return };
         if let Some(pull) = self.pulls.get_mut(&handle) {
@@ -85,7 +85,7 @@ impl Endpoint {
         }
     }
 
-    /// Bytes that may be on their way to this endpoint at a time, in answer to what its transfers ask for: several share it.
+    /// Sets the number of bytes that all transfers to this endpoint may have in flight together.
     pub fn set_fetch_bytes_max(&mut self, bytes: u32) {
         self.setup.tuning.fetch_bytes_max = bytes;
     }
@@ -129,14 +129,15 @@ impl Endpoint {
         Some(pull)
     }
 
-    /// Others ask for what one that is over has left to them.
+    /// Lets other transfers use the window space that a finished one has freed.
     pub(crate) fn request_next_pull(&mut self, now: Time) {
         if let Some(next) = self.pulls_ready.front().copied() {
             self.request_blocks(now, next);
         }
     }
 
-    /// The words by which replies find their transfer. A board finds the endpoint in the last octet, as with Open-MX (1.2).
+    /// Returns the words by which replies find their transfer. The last octet is the endpoint for the board, as in
+    /// Open-MX (1.2).
     pub(crate) fn handle(&self, handle: u32) -> PullHandle {
         let endpoint = u32::from(self.setup.number.0 ^ 0x80);
         PullHandle { handle, magic: self.setup.secret & !0xff | endpoint }
@@ -206,14 +207,14 @@ impl Endpoint {
         self.queue_nack(from.peer, NackPacket::Mcp(nack));
     }
 
-    /// More bytes of a message that is sent [on demand](super::SendMode::OnDemand) are here: its first `bytes`.
+    /// Makes more bytes of an [on-demand](super::SendMode::OnDemand) message available: its first `bytes`.
     pub fn provide(&mut self, send: SendId, bytes: u32) {
         if let Some(region) = self.regions.of(send) {
             region.ready = bytes.clamp(region.ready, region.length);
         }
     }
 
-    /// The next frame of what was asked for, of a region that is still there and has it.
+    /// Returns the next requested frame of an open region with available bytes.
     pub(crate) fn next_requested_frame(&mut self) -> Option<(PeerIndex, PullHandle, SendId, u32, FrameSlice)> {
         let mut at = 0;
         while let Some(asked) = self.pull_requests.get_mut(at) {
@@ -293,7 +294,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Ends a large message of which nothing was taken at its receiver, and notifies the sender.
+    /// Ends a large message of which the receiver takes nothing, and notifies the sender.
     fn end_fetch(&mut self, now: Time, message: IncomingId, announced: Announced, code: StatusCode) {
         self.events.push_back(EndpointEvent::Received { message, code, xfer_length: 0 });
         self.fetched.insert(message, (announced, 0));
@@ -318,7 +319,7 @@ impl Endpoint {
         }
     }
 
-    /// A large send is over, and others may have waited for its region.
+    /// Ends a large send, and queues partners that waited for its region.
     pub(crate) fn region_closed(&mut self, now: Time, send: SendId, bytes: u32) {
         self.events.push_back(EndpointEvent::Sent { send, code: StatusCode::Success, xfer_length: bytes });
         if let Some(address) = self.waiting_for_region.pop_front() {
@@ -333,14 +334,14 @@ impl Endpoint {
         let from = pull.announced.from;
         let partner = self.partners.get_mut(&from);
         if let Some(partner) = &partner {
-            pull.transfer.learn(partner.pull_round_trip); // From the replies to other transfers.
+            pull.transfer.learn(partner.pull_round_trip); // The replies to other transfers gave it.
         }
         if pull.transfer.deadline(tuning) > now {
             return self.update_pull(now, handle);
         }
         let (message, announced, silent_us) = (pull.message, pull.announced, pull.transfer.idle_us(now));
         let gone_us = partner.as_ref().map_or(u64::MAX, |partner| now.since_us(partner.last_seen));
-        // A partner that is there may take its time: its program has the bytes, and computes.
+        // A partner that responds may take its time: its program may have the bytes, and compute.
         if silent_us.min(gone_us) >= tuning.give_up_us() {
             self.end_pull(handle);
             return self.end_fetch(now, message, announced, StatusCode::Timeout);
@@ -352,7 +353,7 @@ impl Endpoint {
             && silent_us.min(gone_us) >= tuning.probe_us
             && partner.connects.is_empty()
         {
-            partner.connect(now, None, 0); // Its reply shows whether it is there.
+            partner.connect(now, None, 0); // The reply shows whether it exists.
             self.update(now, from);
         }
         self.request_blocks(now, handle);

@@ -1,11 +1,11 @@
-//! Points in time, in microseconds since whatever the caller likes. No clock is looked at here.
+//! Points in time, in microseconds from an origin that the caller chooses. This module reads no clock.
 
 /// A point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The beginning of time.
+    /// The origin.
     pub const ZERO: Self = Self(0);
 
     /// Returns the time `us` microseconds after the start of the clock.
@@ -13,7 +13,7 @@ impl Time {
         Self(us)
     }
 
-    /// Microseconds since the beginning.
+    /// Returns the microseconds since the origin.
     pub const fn us(self) -> u64 {
         self.0
     }
@@ -24,7 +24,7 @@ impl Time {
         Self(self.0.saturating_add(us))
     }
 
-    /// Microseconds since an earlier point; 0 if it is not earlier.
+    /// Returns the microseconds since an earlier point; 0 if it is not earlier.
     pub const fn since_us(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

@@ -1,20 +1,20 @@
 //! The traffic of an endpoint, and its retransmissions.
 
-/// Since it was opened.
+/// The traffic since the endpoint was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficCounters {
-    /// Message bytes in packets that were sent, those sent again among them.
+    /// Message bytes in sent packets, including retransmissions.
     pub sent_bytes: u64,
-    /// Message bytes in packets that came and were not ignored.
+    /// Message bytes in received packets that had an effect.
     pub received_bytes: u64,
-    /// Packets of messages that were retransmitted, because no acknowledgement had come.
+    /// Packets of messages that were retransmitted for lack of an acknowledgement.
     pub retransmitted: u64,
-    /// Frames of long messages that were asked for again, because they had not come.
+    /// Frames of long messages that were requested again because they had not arrived.
     pub rerequested: u64,
 }
 
 impl TrafficCounters {
-    /// All counts by name.
+    /// Returns all counts by name.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("sent_bytes", self.sent_bytes),
@@ -25,7 +25,7 @@ impl TrafficCounters {
         .into_iter()
     }
 
-    /// Adds what another endpoint has carried.
+    /// Adds the traffic of another endpoint.
     pub fn merge(&mut self, other: &Self) {
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;

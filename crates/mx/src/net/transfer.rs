@@ -55,14 +55,15 @@ pub(crate) struct PullTransfer {
     in_flight: u32,
     /// The requests to send: the first frame, and the number of frames.
     requests: VecDeque<(u32, u32)>,
-    /// When the last frame came, or something was asked for while nothing was.
+    /// When the last frame arrived, or when a request was made with none pending.
     last: Time,
-    /// When the last frame came, or when everything was requested again.
+    /// When the last frame arrived, or when everything was requested again.
     last_seen: Time,
-    /// Timeouts since then after which everything was requested again.
+    /// The number of timeouts since then after which everything was requested again.
     timeouts: u32,
     round_trip: RoundTrip,
-    /// Frames that were asked for again and not counted yet, and those of them that were lost, as is seen by what came later.
+    /// The number of re-requested frames that are not counted yet, and the number of those that later frames show to be
+    /// lost.
     rerequested: (u32, u32),
 }
 
@@ -93,12 +94,12 @@ impl PullTransfer {
         }
     }
 
-    /// The estimate of the bytes in flight.
+    /// Returns the estimate of the bytes in flight.
     pub(crate) const fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Returns the bytes of the transfer.
+    /// Returns the length of the transfer in bytes.
     pub(crate) const fn length(&self) -> u32 {
         self.length
     }
@@ -124,7 +125,8 @@ impl PullTransfer {
         !self.requests.is_empty()
     }
 
-    /// Frames that were asked for again since the last call, and those of them that were lost, as is seen by what came later.
+    /// Returns the number of frames re-requested since the last call, and the number of those that later frames show to
+    /// be lost.
     pub(crate) fn take_rerequest_counts(&mut self) -> (u32, u32) {
         core::mem::take(&mut self.rerequested)
     }
@@ -134,7 +136,8 @@ impl PullTransfer {
         self.round_trip = round_trip;
     }
 
-    /// A frame has come: where its bytes belong. If it tells what replies take, when it was asked for.
+    /// Receives a frame, and returns the position of its bytes. Returns also the time of the request, if the frame
+    /// measures a round trip.
     pub(crate) fn accept(&mut self, now: Time, frame_seqnum: u8, slice: FrameSlice) -> Result<Option<Time>, Ignored> {
         let window = self.blocks.front().ok_or(Ignored::NoSuchPull)?.first;
         let ahead = u32::from(frame_seqnum.wrapping_sub(window as u8));
@@ -161,17 +164,17 @@ impl PullTransfer {
         Ok(sample)
     }
 
-    /// When something is to be done if nothing comes.
+    /// Returns when the transfer has to be checked if no frame arrives.
     pub(crate) fn deadline(&self, tuning: &EndpointTuning) -> Time {
         if self.blocks.is_empty() {
-            return Time::from_us(u64::MAX); // Nothing was asked for.
+            return Time::from_us(u64::MAX); // No request is pending.
         }
         let us = self.round_trip.overdue_us(tuning.pull_idle_us_min, tuning.pull_idle_us);
         let us = us.saturating_mul(1 << self.timeouts.min(20)).min(tuning.pull_idle_us);
         self.last_seen.after_us(us)
     }
 
-    /// For so long nothing has come of what was asked for.
+    /// Returns the time without any requested frame.
     pub(crate) fn idle_us(&self, now: Time) -> u64 {
         if self.timeouts == 0 { 0 } else { now.since_us(self.last) }
     }
@@ -187,7 +190,7 @@ impl PullTransfer {
         for index in 0..self.blocks.len() {
             let Block { frames, missing, .. } = self.blocks[index];
             if self.timeouts == 1 && missing != Block::bits(frames) {
-                self.rerequested.1 += missing.count_ones(); // Its end was lost.
+                self.rerequested.1 += missing.count_ones(); // The end of the transfer was lost.
             }
             self.rerequest_block(now, index);
         }
@@ -231,7 +234,7 @@ impl PullTransfer {
             return false;
         }
         if self.blocks.is_empty() {
-            (self.last_seen, self.last, self.timeouts) = (now, now, 0); // The silence was ours.
+            (self.last_seen, self.last, self.timeouts) = (now, now, 0); // The pause was on our side.
         }
         self.next_block += 1;
         self.in_flight += self.layout.ask(first, frames).block_length;

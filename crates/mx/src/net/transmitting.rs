@@ -1,4 +1,4 @@
-//! Packets go out: made when there is room for them, so that each carries the newest acknowledgement.
+//! Transmission of packets. A packet is built when the link has room, so that it carries the newest acknowledgement.
 
 use super::endpoint::NackPacket;
 use super::outbox::OutboxEntry;
@@ -20,7 +20,8 @@ fn fragments(entry: &OutboxEntry, sizes: &Sizes) -> u32 {
 }
 
 impl Endpoint {
-    /// The next packet to send. To be asked, while the link has room, after everything that may have changed something.
+    /// Returns the next packet to send. The caller repeats this, while the link has room, after every call that may
+    /// have changed the endpoint.
     pub fn transmit(&mut self, now: Time) -> Option<Transmit> {
         let transmit = self.transmit_any(now)?;
         self.traffic.sent_bytes += transmit.packet.data().map_or(0, |source| u64::from(source.len));
@@ -46,7 +47,7 @@ impl Endpoint {
         }
     }
 
-    /// A PULL.
+    /// Returns a PULL.
     fn transmit_question(&mut self) -> Option<Transmit> {
         while let Some(handle) = self.request_queue.pop_front() {
             let Some(pull) = self.pulls.get_mut(&handle) else { continue };
@@ -54,7 +55,7 @@ impl Endpoint {
                 pull.is_queued = false;
                 continue;
             };
-            // One question at a time, so that transfers advance together.
+            // Transfers take turns, one request each, so that they advance together.
             self.request_queue.push_back(handle);
             let Some(pull) = self.pulls.get(&handle) else { continue };
             if let Some(packet) = self.pull_packet(handle, pull, ask) {
@@ -64,7 +65,7 @@ impl Endpoint {
         None
     }
 
-    /// A PULL_REPLY.
+    /// Returns a PULL_REPLY.
     fn transmit_data(&mut self) -> Option<Transmit> {
         let (to, puller, send, frame, slice) = self.next_requested_frame()?;
         let data = PayloadRange { send, at: slice.msg_offset, len: slice.len };
@@ -139,7 +140,7 @@ impl Endpoint {
         }))
     }
 
-    /// A numbered packet.
+    /// Returns a numbered packet.
     fn packet_of(
         &mut self,
         to: Address,
@@ -191,7 +192,7 @@ impl Endpoint {
         Packet::Medium(Medium {
             head,
             length,
-            // A message has no more fragments than their numbers allow.
+            // A message has no more fragments than 8 bits can number.
             frag_seqnum: fragment as u8,
             frag_pipeline: if mx { Medium::<()>::PIPELINE } else { 0 },
             data: PayloadRange { send, at, len: bytes.min(length - at) },

@@ -5,11 +5,12 @@ use super::Time;
 /// The tunable parameters of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointTuning {
-    /// The longest message that is sent without a request. Longer ones, and those that fragments cannot carry, are a rendezvous.
+    /// The maximum length of an eager message. Longer ones, and those that do not fit into the fragments, use
+    /// rendezvous.
     pub eager_bytes_max: u32,
-    /// The longest time before an unacknowledged packet is retransmitted.
+    /// The maximum time before an unacknowledged packet is retransmitted.
     pub resend_us: u64,
-    /// The shortest such time, whatever the round trip: longer than a peer may delay an acknowledgement.
+    /// The minimum of that time: longer than a peer may delay an acknowledgement.
     pub resend_us_min: u64,
     /// A peer is given up once it has acknowledged nothing for `resends_max` times `resend_us`.
     pub resends_max: u32,
@@ -23,21 +24,23 @@ pub struct EndpointTuning {
     pub ack_at_once: u16,
     /// The longest time without a reply before frames are requested again.
     pub pull_idle_us: u64,
-    /// Shortest such time, whatever the round trip.
+    /// The minimum of that time.
     pub pull_idle_us_min: u64,
-    /// Blocks of one transfer that are requested at a time.
+    /// The number of blocks of one transfer that are requested at a time.
     pub blocks_in_flight: usize,
-    /// Limit of the bytes that all transfers to one endpoint request at a time: less where the buffers on the path are smaller.
+    /// The limit of the bytes that all transfers to one endpoint request at a time. Smaller buffers on the path lower
+    /// it.
     pub fetch_bytes_max: u32,
-    /// Messages to one partner that may be unacknowledged: never more than 8191.
+    /// The maximum number of unacknowledged messages to one partner: at most 8191.
     pub window_messages: u16,
-    /// Their bytes, except those of rendezvous.
+    /// The maximum number of their bytes, except those of rendezvous.
     pub window_bytes: u64,
-    /// Bytes that one endpoint keeps of messages that came out of order.
+    /// The maximum number of bytes of out-of-order messages that one endpoint keeps.
     pub early_bytes_max: u64,
-    /// Long messages that were announced to one endpoint and that it does not have yet. Each partner may announce a few beyond that.
+    /// The maximum number of announced long messages that one endpoint has not fetched. Each partner may announce a few
+    /// beyond that.
     pub announced_max: usize,
-    /// Partners of an endpoint.
+    /// The maximum number of partners of an endpoint.
     pub partners_max: usize,
 }
 
@@ -75,7 +78,7 @@ impl EndpointTuning {
     }
 }
 
-/// A round trip, smoothed, and how much it varies (as in RFC 6298).
+/// An estimate of the round trip: the smoothed mean and deviation, as in RFC 6298.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
     /// Eight times the mean.
@@ -87,7 +90,7 @@ pub(crate) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Records a round trip: sent at that time, and answered now.
+    /// Records a round trip from `sent` to `now`.
     pub(crate) fn sample(&mut self, sent: Time, now: Time) {
         let us = now.since_us(sent).max(1);
         if self.mean8 == 0 {
@@ -100,12 +103,12 @@ impl RoundTrip {
         self.mean8 = self.mean8 - self.mean8 / 8 + us;
     }
 
-    /// Returns the mean time until a reply. None before the first.
+    /// Returns the mean time until a reply. `None` before the first reply.
     pub(crate) fn mean_us(&self) -> Option<u64> {
         if self.mean8 == 0 { None } else { Some(self.mean8 / 8) }
     }
 
-    /// Whether answers take twice as long as they could: most of the time they wait in some queue.
+    /// Returns true if replies take twice the shortest time, so that they spend most of it in a queue.
     pub(crate) fn is_long(&self) -> bool {
         self.mean8 >= 16 * self.least
     }

@@ -1,4 +1,4 @@
-//! Packets by which two endpoints come to know each other, acknowledge, and refuse (3.3, 3.4, 3.11).
+//! Packets that connect endpoints, acknowledge, and refuse (3.3, 3.4, 3.11).
 
 use super::fields::{Fields, FieldsMut};
 use super::message::declared;
@@ -8,7 +8,7 @@ use crate::StatusCode;
 /// The value of the length field of a CONNECT and of an acknowledgement, and its minimum.
 const INNER_BYTES: u8 = 16;
 
-/// Checks a declared inner length against the least and against what is there.
+/// Checks a declared inner length against its minimum and against the available bytes.
 fn check_inner(kind: PacketType, length: u8, inner: &[u8]) -> Result<(), Malformed> {
     let length = u32::from(length);
     if length < u32::from(INNER_BYTES) {
@@ -17,24 +17,24 @@ fn check_inner(kind: PacketType, length: u8, inner: &[u8]) -> Result<(), Malform
     declared(inner, length).map(|_| ())
 }
 
-/// TRUC (3.3): an acknowledgement that no message had room for. `send_seq` is written as `lib_seqnum` and not read.
+/// TRUC (3.3): an acknowledgement in a packet of its own. `send_seq` is written as `lib_seqnum` and not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Liback {
     /// The endpoint that sent the messages.
     pub dst_endpoint: EndpointNumber,
     /// The endpoint that received the messages.
     pub src_endpoint: EndpointNumber,
-    /// `session` and `session_id`: of the destination endpoint.
+    /// `session` and `session_id`: the session of the destination endpoint.
     pub session: SessionId,
-    /// The first number that is not completely received: all before it are acknowledged.
+    /// The first number that is not completely received. All numbers before it are acknowledged.
     pub lib_seqnum: SeqNum,
-    /// Counts the acknowledgements for this partner, from 1.
+    /// The count of acknowledgements for this partner, from 1.
     pub acknum: u32,
 }
 
 impl Liback {
     const BYTES: usize = 28;
-    /// Where the acknowledgement begins that the length counts.
+    /// The offset at which the counted part of the acknowledgement begins.
     const INNER_OFFSET: usize = 12;
     const ACK: u8 = 0x55;
 
@@ -77,40 +77,40 @@ impl Liback {
 /// CONNECT with `is_reply` 0 (3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// The endpoint that is asked for.
+    /// The requested endpoint.
     pub dst_endpoint: EndpointNumber,
-    /// The endpoint that asks.
+    /// The requesting endpoint.
     pub src_endpoint: EndpointNumber,
-    /// The number of the destination in the sender's table: what the receiver is to put into headers from now on.
+    /// The number of the destination in the sender's table. The receiver puts it into headers from now on.
     pub src_dst_peer_index: Option<PeerIndex>,
-    /// Of the endpoint that asks.
+    /// The session of the requesting endpoint.
     pub src_session_id: SessionId,
-    /// Must be the key that the destination was opened with.
+    /// The key, which must equal the key of the destination.
     pub app_key: u32,
-    /// The number that the asking endpoint expects on the next message from its target.
+    /// The number that the requesting endpoint expects on the next message of its target.
     pub target_recv_seqnum_start: SeqNum,
-    /// Tells this connect from other ones of the same two endpoints.
+    /// Distinguishes this connect from others of the same two endpoints.
     pub connect_seqnum: u8,
 }
 
 /// CONNECT with `is_reply` 1 (3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectReply {
-    /// The endpoint that asked.
+    /// The requesting endpoint.
     pub dst_endpoint: EndpointNumber,
-    /// The endpoint that was asked for.
+    /// The requested endpoint.
     pub src_endpoint: EndpointNumber,
-    /// As in the request, from the replier's table.
+    /// The number of the destination in the replier's table.
     pub src_dst_peer_index: Option<PeerIndex>,
-    /// As in the request.
+    /// The session of the requesting endpoint, repeated from the request.
     pub src_session_id: SessionId,
-    /// Of the endpoint that replies.
+    /// The session of the replying endpoint.
     pub target_session_id: SessionId,
-    /// The number that the replying endpoint expects on the next message from the one that asked.
+    /// The number that the replying endpoint expects on the next message of the requester.
     pub target_recv_seqnum_start: SeqNum,
-    /// As in the request.
+    /// The number of the connect, repeated from the request.
     pub connect_seqnum: u8,
-    /// Whether the key was right.
+    /// The outcome.
     pub status: ConnectStatus,
 }
 
@@ -118,9 +118,9 @@ pub struct ConnectReply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ConnectStatus {
-    /// Connected.
+    /// The endpoints are connected.
     Success = 0,
-    /// The endpoint wants another key.
+    /// The endpoint has another key.
     BadKey = 11,
 }
 
@@ -167,7 +167,7 @@ impl Connect {
     }
 }
 
-/// Writes the fields that both forms begin with; `lib_seqnum` is 0.
+/// Writes the common fields of both forms; `lib_seqnum` is 0.
 fn connect_head(
     dst: EndpointNumber,
     src: EndpointNumber,
@@ -215,30 +215,31 @@ impl ConnectStatus {
     }
 }
 
-/// NACK_LIB (3.11): a message or a connect was refused. The index in its body is the header's: it is written so and not read.
+/// NACK_LIB (3.11): a message or a connect was refused. The index in the body repeats the header's; it is written and
+/// not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NackLib {
     /// The endpoint that sent the refused packet.
     pub dst_endpoint: EndpointNumber,
     /// The endpoint number that the refused packet was for.
     pub src_endpoint: EndpointNumber,
-    /// Why.
+    /// The reason.
     pub nack_type: Nack,
-    /// Of the refused packet; [`SeqNum::ZERO`] for a CONNECT.
+    /// The number of the refused packet; [`SeqNum::ZERO`] for a CONNECT.
     pub lib_seqnum: SeqNum,
 }
 
-/// Why a packet was refused (3.13).
+/// The reason why a packet was refused (3.13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Nack {
-    /// The board has no endpoints of such a number.
+    /// The board cannot have an endpoint with this number.
     BadEndpoint = 1,
     /// The endpoint is not open.
     EndpointClosed = 2,
-    /// The endpoint number now belongs to another program, or to another session of the same one.
+    /// The endpoint number belongs to another program now, or to another session of the same program.
     BadSession = 3,
-    /// The region is not there: only in answer to a PULL.
+    /// The region does not exist. Only in reply to a PULL.
     BadRdmaWindow = 4,
 }
 
@@ -253,12 +254,12 @@ impl Nack {
         }
     }
 
-    /// As it stands in a packet.
+    /// Returns the number in packets.
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// How the request ends that was refused.
+    /// Returns the status of the refused request.
     pub const fn status(self) -> StatusCode {
         match self {
             Self::BadEndpoint => StatusCode::BadEndpoint,

@@ -1,17 +1,17 @@
-//! The two dialects, and the sizes that both sides of a network must share (9.2, 13).
+//! The two dialects, and the sizes that all hosts of a network share (9.2, 13).
 
 use super::ETHERTYPE;
 use super::message::{FRAGMENT_HEAD_BYTES, MX_FRAGMENT_BYTES_MAX, SMALL_BYTES_MAX};
 use super::pull::REPLY_HEAD_BYTES;
 
-/// How the boards of a network speak. Nothing in a packet says it: it is set for each board.
+/// The protocol variant of a network. Packets do not contain it: it is configured for each board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// MX mode: as native Myricom hosts do, and Open-MX when it was built for them.
+    /// MX mode: native Myricom hosts, and Open-MX that was built to speak with them.
     Mx,
-    /// Open-MX mode: Open-MX as it is by default.
+    /// Open-MX mode: the default of Open-MX.
     OpenMx {
-        /// The ethertype that its hosts were built with, almost always [`ETHERTYPE`].
+        /// The ethertype of the network, almost always [`ETHERTYPE`].
         ethertype: u16,
     },
 }
@@ -20,7 +20,7 @@ impl Dialect {
     /// Open-MX mode with the usual ethertype.
     pub const OPEN_MX: Self = Self::OpenMx { ethertype: ETHERTYPE };
 
-    /// Of every frame.
+    /// Returns the ethertype of every frame.
     pub const fn ethertype(self) -> u16 {
         match self {
             Self::Mx => ETHERTYPE,
@@ -49,17 +49,18 @@ impl Sizes {
         fragments_max: 8,
     };
 
-    /// The smallest frame limit that is of use: a small message fits, and a fragment is no shorter than one.
+    /// The minimum frame limit: a small message fits, and a fragment is no shorter than one.
     pub const FRAME_LIMIT_MIN: u32 = (FRAGMENT_HEAD_BYTES + SMALL_BYTES_MAX) as u32;
 
-    /// The largest: the length of a reply has 16 bits.
+    /// The maximum frame limit: the length of a reply has 16 bits.
     pub const FRAME_LIMIT_MAX: u32 = u16::MAX as u32 + REPLY_HEAD_BYTES as u32;
 
-    /// Fragments of a message in Open-MX mode, by default.
+    /// The default number of fragments of a message in Open-MX mode.
     const OPEN_MX_FRAGMENTS: u32 = 32;
 
-    /// Open-MX mode, where no frame is longer than `frame_bytes_max`. That is what Open-MX calls the MTU; it counts the
-    /// Ethernet header, which a link's MTU does not. None for a limit that is too small or too large.
+    /// Returns the sizes of Open-MX mode for frames of at most `frame_bytes_max` bytes. Open-MX calls this limit the
+    /// MTU; it includes the Ethernet header, unlike a link's MTU. Returns `None` for a limit that is too small or too
+    /// large.
     pub const fn open_mx(frame_bytes_max: u32) -> Option<Self> {
         if frame_bytes_max < Self::FRAME_LIMIT_MIN || frame_bytes_max > Self::FRAME_LIMIT_MAX {
             return None;
@@ -80,37 +81,37 @@ impl Sizes {
         if block_frames.is_power_of_two() && block_frames <= 64 { Some(Self { block_frames, ..self }) } else { None }
     }
 
-    /// Bytes of the longest frame, from its Ethernet header on.
+    /// Returns the size of the longest frame in bytes, including its Ethernet header.
     pub const fn frame_bytes_max(self) -> u32 {
         self.frame_bytes_max
     }
 
-    /// Bytes of every fragment that we send but the last of its message (F).
+    /// Returns the size of every sent fragment except the last of its message, in bytes (F).
     pub const fn fragment_bytes(self) -> u32 {
         self.fragment_bytes
     }
 
-    /// Bytes of data in a PULL_REPLY (L): regions are divided into frames of this size.
+    /// Returns the size of the data in a PULL_REPLY in bytes (L). Regions are divided into frames of this size.
     pub const fn reply_bytes(self) -> u32 {
         self.reply_bytes
     }
 
-    /// Frames that one PULL asks for at most (N).
+    /// Returns the maximum number of frames in a PULL (N).
     pub const fn block_frames(self) -> u32 {
         self.block_frames
     }
 
-    /// Bytes that one PULL asks for at most.
+    /// Returns the maximum number of bytes in a PULL.
     pub const fn block_bytes(self) -> u32 {
         self.reply_bytes * self.block_frames
     }
 
-    /// Fragments that a message is cut into at most.
+    /// Returns the maximum number of fragments of a message.
     pub const fn fragments_max(self) -> u32 {
         self.fragments_max
     }
 
-    /// Bytes of the longest message that can be sent in fragments.
+    /// Returns the length of the longest message that fragments can carry, in bytes.
     pub const fn medium_bytes_max(self) -> u32 {
         self.fragment_bytes * self.fragments_max
     }
@@ -120,7 +121,7 @@ impl Sizes {
 mod tests {
     use super::*;
 
-    /// The table of 9.2.
+    /// Compares the sizes with the table of 9.2.
     #[test]
     fn sizes_follow_the_frame_limit() {
         let of = |limit: u32| Sizes::open_mx(limit).unwrap();

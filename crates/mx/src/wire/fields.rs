@@ -2,12 +2,12 @@
 
 use super::Malformed;
 
-/// A header's bytes, in a frame that is long enough.
+/// The bytes of a header.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a, const N: usize>(&'a [u8; N]);
 
 impl<'a, const N: usize> Fields<'a, N> {
-    /// The header at the start of `bytes`, which stand at offset `at` of the frame, and what follows it.
+    /// Splits the header at the start of `bytes` from the rest. `at` is the offset of `bytes` in the frame.
     #[inline]
     pub(super) fn split(bytes: &'a [u8], at: usize) -> Result<(Self, &'a [u8]), Malformed> {
         match bytes.split_first_chunk() {
@@ -43,7 +43,7 @@ impl<'a, const N: usize> Fields<'a, N> {
     }
 }
 
-/// A header that is being written. What is not put stays zero.
+/// A header under construction. Fields that are not written stay zero.
 pub(super) struct FieldsMut<const N: usize>([u8; N]);
 
 impl<const N: usize> FieldsMut<N> {
@@ -83,7 +83,7 @@ impl<const N: usize> FieldsMut<N> {
         self.bytes::<AT, 8>(value.to_be_bytes())
     }
 
-    /// The header, complete.
+    /// Returns the complete header.
     #[inline]
     pub(super) fn finish(self) -> [u8; N] {
         self.0

@@ -8,16 +8,16 @@ use super::{Dialect, Malformed, PeerIndex};
 /// The ethertype of MX over Ethernet.
 pub const ETHERTYPE: u16 = 0x86df;
 
-/// Bytes before the body.
+/// The size of the header in bytes.
 pub const HEADER_BYTES: usize = 16;
 
-/// Bytes of the shortest frame, without its check sequence. Shorter packets are padded with zeros.
+/// The size of the shortest frame in bytes, without its check sequence. Shorter packets are padded with zeros.
 pub const FRAME_BYTES_MIN: usize = 60;
 
-/// All boards that a network reaches: where announcements go.
+/// The broadcast address, for announcements.
 pub const BROADCAST: NicId = NicId::from_octets([0xff; 6]);
 
-/// From which board to which.
+/// The source and destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The board that the frame is for.
@@ -46,7 +46,7 @@ impl Header {
         Ok((header, body))
     }
 
-    /// The bytes before the body.
+    /// Returns the bytes of the header.
     #[inline]
     pub fn emit(&self, dialect: Dialect) -> [u8; HEADER_BYTES] {
         FieldsMut::zeroed()

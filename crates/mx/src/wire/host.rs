@@ -1,4 +1,4 @@
-//! Packets between hosts rather than endpoints: raw packets, and the names of boards (3.1, 3.2, 5).
+//! Packets of hosts rather than endpoints: raw packets, and the names of boards (3.1, 3.2, 5).
 
 use core::fmt;
 
@@ -7,36 +7,37 @@ use isthmus_layout::NicId;
 use super::fields::{Fields, FieldsMut};
 use super::{HEADER_BYTES, Malformed, PacketType, PeerIndex};
 
-/// Bytes of the longest raw frame that hosts deliver, with its Ethernet header.
+/// The size of the longest raw frame that hosts deliver in bytes, including its Ethernet header.
 pub const RAW_FRAME_BYTES_MAX: usize = 1024;
 
-/// Where a HOST_REPLY's name begins in its frame.
+/// The offset of the name in the frame of a HOST_REPLY.
 pub(super) const NAME_OFFSET: usize = HEADER_BYTES + 16;
 
-/// Bytes of a HOST_REPLY's frame beside the name: Linux adds the name's length to a whole minimal frame, and this code does, too.
+/// The size of a HOST_REPLY's frame without the name, in bytes. Linux adds the name's length to a whole minimal frame,
+/// and so does this code.
 pub(super) const NAME_FRAME_BYTES: usize = super::FRAME_BYTES_MIN;
 
-/// RAW (5.1): for whatever program serves raw packets on the board.
+/// RAW (5.1), for the program that has opened the board's raw endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raw<D> {
-    /// All that follows the type, padding included.
+    /// The bytes after the type, including the padding.
     pub data: D,
 }
 
-/// An announcement of Open-MX's discovery (5.2): what its raw packets carry, to all boards of the network.
+/// An announcement of Open-MX's discovery (5.2): the contents of its broadcast raw packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// The board that is there.
+    /// The announced board.
     pub nic_id: NicId,
-    /// Random, drawn when its host's discovery starts: another one says that the host started anew.
+    /// A random number, drawn when the host's discovery starts. A new number means that the host restarted.
     pub serial: u32,
 }
 
 impl Announcement {
-    /// Bytes of a raw packet's data.
+    /// The size of a raw packet's data in bytes.
     pub const BYTES: usize = 47;
 
-    /// Reads a raw packet's data. Raw packets of other mappers (5.3) look no different.
+    /// Parses a raw packet's data. Raw packets of other mappers (5.3) look the same.
     pub fn parse(data: &[u8]) -> Result<Self, Malformed> {
         let (fields, _) = Fields::<27>::split(data, HEADER_BYTES + 1)?;
         let number = fields.u64::<15>();
@@ -44,18 +45,18 @@ impl Announcement {
         Ok(Self { nic_id, serial: fields.u32::<23>() })
     }
 
-    /// The data of its raw packet.
+    /// Returns the data of the raw packet.
     pub fn emit(&self) -> [u8; Self::BYTES] {
         FieldsMut::zeroed().u64::<15>(self.nic_id.number()).u32::<23>(self.serial).finish()
     }
 }
 
-/// HOST_QUERY (3.1): what are you called?
+/// HOST_QUERY (3.1): requests the name of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostQuery {
-    /// The number of the queried board in the querier's table: what the queried host is to put into headers.
+    /// The number of the queried board in the querier's table. The queried host puts it into headers.
     pub src_dst_peer_index: Option<PeerIndex>,
-    /// Comes back in the reply.
+    /// A value that the reply repeats.
     pub magic: u32,
 }
 
@@ -74,14 +75,14 @@ impl HostQuery {
     }
 }
 
-/// HOST_REPLY (3.2): I am called so.
+/// HOST_REPLY (3.2): reports the name of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostReply {
     /// The number of the querying board in the replier's table.
     pub src_dst_peer_index: Option<PeerIndex>,
-    /// As in the query.
+    /// The value of the query.
     pub magic: u32,
-    /// Of the board that the query reached.
+    /// The name of the queried board.
     pub hostname: BoardName,
 }
 
@@ -114,19 +115,19 @@ impl HostReply {
     }
 }
 
-/// A board's name, `host:board` as a rule: any bytes but NUL.
+/// A board's name, usually `host:board`. It may contain any bytes except NUL.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BoardName {
     len: u8,
-    /// Zeros behind the name.
+    /// The name, followed by zeros.
     bytes: [u8; Self::BYTES_MAX],
 }
 
 impl BoardName {
-    /// Bytes of the longest name; on the wire a NUL follows.
+    /// The maximum length of a name in bytes. On the wire, a NUL follows.
     pub const BYTES_MAX: usize = 79;
 
-    /// None if it is too long, or has a NUL in it.
+    /// Returns `None` if the name is too long or contains a NUL.
     pub fn new(name: &[u8]) -> Option<Self> {
         (name.len() <= Self::BYTES_MAX && !name.contains(&0)).then(|| Self::cut(name))
     }
@@ -144,7 +145,7 @@ impl BoardName {
         Self { len: name.len() as u8, bytes }
     }
 
-    /// Without the NUL.
+    /// Returns the name without the NUL.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }

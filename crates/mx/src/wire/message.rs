@@ -1,19 +1,19 @@
-//! Packets that are numbered like messages: whole messages, fragments, announcements of large ones, and their ends (3.5 to 3.7, 3.10).
+//! Numbered packets: whole messages, fragments, announcements of large messages, and their ends (3.5 to 3.7, 3.10).
 
 use super::fields::{Fields, FieldsMut};
 use super::malformed::narrow;
 use super::{Dialect, EmitError, EndpointNumber, HEADER_BYTES, Malformed, PacketType, SeqNum, SessionId, Sizes};
 
-/// Bytes of the longest TINY.
+/// The maximum length of a TINY message in bytes.
 pub const TINY_BYTES_MAX: usize = 32;
 
-/// Bytes of the longest SMALL.
+/// The maximum length of a SMALL message in bytes.
 pub const SMALL_BYTES_MAX: usize = 128;
 
-/// Bytes of the longest fragment in MX mode.
+/// The maximum length of a fragment in MX mode in bytes.
 pub const MX_FRAGMENT_BYTES_MAX: usize = 4096;
 
-/// Bytes before a fragment's data in its frame.
+/// The offset of a fragment's data in its frame, in bytes.
 pub(super) const FRAGMENT_HEAD_BYTES: usize = HEADER_BYTES + FRAGMENT_BYTES;
 
 const MESSAGE_BYTES: usize = 24;
@@ -21,25 +21,25 @@ const FRAGMENT_BYTES: usize = 32;
 const RNDV_BYTES: usize = 32;
 const NOTIFY_BYTES: usize = 24;
 
-/// The declared bytes of what follows a header. Padding counts as being there (1.2).
+/// Returns the declared number of bytes after a header. Padding counts as available (1.2).
 pub(super) fn declared(rest: &[u8], declared: u32) -> Result<&[u8], Malformed> {
     rest.get(..declared as usize).ok_or(Malformed::DataMissing { declared, have: rest.len() })
 }
 
-/// The fields that TINY, SMALL, MEDIUM and RNDV begin with.
+/// The common fields of TINY, SMALL, MEDIUM and RNDV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHead {
     /// The receiving endpoint.
     pub dst_endpoint: EndpointNumber,
     /// The sending endpoint.
     pub src_endpoint: EndpointNumber,
-    /// The message's number, in all of its fragments.
+    /// The number of the message, the same in all of its fragments.
     pub lib_seqnum: SeqNum,
-    /// Of the other direction: the first number that is not completely received.
+    /// The acknowledgement of the other direction: the first number that is not completely received.
     pub lib_piggyack: SeqNum,
-    /// `match_a` above `match_b`: what receives are matched with.
+    /// The match info for receives: `match_a` is the upper half, `match_b` the lower one.
     pub match_info: u64,
-    /// Of the destination endpoint.
+    /// The session of the destination endpoint.
     pub session: SessionId,
 }
 
@@ -56,7 +56,7 @@ impl MessageHead {
         }
     }
 
-    /// All but the length.
+    /// Writes all fields except the length.
     #[inline]
     fn emit<const N: usize>(&self, kind: PacketType) -> FieldsMut<N> {
         FieldsMut::zeroed()
@@ -73,7 +73,7 @@ impl MessageHead {
 /// TINY and SMALL (3.5): a whole message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eager<D> {
-    /// The endpoints, and the message's number.
+    /// The endpoints, and the number of the message.
     pub head: MessageHead,
     /// The message.
     pub data: D,
@@ -102,16 +102,16 @@ impl<D> Eager<D> {
 /// MEDIUM (3.6): one fragment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Medium<D> {
-    /// As in all fragments of the message.
+    /// The common fields, the same in all fragments of the message.
     pub head: MessageHead,
-    /// Bytes of the whole message. 16 bits in MX mode.
+    /// The length of the whole message in bytes; 16 bits in MX mode.
     pub length: u32,
-    /// Which fragment, from 0.
+    /// The index of the fragment, from 0.
     pub frag_seqnum: u8,
-    /// MX mode: log2 of the bytes that the sender puts into a fragment. Open-MX mode has no such field: 0 is read, nothing
-    /// is written.
+    /// In MX mode, the binary logarithm of the sender's fragment size. Open-MX mode has no such field: 0 is read, and
+    /// nothing is written.
     pub frag_pipeline: u8,
-    /// Its bytes; `frag_length` is how many.
+    /// The bytes of the fragment; `frag_length` is their number.
     pub data: D,
 }
 
@@ -119,7 +119,8 @@ impl<D> Medium<D> {
     /// The `frag_pipeline` of an MX-mode sender that divides messages into fragments of 4096 bytes.
     pub const PIPELINE: u8 = MX_FRAGMENT_BYTES_MAX.trailing_zeros() as u8;
 
-    /// Where it begins in its message. In MX mode the sender says it; in Open-MX mode it is a matter of the network's sizes.
+    /// Returns the offset of the fragment in its message. In MX mode the packet contains it; in Open-MX mode it follows
+    /// from the sizes of the network.
     #[inline]
     pub fn offset(&self, dialect: Dialect, sizes: &Sizes) -> u64 {
         match dialect {
@@ -128,12 +129,12 @@ impl<D> Medium<D> {
         }
     }
 
-    /// No message is so long that a shift by 32 or more is within it.
+    /// A shift by 32 or more exceeds every message.
     fn mx_offset(&self) -> u64 {
         u64::from(self.frag_seqnum) << self.frag_pipeline.min(32)
     }
 
-    /// Where it begins, as far as the packet alone says it.
+    /// Returns the offset as far as the packet alone determines it.
     fn offset_known(&self, dialect: Dialect) -> u64 {
         if dialect == Dialect::Mx { self.mx_offset() } else { 0 }
     }
@@ -181,18 +182,18 @@ impl<D> Medium<D> {
     }
 }
 
-/// RNDV (3.7): a large message waits at its sender.
+/// RNDV (3.7): announces a large message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rndv {
-    /// The endpoints, and the message's number.
+    /// The endpoints, and the number of the message.
     pub head: MessageHead,
-    /// Bytes of the message.
+    /// The length of the message in bytes.
     pub msg_length: u32,
-    /// The region to pull it from.
+    /// The region from which the message is pulled.
     pub pulled_rdma_id: u8,
-    /// Which use of the region; comes back in PULL and NOTIFY.
+    /// The use of the region, repeated in PULL and NOTIFY.
     pub pulled_rdma_seqnum: u8,
-    /// Bytes before the message in the region's first frame: 0 from Open-MX, a place in a page from native MX.
+    /// The offset of the message in the region's first frame: 0 from Open-MX, an offset in a page from native MX.
     pub pulled_rdma_offset: u16,
 }
 
@@ -228,24 +229,24 @@ impl Rndv {
     }
 }
 
-/// NOTIFY (3.10): a large message was pulled, or will not be. Numbered like a message.
+/// NOTIFY (3.10): reports that a large message was pulled, or will not be. Numbered like a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notify {
-    /// The large message's sender.
+    /// The sender of the large message.
     pub dst_endpoint: EndpointNumber,
-    /// Its receiver.
+    /// The receiver of the large message.
     pub src_endpoint: EndpointNumber,
-    /// Of the destination endpoint.
+    /// The session of the destination endpoint.
     pub session: SessionId,
-    /// Bytes that were moved: 0 when the message was discarded, or could not be pulled.
+    /// The number of bytes transferred: 0 if the message was discarded or could not be pulled.
     pub total_length: u32,
-    /// As in the RNDV.
+    /// The region of the RNDV.
     pub pulled_rdma_id: u8,
-    /// As in the RNDV.
+    /// The use of the region of the RNDV.
     pub pulled_rdma_seqnum: u8,
-    /// Its own number.
+    /// The number of this packet.
     pub lib_seqnum: SeqNum,
-    /// Of the other direction: the first number that is not completely received.
+    /// The acknowledgement of the other direction: the first number that is not completely received.
     pub lib_piggyack: SeqNum,
 }
 

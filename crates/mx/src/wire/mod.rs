@@ -1,4 +1,4 @@
-//! MX over Ethernet: every packet that boards of two hosts exchange, as values and as bytes. No I/O, no state.
+//! MX over Ethernet: every packet that boards of two hosts exchange, as values and as bytes, without I/O or state.
 //!
 //! ```text
 //!   frame  0 ─────────────── 14 ──────── 16 ───────────────────── 24 .. 60 ──────────────┐
@@ -9,10 +9,9 @@
 //! ```
 //!
 //! Two dialects exist, and a network speaks one of them ([`Dialect`]); only MEDIUM and PULL differ. All fields are big-endian.
-//! What receivers must ignore is ignored, whatever is in it: padding, bytes behind the data, `src_generation`, `checksum`, reserved
-//! fields. All of these are sent as zeros. A frame that [`parse`] refuses is dropped without an answer, and counted under
-//! [`Malformed::reason`]; what it accepts fits its fields, and nothing more is known of it: sessions, sequence numbers, endpoints
-//! and regions are looked at by the engines.
+//! Receivers ignore padding, bytes behind the data, `src_generation`, `checksum` and reserved fields, and senders set them to
+//! zero. A frame that [`parse`] refuses is dropped without a reply, and counted under [`Malformed::reason`]. [`parse`] checks
+//! that values fit their fields. The engines check sessions, sequence numbers, endpoints and regions.
 //!
 //! The tables of offsets are in `docs/spec/mxoe.md`. Section numbers in this module are those of the specification that the
 //! page names.

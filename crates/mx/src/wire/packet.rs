@@ -1,4 +1,4 @@
-//! Any packet: from a frame, and into one.
+//! Packets of all types: parsing and emitting.
 
 use super::connect::Connect;
 use super::host::{NAME_FRAME_BYTES, NAME_OFFSET};
@@ -11,7 +11,7 @@ use super::{
 
 macro_rules! packet_types {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// The first byte of a body (2). The numbers 0 and 255 are never sent.
+        /// The type of a packet, which is the first byte of its body (2). The numbers 0 and 255 are never sent.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum PacketType {
@@ -19,10 +19,10 @@ macro_rules! packet_types {
         }
 
         impl PacketType {
-            /// All of them, by number.
+            /// All types, by number.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// None for a number that no type has.
+            /// Returns the type of a number, or `None` if there is none.
             #[inline]
             pub const fn from_number(number: u8) -> Option<Self> {
                 match number {
@@ -31,7 +31,7 @@ macro_rules! packet_types {
                 }
             }
 
-            /// As it stands in a packet.
+            /// Returns the number in packets.
             #[inline]
             pub const fn number(self) -> u8 {
                 self as u8
@@ -41,19 +41,19 @@ macro_rules! packet_types {
 }
 
 packet_types! {
-    /// For whatever program serves raw packets.
+    /// Carries data for the program that has opened the raw endpoint.
     Raw = 1,
-    /// Not spoken here.
+    /// Not supported.
     MfmNicReply = 2,
     /// Asks a board for its name.
     HostQuery = 3,
     /// A board's name, in reply to a HOST_QUERY.
     HostReply = 4,
-    /// IP over MX, not spoken here.
+    /// IP over MX; not supported.
     EtherUnicast = 32,
-    /// IP over MX, not spoken here.
+    /// IP over MX; not supported.
     EtherMulticast = 33,
-    /// IP over MX, not spoken here.
+    /// IP over MX; not supported.
     EtherNative = 34,
     /// An acknowledgement.
     Truc = 35,
@@ -65,9 +65,9 @@ packet_types! {
     Small = 38,
     /// A fragment of a message.
     Medium = 39,
-    /// A large message waits.
+    /// The announcement of a large message.
     Rndv = 40,
-    /// Asks for a block of it.
+    /// A request for a block of a large message.
     Pull = 41,
     /// A frame of the block.
     PullReply = 42,
@@ -79,12 +79,12 @@ packet_types! {
     NackMcp = 45,
 }
 
-/// Bytes that [`emit_head`] writes at most.
+/// The maximum size of the headers that [`emit_head`] writes, in bytes.
 pub const HEAD_BYTES_MAX: usize = NAME_OFFSET + BoardName::BYTES_MAX + 1;
 
-/// Data of a packet: bytes, or something that stands for bytes which lie elsewhere.
+/// The data of a packet: bytes, or a reference to bytes elsewhere.
 pub trait PacketData {
-    /// How many bytes.
+    /// Returns the number of bytes.
     fn length(&self) -> usize;
 }
 
@@ -95,8 +95,8 @@ impl<T: AsRef<[u8]>> PacketData for T {
     }
 }
 
-/// A packet, from its body on. `D` is its data: a slice of the frame where it was parsed, and any type of the sender's choice where
-/// it is emitted.
+/// A packet, without its frame header. `D` is the type of its data: a slice of the frame after parsing, and any type of
+/// the sender's choice for emitting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet<D> {
     /// RAW.
@@ -107,9 +107,9 @@ pub enum Packet<D> {
     HostReply(HostReply),
     /// TRUC.
     Liback(Liback),
-    /// CONNECT, asking.
+    /// A CONNECT request.
     ConnectRequest(ConnectRequest),
-    /// CONNECT, replying.
+    /// A CONNECT reply.
     ConnectReply(ConnectReply),
     /// TINY.
     Tiny(Eager<D>),
@@ -134,25 +134,25 @@ pub enum Packet<D> {
 /// The parts of a frame, in bytes: the headers from [`emit_head`], then data, then zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameParts {
-    /// Headers.
+    /// The size of the headers.
     pub head: usize,
-    /// Data.
+    /// The size of the data.
     pub data: usize,
-    /// Zeros that the shortest frame still lacks.
+    /// The number of zeros that pad the frame to its minimum size.
     pub pad: usize,
 }
 
 impl FrameParts {
-    /// Zeros that any frame ends in at most.
+    /// The maximum number of padding zeros.
     pub const PAD_MAX: usize = FRAME_BYTES_MIN;
 
-    /// Bytes of the frame.
+    /// Returns the size of the frame in bytes.
     pub const fn frame(self) -> usize {
         self.head + self.data + self.pad
     }
 }
 
-/// Reads a frame, from its Ethernet header on. The data stays where it is. Nothing that stands in the frame can make this panic.
+/// Parses a frame, including its Ethernet header. The data stays in the frame. No contents make this panic.
 pub fn parse(dialect: Dialect, frame: &[u8]) -> Result<(Header, Packet<&[u8]>), Malformed> {
     let (header, body) = Header::parse(dialect, frame)?;
     let [number, rest @ ..] = body else {
@@ -184,8 +184,8 @@ pub fn parse(dialect: Dialect, frame: &[u8]) -> Result<(Header, Packet<&[u8]>), 
     Ok((header, packet))
 }
 
-/// Writes all of a frame but its data and its padding to the start of `buffer`, which [`HEAD_BYTES_MAX`] bytes are always enough
-/// for. Says what else belongs to the frame.
+/// Writes the headers of a frame to the start of `buffer`, for which [`HEAD_BYTES_MAX`] bytes always suffice. Returns
+/// the sizes of the frame's parts.
 pub fn emit_head<D: PacketData>(
     dialect: Dialect,
     header: &Header,
@@ -201,7 +201,7 @@ pub fn emit_head<D: PacketData>(
     Ok(parts)
 }
 
-/// Writes a whole frame, data and padding included, to the start of `buffer`. Gives the frame's bytes.
+/// Writes a whole frame, including data and padding, to the start of `buffer`. Returns the size of the frame in bytes.
 pub fn emit<D: AsRef<[u8]>>(
     dialect: Dialect,
     header: &Header,
@@ -231,7 +231,7 @@ impl<'a> Raw<&'a [u8]> {
 }
 
 impl<D> Packet<D> {
-    /// Its type.
+    /// Returns the type of the packet.
     pub const fn kind(&self) -> PacketType {
         match self {
             Self::Raw(_) => PacketType::Raw,
@@ -251,7 +251,8 @@ impl<D> Packet<D> {
         }
     }
 
-    /// The endpoint that it is for. None where the packet does not say it: it is for the host, or found by a pull's handle.
+    /// Returns the destination endpoint. `None` if the packet does not name it, because it is for the host, or is found
+    /// by the handle of a pull.
     pub const fn dst_endpoint(&self) -> Option<EndpointNumber> {
         match self {
             Self::Raw(_) | Self::HostQuery(_) | Self::HostReply(_) | Self::PullReply(_) | Self::NackMcp(_) => None,
@@ -267,7 +268,7 @@ impl<D> Packet<D> {
         }
     }
 
-    /// Its data, if it is of a type that has any.
+    /// Returns the data of the packet, if its type has any.
     pub const fn data(&self) -> Option<&D> {
         match self {
             Self::Raw(body) => Some(&body.data),
@@ -303,7 +304,7 @@ impl<D> Packet<D> {
         }
     }
 
-    /// Bytes of the headers, the Ethernet header included: where the data begins.
+    /// Returns the size of the headers in bytes, including the Ethernet header: the offset of the data.
     pub fn head_bytes(&self, dialect: Dialect) -> usize {
         HEADER_BYTES
             + match self {
@@ -329,7 +330,7 @@ impl<D: PacketData> Packet<D> {
         FrameParts { head, data, pad: least.saturating_sub(head + data) }
     }
 
-    /// Writes the body's header; `into` is as long as it.
+    /// Writes the header of the body. `into` has its length.
     fn emit_body(&self, dialect: Dialect, header: &Header, into: &mut [u8]) -> Result<(), EmitError> {
         let bytes = self.data().map_or(0, PacketData::length);
         match self {

@@ -1,44 +1,44 @@
-//! Packets that move a large message (3.8, 3.9, 3.12). They have no numbers: what is lost is asked for again.
+//! Packets that transfer a large message (3.8, 3.9, 3.12). They are not numbered: lost ones are requested again.
 
 use super::fields::{Fields, FieldsMut};
 use super::malformed::narrow;
 use super::message::declared;
 use super::{Dialect, EmitError, EndpointNumber, HEADER_BYTES, Malformed, Nack, PacketType, PullHandle, SessionId};
 
-/// Bytes of the body in MX mode.
+/// The size of the body in MX mode, in bytes.
 pub(super) const MX_PULL_BYTES: usize = 32;
 
-/// Bytes of the body in Open-MX mode.
+/// The size of the body in Open-MX mode, in bytes.
 pub(super) const OPEN_MX_PULL_BYTES: usize = 44;
 
-/// Bytes before the data in a PULL_REPLY's frame.
+/// The offset of the data in a PULL_REPLY's frame, in bytes.
 pub(super) const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 16;
 
-/// PULL (3.8): asks for one block of a region. In MX mode four of the fields are narrower than here; what does not fit is not
-/// emitted. Whether the block has more frames than may be asked for is not looked at here.
+/// PULL (3.8): requests one block of a region. In MX mode four of the fields are narrower than here; a value that does
+/// not fit is an error when it is emitted. The number of frames is not checked here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pull {
     /// The region's owner.
     pub dst_endpoint: EndpointNumber,
     /// The endpoint that pulls.
     pub src_endpoint: EndpointNumber,
-    /// Of the destination endpoint.
+    /// The session of the destination endpoint.
     pub session: SessionId,
-    /// Bytes of the whole transfer.
+    /// The length of the whole transfer in bytes.
     pub total_length: u32,
-    /// As in the RNDV. 8 bits in MX mode.
+    /// The region of the RNDV; 8 bits in MX mode.
     pub pulled_rdma_id: u32,
-    /// As in the RNDV.
+    /// The use of the region of the RNDV.
     pub pulled_rdma_seqnum: u8,
-    /// As in the RNDV. 16 bits in MX mode.
+    /// The offset of the RNDV; 16 bits in MX mode.
     pub pulled_rdma_offset: u32,
-    /// `src_pull_handle` and `src_magic`: come back in the replies.
+    /// `src_pull_handle` and `src_magic`, which the replies repeat.
     pub puller: PullHandle,
-    /// Bytes of the block's first frame that are not asked for. 16 bits in MX mode.
+    /// The number of bytes at the start of the block's first frame that are not requested; 16 bits in MX mode.
     pub first_frame_offset: u32,
-    /// Bytes that are asked for. 16 bits in MX mode.
+    /// The number of requested bytes; 16 bits in MX mode.
     pub block_length: u32,
-    /// Which frame of the region the block begins with.
+    /// The index in the region of the block's first frame.
     pub frame_index: u32,
 }
 
@@ -91,7 +91,7 @@ impl Pull {
         })
     }
 
-    /// Writes the fields that both dialects begin with.
+    /// Writes the common fields of both dialects.
     fn head<const N: usize>(&self) -> FieldsMut<N> {
         FieldsMut::zeroed()
             .u8::<0>(PacketType::Pull.number())
@@ -129,14 +129,14 @@ impl Pull {
     }
 }
 
-/// PULL_REPLY (3.9): one frame of the block that was asked for. Goes to the board that the PULL came from.
+/// PULL_REPLY (3.9): one frame of the requested block, sent to the board that requested it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PullReply<D> {
-    /// The frame's index, modulo 256.
+    /// The index of the frame, modulo 256.
     pub frame_seqnum: u8,
-    /// The position of the data in the transfer, which begins at 0.
+    /// The offset of the data in the transfer.
     pub msg_offset: u32,
-    /// `dst_pull_handle` and `dst_magic`: as in the PULL.
+    /// `dst_pull_handle` and `dst_magic`, repeated from the PULL.
     pub puller: PullHandle,
     /// The data; `frame_length` is how many bytes it has.
     pub data: D,
@@ -174,9 +174,9 @@ impl<D> PullReply<D> {
 pub struct NackMcp {
     /// Linux writes the puller's endpoint here, and this code does, too. The handle alone identifies the pull.
     pub src_endpoint: EndpointNumber,
-    /// Why.
+    /// The reason.
     pub nack_type: Nack,
-    /// `src_pull_handle` and `src_magic`: as in the PULL.
+    /// `src_pull_handle` and `src_magic`, repeated from the PULL.
     pub puller: PullHandle,
 }
 

@@ -1,52 +1,53 @@
-//! Sequence numbers of messages (8.1): 14 bits that wrap, below 2 bits that say for which session the receiver counts.
+//! Sequence numbers of messages (8.1): 14 bits that wrap, and above them 2 bits with the receiver's session number.
 
-/// The number of a message in one direction between two endpoints, or the first one that a receiver still misses.
+/// The number of a message in one direction between two endpoints, or the first number that a receiver lacks.
 ///
-/// Distances are taken modulo 2^14 and never between different session numbers without a look at [`SeqNum::sesnum`] first. There
-/// is no order: which of two numbers is earlier depends on where one stands.
+/// Distances are modulo 2^14. Callers compare the session numbers ([`SeqNum::sesnum`]) before they compute a distance.
+/// The numbers have no total order, because they wrap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SeqNum(u16);
 
-/// The upper two bits: the receiver of a direction counts them up when it gives its sender up (9.6).
+/// The upper two bits. The receiver of a direction increments them when it gives up the sender (9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SesNum(u8);
 
 const NUMBER_BITS: u32 = 14;
 
 impl SeqNum {
-    /// How many numbers there are before they repeat.
+    /// The number of values before they repeat.
     pub const COUNT: u16 = 1 << NUMBER_BITS;
 
-    /// Numbers that a sender may have outstanding toward one partner (8.6): further ones could not be told from old ones.
+    /// The maximum number of unacknowledged messages to one partner (8.6). Beyond it, new numbers could not be
+    /// distinguished from old ones.
     pub const OUTSTANDING_MAX: u16 = (Self::COUNT - 1) / 2;
 
     /// The number in connect packets, which are not numbered.
     pub const ZERO: Self = Self(0);
 
-    /// Of the first message after a connect.
+    /// The number of the first message after a connect.
     pub const FIRST: Self = Self(1);
 
     const MASK: u16 = Self::COUNT - 1;
 
-    /// The bits that Open-MX flips in a number when it gives up, so that old packets are far away.
+    /// The bits that Open-MX inverts in a number when it gives up a partner, so that old packets are far away.
     const FLIPPED: u16 = 0x30f0;
 
-    /// As it stands in a packet.
+    /// Creates a number from its representation in packets.
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits)
     }
 
-    /// As it stands in a packet.
+    /// Returns the representation in packets.
     pub const fn to_bits(self) -> u16 {
         self.0
     }
 
-    /// Without the session number: below [`SeqNum::COUNT`].
+    /// Returns the number without the session number: below [`SeqNum::COUNT`].
     pub const fn number(self) -> u16 {
         self.0 & Self::MASK
     }
 
-    /// The session number.
+    /// Returns the session number.
     pub const fn sesnum(self) -> SesNum {
         SesNum((self.0 >> NUMBER_BITS) as u8)
     }
@@ -57,30 +58,32 @@ impl SeqNum {
         Self(self.0 & !Self::MASK | self.0.wrapping_add(count) & Self::MASK)
     }
 
-    /// The following number, in the same session.
+    /// Returns the next number, in the same session.
     #[must_use]
     pub const fn next(self) -> Self {
         self.plus(1)
     }
 
-    /// The number before, in the same session.
+    /// Returns the previous number, in the same session.
     #[must_use]
     pub const fn previous(self) -> Self {
         self.plus(Self::MASK)
     }
 
-    /// How many steps lead from `earlier` to this one, modulo [`SeqNum::COUNT`], whatever the sessions.
+    /// Returns the number of steps from `earlier` to this number, modulo [`SeqNum::COUNT`], regardless of the sessions.
     pub const fn steps_from(self, earlier: Self) -> u16 {
         self.0.wrapping_sub(earlier.0) & Self::MASK
     }
 
-    /// [`SeqNum::FIRST`] with the session number of this one: where receiving starts over with a peer that was opened again (7.2).
+    /// Returns [`SeqNum::FIRST`] with the session number of this one: the restart of receiving with a peer that was
+    /// reopened (7.2).
     #[must_use]
     pub const fn restarted(self) -> Self {
         Self(self.0 & !Self::MASK | Self::FIRST.0)
     }
 
-    /// Where receiving starts after its sender was given up: another session number, and far from the numbers before (9.6).
+    /// Returns the restart of receiving after the sender was given up: the next session number, and far from the
+    /// previous numbers (9.6).
     #[must_use]
     pub const fn given_up(self) -> Self {
         Self((self.0 ^ Self::FLIPPED).wrapping_add(Self::COUNT))
@@ -95,7 +98,7 @@ impl core::fmt::Debug for SeqNum {
 }
 
 impl SesNum {
-    /// 0 to 3.
+    /// Returns the number, 0 to 3.
     pub const fn number(self) -> u8 {
         self.0
     }

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const PEERS_MAX: usize = 12;
 
-/// Board 1, which knows 2 to 5 as peers 1 to 4.
+/// Returns board 1, which knows 2 to 5 as peers 1 to 4.
 fn victim() -> Board {
     let tuning = BoardTuning { peers_max: PEERS_MAX, announced_max: 6, endpoints_max: 32, ..BoardTuning::DEFAULT };
     let mut board = linked(BoardSetup { tuning, secret: 42, ..setup(1) });
@@ -28,7 +28,7 @@ fn victim() -> Board {
     board
 }
 
-/// A packet of any type, those of boards among them.
+/// Returns a random packet of any type, including those of boards.
 fn any_packet(random: &mut Random, src: u16) -> Packet<Vec<u8>> {
     let number = PeerIndex::new(odd(random) as u16);
     match random.below(15) {
@@ -55,7 +55,7 @@ fn any_packet(random: &mut Random, src: u16) -> Packet<Vec<u8>> {
     }
 }
 
-/// A number that is often one that matters.
+/// Returns a random number that is often a significant one.
 fn odd(random: &mut Random) -> u64 {
     match random.below(4) {
         0 => random.next(),
@@ -103,7 +103,7 @@ impl Watch {
 
     fn receive(&mut self, board: &mut Board, now: Time, bytes: &[u8]) {
         let source = bytes.get(6..12).map(|octets| isthmus_layout::NicId::from_octets(octets.try_into().unwrap()));
-        // A frame of which only the number in it could be used.
+        // The board may learn an index from the frame, even if it drops the frame.
         let mut is_learned_from = true;
         let is_dropped = match board.receive(now, LINK, bytes) {
             FrameAction::Dropped(reason) => {
@@ -236,7 +236,7 @@ fn forged_announcements_do_not_remove_peers() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 512 }, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any bytes behind any header.
+    /// Arbitrary bytes follow an arbitrary header.
     #[test]
     fn arbitrary_bytes_do_no_harm(
         frames in proptest::collection::vec(

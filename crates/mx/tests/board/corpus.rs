@@ -6,7 +6,8 @@ use crate::steps::{FRAME, TIME, live};
 use crate::{DIALECTS, demux};
 use std::path::Path;
 
-/// Lives in which a board receives the frames that A sends in the samples, from the last to the first and back, with time between.
+/// Returns inputs in which a board receives the sample frames of A, from the last to the first and back, with time
+/// between them.
 fn seeds() -> Vec<(String, Vec<u8>)> {
     let mut seeds = Vec::new();
     for (first, dialect) in (0..).zip(DIALECTS) {

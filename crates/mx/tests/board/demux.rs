@@ -8,7 +8,7 @@ use isthmus_mx::wire::{
     Rndv, SeqNum, SessionId, parse,
 };
 
-/// Types of packets that are for endpoints.
+/// The types of packets for endpoints.
 pub(crate) const FOR_ENDPOINTS: [PacketType; 11] = [
     PacketType::Truc,
     PacketType::Connect,
@@ -23,7 +23,7 @@ pub(crate) const FOR_ENDPOINTS: [PacketType; 11] = [
     PacketType::NackMcp,
 ];
 
-/// A packet of a type for an endpoint, from endpoint 1.
+/// Returns a packet of a type for an endpoint, from endpoint 1.
 pub(crate) fn to_endpoint(kind: PacketType, endpoint: u8) -> Packet<Vec<u8>> {
     let (dst_endpoint, src_endpoint) = (EndpointNumber(endpoint), EndpointNumber(1));
     let (session, lib_seqnum) = (SessionId(0x1122_3344), SeqNum::from_bits(5));
@@ -97,7 +97,7 @@ fn connect_reply(endpoint: u8) -> Packet<Vec<u8>> {
     })
 }
 
-/// Board 1, which knows 2 as peer 1 and 3 as peer 2, has asked both, and has endpoint 3 open.
+/// Returns board 1, which knows 2 as peer 1 and 3 as peer 2, has queried both, and has endpoint 3 open.
 fn ready() -> Board {
     let mut board = quiet(1);
     board.add_static(START, nic(2), name(2)).unwrap();
@@ -135,7 +135,7 @@ fn packets_reach_their_endpoint_with_their_sender() {
     assert_eq!(report(&board, index(1)).frames, 12);
 }
 
-/// For observers that read frames without being a board of the network.
+/// Observers read frames without being a board of the network.
 #[test]
 fn destination_endpoint_ignores_sender_and_state() {
     let board = ready();
@@ -151,7 +151,7 @@ fn destination_endpoint_ignores_sender_and_state() {
     assert_eq!(board.counters().received(PacketType::Tiny), 0);
 }
 
-/// The table of section 4.
+/// Compares with the table of section 4.
 #[test]
 fn senders_are_found_by_index_or_by_address_and_always_compared() {
     let by_address = [PacketType::Connect, PacketType::PullReply];
@@ -214,7 +214,7 @@ fn frames_from_addresses_that_no_board_has_are_dropped() {
     }
 }
 
-/// Table of 3.13: which packets get a reply, and which reply.
+/// Compares with the table of 3.13.
 #[test]
 fn packets_for_endpoints_that_are_not_there_are_refused_or_dropped() {
     let silent = [PacketType::Truc, PacketType::PullReply, PacketType::NackLib, PacketType::NackMcp];
@@ -228,7 +228,7 @@ fn packets_for_endpoints_that_are_not_there_are_refused_or_dropped() {
             let tuning = BoardTuning { endpoints_max: 32, ..BoardTuning::DEFAULT };
             let mut board = linked(BoardSetup { discovery: false, tuning, ..setup(1) });
             board.add_static(START, nic(2), name(2)).unwrap();
-            // Raw packets being taken does not make it an endpoint of messages.
+            // An open raw endpoint is not an endpoint for messages.
             board.open(EndpointNumber::RAW).unwrap();
             sent(&mut board, START);
             let packet = to_endpoint(kind, endpoint);
@@ -239,7 +239,7 @@ fn packets_for_endpoints_that_are_not_there_are_refused_or_dropped() {
                 continue;
             }
             let [(link, to, answer)] = &answers[..] else { panic!("{answers:?}") };
-            // A CONNECT has told its number for us.
+            // A CONNECT reports its sender's number for us.
             let reverse = (kind == PacketType::Connect).then(|| index(9));
             assert_eq!((*link, to.dst, to.src, to.peer_index), (LINK, nic(2), nic(1), reverse), "{kind:?}");
             let expected = isthmus_mx::net::nack_for(&packet, nack).unwrap();
@@ -292,13 +292,13 @@ fn limits_the_rate_of_nacks() {
 fn learns_our_peer_index_from_connects() {
     let mut board = ready();
     assert_eq!(board.header_to(index(1)).unwrap().peer_index, None);
-    // Before it knows our number for it, it can connect.
+    // A sender that does not know our number for it can connect.
     assert_eq!(receive(&mut board, header(2, 0xffff), &to_endpoint(PacketType::Connect, 3)), Ok((3, 1)));
     let expected = Header { dst: nic(2), src: nic(1), peer_index: PeerIndex::new(9) };
     assert_eq!(board.header_to(index(1)), Some(expected));
     assert_eq!(board.header_to(index(2)).unwrap().peer_index, None);
     assert_eq!(report(&board, index(1)).remote_index, PeerIndex::new(9));
-    // One that does not say it takes nothing back.
+    // A request without a number does not revoke an earlier one.
     let Packet::ConnectRequest(request) = to_endpoint(PacketType::Connect, 3) else { panic!() };
     let silent = Packet::ConnectRequest(ConnectRequest { src_dst_peer_index: None, ..request });
     assert_eq!(receive(&mut board, header(2, 1), &silent), Ok((3, 1)));
@@ -317,7 +317,7 @@ fn counts_malformed_frames_by_reason() {
     assert_eq!(counted, [("short", 1), ("ethertype", 1)]);
 }
 
-/// The specification's frames between A and B, as B and as A receive them: A numbers B as 1, B numbers A as 2.
+/// Both boards receive the specification's frames between A and B: A is number 2 of B, and B is number 1 of A.
 #[test]
 fn sample_frames_reach_their_destination() {
     for sample in samples::samples() {
@@ -334,7 +334,7 @@ fn sample_frames_reach_their_destination() {
                 FrameAction::ForEndpoint { endpoint, peer: from, packet } => {
                     assert_eq!(packet.map(<[u8]>::to_vec), sample.packet, "V{:02}", sample.number);
                     let expected = if own == samples::A { 1 } else { 3 };
-                    // The samples that B's pulls are answered with carry its magic.
+                    // The sample replies to B's pulls carry its magic.
                     assert_eq!((endpoint.0, from), (expected, peer), "V{:02}", sample.number);
                 }
                 received => assert!(sample.number <= 3 && received == FrameAction::Consumed, "V{:02}", sample.number),
@@ -343,7 +343,7 @@ fn sample_frames_reach_their_destination() {
     }
 }
 
-/// And what a board sends is what stands there.
+/// The frames that a board sends equal the samples.
 #[test]
 fn board_frames_equal_the_samples() {
     let secret = 0x1305_2008;
@@ -356,7 +356,7 @@ fn board_frames_equal_the_samples() {
     a.ask(START, samples::B).unwrap();
     let [query] = &emitted(&mut a)[..] else { panic!("no question") };
     let (header, packet) = parse(Dialect::Mx, query).unwrap();
-    // The header's index is not filled on Linux; ours says that it is not known.
+    // Linux leaves the index of the header empty. Ours means unknown.
     assert_eq!((header.peer_index, packet.map(<[u8]>::to_vec)), (None, frames[1].packet.clone()));
     let b_name = isthmus_mx::wire::BoardName::new(b"nodeB:0").unwrap();
     let mut b = linked(BoardSetup { nic: samples::B, name: b_name, discovery: false, ..setup(2) });
@@ -365,7 +365,7 @@ fn board_frames_equal_the_samples() {
     sent(&mut b, START);
     assert_eq!(b.receive(START, LINK, query), FrameAction::Consumed);
     let [reply] = &emitted(&mut b)[..] else { panic!("no answer") };
-    // A is B's number 2, and B has learned that it is A's number 1.
+    // A is number 2 of B, and B has learned that it is number 1 of A.
     let (header, packet) = parse(Dialect::Mx, reply).unwrap();
     assert_eq!((header.peer_index, packet.map(<[u8]>::to_vec)), (PeerIndex::new(1), frames[2].packet.clone()));
     assert_eq!((&reply[..14], &reply[16..]), (&frames[2].frame[..14], &frames[2].frame[16..]));

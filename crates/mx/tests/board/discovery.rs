@@ -11,7 +11,7 @@ fn is_taken(board: &mut Board, now: Time, bytes: &[u8]) {
     assert_eq!(board.receive(now, LINK, bytes), FrameAction::Consumed);
 }
 
-/// When a board announces itself, in seconds from the start, until then.
+/// Returns the seconds at which a board announces itself, from the start to `until_s`.
 fn announced_at(board: &mut Board, until_s: u64) -> Vec<u64> {
     let mut seconds = Vec::new();
     for second in 0..until_s {
@@ -46,7 +46,7 @@ fn adds_an_announcing_peer_and_announces_back() {
     is_taken(&mut board, now, &announcement(nic(2), 9));
     assert_eq!(events(&mut board), [BoardEvent::Found(index(1))]);
     assert_eq!((board.find(nic(2)), report(&board, index(1)).origin), (Some(index(1)), PeerOrigin::Announced));
-    // Once more is nothing new.
+    // A repeated announcement has no effect.
     is_taken(&mut board, now, &announcement(nic(2), 9));
     assert_eq!(events(&mut board), []);
     let mut announcements = 0;
@@ -174,9 +174,9 @@ fn flood_of_new_peers_is_rate_limited() {
         board.counters().dropped(Dropped::DiscoveryRateLimited) + board.counters().dropped(Dropped::TableFull);
     assert_eq!(refused, 40_000 - announced_max as u64);
     assert!(board.counters().dropped(Dropped::DiscoveryRateLimited) > 0);
-    // Twenty announcements; 64 questions and 64 a second.
+    // Twenty announcements, and at most 64 queries at once and 64 per second.
     assert!(frames <= 20 + 64 + 64 * 20, "{frames}");
-    // Peers that this host asks for or adds have room.
+    // Peers that this host requests or adds still fit.
     assert!(board.ask(START, nic(1)).is_ok());
     assert!(board.add_static(START, nic(2), crate::name(2)).is_ok());
 }

@@ -1,5 +1,5 @@
-//! Boards with endpoints on them: what an endpoint sends by its board's header reaches the one that it is for, in every type that a
-//! long message takes.
+//! Endpoints on boards: packets with the header of the sending board reach their destination, in every type that a long
+//! message uses.
 
 use crate::network::{NetConditions, Network};
 use crate::{DIALECTS, LINK, SECOND, nic, setup};
@@ -55,7 +55,7 @@ fn sent_bytes() -> Vec<u8> {
     (0..LENGTH).map(|at| (at * 7 + at / 251) as u8).collect()
 }
 
-/// Everything that one host has to send, to the other.
+/// Passes all frames of one host to the other.
 fn pass(hosts: &mut [Host], from: usize, now: Time, data: &[u8]) -> bool {
     let mut is_busy = false;
     for at in 0..NUMBERS.len() {

@@ -1,4 +1,4 @@
-//! Which link reaches a peer.
+//! The selection of a link for a peer.
 
 use crate::{SECOND, START, announcement, index, is_dropped, name, nic, report, sent, setup};
 use isthmus_mx::board::{Board, Dropped, FrameAction, LinkNumber};
@@ -28,7 +28,7 @@ fn uses_the_fastest_link_on_which_the_peer_was_seen() {
     assert_eq!(board.link_to(index(1)), Some(FAST));
     record_seen(&mut board, START.after_us(SECOND), SLOW);
     assert_eq!(board.link_to(index(1)), Some(FAST));
-    // Ranks can change, and of equals the first is taken.
+    // Ranks can change. Of links with equal ranks, the first is used.
     board.add_link(START, SLOW, 10).unwrap();
     assert_eq!(board.link_to(index(1)), Some(SLOW));
 }
@@ -57,7 +57,7 @@ fn skips_a_link_on_which_the_peer_was_not_seen_for_long() {
     assert_eq!(board.link_to(index(1)), Some(SLOW));
     record_seen(&mut board, START.after_us(stale_us + 2), FAST);
     assert_eq!(board.link_to(index(1)), Some(FAST));
-    // A peer that has been silent altogether is still where it was.
+    // A peer that is silent on all links keeps its link.
     board.tick(START.after_us(100 * stale_us));
     assert_eq!(board.link_to(index(1)), Some(FAST));
 }
@@ -85,11 +85,11 @@ fn announcements_go_by_all_links_that_are_up() {
     assert_eq!(links(&mut board, START), [SLOW, FAST]);
     board.link_down(START, SLOW).unwrap();
     assert_eq!(links(&mut board, START.after_us(SECOND)), [FAST]);
-    // What waits for a link that fails is not sent.
+    // Packets that wait for a link are dropped when it fails.
     board.tick(START.after_us(2 * SECOND));
     board.link_down(START, FAST).unwrap();
     assert_eq!(links(&mut board, START.after_us(2 * SECOND)), []);
-    // When it works again, those on it hear that we are there, but never sooner than others.
+    // When the link works again, the board announces itself on it, at most at the usual rate.
     board.link_up(START.after_us(2 * SECOND), FAST).unwrap();
     assert_eq!(links(&mut board, START.after_us(3 * SECOND)), [FAST]);
 }
@@ -111,7 +111,7 @@ fn queries_other_links_when_the_only_link_of_a_peer_fails() {
     assert_eq!(board.link_to(peer), Some(SLOW));
 }
 
-/// By which links peer 2 is asked in the seconds from then on, until it has been silent for an hour.
+/// Returns the links on which peer 2 is queried from a second on, until it has been silent for an hour.
 fn asked_by(board: &mut Board, from_s: u64) -> Vec<LinkNumber> {
     let mut links = Vec::new();
     for second in from_s..from_s + 3600 {
@@ -136,7 +136,7 @@ fn queries_a_named_peer_until_it_was_seen_on_a_link() {
     board.add_static(START, nic(2), name(2)).unwrap();
     let links = asked_by(&mut board, 0);
     assert!(links.iter().filter(|link| **link == SLOW).count() > 12, "{links:?}");
-    // Once it was heard, by an announcement, enough is known. Of the faster link, a few questions tell.
+    // After an announcement on one link, a few queries on the faster link suffice.
     record_seen(&mut board, START.after_us(3600 * SECOND), SLOW);
     asked_by(&mut board, 3600);
     assert_eq!(asked_by(&mut board, 7200), []);

@@ -47,7 +47,7 @@ fn setup(number: u16) -> BoardSetup {
     BoardSetup::new(nic(number), name(number), Dialect::OPEN_MX, u32::from(number), 77)
 }
 
-/// Board `number`, with one link.
+/// Returns board `number`, with one link.
 fn board(number: u16) -> Board {
     linked(setup(number))
 }
@@ -76,12 +76,12 @@ fn announcement(from: NicId, serial: u32) -> Vec<u8> {
     frame(&header, &Packet::Raw(Raw { data }))
 }
 
-/// All that a board sends of its own.
+/// Returns all packets that a board sends itself.
 fn sent(board: &mut Board, now: Time) -> Vec<(LinkNumber, Header, OwnPacket)> {
     std::iter::from_fn(|| board.transmit(now)).collect()
 }
 
-/// Those of them that are no announcements.
+/// Returns these packets without announcements.
 fn sent_to_peers(board: &mut Board, now: Time) -> Vec<(LinkNumber, Header, OwnPacket)> {
     sent(board, now).into_iter().filter(|(_, header, _)| header.dst != BROADCAST).collect()
 }
@@ -94,7 +94,7 @@ fn report(board: &Board, peer: PeerIndex) -> PeerReport {
     board.peers().find(|report| report.index == peer).unwrap()
 }
 
-/// Receives what is dropped for this reason, and counted under it.
+/// Receives a frame that is dropped and counted for this reason.
 fn is_dropped(board: &mut Board, now: Time, bytes: &[u8], reason: Dropped) {
     let before = board.counters().dropped(reason);
     assert_eq!(board.receive(now, LINK, bytes), FrameAction::Dropped(reason));

@@ -1,4 +1,4 @@
-//! Questions for names, and answers.
+//! Queries for names, and replies.
 
 use crate::{
     LINK, SECOND, START, announcement, board, events, index, is_dropped, linked, name, nic, quiet, report, sent,
@@ -24,7 +24,7 @@ fn is_taken(board: &mut Board, now: Time, bytes: &[u8]) {
     assert_eq!(board.receive(now, LINK, bytes), FrameAction::Consumed);
 }
 
-/// A board that has asked board 2, its peer 1, and the magic of the question.
+/// Returns a board that has queried board 2, its peer 1, and the magic of the query.
 fn asked() -> (Board, u32) {
     let mut board = quiet(1);
     board.ask(START, nic(2)).unwrap();
@@ -44,7 +44,7 @@ fn queries_a_nameless_peer_with_growing_intervals() {
     assert_eq!(report(&board, index(1)).origin, PeerOrigin::Requested);
 }
 
-/// The peer did not answer because it did not know us.
+/// The peer did not reply because it did not know this board.
 #[test]
 fn queries_a_peer_again_once_it_knows_our_index() {
     let (mut board, _) = asked();
@@ -80,10 +80,10 @@ fn reply_sets_name_and_remote_index() {
     assert_eq!(events(&mut board), [BoardEvent::Named(index(1))]);
     assert_eq!(board.find_by_name(name(2).as_bytes()), Some(index(1)));
     assert_eq!(board.header_to(index(1)).unwrap().peer_index, Some(index(7)));
-    // Enough is known: nothing more is asked.
+    // All properties are known, so no further query is sent.
     assert!((1..1000).all(|second| sent(&mut board, START.after_us(second * SECOND)).is_empty()));
     assert_eq!(board.next_deadline(), None);
-    // The same again is nothing new; another name is.
+    // A repeated reply has no effect. A new name replaces the old one.
     is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
     assert_eq!(events(&mut board), []);
     is_taken(&mut board, START, &reply(2, 1, magic, 8, name(20)));
@@ -108,7 +108,7 @@ fn drops_unsolicited_replies() {
 fn static_name_is_not_replaced() {
     let mut board = quiet(1);
     let peer = board.add_static(START, nic(2), name(20)).unwrap();
-    // It is asked all the same: nothing else is known of it.
+    // The peer is queried nevertheless, because its index and presence are unknown.
     let [(_, _, Packet::HostQuery(query))] = sent(&mut board, START)[..] else { panic!("no question") };
     is_taken(&mut board, START, &reply(2, 1, query.magic, 7, name(2)));
     assert_eq!((board.name_of(peer), board.find_by_name(name(2).as_bytes())), (Some(name(20)), None));
@@ -207,7 +207,7 @@ fn corrects_a_peer_that_uses_our_index_from_before_a_restart() {
         let frame = crate::frame(&from_two(PeerIndex::new(stale)), &liback);
         is_dropped(&mut board, later, &frame, reason);
     }
-    // Three bad frames, one question: it says by which index we know the peer.
+    // Three bad frames cause one query, which contains our index of the peer.
     let [(_, _, Packet::HostQuery(question))] = sent(&mut board, later)[..] else { panic!("no question") };
     assert_eq!(question.src_dst_peer_index, Some(peer));
     is_taken(&mut board, later, &reply(2, 1, question.magic, 7, name(2)));
@@ -227,7 +227,7 @@ fn probe_sends_one_query_at_a_time() {
     }
     assert_eq!(sent(&mut board, START.after_us(5 * SECOND)).len(), 1);
     is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
-    // One that does not answer is not asked for ever.
+    // A peer that does not reply is not queried forever.
     board.probe(later, index(1));
     let queries: usize = (6..10_000).map(|second| sent(&mut board, START.after_us(second * SECOND)).len()).sum();
     assert_eq!(queries, 8);
@@ -242,7 +242,7 @@ fn queries_every_peer_in_turn() {
     for number in 2..102 {
         board.ask(START, nic(number)).unwrap();
     }
-    // Eight links have more to carry than waits at a time; more than 64 at once are too many.
+    // Eight links have more packets than the queue holds. More than 64 at once exceed the limit.
     assert_eq!(sent(&mut board, START).len(), 64 * 8);
     let mut asked = 64 * 8;
     let mut now = START;

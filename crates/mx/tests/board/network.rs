@@ -6,7 +6,7 @@ use isthmus_mx::board::{Board, BoardSetup, FrameAction, LinkNumber};
 use isthmus_mx::net::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How bad the wires are.
+/// The faults of the wires.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NetConditions {
     pub(crate) loss_per_million: u64,
@@ -14,7 +14,7 @@ pub(crate) struct NetConditions {
     pub(crate) delay_us_max: u64,
 }
 
-/// Each link is one wire on which every frame reaches all other boards, as with a switch that has forgotten everything.
+/// Boards on wires, one wire per link. Every frame reaches all other boards, as with a switch that has learned nothing.
 pub(crate) struct Network {
     pub(crate) now: Time,
     pub(crate) boards: Vec<Board>,
@@ -22,12 +22,12 @@ pub(crate) struct Network {
     random: Random,
     flying: BTreeMap<(Time, u64), (usize, LinkNumber, Vec<u8>)>,
     count: u64,
-    /// Wires to which a board is not attached.
+    /// The wires that a board is not attached to.
     detached: BTreeSet<(usize, LinkNumber)>,
 }
 
 impl Network {
-    /// Boards 1 to `boards`, each with `links` links, of which the last is the fastest.
+    /// Creates boards 1 to `boards`, each with `links` links. The last link is the fastest.
     pub(crate) fn new(boards: u16, links: u8, conditions: NetConditions, seed: u64) -> Self {
         let mut network = Self {
             now: Time::ZERO,
@@ -42,7 +42,7 @@ impl Network {
         network
     }
 
-    /// A daemon starts.
+    /// Starts a daemon.
     pub(crate) fn start(&self, setup: BoardSetup, links: u8) -> Board {
         let mut board = Board::new(setup);
         for link in 0..links {
@@ -51,7 +51,7 @@ impl Network {
         board
     }
 
-    /// A wire to a board breaks, or is mended. The board is not told.
+    /// Breaks or repairs the wire to a board. The board is not notified.
     pub(crate) fn attach(&mut self, board: usize, link: LinkNumber, attached: bool) {
         if attached {
             self.detached.remove(&(board, link));
@@ -60,7 +60,7 @@ impl Network {
         }
     }
 
-    /// Everything that happens until then.
+    /// Handles all events until `end`.
     pub(crate) fn run_until(&mut self, end: Time) {
         loop {
             self.transmit_all();
@@ -98,12 +98,12 @@ impl Network {
         }
     }
 
-    /// Frames that have arrived, or will.
+    /// Returns the number of frames that have arrived or will arrive.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether each board knows every other by name, by address, and how it is numbered by it.
+    /// Returns true if each board knows every other by name and address, and the other's index for it.
     pub(crate) fn all_know_all(&self) -> bool {
         let everybody: Vec<u16> = (1..).take(self.boards.len()).collect();
         self.boards.iter().zip(&everybody).all(|(board, own)| {

@@ -1,4 +1,4 @@
-//! Boards find each other, whatever the wires are like, and again when one of them starts anew.
+//! Boards find each other on faulty wires, and again after one of them restarts.
 
 use crate::network::{NetConditions, Network};
 use crate::random::Seed;
@@ -20,7 +20,7 @@ fn two_boards_know_each_other_at_once_on_a_good_wire() {
     let mut network = Network::new(2, 1, FINE, 1);
     network.run_until(Time::from_us(100));
     assert!(network.all_know_all());
-    // After that only announcements are sent: a burst each, and then one in three minutes.
+    // After that, the boards send only announcements: a burst each, and then one in three minutes.
     network.run_until(second(10));
     let before = network.count();
     network.run_until(second(3600));
@@ -62,7 +62,7 @@ fn forty_boards_discover_each_other() {
         assert_eq!(found, 39, "board {number}");
         assert_eq!(board.counters().refused_peers(), 0);
     }
-    // It is silent but for announcements then.
+    // From then on, the boards send only announcements.
     network.run_until(second(1000));
     let before = network.count();
     network.run_until(second(1000 + 1800));
@@ -86,7 +86,7 @@ fn rediscovers_a_board_with_a_new_serial() {
         network.run_until(second(100));
         assert!(network.all_know_all());
         network.boards.iter_mut().for_each(|board| _ = events(board));
-        // It numbers the others anew: in another order, if frames come so.
+        // The restarted board numbers the others in another order, if frames arrive so.
         let anew = BoardSetup { serial: 1000, secret: 5, ..setup(2) };
         network.boards[1] = network.start(anew, 1);
         network.boards[1].add_static(network.now, nic(3), name(3)).unwrap();
@@ -114,7 +114,8 @@ fn rediscovers_a_silently_restarted_board_on_the_next_send() {
     }
     network.run_until(second(100));
     assert!(network.all_know_all());
-    // Now 1 is 2's number 1, and not 2 any more. All names are given: no names are asked for, but the way to 1 is.
+    // Board 1 is now number 1 of board 2, no longer number 2. All names are configured, so no names are queried, but
+    // the path to 1 is.
     network.boards[1] = network.start(quiet(2), 1);
     network.boards[1].add_static(network.now, nic(1), name(1)).unwrap();
     network.run_until(second(200));
@@ -143,7 +144,7 @@ fn static_tables_work_without_discovery() {
 fn the_fastest_wire_that_both_have_is_used() {
     let (slow, fast) = (LinkNumber(0), LinkNumber(1));
     let mut network = Network::new(3, 2, FINE, 1);
-    // The third has only the slow one.
+    // The third board has only the slow link.
     network.attach(2, fast, false);
     network.run_until(second(20));
     assert!(network.all_know_all());
@@ -163,7 +164,7 @@ fn the_fastest_wire_that_both_have_is_used() {
     assert_eq!([way(&network, 0, 2), way(&network, 1, 1)], [Some(fast), Some(fast)]);
 }
 
-/// A board's indexes are what its peers put into their frames: what one sends, the other takes.
+/// The index that a board puts into frames is the one of the receiver.
 #[test]
 fn headers_are_right_in_both_directions() {
     let mut network = Network::new(3, 1, FINE, 3);

@@ -1,5 +1,5 @@
-//! The table of reasons in `docs/spec/mxoe.md` is printed from the board's. This compares it; `UPDATE=1 cargo test -p isthmus-mx
-//! --test board spec` writes it.
+//! Compares the table of reasons in `docs/spec/mxoe.md` with the board's. `UPDATE=1 cargo test -p isthmus-mx --test
+//! board spec` writes it.
 
 use isthmus_mx::board::BoardCounters;
 use std::fmt::Write;

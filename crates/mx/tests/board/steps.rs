@@ -1,5 +1,5 @@
-//! Bytes as the life of a board: frames that come, time that passes, what an operator does. Shared by the fuzz target `mxoe_board`
-//! and the test that replays its corpus.
+//! Interprets bytes as steps of a board: received frames, passing time, and commands of an operator. The fuzz target
+//! `mxoe_board` and the test of its corpus share it.
 
 use isthmus_layout::NicId;
 use isthmus_mx::board::{Board, BoardSetup, BoardTuning, FrameAction, LinkNumber};
@@ -34,7 +34,8 @@ fn born(dialect: Dialect, discovery: bool) -> Board {
     board
 }
 
-/// One life. Panics if something is wrong with the board; how many frames were not dropped.
+/// Runs one input, and returns the number of frames that were not dropped. Panics if an invariant of the board is
+/// violated.
 pub(crate) fn live(bytes: &[u8]) -> usize {
     let Some((first, mut rest)) = bytes.split_first() else { return 0 };
     let dialect = if first & 1 == 0 { Dialect::Mx } else { Dialect::OPEN_MX };
@@ -80,7 +81,7 @@ fn receive(board: &mut Board, now: Time, link: LinkNumber, frame: &[u8]) -> usiz
         FrameAction::Consumed => true,
         FrameAction::Dropped(_) => false,
     };
-    // No host can change which number another host has for us.
+    // No host can change the index that another host has for us.
     let source = frame.get(6..12).and_then(|octets| Some(NicId::from_octets(octets.try_into().ok()?)));
     for ((nic, before), (_, after)) in before.into_iter().zip(reverses(board)) {
         assert!(before == after || Some(nic) == source);

@@ -19,7 +19,7 @@ fn local_boards_have_the_first_indices() {
     let expected = [(1, PeerOrigin::Local), (2, PeerOrigin::Local), (3, PeerOrigin::Static)];
     assert_eq!(peers, expected.map(|(number, origin)| (nic(number), origin, vec![name(number)])));
     assert_eq!([1, 2, 3, 4].map(|number| board.is_local(nic(number))), [true, true, false, false]);
-    // Nothing for them goes to the wire.
+    // Nothing for boards of this host goes to the wire.
     for peer in [0, 1] {
         assert_eq!((board.header_to(index(peer)), board.link_to(index(peer))), (None, None));
     }
@@ -57,7 +57,7 @@ fn local_names_precede_static_and_learned_names() {
     let other = board.add_static(START, nic(2), name(1)).unwrap();
     assert_eq!(board.find_by_name(name(1).as_bytes()), Some(index(0)));
     assert_eq!(board.name_of(other), Some(name(1)));
-    // A peer says that it is called as another one that was given this name later.
+    // A peer reports a name that another peer was given later.
     let liar = board.ask(START, nic(3)).unwrap();
     let questions = sent(&mut board, START);
     let magic = questions.iter().find_map(|(_, header, packet)| match packet {
@@ -138,10 +138,10 @@ fn forgotten_peer_keeps_only_its_index() {
     assert_eq!((board.find(nic(2)), board.find_by_name(name(2).as_bytes())), (None, None));
     assert_eq!((board.header_to(peer), board.link_to(peer), board.nic_of(peer)), (None, None, Some(nic(2))));
     assert!(report(&board, peer).forgotten);
-    // Its index is not given to another peer, and it is not queried any more.
+    // Its index is not reused, and it is not queried any more.
     assert_eq!(board.ask(START, nic(3)), Ok(index(2)));
     assert!(sent(&mut board, START).iter().all(|(_, header, _)| header.dst != nic(2)));
-    // It comes back as what it is now.
+    // The peer returns with its current properties.
     events(&mut board);
     is_taken(&mut board, &announcement(nic(2), 9));
     assert_eq!((board.find(nic(2)), events(&mut board)), (Some(peer), vec![BoardEvent::Found(peer)]));

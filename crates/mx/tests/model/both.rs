@@ -1,4 +1,4 @@
-//! Engine and model side by side: each step is done to both, and whatever can be seen of them has to be the same.
+//! The engine and the model side by side: each step is applied to both, and their visible states must be equal.
 
 use crate::Op;
 use crate::model::{Model, Partner, RequestState};
@@ -8,7 +8,7 @@ use isthmus_mx::{
 };
 use proptest::sample::Index;
 
-/// Buffers and bytes are numbers here.
+/// Buffers and bytes are numbers in this test.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Numbers;
 
@@ -21,11 +21,11 @@ impl TransportTypes for Numbers {
 pub(crate) struct EngineAndModel {
     engine: Engine<Numbers>,
     model: Model,
-    /// All requests there ever were.
+    /// All requests so far.
     named: Vec<RequestId>,
-    /// All partners there ever were.
+    /// All partners so far.
     known: Vec<PartnerId>,
-    /// Numbers for cargos and contexts, each used once.
+    /// The next unused number for data and contexts.
     next: u32,
 }
 
@@ -53,7 +53,7 @@ impl EngineAndModel {
         index
     }
 
-    /// A request that there is or was: more often one of the latest.
+    /// Returns an existing or former request, more often a recent one.
     fn any_request(&self, which: Index) -> Option<RequestId> {
         let latest = &self.named[self.named.len().saturating_sub(48)..];
         (!latest.is_empty()).then(|| *which.get(latest))
@@ -153,7 +153,7 @@ impl EngineAndModel {
         }
     }
 
-    /// As [`Self::arrive`], and the receive is over when it has as many bytes as it has room for.
+    /// Like [`Self::arrive`]. The receive completes with as many bytes as fit.
     fn deliver(&mut self, envelope: MatchEnvelope) {
         let wanted = self.model.arrive(&envelope);
         let moved = wanted.as_ref().map_or(0, |request| request.length.min(envelope.msg_length));
@@ -192,7 +192,7 @@ impl EngineAndModel {
         self.model.add(id, RequestKind::Connect, RequestState::InProgress, Filter::exactly(match_info), context);
     }
 
-    /// A request that the transport is at.
+    /// Returns a request that the transport is working on.
     fn in_progress(&self, which: Index, connect: bool) -> Option<(RequestId, RequestKind, Status)> {
         let underway = self.model.requests.iter().filter(|request| request.state == RequestState::InProgress);
         let wanted: Vec<_> = underway.filter(|request| (request.kind == RequestKind::Connect) == connect).collect();
@@ -264,7 +264,7 @@ impl EngineAndModel {
         self.model.done.clear();
     }
 
-    /// Everything that can be seen is the same.
+    /// Checks that the visible states are equal.
     pub(crate) fn check_agreement(&mut self, look: Filter) {
         assert_eq!(self.engine.counts(), self.model.counts());
         assert_eq!(self.engine.peek(), self.model.done.first().copied());
@@ -313,7 +313,7 @@ impl EngineAndModel {
         }
     }
 
-    /// Takes out most of what waits: receives by messages, messages by receives, and what is over.
+    /// Removes most waiting entries: receives by messages, messages by receives, and completed requests.
     pub(crate) fn shorten(&mut self) {
         let source = self.partner(0);
         while let Some(request) = self.model.requests.iter().rfind(|request| request.state == RequestState::Posted) {
@@ -331,7 +331,7 @@ impl EngineAndModel {
         self.check_agreement(Filter::ANY);
     }
 
-    /// Takes out everything that is left, one by one.
+    /// Removes all remaining entries, one by one.
     pub(crate) fn empty(&mut self) {
         let partners: Vec<u32> = self.model.partners.iter().map(|partner| partner.address).collect();
         for partner in partners {

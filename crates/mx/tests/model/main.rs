@@ -1,4 +1,4 @@
-//! The engine against a model of vectors: whatever a program, a transport and peers do, both agree after every step.
+//! Compares the engine with a model of vectors: after every step of a program, a transport or peers, both agree.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod both;
@@ -18,7 +18,7 @@ pub(crate) enum Op {
         length: u32,
         times: u8,
     },
-    /// Messages of one partner that differ in their bytes only; `whole` at once or not.
+    /// Messages of one partner with different bytes. `whole`: complete on arrival.
     Arrive {
         from: u32,
         match_info: u64,
@@ -26,7 +26,7 @@ pub(crate) enum Op {
         whole: bool,
         times: u8,
     },
-    /// Sends; `over` at once or not.
+    /// Sends. `over`: complete at once.
     Send {
         to: u32,
         match_info: u64,
@@ -37,7 +37,7 @@ pub(crate) enum Op {
     Connect {
         match_info: u64,
     },
-    /// Ends one of the receives or sends that are under way.
+    /// Ends a receive or send in progress.
     End {
         which: Index,
         code: StatusCode,
@@ -47,7 +47,7 @@ pub(crate) enum Op {
         which: Index,
         outcome: Result<u32, StatusCode>,
     },
-    /// The transport ends a request that may be of another kind, or over, or gone.
+    /// The transport ends a request of any kind, which may be complete or gone.
     Stray {
         which: Index,
     },
@@ -91,7 +91,7 @@ fn match_info() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Mostly match infos that occur once.
+/// Generates match infos that mostly occur once.
 fn wide() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0..2000_u64, 1 => match_info()]
 }
@@ -166,7 +166,7 @@ proptest! {
         both.empty();
     }
 
-    /// Long queues of everything, and then steps that reach into the middle of them: the lists by match info are in use.
+    /// Builds long queues of each kind, and applies steps to their middle, so that the indices are in use.
     #[test]
     fn engine_and_model_agree_when_queues_are_long(
         contexts in contexts(),
@@ -174,7 +174,7 @@ proptest! {
         steps in prop::collection::vec((op(), filter()), 1..100),
     ) {
         let mut both = EngineAndModel::new(contexts, 1);
-        // Twice: queues become long again after they were short.
+        // The second round makes queues long again after they were short.
         for _ in 0..2 {
             for (match_info, what) in &long {
                 both.step(&match what {

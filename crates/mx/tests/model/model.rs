@@ -1,11 +1,11 @@
-//! The rules of MX in the simplest way there is: vectors, searched from the front.
+//! The rules of MX in their simplest form: vectors that are searched from the front.
 
 use isthmus_mx::{
     Cancelled, ContextIdBits, Counts, Filter, MatchEnvelope, MessageId, PartnerId, RequestId, RequestKind, Status,
     StatusCode, UnexpectedMessage,
 };
 
-/// How far a request is.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestState {
     Posted,
@@ -75,14 +75,14 @@ impl Model {
         Some(self.requests.remove(at))
     }
 
-    /// The message that a new receive takes.
+    /// Returns the message that a new receive takes.
     pub(crate) fn find_message(&self, filter: Filter) -> Option<usize> {
         self.messages
             .iter()
             .position(|(_, unexpected)| unexpected.envelope.match_info & filter.mask() == filter.match_info())
     }
 
-    /// A new request; what the engine calls it must not be in use.
+    /// Adds a request. The engine's identifier must not be in use.
     pub(crate) fn add(
         &mut self,
         id: RequestId,
@@ -101,7 +101,7 @@ impl Model {
         self.requests.last_mut().unwrap()
     }
 
-    /// The receive that an arriving message goes to: it is under way from now on.
+    /// Returns the receive for an arriving message. The receive is in progress from then on.
     pub(crate) fn arrive(&mut self, envelope: &MatchEnvelope) -> Option<Request> {
         let waits = |request: &&mut Request| {
             let wanted = envelope.match_info & request.filter.mask() == request.filter.match_info();
@@ -142,7 +142,7 @@ impl Model {
         true
     }
 
-    /// None if there is no such request.
+    /// Returns `None` if the request does not exist.
     pub(crate) fn test(&mut self, id: RequestId) -> Option<Option<Status>> {
         let request = self.visible(id)?;
         if request.state != RequestState::Done {

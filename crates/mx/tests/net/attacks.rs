@@ -1,5 +1,5 @@
-//! An attacker on the wire sends arbitrary packets. Nothing panics, nothing grows without limit, and the attacker cannot change
-//! what it cannot know.
+//! An attacker on the wire sends arbitrary packets. Nothing panics or grows without limit, and the attacker changes no
+//! state that is protected by a secret.
 
 use crate::host::{Host, HostConfig, address};
 use crate::random::{Random, Seed};
@@ -17,7 +17,7 @@ const MX: HostConfig = HostConfig { dialect: Dialect::Mx, sizes: Sizes::MX, tuni
 const TUNING: EndpointTuning =
     EndpointTuning { resends_max: 20, early_bytes_max: 1 << 20, partners_max: 16, ..EndpointTuning::DEFAULT };
 
-/// A number that is often one that matters.
+/// Returns a random number that is often one of `some`.
 fn number(random: &mut Random, some: &[u64]) -> u64 {
     match random.below(4) {
         0 => random.next(),
@@ -129,7 +129,8 @@ fn packets_without_the_session_have_no_effect() {
     }
 }
 
-/// A partner may say anything. What it says of its own messages is its own loss; the rest is checked.
+/// A partner may send any packet. False statements about its own messages harm only the partner; all others are
+/// checked.
 #[test]
 fn arbitrary_packets_of_a_partner_neither_panic_nor_fill_memory() {
     let data = vec![0xee; 4096];
@@ -164,7 +165,7 @@ fn arbitrary_packets_of_a_partner_neither_panic_nor_fill_memory() {
     }
 }
 
-/// Bytes that are to be written lie in the packet and in the message.
+/// Checks that bytes to be written are within the packet and the message.
 fn drain(host: &mut Host, packet: &Packet<&[u8]>, received: Result<(), Ignored>) {
     let mut events = 0;
     while let Some(event) = host.endpoint.event() {

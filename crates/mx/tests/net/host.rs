@@ -1,4 +1,4 @@
-//! A host with one endpoint and a program that sends and receives, checking everything that happens to it.
+//! A host with one endpoint and a program that sends and receives, and that checks every event.
 
 use isthmus_layout::NicId;
 use isthmus_mx::StatusCode;
@@ -15,11 +15,11 @@ pub(crate) struct HostConfig {
     pub(crate) dialect: Dialect,
     pub(crate) sizes: Sizes,
     pub(crate) tuning: EndpointTuning,
-    /// Some receivers have room for one block at a time.
+    /// Some receivers request one block at a time.
     pub(crate) narrow: bool,
 }
 
-/// How a send ended, at its sender.
+/// The state of a send at its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) code: StatusCode,
@@ -42,19 +42,19 @@ struct Incoming {
     begun: Option<(usize, u64)>,
 }
 
-/// One life of a host.
+/// A host from its start to its end.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) number: usize,
     pub(crate) endpoint: Endpoint,
     pub(crate) sends: BTreeMap<u64, Sending>,
-    /// Those that are not over, and those that ended a moment ago.
+    /// The number of sends that are pending or have just ended.
     pub(crate) sending: usize,
     pub(crate) just_ended: Vec<u64>,
     incoming: BTreeMap<IncomingId, Incoming>,
-    /// Sends (of all hosts and their restarts) that are here, whole: what was received of each.
+    /// Sends (of all hosts and their restarts) that arrived complete, with the number of bytes taken.
     pub(crate) whole: BTreeMap<u64, u32>,
-    /// Sends that failed here after they had begun.
+    /// Sends that failed at this receiver after they had begun.
     pub(crate) failed: BTreeSet<u64>,
     begun: BTreeSet<u64>,
     last: BTreeMap<usize, u64>,
@@ -74,7 +74,7 @@ fn nic(host: usize) -> NicId {
     NicId::from_octets([2, 0, 0, 0, 0, host as u8])
 }
 
-/// The byte at a place of a send: no two sends look alike.
+/// Returns the byte at an offset of a send. No two sends have the same bytes.
 fn content(send: u64, at: u32) -> u8 {
     ((send.wrapping_mul(0x9e37_79b9) ^ u64::from(at)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 56) as u8
 }
@@ -162,14 +162,14 @@ impl Host {
         Some((to, frame))
     }
 
-    /// A frame has come.
+    /// Receives a frame.
     pub(crate) fn receive(&mut self, now: Time, from: usize, dialect: Dialect, frame: &[u8]) {
         let (_, packet) = wire::parse(dialect, frame).unwrap();
         let _ = self.endpoint.receive(now, PeerIndex::new(from as u16).unwrap(), &packet);
         self.process_events(now, Some(&packet));
     }
 
-    /// Takes what has happened.
+    /// Handles pending events.
     pub(crate) fn process_events(&mut self, now: Time, packet: Option<&Packet<&[u8]>>) {
         while let Some(event) = self.endpoint.event() {
             match event {
@@ -260,7 +260,7 @@ impl Host {
         assert_eq!(self.whole.insert(send, xfer_length), None);
     }
 
-    /// Messages that have begun and not ended.
+    /// Returns the number of messages that have begun and not ended.
     pub(crate) fn underway(&self) -> usize {
         self.incoming.len()
     }

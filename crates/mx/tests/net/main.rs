@@ -1,5 +1,5 @@
-//! Endpoints of several hosts on a bad wire, in virtual time: each message arrives once, in order and intact, or there is an error
-//! at both ends. Every schedule comes from a seed, and is the same on every machine.
+//! Endpoints of several hosts on a faulty wire, in virtual time: each message arrives once, in order and intact, or
+//! both ends get an error. Every schedule comes from a seed, and is the same on every machine.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod attacks;

@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same every time.
+//! Reproducible pseudo-random numbers.
 
-/// Says which seed it was when a test fails.
+/// Prints the seed when a test fails.
 pub(crate) struct Seed(pub(crate) u64);
 
 impl Drop for Seed {
@@ -27,7 +27,7 @@ impl Random {
         number ^ (number >> 31)
     }
 
-    /// Below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }

@@ -58,7 +58,7 @@ impl Sender {
         }
     }
 
-    /// The partner answers a connect, and acknowledges the message.
+    /// Replies to a connect as the partner, and acknowledges the message.
     fn finish(&mut self, asked: &ConnectRequest) {
         self.take(&reply(asked, THEIRS, SeqNum::from_bits(2), ConnectStatus::BadKey)).unwrap();
         self.take(&tiny(1, 2, b"hello")).unwrap();

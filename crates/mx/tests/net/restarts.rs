@@ -7,7 +7,7 @@ use crate::simulation::Simulation;
 use crate::wire::NetConditions;
 use isthmus_mx::StatusCode;
 
-/// A program that handles errors: it reconnects to the partner that it lost, and continues.
+/// Sends as a program that handles errors: reconnects to a lost partner, and continues.
 fn send_with_reconnect(simulation: &mut Simulation, from: usize, to: usize, length: u32, synchronous: bool) {
     let now = simulation.now;
     let host = &mut simulation.hosts[from];
@@ -24,7 +24,7 @@ fn restarts(seed: u64) -> Simulation {
     let _seed = Seed(seed);
     let mut random = Random::new(seed);
     let hosts = 2 + random.below(2) as usize;
-    // Frames of a life that is over do not come later than the answer of the next one: no number tells them apart then.
+    // Frames of a former host arrive before the first reply of the next one, because no number distinguishes them.
     let bad = conditions(&mut random);
     let conditions = NetConditions { loss_per_million: random.below(100_000), late_us: bad.delay_us, ..bad };
     let mut simulation = Simulation::new(hosts, kind(&mut random), conditions, random.next());

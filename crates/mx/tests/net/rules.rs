@@ -1,4 +1,4 @@
-//! Single rules of the protocol, packet by packet, against a peer that is written by hand.
+//! Single rules of the protocol, packet by packet, against a scripted peer.
 
 use crate::host::HostConfig;
 use crate::host::address;
@@ -88,7 +88,7 @@ pub(crate) fn events(endpoint: &mut Endpoint) -> Vec<EndpointEvent> {
     core::iter::from_fn(|| endpoint.event()).collect()
 }
 
-/// Connected from our side, to a peer that expects number 1.
+/// Returns an endpoint that has connected to a peer that expects number 1.
 pub(crate) fn connected(dialect: Dialect) -> Endpoint {
     let mut endpoint = endpoint(dialect);
     endpoint.connect(NOW, address(1), 3, ConnectId(1)).unwrap();
@@ -120,7 +120,7 @@ fn open_mx_initiator_is_connected_back_before_the_first_message() {
     }
 }
 
-/// The sessions of a reply are enough to acknowledge what comes back.
+/// The sessions in a connect reply suffice to acknowledge messages.
 #[test]
 fn acknowledgements_carry_the_session_of_the_connect_reply() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -141,7 +141,7 @@ fn acknowledgements_carry_the_session_of_the_connect_reply() {
     assert!(matches!(next(&mut endpoint), Some(Packet::Liback(ack)) if ack.acknum == 2));
 }
 
-/// The negative cases of section 15, and 8.4.
+/// The negative cases of section 15 and of 8.4.
 #[test]
 fn acknowledgements_count_once_and_in_their_session_number() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -164,7 +164,7 @@ fn acknowledgements_count_once_and_in_their_session_number() {
     assert_eq!(events(&mut endpoint)[..2], [sent(2), sent(3)]);
 }
 
-/// A claim that the peer was reopened is not believed before the peer has confirmed it.
+/// A new session of the peer takes effect only after the peer has confirmed it.
 #[test]
 fn reopened_peer_is_verified_by_a_connect() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -197,7 +197,7 @@ fn forged_connect_requests_do_not_disconnect_a_partner() {
     }
     let asked = next_request(&mut endpoint);
     assert_eq!(next(&mut endpoint), None, "one question is enough");
-    // A refusal, made up like the rest, comes first.
+    // A forged refusal arrives first.
     let nack = NackLib {
         dst_endpoint: address(0).endpoint,
         src_endpoint: address(1).endpoint,
@@ -212,7 +212,7 @@ fn forged_connect_requests_do_not_disconnect_a_partner() {
     take(&mut endpoint, &request(THEIRS, 77, SeqNum::from_bits(2))).unwrap();
 }
 
-/// The peer numbers in another session now: what we had sent ends with an error here as it did there.
+/// The peer uses another session number now. Pending sends end with an error, as they did at the peer.
 #[test]
 fn detects_a_peer_that_gave_up_when_it_reconnects() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -232,7 +232,8 @@ fn detects_a_peer_that_gave_up_when_it_reconnects() {
     assert_eq!(sent.head.lib_seqnum, SeqNum::FIRST.given_up());
 }
 
-/// A message of the life before comes after the request that the next life answers: which number did that one take?
+/// A message of the previous session arrives after the request that the next session answers, so the number in the
+/// reply is unknown.
 #[test]
 fn peer_with_unknown_numbering_gets_a_new_session_number() {
     for late in [false, true] {
@@ -253,7 +254,7 @@ fn peer_with_unknown_numbering_gets_a_new_session_number() {
     }
 }
 
-/// Section 10.1: a NOTIFY for another use of the region, or from another peer, ends nothing.
+/// Section 10.1: a NOTIFY for another use of the region, or from another peer, has no effect.
 #[test]
 fn notify_completes_only_its_own_region() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -310,7 +311,7 @@ fn notify_takes_effect_out_of_order_and_once() {
     take(&mut endpoint, &notify(&announced[0], 3)).unwrap();
     assert_eq!(events(&mut endpoint), [sent(1)]);
     assert_eq!(take(&mut endpoint, &notify(&announced[0], 3)), Err(Ignored::Duplicate));
-    // One that cannot be remembered would count again when it comes again, perhaps for the next use of its name.
+    // A NOTIFY that cannot be recorded would count again when it is repeated, perhaps for the next use of its name.
     assert_eq!(take(&mut endpoint, &notify(&announced[1], 300)), Err(Ignored::TooEarly));
     assert_eq!(events(&mut endpoint), []);
     for seq in [1, 2] {
@@ -321,7 +322,7 @@ fn notify_takes_effect_out_of_order_and_once() {
     assert_eq!(events(&mut endpoint), [sent(2)]);
 }
 
-/// Many wait to be announced; the end of one that was fetched does not wait for them.
+/// The end of a fetched message does not wait behind many announcements.
 #[test]
 fn a_notify_is_sent_before_announcements_that_wait() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -343,7 +344,7 @@ fn a_notify_is_sent_before_announcements_that_wait() {
     assert_eq!(notify.lib_seqnum, SeqNum::from_bits(129));
 }
 
-/// The sender of a long message takes NOTIFY for the arrival of all bytes.
+/// The sender of a long message takes a NOTIFY as proof that all bytes have arrived.
 #[test]
 fn a_fetched_message_is_notified_when_the_caller_has_its_bytes() {
     let (pulled_rdma_id, pulled_rdma_seqnum, data) = (7, 30, [9; 100]);
@@ -373,7 +374,8 @@ fn a_fetched_message_is_notified_when_the_caller_has_its_bytes() {
     }
 }
 
-/// No message has been fetched. As many as Open-MX has at a time get a region each; any more are further uses of these regions.
+/// No message has been fetched. The number of messages that Open-MX supports get a region each; more share these
+/// regions.
 #[test]
 fn long_messages_have_unique_region_names() {
     let mut endpoint = connected(Dialect::OPEN_MX);
@@ -404,7 +406,7 @@ fn long_messages_have_unique_region_names() {
     assert_eq!(take(&mut endpoint, &pull(0, 200)), Err(Ignored::OutsideRegion));
 }
 
-/// A question for the first bytes of a region.
+/// Returns a request for the first bytes of a region.
 fn pull(region: u8, use_of: u8) -> Packet<&'static [u8]> {
     Packet::Pull(Pull {
         dst_endpoint: address(0).endpoint,
@@ -478,7 +480,7 @@ fn packets_for_an_earlier_session_are_refused() {
     assert_eq!(isthmus_mx::net::nack_for(&other, Nack::BadSession), None, "a refusal is never refused");
 }
 
-/// Section 8.5: native MX before 1.2.5 waits for it.
+/// Section 8.5: native MX before 1.2.5 waits for the acknowledgement.
 #[test]
 fn a_notify_is_acknowledged_at_once_in_mx_mode() {
     for (dialect, at_once) in [(Dialect::Mx, true), (Dialect::OPEN_MX, false)] {
@@ -503,7 +505,7 @@ fn a_notify_is_acknowledged_at_once_in_mx_mode() {
     }
 }
 
-/// Both ends learn it in time when a host dies while it is being pulled from, or pulls.
+/// Both ends notice in time when a host dies that pulls or is being pulled from.
 #[test]
 fn pull_ends_on_both_sides_when_the_peer_dies() {
     let tuning = EndpointTuning { resends_max: 20, ..EndpointTuning::DEFAULT };

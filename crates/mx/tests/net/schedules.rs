@@ -1,4 +1,4 @@
-//! Many short schedules, each with network conditions and a program of its own.
+//! Many short schedules, each with its own network conditions and program.
 
 use crate::host::HostConfig;
 use crate::random::{Random, Seed};
@@ -38,7 +38,7 @@ pub(crate) fn length(random: &mut Random) -> u32 {
     random.below(most + 1) as u32
 }
 
-/// Hosts that connect to each other and send a few messages of all classes.
+/// Runs hosts that connect to each other and send a few messages of all classes.
 fn exchange(seed: u64, messages: u64) -> Simulation {
     let _seed = Seed(seed);
     let mut random = Random::new(seed);
@@ -113,7 +113,8 @@ fn ten_thousand_messages_survive_loss_repetition_and_disorder() {
     assert_eq!(simulation.hosts.iter().map(|host| host.whole.len()).sum::<usize>(), 10_000);
 }
 
-/// A part of thousands of short messages is lost: more than a receiver keeps of what comes after it, and more than one round trip mends.
+/// Some of many short messages are lost: more than a receiver keeps out of order, and more than one round trip
+/// recovers.
 #[test]
 fn lost_packet_among_thousands_is_recovered_quickly() {
     let kind = HostConfig { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: EndpointTuning::DEFAULT, narrow: false };

@@ -1,4 +1,4 @@
-//! Hosts on a wire. Checks after every step: each message that its sender counts as delivered has arrived, whole, at its
+//! Hosts on a wire. After every step, each message that its sender counts as delivered has arrived complete at its
 //! destination.
 
 use crate::host::{Host, HostConfig, posted};
@@ -7,7 +7,7 @@ use isthmus_mx::StatusCode;
 use isthmus_mx::net::Time;
 use std::collections::BTreeSet;
 
-/// All of it.
+/// The state of a simulation.
 #[derive(Debug)]
 pub(crate) struct Simulation {
     pub(crate) now: Time,
@@ -16,9 +16,9 @@ pub(crate) struct Simulation {
     pub(crate) wire: Wire,
     sends: u64,
     sessions: u32,
-    /// Sends to a life of a host that is over.
+    /// Sends to a host that has restarted since.
     pub(crate) lost_with_host: BTreeSet<u64>,
-    /// A link that is full has room then.
+    /// When a full link has room again.
     room_at: Vec<Option<Time>>,
 }
 
@@ -36,7 +36,7 @@ impl Simulation {
         }
     }
 
-    /// Everybody connects to everybody.
+    /// Connects each host to every other.
     pub(crate) fn connect_all(&mut self) {
         let hosts = self.hosts.len();
         for (from, to) in (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to))) {
@@ -46,14 +46,14 @@ impl Simulation {
         }
     }
 
-    /// A send, if the two are connected.
+    /// Starts a send, if the two hosts are connected.
     pub(crate) fn send(&mut self, from: usize, to: usize, length: u32, synchronous: bool) -> Option<u64> {
         self.sends += 1;
         let sent = self.hosts[from].send(self.now, to, self.sends, length, synchronous);
         sent.is_ok().then_some(self.sends)
     }
 
-    /// A send for which the receiver has room.
+    /// Starts a send that fits into the receiver's buffer.
     pub(crate) fn send_whole(&mut self, from: usize, to: usize, length: u32) {
         while posted(self.sends + 1, length) < length {
             self.sends += 1;
@@ -61,7 +61,7 @@ impl Simulation {
         self.send(from, to, length, false).unwrap();
     }
 
-    /// A host stops without a word and comes back as another.
+    /// Stops a host without notice and starts another in its place.
     pub(crate) fn restart(&mut self, number: usize) {
         for host in &self.hosts {
             let toward = host.sends.iter().filter(|(_, sending)| sending.to == number);
@@ -71,7 +71,7 @@ impl Simulation {
         self.hosts[number] = Host::new(number, self.sessions, &self.kind);
     }
 
-    /// Goes to the next thing that happens, if that is not after `until`. False if nothing is left to happen before.
+    /// Advances to the next event, if it is not after `until`. Returns false if there is none.
     pub(crate) fn step(&mut self, until: Time) -> bool {
         self.pump();
         let deadlines = self.hosts.iter().filter_map(|host| host.endpoint.next_deadline());
@@ -142,7 +142,7 @@ impl Simulation {
                 if self.lost_with_host.contains(send) {
                     continue;
                 }
-                // A message that could not be fetched ends as one of which nothing was taken.
+                // A message that could not be fetched ends as one of which the receiver took nothing.
                 if sent.xfer_length == 0 && self.hosts[sending.to].failed.contains(send) {
                     continue;
                 }

@@ -1,6 +1,6 @@
 //! The throughput over a bad wire in virtual time: equal on every machine, and compared with `throughput.txt`.
 //!
-//! 8 sends under way from one host to another, 100 MB/s, half a millisecond each way.
+//! One host sends to another with 8 sends in flight, at 100 MB/s, with a delay of half a millisecond in each direction.
 
 use crate::host::HostConfig;
 use crate::simulation::Simulation;
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 const UNDERWAY: usize = 8;
 
-/// KB/s of messages of one length, from one host to another.
+/// Returns the throughput in KB/s for messages of one length, from one host to another.
 fn throughput(kind: HostConfig, length: u32, conditions: NetConditions) -> u64 {
     let mut simulation = Simulation::new(2, kind, conditions, 7);
     simulation.connect_all();
@@ -67,7 +67,7 @@ fn slow_line_is_saturated_without_filling_its_queue() {
     on_a_slow_line(9000, 2 << 20, 98);
     on_a_slow_line(9000, 1 << 20, 97);
     on_a_slow_line(1500, 1 << 20, 95);
-    on_a_slow_line(9000, 512 << 10, 90); // Less than two blocks.
+    on_a_slow_line(9000, 512 << 10, 90); // The queue holds less than two blocks.
 }
 
 #[test]

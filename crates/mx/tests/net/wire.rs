@@ -1,21 +1,21 @@
-//! A network that loses, repeats, delays and mixes up frames, in virtual time.
+//! A network that loses, duplicates, delays and reorders frames, in virtual time.
 
 use crate::random::Random;
 use isthmus_mx::net::Time;
 use std::collections::BTreeMap;
 
-/// How bad it is.
+/// The faults of the network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetConditions {
     pub(crate) loss_per_million: u64,
     pub(crate) repeat_per_million: u64,
-    /// These frames take longer, and so are overtaken.
+    /// The rate of delayed frames, which others overtake.
     pub(crate) late_per_million: u64,
     pub(crate) late_us: u64,
     pub(crate) delay_us: u64,
-    /// Bytes that a host can send in a millisecond.
+    /// The number of bytes that a host can send in a millisecond.
     pub(crate) bytes_per_ms: u64,
-    /// A switch, if there is one.
+    /// The switch, if there is one.
     pub(crate) switch: Option<Switch>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Switch {
 }
 
 impl NetConditions {
-    /// 1 GB/s, 20 µs, and nothing is lost.
+    /// 1 GB/s, 20 µs, no faults.
     pub(crate) const FINE: Self = Self {
         loss_per_million: 0,
         repeat_per_million: 0,
@@ -40,7 +40,7 @@ impl NetConditions {
     };
 }
 
-/// A frame under way.
+/// A frame in flight.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) from: usize,
@@ -48,18 +48,18 @@ pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// All of them, and when the hosts have sent what they gave to their links.
+/// The frames in flight, and the times until which links are busy.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) conditions: NetConditions,
     random: Random,
     flying: BTreeMap<(Time, u64), Frame>,
     count: u64,
-    /// For each host, in nanoseconds.
+    /// The end of the transmission of each host's link, in nanoseconds.
     busy_until_ns: Vec<u64>,
-    /// When the switch's line to each host is free again.
+    /// The end of the transmission of the switch's line to each host.
     line_busy_until_ns: Vec<u64>,
-    /// Ways that are cut, and until when.
+    /// The directions that are cut, with the end of the cut.
     cuts: BTreeMap<(usize, usize), Time>,
 }
 
@@ -80,7 +80,7 @@ impl Wire {
         }
     }
 
-    /// When a host's link has room: now, or later.
+    /// Returns the current time if the host's link has room, otherwise the time at which it will.
     pub(crate) fn room(&self, host: usize, now: Time) -> Result<(), Time> {
         let full_until_ns = self.busy_until_ns[host].saturating_sub(LINK_QUEUE_NS);
         if full_until_ns <= now.us() * 1000 { Ok(()) } else { Err(Time::from_us(full_until_ns.div_ceil(1000))) }
@@ -107,7 +107,7 @@ impl Wire {
         }
     }
 
-    /// When a frame that its host has sent has left the switch, if it did not find the queue full.
+    /// Returns when a sent frame leaves the switch. `None` if it finds the queue full.
     fn switched(&mut self, sent_ns: u64, frame: &Frame) -> Option<u64> {
         let Some(Switch { bytes_per_ms, queue_bytes }) = self.conditions.switch else { return Some(sent_ns) };
         let Some(busy_until_ns) = self.line_busy_until_ns.get_mut(frame.to) else { return Some(sent_ns) };
@@ -121,23 +121,23 @@ impl Wire {
         Some(*busy_until_ns)
     }
 
-    /// Nothing gets from one to the other before.
+    /// Drops all frames from one host to another until a time.
     pub(crate) fn cut(&mut self, from: usize, to: usize, until: Time) {
         self.cuts.insert((from, to), until);
     }
 
-    /// When the next frame arrives.
+    /// Returns when the next frame arrives.
     pub(crate) fn next_arrival(&self) -> Option<Time> {
         self.flying.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// A frame that has arrived.
+    /// Returns a frame that has arrived.
     pub(crate) fn arrived(&mut self, now: Time) -> Option<Frame> {
         let first = self.flying.first_entry()?;
         if first.key().0 <= now { Some(first.remove()) } else { None }
     }
 
-    /// Frames that have been sent.
+    /// Returns the number of sent frames.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }

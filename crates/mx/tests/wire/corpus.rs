@@ -31,7 +31,7 @@ fn packets_are_all_in_the_corpora() {
             let Ok((header, packet)) = parse(dialect, &bytes) else { continue };
             kinds.insert(packet.kind().number());
             if let Packet::Raw(raw) = &packet {
-                // Nothing says where a raw packet ends: one that is too short would come back with its padding.
+                // A raw packet has no length, so one that is too short would return with its padding.
                 _ = Announcement::parse(raw.data);
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Packets of MX over Ethernet, from outside: the specification's sample frames, round trips, refusals, and the page that
-//! documents them.
+//! Tests of the packets of MX over Ethernet: the specification's sample frames, round trips, refusals, and the page
+//! that documents them.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod corpus;
@@ -14,7 +14,7 @@ use isthmus_mx::wire::{Dialect, EmitError, Header, Packet, emit};
 
 const DIALECTS: [Dialect; 2] = [Dialect::Mx, Dialect::OPEN_MX];
 
-/// A packet as a frame.
+/// Returns a packet as a frame.
 fn frame(dialect: Dialect, header: &Header, packet: &Packet<impl AsRef<[u8]>>) -> Result<Vec<u8>, EmitError> {
     let mut buffer = vec![0xee; 70_000];
     let bytes = emit(dialect, header, packet, &mut buffer)?;

@@ -1,4 +1,4 @@
-//! Each reason for which a frame is dropped, and each for which a packet is not sent.
+//! Each reason why a frame is dropped, and each reason why a packet is not sent.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use isthmus_mx::wire::{
 use crate::samples::{Sample, samples};
 use crate::{DIALECTS, frame};
 
-/// A sample's frame with some bytes of its body changed.
+/// Returns a sample's frame with some bytes of its body changed.
 fn edited(number: usize, edits: &[(usize, u8)]) -> Vec<u8> {
     let mut frame = samples().swap_remove(number - 1).frame;
     for (at, byte) in edits {
@@ -19,7 +19,7 @@ fn edited(number: usize, edits: &[(usize, u8)]) -> Vec<u8> {
     frame
 }
 
-/// A sample's number, what is changed in its body, and what is said to it in the first dialect that it is of.
+/// The number of a sample, the changes to its body, and the result in the first dialect of the sample.
 type Change = (usize, Vec<(usize, u8)>, Malformed);
 
 pub(crate) fn changes() -> Vec<Change> {
@@ -92,7 +92,7 @@ fn frames_of_other_protocols_are_refused() {
 #[test]
 fn headers_are_whole() {
     for Sample { number, dialects, packet, frame, .. } in samples() {
-        // A name's bytes are no header: they are declared.
+        // The bytes of a name are data with a declared length, not a header.
         let head = if packet.kind() == PacketType::HostReply { 32 } else { packet.head_bytes(dialects[0]) };
         let short = |have: usize, need: usize| Err(Malformed::Short { have, need });
         assert_eq!(parse(dialects[0], &frame[..head - 1]), short(head - 1, head), "V{number:02}");
@@ -115,7 +115,7 @@ fn every_reason_has_a_unique_index_and_name() {
     assert_eq!(seen.len(), Malformed::REASONS.len());
 }
 
-/// Why a sample is not sent once it has been changed.
+/// Returns the reason why a changed sample is not sent.
 fn refusal(dialect: Dialect, number: usize, change: impl Fn(&mut Packet<Vec<u8>>)) -> EmitError {
     let Sample { header, mut packet, .. } = samples().swap_remove(number - 1);
     change(&mut packet);
@@ -190,7 +190,7 @@ fn names_are_short_and_without_nul() {
     assert_eq!(BoardName::new(&[b'a'; 80]), None);
     assert_eq!(BoardName::new(b"a\0"), None);
     assert_eq!(BoardName::new(b"n\xff:0").unwrap().to_string(), "n\\xff:0");
-    // A name that ends earlier than it says, and one without a NUL at its end.
+    // One name ends before its declared length, and one has no NUL at its end.
     let name = |edits: &[(usize, u8)]| match parse(Dialect::Mx, &edited(3, edits)) {
         Ok((_, Packet::HostReply(reply))) => reply.hostname.to_string(),
         other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! Any packet that can be said is understood as it was meant, and any bytes are refused or said again.
+//! Packets parse to what was emitted. Any bytes are refused, or emit to an equal packet.
 
 use isthmus_layout::NicId;
 use isthmus_mx::wire::{
@@ -62,7 +62,7 @@ fn message_head() -> impl Strategy<Value = MessageHead> {
 }
 
 fn between_hosts() -> impl Strategy<Value = Owned> {
-    // What is shorter than the shortest frame comes with its padding: nothing says where a raw packet ends.
+    // A raw packet shorter than the shortest frame returns with its padding, because it has no length.
     let raw = vec(any::<u8>(), 43..=RAW_FRAME_BYTES_MAX - HEADER_BYTES - 1).prop_map(|data| Packet::Raw(Raw { data }));
     let query = (index(), any::<u32>())
         .prop_map(|(src_dst_peer_index, magic)| Packet::HostQuery(HostQuery { src_dst_peer_index, magic }));
@@ -128,7 +128,7 @@ fn eager() -> impl Strategy<Value = Owned> {
     prop_oneof![tiny, small]
 }
 
-/// A fragment that lies in its message, wherever that says.
+/// Generates a fragment that lies within its message.
 fn fragment(dialect: Dialect) -> BoxedStrategy<Owned> {
     let of = |(head, frag_seqnum, frag_pipeline, data, more): (MessageHead, u8, u8, Vec<u8>, u32)| {
         let length = (u32::from(frag_seqnum) << frag_pipeline) + data.len() as u32;
@@ -140,7 +140,7 @@ fn fragment(dialect: Dialect) -> BoxedStrategy<Owned> {
             (message_head(), 0_u8..8, 0_u8..=12, bytes(MX_FRAGMENT_BYTES_MAX), 0_u32..0x7000).prop_map(of).boxed()
         }
         Dialect::OpenMx { .. } => {
-            // The offset is the network's matter, so nothing ties the fragment's number to the length.
+            // The sizes of the network determine the offset, so the fragment's number is independent of the length.
             (message_head(), any::<u8>(), Just(0), bytes(9000), any::<u32>()).prop_map(of).boxed()
         }
     }
@@ -213,7 +213,7 @@ fn packet(dialect: Dialect) -> impl Strategy<Value = Owned> {
     ]
 }
 
-/// Dialects, one with an ethertype of its own, and a packet of them.
+/// Generates dialects, one with another ethertype, and a packet of each.
 fn spoken() -> impl Strategy<Value = (Dialect, Owned)> {
     let own = Dialect::OpenMx { ethertype: 0x86dd };
     prop_oneof![Just(Dialect::Mx), Just(Dialect::OPEN_MX), Just(own)]

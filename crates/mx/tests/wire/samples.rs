@@ -7,11 +7,11 @@ use isthmus_mx::wire::{
     PullHandle, PullReply, Raw, Rndv, SeqNum, SessionId,
 };
 
-/// A frame of the specification, and what it says.
+/// A frame of the specification, and its contents.
 pub(crate) struct Sample {
-    /// As the specification numbers them, from 1.
+    /// The specification's number, from 1.
     pub(crate) number: usize,
-    /// In which dialects it says so.
+    /// The dialects in which the frame has these contents.
     pub(crate) dialects: &'static [Dialect],
     pub(crate) header: Header,
     pub(crate) packet: Packet<Vec<u8>>,
@@ -28,7 +28,7 @@ const PULLER: PullHandle = PullHandle { handle: 0x23, magic: 0x2107_1983 };
 const MX: &[Dialect] = &[Dialect::Mx];
 const OPEN_MX: &[Dialect] = &[Dialect::OPEN_MX];
 
-/// The frames, in the specification's order.
+/// Returns the frames, in the specification's order.
 fn frames() -> Vec<Vec<u8>> {
     let mut frames: Vec<Vec<u8>> = Vec::new();
     for line in include_str!("vectors.txt").lines() {
@@ -49,7 +49,7 @@ fn index(number: u16) -> Option<PeerIndex> {
     PeerIndex::new(number)
 }
 
-/// From A to B, once A has learned that it is B's number 2.
+/// Returns a header from A to B, after A has learned that it is number 2 of B.
 fn a_to_b(number: u16) -> Header {
     Header { dst: B, src: A, peer_index: index(number) }
 }
@@ -58,7 +58,7 @@ fn b_to_a(number: u16) -> Header {
     Header { dst: A, src: B, peer_index: index(number) }
 }
 
-/// A message head from A to B.
+/// Returns a message head from A to B.
 fn head(seqnum: u16, piggyack: u16, match_info: u64) -> MessageHead {
     MessageHead {
         dst_endpoint: B_ENDPOINT,
@@ -158,7 +158,7 @@ fn pulls() -> Vec<(Header, Packet<Vec<u8>>)> {
         (b_to_a(1), Packet::Pull(in_page)),
         (b_to_a(1), Packet::Pull(Pull { block_length: 0x46100, frame_index: 32, ..pull })),
         (a_to_b(0), Packet::PullReply(reply(8, 32768, (1..=8).collect()))),
-        // The specification shows the header alone, before 4096 bytes of data.
+        // The specification shows only the header, without the 4096 bytes of data.
         (a_to_b(0), Packet::PullReply(reply(1, 0x0010_1000, vec![0x5a; 4096]))),
     ]
 }
@@ -197,7 +197,7 @@ fn endings() -> Vec<(Header, Packet<Vec<u8>>)> {
     ]
 }
 
-/// All of them.
+/// Returns all samples.
 pub(crate) fn samples() -> Vec<Sample> {
     let values = [between_hosts(), connects(), messages(), pulls(), endings()].concat();
     let frames = frames();

@@ -1,7 +1,7 @@
 //! The tables of `docs/spec/mxoe.md` are printed from what packets emit. This compares them; `UPDATE=1 cargo test -p isthmus-mx
 //! --test wire spec` writes them. The prose around the tables is written by hand.
 //!
-//! Where a field stands is found out by emitting its packet twice, with the field all zeros and all ones.
+//! The position of a field is found by emitting its packet twice, with the field all zeros and all ones.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use isthmus_mx::wire::{Announcement, Dialect, HEADER_BYTES, Header, Malformed, P
 use crate::spec_packets::{Bodies, bodies};
 use crate::{DIALECTS, frame};
 
-/// Replaces what stands between `<!-- table name -->` and `<!-- end -->` in the page, or compares it.
+/// Replaces the text between `<!-- table name -->` and `<!-- end -->` in the page, or compares it.
 fn holds(tables: &[(&str, String)]) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/spec/mxoe.md");
     let stands = std::fs::read_to_string(path).unwrap();
@@ -33,7 +33,7 @@ fn table(head: &str, rows: impl IntoIterator<Item = String>) -> String {
     rows.into_iter().fold(format!("| {head} |\n| {line} |\n"), |table, row| table + "| " + &row + " |\n")
 }
 
-/// The places in which two frames of one length differ: where each begins, and its bytes.
+/// Returns the ranges in which two frames of one length differ: offset and bytes.
 fn differences(base: &[u8], other: &[u8]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for at in (0..base.len().min(other.len())).filter(|at| base[*at] != other[*at]) {
@@ -45,7 +45,7 @@ fn differences(base: &[u8], other: &[u8]) -> Vec<(usize, usize)> {
     runs
 }
 
-/// Rows of a packet in one dialect: offset in the body, bytes, field.
+/// Returns the rows of a packet in one dialect: offset in the body, bytes, field.
 fn rows(dialect: Dialect, Bodies { base, fields, lengths, constants }: &Bodies) -> Vec<(usize, String)> {
     let header = |number| Header { dst: crate::samples::A, src: crate::samples::B, peer_index: PeerIndex::new(number) };
     let head = base.head_bytes(dialect);
@@ -66,13 +66,13 @@ fn rows(dialect: Dialect, Bodies { base, fields, lengths, constants }: &Bodies) 
     }
     for (what, packet) in fields {
         let Some(ones) = emitted(packet) else { panic!("{:?} with {what} cannot be said", base.kind()) };
-        // A field that stands in two places has a text for each.
+        // A field in two positions has a text for each.
         for ((at, bytes), what) in differences(&zeros, &ones).into_iter().zip(what.split(" // ")) {
             row(at, bytes, what);
         }
     }
     for (what, width, packet) in lengths {
-        // A length that is never long shows in its last byte.
+        // A length is never large, so it shows in its last byte.
         let (at, bytes) = differences(&zeros, &emitted(packet).unwrap())[0];
         let width = width(dialect);
         row(at + bytes - width, width, what);
@@ -92,7 +92,7 @@ fn rows(dialect: Dialect, Bodies { base, fields, lengths, constants }: &Bodies) 
     rows
 }
 
-/// All packets; those that differ by dialect, once for each.
+/// Returns the table of all packets. Packets that differ by dialect have a row for each.
 fn packets() -> String {
     let mut all = Vec::new();
     for (name, of) in bodies() {

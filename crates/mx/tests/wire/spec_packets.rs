@@ -1,4 +1,5 @@
-//! Each packet with nothing in it, and with one field after the other set to all ones: what the page of tables is made from.
+//! Each packet with all fields zero, and with one field at a time set to all ones: the input of the table in the
+//! specification's page.
 
 use isthmus_mx::wire::{
     BoardName, ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, HostQuery, HostReply,
@@ -8,7 +9,7 @@ use isthmus_mx::wire::{
 
 type Owned = Packet<Vec<u8>>;
 type Width = fn(Dialect) -> usize;
-/// A packet's name, and what it consists of in a dialect.
+/// The name of a packet, and its parts in a dialect.
 type Named = (&'static str, fn(Dialect) -> Bodies);
 
 /// A packet and its fields.
@@ -16,9 +17,9 @@ pub(crate) struct Bodies {
     pub(crate) base: Owned,
     /// The meaning of each field, and the packet with that field at its maximum.
     pub(crate) fields: Vec<(&'static str, Owned)>,
-    /// Fields that follow from the packet's data: also how wide they are.
+    /// Fields that depend on the data of the packet, with their width.
     pub(crate) lengths: Vec<(&'static str, Width, Owned)>,
-    /// Offset, bytes and meaning of what is always the same.
+    /// The offset, bytes and meaning of constant fields.
     pub(crate) constants: &'static [(usize, usize, &'static str)],
 }
 
@@ -34,7 +35,7 @@ const SRC: &str = "`src_endpoint`";
 const PIGGYACK: &str = "`lib_piggyack`: first number of the other direction that is not completely received";
 const INDEX: &str = "`src_dst_peer_index`: what the receiver is to put into headers";
 
-/// Variants of one packet: its fields, each of them changed alone.
+/// Lists variants of one packet, each with one field changed.
 macro_rules! fields {
     ($variant:path, $base:expr, { $($what:expr => $($name:ident).+ = $value:expr),* $(,)? }) => {
         vec![$(($what, {
@@ -65,7 +66,7 @@ fn host_reply(_: Dialect) -> Bodies {
         INDEX => src_dst_peer_index = None,
         "`magic`: the query's" => magic = u32::MAX,
     });
-    // One with a name is longer from its head on, so only the length is seen to differ.
+    // A packet with a name is longer from its head on, so only the length differs.
     let named = Packet::HostReply(HostReply { hostname: BoardName::new(&[b'a'; 79]).unwrap(), ..base });
     let lengths: Vec<(_, Width, _)> = vec![("`length`: the name's bytes and one, at most 80", |_| 1, named)];
     Bodies { base: Packet::HostReply(base), fields, lengths, constants: &[] }
@@ -144,7 +145,7 @@ const HEAD: MessageHead = MessageHead {
     session: NO_SESSION,
 };
 
-/// A packet that begins with a message head: the head's fields, each changed alone.
+/// Lists the fields of the message head at the start of a packet, each changed alone.
 fn head_fields(packet: impl Fn(MessageHead) -> Owned) -> Vec<(&'static str, Owned)> {
     vec![
         (DST, packet(MessageHead { dst_endpoint: FULL, ..HEAD })),
@@ -290,7 +291,7 @@ fn nack_mcp(_: Dialect) -> Bodies {
     Bodies { base: Packet::NackMcp(base), fields, lengths: Vec::new(), constants: &[] }
 }
 
-/// All packets, by type.
+/// Returns all packets, by type.
 pub(crate) fn bodies() -> Vec<Named> {
     vec![
         ("RAW", raw),

@@ -1,4 +1,4 @@
-//! The specification's sample frames, both ways, and with everything in them that can be ignored, changed, or cut off.
+//! The specification's sample frames in both directions, with every byte that can be ignored, changed or cut off.
 
 use isthmus_mx::wire::{Announcement, HEADER_BYTES, Malformed, Packet, PacketType, emit_head, parse};
 
@@ -48,11 +48,11 @@ fn the_announcement_of_a_sample_is_read() {
     assert_eq!(Announcement::parse(&foreign), Ok(announcement));
 }
 
-/// Bytes of a body that receivers must not look at, by the specification's tables.
+/// Returns the bytes of a body that receivers must ignore, by the specification's tables.
 fn ignored(kind: PacketType, number: usize) -> Vec<usize> {
     let ranges: &[std::ops::Range<usize>] = match kind {
         PacketType::HostQuery => &[1..2, 4..8, 12..16],
-        // The name's last byte counts as NUL, whatever it is.
+        // The last byte of the name counts as NUL, whatever its value.
         PacketType::HostReply => &[4..8, 12..16, 23..24],
         PacketType::Truc => &[3..4, 5..8, 13..14, 24..28],
         PacketType::Connect if number == 4 => &[3..4, 5..10, 12..16, 28..32],
@@ -97,7 +97,7 @@ fn beginnings_of_samples_are_refused_until_their_last_declared_byte() {
     for Sample { number, dialects, packet, frame, .. } in samples() {
         for &dialect in dialects {
             let parts = packet.parts(dialect);
-            // A raw packet has no length: all that follows its type is its data.
+            // A raw packet has no length: all bytes after its type are its data.
             let needed = if packet.kind() == PacketType::Raw { parts.head } else { parts.head + parts.data };
             for bytes in 0..=frame.len() {
                 match parse(dialect, &frame[..bytes]) {
@@ -113,7 +113,7 @@ fn beginnings_of_samples_are_refused_until_their_last_declared_byte() {
     }
 }
 
-/// Every byte of every sample at every value: no panic, and what is accepted can be said again.
+/// Each byte of each sample gets each value: parsing does not panic, and an accepted packet can be emitted.
 #[test]
 fn parse_accepts_any_value_of_any_byte_without_panic() {
     for Sample { dialects, frame: bytes, .. } in samples() {
@@ -134,8 +134,8 @@ fn parse_accepts_any_value_of_any_byte_without_panic() {
 
 #[test]
 fn rejects_a_frame_of_the_other_dialect() {
-    // The dialects differ in MEDIUM and PULL alone, and nothing in a frame says which it is: what is certain is only that the same
-    // bytes do not say the same.
+    // The dialects differ in MEDIUM and PULL alone, and a frame does not contain its dialect. The same bytes must not
+    // have the same meaning in both.
     for Sample { number, dialects, packet, frame, .. } in samples() {
         for &dialect in DIALECTS.iter().filter(|dialect| !dialects.contains(dialect)) {
             let same = parse(dialect, &frame).is_ok_and(|(_, parsed)| parsed.map(<[u8]>::to_vec) == packet);

@@ -24,10 +24,10 @@ pub enum ResumeError {
     #[error("a guest is connected already")]
     AlreadyConnected,
     /// The bundle does not belong to a guest's connection, or has another version.
-    #[error("what was kept is no guest's connection")]
+    #[error("the kept state is no guest's connection")]
     NotOurs,
     /// The window is not a sealed memory file of a valid size.
-    #[error("the window that was kept is no sealed memory file of a size that a window may have")]
+    #[error("the kept window is no sealed memory file of a valid size")]
     Window,
     /// The system refused.
     #[error(transparent)]

@@ -64,7 +64,7 @@ fn rejects_inconsistent_reference_lists() {
     }
     let leaves = SharedMapping::new(memory.lists[0].map().unwrap());
     let good = leaves.load(4, Relaxed);
-    leaves.store(4, memory.pages.refs()[0].0, Relaxed); // A data page in place of a list.
+    leaves.store(4, memory.pages.refs()[0].0, Relaxed); // The reference of a data page replaces that of a list.
     assert!(theirs.map(grant.clone(), size, Access::ReadWrite).is_err());
     leaves.store(4, good, Relaxed);
     assert!(theirs.map(grant, size, Access::ReadWrite).is_ok());
@@ -139,7 +139,7 @@ fn does_not_map_inconsistent_grants() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Lists with arbitrary contents never show a page that was not granted to the reader, and never cause a panic.
+    /// Lists with arbitrary contents give access only to pages granted to the reader, and never cause a panic.
     #[test]
     fn lists_may_say_anything(
         writes in prop::collection::vec((0..3_usize, 0..1024_u32, prop_oneof![any::<u32>(), 0..2000_u32]), 0..8),

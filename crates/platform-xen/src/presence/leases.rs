@@ -18,16 +18,16 @@ pub enum PresenceEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DisappearReason {
     /// The advertisement was removed or is not readable any more: the daemon removed it, or the domain was shut down or destroyed.
-    #[error("its advertisement was removed; the domain may be gone")]
+    #[error("the advertisement was removed; the domain may be gone")]
     Removed,
     /// The heartbeat did not change for too long.
     #[error("no heartbeat for {} s", LEASE_TIMEOUT.as_secs())]
     LeaseExpired,
     /// Another daemon has taken the place of the previous one.
-    #[error("its daemon has restarted")]
+    #[error("the daemon has restarted")]
     Restarted,
     /// The node's contents are not an advertisement.
-    #[error("its advertisement is invalid: {0}")]
+    #[error("the advertisement is invalid: {0}")]
     Malformed(AdvertisementError),
 }
 

@@ -44,7 +44,7 @@ fn domain_0_sees_guests_come_and_go() {
     assert_eq!(watcher.poll(NOW).unwrap(), [PresenceEvent::Appeared(domid(3), advertisement(10, 1))]);
     host.destroy(domid(3));
     assert_eq!(watcher.poll(NOW).unwrap(), [PresenceEvent::Disappeared(domid(3), DisappearReason::Removed)]);
-    // Its number is used again.
+    // Xen reuses the number for another domain.
     let _next = announce(&host.start(domid(3)), 11, &[]);
     assert_eq!(watcher.poll(NOW).unwrap(), [PresenceEvent::Appeared(domid(3), advertisement(11, 1))]);
 }
@@ -122,7 +122,7 @@ fn renews_the_advertisement_only_when_due() {
     assert_eq!(due, begun + HEARTBEAT_INTERVAL);
     assert_eq!(announcement.renew(&mut own, due - Duration::from_millis(1)).unwrap(), due);
     assert_eq!(own.read(NODE).unwrap(), b"isthmus 1 0000000000000001 1");
-    own.remove(NODE).unwrap(); // Any domain may have removed it: the next renewal restores it.
+    own.remove(NODE).unwrap(); // Another domain may remove the node; the next renewal restores it.
     announcement.renew(&mut own, due).unwrap();
     assert_eq!(own.read(NODE).unwrap(), b"isthmus 1 0000000000000001 2");
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  offset  bytes
 //!       0      4  kind of packet
-//!       4      4  request: chosen by whoever asks, repeated in the answer; 0 in events
+//!       4      4  request: chosen by the requester, repeated in the reply; 0 in events
 //!       8      4  transaction, 0 for none
 //!      12      4  bytes that follow, 4096 at most
 //!      16      …  strings, each ended by a zero byte; values of nodes are not

@@ -4,7 +4,7 @@ use crate::kernel::Kernel;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A store that answers with what it is told to, whatever is asked.
+/// A store with scripted replies to any requests.
 #[derive(Clone, Debug, Default)]
 struct Scripted {
     answers: Rc<RefCell<VecDeque<Vec<u8>>>>,
@@ -133,7 +133,7 @@ fn a_transaction_that_fails_changes_nothing() {
     });
     assert_eq!(failed.unwrap_err().refusal(), Some(StoreRefusal::Missing));
     assert_eq!(other.read("/n").unwrap_err().refusal(), Some(StoreRefusal::Missing));
-    // The connection is out of it again.
+    // The connection is no longer in a transaction.
     one.write("/m", b"1").unwrap();
     assert_eq!(other.read("/m").unwrap(), b"1");
 }

@@ -2,6 +2,7 @@
 
 use super::board::BoardIndex;
 use crate::command::Event;
+use crate::remote_peers::RemoteAddress;
 use crate::shared::Shared;
 use isthmus_layout::DomainId;
 use isthmus_layout::reason::Reason;
@@ -39,7 +40,8 @@ impl LocalPeer for LocalDomain<'_> {
 
     fn remote_peer_added(&mut self, address: Address) -> Option<DomainId> {
         let nic = self.board.nic_of(address.peer)?;
-        let remote_peer = self.shared.add_remote_peer(self.domain, nic, address.endpoint.0)?;
+        let address = RemoteAddress::Mx { nic, number: address.endpoint.0 };
+        let remote_peer = self.shared.add_remote_peer(self.domain, address)?;
         self.remote_peers.insert(remote_peer, self.at);
         Some(remote_peer)
     }

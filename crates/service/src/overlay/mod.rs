@@ -22,6 +22,7 @@ mod counters;
 mod edge;
 mod network;
 mod poller;
+mod ports;
 mod socket;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use super::command::{NewOverlayInterface, NewOverlayNetwork, OverlayNetworkNumbe
 use super::counters::{FrameLoss, PortCounters};
 use super::edge::{Edge, EdgeOutcome, Resume, TapFrame};
 use super::poller::TURN_COST_MAX;
+use super::ports::Ports;
 use super::socket::Socket;
 use super::view::{EdgeView, InterfaceView, LearnedView, OverlayView};
 use isthmus_link::{Tap, TapWrite};
@@ -70,10 +71,10 @@ pub(super) struct OverlayNetwork {
     core: Network,
     /// The forwarded frames by source and destination.
     pairs: TrafficMatrix,
-    pub(super) interfaces: Vec<Interface>,
+    pub(super) interfaces: Ports<Interface>,
     /// The smallest MTU of the interfaces.
     pub(super) mtu: u16,
-    pub(super) edges: Vec<Edge>,
+    pub(super) edges: Ports<Edge>,
     /// The cost of the frames that its interfaces may still send in this turn. Negative after a frame with many copies.
     turn: i64,
     view: Arc<Mutex<OverlayView>>,
@@ -89,9 +90,9 @@ impl OverlayNetwork {
             vni,
             core: Network::new(options),
             pairs: TrafficMatrix::new(options.hash_key),
-            interfaces: Vec::new(),
+            interfaces: Ports::default(),
             mtu: u16::MAX,
-            edges: Vec::new(),
+            edges: Ports::default(),
             turn: 0,
             view,
             view_stale_since: None,
@@ -103,7 +104,7 @@ impl OverlayNetwork {
     }
 
     pub(super) fn interface(&mut self, id: InterfaceId) -> Option<&mut Interface> {
-        self.interfaces.iter_mut().find(|interface| interface.id == id)
+        self.interfaces.get_mut(id.0)
     }
 
     pub(super) fn add_interface(&mut self, new: NewOverlayInterface) {
@@ -111,7 +112,7 @@ impl OverlayNetwork {
         if let Some(sources) = sources {
             self.core.limit_sources(Port::Interface(interface), &sources);
         }
-        self.interfaces.push(Interface {
+        self.interfaces.insert(Interface {
             id: interface,
             tap,
             mtu,
@@ -126,7 +127,7 @@ impl OverlayNetwork {
     }
 
     pub(super) fn remove_interface(&mut self, id: InterfaceId) {
-        self.interfaces.retain(|interface| interface.id != id);
+        self.interfaces.remove(id.0);
         self.core.remove_port(Port::Interface(id));
         self.update_mtu();
     }
@@ -136,7 +137,7 @@ impl OverlayNetwork {
     }
 
     pub(super) fn edge(&mut self, id: EdgeId) -> Option<&mut Edge> {
-        self.edges.iter_mut().find(|edge| edge.id == id)
+        self.edges.get_mut(id.0)
     }
 
     /// Marks that the state changed.
@@ -193,12 +194,12 @@ impl OverlayNetwork {
         for &port in to {
             match port {
                 Port::Interface(id) => {
-                    if let Some(interface) = self.interfaces.iter_mut().find(|interface| interface.id == id) {
+                    if let Some(interface) = self.interfaces.get_mut(id.0) {
                         interface.write(&[IoSlice::new(frame.header), IoSlice::new(frame.frame)], frame.frame.len());
                     }
                 }
                 Port::Edge(id) => {
-                    if let Some(edge) = self.edges.iter_mut().find(|edge| edge.id == id)
+                    if let Some(edge) = self.edges.get_mut(id.0)
                         && let EdgeOutcome::Full(resume) = outlets.send(edge, self.vni, frame, None)
                     {
                         match may_wait {
@@ -215,10 +216,10 @@ impl OverlayNetwork {
     /// Sends the rest of a held frame. False if it still has to wait.
     pub(super) fn send_held(&mut self, outlets: &mut Outlets<'_>, interface: InterfaceId) -> bool {
         let (edges, vni) = (&mut self.edges, self.vni);
-        let Some(interface) = self.interfaces.iter_mut().find(|other| other.id == interface) else { return true };
+        let Some(interface) = self.interfaces.get_mut(interface.0) else { return true };
         let Some(held) = &mut interface.held else { return true };
         let Some((header, frame)) = held.bytes[..held.len].split_first_chunk() else { return true };
-        if let Some(edge) = edges.iter_mut().find(|edge| edge.id == held.edge)
+        if let Some(edge) = edges.get_mut(held.edge.0)
             && let EdgeOutcome::Full(resume) = outlets.send(edge, vni, TapFrame { header, frame }, Some(held.resume))
         {
             held.resume = resume;
@@ -256,7 +257,7 @@ impl OverlayNetwork {
                 self.pairs.count(header.source, header.destination, bytes);
                 for &port in to {
                     let Port::Interface(id) = port else { continue }; // Frames of an edge never leave by an edge.
-                    if let Some(interface) = self.interfaces.iter_mut().find(|interface| interface.id == id) {
+                    if let Some(interface) = self.interfaces.get_mut(id.0) {
                         interface.write(slices, bytes);
                     }
                 }
@@ -292,19 +293,20 @@ impl OverlayNetwork {
 
     /// The place of an interface's held frame in the order of all held frames.
     pub(super) fn held_since(&self, interface: InterfaceId) -> Option<u64> {
-        let interface = self.interfaces.iter().find(|other| other.id == interface)?;
+        let interface = self.interfaces.get(interface.0)?;
         interface.held.as_ref().map(|held| held.since)
     }
 
     /// Returns whether a frame of an interface waits for room in a socket.
     pub(super) fn waits_for(&self, interface: InterfaceId, socket: usize) -> bool {
-        let held = self.interfaces.iter().find(|other| other.id == interface).and_then(|other| other.held.as_ref());
-        held.is_some_and(|held| self.edges.iter().any(|edge| edge.id == held.edge && edge.socket == socket))
+        let held = self.interfaces.get(interface.0).and_then(|other| other.held.as_ref());
+        let edge = held.and_then(|held| self.edges.get(held.edge.0));
+        edge.is_some_and(|edge| edge.socket == socket)
     }
 
     /// Returns whether a frame of an interface waits for an edge.
     pub(super) fn holds_for(&self, interface: InterfaceId, edge: EdgeId) -> bool {
-        let held = self.interfaces.iter().find(|other| other.id == interface).and_then(|other| other.held.as_ref());
+        let held = self.interfaces.get(interface.0).and_then(|other| other.held.as_ref());
         held.is_some_and(|held| held.edge == edge)
     }
 
@@ -315,14 +317,13 @@ impl OverlayNetwork {
 
     /// Gives up messages of edges that are incomplete for too long, and delivers what came of them.
     pub(super) fn expire(&mut self, now: Millis) {
-        for at in 0..self.edges.len() {
-            let id = self.edges[at].id;
-            if self.edges[at].reassembler.next_expiry_ms().is_some_and(|expiry| expiry <= now.0) {
-                self.touch(now);
-                self.with_reassembler(id, |network, reassembler| {
-                    reassembler.expire(now.0, |message| network.deliver_message(now, id, &message));
-                });
-            }
+        let is_expired = |edge: &&Edge| edge.reassembler.next_expiry_ms().is_some_and(|expiry| expiry <= now.0);
+        let expired: Vec<EdgeId> = self.edges.iter().filter(is_expired).map(|edge| edge.id).collect();
+        for id in expired {
+            self.touch(now);
+            self.with_reassembler(id, |network, reassembler| {
+                reassembler.expire(now.0, |message| network.deliver_message(now, id, &message));
+            });
         }
     }
 

@@ -173,7 +173,7 @@ impl OverlayPoller {
             let mut edge = Edge::new(new.edge, socket, new.to, new.first_message);
             edge.check_path(now, &self.sockets[socket].link);
             self.sockets[socket].add_edge(new.to.ip(), network.vni, place, new.edge);
-            network.edges.push(edge);
+            network.edges.insert(edge);
             network.core_mut().add_port(Port::Edge(new.edge));
         }
         self.touch(place, now);
@@ -182,9 +182,8 @@ impl OverlayPoller {
     fn remove_edge(&mut self, now: Millis, number: OverlayNetworkNumber, id: EdgeId) {
         let Some(place) = self.place(number) else { return };
         if let Some(network) = &mut self.networks[place]
-            && let Some(at) = network.edges.iter().position(|edge| edge.id == id)
+            && let Some(edge) = network.edges.remove(id.0)
         {
-            let edge = network.edges.remove(at);
             self.sockets[edge.socket].remove_edge(edge.to.ip(), network.vni);
             network.core_mut().remove_port(Port::Edge(id));
         }
@@ -222,7 +221,7 @@ impl OverlayPoller {
             FrameSource::Socket(socket) => Some(self.sockets[socket].link.as_fd()),
             FrameSource::Interface { network, interface } => {
                 let interfaces = &self.networks[network].as_ref()?.interfaces;
-                Some(interfaces.iter().find(|other| other.id == interface)?.tap.as_fd())
+                Some(interfaces.get(interface.0)?.tap.as_fd())
             }
         }
     }

@@ -9,8 +9,7 @@ impl Router {
     /// A domain of this worker is gone. What was accepted from it stays in its flows; what is held for it is dropped, and the senders
     /// are notified.
     pub(crate) fn remove(&mut self, slot: Slot, reason: Reason) -> Removal {
-        let state = self.states[slot.0 as usize].take().expect("slots in use have a state");
-        self.free.push(slot);
+        let state = self.states.remove(slot.0).expect("slots in use have a state");
         self.waiting.retain(|&waiting| waiting != slot);
         self.held_cost -= state.held_cost;
         self.forget(state.domain, reason);
@@ -25,7 +24,7 @@ impl Router {
                     Some(Location::Local(to)) => self.bounce_to_sender(to, route, bounce, reason),
                     Some(Location::Worker(worker)) => removal.bounces.push((worker, sender, route, bounce)),
                     // A remote peer is not notified: what it sent was taken.
-                    Some(Location::Remote) | None => {}
+                    Some(Location::Remote(_)) | None => {}
                 }
             }
         }
@@ -50,17 +49,17 @@ impl Router {
     /// Closes the accounts of the senders to a domain that ended, and its own flows in which no record waits. Credit for records
     /// that were delivered and not yet returned is never returned, because the senders must not take these records for received.
     fn close_accounts(&mut self, ended: DomainId) {
-        for at in 0..self.states.len() {
-            let Some(state) = &mut self.states[at] else { continue };
+        for at in 0..self.states.slots() as u32 {
+            let Some(state) = self.states.get_mut(at) else { continue };
             state.outgoing.remove(&ended);
-            self.close_flow(Slot(at as u32), ended);
+            self.close_flow(Slot(at), ended);
         }
     }
 
     /// Removes a flow if its sender is gone and no record waits in it.
     pub(crate) fn close_flow(&mut self, to: Slot, sender: DomainId) {
         let gone = !self.locations.contains_key(&sender);
-        let state = self.states[to.0 as usize].as_mut().expect("slots in use have a state");
+        let state = &mut self.states[to.0];
         if gone && state.flows.get(&sender).is_some_and(crate::flow::Flow::is_clear) {
             state.flows.remove(&sender);
         }

@@ -156,7 +156,7 @@ impl Model {
     }
 
     fn state_at(&self, who: usize) -> &DomainState {
-        self.router.states[self.slot(who).0 as usize].as_ref().unwrap()
+        &self.router.states[self.slot(who).0]
     }
 
     fn outstanding(&self, from: usize, to: usize) -> u32 {
@@ -178,7 +178,7 @@ impl Model {
             }
         }
         let held = |state: &DomainState| state.flows.values().map(|flow| u64::from(flow.held_cost())).sum::<u64>();
-        let states = || self.router.states.iter().flatten();
+        let states = || self.router.states.values();
         assert!(states().all(|state| state.held_cost == held(state)));
         assert_eq!(self.router.held_cost, states().map(held).sum::<u64>());
         for who in 0..DOMAINS {
@@ -243,13 +243,13 @@ fn deferred_credit_goes_with_the_next_record() {
     let (domain, remote_peer) = (DomainId::new(1).unwrap(), DomainId::remote(0).unwrap());
     let mut router = Router::new(SendPolicy::allow_all());
     let slot = router.add(domain, Owner(0));
-    router.add_remote_peer(remote_peer);
+    router.add_remote_peer(remote_peer, PollerKind::Mx);
     let end = EndpointIndex::new(0).unwrap();
     let route = Route { from: end, to: end, epoch: 0, peer: Some(remote_peer) };
     let send = Record::Eager { tag: 1, len: 8, words: &[1, 2] };
     // It has that much under way.
     for _ in 0..300 {
-        assert_eq!(router.route(slot, route, &send), Verdict::Remote { remote_peer });
+        assert_eq!(router.route(slot, route, &send), Verdict::Remote { poller: PollerKind::Mx, remote_peer });
     }
     let given = |router: &mut Router| match router.next(slot) {
         Some(Next::DaemonRecord(answer)) => {

@@ -2,7 +2,7 @@
 
 use super::fixture::{ServiceFixture, TestDomain, eager, to};
 use crate::{Command, Event, MxBoardNumber, MxCommand, MxView, NewMxBoard, NewMxConnect, NewMxEndpoint};
-use crate::{ServiceOptions, WorkerIndex};
+use crate::{RemoteAddress, ServiceOptions, WorkerIndex};
 use isthmus_layout::record::{Record, Route};
 use isthmus_layout::{DomainId, EndpointIndex, NicId};
 use isthmus_link::{Frame, Link, LinkCounters, LinkError, LinkKind, LinkState, Peer, SendOutcome, UdpLink, UdpOptions};
@@ -116,7 +116,7 @@ impl Pair {
         events.extend(pair.fixture.events());
         for (at, remote_peer) in [first, second].into_iter().enumerate() {
             let added = |event: &Event| {
-                matches!(*event, Event::RemoteAdded { worker, remote_peer: added, domain, nic: of, number: 0 }
+                matches!(*event, Event::RemoteAdded { worker, remote_peer: added, domain, address: RemoteAddress::Mx { nic: of, number: 0 } }
                 if (worker, added, domain, of) == (workers[at], remote_peer, pair.domains[at].id, nic(1 - at as u32)))
             };
             assert_eq!(events.iter().filter(|event| added(event)).count(), 1, "{events:?}");

@@ -20,7 +20,7 @@ impl Engine {
     pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), Refused> {
         let in_use = self.regions.uses_pd(pd)
             || self.qps.iter().flatten().any(|qp| qp.init.pd == pd)
-            || self.receive_queues.iter().any(|queue| queue.pd == pd);
+            || self.receive_queues.values().any(|queue| queue.pd == pd);
         if in_use {
             return Err(Refused::Busy);
         }
@@ -45,7 +45,7 @@ impl Engine {
             return Err(Refused::Invalid);
         }
         let datagrams = self.qps.iter().flatten().filter(|qp| qp.init.kind == QpType::Ud && qp.init.send_cq == cq);
-        let due = datagrams.flat_map(|qp| &qp.sends).filter(|entry| entry.signaled).count();
+        let due = datagrams.flat_map(|qp| qp.requester.entries()).filter(|entry| entry.signaled).count();
         self.cqs.get_mut(cq.0).ok_or(Refused::Invalid)?.resize(capacity as usize, due)
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Engine, limits};
 use crate::packet::Syndrome;
-use crate::queue_pair::{Inbound, SendEntry, SendState, Source};
+use crate::responder::Inbound;
 use crate::types::{Access, CompletionKind, Key, Pd, Refused, Status};
 
 impl Engine {
@@ -68,7 +68,7 @@ impl Engine {
     fn end_uses(&mut self, key: Key) {
         for slot in self.slots() {
             let Some(qp) = self.qp(slot).filter(|qp| qp.has_work_under_way()) else { continue };
-            if qp.responses > 0
+            if qp.responder.lends_responses()
                 && let Some(peer) = qp.peer
             {
                 self.release(peer.domain);
@@ -77,7 +77,7 @@ impl Engine {
             let packets = self.outbox.len();
             self.outbox.retain(|outgoing| outgoing.slot() != slot || !outgoing.lends(key));
             let revoked = self.outbox.len() < packets;
-            let inbound = self.qp(slot).and_then(|qp| qp.inbound.iter().find(|request| request.work.uses(key)));
+            let inbound = self.qp(slot).and_then(|qp| qp.responder.inbound().find(|request| request.work.uses(key)));
             match inbound.map(|request| request.taken.is_some()) {
                 Some(true) => self.receive_failed(slot, key),
                 None if !revoked => {}
@@ -90,13 +90,8 @@ impl Engine {
     /// Ends the first send request that needs a region.
     fn end_uses_of_requests(&mut self, slot: u32, key: Key) {
         let Some(qp) = self.qp(slot) else { return };
-        let uses = |entry: &SendEntry| matches!(&entry.source, Source::Memory(list) if list.uses(key));
-        let is_over = |entry: &SendEntry| !entry.is_in_use() && entry.answered || entry.state == SendState::Waiting;
-        let Some(at) = qp.sends.iter().position(|entry| uses(entry) && !is_over(entry)) else { return };
-        let entry = &qp.sends[at];
-        let (sequence, to) =
-            (qp.first.wrapping_add(at as u32), entry.datagram.as_ref().and_then(|to| to.to).or(qp.peer));
-        if let Some(to) = to {
+        let Some((sequence, entry)) = qp.requester.first_use(key) else { return };
+        if let Some(to) = entry.destination(qp.peer) {
             self.release(to.domain);
         }
         self.fail_request(slot, sequence, Status::LocalProtection);
@@ -106,11 +101,8 @@ impl Engine {
     fn receive_failed(&mut self, slot: u32, key: Key) {
         let Some(qp) = self.qp_mut(slot) else { return };
         let cq = qp.init.receive_cq;
-        let Some(at) = qp.inbound.iter().position(|request| request.work.uses(key)) else { return };
-        let Some(Inbound { taken: Some((_, completion)), from, late_bytes, .. }) = qp.inbound.remove(at) else {
-            return;
-        };
-        qp.late_bytes -= u64::from(late_bytes);
+        let removed = qp.responder.remove(|request| request.work.uses(key));
+        let Some(Inbound { taken: Some((_, completion)), from, .. }) = removed else { return };
         let failed = qp.completion(completion.wr_id, Status::LocalProtection, CompletionKind::Receive);
         self.report(cq, failed);
         self.release(from.domain);

@@ -46,7 +46,7 @@ impl Engine {
             QpState::Error => self.enter_error(slot),
             QpState::ReadyToReceive => {
                 qp.state = to;
-                qp.executed = qp.attributes.receive_psn & QpNumber::MASK;
+                qp.responder.begin(qp.attributes.receive_psn);
                 if qp.is_reliable() {
                     self.owe(slot, Syndrome::Ready);
                     self.describe(slot, true);
@@ -54,8 +54,7 @@ impl Engine {
             }
             QpState::ReadyToSend => {
                 if from == QpState::ReadyToReceive {
-                    (qp.retries_left, qp.rnr_retries_left) = (attributes.retry_count, attributes.rnr_retry);
-                    qp.base = qp.first.wrapping_sub(qp.attributes.send_psn & QpNumber::MASK);
+                    qp.requester.begin(&qp.attributes);
                 }
                 qp.state = to;
                 if mask.contains(AttributeMask::ACCESS) {
@@ -77,14 +76,13 @@ impl Engine {
     pub(super) fn end_connection(&mut self, slot: u32) {
         let Some(qp) = self.qp_mut(slot) else { return };
         let (number, init, receive_queue, peer) = (qp.number, qp.init, qp.receive_queue, qp.peer);
-        let has_lent = !qp.inbound.is_empty() || qp.responses > 0;
-        let lent = qp.sends.iter().filter(|entry| entry.transmissions > 0);
-        let lent = lent.filter_map(|entry| entry.datagram.as_ref().and_then(|to| to.to).or(peer));
+        let has_lent = qp.responder.has_lent();
+        let lent = qp.requester.entries().filter_map(|entry| entry.borrower(peer));
         let mut released: Vec<_> = lent.chain(peer.filter(|_| has_lent)).map(|to| to.domain).collect();
         released.dedup();
         // In Error, the queue pair may still owe the reason.
-        let syndrome = if qp.state == QpState::Error { qp.owed } else { Some(Syndrome::NotReady) };
-        let goodbye = syndrome.map(|syndrome| Tag::ack(qp.attributes.destination, qp.executed, syndrome));
+        let syndrome = if qp.state == QpState::Error { qp.responder.owed() } else { Some(Syndrome::NotReady) };
+        let goodbye = syndrome.map(|syndrome| Tag::ack(qp.attributes.destination, qp.responder.executed(), syndrome));
         let connected = qp.is_reliable() && (qp.can_receive() || qp.state == QpState::Error);
         qp.reset();
         if let (true, Some(peer), Some(goodbye)) = (connected, peer, goodbye) {
@@ -108,16 +106,15 @@ impl Engine {
     pub(crate) fn enter_error(&mut self, slot: u32) {
         let Some(qp) = self.qp_mut(slot) else { return };
         if core::mem::replace(&mut qp.state, QpState::Error) != QpState::Error {
-            qp.owed = qp.is_reliable().then_some(Syndrome::NotReady);
+            qp.responder.set_owed(qp.is_reliable().then_some(Syndrome::NotReady));
             let last_of = qp.init.srq.map(|_| AsyncEvent::LastRequestReached(qp.number));
             self.async_events.extend(last_of);
         }
         let Some(qp) = self.qp_mut(slot) else { return };
         let peer = qp.peer;
-        let lent = !qp.inbound.is_empty() || qp.responses > 0;
+        let lent = qp.responder.has_lent();
         let (init, receive_queue) = (qp.init, qp.receive_queue);
-        let inbound = core::mem::take(&mut qp.inbound);
-        qp.late_bytes = 0;
+        let inbound = qp.responder.remove_all(|_| true);
         self.flush_sends(slot);
         if let (true, Some(peer)) = (lent, peer) {
             self.release(peer.domain);
@@ -140,7 +137,7 @@ impl Engine {
         }
         flushed.into_iter().for_each(|completion| self.report(init.receive_cq, completion));
         if let Some(qp) = self.qp(slot)
-            && qp.owed.is_some()
+            && qp.responder.owed().is_some()
         {
             self.list_owing(slot);
         }
@@ -150,15 +147,9 @@ impl Engine {
     pub(crate) fn flush_sends(&mut self, slot: u32) {
         self.outbox.retain(|outgoing| !outgoing.is_request_of(slot));
         let Some(qp) = self.qp_mut(slot) else { return };
-        let (end, cq, peer) = (qp.end(), qp.init.send_cq, qp.peer);
-        (qp.first, qp.next, qp.acked) = (end, end, end);
-        qp.pause = None;
-        qp.stopped = false;
-        qp.reads_outstanding = 0;
-        let flushed = core::mem::take(&mut qp.sends);
-        let number = qp.number;
-        for entry in flushed {
-            if let (true, Some(to)) = (entry.transmissions > 0, entry.datagram.as_ref().and_then(|to| to.to).or(peer)) {
+        let (number, cq, peer) = (qp.number, qp.init.send_cq, qp.peer);
+        for entry in qp.requester.flush() {
+            if let Some(to) = entry.borrower(peer) {
                 self.release(to.domain);
             }
             let completion = flush_completion(entry.wr_id, entry.completion_kind());
@@ -213,12 +204,7 @@ impl Engine {
         for slot in self.slots() {
             let Some(qp) = self.qp_mut(slot) else { continue };
             let connected = qp.peer.is_some_and(|peer| peer.domain == domain);
-            for entry in &mut qp.sends {
-                // The transport confirms no more.
-                if entry.datagram.as_ref().map_or(connected, |to| to.to.is_some_and(|to| to.domain == domain)) {
-                    (entry.queued, entry.transmissions, entry.response_coming) = (false, 0, false);
-                }
-            }
+            qp.requester.forget_transmissions(domain, qp.peer);
             self.forget_inbound(slot, |request| request.from.domain == domain);
             self.retire(slot);
             if !connected {
@@ -226,8 +212,8 @@ impl Engine {
             }
             self.outbox.retain(|outgoing| outgoing.slot() != slot);
             let Some(qp) = self.qp_mut(slot) else { continue };
-            (qp.peer, qp.responses) = (None, 0);
-            qp.owed = None;
+            qp.peer = None;
+            qp.responder.peer_gone();
             if qp.is_reliable() && qp.can_receive() {
                 self.peer_replies_no_more(slot);
             }

@@ -5,7 +5,7 @@ use super::{part, scatter};
 use crate::engine::{Engine, limits};
 use crate::memory::Memory;
 use crate::packet::{HeaderReader, Tag, flags};
-use crate::queue_pair::{DatagramHead, InboundWork};
+use crate::responder::{DatagramHead, InboundWork};
 use crate::types::{Completion, Gid, QpNumber, QpType};
 use isthmus_layout::EndpointAddress;
 
@@ -24,7 +24,7 @@ impl Engine {
             return None;
         }
         let (q_key, service_level) = (words.word()?, words.word()?);
-        let full = qp.inbound.len() >= limits::REQUESTS_MAX as usize;
+        let full = qp.responder.inbound_len() >= limits::REQUESTS_MAX as usize;
         if full || !qp.can_receive() || q_key != qp.attributes.q_key {
             return None;
         }

@@ -5,10 +5,10 @@ use crate::engine::Engine;
 use crate::memory::Memory;
 use crate::outgoing::Token;
 use crate::packet::Syndrome;
-use crate::queue_pair::{Inbound, InboundWork, Source};
 use crate::queues::{SgeList, total_len};
+use crate::requester::{SendEntry, Source};
+use crate::responder::{Inbound, InboundWork};
 use crate::types::{QpType, Status};
-use alloc::collections::VecDeque;
 use isthmus_layout::EndpointAddress;
 
 impl Engine {
@@ -17,7 +17,7 @@ impl Engine {
         match self.peers.remove(&from) {
             Some(PayloadUse::Receive { slot, serial }) => {
                 let token = Token::Receive { slot, serial }.number();
-                let request = self.qp(slot).and_then(|qp| qp.inbound.iter().find(|request| request.serial == serial));
+                let request = self.qp(slot).and_then(|qp| qp.responder.find(serial));
                 match request.map(|request| &request.work) {
                     Some(InboundWork::Payload { into, direct }) if total_len(into.as_slice()) == len => {
                         target(into, *direct, token)
@@ -67,9 +67,7 @@ impl Engine {
     /// Drops requests of peers. Those that have taken receive requests return them.
     pub(crate) fn forget_inbound(&mut self, slot: u32, which: impl Fn(&Inbound) -> bool) {
         let Some(qp) = self.qp_mut(slot) else { return };
-        let (dropped, kept): (VecDeque<_>, VecDeque<_>) = core::mem::take(&mut qp.inbound).into_iter().partition(which);
-        qp.late_bytes = kept.iter().map(|request| u64::from(request.late_bytes)).sum();
-        qp.inbound = kept;
+        let dropped = qp.responder.remove_all(which);
         let queue = qp.receive_queue;
         let Some(queue) = self.receive_queues.get_mut(queue) else { return };
         for request in dropped.into_iter().rev() {
@@ -84,12 +82,12 @@ impl Engine {
     pub fn wants_payload(&self, token: u64) -> bool {
         match Token::parse(token) {
             Some(Token::Receive { slot, serial }) => {
-                self.qp(slot).is_some_and(|qp| qp.inbound.iter().any(|request| request.serial == serial))
+                self.qp(slot).is_some_and(|qp| qp.responder.find(serial).is_some())
             }
-            Some(Token::ResponseBytes { slot, sequence }) => self.qp(slot).is_some_and(|qp| {
-                let at = sequence.wrapping_sub(qp.first) as usize;
-                qp.sends.get(at).is_some_and(|entry| entry.waits_for_payload())
-            }),
+            Some(Token::ResponseBytes { slot, sequence }) => {
+                let entry = self.qp(slot).and_then(|qp| qp.requester.entry(sequence));
+                entry.is_some_and(SendEntry::waits_for_payload)
+            }
             _ => false,
         }
     }
@@ -98,7 +96,7 @@ impl Engine {
     fn response_place(&mut self, slot: u32, sequence: u32) -> Option<SgeList> {
         let (qp, regions, _) = self.parts(slot)?;
         let pd = qp.init.pd;
-        let entry = qp.entry(sequence).filter(|entry| entry.waits_for_payload())?;
+        let entry = qp.requester.entry(sequence).filter(|entry| entry.waits_for_payload())?;
         let Source::Memory(list) = &entry.source else { return None };
         locate_list(regions, pd, list.as_slice(), u64::from(entry.len))
     }
@@ -108,16 +106,15 @@ impl Engine {
         match Token::parse(token) {
             Some(Token::Receive { slot, serial }) => {
                 let Some(qp) = self.qp_mut(slot) else { return };
-                let Some(at) = qp.inbound.iter().position(|request| request.serial == serial) else { return };
-                let request = &mut qp.inbound[at];
+                let Some((request, is_first)) = qp.responder.find_mut(serial) else { return };
                 match (&request.work, collected) {
                     (InboundWork::Datagram(head), bytes) => {
                         // Datagrams of one peer do not wait for those of another.
                         let (head, from) = (*head, request.from);
-                        qp.inbound.remove(at);
+                        qp.responder.remove(|request| request.serial == serial);
                         return self.deliver_datagram(slot, from, &head, bytes.unwrap_or_default(), memory);
                     }
-                    (InboundWork::Payload { into, .. }, Some(bytes)) if at == 0 => {
+                    (InboundWork::Payload { into, .. }, Some(bytes)) if is_first => {
                         scatter(memory, into.as_slice(), bytes);
                         request.work = InboundWork::Done;
                     }

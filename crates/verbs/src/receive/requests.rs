@@ -5,8 +5,9 @@ use crate::engine::{Engine, limits};
 use crate::events::AsyncEvent;
 use crate::memory::Memory;
 use crate::packet::{HeaderReader, Syndrome, Tag, flags};
-use crate::queue_pair::{Inbound, InboundWork, QueuePair};
+use crate::queue_pair::QueuePair;
 use crate::queues::{ReceiveEntry, SgeList, total_len};
+use crate::responder::InboundWork;
 use crate::types::{Access, Completion, CompletionKind, QpNumber, QpType, Sge, Status};
 use isthmus_layout::EndpointAddress;
 
@@ -29,8 +30,8 @@ impl Engine {
         let qp_of_peer = qp.filter(|qp| qp.peer == Some(from) && qp.init.kind != QpType::Ud);
         let is_of_another = qp.is_some() && qp_of_peer.is_none();
         // The first packet of a connection has the PSN that both sides know; one of an earlier connection has another one, or none.
-        let has_psn = |qp: &QueuePair| source.is_some_and(|source| source >> 24 == qp.executed & 0xff);
-        let is_next = |qp: &&QueuePair| qp.begun || !qp.is_reliable() || has_psn(qp);
+        let has_psn = |qp: &QueuePair| source.is_some_and(|source| qp.responder.begins_with(source >> 24));
+        let is_next = |qp: &&QueuePair| qp.responder.has_begun() || !qp.is_reliable() || has_psn(qp);
         let Some(qp) = qp_of_peer.filter(is_next) else {
             self.violations += u64::from(is_of_another);
             // One refusal for each attempt: the sender marks the first packet of an attempt.
@@ -41,17 +42,16 @@ impl Engine {
             }
             return None;
         };
-        let (slot, full) = (slot?, qp.inbound.len() >= limits::REQUESTS_MAX as usize);
+        let (slot, full) = (slot?, qp.responder.inbound_len() >= limits::REQUESTS_MAX as usize);
         if qp.is_reliable() {
             // The peer does not repeat the count of a packet that is dropped.
-            if (qp.begun || tag.has(flags::RESTART)) && !self.note_executed(slot, tag.count) {
+            if (qp.responder.has_begun() || tag.has(flags::RESTART)) && !self.note_executed(slot, tag.count) {
                 self.violations += 1;
             }
             let qp = self.qp_mut(slot).filter(|qp| qp.can_receive())?;
-            if qp.refusing && !tag.has(flags::RESTART) {
+            if !qp.responder.take(tag.has(flags::RESTART)) {
                 return None;
             }
-            (qp.refusing, qp.begun) = (false, true);
         }
         if full {
             self.refuse(slot, Syndrome::InvalidRequest);
@@ -70,14 +70,11 @@ impl Engine {
         syndrome: Syndrome,
     ) {
         let Some(qp) = self.qp_mut(slot) else { return };
-        qp.refusing = true;
-        if qp.inbound.is_empty() {
+        qp.responder.refuse_until_restart();
+        if qp.responder.has_executed_all() {
             return self.refuse_now(slot, taken.map(|(_, completion)| completion), syndrome);
         }
-        let serial = qp.next_serial;
-        qp.next_serial = serial.wrapping_add(1);
-        let work = InboundWork::Refuse(syndrome);
-        qp.inbound.push_back(Inbound { serial, from, acknowledge: false, taken, work, late_bytes: 0 });
+        qp.responder.push(from, false, taken, InboundWork::Refuse(syndrome));
     }
 
     fn refuse_now(&mut self, slot: u32, completion: Option<Completion>, syndrome: Syndrome) {
@@ -114,7 +111,7 @@ impl Engine {
             }
             self.enter_error(slot);
             if let Some(qp) = self.qp_mut(slot) {
-                qp.owed = Some(syndrome);
+                qp.responder.set_owed(Some(syndrome));
             }
             self.list_owing(slot);
         }
@@ -195,7 +192,7 @@ impl Engine {
         memory: &mut impl Memory,
     ) -> Option<()> {
         let qp = self.qp(slot)?;
-        let (is_first, number) = (qp.inbound.is_empty(), qp.receive_queue);
+        let (is_first, number) = (qp.responder.has_executed_all(), qp.receive_queue);
         let acknowledge = qp.is_reliable() && tag.has(flags::ACKNOWLEDGE);
         let completion = qp.completion(0, Status::Success, CompletionKind::Receive);
         let queue = self.receive_queues.get_mut(number)?;
@@ -248,15 +245,11 @@ impl Engine {
     ) {
         let Some(qp) = self.qp_mut(slot) else { return };
         let acknowledge = qp.is_reliable() && tag.has(flags::ACKNOWLEDGE);
-        if qp.inbound.is_empty() && matches!(work, InboundWork::Done) {
+        if qp.responder.has_executed_all() && matches!(work, InboundWork::Done) {
             return self.executed(slot, taken.map(|(_, completion)| completion), acknowledge);
         }
-        let serial = qp.next_serial;
-        qp.next_serial = serial.wrapping_add(1);
         let follows = work.waits_for_payload();
-        let late_bytes = work.late_bytes();
-        qp.late_bytes += u64::from(late_bytes);
-        qp.inbound.push_back(Inbound { serial, from, acknowledge, taken, work, late_bytes });
+        let serial = qp.responder.push(from, acknowledge, taken, work);
         if follows {
             self.expect(from, PayloadUse::Receive { slot, serial });
         } else {
@@ -268,7 +261,7 @@ impl Engine {
     #[inline]
     pub(super) fn executed(&mut self, slot: u32, completion: Option<Completion>, acknowledge: bool) {
         let Some(qp) = self.qp_mut(slot) else { return };
-        qp.executed = qp.executed.wrapping_add(1);
+        qp.responder.count_executed();
         let cq = qp.init.receive_cq;
         if let Some(completion) = completion {
             self.report(cq, completion);
@@ -281,11 +274,7 @@ impl Engine {
     /// Executes the requests that are next in order.
     pub(super) fn execute_inbound(&mut self, slot: u32, memory: &mut impl Memory) {
         while let Some(qp) = self.qp_mut(slot) {
-            if qp.inbound.front().is_none_or(|request| request.work.waits_for_payload()) {
-                return;
-            }
-            let Some(request) = qp.inbound.pop_front() else { return };
-            qp.late_bytes -= u64::from(request.late_bytes);
+            let Some(request) = qp.responder.pop_executable() else { return };
             match request.work {
                 InboundWork::Payload { .. } | InboundWork::Datagram(_) => return,
                 InboundWork::Done => {}
@@ -327,8 +316,8 @@ impl Engine {
             return None;
         };
         // A program that polls memory must not see a later write before an earlier one.
-        let QueuePair { inbound, late_bytes, .. } = self.qp(slot)?;
-        let (first, late_bytes) = (inbound.is_empty(), late_bytes + u64::from(len));
+        let responder = &self.qp(slot)?.responder;
+        let (first, late_bytes) = (responder.has_executed_all(), responder.late_bytes() + u64::from(len));
         let has_room = first || late_bytes <= limits::LATE_BYTES_MAX;
         if !has_room && self.qp(slot)?.is_reliable() {
             self.refuse_in_turn(slot, from, None, Syndrome::Again);
@@ -395,8 +384,7 @@ impl Engine {
         memory: &mut impl Memory,
     ) -> Option<()> {
         let qp = self.qp(slot)?;
-        let waits = |request: &&Inbound| matches!(request.work, InboundWork::Read { .. } | InboundWork::Atomic { .. });
-        let under_way = qp.responses as usize + qp.inbound.iter().filter(waits).count();
+        let under_way = qp.responder.responses_under_way();
         // The requester counts a response as over when it has arrived, which may be before its confirmation here.
         if qp.init.kind != QpType::Rc || under_way >= 2 * limits::READS_MAX as usize {
             self.refuse(slot, Syndrome::InvalidRequest);

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::memory::Memory;
 use crate::outgoing::{Outgoing, ResponseContent};
 use crate::packet::{HeaderReader, Tag, flags};
-use crate::queue_pair::{SendEntry, SendState, Source};
+use crate::requester::Source;
 use crate::types::{Access, AtomicOperation, Key, Sge, Status};
 use isthmus_layout::EndpointAddress;
 
@@ -58,9 +58,7 @@ impl Engine {
     fn respond(&mut self, slot: u32, content: ResponseContent) -> Option<()> {
         let (qp, _, outbox) = self.parts(slot)?;
         qp.peer?;
-        let serial = qp.next_serial;
-        qp.next_serial = serial.wrapping_add(1);
-        qp.responses += 1;
+        let serial = qp.responder.add_response();
         outbox.push_back(Outgoing::Response { slot, serial, content });
         Some(())
     }
@@ -83,23 +81,19 @@ impl Engine {
             return None;
         }
         let (qp, regions, _) = self.parts(slot)?;
-        let (first, pd, executed) = (qp.first, qp.init.pd, qp.acked.wrapping_sub(qp.first) as usize);
-        let waits = |entry: &SendEntry| !entry.answered && !entry.response_coming;
-        let executed = qp.sends.iter().take(executed).position(waits);
-        let Some(at) = executed.filter(|at| qp.sends[*at].state == SendState::Sent) else {
+        let pd = qp.init.pd;
+        let Some((sequence, entry)) = qp.requester.awaiting_response() else {
             self.violations += 1;
             return None;
         };
-        let entry = qp.sends.get_mut(at)?;
         let follows = tag.has(flags::FOLLOWS);
         let len = if follows { words.word()? } else { words.0.len() as u32 };
         if len != entry.len {
             self.violations += 1;
             return None;
         }
-        let sequence = first.wrapping_add(at as u32);
         if follows {
-            entry.response_coming = true;
+            entry.expect_payload();
             self.expect(from, PayloadUse::Response { slot, sequence });
             return Some(());
         }
@@ -117,9 +111,8 @@ impl Engine {
     /// The response to a request is complete.
     pub(super) fn answered(&mut self, slot: u32, sequence: u32) {
         let Some(qp) = self.qp_mut(slot) else { return };
-        let Some(entry) = qp.entry(sequence) else { return };
-        if !core::mem::replace(&mut entry.answered, true) {
-            qp.reads_outstanding = qp.reads_outstanding.saturating_sub(1);
+        if !qp.requester.answered(sequence) {
+            return;
         }
         self.pump(slot);
         self.retire(slot);

@@ -3,7 +3,8 @@
 use super::PayloadTarget;
 use crate::engine::{Engine, limits};
 use crate::packet::{PacketKind, Syndrome, Tag, flags};
-use crate::queue_pair::{InboundWork, QpInit};
+use crate::queue_pair::QpInit;
+use crate::responder::InboundWork;
 use crate::{
     Access, AtomicOperation, AttributeMask, Attributes, Key, Memory, PeerAccesses, QpNumber, QpState, QpType,
     ReceiveRequest, Sge, Status,
@@ -127,7 +128,7 @@ fn requests_behind_a_payload_are_bounded() {
             let write = tag(PacketKind::Write, FIRST, number);
             engine.receive(peer(0), write, &words(&[0, 0, 0, key.0, 9]), &mut Nothing);
             let slot = engine.slot(number).expect("a queue pair");
-            assert!(engine.qp(slot).expect("a queue pair").inbound.len() <= limits::REQUESTS_MAX as usize);
+            assert!(engine.qp(slot).expect("a queue pair").responder.inbound_len() <= limits::REQUESTS_MAX as usize);
         }
         let expected = if kind == QpType::Rc { QpState::Error } else { QpState::ReadyToReceive };
         assert_eq!(engine.query_qp(number).map(|(state, ..)| state), Some(expected));
@@ -146,7 +147,7 @@ fn bytes_of_late_writes_are_bounded() {
         }
         assert_eq!(collected << 20, limits::LATE_BYTES_MAX, "{kind:?}");
         let slot = engine.slot(number).expect("a queue pair");
-        assert_eq!(engine.qp(slot).map(|qp| qp.late_bytes), Some(limits::LATE_BYTES_MAX));
+        assert_eq!(engine.qp(slot).map(|qp| qp.responder.late_bytes()), Some(limits::LATE_BYTES_MAX));
     }
 }
 
@@ -160,14 +161,14 @@ fn payloads_are_awaited_once_for_each_peer() {
         }
         assert_eq!(engine.peers.len(), 10);
         let slot = engine.slot(number).expect("a queue pair");
-        assert_eq!(engine.qp(slot).expect("a queue pair").inbound.len(), 10);
+        assert_eq!(engine.qp(slot).expect("a queue pair").responder.inbound_len(), 10);
         assert_eq!(engine.violations(), 10 * round);
     }
     for from in 0..10 {
         engine.peer_gone(peer(from).domain);
     }
     let slot = engine.slot(number).expect("a queue pair");
-    assert!(engine.peers.is_empty() && engine.qp(slot).expect("a queue pair").inbound.is_empty());
+    assert!(engine.peers.is_empty() && engine.qp(slot).expect("a queue pair").responder.has_executed_all());
 }
 
 #[test]
@@ -177,7 +178,8 @@ fn a_payload_that_does_not_come_gives_its_receive_request_back() {
     engine.post_receive(number, &ReceiveRequest { wr_id: 3, sges: &sges }).expect("room");
     engine.receive(peer(0), tag(PacketKind::Send, flags::FOLLOWS, number), &words(&[4096]), &mut Nothing);
     let slot = engine.slot(number).expect("a queue pair");
-    assert!(matches!(engine.qp(slot).expect("a queue pair").inbound[0].work, InboundWork::Payload { .. }));
+    let first = engine.qp(slot).and_then(|qp| qp.responder.inbound().next());
+    assert!(matches!(first.expect("a request").work, InboundWork::Payload { .. }));
     engine.receive(peer(0), tag(PacketKind::Send, 0, number), b"short", &mut Nothing);
     assert_eq!(engine.violations(), 1);
     let (_, _, init) = engine.query_qp(number).expect("a queue pair");
@@ -191,7 +193,7 @@ fn refused_queue_pairs_are_listed_once() {
     for _ in 0..1000 {
         engine.receive(peer(0), tag(PacketKind::Send, FIRST, number), &words(&[0]), &mut Nothing);
     }
-    assert_eq!(engine.receive_queues.iter().map(|queue| queue.refused.len()).sum::<usize>(), 1);
+    assert_eq!(engine.receive_queues.values().map(|queue| queue.refused.len()).sum::<usize>(), 1);
 }
 
 #[test]

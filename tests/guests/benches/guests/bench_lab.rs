@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use isthmus_bench::result_table::Runs;
-use isthmus_guests::{Extra, Guest, GuestKit, GuestLab, WindowProbe};
+use isthmus_guests_tests::{Extra, Guest, GuestKit, GuestLab, WindowProbe};
 use isthmus_mx_tests::build;
 
 use crate::task::{MessagePath, Task, Wait, ping};

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use isthmus_bench::result_table::ResultTable;
-use isthmus_guests::{GuestKit, XenKit};
+use isthmus_guests_tests::{GuestKit, XenKit};
 
 use bench_lab::{BenchLab, BenchPlan};
 use xen::XenLab;

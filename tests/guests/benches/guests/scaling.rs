@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use isthmus_bench::result_table::{Chart, Line, ResultTable, Row, Runs, Unit};
-use isthmus_guests::GuestKit;
+use isthmus_guests_tests::GuestKit;
 
 use crate::bench_lab::BenchLab;
 use crate::task::{MessagePath, Place, Task};

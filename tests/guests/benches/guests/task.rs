@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use isthmus_guests::{CommandOutput, GuestLab, XenMachine, example, timeout};
+use isthmus_guests_tests::{CommandOutput, GuestLab, XenMachine, example, timeout};
 use isthmus_hosts::TestHost;
 use isthmus_testbed::Proc;
 

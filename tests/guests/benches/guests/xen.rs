@@ -11,7 +11,7 @@
 
 use anyhow::Result;
 use isthmus_bench::result_table::{ResultTable, Row, Runs, Target, Unit, Versus};
-use isthmus_guests::{XenKit, XenMachine};
+use isthmus_guests_tests::{XenKit, XenMachine};
 
 use crate::bench_lab::{BenchPlan, Case, PINGS};
 use crate::rows::{BANDWIDTH_PATHS, SleepLatencies, bandwidth};

@@ -5,12 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::mpis::Mpi;
+use isthmus_testbed::{compile, link_library};
 
-/// The root of the workspace.
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+use crate::mpis::Mpi;
 
 /// The folder in which the provider lies: linked once, by the way it is shipped; or `ISTHMUS_FI_LIBRARY`, as it is.
 pub(crate) fn library() -> &'static Path {
@@ -20,10 +17,7 @@ pub(crate) fn library() -> &'static Path {
             return folder.into();
         }
         let folder = Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/fi-lib"));
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(root()).args(["xtask", "link-abi", "isthmus-libfabric"]);
-        cargo.args(["--map", "abi/libfabric/libisthmus-fi.map", "--out"]).arg(folder.join("libisthmus-fi.so"));
-        done(&mut cargo);
+        link_library("abi/libfabric", "libisthmus-fi.so", folder);
         folder.into()
     })
 }
@@ -45,21 +39,12 @@ pub(crate) fn plain_program(name: &str) -> PathBuf {
 
 fn compiled(name: &str, kind: &str, mut compiler: Command, libraries: &[&str]) -> PathBuf {
     static COMPILED: Mutex<BTreeMap<PathBuf, ()>> = Mutex::new(BTreeMap::new());
-    let folder = Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/mpi-programs")).join(kind);
-    let program = folder.join(name);
+    let program = Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/mpi-programs")).join(kind).join(name);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner); // Held while compiling: others wait.
     if !compiled.contains_key(&program) {
-        std::fs::create_dir_all(&folder).unwrap();
-        compiler.arg("-o").arg(&program).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c")));
-        done(compiler.args(libraries));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c"));
+        compile(&mut compiler, &source, &program, libraries);
         compiled.insert(program.clone(), ());
     }
     program
-}
-
-/// Runs a tool that must do its work.
-#[track_caller]
-pub(crate) fn done(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
 }

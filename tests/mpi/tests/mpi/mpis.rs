@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use isthmus_testbed::Launch;
 
-use crate::build::root;
+use isthmus_testbed::workspace_root;
 
 /// An MPI.
 pub(crate) struct Mpi {
@@ -102,5 +102,5 @@ impl Mpi {
 
 /// The programs of a wheel, where `scripts/setup` has installed it.
 pub(crate) fn wheel(name: &str) -> PathBuf {
-    root().join("target/mpi").join(name).join("bin")
+    workspace_root().join("target/mpi").join(name).join("bin")
 }

@@ -2,8 +2,9 @@
 
 use isthmus_testbed::{DaemonProcess, Exit, Proc};
 
-use crate::build::{compiled, done, example, headers, library, root};
+use crate::build::{compiled, example, headers, library};
 use crate::run::{daemon, launch_on_host, timeout};
+use isthmus_testbed::{run_tool, workspace_root};
 
 const NAMES: [&str; 7] = ["mx_alltoall", "mx_info", "mx_loop", "mx_pingpong", "mx_stream", "mx_waitany", "mx_wakeup"];
 
@@ -104,7 +105,7 @@ fn info_names_boards_and_counters() {
 #[test]
 fn hello_client_gets_a_reply_from_a_running_server() {
     let [server, client] =
-        ["server", "client"].map(|role| compiled(&root().join(format!("examples/hello/mx_{role}.c"))));
+        ["server", "client"].map(|role| compiled(&workspace_root().join(format!("examples/hello/mx_{role}.c"))));
     let (_scratch, daemon) = daemon("");
     let client = |board: &str, text: &str| {
         let client = launch_on_host(&daemon, client.clone()).args([board, text, "600"]).spawn().unwrap();
@@ -142,9 +143,9 @@ fn examples_print_their_usage() {
 fn makefile_builds_all_examples() {
     let scratch = isthmus_testbed::Scratch::new().unwrap();
     let mut make = std::process::Command::new("make");
-    make.arg("-C").arg(root().join("examples/mx")).arg(format!("INCLUDE={}", headers().display()));
+    make.arg("-C").arg(workspace_root().join("examples/mx")).arg(format!("INCLUDE={}", headers().display()));
     make.arg(format!("LIB={}", library().display())).arg(format!("OUT={}", scratch.path().display()));
-    done(&mut make);
+    run_tool(&mut make);
     for name in NAMES {
         assert!(scratch.join(name).is_file(), "{name}");
     }

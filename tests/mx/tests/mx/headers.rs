@@ -4,7 +4,8 @@ use std::process::Command;
 
 use isthmus_testbed::Scratch;
 
-use crate::build::{done, headers, library};
+use crate::build::{headers, library};
+use isthmus_testbed::run_tool;
 
 /// Languages, with the compiler and its options.
 const LANGUAGES: [(&str, &[&str], &str); 6] = [
@@ -40,7 +41,7 @@ fn headers_compile_in_every_language_without_a_warning() {
             let source = scratch.write(format!("include{at}.{suffix}"), text).unwrap();
             let mut command = Command::new(compiler);
             command.args(options).args(STRICT).arg("-I").arg(headers()).arg("-fsyntax-only").arg(source);
-            done(&mut command);
+            run_tool(&mut command);
         }
     }
 }
@@ -144,7 +145,7 @@ fn old_program_compiles_and_links_in_every_language() {
         let mut command = Command::new(compiler);
         command.args(options).args(STRICT).arg("-Wno-maybe-uninitialized").arg("-I").arg(headers()).arg("-o");
         command.arg(scratch.join("program")).arg(source).arg("-L").arg(library()).arg("-lmyriexpress");
-        done(&mut command);
+        run_tool(&mut command);
     }
 }
 
@@ -212,7 +213,7 @@ fn program_needs_no_other_include_than_the_header() {
             let source = scratch.write(format!("alone.{suffix}"), text).unwrap();
             let mut command = Command::new(compiler);
             command.args(options).args(STRICT).arg("-I").arg(headers()).arg("-fsyntax-only").arg(source);
-            done(&mut command);
+            run_tool(&mut command);
         }
     }
 }
@@ -234,7 +235,7 @@ fn configure_script_probes_succeed() {
         let source = scratch.write("probe.c", text).unwrap();
         let mut cc = Command::new("cc");
         cc.arg("-w").arg("-o").arg(scratch.join("probe")).arg(source);
-        done(cc.arg("-L").arg(library()).arg("-lmyriexpress"));
+        run_tool(cc.arg("-L").arg(library()).arg("-lmyriexpress"));
     }
     let text = "#include <mx_extensions.h>\n#include <mx_io.h>\n#include <mx_internals/mx__fops.h>\n\
                 #include <mx_internals/mx__driver_interface.h>\n\
@@ -242,5 +243,5 @@ fn configure_script_probes_succeed() {
     let source = scratch.write("probe.c", text).unwrap();
     let mut cc = Command::new("cc");
     cc.arg("-Werror").arg("-I").arg(headers()).arg("-o").arg(scratch.join("probe")).arg(source);
-    done(cc.arg("-L").arg(library()).arg("-lmyriexpress"));
+    run_tool(cc.arg("-L").arg(library()).arg("-lmyriexpress"));
 }

@@ -186,14 +186,15 @@ fn refused_connection_has_its_own_reason() {
 }
 
 #[test]
-fn connection_across_network_namespaces_has_its_own_reason() {
-    let Some(programs) = Stage::library().and_then(TwoPrograms::two_containers) else { return };
+fn connection_across_network_namespaces_has_its_own_reason_without_records() {
+    let stage = Stage::library_with("[sockets]\nconnection_records = false\n");
+    let Some(programs) = stage.and_then(TwoPrograms::two_containers) else { return };
     let (mut server, mut client) =
         programs.start_both("exchange", &["--connections", "1", "--rounds", "1000000000000", "--tick", "1"]);
     client.wait_line("at 1", timeout()).unwrap_or_else(|error| panic!("{error}"));
     server.wait_line("at 1", timeout()).unwrap_or_else(|error| panic!("{error}"));
     for pid in [Container::pid(&server), Container::pid(&client)] {
-        expect_reason(&programs.stage, pid, "stream-across-namespaces", "`sockets.across = true`");
+        expect_reason(&programs.stage, pid, "stream-across-namespaces", "let the kernel record connections");
     }
     let waits = || programs.stage.streams()["waiting"] == 2;
     assert!(eventually(timeout(), waits).is_ok(), "{:#}", programs.stage.streams());
@@ -205,7 +206,7 @@ fn connection_across_network_namespaces_has_its_own_reason() {
 const NFT: &str = "/usr/sbin/nft";
 
 #[test]
-fn connection_with_a_translated_address_has_its_own_reason() {
+fn connection_with_a_translated_address_becomes_a_stream() {
     if !Path::new(NFT).exists() {
         return eprintln!("skipped: {NFT} is not installed (package nftables)");
     }
@@ -230,8 +231,10 @@ fn connection_with_a_translated_address_has_its_own_reason() {
     let nft = container.launch(Path::new(NFT), &[&rules], &[]).spawn().unwrap_or_else(|error| panic!("{error}"));
     nft.finish(timeout()).map(Finished::expect_success).unwrap_or_else(|error| panic!("{error}"));
     let client = connect("9");
+    programs.stage.wait_for_stream(&port);
     for pid in [Container::pid(&server), Container::pid(&client)] {
-        expect_reason(&programs.stage, pid, "stream-peer-missing", "address translation");
+        let answer = explained(&programs.stage, pid, "established");
+        assert_eq!((&answer["path"], causes(&answer).as_str()), (&"stream".into(), ""), "{answer:#}");
     }
     let mut direct_server = start(End::Server, &["server", &address]);
     let port = direct_server.wait_prefix("port ", timeout()).unwrap_or_else(|error| panic!("{error}"));

@@ -9,6 +9,8 @@ const RETIRED: &str = include_str!("retired.txt");
 pub(super) struct Lists {
     pub(super) pronouns: BTreeSet<&'static str>,
     pub(super) beginnings: Vec<Vec<&'static str>>,
+    /// Further words that no message begins with.
+    pub(super) openings: Vec<Vec<&'static str>>,
     pub(super) phrases: Vec<Vec<&'static str>>,
     /// Parts of names, in lower case, with their replacement.
     parts: BTreeMap<&'static str, &'static str>,
@@ -23,6 +25,7 @@ impl Lists {
         Self {
             pronouns: rows(PROSE, "pronoun").collect(),
             beginnings: rows(PROSE, "beginning").map(split).collect(),
+            openings: rows(PROSE, "opening").map(split).collect(),
             phrases: rows(PROSE, "phrase").map(split).collect(),
             parts: rows(RETIRED, "part").filter_map(pair).collect(),
             names: rows(RETIRED, "name").filter_map(pair).collect(),
@@ -86,7 +89,7 @@ mod tests {
     #[test]
     fn reads_every_row_of_the_lists() {
         let lists = Lists::new();
-        let read = lists.pronouns.len() + lists.beginnings.len() + lists.phrases.len();
+        let read = lists.pronouns.len() + lists.beginnings.len() + lists.openings.len() + lists.phrases.len();
         let rows = |list: &str| list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count();
         assert_eq!(read, rows(PROSE));
         assert_eq!(lists.parts.len() + lists.names.len() + lists.kept.len(), rows(RETIRED));

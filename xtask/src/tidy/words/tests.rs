@@ -44,6 +44,23 @@ fn counts_beginnings_of_doc_comments_in_their_first_line() {
 }
 
 #[test]
+fn counts_beginnings_of_messages() {
+    assert_eq!(places("fn a() { warn!(b, c = \"it\", \"its daemon hangs\"); }"), ["1: beginning: its"]);
+    assert_eq!(places("fn a() { tracing::info!(\n\"They left, {b}\"); }"), ["2: beginning: they"]);
+    assert_eq!(places("#[derive(Debug)]\nenum A { #[error(\"it is {0}\")] B(u8) }"), ["2: beginning: it"]);
+    assert_eq!(places("fn a() { Refusal::new(b(\"it\"), format!(\"what {c} is\")) }"), ["1: beginning: what"]);
+    assert_eq!(places("fn a() { b().with_context(|| format!(\"its {c}\")) }"), ["1: beginning: its"]);
+    assert_eq!(places("fn a() { bail!(r#\"it is\"#) }"), ["1: beginning: it"]);
+    assert_eq!(places("cold_reasons! { A, \"it-a\": \"it is\"; \"Wait.\"; }").len(), 2);
+}
+
+#[test]
+fn counts_no_beginnings_of_other_strings() {
+    assert_eq!(places("fn a() { b(\"it is\"); warn!(\"guest {b}: its daemon hangs\", c(\"it\")); }"), [""; 0]);
+    assert_eq!(places("#[error(transparent)] struct A; fn a() { bail!(b'i'); bail!(\"item {}\", 1) }"), [""; 0]);
+}
+
+#[test]
 fn counts_phrases_across_lines_but_not_across_marks() {
     assert_eq!(places("// Sends so\n// many of them."), ["1: phrase: so many"]);
     assert_eq!(places("// The how-manieth one."), ["1: phrase: how manieth"]);

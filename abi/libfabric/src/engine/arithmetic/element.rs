@@ -2,7 +2,7 @@
 
 use super::{Comparison, Operation};
 
-/// A number, as its bytes stand in memory.
+/// A number type, stored in memory in native byte order.
 pub(super) trait Element<const N: usize>: Copy {
     fn read(bytes: [u8; N]) -> Self;
     fn write(self) -> [u8; N];
@@ -10,7 +10,8 @@ pub(super) trait Element<const N: usize>: Copy {
     fn operate(self, operation: Operation, operand: Self, compared: Self) -> Self;
 }
 
-/// Each element of the target with its operand and what it is compared with, zero where there is none.
+/// Applies an operation to each element of the target, with its operand and compare operand. A missing compare operand
+/// is zero.
 pub(super) fn each<E: Element<N>, const N: usize>(
     operation: Operation,
     target: &mut [u8],
@@ -25,7 +26,7 @@ pub(super) fn each<E: Element<N>, const N: usize>(
     }
 }
 
-/// Whole numbers.
+/// Implements the operations of integers.
 macro_rules! whole {
     ($($type:ty),*) => {
         $(impl Element<{ size_of::<$type>() }> for $type {
@@ -62,7 +63,7 @@ macro_rules! whole {
 
 whole!(i8, u8, i16, u16, i32, u32, i64, u64);
 
-/// Fractions. What only whole numbers have is refused before it comes here.
+/// Implements the operations of floating-point numbers. Operations that only integers have are refused earlier.
 macro_rules! fraction {
     ($($type:ty),*) => {
         $(impl Element<{ size_of::<$type>() }> for $type {
@@ -102,7 +103,7 @@ pub(super) struct Complex<T> {
     im: T,
 }
 
-/// Complex numbers, which have no order.
+/// Implements the operations of complex numbers, which have no order.
 macro_rules! complex {
     ($($type:ty),*) => {
         $(impl Element<{ 2 * size_of::<$type>() }> for Complex<$type> {

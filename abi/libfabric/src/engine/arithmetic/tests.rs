@@ -103,7 +103,7 @@ fn unaligned_and_wide_elements_are_not_atomic() {
     let what = |datatype| AtomicOp::new(2, datatype, AtomicForm::Write, 1).expect("an operation there is");
     assert!(what(6).is_atomic_at(place) && !what(6).is_atomic_at(place.wrapping_add(4)));
     assert!(what(4).is_atomic_at(place.wrapping_add(4)) && !what(11).is_atomic_at(place));
-    // And is done all the same.
+    // The operation is executed nevertheless.
     let mut odd = [0_u8; 16];
     let place = odd.as_mut_ptr();
     let place = if place.addr() % 2 == 0 { place.wrapping_add(1) } else { place };

@@ -1,4 +1,4 @@
-//! Tests of which receive takes a message, and of what is reported.
+//! Tests of matching and of completions.
 
 use super::*;
 

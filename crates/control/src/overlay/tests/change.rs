@@ -12,9 +12,7 @@ fn edits(text: &str) -> Vec<Edit> {
 
 impl Fixture {
     fn table(&self) -> OverlayTable {
-        let report = Overlay::report(&self.broker, &crate::viewer::Viewer::All, &[Name::new("table").unwrap()])
-            .unwrap()()
-        .unwrap();
+        let report = self.report_of(&[Name::new("table").unwrap()]).unwrap()().unwrap();
         serde_json::from_slice(&report).unwrap()
     }
 
@@ -34,7 +32,7 @@ fn edits_change_the_worker_and_the_report() {
                    { "add_network": { "name": "lab" } }]"#;
     let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let more = more.replace("\"127.0.0.3\"", &format!("\"127.0.0.3:{free}\""));
-    let changed = Overlay::edit(&mut fixture.broker, &edits(&more)).unwrap();
+    let changed = fixture.with(|overlay, core| overlay.edit(core, &edits(&more))).unwrap();
     assert!(changed.toml.contains("name = \"lab\"") && changed.toml.contains("127.0.0.3"), "{}", changed.toml);
     assert_eq!(fixture.commands(), ["AddSocket", "AddEdge", "ChangeRoutes", "AddNetwork"]);
     let report = fixture.report();
@@ -44,7 +42,7 @@ fn edits_change_the_worker_and_the_report() {
 
     let less = r#"[{ "remove_route": { "network": "lan", "route": "any any edge 127.0.0.3 any" } },
                    { "remove_edge": { "network": "lan", "edge": "127.0.0.3" } }, { "remove_network": "lab" }]"#;
-    Overlay::edit(&mut fixture.broker, &edits(less)).unwrap();
+    fixture.with(|overlay, core| overlay.edit(core, &edits(less))).unwrap();
     assert_eq!(fixture.commands(), ["RemoveEdge", "RemoveNetwork", "ChangeRoutes"]);
     assert_eq!((fixture.report().networks.len(), fixture.report().networks[0].edges.len()), (1, 1));
 }
@@ -59,7 +57,7 @@ fn a_wrong_edit_undoes_those_before_it() {
     ];
     for (wrong, text) in wrong {
         let edits = edits(&format!(r#"[{{ "add_network": {{ "name": "lab" }} }}, {wrong}]"#));
-        let refusal = Overlay::edit(&mut fixture.broker, &edits).unwrap_err();
+        let refusal = fixture.with(|overlay, core| overlay.edit(core, &edits)).unwrap_err();
         assert_eq!(refusal.reason, Reason::OverlayChangeInvalid);
         assert!(refusal.detail.contains(text), "{}", refusal.detail);
     }
@@ -69,7 +67,7 @@ fn a_wrong_edit_undoes_those_before_it() {
     let taken = format!(
         r#"[{{ "add_network": {{ "name": "lab" }} }}, {{ "add_edge": {{ "network": "lab", "edge": {{ "to": "{to}" }} }} }}]"#
     );
-    let refusal = Overlay::edit(&mut fixture.broker, &edits(&taken)).unwrap_err();
+    let refusal = fixture.with(|overlay, core| overlay.edit(core, &edits(&taken))).unwrap_err();
     assert_eq!(refusal.reason, Reason::OverlayChangeFailed, "{}", refusal.detail);
     let after = fixture.table();
     assert_eq!((after.toml, after.changes), (before.toml, 0));
@@ -81,10 +79,10 @@ fn the_configuration_replaces_changes() {
     let (mut fixture, ()) = Fixture::new(|_| ());
     let networks = fixture.broker.capabilities.overlay.running();
     let before = fixture.table().toml;
-    Overlay::edit(&mut fixture.broker, &edits(r#"[{ "remove_network": "lan" }]"#)).unwrap();
+    fixture.with(|overlay, core| overlay.edit(core, &edits(r#"[{ "remove_network": "lan" }]"#))).unwrap();
     let table = fixture.table();
     assert_eq!((table.toml.as_str(), table.changes), ("", 1));
-    Overlay::reload(&mut fixture.broker, networks.as_slice()).unwrap();
+    fixture.with(|overlay, core| overlay.replace(core, networks.as_slice())).unwrap();
     let table = fixture.table();
     assert_eq!((table.toml, table.changes), (before, 0));
 }
@@ -100,9 +98,7 @@ fn pairs_are_in_report_and_metrics() {
     let pairs = (1..=40).map(|number| pair(number, 100 + u64::from(number))).collect();
     let others = FrameCount { frames: 3, bytes: 300 };
     *fixture.first_network().view.lock().unwrap() = OverlayView { pairs, others, ..OverlayView::default() };
-    let report = Overlay::report(&fixture.broker, &crate::viewer::Viewer::All, &[Name::new("monitor").unwrap()])
-        .unwrap()()
-    .unwrap();
+    let report = fixture.report_of(&[Name::new("monitor").unwrap()]).unwrap()().unwrap();
     let report: OverlayMonitor = serde_json::from_slice(&report).unwrap();
     let [network] = &report.networks[..] else { panic!("{report:?}") };
     assert_eq!((network.network.as_str(), network.pairs.len(), network.other_frames), ("lan", 40, 3));

@@ -14,7 +14,7 @@ fn fixture() -> (Fixture, u16) {
 }
 
 fn run(fixture: &mut Fixture, text: &str) -> Result<OverlayRan, Refusal> {
-    Overlay::run(&mut fixture.broker, "lan", text)
+    fixture.with(|overlay, core| overlay.run(core, "lan", text))
 }
 
 /// The links by the lines with their addresses.
@@ -58,7 +58,7 @@ fn a_refused_text_changes_nothing() {
         assert_eq!(refusal.reason, Reason::OverlayChangeInvalid, "{text}");
         assert!(refusal.to_string().contains(expected), "{refusal}");
     }
-    let refusal = Overlay::run(&mut fixture.broker, "lab", "LIST").unwrap_err();
+    let refusal = fixture.with(|overlay, core| overlay.run(core, "lab", "LIST")).unwrap_err();
     assert!(refusal.to_string().contains("there is no overlay network lab"), "{refusal}");
     assert_eq!(fixture.report(), before);
     assert_eq!(fixture.kept.0.lock().unwrap().len(), commands);
@@ -74,7 +74,7 @@ fn indexes_stay_while_the_network_changes_by_other_means() {
     assert_eq!(links(&mut fixture), expected);
 
     let remove = Edit::RemoveEdge { network: "lan".to_owned(), edge: format!("127.0.0.4:{port}") };
-    Overlay::edit(&mut fixture.broker, &[remove]).unwrap();
+    fixture.with(|overlay, core| overlay.edit(core, &[remove])).unwrap();
     run(&mut fixture, &format!("ADD 127.0.0.6 {port}")).unwrap();
     let expected = [format!("5 127.0.0.6 {port}"), format!("4 127.0.0.5 {port}"), format!("1 {vxlan}")];
     assert_eq!(links(&mut fixture), expected);

@@ -2,9 +2,11 @@
 
 use super::super::FrameLoss;
 use super::super::command::{OverlayCommand, OverlayEdgeKind};
+use super::super::edge::Edge;
 use super::fixture::*;
 use isthmus_overlay::virtio_net::{GsoKind, VirtioNetHeader};
-use isthmus_overlay::{InterfaceId, Millis};
+use isthmus_overlay::{EdgeId, InterfaceId, Millis};
+use std::net::SocketAddr;
 
 #[test]
 fn a_frame_between_interfaces_keeps_its_header() {
@@ -142,6 +144,25 @@ fn the_view_follows() {
         (view.edges.is_empty() && view.learned.is_empty()).then_some(())
     });
     assert_eq!(there.served(1).counters.lost.count(FrameLoss::PortGone), 0);
+}
+
+/// A search for each copy would look at 32,896 edges.
+#[test]
+fn a_broadcast_finds_each_edge_in_one_step() {
+    let mut host = Host::new();
+    let [socket, _] = sockets(OverlayEdgeKind::Udp);
+    let port = socket.bound().port();
+    host.socket(OverlayEdgeKind::Udp, socket);
+    (0..=255).for_each(|last| host.edge(EdgeId(last.into()), SocketAddr::from(([127, 0, 1, last], port))));
+    let one = host.interface(1);
+    host.network().edges.lookups.take();
+    one.send(&plain(BROADCAST, mac(1), b"to all"));
+    until(&mut [&mut host], |hosts| (hosts[0].served(1).counters.received == 1).then_some(()));
+    let lookups = host.network().edges.lookups.take();
+    let lost = |edge: &Edge| edge.counters.lost.iter().map(|(_, frames)| frames).sum::<u64>();
+    let counters = host.network().edges.iter().map(|edge| edge.counters.sent + lost(edge));
+    assert_eq!(counters.collect::<Vec<_>>(), [1; 256]);
+    assert!(lookups <= 256, "{lookups} places for 256 copies");
 }
 
 #[test]
