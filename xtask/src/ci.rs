@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     let logs = cmd::root().join("target/ci");
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let context = CiContext { logs, fuzz_s: args.fuzz_s.unwrap_or(if args.long { 120 } else { 10 }) };
+    let context = CiContext::new(logs, args.fuzz_s.unwrap_or(if args.long { 120 } else { 10 }), args.long);
     let mut report = Report::default();
     let jobs = plan.run_first_steps(&context, &mut report)?;
     jobs.iter().for_each(|(_, job)| report.expect(job.step));

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// The limit only catches a hang: a busy machine may need minutes.
 fn deadline() -> Deadline {
-    Deadline::secs(900)
+    Deadline::secs(120)
 }
 
 /// Returns true on a machine with one CPU: two sides that poll need a CPU each.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::shell::timeout;
 
 /// The timeout of each read.
-const LIMIT: Duration = Duration::from_secs(1800);
+const LIMIT: Duration = Duration::from_secs(1000);
 
 /// A connection to the monitor. Methods panic on failure, which fails the test.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use isthmus_testbed::{Deadline, Proc, ProcError};
 
 /// Returns the deadline for something that must happen. It only catches hangs, on a busy machine without hardware virtualization.
 pub fn timeout() -> Deadline {
-    Deadline::secs(180)
+    Deadline::secs(100)
 }
 
 /// QEMU, with the shell's serial line at its standard input and output. Methods panic on failure, which fails the test.

@@ -13,8 +13,14 @@ use anyhow::{Context, Result};
 use super::slowest::{self, Timed};
 use crate::cmd;
 
-/// Seconds after which a command is ended: a check that hangs is a failure, with a log. On a quiet machine the longest takes a tenth.
-const COMMAND_S_MAX: u32 = 3600;
+/// The time after which a command is ended: a check that hangs is a failure, with a log. On a quiet machine the longest takes a fifth.
+const COMMAND_MAX: Duration = Duration::from_secs(1500);
+
+/// The time after which all commands of a run are ended, so that its report comes even if several hang. A run takes about half of it.
+const RUN_MAX: Duration = Duration::from_secs(75 * 60);
+
+/// [`COMMAND_MAX`] with `--long`.
+const LONG_COMMAND_MAX: Duration = Duration::from_secs(3600);
 
 /// The pause between two reads of the output of a command.
 const LOOK: Duration = Duration::from_millis(50);
@@ -27,14 +33,40 @@ const SHOWN_LINES: [usize; 2] = [15, 60];
 pub(super) struct CiContext {
     pub(super) logs: PathBuf,
     pub(super) fuzz_s: u32,
+    limits: Limits,
+}
+
+/// The time that commands have.
+#[derive(Clone, Copy)]
+struct Limits {
+    command: Duration,
+    /// The end of the run, where that is limited.
+    end: Option<Instant>,
+}
+
+impl Limits {
+    /// Returns the seconds that a command has which starts now: one at least, because 0 is no limit for `timeout`.
+    fn seconds(self) -> u64 {
+        let left = self.end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        self.command.min(left).as_secs().max(1)
+    }
 }
 
 impl CiContext {
+    /// The context of a run that starts now.
+    pub(super) fn new(logs: PathBuf, fuzz_s: u32, long: bool) -> Self {
+        let limits = match long {
+            true => Limits { command: LONG_COMMAND_MAX, end: None },
+            false => Limits { command: COMMAND_MAX, end: Some(Instant::now() + RUN_MAX) },
+        };
+        Self { logs, fuzz_s, limits }
+    }
+
     /// The empty log of a step, or of one of its jobs.
     pub(super) fn log(&self, name: &str) -> Log {
         let file = self.logs.join(format!("{name}.log"));
         drop(fs::remove_file(&file)); // Not there the first time.
-        Log { file, fuzz_s: self.fuzz_s }
+        Log { file, fuzz_s: self.fuzz_s, limits: self.limits }
     }
 }
 
@@ -149,6 +181,7 @@ impl Outcome {
 pub(super) struct Log {
     file: PathBuf,
     pub(super) fuzz_s: u32,
+    limits: Limits,
 }
 
 impl Log {
@@ -206,7 +239,7 @@ impl Log {
         reader.seek(SeekFrom::End(0))?;
         let also = log.try_clone().context("cannot share the log")?;
         let start = Instant::now();
-        let mut bounded = bounded(&command);
+        let mut bounded = bounded(&command, self.limits.seconds());
         let mut child = bounded.stdout(log).stderr(also).spawn().context("cannot start setpriv and timeout")?;
         let (mut lines, mut begun) = (Vec::new(), Vec::new());
         loop {
@@ -232,9 +265,9 @@ impl Log {
 }
 
 /// Returns the command run below `timeout`, which ends it with all it started when its time is up, or when we die.
-fn bounded(command: &Command) -> Command {
+fn bounded(command: &Command, seconds: u64) -> Command {
     let mut bounded = cmd::command("setpriv");
-    bounded.args(["--pdeathsig", "TERM", "timeout", "--kill-after=10", &COMMAND_S_MAX.to_string()]);
+    bounded.args(["--pdeathsig", "TERM", "timeout", "--kill-after=10", &seconds.to_string()]);
     bounded.env("TERM", "dumb").env("CARGO_TERM_COLOR", "never"); // The log is read as text.
     bounded.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -358,7 +391,7 @@ mod tests {
     }
 
     fn log(folder: &Path) -> Log {
-        CiContext { logs: folder.to_path_buf(), fuzz_s: 1 }.log("step")
+        CiContext::new(folder.to_path_buf(), 1, false).log("step")
     }
 
     fn shell(script: &str) -> Command {
@@ -374,6 +407,22 @@ mod tests {
         assert_eq!(outcome.counts().failed, 1);
         let shown = outcome.detail().unwrap();
         assert!(shown.starts_with("81\n") && shown.ends_with("\n140"), "{shown}");
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let end = Some(Instant::now());
+        let log = Log { limits: Limits { command: COMMAND_MAX, end }, ..log(folder.path()) };
+        assert_eq!(log.run(shell("sleep 86400 & wait")).unwrap().counts().failed, 1);
+    }
+
+    #[test]
+    fn commands_end_with_the_run() {
+        let left = |s: u64| Limits { command: COMMAND_MAX, end: Some(Instant::now() + Duration::from_secs(s)) };
+        assert_eq!(left(1_000_000).seconds(), COMMAND_MAX.as_secs());
+        assert!(left(100).seconds() <= 100);
+        assert_eq!(Limits { command: COMMAND_MAX, end: None }.seconds(), COMMAND_MAX.as_secs());
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Run {
 
     /// Waits for the end, and returns the results and what Python printed.
     fn finish(self) -> (Results, String) {
-        let ended = self.python.finish(Deadline::secs(900)).unwrap_or_else(|error| panic!("{error}"));
+        let ended = self.python.finish(Deadline::secs(120)).unwrap_or_else(|error| panic!("{error}"));
         let report = self.folder.join("report.xml");
         let printed = format!("{}\n{}", ended.lines.join("\n"), ended.stderr);
         assert!(report.exists(), "{:?}: no report\n{printed}", ended.exit);
