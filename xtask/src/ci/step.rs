@@ -13,14 +13,14 @@ use anyhow::{Context, Result};
 use super::slowest::{self, Timed};
 use crate::cmd;
 
-/// The time after which a command is ended: a check that hangs is a failure, with a log. On a quiet machine the longest takes a fifth.
-const COMMAND_MAX: Duration = Duration::from_secs(1500);
+/// The time after which a test program is ended: one that hangs is a failure, with a log. On a quiet machine the longest takes a fifth.
+const PROGRAM_MAX: Duration = Duration::from_secs(1500);
+
+/// The time after which any other command is ended, and a test program with `--long`.
+const COMMAND_MAX: Duration = Duration::from_secs(3600);
 
 /// The time after which all commands of a run are ended, so that its report comes even if several hang. A run takes about half of it.
 const RUN_MAX: Duration = Duration::from_secs(75 * 60);
-
-/// [`COMMAND_MAX`] with `--long`.
-const LONG_COMMAND_MAX: Duration = Duration::from_secs(3600);
 
 /// The pause between two reads of the output of a command.
 const LOOK: Duration = Duration::from_millis(50);
@@ -39,16 +39,16 @@ pub(super) struct CiContext {
 /// The time that commands have.
 #[derive(Clone, Copy)]
 struct Limits {
-    command: Duration,
+    program: Duration,
     /// The end of the run, where that is limited.
     end: Option<Instant>,
 }
 
 impl Limits {
     /// Returns the seconds that a command has which starts now: one at least, because 0 is no limit for `timeout`.
-    fn seconds(self) -> u64 {
+    fn seconds(self, limit: Duration) -> u64 {
         let left = self.end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-        self.command.min(left).as_secs().max(1)
+        limit.min(left).as_secs().max(1)
     }
 }
 
@@ -56,8 +56,8 @@ impl CiContext {
     /// The context of a run that starts now.
     pub(super) fn new(logs: PathBuf, fuzz_s: u32, long: bool) -> Self {
         let limits = match long {
-            true => Limits { command: LONG_COMMAND_MAX, end: None },
-            false => Limits { command: COMMAND_MAX, end: Some(Instant::now() + RUN_MAX) },
+            true => Limits { program: COMMAND_MAX, end: None },
+            false => Limits { program: PROGRAM_MAX, end: Some(Instant::now() + RUN_MAX) },
         };
         Self { logs, fuzz_s, limits }
     }
@@ -192,7 +192,7 @@ impl Log {
 
     /// Runs a command to its end; also returns its output.
     pub(super) fn run_for_output(&self, command: Command) -> Result<(Outcome, String)> {
-        let ran = self.execute(command)?;
+        let ran = self.execute(command, COMMAND_MAX)?;
         let outcome = match ran.ended_well {
             true => Outcome::passed(""),
             false => self.failure(Counts { failed: 1, ..Counts::default() }, &ran.text()),
@@ -202,14 +202,14 @@ impl Log {
 
     /// Runs a command that runs tests, and counts them.
     pub(super) fn run_tests(&self, command: Command) -> Result<Outcome> {
-        let ran = self.execute(command)?;
+        let ran = self.execute(command, COMMAND_MAX)?;
         Ok(self.tests_in(&ran))
     }
 
     /// Runs a test program on `threads` threads, counts its tests and measures each.
     pub(super) fn run_timed(&self, mut command: Command, threads: usize) -> Result<Outcome> {
         command.arg(format!("--test-threads={threads}"));
-        let ran = self.execute(command)?;
+        let ran = self.execute(command, self.limits.program)?;
         let timed = slowest::tests(&ran.lines, threads);
         Ok(Outcome { timed, ..self.tests_in(&ran) })
     }
@@ -232,14 +232,14 @@ impl Log {
         Outcome { counts, said, detail: Some(shown), reasons: None, timed: Vec::new() }
     }
 
-    /// Runs a command with its output in the log.
-    fn execute(&self, command: Command) -> Result<Ran> {
+    /// Runs a command with its output in the log, for `limit` at most.
+    fn execute(&self, command: Command, limit: Duration) -> Result<Ran> {
         let log = self.open()?;
         let mut reader = BufReader::new(File::open(&self.file)?);
         reader.seek(SeekFrom::End(0))?;
         let also = log.try_clone().context("cannot share the log")?;
         let start = Instant::now();
-        let mut bounded = bounded(&command, self.limits.seconds());
+        let mut bounded = bounded(&command, self.limits.seconds(limit));
         let mut child = bounded.stdout(log).stderr(also).spawn().context("cannot start setpriv and timeout")?;
         let (mut lines, mut begun) = (Vec::new(), Vec::new());
         loop {
@@ -413,16 +413,18 @@ mod tests {
     fn a_command_that_hangs_is_ended() {
         let folder = tempfile::tempdir().unwrap();
         let end = Some(Instant::now());
-        let log = Log { limits: Limits { command: COMMAND_MAX, end }, ..log(folder.path()) };
+        let log = Log { limits: Limits { program: PROGRAM_MAX, end }, ..log(folder.path()) };
         assert_eq!(log.run(shell("sleep 86400 & wait")).unwrap().counts().failed, 1);
     }
 
     #[test]
     fn commands_end_with_the_run() {
-        let left = |s: u64| Limits { command: COMMAND_MAX, end: Some(Instant::now() + Duration::from_secs(s)) };
-        assert_eq!(left(1_000_000).seconds(), COMMAND_MAX.as_secs());
-        assert!(left(100).seconds() <= 100);
-        assert_eq!(Limits { command: COMMAND_MAX, end: None }.seconds(), COMMAND_MAX.as_secs());
+        let seconds = |end: Option<u64>| {
+            let end = end.map(|s| Instant::now() + Duration::from_secs(s));
+            Limits { program: PROGRAM_MAX, end }.seconds(PROGRAM_MAX)
+        };
+        assert_eq!([seconds(None), seconds(Some(1_000_000))], [PROGRAM_MAX.as_secs(); 2]);
+        assert!(seconds(Some(100)) <= 100);
     }
 
     #[test]
