@@ -107,7 +107,7 @@ impl<M: Matcher> Core<M> {
             return Ok(());
         }
         let at = self.peer(to.domain);
-        if matches!(self.peers[at].channel_state, ChannelState::Absent) {
+        if self.peers[at].wants_channel() {
             self.request_channel(at);
         }
         let serial = self.next_serial();
