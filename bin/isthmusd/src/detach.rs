@@ -16,8 +16,13 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use isthmus_layout::control::version::VersionRange;
+use isthmus_layout::control::{Hello, Magic, Name, RequestSerial, ToDaemon};
+use isthmus_layout::limits::CONTROL_BYTES_MAX;
 use isthmus_platform::seqpacket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
+use rustix::io::retry_on_intr;
 
 /// The exit code of the background process if another daemon serves the socket.
 pub(crate) const SOCKET_IN_USE: u8 = 3;
@@ -34,8 +39,24 @@ const LOG_BYTES_MAX: u64 = 4 << 20;
 /// The time in which another daemon that has the socket must answer on it.
 const OTHER_DAEMON_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Starts the background process and waits for it.
+/// The time before the second start while another daemon has the socket, and does not answer yet. It doubles with each further start.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+
+/// Starts the background process and waits until it, or another daemon that has the socket, answers.
 pub(crate) fn detach(socket: &Path) -> Result<ExitCode> {
+    let (deadline, mut pause) = (Instant::now() + OTHER_DAEMON_TIMEOUT, FIRST_PAUSE);
+    while !start(socket)? && !answers(socket, deadline)? {
+        if Instant::now() >= deadline {
+            bail!("another daemon has {}, and does not answer", socket.display());
+        }
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the background process and waits for it. Returns false if another daemon has the socket.
+fn start(socket: &Path) -> Result<bool> {
     let program = std::env::current_exe().context("finding this program")?;
     let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
     let mut child = Command::new(program)
@@ -58,12 +79,12 @@ pub(crate) fn detach(socket: &Path) -> Result<ExitCode> {
     let mut reply = vec![0; READY.len()];
     let answered = out.read_exact(&mut reply).is_ok();
     if answered && reply == READY {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     }
     let _ = out.read_to_end(&mut reply); // As far as it can be read.
     let status = child.wait().context("waiting for the background process")?;
     if status.code() == Some(i32::from(SOCKET_IN_USE)) {
-        return wait_for_other(socket);
+        return Ok(false);
     }
     let stderr_text = stderr.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let reply = if answered { String::from_utf8_lossy(&reply).into_owned() } else { String::new() };
@@ -119,16 +140,22 @@ fn error_of(stderr_text: &str) -> &str {
     stderr_text[start..].trim().trim_start_matches("isthmusd: ")
 }
 
-/// Waits until the other daemon that has the socket answers, because that one serves as well.
-fn wait_for_other(socket: &Path) -> Result<ExitCode> {
-    let deadline = Instant::now() + OTHER_DAEMON_TIMEOUT;
-    loop {
-        match seqpacket::connect(socket) {
-            Ok(_) => return Ok(ExitCode::SUCCESS),
-            Err(errno) if Instant::now() >= deadline => {
-                bail!("the daemon of {} does not answer: {errno}", socket.display())
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+/// Returns whether the daemon that has the socket answers, because that one serves as well. One that was killed may still have it for a
+/// moment, and accepts connections.
+fn answers(socket: &Path, deadline: Instant) -> Result<bool> {
+    let Ok(other) = seqpacket::connect(socket) else { return Ok(false) };
+    let library = Name::new("isthmusd --detach").context("naming this program")?;
+    let hello = Hello { magic: Magic, versions: VersionRange::CURRENT, library };
+    if seqpacket::send(&other, &ToDaemon::from(hello).emit(RequestSerial::new(1)), &[]).is_err() {
+        return Ok(false);
+    }
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+    let timeout = Timespec { tv_sec: (left / 1000) as i64, tv_nsec: (left % 1000 * 1_000_000) as i64 };
+    let mut fds = [PollFd::new(&other, PollFlags::IN)];
+    match retry_on_intr(|| poll(&mut fds, Some(&timeout))).context("waiting for the other daemon")? {
+        0 => bail!("the daemon that has {} does not answer", socket.display()),
+        _ => {
+            Ok(seqpacket::receive(&other, &mut [0; CONTROL_BYTES_MAX], &mut Vec::new(), false).is_ok_and(|len| len > 0))
         }
     }
 }

@@ -2,11 +2,13 @@
 //! needed any more.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use isthmus_platform::seqpacket;
 use isthmus_suites::test_program::program;
 use isthmus_suites::{TIMEOUT_S, TestProgram};
-use isthmus_testbed::{Deadline, Launch, Scratch, View, binary, eventually};
+use isthmus_testbed::{Deadline, Launch, Scratch, View, binary, eventually, eventually_some};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 
 const SYSTEM_SOCKET: &str = "/run/isthmus/isthmus.sock";
 
@@ -17,7 +19,7 @@ fn launch(runtime: &Path) -> Launch {
 
 /// The process that listens at a socket, as the socket says.
 fn daemon_of(socket: &Path) -> i32 {
-    let connected = isthmus_platform::seqpacket::connect(socket).unwrap();
+    let connected = seqpacket::connect(socket).unwrap();
     rustix::net::sockopt::socket_peercred(&connected).unwrap().pid.as_raw_nonzero().get()
 }
 
@@ -115,6 +117,28 @@ fn detached_daemon_reads_a_configuration_file_with_a_relative_path() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let daemon = View::of(daemon_of(&socket));
     assert_eq!(std::fs::read_link(format!("/proc/{}/cwd", daemon.pid())).unwrap(), Path::new("/"));
+    let gone = eventually(Deadline::secs(TIMEOUT_S), || !socket.exists() && daemon.status("Name").is_err());
+    gone.unwrap_or_else(|late| panic!("the daemon stays: {late}"));
+}
+
+/// A daemon that was killed may have its socket, and accept connections, until its process is gone.
+#[test]
+fn detached_daemon_follows_one_that_ends_meanwhile() {
+    let program = binary("isthmusd", "isthmusd").unwrap();
+    let folder = Scratch::new().unwrap();
+    let socket = folder.join("isthmus.sock");
+    let lock = std::fs::File::create(folder.join("isthmus.lock")).unwrap();
+    lock.lock().unwrap();
+    let other = seqpacket::listen(&socket, 1).unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(["--user", "--detach", "--idle-exit", "1", "--set", &format!("daemon.socket={}", socket.display())]);
+    let command = command.env("XDG_RUNTIME_DIR", folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let asked = eventually_some(Deadline::secs(TIMEOUT_S), || seqpacket::accept(&other).ok());
+    asked.expect("the command asks whether the other daemon answers");
+    drop((other, lock));
+    let output = command.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let daemon = View::of(daemon_of(&socket));
     let gone = eventually(Deadline::secs(TIMEOUT_S), || !socket.exists() && daemon.status("Name").is_err());
     gone.unwrap_or_else(|late| panic!("the daemon stays: {late}"));
 }
