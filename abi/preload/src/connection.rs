@@ -179,6 +179,8 @@ pub(crate) struct Connection {
     pub(crate) asked_events: AtomicU32,
     /// Reads that found nothing since the kernel was asked.
     pub(crate) empty_reads: AtomicU32,
+    /// The time at which a read that does not block has asked it, in microseconds.
+    pub(crate) asked_at_us: AtomicU32,
     /// A write found the ring full.
     pub(crate) was_full: AtomicBool,
     /// The program has set `TCP_INQ`. Known once this end is attached.
@@ -205,7 +207,14 @@ impl Connection {
     /// Starts tracking a socket that is new.
     pub(crate) fn start(&self, stage: Stage) {
         self.plain.reset();
-        for word in [&self.plain_flags, &self.token, &self.empty_reads, &self.kernel_events, &self.asked_events] {
+        for word in [
+            &self.plain_flags,
+            &self.token,
+            &self.empty_reads,
+            &self.asked_at_us,
+            &self.kernel_events,
+            &self.asked_events,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         for flag in [
@@ -597,7 +606,7 @@ impl Connection {
         if before & flags::BROKEN == 0 {
             // SAFETY: a call without pointers.
             unsafe { real::shutdown(self.kernel_fd(fd), libc::SHUT_RDWR) };
-            session::ended(stream, true);
+            session::ended(stream, self.token.load(Ordering::Relaxed), true);
         }
     }
 
@@ -614,7 +623,7 @@ impl Connection {
         if let Some(stream) = unsafe { (*self.stream.get()).take() }
             && !is_broken
         {
-            session::ended(&stream, false);
+            session::ended(&stream, self.token.load(Ordering::Relaxed), false);
         }
         self.clear_shared();
     }

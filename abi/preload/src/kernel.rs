@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
+use core::net::SocketAddr;
 
 use isthmus_platform::Doorbell;
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -181,6 +182,15 @@ pub(crate) fn unread_bytes(fd: c_int) -> u64 {
     rustix::io::ioctl_fionread(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }).unwrap_or(0)
 }
 
+/// Returns the inode of a connected socket, its address, and that of the other end.
+pub(crate) fn name_of_socket(fd: c_int) -> Option<(u64, [SocketAddr; 2])> {
+    // SAFETY: the descriptor is used for these calls only.
+    let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let inode = rustix::fs::fstat(socket).ok()?.st_ino;
+    let [local, peer] = [rustix::net::getsockname(socket).ok()?, rustix::net::getpeername(socket).ok()??];
+    Some((inode, [local.try_into().ok()?, peer.try_into().ok()?]))
+}
+
 /// Returns the type bits of an open file.
 fn file_type(fd: c_int) -> Option<libc::mode_t> {
     let mut found = MaybeUninit::<libc::stat>::zeroed();
@@ -203,6 +213,11 @@ pub(crate) fn has_position(fd: c_int) -> bool {
 pub(crate) fn is_tcp(fd: c_int) -> bool {
     let option = |name| socket_option::<c_int>(fd, libc::SOL_SOCKET, name);
     option(libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP) && option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
+}
+
+/// Returns true for a listening TCP socket of IPv4 or IPv6.
+pub(crate) fn is_tcp_listener(fd: c_int) -> bool {
+    socket_option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1) && is_tcp(fd)
 }
 
 /// Reads a socket option.

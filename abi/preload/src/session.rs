@@ -182,8 +182,10 @@ static LOOK_FOR_OTHERS_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
 /// Sessions so far.
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
-/// The session with a daemon has ended, so the next one does not know the listening sockets.
+/// There is no session that knows the listening sockets: no daemon has answered yet, the session has ended, or it is that of the parent.
 static IS_UNLISTED: AtomicBool = AtomicBool::new(false);
+/// The session with a daemon has ended, so the next one does not know the streams.
+static HAS_KEPT: AtomicBool = AtomicBool::new(false);
 /// The time in milliseconds from which [`prepare`] has something to do.
 static LOOK_AT_MS: AtomicU64 = AtomicU64::new(0);
 
@@ -229,6 +231,9 @@ fn after_reach<R>((done, result): (Vec<InUse<Connection>>, Option<R>)) -> Option
     drop(done); // Each may be a last use.
     if result.is_some() && IS_UNLISTED.swap(false, Ordering::Relaxed) {
         list_again();
+        if HAS_KEPT.swap(false, Ordering::Relaxed) {
+            name_kept();
+        }
     }
     result
 }
@@ -248,6 +253,22 @@ fn list_again() {
         // which has a token of its own.
         if Connection::table().get(fd).as_ref() != Some(&listener) || listener.stage() != Stage::Listener {
             unlisten(token);
+        }
+    }
+}
+
+/// Names the streams of an earlier daemon at a new one, for its reports.
+#[cold]
+fn name_kept() {
+    let mut attached = Vec::new();
+    Connection::table().for_each(|fd, tracked| attached.push((fd, tracked)));
+    for (fd, connection) in attached.into_iter().filter(|(_, tracked)| tracked.stage() == Stage::Attached) {
+        let Some((inode, addresses)) = kernel::name_of_socket(fd) else { continue };
+        let is_open = Connection::table().get(fd).as_ref() == Some(&connection);
+        if is_open {
+            let token = token();
+            connection.token.store(token, Ordering::Relaxed); // [`ended`] follows, because `connection` is in use here.
+            with_present(|session| session.daemon.kept(token, inode, addresses));
         }
     }
 }
@@ -319,12 +340,22 @@ fn token() -> u32 {
     TOKENS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Lists a listening socket. Returns its token, or None without a daemon.
-pub(crate) fn listen(fd: c_int) -> Option<u32> {
+/// Lists a listening socket, and makes its stage `Listener`, or `Off` if the daemon refuses it. Without a daemon, the next one lists it.
+pub(crate) fn listen(listener: &InUse<Connection>, fd: c_int, waits: bool) {
     let token = token();
     // SAFETY: the program's descriptor, in a call of the program about it.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-    with(|session| session.daemon.listen(token, socket).ok())?.map(|()| token)
+    let listed = with(|session| match waits {
+        true => session.daemon.listen(token, socket).map_err(|refusal| refusal.reason),
+        false => session.daemon.listen_later(token, socket).map_err(|refusal| refusal.reason),
+    });
+    if listed.is_none() {
+        IS_UNLISTED.store(true, Ordering::Relaxed);
+    }
+    // A daemon that does not answer may list it all the same, and the next one does.
+    let is_refused = matches!(listed, Some(Err(reason)) if reason != Reason::DaemonConnectionLost);
+    listener.token.store(token, Ordering::SeqCst);
+    listener.set_stage(if is_refused { Stage::Off } else { Stage::Listener });
 }
 
 /// Removes a listening socket from the list.
@@ -374,10 +405,12 @@ pub(crate) fn withdraw(token: u32) {
     drop(removed); // Outside the lock, because it may be the last use.
 }
 
-/// Tells the daemon that this end of a stream is gone. A stream of an earlier session, or of the parent's, is not this one's to end.
-pub(crate) fn ended(stream: &Stream, violation: bool) {
-    with_present(|session| {
-        (session.number == stream.board.session).then(|| session.daemon.ended(stream.number, violation))
+/// Tells the daemon that this end of a stream is gone. One of an earlier session has a token if that was told to the daemon. A stream of
+/// the parent's is not this process's to end.
+pub(crate) fn ended(stream: &Stream, token: u32, violation: bool) {
+    with_present(|session| match session.number == stream.board.session {
+        true => session.daemon.ended(stream.number, violation),
+        false => session.daemon.gone(token),
     });
 }
 
@@ -413,6 +446,7 @@ pub(crate) fn look() {
 /// short time, because a peer may not answer before this process has rung. `has_forked`: a peer that the thread waits for may not be able
 /// to ring. `waits_for_room`: a ring is full, and goes to TCP if the peer reads nothing.
 pub(crate) fn sleep_ns(time: Option<u64>, has_forked: bool, waits_for_room: bool) -> Option<u64> {
+    prepare(); // A daemon that was started again learns of this program before the next connection.
     let most = if is_any_missed() {
         pump();
         MISSED_NS
@@ -481,6 +515,7 @@ fn take_all(state: &mut Option<State>) -> Vec<InUse<Connection>> {
                 session.peers.values().for_each(|peer| peer.forget_missed());
                 WAITING.store(0, Ordering::Relaxed);
                 IS_UNLISTED.store(true, Ordering::Relaxed);
+                HAS_KEPT.store(true, Ordering::Relaxed);
                 LOOK_AT_MS.store(0, Ordering::Relaxed);
                 *state = Some(State::Without(0)); // The next daemon may be there already.
                 return done;
@@ -621,6 +656,8 @@ pub(crate) fn forget() {
     for count in [&WAITING, &MISSED, &MISSED_OF_OTHERS] {
         count.store(0, Ordering::Relaxed);
     }
+    HAS_KEPT.store(false, Ordering::Relaxed); // The parent names them.
+    IS_UNLISTED.store(true, Ordering::Relaxed); // The parent may end, and this process may go on to listen.
     LOOK_AT_MS.store(0, Ordering::Relaxed);
 }
 

@@ -16,6 +16,10 @@ use crate::{errno, kernel, real, test_switch};
 /// Reads that find nothing before the kernel is asked whether the peer has gone.
 const EMPTY_READS: u32 = 64;
 
+/// The microseconds after which it is asked again by a read that does not block. A program that keeps connections reads once, without
+/// waiting, to learn which of them have ended. One that polls by reading does not ask each time.
+const ASK_AGAIN_US: u32 = 20;
+
 /// Bytes that are copied before the other end learns of them. It copies meanwhile.
 const PIECE: usize = 64 << 10;
 
@@ -150,8 +154,16 @@ enum SendStep {
 }
 
 impl Connection {
-    /// Receives what is there. `EAGAIN` if nothing is. A count below that of the buffers says that nothing was left, on any path.
-    pub(crate) fn try_receive(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, peek: bool) -> Result<usize, c_int> {
+    /// Receives what is there. `EAGAIN` if nothing is. A count below that of the buffers says that nothing was left, on any path. A call
+    /// that `blocks` waits then, and sees the end of the connection there.
+    pub(crate) fn try_receive(
+        &self,
+        fd: c_int,
+        stream: &Stream,
+        parts: Parts<'_>,
+        peek: bool,
+        blocks: bool,
+    ) -> Result<usize, c_int> {
         // What the kernel said about the end of the connection. It counts when the words that are loaded after it show an empty ring.
         let mut ended = None;
         let (mut total, mut parts, mut busy_since) = (0, parts, None);
@@ -177,7 +189,7 @@ impl Connection {
                 Ok(Step::Busy) => self.let_others_read(&mut busy_since)?,
                 Ok(Step::Empty) => match ended {
                     Some(kernel) => return self.peer_ended(fd, stream, kernel),
-                    None => ended = Some(self.ask_kernel(fd, parts, peek)?),
+                    None => ended = Some(self.ask_kernel(fd, parts, peek, blocks)?),
                 },
                 Ok(Step::Tcp(limit)) => {
                     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -226,7 +238,7 @@ impl Connection {
     }
 
     /// Asks the kernel whether the connection has ended, and how, when the ring is empty. `EAGAIN` if it has not.
-    fn ask_kernel(&self, fd: c_int, parts: Parts<'_>, peek: bool) -> Result<Result<usize, c_int>, c_int> {
+    fn ask_kernel(&self, fd: c_int, parts: Parts<'_>, peek: bool, blocks: bool) -> Result<Result<usize, c_int>, c_int> {
         if self.take_reset(fd) {
             return Err(libc::ECONNRESET);
         }
@@ -235,7 +247,8 @@ impl Connection {
         // The events are counted, because each may be that of another thread, which was told of it by an edge.
         let told = self.kernel_events.load(Ordering::SeqCst);
         let is_told = told != self.asked_events.load(Ordering::Relaxed);
-        if !is_shut && !is_told && !empty.is_multiple_of(EMPTY_READS) {
+        let is_due = empty.is_multiple_of(EMPTY_READS) || !blocks && self.is_time_to_ask();
+        if !is_shut && !is_told && !is_due {
             return Err(libc::EAGAIN);
         }
         if kernel::events_now(fd, libc::POLLIN | libc::POLLRDHUP) & GONE == 0 {
@@ -254,6 +267,16 @@ impl Connection {
             return Ok(Ok(0));
         }
         Ok(self.receive_from_kernel(fd, parts, 0, peek))
+    }
+
+    /// Returns true if no read that does not block has asked the kernel lately.
+    fn is_time_to_ask(&self) -> bool {
+        let now = (kernel::now_ns() / 1000) as u32;
+        let is_time = now.wrapping_sub(self.asked_at_us.load(Ordering::Relaxed)) >= ASK_AGAIN_US;
+        if is_time {
+            self.asked_at_us.store(now, Ordering::Relaxed);
+        }
+        is_time
     }
 
     fn receive_from_kernel(&self, fd: c_int, parts: Parts<'_>, limit: usize, peek: bool) -> Result<usize, c_int> {

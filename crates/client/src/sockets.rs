@@ -6,14 +6,15 @@ use crate::connect;
 use crate::control::{Control, Notification};
 use crate::error::Refusal;
 use crate::options::Options;
-use isthmus_layout::control::ToClient;
+use isthmus_layout::control::{Text, ToClient};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::sockets::{
-    SocketsToClient, StreamAttach, StreamBoardWaiter, StreamEndIndex, StreamEnded, StreamGone, StreamListen,
-    StreamShow, StreamUnlisten, StreamWaiter, WaiterIndex,
+    SocketsToClient, StreamAttach, StreamBoardWaiter, StreamEndIndex, StreamEnded, StreamGone, StreamKept,
+    StreamListen, StreamShow, StreamUnlisten, StreamWaiter, WaiterIndex,
 };
 use isthmus_platform::Doorbell;
 use rustix::fd::{BorrowedFd, OwnedFd};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The time that a program waits in `listen` for its address to be listed. The daemon needs less than a millisecond.
@@ -160,6 +161,13 @@ impl StreamSession {
     /// Withdraws a shown socket.
     pub fn gone(&mut self, token: u32) -> Result<(), Refusal> {
         self.control.send_request(StreamGone { token }.into(), &[]).map(drop)
+    }
+
+    /// Names a socket that is an end of a stream of an earlier daemon. [`Self::gone`] withdraws it.
+    pub fn kept(&mut self, token: u32, inode: u64, [local, peer]: [SocketAddr; 2]) -> Result<(), Refusal> {
+        let text = |address: SocketAddr| Text::new(&address.to_string()).map_err(|_| Reason::RequestInvalid);
+        let message = StreamKept { token, inode, local: text(local)?, peer: text(peer)? };
+        self.control.send_request(message.into(), &[]).map(drop)
     }
 
     /// Ends this side of a stream.

@@ -2,6 +2,7 @@
 //! four of them here.
 
 use isthmus_config::Config;
+use isthmus_layout::control::Topic;
 use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_service::{Command, Event};
 use prometheus_client::registry::Registry;
@@ -64,6 +65,13 @@ impl Capabilities {
     /// The number of descriptors that are open for programs without a domain. Each of them has one at least.
     pub(crate) fn fds(&self) -> usize {
         self.sockets.fds()
+    }
+
+    /// A program has asked for a report.
+    pub(crate) fn report_wanted(&mut self, topic: Topic, now: u64) {
+        if topic == Topic::Streams {
+            self.sockets.report_wanted(now);
+        }
     }
 
     /// Returns the next work of another thread that is to be waited for.

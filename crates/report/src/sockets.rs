@@ -33,8 +33,8 @@ reports! {
         hidden: Option<u32>,
         /// The bytes of streams that have ended, of the users that the asker may see. A user without a program is forgotten after a while.
         ended: Option<EndedStreamsRow>,
-        /// Sockets without a stream, of the users that the asker may see: the last refused ones of each user, the oldest first, then those
-        /// that wait for the other end.
+        /// Sockets that are in none of the streams, of the users that the asker may see: the last refused ones of each user, the oldest
+        /// first, then those that wait for the other end, then those with a stream that an earlier daemon has made.
         sockets: Option<Vec<StreamSocketRow>>,
     }
 
@@ -48,9 +48,9 @@ reports! {
         tcp_bytes: u64,
     }
 
-    /// A socket without a stream.
+    /// A socket without a stream of this daemon.
     StreamSocketRow {
-        /// `waiting` for the socket at the other end, or `refused`.
+        /// `waiting` for the socket at the other end, or `refused`; `kept` if a stream of an earlier daemon goes on, as its program says.
         state: String,
         /// The program's process ID, if the daemon can see it.
         pid: Option<i32>,
@@ -64,9 +64,9 @@ reports! {
         address: String,
         /// Address of the other end; none of a listening socket.
         peer_address: Option<String>,
-        /// Seconds since it was refused, or since it began to wait.
+        /// Seconds since it was refused, since it began to wait, or since this daemon knows of it.
         age_s: u64,
-        /// The reason of the refusal. Of a socket that waits, the one that holds if the other end does not come.
+        /// The reason of the refusal. Of a socket that waits, the one that holds if the other end does not come. Empty if it is kept.
         reason: String,
     }
 

@@ -460,6 +460,17 @@ static void ends_own_wait(int fd)
     step();
 }
 
+/* A program that keeps connections looks in this way whether one has ended. It has waited for nothing since the peer did that. */
+static void looks_without_waiting(int fd)
+{
+    step();
+    pause_between_looks();
+    SAY(recv(fd, buffer, 100, MSG_PEEK | MSG_DONTWAIT));
+    SAY(recv(fd, buffer, 100, MSG_DONTWAIT));
+    SAY(fcntl(fd, F_SETFL, O_NONBLOCK));
+    SAY(read(fd, buffer, 100));
+}
+
 static void does_nothing(int fd)
 {
     (void)fd;
@@ -472,6 +483,8 @@ static const struct test_case cases[] = {
     {"closed_after_data", sends_and_closes, reads_and_sees_close, "sends, then closes"},
     {"closed_with_unread", closes_with_unread, sends_and_sees_reset, "closes with bytes unread: the peer gets a reset"},
     {"closed_with_unread_after_data", sends_and_closes_with_unread, reads_and_sees_reset, "the same after sending"},
+    {"closed_while_idle", closes, looks_without_waiting, "closes, and the peer reads once without waiting"},
+    {"reset_while_idle", resets_now, looks_without_waiting, "a reset, and the peer reads once without waiting"},
     {"half_closed", half_closes, goes_on, "`shutdown(SHUT_WR)`; the other direction goes on"},
     {"read_after_fin", sends_and_half_closes, reads_after_fin, "reads again and again after the end"},
     {"reading_shut_down", shuts_reading_down, writes_all_the_same, "`shutdown(SHUT_RD)`, and the peer writes"},

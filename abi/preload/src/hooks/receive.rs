@@ -74,7 +74,7 @@ fn receive(
     let blocks = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
     let all = flags & libc::MSG_WAITALL != 0 && blocks && !peek;
     let result = loop {
-        match connection.try_receive(fd, stream, left, peek) {
+        match connection.try_receive(fd, stream, left, peek, blocks) {
             Ok(0) => break Ok(done),
             Ok(count) => {
                 done += count;

@@ -127,24 +127,41 @@ pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if done != 0 || is_inside() {
         return done;
     }
-    if let Some(tracked) = table::connection(fd).filter(|tracked| tracked.stage() == Stage::Unconnected) {
-        let errno = errno::get();
-        // SAFETY: the program's descriptor, in a call of the program about it.
-        let listener = unsafe { BorrowedFd::borrow_raw(fd) };
-        // With `sockets.across`, the daemon reads the SYN's timestamp.
-        let _ = tcp_socket::save_syns(listener);
-        if let Some(token) = session::listen(fd) {
-            tracked.token.store(token, Ordering::Relaxed);
-            tracked.set_stage(Stage::Listener);
-        }
-        errno::set(errno);
-    }
+    listens(fd, true);
     done
+}
+
+/// Tracks a listening socket that was not one before for this library: `listen` was called now, or by another process, or past the
+/// library. Returns true if connections that it accepts may become streams. `waits`: until the daemon has listed its address.
+fn listens(fd: c_int, waits: bool) -> bool {
+    match table::connection(fd).map(|tracked| tracked.stage()) {
+        Some(Stage::Listener) => return true,
+        Some(Stage::Unconnected) => {}
+        Some(_) => return false,
+        None if fork::is_borrowed() || !settings::get().enabled => return false,
+        None => {}
+    }
+    let errno = errno::get();
+    let is_listener = kernel::is_tcp_listener(fd);
+    if is_listener {
+        if !Connection::table().has(fd) {
+            track(fd, Stage::Unconnected);
+        }
+        if let Some(tracked) = table::connection(fd) {
+            // SAFETY: the program's descriptor, in a call of the program about it.
+            let listener = unsafe { BorrowedFd::borrow_raw(fd) };
+            // With `sockets.across`, the daemon reads the SYN's timestamp.
+            let _ = tcp_socket::save_syns(listener);
+            session::listen(&tracked, fd, waits);
+        }
+    }
+    errno::set(errno);
+    is_listener && table::connection(fd).is_some_and(|tracked| tracked.stage() == Stage::Listener)
 }
 
 fn accepted(listener: c_int, fd: c_int) -> c_int {
     if fd >= 0 && !is_inside() {
-        if table::connection(listener).is_some_and(|listener| listener.stage() == Stage::Listener) {
+        if listens(listener, false) {
             let errno = errno::get();
             session::prepare();
             errno::set(errno);

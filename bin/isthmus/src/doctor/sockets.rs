@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use isthmus_client::{Options, Topic};
 use isthmus_report::StreamsReport;
@@ -13,6 +14,9 @@ use crate::program_file::Linking;
 use crate::run::installed_folder;
 use crate::sockets::LIBRARY;
 
+/// The time that the daemon has to ask the helper.
+const ASKED_AGAIN: Duration = Duration::from_millis(500);
+
 /// Checks what concerns this process.
 pub(super) fn check(findings: &mut Vec<Finding>) {
     findings.push(library());
@@ -21,8 +25,7 @@ pub(super) fn check(findings: &mut Vec<Finding>) {
 /// Checks whether the daemon makes streams, and between which programs.
 pub(super) fn enabled(options: &Options) -> Vec<Finding> {
     let (id, tried) = ("sockets.enabled", "querying whether the daemon makes streams of TCP connections");
-    let report = Daemon::connect(options).and_then(|mut daemon| daemon.ask(Topic::Streams, &[]));
-    match report.and_then(|answer| read::<StreamsReport>(&answer)) {
+    match report(options) {
         Ok(report) if report.enabled => {
             let enabled = Finding::ok(id, tried, format!("it does; {} since its start", report.paired));
             vec![enabled, records(report.unrecorded.as_deref())]
@@ -32,6 +35,20 @@ pub(super) fn enabled(options: &Options) -> Vec<Finding> {
                 .remedy("Set `sockets.enabled = true` in the daemon's configuration, and restart the daemon."),
         ],
         Err(error) => vec![daemon::unexpected(id, tried, &error)],
+    }
+}
+
+/// Asks for the report about streams, for up to [`ASKED_AGAIN`] if connections are not recorded: the first question makes the daemon ask the
+/// helper, which may have been started since.
+fn report(options: &Options) -> anyhow::Result<StreamsReport> {
+    let mut daemon = Daemon::connect(options)?;
+    let until = Instant::now() + ASKED_AGAIN;
+    loop {
+        let report: StreamsReport = read(&daemon.ask(Topic::Streams, &[])?)?;
+        if report.unrecorded.is_none() || !report.enabled || Instant::now() >= until {
+            return Ok(report);
+        }
+        std::thread::sleep(ASKED_AGAIN / 10);
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) fn list(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "streams", &ask(socket, Topic::Streams, &[])?, text)
 }
 
-/// Formats a line for each direction of each stream, then the sockets without a stream.
+/// Formats a line for each direction of each stream, those of an earlier daemon last, then the counts.
 fn text(report: &StreamsReport) -> String {
     let mut table = Table::new(&[
         ("stream", Align::Left),
@@ -46,6 +46,15 @@ fn text(report: &StreamsReport) -> String {
                 or_dash(from.switches.map(|count| count.to_string())),
             ]);
         }
+    }
+    let kept = report.sockets.iter().flatten().filter(|socket| socket.state == "kept");
+    for socket in kept {
+        let program = socket.pid.map_or_else(|| socket.program.clone(), |pid| format!("{} ({pid})", socket.program));
+        let (stream, to, peer) = (or_dash(None), or_dash(None), or_dash(socket.peer_address.clone()));
+        let mut row = vec![stream, program, socket.address.clone(), to, peer, socket.uid.to_string()];
+        row.extend([duration(socket.age_s), socket.state.clone()]);
+        row.extend((0..4).map(|_| or_dash(None)));
+        table.row(row);
     }
     format!("{}{}{}", table.text(), hidden(report.hidden), summary(report))
 }
@@ -110,8 +119,14 @@ mod tests {
             ),
             stream("0x100000002", unknown.clone(), unknown),
         ];
+        let kept = |state: &str| {
+            json!({
+                "state": state, "pid": 9, "uid": 1000, "program": "redis-server", "inode": 5, "address": "10.0.0.1:6379",
+                "peer_address": "10.0.0.3:50000", "age_s": 3, "reason": "",
+            })
+        };
         let report = json!({
-            "schema": 1, "enabled": true, "programs": 2, "waiting": 1, "listening": 3, "paired": 4,
+            "schema": 1, "sockets": [kept("refused"), kept("kept")], "enabled": true, "programs": 2, "waiting": 1, "listening": 3, "paired": 4,
             "refused": [{ "reason": "stream-peer-missing", "kind": "fallback", "count": 5 }], "streams": streams,
             "ended": { "streams": 3, "shared_bytes": 5 << 20, "tcp_bytes": 700 },
         });

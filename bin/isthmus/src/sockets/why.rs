@@ -44,6 +44,8 @@ struct Answer {
     is_far: bool,
     peer_process: Option<Process>,
     stream: Option<OwnStream>,
+    /// The program at one end names a stream of an earlier daemon.
+    is_kept: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -53,6 +55,8 @@ enum Path {
     None,
     Tcp,
     Stream,
+    /// TCP, or a stream that an earlier daemon has made.
+    Unknown,
 }
 
 /// The place of the other end of a connection.
@@ -125,6 +129,22 @@ impl OwnStream {
     }
 }
 
+/// The state of a socket with a stream of an earlier daemon, in a report.
+const KEPT: &str = "kept";
+
+/// Returns whether a row is of this socket, or of that of the other end.
+fn is_of(row: &StreamSocketRow, socket: &Socket) -> (bool, bool) {
+    let ends = canonical(&row.address).zip(row.peer_address.as_deref().and_then(canonical));
+    let is_own = row.inode == socket.inode && ends == Some((socket.local, socket.remote));
+    (is_own, ends == Some((socket.remote, socket.local)))
+}
+
+/// Returns whether the program at one end of a connection names a stream of an earlier daemon.
+fn is_kept(report: &StreamsReport, socket: &Socket) -> bool {
+    let mut rows = report.sockets.iter().flatten().filter(|row| row.state == KEPT);
+    rows.any(|row| matches!(is_of(row, socket), (true, _) | (_, true)))
+}
+
 /// The last decision of the daemon about the sockets of a connection, or about the socket that listens for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
@@ -137,11 +157,10 @@ struct Kept {
 impl Kept {
     /// Finds the last decision about a connection: about its own socket, else about that of the other end, else about the listening one.
     fn find(report: &StreamsReport, socket: &Socket) -> Option<Self> {
-        let rows = report.sockets.as_deref().unwrap_or_default();
-        let last = |fits: &dyn Fn(&StreamSocketRow) -> bool| rows.iter().rev().find(|row| fits(row));
-        let ends = |row: &StreamSocketRow| canonical(&row.address).zip(row.peer_address.as_deref().and_then(canonical));
-        let own = |row: &StreamSocketRow| row.inode == socket.inode && ends(row) == Some((socket.local, socket.remote));
-        let other = |row: &StreamSocketRow| ends(row) == Some((socket.remote, socket.local));
+        let rows: Vec<_> = report.sockets.iter().flatten().filter(|row| row.state != KEPT).collect();
+        let last = |fits: &dyn Fn(&StreamSocketRow) -> bool| rows.iter().rev().copied().find(|row| fits(row));
+        let own = |row: &StreamSocketRow| is_of(row, socket).0;
+        let other = |row: &StreamSocketRow| is_of(row, socket).1;
         let listens = |row: &StreamSocketRow| {
             let at = canonical(&row.address).filter(|_| row.peer_address.is_none() && row.state == "refused");
             at.is_some_and(|at| [socket.local, socket.remote].iter().any(|end| is_listened(at, *end)))
@@ -200,6 +219,7 @@ fn explain(daemon: Option<PathBuf>, pid: u32, fd: u32) -> Result<Answer> {
         is_far: false,
         peer_process: None,
         stream: None,
+        is_kept: false,
     };
     if !socket.is_connected() {
         return Ok(answer);
@@ -209,11 +229,13 @@ fn explain(daemon: Option<PathBuf>, pid: u32, fd: u32) -> Result<Answer> {
     let pids = holders(socket.inode);
     answer.stream = streams.filter_map(|stream| OwnStream::matching(stream, &socket, &pids)).next();
     answer.find_peer(&socket);
+    answer.is_kept = report.as_ref().is_ok_and(|report| is_kept(report, &socket));
     answer.path = match &answer.stream {
         Some(stream) if stream.is_used() => Path::Stream,
+        None if answer.is_kept => Path::Stream,
         _ => Path::Tcp,
     };
-    if answer.stream.is_none() {
+    if answer.path == Path::Tcp && answer.stream.is_none() {
         let refusal = report.as_ref().ok().and_then(|report| Kept::find(report, &socket));
         answer.find_causes(&report, refusal, daemon_start(daemon))?;
     }
@@ -299,23 +321,31 @@ impl Answer {
             }
         }
         if causes.is_empty() {
+            if self.older_than(daemon) == [true; 2] {
+                self.path = Path::Unknown;
+            }
             causes.push(self.undecided(daemon));
         }
         self.causes = causes;
         Ok(())
     }
 
+    /// Returns for both ends whether the program ran before the daemon was started.
+    fn older_than(&self, daemon: Option<u64>) -> [bool; 2] {
+        let is_older = |process: &Process| process.started.zip(daemon).is_some_and(|(own, daemon)| own < daemon);
+        [Some(&self.process), self.peer_process.as_ref()].map(|end| end.is_some_and(is_older))
+    }
+
     /// Returns the cause if nothing is known about this connection. The daemon also counts the refusals of all programs by reason. Those
     /// may be of other connections, so none of them is a cause here. `daemon` is the time of its start: it does not list the streams of an
     /// earlier daemon, which go on.
     fn undecided(&self, daemon: Option<u64>) -> Cause {
-        let is_older = |process: &Process| process.started.zip(daemon).is_some_and(|(own, daemon)| own < daemon);
-        let older = [Some(&self.process), self.peer_process.as_ref()].map(|end| end.is_some_and(is_older));
+        let older = self.older_than(daemon);
         let (text, remedy) = if older == [true; 2] {
             (
-                "unknown: both programs ran before this daemon was started, so the connection may be a stream of an earlier daemon, \
-                 which goes on and is not listed",
-                "Start both programs again, so that this daemon lists their streams.",
+                "both programs ran before this daemon was started, so the connection may be a stream of an earlier daemon, \
+                 which goes on",
+                "Let the connection carry something: a program with such a stream names it at this daemon when it next waits.",
             )
         } else if older.contains(&true) {
             (
@@ -342,7 +372,11 @@ fn text(answer: &Answer) -> String {
         Path::None => format!("{own}: a TCP socket that is not connected: carries no bytes"),
         path => {
             let peer = answer.peer_process.as_ref().map_or_else(|| remote.to_string(), Process::name);
-            let path = if path == Path::Stream { "by a stream (shared memory)" } else { "by TCP" };
+            let path = match path {
+                Path::Stream => "by a stream (shared memory)",
+                Path::Unknown => "by TCP, or by a stream of an earlier daemon",
+                Path::Tcp | Path::None => "by TCP",
+            };
             format!("{own} and {peer}: {path}\n  TCP: {local} to {remote}, {state}")
         }
     };
@@ -351,6 +385,9 @@ fn text(answer: &Answer) -> String {
         let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" [{reason}]"));
         text += &format!("  why not faster: {cause}{reason}\n");
         text += &remedy.as_ref().map_or_else(String::new, |remedy| format!("    remedy: {remedy}\n"));
+    }
+    if answer.is_kept {
+        text += "  the stream is of an earlier daemon and goes on; this daemon has no counters of it\n";
     }
     if let Some(stream) = &answer.stream {
         text += &format!("  stream {}: {} old\n", stream.id, duration(stream.age_s));

@@ -147,6 +147,7 @@ impl Broker {
             let text = format!("{BACKLOG_MAX} messages wait to be read; another report comes when they were");
             return Err(Refusal::new(Reason::TooManyRequests, text));
         }
+        self.capabilities.report_wanted(query.topic, self.core.now);
         self.core.outgoing.push_back(Outgoing::Report { to: id, serial, query });
         Ok(())
     }

@@ -7,6 +7,7 @@
 //!                                                ├── RecordSource    how the daemon gets the kernel's records of connections
 //!                                                ├── evidence        reads a shown socket, on a thread
 //!                                                ├── ShownSockets    connected sockets without their peer
+//!                                                ├── KeptEnds        ends of streams of an earlier daemon
 //!                                                ├── pairing         the decision which two are one connection
 //!                                                ├── Streams         pairs of sockets, with their memory
 //!                                                ├── counters        what the words of a stream say
@@ -20,6 +21,7 @@
 mod boards;
 mod counters;
 mod evidence;
+mod kept;
 mod listed;
 mod metrics;
 mod pairing;
@@ -48,6 +50,7 @@ use crate::core::Core;
 use crate::core::awaited_work::AwaitedWork;
 use crate::core::types::ControlSessionId;
 use evidence::ThreadCount;
+use kept::KeptEnds;
 use listed::ListedPages;
 use recorder::RecordSource;
 use records::{Records, RefusedSocket, SocketName};
@@ -68,6 +71,7 @@ pub struct Sockets {
     listed: ListedPages,
     recording: RecordSource,
     shown: ShownSockets,
+    kept: KeptEnds,
     streams: Streams,
     records: Records,
     /// The threads that read sockets, by user.
@@ -154,6 +158,11 @@ impl Sockets {
             self.reading.extend(self.recording.ask(core.now));
         }
         self.refuse_overdue(core);
+    }
+
+    /// Asks for records if there are none, because a report says whether there are. The next report has the answer.
+    pub(crate) fn report_wanted(&mut self, now: u64) {
+        self.reading.extend(self.recording.ask(now));
     }
 
     /// Takes the answer of the helper.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a daemon that root has started        loads the program itself, before it gives up its capabilities
-//!   any other one                         asks isthmus-helper: once it serves, and again when a program attaches
+//!   any other one                         asks isthmus-helper: once it serves, and again when a program attaches or a report is wanted
 //! ```
 //!
 //! Without records, streams exist within one network namespace only, by mirrored addresses.
@@ -22,7 +22,7 @@ use crate::core::Core;
 use crate::core::awaited_work::AwaitedWork;
 
 /// Nanoseconds between two questions to the helper.
-const RETRY_NS: u64 = 30_000_000_000;
+const RETRY_NS: u64 = 1_000_000_000;
 
 /// Whether the kernel records connections.
 #[derive(Debug)]
@@ -144,3 +144,19 @@ impl RecordSource {
 
 const WITHOUT_RECORDS: &str =
     "connections between network namespaces stay TCP, because the kernel does not record connections";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helper_is_asked_again_after_a_while_if_it_did_not_help() {
+        let mut source = RecordSource { next: Some(0), ..RecordSource::default() };
+        assert!(source.ask(5).is_some());
+        assert!(source.ask(u64::MAX).is_none(), "a question is under way");
+        source.opened(Err("no helper listens".to_owned()), 10);
+        assert_eq!(source.missing(), Some("no helper listens"));
+        assert!(source.ask(9 + RETRY_NS).is_none());
+        assert!(source.ask(10 + RETRY_NS).is_some());
+    }
+}

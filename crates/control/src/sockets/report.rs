@@ -23,11 +23,12 @@ const NANOSECONDS: u64 = 1_000_000_000;
 /// The streams, and the sockets without one. Single streams and sockets, and bytes of the past, are those of users that the viewer sees.
 pub(crate) enum StreamTable {}
 
-/// A stream, the record of a user, or a socket that waits.
+/// A stream, the record of a user, a socket that waits, or an end of a stream of an earlier daemon.
 pub(crate) enum StreamKey {
     Stream(u64),
     Record(Owner),
     Waiting(ShownId),
+    Kept(ShownId),
 }
 
 /// The rows of a key.
@@ -45,8 +46,9 @@ impl Table for StreamTable {
     const SLICE: usize = 32;
 
     fn next(broker: &Broker, after: Option<&StreamKey>) -> Option<StreamKey> {
-        let Sockets { streams, records, shown, .. } = &broker.capabilities.sockets;
-        let waiting = |after| shown.next_after(after).map(StreamKey::Waiting);
+        let Sockets { streams, records, shown, kept, .. } = &broker.capabilities.sockets;
+        let kept = |after| kept.next_after(after).map(StreamKey::Kept);
+        let waiting = |after| shown.next_after(after).map(StreamKey::Waiting).or_else(|| kept(None));
         let record = |after| records.next_after(after).map(StreamKey::Record).or_else(|| waiting(None));
         let stream = |after| streams.next_after(after).map(StreamKey::Stream).or_else(|| record(None));
         match after {
@@ -54,6 +56,7 @@ impl Table for StreamTable {
             Some(StreamKey::Stream(last)) => stream(Some(*last)),
             Some(StreamKey::Record(last)) => record(Some(*last)),
             Some(StreamKey::Waiting(last)) => waiting(Some(*last)),
+            Some(StreamKey::Kept(last)) => kept(Some(*last)),
         }
     }
 
@@ -78,6 +81,7 @@ impl Table for StreamTable {
                 }
             }
             StreamKey::Waiting(id) => rows.extend(sockets.waiting(broker, viewer, *id).map(StreamTableRow::Socket)),
+            StreamKey::Kept(id) => rows.extend(sockets.kept_end(broker, viewer, *id).map(StreamTableRow::Socket)),
         }
     }
 
@@ -134,6 +138,18 @@ impl Sockets {
         let name = session.sockets.get(id.token)?.name()?;
         Some(waiting_row(session, &name, socket, broker.core.now))
     }
+
+    /// An end of a stream of an earlier daemon, if the viewer sees it.
+    fn kept_end(&self, broker: &Broker, viewer: &Viewer, id: ShownId) -> Option<StreamSocketRow> {
+        let end = self.kept.get(id).filter(|end| viewer.sees_owner(end.owner))?;
+        let session = self.sessions.get(&id.session)?;
+        Some(StreamSocketRow {
+            state: "kept".to_owned(),
+            age_s: broker.core.now.saturating_sub(end.since) / NANOSECONDS,
+            reason: String::new(),
+            ..socket_row(session, end.owner, &end.name)
+        })
+    }
 }
 
 fn ended(EndedStreams { streams, shared_bytes, tcp_bytes }: EndedStreams) -> EndedStreamsRow {
@@ -157,14 +173,24 @@ fn refused_row(owner: Owner, socket: &RefusedSocket, now: u64) -> StreamSocketRo
 fn waiting_row(session: &StreamSession, name: &SocketName, socket: &ShownSocket, now: u64) -> StreamSocketRow {
     StreamSocketRow {
         state: "waiting".to_owned(),
+        age_s: now.saturating_sub(socket.until.saturating_sub(WAIT_NS)) / NANOSECONDS,
+        reason: socket.reason.name().to_owned(),
+        ..socket_row(session, socket.owner, name)
+    }
+}
+
+/// The columns that any socket of an attached program has. The others are empty.
+fn socket_row(session: &StreamSession, owner: Owner, name: &SocketName) -> StreamSocketRow {
+    StreamSocketRow {
+        state: String::new(),
         pid: session.pid,
-        uid: socket.owner.0,
+        uid: owner.0,
         program: session.program.clone(),
         inode: name.inode,
         address: name.local.to_string(),
         peer_address: name.peer.map(|peer| peer.to_string()),
-        age_s: now.saturating_sub(socket.until.saturating_sub(WAIT_NS)) / NANOSECONDS,
-        reason: socket.reason.name().to_owned(),
+        age_s: 0,
+        reason: String::new(),
     }
 }
 

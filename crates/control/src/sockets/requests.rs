@@ -7,6 +7,7 @@ use isthmus_layout::sockets::{SocketsToClient, SocketsToDaemon, StreamListening,
 use super::boards::OWN_BOARD;
 use super::evidence::{Found, SocketRead, SocketRole};
 use super::session::SocketState;
+use super::shown::ShownId;
 use super::{Sockets, not_attached};
 use crate::core::Core;
 use crate::core::awaited_work::AwaitedWork;
@@ -53,6 +54,7 @@ impl Sockets {
             }
             SocketsToDaemon::StreamUnlisten(request) => self.forget_socket(id, request.token, true)?,
             SocketsToDaemon::StreamGone(request) => self.forget_socket(id, request.token, false)?,
+            SocketsToDaemon::StreamKept(request) => self.keep(core.now, id, &request)?,
             SocketsToDaemon::StreamEnded(request) => self.end_stream(core, id, request.stream, request.violation)?,
         }
         Ok(Answer::Later)
@@ -152,6 +154,7 @@ impl Sockets {
             match session.sockets.remove(token) {
                 Some(SocketState::Listed(bit)) => self.listed.remove(session.identity.owner, bit),
                 Some(SocketState::Shown(_)) => drop(self.shown.remove(id, token)),
+                Some(SocketState::Kept) => self.kept.remove(ShownId { session: id, token }),
                 Some(SocketState::Read { .. }) | None => {}
             }
         }

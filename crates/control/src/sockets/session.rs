@@ -11,6 +11,7 @@ use super::Sockets;
 use super::boards::Boards;
 use super::evidence::{SocketReader, SocketRole};
 use super::records::SocketName;
+use super::shown::ShownId;
 use crate::core::Core;
 use crate::core::requester::{Answer, Requester};
 use crate::core::types::ControlSessionId;
@@ -38,7 +39,7 @@ pub(crate) struct StreamSession {
     pub(super) has_boards: bool,
     /// The boards, in which peers set bits.
     pub(super) boards: Boards,
-    /// The listening and shown sockets, by token.
+    /// The listening, shown and kept sockets, by token.
     pub(super) sockets: SessionSockets,
     /// The sessions that know a board of this one and its waiters, and the other way round, with their owners.
     pub(super) peers: BTreeMap<ControlSessionId, Owner>,
@@ -48,7 +49,7 @@ pub(crate) struct StreamSession {
     pub(super) reader: SocketReader,
 }
 
-/// The state of a listening or shown socket.
+/// The state of a listening, shown or kept socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SocketState {
     /// The socket is being read.
@@ -62,6 +63,8 @@ pub(super) enum SocketState {
     Listed(u16),
     /// The socket waits for its peer, or is just being paired.
     Shown(SocketName),
+    /// The socket is an end of a stream of an earlier daemon.
+    Kept,
 }
 
 /// The sockets of a session, by token.
@@ -69,17 +72,24 @@ pub(super) enum SocketState {
 pub(super) struct SessionSockets {
     by_token: BTreeMap<u32, SocketState>,
     listeners: usize,
+    kept: usize,
 }
 
 impl SessionSockets {
     /// The number of listening sockets, or of shown ones.
     pub(super) fn count(&self, is_listener: bool) -> usize {
-        if is_listener { self.listeners } else { self.by_token.len() - self.listeners }
+        if is_listener { self.listeners } else { self.by_token.len() - self.listeners - self.kept }
+    }
+
+    /// The number of kept sockets.
+    pub(super) fn count_kept(&self) -> usize {
+        self.kept
     }
 
     pub(super) fn insert(&mut self, token: u32, state: SocketState) {
         self.remove(token);
         self.listeners += usize::from(state.is_listener());
+        self.kept += usize::from(state.is_kept());
         self.by_token.insert(token, state);
     }
 
@@ -90,6 +100,7 @@ impl SessionSockets {
     pub(super) fn remove(&mut self, token: u32) -> Option<SocketState> {
         let state = self.by_token.remove(&token)?;
         self.listeners -= usize::from(state.is_listener());
+        self.kept -= usize::from(state.is_kept());
         Some(state)
     }
 
@@ -106,11 +117,15 @@ impl SocketState {
         matches!(self, Self::Listed(_) | Self::Read { role: SocketRole::Listener, .. })
     }
 
+    fn is_kept(self) -> bool {
+        matches!(self, Self::Kept)
+    }
+
     /// The name of a shown socket.
     pub(super) fn name(self) -> Option<SocketName> {
         match self {
             Self::Shown(name) => Some(name),
-            Self::Read { .. } | Self::Listed(_) => None,
+            Self::Read { .. } | Self::Listed(_) | Self::Kept => None,
         }
     }
 }
@@ -249,6 +264,7 @@ impl Sockets {
                 match state {
                     SocketState::Listed(bit) => self.listed.remove(session.identity.owner, bit),
                     SocketState::Shown(_) => drop(self.shown.remove(id, token)),
+                    SocketState::Kept => self.kept.remove(ShownId { session: id, token }),
                     SocketState::Read { .. } => {}
                 }
             } else if let Some(stream) = session.streams.pop_first() {

@@ -530,6 +530,56 @@ fn sockets_without_a_stream_are_listed_for_their_user() {
 }
 
 #[test]
+fn kept_ends_are_listed_for_their_user_until_they_end() {
+    let bed = Testbed::with(ALL_USERS);
+    let mut program = Program::new(&bed);
+    let text = |text: &str| Text::new(text).unwrap();
+    let kept =
+        |token: u32, local: &str, peer: &str| StreamKept { token, inode: 5, local: text(local), peer: text(peer) };
+    for (local, peer) in [("10.0.0.1", "10.0.0.2:80"), ("10.0.0.1:9", "name:80")] {
+        assert_eq!(program.client.request(kept(1, local, peer), &[]).map(drop), Err(Reason::RequestInvalid));
+    }
+    program.client.send(kept(1, "10.0.0.1:9", "[::1]:80"), &[]);
+    program.client.send(kept(2, "[::1]:80", "10.0.0.1:9"), &[]);
+    assert_eq!(
+        program.client.request(kept(2, "10.0.0.1:9", "10.0.0.2:80"), &[]).map(drop),
+        Err(Reason::RequestInvalid)
+    );
+    let listed = |program: &mut Program| -> Vec<(String, String, Option<String>)> {
+        let rows = program.report().sockets.unwrap().into_iter();
+        rows.map(|row| (row.state, row.address, row.peer_address)).collect()
+    };
+    let row = |local: &str, peer: &str| ("kept".to_owned(), local.to_owned(), Some(peer.to_owned()));
+    assert_eq!(listed(&mut program), [row("10.0.0.1:9", "[::1]:80"), row("[::1]:80", "10.0.0.1:9")]);
+    if let Some(other) = bed.greeted_as(6001) {
+        assert_eq!(Program::of(other).report().sockets, Some(Vec::new()));
+    }
+    program.client.send(StreamGone { token: 1 }, &[]);
+    assert_eq!(listed(&mut program), [row("[::1]:80", "10.0.0.1:9")]);
+    drop(program);
+    let mut next = Program::new(&bed);
+    let gone = eventually(Deadline::secs(6), || listed(&mut next).is_empty());
+    gone.unwrap_or_else(|error| panic!("{error}: {:?}", listed(&mut next)));
+}
+
+#[test]
+fn kept_ends_of_one_program_are_bounded_and_take_no_place_of_shown_sockets() {
+    let bed = Testbed::with("");
+    let mut program = Program::new(&bed);
+    let kept = |token: u32| {
+        let address = Text::new("10.0.0.1:9").unwrap();
+        StreamKept { token, inode: 5, local: address.clone(), peer: address }
+    };
+    for token in 10_001..=14_096 {
+        program.client.send(kept(token), &[]);
+    }
+    assert_eq!(program.client.request(kept(20_000), &[]).map(drop), Err(Reason::StreamsFull));
+    let tcp = connection(&listener());
+    let token = program.show_client(&tcp);
+    program.wait_until_waiting(token);
+}
+
+#[test]
 fn programs_of_different_users_get_no_stream_by_default() {
     let bed = Testbed::with(ALL_USERS);
     let Some([mut a, mut b]) = programs_of(&bed, [1001, 1002]) else { return };
@@ -819,7 +869,8 @@ fn content_of_a_doorbell_does_not_block_the_daemon() {
     drop((lingering, receiving));
     let Program { mut client, .. } = program;
     client.request(StreamWaiter { waiter: ALARM }, &[ringing.as_fd()]).unwrap();
-    drop((client, ringing));
+    drop(ringing); // First, because the last close waits for the content.
+    drop(client);
     // The session of the program ends, and the daemon answers the others.
     let mut other = Program::new(&bed);
     eventually(Deadline::secs(20), || other.report().programs == 1).unwrap();

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::StreamEndIndex;
 use crate::control::codec::{Field, FieldReader, Flag as _, MalformedControl, Width};
 use crate::control::table::{FieldInfo, MessageInfo, OptionalDescriptors, concat_tables, messages, record};
-use crate::control::{ToClient, ToDaemon};
+use crate::control::{Text, ToClient, ToDaemon};
 use crate::reason::Reason;
 
 messages! {
@@ -69,6 +69,19 @@ messages! {
         board: u32,
         /// The index of the waiter, which is also the index of its page in the board. Each index is used once for each board.
         waiter: u8,
+    }
+
+    /// Names a TCP socket that is an end of a stream which an earlier daemon has made. Both programs go on to use its memory, which this
+    /// daemon does not have. It is for reports only, so the daemon believes it. `StreamGone` withdraws it.
+    40 StreamKept since 5, reply "", descriptors [] {
+        /// The number of the socket. The program has no other listed or shown socket of this number.
+        token: u32,
+        /// The inode of the socket.
+        inode: u64,
+        /// The address of the socket, as `192.0.2.1:80` or `[2001:db8::1]:80`.
+        local: Text,
+        /// The address of the other end, as the socket has it.
+        peer: Text,
     }
 }
 
@@ -157,7 +170,7 @@ macro_rules! conversions {
 conversions! {
     SocketsToDaemon into ToDaemon:
     StreamAttach StreamWaiter StreamListen StreamUnlisten StreamShow StreamEnded StreamGone
-    StreamBoardWaiter
+    StreamBoardWaiter StreamKept
 }
 
 conversions! {

@@ -113,6 +113,7 @@ any_message! { sockets_to_daemon, SocketsToDaemon:
     StreamEnded { stream, violation }
     StreamGone { token }
     StreamBoardWaiter { board, waiter }
+    StreamKept { token, inode, local, peer }
 }
 
 any_message! { sockets_to_client, SocketsToClient:

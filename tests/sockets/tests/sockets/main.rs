@@ -3,6 +3,7 @@
 
 mod containers;
 mod exchanges;
+mod inherited;
 mod judges;
 mod kills;
 mod owners;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use isthmus_sockets_tests::{Stage, timeout};
-use isthmus_testbed::{Deadline, Finished, Launch, Proc, Scratch, eventually, short_or_long};
+use isthmus_testbed::{Deadline, Finished, Launch, Proc, Scratch, eventually, eventually_some, short_or_long};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -125,20 +125,16 @@ fn expect_bytes(from: &mut impl Read, expected: &[u8], number: usize) {
     }
 }
 
-/// Downloads with curl while the server reloads, and many short requests on few connections.
-fn nginx(stage: Stage) {
-    const CURL: &str = "/usr/bin/curl";
-    let Some(programs) = Programs::new(stage, &["/usr/sbin/nginx", CURL, "/usr/bin/ab"]) else { return };
-    let file = content(short_or_long(64, 1024) << 20);
-    programs.write("large", &file);
-    programs.write("small", &file[..4096]);
+/// Starts nginx, which serves the folder of the test. `in_background` is `on` or `off`. Returns the file of its log, too.
+fn start_nginx(programs: &Programs, in_background: &str) -> (Proc, String) {
     let (folder, errors, address) = (programs.path(""), programs.path("errors"), &programs.address);
     let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]; // The default folders are those of root.
     let temporary: String = kinds.iter().map(|kind| format!("{kind}_temp_path {folder}/{kind}; ")).collect();
     let config = programs.write(
         "nginx.conf",
         format!(
-            "user root; daemon off; worker_processes 2; pid {folder}/pid; error_log {errors} notice;\n\
+            "user root; daemon {in_background}; worker_processes 2; pid {folder}/pid; error_log {errors} notice;\n\
+             env LD_PRELOAD; env ISTHMUS_SOCKET; env ISTHMUS_AUTOSTART;\n\
              events {{ worker_connections 512; }}\n\
              http {{ access_log off; sendfile on; keepalive_requests 1000000; {temporary}\n\
              server {{ listen {address}:7000; root {folder}; }} }}\n"
@@ -146,6 +142,56 @@ fn nginx(stage: Stage) {
     );
     let server = programs.start("/usr/sbin/nginx", &["-e", &errors, "-c", &config]);
     programs.wait_for_port(7000);
+    (server, errors)
+}
+
+/// A master process of nginx in the background, which ends with the test.
+struct Master(rustix::process::Pid);
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, Signal::TERM); // It may have ended.
+    }
+}
+
+/// Replaces the program of a server that runs in the background: a new one inherits the listening socket.
+fn nginx_upgrade(stage: Stage) {
+    let Some(programs) = Programs::new(stage, &["/usr/sbin/nginx", "/usr/bin/ab"]) else { return };
+    programs.write("small", &content(4096));
+    let (command, _) = start_nginx(&programs, "on");
+    command.finish(timeout()).map(Finished::expect_success).unwrap_or_else(|error| panic!("{error}"));
+    let master = |name: &str| {
+        let pid = std::fs::read_to_string(programs.path(name)).ok()?.trim().parse().ok()?;
+        rustix::process::Pid::from_raw(pid)
+    };
+    let requests = || {
+        let url = format!("http://{}:7000/small", programs.address);
+        let lines = programs.run("/usr/bin/ab", &["-k", "-q", "-n", "2000", "-c", "4", &url]);
+        assert!(lines.iter().any(|line| line.starts_with("Failed requests:") && line.ends_with(" 0")), "{lines:#?}");
+        programs.stage.streams()["paired"].as_u64()
+    };
+    let old = Master(eventually_some(timeout(), || master("pid")).unwrap());
+    let before = requests();
+    rustix::process::kill_process(old.0, Signal::USR2).unwrap();
+    let new = eventually_some(timeout(), || master("pid.oldbin").and(master("pid"))).map(Master).unwrap();
+    assert_ne!(new.0, old.0);
+    rustix::process::kill_process(old.0, Signal::QUIT).unwrap();
+    eventually(timeout(), || master("pid.oldbin").is_none()).unwrap();
+    let after = requests();
+    assert!(!programs.stage.has_library() || after > before, "{before:?}: {:#}", programs.stage.streams());
+    drop(new);
+    eventually(timeout(), || master("pid").is_none()).unwrap();
+}
+
+/// Downloads with curl while the server reloads, and many short requests on few connections.
+fn nginx(stage: Stage) {
+    const CURL: &str = "/usr/bin/curl";
+    let Some(programs) = Programs::new(stage, &["/usr/sbin/nginx", CURL, "/usr/bin/ab"]) else { return };
+    let file = content(short_or_long(64, 1024) << 20);
+    programs.write("large", &file);
+    programs.write("small", &file[..4096]);
+    let (server, errors) = start_nginx(&programs, "off");
+    let address = &programs.address;
     let wait_for_log = |line: &str, count: usize| {
         let log = || std::fs::read_to_string(&errors).unwrap();
         let found = eventually(timeout(), || log().matches(line).count() >= count);
@@ -294,4 +340,4 @@ macro_rules! on_both_stages {
 
 pub(crate) use on_both_stages;
 
-on_both_stages! { nginx iperf3 memcached redis }
+on_both_stages! { nginx nginx_upgrade iperf3 memcached redis }

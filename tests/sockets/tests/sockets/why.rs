@@ -6,6 +6,8 @@ use isthmus_sockets_tests::{Container, End, Stage, TwoPrograms, build, timeout};
 use isthmus_testbed::{Exit, Finished, Proc, Scratch, eventually};
 use serde_json::Value;
 
+use super::inherited::{Server, client};
+
 /// Starts `c/exchange.c` with one connection that goes on until the program is killed.
 fn start(stage: &Stage, program: PathBuf, words: &[&str], variable: (&str, &str)) -> Proc {
     let endless = ["--connections", "1", "--rounds", "1000000000000", "--tick", "1"];
@@ -102,18 +104,45 @@ fn stream_is_explained_from_both_ends() {
     }
 }
 
-/// The stream goes on, and the next daemon does not know it.
+/// The stream goes on. A program names it at the next daemon when it waits.
 #[test]
-fn stream_of_an_earlier_daemon_is_possible() {
+fn stream_of_an_earlier_daemon_is_listed_until_it_ends() {
     let Some(mut stage) = Stage::library() else { return };
-    let (server, client, port) = start_both(&stage, build::program("exchange"), ("UNUSED", ""));
+    let Server { port, started: server, .. } = Server::start(&stage, "serve");
+    let client = client(&stage, &port, "endless");
     stage.wait_for_stream(&port);
     let daemon = stage.daemon().expect("the stage has a daemon");
     daemon.kill_and_restart(timeout()).unwrap_or_else(|error| panic!("{error}"));
+    let kept = || {
+        let report = stage.streams();
+        let rows = report["sockets"].as_array().into_iter().flatten().filter(|row| row["state"] == "kept");
+        let mut ends: Vec<_> = rows.map(|row| (row["pid"].clone(), row["address"].clone())).collect();
+        ends.sort_by_key(|(pid, _)| pid.as_i64());
+        ends
+    };
+    let both_are_named = || {
+        for proc in [&client, &server] {
+            proc.freeze().unwrap();
+            let _ = kept(); // The other one waits meanwhile.
+            proc.thaw().unwrap();
+        }
+        kept().len() == 2
+    };
+    eventually(timeout(), both_are_named).unwrap_or_else(|error| panic!("{error}: {:#}", stage.streams()));
+    let mut pids = [&client, &server].map(|proc| i64::from(pid(proc)));
+    pids.sort_unstable();
+    let ends = kept();
+    assert_eq!([&ends[0].0, &ends[1].0].map(|pid| pid.as_i64()), pids.map(Some));
+    assert!(ends.iter().any(|(_, address)| *address == format!("127.0.0.1:{port}")), "{ends:?}");
     for own in [&client, &server] {
         let answer = explained(&stage, pid(own), "established");
-        assert!(answer["path"] == "tcp" && causes(&answer).contains("an earlier daemon"), "{answer:#}");
+        assert_eq!(
+            (&answer["path"], &answer["is_kept"], causes(&answer).as_str()),
+            (&"stream".into(), &true.into(), "")
+        );
     }
+    client.kill().unwrap();
+    eventually(timeout(), || kept().is_empty()).unwrap_or_else(|error| panic!("{error}: {:#}", stage.streams()));
 }
 
 #[test]

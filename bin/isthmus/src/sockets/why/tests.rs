@@ -38,6 +38,7 @@ fn answer() -> Answer {
         is_far: false,
         peer_process: Some(process(81, "nginx", Library::Loaded)),
         stream: None,
+        is_kept: false,
     }
 }
 
@@ -199,6 +200,18 @@ fn stream_of_an_earlier_daemon_is_possible_if_both_programs_are_older() {
     };
     let is_possible = |answer: Answer, daemon| answer.undecided(daemon).text.contains("an earlier daemon");
     assert!(is_possible(shown(10, 20), Some(30)));
+    let mut explained = shown(10, 20);
+    explained.find_causes(&Ok(report(true)), None, Some(30)).expect("causes");
+    assert!(text(&explained).starts_with("curl (7:5) and nginx (81): by TCP, or by a stream of an earlier daemon\n"));
+    let kept = |state: &str, ends| {
+        is_kept(
+            &StreamsReport { sockets: Some(vec![socket_row(state, 9, ends, Reason::StreamDenied)]), ..report(true) },
+            &socket(),
+        )
+    };
+    let (own, other) = (("10.0.0.1:40000", Some("10.0.0.2:80")), ("10.0.0.2:80", Some("10.0.0.1:40000")));
+    assert!(kept("kept", own) && kept("kept", other) && !kept("refused", own));
+    assert!(!kept("kept", ("10.0.0.1:40000", Some("10.0.0.2:81"))));
     let learns_later = |answer: Answer| answer.undecided(Some(30)).text.contains("learns of the daemon");
     for (own, peer) in [(10, 40), (40, 10)] {
         assert!(!is_possible(shown(own, peer), Some(30)) && learns_later(shown(own, peer)));
