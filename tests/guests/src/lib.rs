@@ -21,6 +21,8 @@
 //!
 //! [`XenMachine`] is a machine with Xen: domain 0 and its guests, with [`isthmus-xen-test-agent`](../xen_test_agent/index.html) in each.
 //!
+//! A guest with Debian, systemd and podman ([`SystemdGuest`]) has the installation of `make install`.
+//!
 //! Processors are emulated, so the host needs only QEMU, and no test touches its network. A guest's whole file system is an archive with our
 //! programs, so it starts in seconds. The parts of guests are in `target/guests`, where `make test-guests` puts them. Without them, tests
 //! print `skipped:` and the reason.
@@ -38,6 +40,7 @@ mod machine;
 mod qmp;
 mod shell;
 mod system;
+mod systemd_guest;
 mod two_guests;
 mod window_guest;
 mod window_probe;
@@ -54,6 +57,7 @@ pub use machine::Machine;
 pub use qmp::Monitor;
 pub use shell::{CommandOutput, timeout};
 pub use system::{Extra, example};
+pub use systemd_guest::SystemdGuest;
 pub use two_guests::{Monitors, TwoGuests};
 pub use window_guest::{GuestParts, WindowGuest};
 pub use window_probe::WindowProbe;
