@@ -93,6 +93,7 @@ pub(crate) extern "C" fn in_child() {
     own();
     IS_CHILD.store(true, Ordering::Relaxed);
     session::forget();
+    crate::hooks::socket::forget_adoption();
     waiter::forget();
     let (mut connections, mut sets) = (Recount::new(), Recount::new());
     Connection::table().for_each_once(|connection| connection.forget_threads(&mut sets));

@@ -1,6 +1,6 @@
 //! The process's session with the daemon: sockets that were shown, and what came of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,12 +19,15 @@ use isthmus_shm::{Access, Mapping, SharedMapping, Words};
 use isthmus_sockets::SPILL_MS;
 use rustix::fd::OwnedFd;
 
-use crate::connection::{Connection, Stage, Stream};
+use crate::connection::{Connection, Stage, Stream, flags};
 use crate::inside::Inside;
 use crate::private_lock::PrivateLock;
 use crate::table::{InUse, Tracked};
 use crate::waiter::LocalBoard;
 use crate::{alarm, fork, kernel, not_here, settings};
+
+/// The number of streams of an earlier daemon that a process names at the next one.
+const KEPT_MAX: usize = 1024;
 
 /// Time between two tries to reach a daemon that does not answer.
 const RETRY_MS: u64 = 1000;
@@ -241,9 +244,7 @@ fn after_reach<R>((done, result): (Vec<InUse<Connection>>, Option<R>)) -> Option
 /// Lists the listening sockets of the process at a new daemon.
 #[cold]
 fn list_again() {
-    let mut listeners = Vec::new();
-    Connection::table().for_each(|fd, tracked| listeners.push((fd, tracked)));
-    for (fd, listener) in listeners.into_iter().filter(|(_, tracked)| tracked.stage() == Stage::Listener) {
+    for (fd, listener) in all_in(Stage::Listener) {
         let token = token();
         // SAFETY: the number of a descriptor that the library tracks. The daemon refuses what is no listening socket any more.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -257,18 +258,39 @@ fn list_again() {
     }
 }
 
-/// Names the streams of an earlier daemon at a new one, for its reports.
+/// Returns the connections and listening sockets in a stage, each with one of its descriptors.
+fn all_in(stage: Stage) -> Vec<(c_int, InUse<Connection>)> {
+    let (mut all, mut seen) = (Vec::new(), HashSet::new());
+    Connection::table().for_each(|fd, tracked| {
+        if tracked.stage() == stage && seen.insert(core::ptr::from_ref::<Connection>(&tracked).addr()) {
+            all.push((fd, tracked));
+        }
+    });
+    all
+}
+
+/// Names streams of an earlier daemon at a new one, for its reports: as many as fit into its socket soon.
 #[cold]
 fn name_kept() {
-    let mut attached = Vec::new();
-    Connection::table().for_each(|fd, tracked| attached.push((fd, tracked)));
-    for (fd, connection) in attached.into_iter().filter(|(_, tracked)| tracked.stage() == Stage::Attached) {
+    for (fd, connection) in all_in(Stage::Attached).into_iter().take(KEPT_MAX) {
         let Some((inode, addresses)) = kernel::name_of_socket(fd) else { continue };
+        let Some(stream) = connection.stream().filter(|_| !connection.has_left.load(Ordering::Relaxed)) else {
+            continue;
+        };
         let is_open = Connection::table().get(fd).as_ref() == Some(&connection);
-        if is_open {
-            let token = token();
-            connection.token.store(token, Ordering::Relaxed); // [`ended`] follows, because `connection` is in use here.
-            with_present(|session| session.daemon.kept(token, inode, addresses));
+        if !is_open || connection.has_flag(flags::BROKEN) {
+            continue;
+        }
+        let named = with_present(|session| {
+            let is_earlier = session.number != stream.board.session;
+            is_earlier.then(|| {
+                let token = token();
+                connection.token.store(token, Ordering::Relaxed); // [`ended`] follows, because `connection` is in use here.
+                session.daemon.kept(token, inode, addresses).is_ok()
+            })
+        });
+        if named.flatten() == Some(false) {
+            return;
         }
     }
 }
@@ -340,7 +362,8 @@ fn token() -> u32 {
     TOKENS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Lists a listening socket, and makes its stage `Listener`, or `Off` if the daemon refuses it. Without a daemon, the next one lists it.
+/// Lists a listening socket, and makes its stage `Listener`, or `Off` if the daemon is known to deny it. Without a daemon, the next one lists
+/// it.
 pub(crate) fn listen(listener: &InUse<Connection>, fd: c_int, waits: bool) {
     let token = token();
     // SAFETY: the program's descriptor, in a call of the program about it.
@@ -349,13 +372,15 @@ pub(crate) fn listen(listener: &InUse<Connection>, fd: c_int, waits: bool) {
         true => session.daemon.listen(token, socket).map_err(|refusal| refusal.reason),
         false => session.daemon.listen_later(token, socket).map_err(|refusal| refusal.reason),
     });
-    if listed.is_none() {
-        IS_UNLISTED.store(true, Ordering::Relaxed);
-    }
-    // A daemon that does not answer may list it all the same, and the next one does.
-    let is_refused = matches!(listed, Some(Err(reason)) if reason != Reason::DaemonConnectionLost);
     listener.token.store(token, Ordering::SeqCst);
-    listener.set_stage(if is_refused { Stage::Off } else { Stage::Listener });
+    listener.set_stage(if listed == Some(Err(Reason::StreamDenied)) { Stage::Off } else { Stage::Listener });
+    if listed != Some(Ok(())) {
+        IS_UNLISTED.store(true, Ordering::Relaxed); // After the stage, which the thread that lists looks at.
+    }
+    // As in `list_again`.
+    if Connection::table().get(fd).as_ref() != Some(listener) {
+        unlisten(token);
+    }
 }
 
 /// Removes a listening socket from the list.
@@ -446,7 +471,6 @@ pub(crate) fn look() {
 /// short time, because a peer may not answer before this process has rung. `has_forked`: a peer that the thread waits for may not be able
 /// to ring. `waits_for_room`: a ring is full, and goes to TCP if the peer reads nothing.
 pub(crate) fn sleep_ns(time: Option<u64>, has_forked: bool, waits_for_room: bool) -> Option<u64> {
-    prepare(); // A daemon that was started again learns of this program before the next connection.
     let most = if is_any_missed() {
         pump();
         MISSED_NS

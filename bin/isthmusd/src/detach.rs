@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use isthmus_layout::control::version::VersionRange;
-use isthmus_layout::control::{Hello, Magic, Name, RequestSerial, ToDaemon};
+use isthmus_layout::control::{Hello, Magic, Name, RequestSerial, ToClient, ToDaemon};
 use isthmus_layout::limits::CONTROL_BYTES_MAX;
 use isthmus_platform::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -155,7 +155,10 @@ fn answers(socket: &Path, deadline: Instant) -> Result<bool> {
     match retry_on_intr(|| poll(&mut fds, Some(&timeout))).context("waiting for the other daemon")? {
         0 => bail!("the daemon that has {} does not answer", socket.display()),
         _ => {
-            Ok(seqpacket::receive(&other, &mut [0; CONTROL_BYTES_MAX], &mut Vec::new(), false).is_ok_and(|len| len > 0))
+            let (mut packet, mut fds) = ([0; CONTROL_BYTES_MAX], Vec::new());
+            let len = seqpacket::receive(&other, &mut packet, &mut fds, false).unwrap_or(0);
+            let reply = ToClient::parse(&packet[..len], fds.len());
+            Ok(matches!(reply, Ok((_, ToClient::HelloReply(_)))))
         }
     }
 }

@@ -6,7 +6,7 @@
 use crate::core::Core;
 use crate::error::Refusal;
 use crate::matcher::{Completion, Envelope, Matcher, Outcome, Token, Unexpected, UnexpectedState};
-use crate::peer::{ChannelState, EndpointPair, Outgoing, Path, PeerIndex};
+use crate::peer::{EndpointPair, Outgoing, Path, PeerIndex};
 use isthmus_channel::ChannelSendError;
 use isthmus_layout::EndpointAddress;
 use isthmus_layout::ids::EndpointIndex;

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::BorrowedFd;
 
 use isthmus_platform::tcp_socket;
@@ -131,18 +131,29 @@ pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     done
 }
 
+/// A thread tracks a listening socket.
+static ADOPTING: AtomicBool = AtomicBool::new(false);
+
+/// A child after `fork` has no such thread.
+pub(crate) fn forget_adoption() {
+    ADOPTING.store(false, Ordering::Relaxed);
+}
+
 /// Tracks a listening socket that was not one before for this library: `listen` was called now, or by another process, or past the
 /// library. Returns true if connections that it accepts may become streams. `waits`: until the daemon has listed its address.
 fn listens(fd: c_int, waits: bool) -> bool {
     match table::connection(fd).map(|tracked| tracked.stage()) {
         Some(Stage::Listener) => return true,
-        Some(Stage::Unconnected) => {}
+        Some(Stage::Unconnected) | None => {}
         Some(_) => return false,
-        None if fork::is_borrowed() || !settings::get().enabled => return false,
-        None => {}
+    }
+    // The C library's stdio uses the standard descriptors past this library. A child after `vfork` changes no table.
+    if fd <= libc::STDERR_FILENO || !settings::get().enabled || fork::is_borrowed() {
+        return false;
     }
     let errno = errno::get();
-    let is_listener = kernel::is_tcp_listener(fd);
+    // One thread at a time. The connections of the others stay on TCP.
+    let is_listener = kernel::is_tcp_listener(fd) && !ADOPTING.swap(true, Ordering::Acquire);
     if is_listener {
         if !Connection::table().has(fd) {
             track(fd, Stage::Unconnected);
@@ -152,11 +163,14 @@ fn listens(fd: c_int, waits: bool) -> bool {
             let listener = unsafe { BorrowedFd::borrow_raw(fd) };
             // With `sockets.across`, the daemon reads the SYN's timestamp.
             let _ = tcp_socket::save_syns(listener);
-            session::listen(&tracked, fd, waits);
+            if tracked.stage() == Stage::Unconnected {
+                session::listen(&tracked, fd, waits);
+            }
         }
+        ADOPTING.store(false, Ordering::Release);
     }
     errno::set(errno);
-    is_listener && table::connection(fd).is_some_and(|tracked| tracked.stage() == Stage::Listener)
+    table::connection(fd).is_some_and(|tracked| tracked.stage() == Stage::Listener)
 }
 
 fn accepted(listener: c_int, fd: c_int) -> c_int {

@@ -14,8 +14,8 @@ use crate::program_file::Linking;
 use crate::run::installed_folder;
 use crate::sockets::LIBRARY;
 
-/// The time that the daemon has to ask the helper.
-const ASKED_AGAIN: Duration = Duration::from_millis(500);
+/// The time that the daemon has to ask the helper. It asks once a second at most.
+const ASKED_AGAIN: Duration = Duration::from_millis(1500);
 
 /// Checks what concerns this process.
 pub(super) fn check(findings: &mut Vec<Finding>) {

@@ -139,10 +139,15 @@ fn is_of(row: &StreamSocketRow, socket: &Socket) -> (bool, bool) {
     (is_own, ends == Some((socket.remote, socket.local)))
 }
 
-/// Returns whether the program at one end of a connection names a stream of an earlier daemon.
-fn is_kept(report: &StreamsReport, socket: &Socket) -> bool {
+/// Returns whether the program at one end of a connection names a stream of an earlier daemon. `peer` is the process of the other end, because
+/// sockets of another network namespace may have its addresses.
+fn is_kept(report: &StreamsReport, socket: &Socket, peer: Option<u32>) -> bool {
     let mut rows = report.sockets.iter().flatten().filter(|row| row.state == KEPT);
-    rows.any(|row| matches!(is_of(row, socket), (true, _) | (_, true)))
+    let is_peers = |row: &StreamSocketRow| row.pid.and_then(|pid| u32::try_from(pid).ok()) == peer && peer.is_some();
+    rows.any(|row| {
+        let (is_own, is_other) = is_of(row, socket);
+        is_own || is_other && is_peers(row)
+    })
 }
 
 /// The last decision of the daemon about the sockets of a connection, or about the socket that listens for it.
@@ -229,7 +234,8 @@ fn explain(daemon: Option<PathBuf>, pid: u32, fd: u32) -> Result<Answer> {
     let pids = holders(socket.inode);
     answer.stream = streams.filter_map(|stream| OwnStream::matching(stream, &socket, &pids)).next();
     answer.find_peer(&socket);
-    answer.is_kept = report.as_ref().is_ok_and(|report| is_kept(report, &socket));
+    let peer = answer.peer_process.as_ref().map(|process| process.pid);
+    answer.is_kept = report.as_ref().is_ok_and(|report| is_kept(report, &socket, peer));
     answer.path = match &answer.stream {
         Some(stream) if stream.is_used() => Path::Stream,
         None if answer.is_kept => Path::Stream,
@@ -345,7 +351,7 @@ impl Answer {
             (
                 "both programs ran before this daemon was started, so the connection may be a stream of an earlier daemon, \
                  which goes on",
-                "Let the connection carry something: a program with such a stream names it at this daemon when it next waits.",
+                "Connect again: a program that next connects or accepts names such a stream at this daemon.",
             )
         } else if older.contains(&true) {
             (

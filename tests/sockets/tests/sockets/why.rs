@@ -104,45 +104,37 @@ fn stream_is_explained_from_both_ends() {
     }
 }
 
-/// The stream goes on. A program names it at the next daemon when it waits.
+/// The stream goes on. The server names it at the next daemon when it accepts a connection.
 #[test]
 fn stream_of_an_earlier_daemon_is_listed_until_it_ends() {
     let Some(mut stage) = Stage::library() else { return };
     let Server { port, started: server, .. } = Server::start(&stage, "serve");
-    let client = client(&stage, &port, "endless");
+    let old = client(&stage, &port, "endless");
     stage.wait_for_stream(&port);
     let daemon = stage.daemon().expect("the stage has a daemon");
     daemon.kill_and_restart(timeout()).unwrap_or_else(|error| panic!("{error}"));
     let kept = || {
         let report = stage.streams();
         let rows = report["sockets"].as_array().into_iter().flatten().filter(|row| row["state"] == "kept");
-        let mut ends: Vec<_> = rows.map(|row| (row["pid"].clone(), row["address"].clone())).collect();
-        ends.sort_by_key(|(pid, _)| pid.as_i64());
-        ends
+        rows.map(|row| (row["pid"].as_i64(), row["address"].clone())).collect::<Vec<_>>()
     };
-    let both_are_named = || {
-        for proc in [&client, &server] {
-            proc.freeze().unwrap();
-            let _ = kept(); // The other one waits meanwhile.
-            proc.thaw().unwrap();
-        }
-        kept().len() == 2
+    let is_named = || {
+        let other = client(&stage, &port, "10").finish(timeout());
+        other.unwrap_or_else(|error| panic!("{error}")).expect_success();
+        !kept().is_empty()
     };
-    eventually(timeout(), both_are_named).unwrap_or_else(|error| panic!("{error}: {:#}", stage.streams()));
-    let mut pids = [&client, &server].map(|proc| i64::from(pid(proc)));
-    pids.sort_unstable();
-    let ends = kept();
-    assert_eq!([&ends[0].0, &ends[1].0].map(|pid| pid.as_i64()), pids.map(Some));
-    assert!(ends.iter().any(|(_, address)| *address == format!("127.0.0.1:{port}")), "{ends:?}");
-    for own in [&client, &server] {
+    eventually(timeout(), is_named).unwrap_or_else(|error| panic!("{error}: {:#}", stage.streams()));
+    assert_eq!(kept(), [(Some(i64::from(pid(&server))), format!("127.0.0.1:{port}").into())]);
+    for own in [&old, &server] {
         let answer = explained(&stage, pid(own), "established");
         assert_eq!(
             (&answer["path"], &answer["is_kept"], causes(&answer).as_str()),
             (&"stream".into(), &true.into(), "")
         );
     }
-    client.kill().unwrap();
+    old.kill().unwrap();
     eventually(timeout(), || kept().is_empty()).unwrap_or_else(|error| panic!("{error}: {:#}", stage.streams()));
+    server.kill().unwrap();
 }
 
 #[test]

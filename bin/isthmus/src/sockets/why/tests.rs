@@ -203,15 +203,14 @@ fn stream_of_an_earlier_daemon_is_possible_if_both_programs_are_older() {
     let mut explained = shown(10, 20);
     explained.find_causes(&Ok(report(true)), None, Some(30)).expect("causes");
     assert!(text(&explained).starts_with("curl (7:5) and nginx (81): by TCP, or by a stream of an earlier daemon\n"));
-    let kept = |state: &str, ends| {
-        is_kept(
-            &StreamsReport { sockets: Some(vec![socket_row(state, 9, ends, Reason::StreamDenied)]), ..report(true) },
-            &socket(),
-        )
+    let kept = |state: &str, ends, peer| {
+        let rows = vec![socket_row(state, 9, ends, Reason::StreamDenied)];
+        is_kept(&StreamsReport { sockets: Some(rows), ..report(true) }, &socket(), peer)
     };
     let (own, other) = (("10.0.0.1:40000", Some("10.0.0.2:80")), ("10.0.0.2:80", Some("10.0.0.1:40000")));
-    assert!(kept("kept", own) && kept("kept", other) && !kept("refused", own));
-    assert!(!kept("kept", ("10.0.0.1:40000", Some("10.0.0.2:81"))));
+    assert!(kept("kept", own, None) && !kept("refused", own, None));
+    assert!(kept("kept", other, Some(7)) && !kept("kept", other, Some(8)) && !kept("kept", other, None));
+    assert!(!kept("kept", ("10.0.0.1:40000", Some("10.0.0.2:81")), Some(7)));
     let learns_later = |answer: Answer| answer.undecided(Some(30)).text.contains("learns of the daemon");
     for (own, peer) in [(10, 40), (40, 10)] {
         assert!(!is_possible(shown(own, peer), Some(30)) && learns_later(shown(own, peer)));
