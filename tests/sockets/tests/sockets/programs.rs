@@ -157,9 +157,11 @@ impl Drop for Master {
 /// Replaces the program of a server that runs in the background: a new one inherits the listening socket.
 fn nginx_upgrade(stage: Stage) {
     let Some(programs) = Programs::new(stage, &["/usr/sbin/nginx", "/usr/bin/ab"]) else { return };
-    programs.write("small", &content(4096));
-    let (command, _) = start_nginx(&programs, "on");
-    command.finish(timeout()).map(Finished::expect_success).unwrap_or_else(|error| panic!("{error}"));
+    programs.write("small", content(4096));
+    // Not dropped before its end: that would kill its process group, which the server leaves when it goes to the background.
+    let (mut command, _) = start_nginx(&programs, "on");
+    let ended = command.wait(timeout()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(ended.success(), "{ended:?}");
     let master = |name: &str| {
         let pid = std::fs::read_to_string(programs.path(name)).ok()?.trim().parse().ok()?;
         rustix::process::Pid::from_raw(pid)

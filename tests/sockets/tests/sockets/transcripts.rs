@@ -49,7 +49,8 @@ macro_rules! transcripts {
     };
 }
 
-transcripts!(endings: closed closed_before_a_sender closed_after_data closed_with_unread closed_with_unread_after_data half_closed read_after_fin
+transcripts!(endings: closed closed_before_a_sender closed_after_data closed_with_unread closed_with_unread_after_data
+             closed_while_idle reset_while_idle half_closed read_after_fin
              reading_shut_down both_shut_down reset reset_with_data error_of_the_socket error_after_fork sigpipe events_of_input
              events_with_rdhup events_of_output killed killed_with_unread killed_after_data exited became_another_program
              killed_before_a_reader closed_before_a_reader killed_before_a_set killed_before_a_select
