@@ -234,7 +234,6 @@ impl<M: Matcher> Core<M> {
         if let ChannelState::Made { connector: true, open: false, .. } = peer.channel_state {
             peer.channel_state = ChannelState::Made { id, key, connector: true, open: true };
             peer.switch = Some(Path::Channel(key));
-            peer.has_channel();
             self.advance(at);
         }
     }

@@ -173,19 +173,6 @@ impl DaemonPathCredit {
     }
 }
 
-/// The number of messages on the daemon path after which a domain requests a channel again that was refused for a reason that may pass. The
-/// number doubles with each refusal, up to [`CHANNEL_PAUSE_MAX`].
-const FIRST_CHANNEL_PAUSE: u32 = 1024;
-const CHANNEL_PAUSE_MAX: u32 = 1 << 20;
-
-/// Returns true if a channel that was refused for this reason may be there for the asking later.
-fn may_pass(reason: Reason) -> bool {
-    use Reason::*;
-    let of_daemon = [ChannelTimeout, PairWindowRefused, ChannelsFull, DaemonOutOfFds, FdsInFlight];
-    let of_domain = [OutOfMemory, OutOfAddressSpace, OutOfFds, ReadyMapFull, ReadyMapsFull];
-    of_daemon.contains(&reason) || of_domain.contains(&reason)
-}
-
 /// Another domain.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -195,10 +182,6 @@ pub(crate) struct Peer {
     pub(crate) channel_state: ChannelState,
     /// The number of requests for a channel since the last sign of the peer.
     pub(crate) channel_attempts: u32,
-    /// The number of messages since the last request was refused finally, if that may pass.
-    sends_without_channel: u32,
-    /// The number of such messages after which a channel is requested again.
-    channel_pause: u32,
     pub(crate) path_out: Path,
     pub(crate) epoch_out: u16,
     pub(crate) path_in: Path,
@@ -236,33 +219,6 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Returns true if a message that is sent now requests a channel. That is the first one, and after a refusal that may pass, one of many.
-    #[inline]
-    pub(crate) fn wants_channel(&mut self) -> bool {
-        match self.channel_state {
-            ChannelState::Absent => true,
-            ChannelState::Refused { reason, last: true } => self.is_time_to_request(reason),
-            _ => false,
-        }
-    }
-
-    #[cold]
-    fn is_time_to_request(&mut self, reason: Reason) -> bool {
-        self.sends_without_channel = self.sends_without_channel.saturating_add(1);
-        let is_time = self.sends_without_channel >= self.channel_pause && may_pass(reason);
-        if is_time {
-            self.channel_pause = (2 * self.channel_pause).min(CHANNEL_PAUSE_MAX);
-            (self.sends_without_channel, self.channel_attempts) = (0, 0);
-            self.channel_state = ChannelState::Absent;
-        }
-        is_time
-    }
-
-    /// Notes that a channel is open.
-    pub(crate) fn has_channel(&mut self) {
-        (self.sends_without_channel, self.channel_pause) = (0, FIRST_CHANNEL_PAUSE);
-    }
-
     pub(crate) fn new(id: DomainId) -> Self {
         Self {
             id,
@@ -270,8 +226,6 @@ impl Peer {
             owner: None,
             channel_state: ChannelState::Absent,
             channel_attempts: 0,
-            sends_without_channel: 0,
-            channel_pause: FIRST_CHANNEL_PAUSE,
             path_out: Path::Daemon,
             epoch_out: 0,
             path_in: Path::Daemon,

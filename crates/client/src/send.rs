@@ -6,7 +6,7 @@
 use crate::core::Core;
 use crate::error::Refusal;
 use crate::matcher::{Completion, Envelope, Matcher, Outcome, Token, Unexpected, UnexpectedState};
-use crate::peer::{EndpointPair, Outgoing, Path, PeerIndex};
+use crate::peer::{ChannelState, EndpointPair, Outgoing, Path, PeerIndex};
 use isthmus_channel::ChannelSendError;
 use isthmus_layout::EndpointAddress;
 use isthmus_layout::ids::EndpointIndex;
@@ -107,7 +107,7 @@ impl<M: Matcher> Core<M> {
             return Ok(());
         }
         let at = self.peer(to.domain);
-        if self.peers[at].wants_channel() {
+        if matches!(self.peers[at].channel_state, ChannelState::Absent) {
             self.request_channel(at);
         }
         let serial = self.next_serial();

@@ -112,25 +112,6 @@ fn refusal_ends_the_offer_that_the_listener_did_not_accept() {
 }
 
 #[test]
-fn channel_is_requested_again_after_many_messages_if_the_refusal_may_pass() {
-    let mut fixture = Fixture::new();
-    let mut sends_until_request = |reason: Reason| {
-        fixture.refuse(reason);
-        (1..10_000).find(|_| fixture.core.peers[fixture.at].wants_channel())
-    };
-    assert_eq!(sends_until_request(Reason::PairWindowRefused), Some(1024));
-    assert_eq!(sends_until_request(Reason::ChannelTimeout), Some(2048));
-    assert_eq!(sends_until_request(Reason::ChannelsForbidden), None);
-    fixture.refuse(Reason::PairWindowRefused);
-    fixture.offer(ChannelId(7), Direction::Zero);
-    fixture.receive(ChannelOpen { channel: ChannelId(7) }, &[]);
-    fixture.receive(ChannelClosed { channel: ChannelId(7), reason: Reason::ClosedByPeer }, &[]);
-    assert!(fixture.core.peers[fixture.at].wants_channel(), "at once: the peer may come back");
-    fixture.refuse(Reason::PairWindowRefused);
-    assert_eq!((1..10_000).find(|_| fixture.core.peers[fixture.at].wants_channel()), Some(1024), "a channel was open");
-}
-
-#[test]
 fn offer_of_another_channel_fails_what_the_one_before_has_begun() {
     let mut fixture = Fixture::new();
     fixture.offer(ChannelId(7), Direction::One);
