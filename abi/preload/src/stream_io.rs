@@ -149,7 +149,10 @@ pub(crate) struct Sent {
 /// The result of a step of sending.
 enum SendStep {
     Bytes(usize),
-    Tcp,
+    /// `has_unread`: bytes of a ring before the switch are not read yet, as far as this end knows.
+    Tcp {
+        has_unread: bool,
+    },
     Full,
 }
 
@@ -417,9 +420,13 @@ impl Connection {
                     self.heed(fd, stream); // The peer may have left while these bytes were written.
                     return Ok(Sent { count, is_over: false });
                 }
-                Ok(SendStep::Tcp) => {
+                Ok(SendStep::Tcp { has_unread }) => {
                     let mut call = TcpSend { state: self.shared(), sent: 0 };
-                    let result = send_to_kernel(fd, parts, flags);
+                    let result = if has_unread && !self.has_flag(flags::FIN) {
+                        self.send_behind_unread(fd, stream, parts, flags)
+                    } else {
+                        send_to_kernel(fd, parts, flags)
+                    };
                     call.sent = result.as_ref().map_or(0, |sent| sent.count as u64);
                     return result;
                 }
@@ -444,6 +451,20 @@ impl Connection {
         }
     }
 
+    /// Sends on TCP while the peer has bytes of a ring to read. If it dies with them, the kernel sends a FIN where TCP would have reset the
+    /// connection, and its error is `EPIPE`, with a signal.
+    fn send_behind_unread(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<Sent, c_int> {
+        self.look_for_end(fd, stream);
+        if self.take_reset(fd) {
+            return Err(libc::ECONNRESET);
+        }
+        match send_to_kernel(fd, parts, flags | libc::MSG_NOSIGNAL) {
+            Err(libc::EPIPE) if self.note_end(stream) == AtFin::Reset => Err(libc::ECONNRESET),
+            Err(libc::EPIPE) => send_to_kernel(fd, parts, flags),
+            result => result,
+        }
+    }
+
     fn send_step(&self, stream: &Stream, parts: Parts<'_>) -> Result<SendStep, Stop> {
         let (mut switched, mut wrote) = (false, false);
         let step = self.shared().with_sender(|sender| {
@@ -452,7 +473,7 @@ impl Connection {
                 let path = sender.path();
                 if path == StreamPath::Tcp {
                     sender.begin_tcp();
-                    return Ok(SendStep::Tcp);
+                    return Ok(SendStep::Tcp { has_unread: sender.unread() > 0 });
                 }
                 let wanted = parts.len();
                 if (sender.room() as usize) < wanted {

@@ -444,6 +444,28 @@ static void waits_in_write(int fd)
     SAY(write(fd, buffer, sizeof buffer));
 }
 
+static void dies_when_told(int fd)
+{
+    await_unread(fd, 1000);
+    step();
+    dies(fd);
+}
+
+/* The connection is full, and stays so for a while, before the peer dies. */
+static void goes_on_sending(int fd)
+{
+    CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+    while (write(fd, buffer, sizeof buffer) > 0)
+        continue;
+    wait_for_end();
+    for (int left = 50; left > 0; left--)
+        pause_between_looks();
+    while (write(fd, buffer, sizeof buffer) > 0 || errno == EAGAIN)
+        pause_between_looks();
+    printf("write: %s\n", strerrorname_np(errno));
+    SAY(write(fd, buffer, sizeof buffer));
+}
+
 static void *reads_in_thread(void *fd)
 {
     SAY(read((int)(intptr_t)fd, buffer, 100));
@@ -507,6 +529,7 @@ static const struct test_case cases[] = {
     {"killed_before_a_set", dies, waits_in_epoll, "is killed while the peer waits in `epoll_wait`"},
     {"killed_before_a_select", dies, waits_in_select, "is killed while the peer waits in `select`"},
     {"killed_before_a_writer", dies_when_full, waits_in_write, "is killed while the peer waits in `write`"},
+    {"killed_before_a_full_sender", dies_when_told, goes_on_sending, "is killed after the peer's `write` found no more room"},
     {"own_wait_ended", ends_own_wait, does_nothing, "shuts receiving while another of its threads reads"},
 };
 

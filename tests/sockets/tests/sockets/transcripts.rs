@@ -54,7 +54,7 @@ transcripts!(endings: closed closed_before_a_sender closed_after_data closed_wit
              reading_shut_down both_shut_down reset reset_with_data error_of_the_socket error_after_fork sigpipe events_of_input
              events_with_rdhup events_of_output killed killed_with_unread killed_after_data exited became_another_program
              killed_before_a_reader closed_before_a_reader killed_before_a_set killed_before_a_select
-             killed_before_a_writer own_wait_ended);
+             killed_before_a_writer killed_before_a_full_sender own_wait_ended);
 transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_messages nothing timeouts timeout_within_all
              copies interrupted forked handed_to_child handed_to_child_of_threads inherited_by_a_shell asked_by_a_shell
              spawned passed urgent stdio files sets changing_set select);
