@@ -177,14 +177,28 @@ impl Control {
 
     /// Sends a request without waiting. The reply arrives as a notification with the returned serial.
     pub(crate) fn send_request(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<RequestSerial, Refusal> {
+        self.send_request_within(message, fds, ReplyLimit::DAEMON)
+    }
+
+    fn send_request_within(
+        &mut self,
+        message: ToDaemon,
+        fds: &[BorrowedFd<'_>],
+        limit: ReplyLimit,
+    ) -> Result<RequestSerial, Refusal> {
         self.require_minor(message.since(), message.name())?;
         let serial = self.serial;
         self.serial = serial.next();
         let packet = message.emit(Some(serial));
+        let deadline = Instant::now() + limit.time;
         loop {
             match seqpacket::send(&self.socket, &packet, fds) {
                 Ok(()) => return Ok(serial),
-                Err(SendError::Full) => self.wait(PollFlags::OUT, Instant::now() + ReplyLimit::DAEMON.time)?,
+                Err(SendError::Full) if Instant::now() < deadline => self.wait(PollFlags::OUT, deadline)?,
+                Err(SendError::Full) => {
+                    let detail = format!("it took no request for {:?}", limit.time);
+                    return Err(Refusal::new(limit.silence, detail));
+                }
                 Err(SendError::FdsInFlight) => return Err(Reason::FdsInFlight.into()),
                 Err(error) => return Err(Refusal::new(Reason::DaemonConnectionLost, error.to_string())),
             }
@@ -333,6 +347,21 @@ pub(crate) mod tests {
             let silence = control.request_within(request, &[], limit).expect_err("no reply comes");
             assert_eq!(silence.reason, expected, "{silence}");
         }
+    }
+
+    #[test]
+    fn request_to_a_daemon_that_takes_none_has_a_time_limit() {
+        let (mut control, _daemon) = opened(0);
+        let limit = ReplyLimit { time: Duration::from_millis(1), ..ReplyLimit::DAEMON };
+        let lookup = isthmus_layout::control::Lookup { name: Name::new("peer").expect("short") };
+        let (mut sent, mut refusal) = (0, None);
+        while refusal.is_none() {
+            refusal = control.send_request_within(lookup.clone().into(), &[], limit).err();
+            sent += u32::from(refusal.is_none());
+        }
+        let refusal = refusal.expect("the socket is full");
+        assert!(sent > 0 && refusal.reason == Reason::DaemonConnectionLost, "{sent} sent, {refusal}");
+        assert!(refusal.detail.contains("took no request"), "{refusal}");
     }
 
     #[test]
