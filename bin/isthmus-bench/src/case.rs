@@ -290,7 +290,7 @@ impl LinkCase {
     fn measure(&self, bench: &Bench) -> Result<Result<Vec<PairResult>, String>> {
         let mut bench = Bench { budget: bench.budget * self.time_factor, ..bench.clone() };
         if let Some(daemon) = &self.stream_daemon {
-            if let Some(why) = StreamDaemon::unavailable_reason(&bench) {
+            if let Some(why) = daemon.unavailable_reason(&bench) {
                 return Ok(Err(why));
             }
             bench = daemon.bench(&bench)?;

@@ -1,5 +1,7 @@
 //! CPU time of other processes, as the kernel reports it: now, and within a time that is known only afterwards.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +15,16 @@ use rustix::time::{ClockId, clock_gettime};
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// CPU time of all threads that these processes have now.
-pub(crate) fn cpu_ns_of_all(processes: &[u32]) -> Result<u64> {
-    processes.iter().map(|&process| cpu_ns(process)).sum()
+fn cpu_ns_of_all(processes: &[u32]) -> Result<u64> {
+    Ok(threads_of_all(processes)?.values().sum())
+}
+
+/// Calls `act`. Returns the CPU time of these processes meanwhile, without that of threads that have ended by then.
+pub(crate) fn cpu_ns_during(processes: &[u32], act: impl FnOnce()) -> Result<u64> {
+    let before = threads_of_all(processes)?;
+    act();
+    let used = |(thread, ns): (&(u32, OsString), &u64)| ns.saturating_sub(before.get(thread).copied().unwrap_or(0));
+    Ok(threads_of_all(processes)?.iter().map(used).sum())
 }
 
 /// Nanoseconds of the clock that all processes of this machine share.
@@ -79,23 +89,26 @@ fn has_no_thread(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// CPU time of all threads that another process has now.
-fn cpu_ns(process: u32) -> Result<u64> {
-    let tasks = format!("/proc/{process}/task");
-    let mut sum = 0;
-    for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
-        let file = task.with_context(|| format!("cannot read {tasks}"))?.path().join("schedstat");
-        match fs::read_to_string(&file) {
-            Ok(text) => match text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()) {
-                Some(ns) => sum += ns,
-                None => bail!("cannot understand {}: {text:?}", file.display()),
-            },
-            // A thread that ended in between.
-            Err(error) if error.kind() == ErrorKind::NotFound || has_no_thread(&error) => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+/// CPU time of each thread that these processes have now.
+fn threads_of_all(processes: &[u32]) -> Result<BTreeMap<(u32, OsString), u64>> {
+    let mut all = BTreeMap::new();
+    for &process in processes {
+        let tasks = format!("/proc/{process}/task");
+        for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
+            let task = task.with_context(|| format!("cannot read {tasks}"))?;
+            let file = task.path().join("schedstat");
+            match fs::read_to_string(&file) {
+                Ok(text) => match text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()) {
+                    Some(ns) => all.insert((process, task.file_name()), ns),
+                    None => bail!("cannot understand {}: {text:?}", file.display()),
+                },
+                // A thread that ended in between.
+                Err(error) if error.kind() == ErrorKind::NotFound || has_no_thread(&error) => None,
+                Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+            };
         }
     }
-    Ok(sum)
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -104,7 +117,26 @@ mod tests {
 
     #[test]
     fn the_time_of_a_process_can_be_read() {
-        assert!(cpu_ns(std::process::id()).is_ok_and(|ns| ns > 0));
+        assert!(cpu_ns_of_all(&[std::process::id()]).is_ok_and(|ns| ns > 0));
+    }
+
+    #[test]
+    fn threads_that_end_take_no_time_away() {
+        let (begin, spin) = (now_ns(), || while thread_cpu_ns() < 20_000_000 {});
+        let (to_thread, is_over) = std::sync::mpsc::channel::<()>();
+        let (spun, has_spun) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            spin();
+            spun.send(()).expect("the test waits");
+            let _ = is_over.recv();
+        });
+        has_spun.recv().expect("the thread spins first");
+        let used = cpu_ns_during(&[std::process::id()], || {
+            drop(to_thread);
+            thread.join().expect("it returns");
+        });
+        let most = (now_ns() - begin) * 64; // Other tests use CPU time as well.
+        assert!(used.as_ref().is_ok_and(|used| *used <= most), "{used:?}, at most {most}");
     }
 
     #[test]

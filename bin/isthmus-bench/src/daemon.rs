@@ -35,6 +35,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) host: Option<&'a Host>,
     /// The CPUs that it may use; all, if none is named.
     pub(crate) cpus: &'a [usize],
+    /// Serves all users, as root.
+    pub(crate) is_of_system: bool,
 }
 
 impl PrivateDaemon {
@@ -61,7 +63,7 @@ impl PrivateDaemon {
         if !plan.cpus.is_empty() {
             command.arg(format!("{}{}", crate::worker::CPUS, pin::list(plan.cpus)));
         }
-        command.arg(&program).arg("--user").arg("--config").arg(&config);
+        command.arg(&program).args((!plan.is_of_system).then_some("--user")).arg("--config").arg(&config);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ISTHMUS_")) {
             command.env_remove(name);
         }

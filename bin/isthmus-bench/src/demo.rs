@@ -27,12 +27,13 @@ use crate::cpu_placement::HostPlacement;
 use crate::figures::wire::{VETH, frame_there_and_back, frames, goodput};
 use crate::hosts::HostPairs;
 use crate::job::Work;
+use crate::load::redis::RedisGet;
+use crate::load::{Served, Transport};
 use crate::machine::Machine;
 use crate::overlay;
 use crate::pair::{Bench, Task};
 use crate::pin::Placement;
 use crate::plot;
-use crate::redis::{RedisGet, Transport};
 use crate::sweep::{Sweep, measure_size};
 use crate::verbs::Perftest;
 
@@ -269,16 +270,11 @@ impl Session {
         host_measurements().len() * self.bench.runs
     }
 
-    /// Measures Redis, in a folder that the server may use; calls `progress` [`Session::redis_steps`] times if nothing fails.
-    pub fn redis(&self, folder: &std::path::Path, mut progress: impl FnMut(&str)) -> RedisRates {
+    /// Measures Redis; calls `progress` [`Session::redis_steps`] times if nothing fails.
+    pub fn redis(&self, mut progress: impl FnMut(&str)) -> RedisRates {
         let daemon = Rc::default();
-        let cases = [Transport::Tcp, Transport::Sockets].map(|transport| RedisGet {
-            transport,
-            daemon: Rc::clone(&daemon),
-            folder: folder.to_owned(),
-            clients: 50,
-            pipeline: 1,
-        });
+        let cases = [Transport::Tcp, Transport::Sockets]
+            .map(|transport| Served::new(RedisGet { clients: 50, pipeline: 1 }, transport, &daemon));
         let samples =
             interleave(&cases.each_ref().map(|case| case as &dyn Case), &self.bench, |_, name| progress(name));
         let rate = |at: usize| {

@@ -19,6 +19,7 @@ use crate::pair::Bench;
 use crate::path::Path;
 use crate::report::{Figure, Output, figures_table, progress};
 
+pub(crate) use idle::Idle;
 pub(crate) use row::Row;
 
 pub(crate) const MIB: usize = 1 << 20;

@@ -181,8 +181,11 @@ impl HostPair {
         fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let config = Path::host_config(&self.between, own, other)?;
         let cpus = &bench.host_cpus.daemons[of];
-        PrivateDaemon::start_as(&folder, &daemon::Plan { config: &config, host: Some(&own.host), cpus })
-            .with_context(|| format!("on host {}", own.host.name()))
+        PrivateDaemon::start_as(
+            &folder,
+            &daemon::Plan { config: &config, host: Some(&own.host), cpus, ..Default::default() },
+        )
+        .with_context(|| format!("on host {}", own.host.name()))
     }
 
     /// Runs `pairs` pairs at the same time, one side on either host; `opposite` ones by turns from a to b and from b to a.

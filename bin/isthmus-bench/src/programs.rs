@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use isthmus_netns::Host;
 
 use crate::case::not_installed;
 
@@ -49,17 +50,26 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Starts a server and waits until it listens on its port.
-pub(crate) fn start_server(mut server: Command, port: u16) -> Result<KillOnDrop> {
-    let server = server.stdout(Stdio::null()).spawn().map(KillOnDrop).context("cannot start the server")?;
-    wait_until(TIMEOUT, || is_listening(port)).context("the server does not listen")?;
+/// Starts a server, on a host if one is given, and waits until it listens on its port.
+pub(crate) fn start_server(mut server: Command, host: Option<&Host>, port: u16) -> Result<KillOnDrop> {
+    server.stdout(Stdio::null());
+    let server = spawn(server, host).map(KillOnDrop).context("cannot start the server")?;
+    let listens = || host.map_or_else(|| is_listening(port), |host| host.with(|| is_listening(port))?);
+    wait_until(TIMEOUT, listens).context("the server does not listen")?;
     Ok(server)
 }
 
-/// Runs a client. Returns as [`output`] does.
-pub(crate) fn run_client(mut client: Command, timeout: Duration) -> Result<(ExitStatus, String)> {
-    let client = client.stdout(Stdio::piped()).spawn().context("cannot start the client")?;
-    output(KillOnDrop(client), timeout)
+/// Runs a client, on a host if one is given. Returns as [`output`] does.
+pub(crate) fn run_client(mut client: Command, host: Option<&Host>, timeout: Duration) -> Result<(ExitStatus, String)> {
+    client.stdout(Stdio::piped());
+    output(KillOnDrop(spawn(client, host).context("cannot start the client")?), timeout)
+}
+
+fn spawn(mut command: Command, host: Option<&Host>) -> io::Result<Child> {
+    match host {
+        Some(host) => host.spawn(command),
+        None => command.spawn(),
+    }
 }
 
 /// Returns the exit status and the (short) output of a process; an error if it takes too long.
@@ -85,8 +95,10 @@ pub(crate) fn free_port() -> Result<u16> {
 
 /// Returns true if a program listens on a TCP port. A connection to find out would be taken for the client.
 fn is_listening(port: u16) -> Result<bool> {
-    let mut tables = std::fs::read_to_string("/proc/net/tcp").context("cannot read /proc/net/tcp")?;
-    tables.push_str(&std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default());
+    // The network of a process may be another one than that of its thread.
+    let table = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+    let mut tables = table("tcp").context("cannot read the sockets of this host")?;
+    tables.push_str(&table("tcp6").unwrap_or_default());
     Ok(tables.lines().any(|line| listens(line, port)))
 }
 

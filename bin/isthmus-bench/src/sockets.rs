@@ -7,12 +7,16 @@ mod stream_daemon;
 use std::rc::Rc;
 
 use crate::case::{Case, LinkCase};
-use crate::figures::{MIB, Row, floor};
+use crate::figures::{Idle, MIB, Row, floor};
 use crate::job::{Buffers, Wait};
+use crate::load::http::Http;
+use crate::load::memcached::MemcachedGet;
+use crate::load::postgresql::PgbenchSelect;
+use crate::load::redis::RedisGet;
+use crate::load::{Load, Place, Served, Transport};
 use crate::path::Path;
-use crate::redis::{RedisGet, Transport};
 use crate::target::Target;
-use crate::target::Versus::Peer;
+use crate::target::Versus::{Peer, Value};
 
 pub(crate) use stream_daemon::{StreamDaemon, check_share};
 
@@ -26,6 +30,10 @@ const STREAMS: [(usize, &str, &str); 7] = [
     (256 << 10, "sock.stream.256k.poll", "sock.stream.256k.sleep"),
     (MIB, "sock.stream.1m.poll", "sock.stream.1m.sleep"),
 ];
+
+/// Numbers of threads that compute on the CPUs of the programs, with the names of their rows.
+const BUSY: [(usize, &str); 3] =
+    [(2, "sock.redis.get.busy2"), (4, "sock.redis.get.busy4"), (8, "sock.redis.get.busy8")];
 
 /// The rows, in the order of the document.
 pub(crate) fn rows() -> Vec<Option<Row>> {
@@ -41,6 +49,9 @@ pub(crate) fn rows() -> Vec<Option<Row>> {
     }
     rows.extend([redis(daemon, "sock.redis.get", (50, 1), 2.5), redis(daemon, "sock.redis.get.p16", (50, 16), 2.0)]);
     rows.extend([redis(daemon, "sock.redis.get.one_client", (1, 1), 8.0)]);
+    rows.extend(BUSY.map(|(threads, name)| busy(daemon, name, threads)));
+    rows.extend(programs(daemon));
+    rows.push(idle(daemon));
     rows
 }
 
@@ -84,8 +95,48 @@ fn stream(daemon: &Rc<StreamDaemon>, name: &'static str, wait: Wait, size: usize
 /// `load`: the clients, and the requests that each sends at once.
 fn redis(daemon: &Rc<StreamDaemon>, name: &'static str, load: (u32, u32), least: f64) -> Option<Row> {
     let (clients, pipeline) = load;
-    let get =
-        |transport| RedisGet { transport, daemon: Rc::clone(daemon), folder: std::env::temp_dir(), clients, pipeline };
-    let row = Row::new(name, get(Transport::Sockets)).peer(get(Transport::Tcp)).peer(get(Transport::Unix));
-    Some(row.target(Target::at_least(least, Peer).of(get(Transport::Tcp).name())))
+    let get = |transport| Served::new(RedisGet { clients, pipeline }, transport, daemon);
+    Some(served(name, least, get).peer(get(Transport::Unix)))
+}
+
+/// Sockets beside TCP, which they have to beat by this factor.
+fn served<L: Load + 'static>(name: &'static str, least: f64, case: impl Fn(Transport) -> Served<L>) -> Row {
+    let tcp = case(Transport::Tcp);
+    let target = Target::at_least(least, Peer).of(tcp.name());
+    Row::new(name, case(Transport::Sockets)).peer(tcp).target(target)
+}
+
+fn busy(daemon: &Rc<StreamDaemon>, name: &'static str, threads: usize) -> Option<Row> {
+    let get = |transport| {
+        let load = RedisGet { clients: 50, pipeline: 1 };
+        Served { busy: threads, ..Served::new(load, transport, daemon) }
+    };
+    Some(served(name, 1.0, get))
+}
+
+/// Other programs, and other places of them.
+fn programs(daemon: &Rc<StreamDaemon>) -> Vec<Option<Row>> {
+    let all_users = &Rc::new(StreamDaemon::for_all_users());
+    let http = |keeps_alive| move |transport| Served::new(Http { keeps_alive }, transport, daemon);
+    let pgbench = |connects| move |transport| Served::new(PgbenchSelect::new(connects), transport, all_users);
+    let placed = |place| {
+        move |transport| Served { place, ..Served::new(RedisGet { clients: 50, pipeline: 1 }, transport, all_users) }
+    };
+    vec![
+        Some(served("sock.redis.get.two_namespaces", 2.5, placed(Place::TwoNamespaces))),
+        Some(served("sock.redis.get.two_owners", 2.5, placed(Place::TwoOwners))),
+        Some(served("sock.nginx.4k", 1.0, http(true))),
+        Some(served("sock.memcached.get", 1.5, |transport| Served::new(MemcachedGet, transport, daemon))),
+        Some(served("sock.pgbench.select", 1.0, pgbench(false))),
+        Some(served("sock.connect.plain", 0.98, http(false))),
+        Some(served("sock.connect.pgbench", 0.98, pgbench(true))),
+    ]
+}
+
+/// CPU time of the daemon and of 100 programs with streams by which nothing goes.
+fn idle(daemon: &Rc<StreamDaemon>) -> Option<Row> {
+    let case = |path| Idle { path, domains: 100, stream_daemon: Some(Rc::clone(daemon)) };
+    let row = Row::new("sock.idle", case(Path::Sockets));
+    let tcp = Idle { stream_daemon: None, ..case(Path::Tcp) };
+    Some(row.peer(tcp).target(Target::at_most(0.0, Value)))
 }

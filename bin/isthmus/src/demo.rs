@@ -110,7 +110,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     let lower_bounds = session.lower_bounds(step);
     let points = session.sweep(&plan, step);
     let hosts = session.hosts(step);
-    let redis = redis::measure(&session, folder.path(), daemon.socket(), step);
+    let redis = redis::measure(&session, daemon.socket(), step);
     let perftest = perftest::measure(&session, step);
     let tunnels = session.tunnels(step);
     step("the path between two domains");

@@ -138,13 +138,13 @@ impl Ucx {
             return Ok(None);
         }
         let port = free_port()?;
-        let _server = start_server(self.command(bench, bench.placement.follow(0), port), port)?;
+        let _server = start_server(self.command(bench, bench.placement.follow(0), port), None, port)?;
         let test = if self.quantity == Quantity::HalfRtt { "tag_lat" } else { "tag_bw" };
         let count = self.iterations(bench.budget);
         let mut client = self.command(bench, bench.placement.lead(0), port);
         client.args(["127.0.0.1", "-t", test, "-f", "-v", "-s", &self.size.to_string()]);
         client.args(["-n", &count.to_string(), "-w", &(count / 10).max(20).to_string()]);
-        let (_, printed) = run_client(client, TIMEOUT + bench.budget * 20)?;
+        let (_, printed) = run_client(client, None, TIMEOUT + bench.budget * 20)?;
         FinalLine::parse(&printed).map(Some)
     }
 }

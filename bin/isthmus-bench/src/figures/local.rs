@@ -140,9 +140,9 @@ fn first_message(path: Path) -> Option<Row> {
 
 /// CPU time in 60 s of the daemon and of 100 attached domains.
 fn idle_cpu(path: Path) -> Option<Row> {
-    let case = Idle { path, domains: 100 };
-    let row = case.is_supported().then(|| Row::new("local.idle_cpu_ms", case))?;
-    Some(row.peer(Idle { path: Path::Unix, domains: 100 }).target(Target::at_most(0.0, Value)))
+    let case = |path| Idle { path, domains: 100, stream_daemon: None };
+    let row = case(path).is_supported().then(|| Row::new("local.idle_cpu_ms", case(path)))?;
+    Some(row.peer(case(Path::Unix)).target(Target::at_most(0.0, Value)))
 }
 
 fn idle_peers(path: Path) -> Option<Row> {

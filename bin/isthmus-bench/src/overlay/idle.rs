@@ -10,7 +10,7 @@ use isthmus_netns::{Host, Testbed, Wire};
 
 use super::lan::{quiet, run};
 use crate::case::{Case, Reading, Unit};
-use crate::cpu::cpu_ns_of_all;
+use crate::cpu::cpu_ns_during;
 use crate::daemon::{self, PrivateDaemon};
 use crate::pair::Bench;
 use crate::programs::wait_until;
@@ -55,15 +55,18 @@ impl Case for Idle {
         quiet(&host)?;
         let folder = TempFolder::make()?;
         let config = self.config(&folder)?;
-        let plan = daemon::Plan { config: &config, host: Some(&host), cpus: &bench.host_cpus.daemons[0] };
+        let plan = daemon::Plan {
+            config: &config,
+            host: Some(&host),
+            cpus: &bench.host_cpus.daemons[0],
+            ..Default::default()
+        };
         let daemon = PrivateDaemon::start_as(folder.path(), &plan)?;
         self.wait(&host)?;
         sleep(Duration::from_millis(SETTLE_MS));
         let processes = with_children(daemon.process())?;
         let ms = if bench.quick { QUICK_MS } else { RUN_MS };
-        let before = cpu_ns_of_all(&processes)?;
-        sleep(Duration::from_millis(ms));
-        let used = cpu_ns_of_all(&processes)? - before;
+        let used = cpu_ns_during(&processes, || sleep(Duration::from_millis(ms)))?;
         Ok(Reading::value(used as f64 / 1e6 * MINUTE_MS as f64 / ms as f64))
     }
 }

@@ -155,7 +155,10 @@ impl Tunnel {
         writeln!(config, "interfaces = [{{ name = \"{name}\", {place} }}]")?;
         writeln!(config, "edges = [{{ to = \"{}:{}\", kind = \"{kind}\" }}]", other.end.v4, self.port())?;
         let cpus = &bench.host_cpus.daemons[host];
-        PrivateDaemon::start_as(&folder, &daemon::Plan { config: &config, host: Some(&own.end.host), cpus })
+        PrivateDaemon::start_as(
+            &folder,
+            &daemon::Plan { config: &config, host: Some(&own.end.host), cpus, ..Default::default() },
+        )
     }
 
     fn mover(self, bench: &Bench, lan: &Lan, host: usize) -> Result<KillOnDrop> {

@@ -11,29 +11,38 @@ use anyhow::{Context, Result, ensure};
 use isthmus_client::{Options, QueryClient, Topic};
 use serde_json::Value;
 
-use crate::daemon::{self, PrivateDaemon};
+use crate::daemon::{self, Plan, PrivateDaemon};
 use crate::pair::Bench;
 use crate::temp_folder::TempFolder;
 
 const SOCKET: &str = "ISTHMUS_SOCKET";
 
+/// The configuration of a daemon that serves all users, and lets their programs have streams with one another.
+const FOR_ALL_USERS: &str = "[policy]\nattach = \"any-user\"\nrules = [{ allow = true }]\n";
+
 /// Started when it is first needed. What is declared first ends first.
 #[derive(Debug, Default)]
 pub(crate) struct StreamDaemon {
+    is_for_all_users: bool,
     daemon: OnceCell<PrivateDaemon>,
     folder: OnceCell<TempFolder>,
 }
 
 impl StreamDaemon {
+    /// Returns a daemon of the system, which no variable replaces.
+    pub(crate) fn for_all_users() -> Self {
+        Self { is_for_all_users: true, ..Self::default() }
+    }
+
     /// The reason that this machine has no daemon, if there is one.
-    pub(crate) fn unavailable_reason(bench: &Bench) -> Option<String> {
-        if named(bench).is_some() { None } else { daemon::unavailable_reason() }
+    pub(crate) fn unavailable_reason(&self, bench: &Bench) -> Option<String> {
+        if self.named(bench).is_some() { None } else { daemon::unavailable_reason() }
     }
 
     /// The measurement with the variables by which programs find the daemon.
     pub(crate) fn bench(&self, bench: &Bench) -> Result<Bench> {
         let mut bench = bench.clone();
-        if named(&bench).is_none() {
+        if self.named(&bench).is_none() {
             bench.environment.extend(self.private()?.environment());
         }
         Ok(bench)
@@ -41,32 +50,52 @@ impl StreamDaemon {
 
     /// Returns the bytes that went through shared memory since the daemon has started, as the programs count them.
     pub(crate) fn shared_bytes(&self, bench: &Bench) -> Result<u64> {
-        let socket = match named(bench) {
+        shared_bytes(&self.report(bench)?)
+    }
+
+    /// The reason that connections between namespaces and between owners become no streams, if there is one.
+    pub(crate) fn unrecorded(&self, bench: &Bench) -> Result<Option<String>> {
+        Ok(self.report(bench)?["unrecorded"].as_str().map(|why| format!("connections are not recorded: {why}")))
+    }
+
+    /// The process of the daemon, if it is our own.
+    pub(crate) fn process(&self) -> Result<u32> {
+        Ok(self.private()?.process())
+    }
+
+    fn report(&self, bench: &Bench) -> Result<Value> {
+        let socket = match self.named(bench) {
             Some(socket) => socket,
             None => self.private()?.socket().to_owned(),
         };
         let options = Options { socket: Some(socket), no_autostart: true, ..Options::default() };
         let report = QueryClient::connect(&options)?.query(Topic::Streams, &[])?;
-        let report: Value = serde_json::from_str(&report).context("the daemon's report about streams")?;
-        shared_bytes(&report)
+        serde_json::from_str(&report).context("the daemon's report about streams")
+    }
+
+    /// The socket of the daemon that was asked for.
+    fn named(&self, bench: &Bench) -> Option<PathBuf> {
+        let own = bench.environment.iter().rev().find(|(name, _)| name == SOCKET).map(|(_, socket)| socket.clone());
+        let named = own.or_else(|| std::env::var_os(SOCKET)).map(|socket: OsString| socket.into());
+        named.filter(|_| !self.is_for_all_users)
     }
 
     fn private(&self) -> Result<&PrivateDaemon> {
         if self.daemon.get().is_none() {
             let folder = TempFolder::make()?;
-            let daemon = PrivateDaemon::start(folder.path())?;
+            let daemon = if self.is_for_all_users {
+                folder.permit_all()?;
+                let plan = Plan { config: FOR_ALL_USERS, is_of_system: true, ..Plan::default() };
+                PrivateDaemon::start_as(folder.path(), &plan)?
+            } else {
+                PrivateDaemon::start(folder.path())?
+            };
             // No other thread sets them: one thread measures all cases.
             self.folder.get_or_init(|| folder);
             self.daemon.get_or_init(|| daemon);
         }
         self.daemon.get().context("the daemon is not started")
     }
-}
-
-/// The socket of the daemon that was asked for.
-fn named(bench: &Bench) -> Option<PathBuf> {
-    let own = bench.environment.iter().rev().find(|(name, _)| name == SOCKET).map(|(_, socket)| socket.clone());
-    own.or_else(|| std::env::var_os(SOCKET)).map(|socket: OsString| socket.into())
 }
 
 fn shared_bytes(report: &Value) -> Result<u64> {

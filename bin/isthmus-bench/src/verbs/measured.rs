@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::device::Device;
 use crate::case::{Case, Reading, Unit, size_name};
-use crate::cpu::cpu_ns_of_all;
+use crate::cpu::cpu_ns_during;
 use crate::pair::Bench;
 use crate::programs::{KillOnDrop, Place};
 
@@ -169,9 +169,7 @@ impl Start<'_> {
         let all = [&sides[..], &[self.device.daemon()?.process()]].concat();
         let ms = if self.bench.quick { IDLE_QUICK_MS } else { IDLE_MS };
         sleep(Duration::from_millis(SETTLE_MS));
-        let before = cpu_ns_of_all(&all)?;
-        sleep(Duration::from_millis(ms));
-        let used = cpu_ns_of_all(&all)? - before;
+        let used = cpu_ns_during(&all, || sleep(Duration::from_millis(ms)))?;
         Ok(used as f64 / 1e6 * MINUTE_MS as f64 / ms as f64)
     }
 

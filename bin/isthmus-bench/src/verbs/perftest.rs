@@ -127,11 +127,11 @@ impl Perftest {
         let follow = if self.one_cpu { lead } else { bench.placement.follow(0) };
         let folder = self.device.folder()?;
         let (of_server, of_client) = (folder.join("server"), folder.join("client"));
-        let server = start_server(self.command(bench, follow, port, &of_server)?, port);
+        let server = start_server(self.command(bench, follow, port, &of_server)?, None, port);
         let _server = server.with_context(|| text(&of_server))?;
         let mut client = self.command(bench, lead, port, &of_client)?;
         client.arg("127.0.0.1");
-        let done = run_client(client, TIMEOUT + bench.budget * 20);
+        let done = run_client(client, None, TIMEOUT + bench.budget * 20);
         let (status, printed) = done.with_context(|| text(&of_client))?;
         ensure!(status.success(), "the client ended with {status}: {}{}", text(&of_client), text(&of_server));
         self.value(&printed)

@@ -16,7 +16,7 @@ use crate::sockets::LIBRARY;
 const TITLE: &str = "redis-benchmark, GET with 50 clients; server and benchmark have the library that `isthmus run --with sockets` preloads, or not";
 
 /// Measures both. A rate over sockets counts only if the daemon has made streams.
-pub(super) fn measure(session: &Session, folder: &Path, socket: &Path, step: impl FnMut(&str)) -> RedisRates {
+pub(super) fn measure(session: &Session, socket: &Path, step: impl FnMut(&str)) -> RedisRates {
     if let Err(error) = installed_folder(LIBRARY) {
         let rate = |name: &str| RedisRate {
             name: name.to_owned(),
@@ -26,7 +26,7 @@ pub(super) fn measure(session: &Session, folder: &Path, socket: &Path, step: imp
         };
         return RedisRates { tcp: rate("redis.tcp.get"), sockets: rate("redis.sockets.get") };
     }
-    let mut rates = session.redis(folder, step);
+    let mut rates = session.redis(step);
     if rates.sockets.requests_per_s.is_some() {
         match streams(socket) {
             Ok(0) => without_value(&mut rates.sockets, "no connection became a stream".to_owned()),
