@@ -129,8 +129,8 @@ table! {
         across: bool = "false", Restart;
         /// The largest number of streams of one user. Further connections stay TCP.
         streams_max: Integer<0, 262144> = "16384", Restart;
-        /// The bytes in both directions after which a connection becomes a stream. A connection with a second request becomes one in any
-        /// case, because an upgrade pays off then. 0: with its first byte. `ISTHMUS_SOCKETS_AFTER` overrides it for a program.
+        /// The bytes in both directions after which a connection becomes a stream. A connection with eight requests becomes one in any case,
+        /// because an upgrade pays off then. 0: with its first byte. `ISTHMUS_SOCKETS_AFTER` overrides it for a program.
         after_bytes: Integer<0, 1073741824> = "32768", Restart;
         /// Addresses of connections that may become streams, if the list is not empty: the address of either end must match an
         /// entry, written as in `sockets.deny`. What `sockets.deny` names stays TCP all the same. A listening socket needs no

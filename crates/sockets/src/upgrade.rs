@@ -1,7 +1,8 @@
 //! When a connection is worth a stream.
 
-/// The number of times that one direction starts after the other, at which a connection is upgraded. A connection of one request has one.
-const TURNS: u8 = 2;
+/// The number of times that one direction starts after the other, at which a connection is upgraded. A connection of one request has one,
+/// and one of PostgreSQL with one transaction has four.
+const TURNS: u8 = 8;
 
 /// The bytes are counted up to here. No limit is higher.
 const BYTES_MAX: u64 = (1 << 40) - 1;
@@ -16,7 +17,8 @@ enum Direction {
 
 /// Counts what a connection has exchanged, until it is upgraded.
 ///
-/// An upgrade costs a message with a descriptor and two mappings, so a connection that carries one request stays on TCP.
+/// An upgrade costs a message with a descriptor and two mappings, and the first one of a process its session with the daemon. That is about
+/// the gain of some exchanges, so a connection that ends after a few of them stays on TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Upgrade {
     bytes: u64,
@@ -26,7 +28,8 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// Counts `bytes` that were sent. Returns true if the connection is worth a stream: it has a second exchange, or `after` bytes.
+    /// Counts `bytes` that were sent. Returns true if the connection is worth a stream: it has enough exchanges, or `after`
+    /// bytes.
     pub fn sent(&mut self, bytes: u64, after: u64) -> bool {
         if self.last != Direction::Sent {
             self.sends = self.sends.saturating_add(1);
@@ -35,7 +38,8 @@ impl Upgrade {
         self.count(bytes, after)
     }
 
-    /// Counts `bytes` that were received. Returns true if the connection is worth a stream: it has a second exchange, or `after` bytes.
+    /// Counts `bytes` that were received. Returns true if the connection is worth a stream: it has enough exchanges, or `after`
+    /// bytes.
     pub fn received(&mut self, bytes: u64, after: u64) -> bool {
         if self.last != Direction::Received {
             self.receives = self.receives.saturating_add(1);
@@ -72,18 +76,22 @@ mod tests {
     const AFTER: u64 = 32 << 10;
 
     #[test]
-    fn one_request_is_not_worth_a_stream() {
+    fn few_requests_are_not_worth_a_stream() {
         let mut client = Upgrade::default();
-        assert!(!client.sent(100, AFTER));
-        assert!(!client.sent(100, AFTER), "a request in two writes is one");
-        assert!(!client.received(4000, AFTER) && !client.received(4000, AFTER));
-        assert!(client.sent(100, AFTER), "the second request is worth one");
+        for _ in 1..TURNS {
+            assert!(!client.sent(100, AFTER));
+            assert!(!client.sent(100, AFTER), "a request in two writes is one");
+            assert!(!client.received(400, AFTER) && !client.received(400, AFTER));
+        }
+        assert!(client.sent(100, AFTER), "the next request is worth one");
     }
 
     #[test]
-    fn server_sees_the_second_request_as_well() {
+    fn server_sees_the_same_request() {
         let mut server = Upgrade::default();
-        assert!(!server.received(100, AFTER) && !server.sent(4000, AFTER));
+        for _ in 1..TURNS {
+            assert!(!server.received(100, AFTER) && !server.sent(400, AFTER));
+        }
         assert!(server.received(1, AFTER));
     }
 

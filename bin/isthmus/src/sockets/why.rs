@@ -361,7 +361,7 @@ impl Answer {
         } else if self.peer_process.is_some() {
             (
                 "the daemon was not asked for a stream, or long ago: the connection is not worth one yet, or a program uses it as no stream serves",
-                "Let it carry a second exchange, or 32 KiB. `isthmus stream list` counts the reasons of all programs.",
+                "Let it carry eight exchanges, or 32 KiB. `isthmus stream list` counts the reasons of all programs.",
             )
         } else {
             ("the program of the other end is not visible to this user", "Run `isthmus why` as root.")
