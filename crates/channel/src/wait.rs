@@ -41,8 +41,15 @@ const PROBE_EVERY: u32 = 32;
 /// A yield that took longer let another thread run. Without another thread, it is a system call without effect.
 const YIELD_TAKEN_AFTER: Duration = Duration::from_micros(2);
 
-/// The time that a receiver stays awake instead of sleeping at once: about the cost of a sleep and wake-up.
-const AWAKE: Duration = Duration::from_micros(5);
+/// The time that a receiver stays awake instead of sleeping at once: about the cost of a sleep and wake-up in a virtual machine. On
+/// hardware a wake-up costs a quarter of that.
+const AWAKE: Duration = Duration::from_micros(25);
+
+/// The time of a receiver that stays awake although others need its CPU, and of one that looks again whether staying awake pays.
+const AWAKE_BRIEFLY: Duration = Duration::from_micros(5);
+
+/// While staying awake does not pay, a receiver looks for the whole of [`AWAKE`] on one of this number of waits.
+const LONG_PROBE_EVERY: u32 = 8 * PROBE_EVERY;
 
 /// Looks between two readings of the clock while a receiver stays awake.
 const AWAKE_LOOKS: u32 = 8;
@@ -114,13 +121,13 @@ impl AdaptiveSpin {
             WaitMode::Spin => spin_always(ready),
             WaitMode::Sleep => {
                 self.waits = self.waits.wrapping_add(1);
-                self.stay_awake(ready)
+                self.stay_awake(AWAKE, ready)
             }
             WaitMode::Adaptive(longest) => {
                 let (budget, start) = (self.next_budget(), Instant::now());
                 // The thread that we wait for may need our CPU.
                 if budget.is_zero() || oversubscribed(start) {
-                    return self.stay_awake(ready);
+                    return self.stay_awake(AWAKE_BRIEFLY, ready);
                 }
                 let spun = self.spin_for(start, budget, offer, &mut ready);
                 if spun != SpinResult::Shared {
@@ -131,17 +138,15 @@ impl AdaptiveSpin {
         }
     }
 
-    /// Looks for about as long as a sleep and wake-up takes, if that has paid off recently. Returns true if it became ready.
-    fn stay_awake(&mut self, mut ready: impl FnMut() -> bool) -> bool {
-        if self.awake_score == 0 && !self.waits.is_multiple_of(PROBE_EVERY) {
-            return false;
-        }
+    /// Looks for `longest`, if that has paid off recently. Returns true if it became ready.
+    fn stay_awake(&mut self, longest: Duration, mut ready: impl FnMut() -> bool) -> bool {
+        let Some(longest) = self.time_awake(longest) else { return false };
         let start = Instant::now();
         let found = loop {
             if (0..AWAKE_LOOKS).any(|_| ready()) {
                 break true;
             }
-            if start.elapsed() >= AWAKE {
+            if start.elapsed() >= longest {
                 break false;
             }
         };
@@ -150,6 +155,16 @@ impl AdaptiveSpin {
             false => self.awake_score.saturating_sub(1),
         };
         found
+    }
+
+    /// Returns how long to stay awake this time, at most `longest`. None: to sleep at once.
+    fn time_awake(&self, longest: Duration) -> Option<Duration> {
+        match self.awake_score {
+            0 if self.waits.is_multiple_of(LONG_PROBE_EVERY) => Some(longest),
+            0 if self.waits.is_multiple_of(PROBE_EVERY) => Some(longest.min(AWAKE_BRIEFLY)),
+            0 => None,
+            _ => Some(longest),
+        }
     }
 
     /// Returns how long to spin this time.
@@ -323,6 +338,22 @@ mod tests {
         assert_eq!(spin.awake_score, AWAKE_SCORE_MAX);
         let silent = looks(&mut spin, false);
         assert!((10..=18).contains(&silent), "{silent} of {} waits looked", 10 * PROBE_EVERY);
+    }
+
+    #[test]
+    fn receiver_that_sleeps_probes_briefly_and_sometimes_for_long() {
+        let mut spin = AdaptiveSpin::new(WaitMode::Sleep);
+        assert_eq!(spin.time_awake(AWAKE), Some(AWAKE), "it begins awake");
+        spin.awake_score = 0;
+        let mut times = |longest| {
+            let all = (1..=LONG_PROBE_EVERY).filter_map(|waits| {
+                spin.waits = waits;
+                spin.time_awake(longest)
+            });
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(times(AWAKE), [[AWAKE_BRIEFLY; 7].as_slice(), &[AWAKE]].concat());
+        assert_eq!(times(AWAKE_BRIEFLY), [AWAKE_BRIEFLY; 8]);
     }
 
     #[test]

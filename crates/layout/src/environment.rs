@@ -41,7 +41,7 @@ pub const WAIT: Variable = Variable {
     name: "ISTHMUS_WAIT",
     default: "adaptive",
     effect: "how this program waits for messages: adaptive looks for a while and then sleeps, spin looks for ever, \
-             sleep sleeps after a few microseconds at most",
+             sleep sleeps after 25 microseconds at most",
 };
 
 /// The time that the library spins.
