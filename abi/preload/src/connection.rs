@@ -38,6 +38,8 @@ pub(crate) mod flags {
     pub(crate) const SENDS_TCP: u32 = 32;
     /// The peer has ended with bytes unread, so TCP would have reset the connection. The kernel has a FIN before the reset.
     pub(crate) const WAS_RESET: u32 = 64;
+    /// A call has reported the reset. The next ones report the end of the connection.
+    pub(crate) const RESET_TOLD: u32 = 128;
 }
 
 /// How far the upgrade of a connection has come.
@@ -179,8 +181,8 @@ pub(crate) struct Connection {
     pub(crate) asked_events: AtomicU32,
     /// Reads that found nothing since the kernel was asked.
     pub(crate) empty_reads: AtomicU32,
-    /// The time at which a read that does not block has asked it, in microseconds.
-    pub(crate) asked_at_us: AtomicU32,
+    /// The time at which a write, or a read that does not block, has asked it, in ticks of [`kernel::ticks`].
+    pub(crate) asked_at: AtomicU32,
     /// A write found the ring full.
     pub(crate) was_full: AtomicBool,
     /// The program has set `TCP_INQ`. Known once this end is attached.
@@ -207,14 +209,9 @@ impl Connection {
     /// Starts tracking a socket that is new.
     pub(crate) fn start(&self, stage: Stage) {
         self.plain.reset();
-        for word in [
-            &self.plain_flags,
-            &self.token,
-            &self.empty_reads,
-            &self.asked_at_us,
-            &self.kernel_events,
-            &self.asked_events,
-        ] {
+        for word in
+            [&self.plain_flags, &self.token, &self.empty_reads, &self.asked_at, &self.kernel_events, &self.asked_events]
+        {
             word.store(0, Ordering::Relaxed);
         }
         for flag in [
@@ -426,8 +423,9 @@ impl Connection {
         self.flags().load(Ordering::Relaxed) & flag != 0
     }
 
-    pub(crate) fn set_flag(&self, flag: u32) {
-        self.flags().fetch_or(flag, Ordering::Relaxed);
+    /// Sets a flag. Returns true if it was set.
+    pub(crate) fn set_flag(&self, flag: u32) -> bool {
+        self.flags().fetch_or(flag, Ordering::Relaxed) & flag != 0
     }
 
     /// Clears a flag. Returns true if it was set.

@@ -22,6 +22,9 @@ const BYTES_ACKED: usize = 120;
 const BYTES_RECEIVED: usize = 128;
 const TCP_INFO_BYTES: usize = 232;
 const ESTABLISHED: u8 = 1;
+/// States after the FIN of the peer, or a reset, while this end may still send.
+const CLOSE: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
 
 /// Makes a call of the kernel, which is no cancellation point of the C library.
 ///
@@ -176,6 +179,16 @@ pub(crate) fn events_now(fd: c_int, events: i16) -> i16 {
     poll.revents
 }
 
+/// Returns whether the peer's FIN or reset has arrived. Events do not tell after the program has ended the receiving itself.
+pub(crate) fn has_fin(fd: c_int) -> bool {
+    let mut state = 0u8;
+    let mut len = 1;
+    // SAFETY: the buffer has `len` bytes.
+    let done =
+        unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len) };
+    done == 0 && matches!(state, CLOSE | CLOSE_WAIT)
+}
+
 /// Returns the number of bytes that a socket has to read.
 pub(crate) fn unread_bytes(fd: c_int) -> u64 {
     // SAFETY: the descriptor is used for this call only.
@@ -247,6 +260,17 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
 /// Milliseconds of `CLOCK_MONOTONIC`.
 pub(crate) fn now_ms() -> u64 {
     now_ns() / 1_000_000
+}
+
+/// A clock that is read without a call: it ticks about every half microsecond. It may jump, and stand still in a program that is traced.
+#[inline]
+pub(crate) fn ticks() -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every such processor has the counter. The C library reads it as well.
+    let count = unsafe { core::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
+    let count = now_ns();
+    (count >> 10) as u32
 }
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, by the C library's own function. A program may have replaced that by another of the same name.

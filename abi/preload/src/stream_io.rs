@@ -16,9 +16,10 @@ use crate::{errno, kernel, real, test_switch};
 /// Reads that find nothing before the kernel is asked whether the peer has gone.
 const EMPTY_READS: u32 = 64;
 
-/// The microseconds after which it is asked again by a read that does not block. A program that keeps connections reads once, without
-/// waiting, to learn which of them have ended. One that polls by reading does not ask each time.
-const ASK_AGAIN_US: u32 = 20;
+/// The ticks of [`kernel::ticks`] after which it is asked again by a write, and by a read that does not block: 10 to 40 us. A program that
+/// keeps connections reads once, without waiting, to learn which of them have ended, and one that only writes learns it by nothing else. A
+/// program that polls by reading, or writes all the time, does not ask each time.
+const ASK_AGAIN_TICKS: u32 = 40;
 
 /// Bytes that are copied before the other end learns of them. It copies meanwhile.
 const PIECE: usize = 64 << 10;
@@ -250,7 +251,7 @@ impl Connection {
         // The events are counted, because each may be that of another thread, which was told of it by an edge.
         let told = self.kernel_events.load(Ordering::SeqCst);
         let is_told = told != self.asked_events.load(Ordering::Relaxed);
-        let is_due = empty.is_multiple_of(EMPTY_READS) || !blocks && self.is_time_to_ask();
+        let is_due = empty.is_multiple_of(EMPTY_READS) || self.has_flag(flags::FIN) || !blocks && self.is_time_to_ask();
         if !is_shut && !is_told && !is_due {
             return Err(libc::EAGAIN);
         }
@@ -272,12 +273,13 @@ impl Connection {
         Ok(self.receive_from_kernel(fd, parts, 0, peek))
     }
 
-    /// Returns true if no read that does not block has asked the kernel lately.
+    /// Returns true if no such call has asked the kernel lately.
+    #[inline]
     fn is_time_to_ask(&self) -> bool {
-        let now = (kernel::now_ns() / 1000) as u32;
-        let is_time = now.wrapping_sub(self.asked_at_us.load(Ordering::Relaxed)) >= ASK_AGAIN_US;
+        let now = kernel::ticks();
+        let is_time = now.wrapping_sub(self.asked_at.load(Ordering::Relaxed)) >= ASK_AGAIN_TICKS;
         if is_time {
-            self.asked_at_us.store(now, Ordering::Relaxed);
+            self.asked_at.store(now, Ordering::Relaxed);
         }
         is_time
     }
@@ -405,7 +407,7 @@ impl Connection {
     /// Sends what fits. `EAGAIN` if nothing does. `flags` are those of `sendmsg`.
     pub(crate) fn try_send(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<Sent, c_int> {
         let (fd, mut is_marked) = (self.kernel_fd(fd), false);
-        if stream.memory.peer_state() & StreamState::CLOSED != 0 {
+        if stream.memory.peer_state() & StreamState::CLOSED != 0 || self.is_time_to_ask() {
             self.look_for_end(fd, stream);
         }
         loop {
@@ -422,19 +424,15 @@ impl Connection {
                 }
                 Ok(SendStep::Tcp { has_unread }) => {
                     let mut call = TcpSend { state: self.shared(), sent: 0 };
-                    let result = if has_unread && !self.has_flag(flags::FIN) {
-                        self.send_behind_unread(fd, stream, parts, flags)
-                    } else {
-                        send_to_kernel(fd, parts, flags)
-                    };
+                    let result = self.send_by_kernel(fd, stream, parts, flags, has_unread);
                     call.sent = result.as_ref().map_or(0, |sent| sent.count as u64);
                     return result;
                 }
                 Ok(SendStep::Full) => {
-                    let events = kernel::events_now(fd, libc::POLLRDHUP);
-                    if self.tells_of_fin() && events & GONE != 0 {
-                        self.peer_gone(fd, stream, events);
-                    } else if core::mem::replace(&mut is_marked, true) {
+                    if self.look_for_end(fd, stream) {
+                        continue;
+                    }
+                    if core::mem::replace(&mut is_marked, true) {
                         return Err(libc::EAGAIN);
                     } else {
                         // Room that came before this mark is no edge for a thread that waits, so this one tries again.
@@ -451,16 +449,33 @@ impl Connection {
         }
     }
 
-    /// Sends on TCP while the peer has bytes of a ring to read. If it dies with them, the kernel sends a FIN where TCP would have reset the
-    /// connection, and its error is `EPIPE`, with a signal.
-    fn send_behind_unread(&self, fd: c_int, stream: &Stream, parts: Parts<'_>, flags: c_int) -> Result<Sent, c_int> {
-        self.look_for_end(fd, stream);
-        if self.take_reset(fd) {
-            return Err(libc::ECONNRESET);
+    /// Sends on TCP. While the peer has bytes of a ring to read (`has_unread`), its death is a reset, but the kernel has a FIN, and its error
+    /// is `EPIPE`, with a signal. One call reports a reset, also if the kernel and the ring show it to two.
+    fn send_by_kernel(
+        &self,
+        fd: c_int,
+        stream: &Stream,
+        parts: Parts<'_>,
+        flags: c_int,
+        has_unread: bool,
+    ) -> Result<Sent, c_int> {
+        let may_be_reset = has_unread && !self.has_flag(flags::FIN);
+        if may_be_reset {
+            self.look_for_end(fd, stream);
+            if self.take_reset(fd) {
+                return Err(libc::ECONNRESET);
+            }
         }
-        match send_to_kernel(fd, parts, flags | libc::MSG_NOSIGNAL) {
-            Err(libc::EPIPE) if self.note_end(stream) == AtFin::Reset => Err(libc::ECONNRESET),
-            Err(libc::EPIPE) => send_to_kernel(fd, parts, flags),
+        let silent = if may_be_reset { libc::MSG_NOSIGNAL } else { 0 };
+        match send_to_kernel(fd, parts, flags | silent) {
+            Err(libc::EPIPE) if may_be_reset => match self.note_end(stream) {
+                AtFin::Reset if self.tells_reset() => Err(libc::ECONNRESET),
+                _ => send_to_kernel(fd, parts, flags),
+            },
+            Err(libc::ECONNRESET) => {
+                self.note_end(stream);
+                if self.tells_reset() { Err(libc::ECONNRESET) } else { send_to_kernel(fd, parts, flags) }
+            }
             result => result,
         }
     }
@@ -532,8 +547,9 @@ impl Connection {
             AtFin::Reset => {
                 if told == Ok(0) {
                     provoke_reset(fd);
-                    kernel::socket_option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR); // This call reports it.
+                    kernel::socket_option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
                 }
+                self.set_flag(flags::RESET_TOLD); // This call reports it.
                 Err(libc::ECONNRESET)
             }
             AtFin::HalfClosed | AtFin::Closed => told,
@@ -547,15 +563,18 @@ impl Connection {
         self.look_for_end(fd, stream);
     }
 
-    /// Looks whether the peer has ended, and handles that.
-    pub(crate) fn look_for_end(&self, fd: c_int, stream: &Stream) {
-        if self.tells_of_fin() {
-            let fd = self.kernel_fd(fd); // A set may know the socket by a descriptor that is closed.
-            let events = kernel::events_now(fd, libc::POLLRDHUP);
-            if events & GONE != 0 {
-                self.peer_gone(fd, stream, events);
-            }
+    /// Looks whether the peer has ended, and handles that. Returns true if it has, for the first time.
+    pub(crate) fn look_for_end(&self, fd: c_int, stream: &Stream) -> bool {
+        if self.has_flag(flags::FIN) {
+            return false;
         }
+        let fd = self.kernel_fd(fd); // A set may know the socket by a descriptor that is closed.
+        let events = kernel::events_now(fd, libc::POLLRDHUP);
+        let is_gone = if self.has_flag(flags::SHUT_READ) { kernel::has_fin(fd) } else { events & GONE != 0 };
+        if is_gone {
+            self.peer_gone(fd, stream, events);
+        }
+        is_gone
     }
 
     /// Returns true if `POLLRDHUP` would tell of the peer's FIN. The program's own end of receiving raises it, too.
@@ -588,12 +607,17 @@ impl Connection {
     }
 
     /// Takes a reset that is due, with the kernel's error of the same cause. Returns true if one was due.
-    fn take_reset(&self, fd: c_int) -> bool {
+    pub(crate) fn take_reset(&self, fd: c_int) -> bool {
         let is_due = self.take_flag(flags::RESET_DUE);
         if is_due {
             kernel::socket_option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
         }
-        is_due
+        is_due && self.tells_reset()
+    }
+
+    /// Returns true if the calling call is the one that reports the reset of the connection.
+    fn tells_reset(&self) -> bool {
+        !self.set_flag(flags::RESET_TOLD)
     }
 
     /// Takes the bytes of this end back to TCP, because the peer's FIN or reset has arrived. Only the first call returns a reset.

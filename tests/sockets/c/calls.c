@@ -655,6 +655,29 @@ static void receives_a_file(int fd)
     step();
 }
 
+/* The flag is about the pipe: a socket that blocks is waited for. */
+static void splices_early(int fd)
+{
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    for (int at = 0; at < 20; at++) {
+        CHECK(write(fd, "n", 1) == 1);
+        CHECK(splice(fd, NULL, ends[1], NULL, 1, SPLICE_F_NONBLOCK) == 1);
+        CHECK(read(ends[0], buffer, 10) == 1);
+    }
+    step();
+}
+
+static void writes_later(int fd)
+{
+    for (int at = 0; at < 20; at++) {
+        CHECK(read_all(fd, buffer, 1));
+        pause_between_looks();
+        CHECK(write(fd, "x", 1) == 1);
+    }
+    step();
+}
+
 /* Sets that are re-armed, changed and emptied; two sets that have the same descriptor. */
 static void sees_each_event(int fd)
 {
@@ -809,6 +832,7 @@ static const struct test_case cases[] = {
     {"urgent", sends_urgent_data, receives_urgent_data, "`MSG_OOB`"},
     {"stdio", uses_stdio, answers_lines, "`fdopen`, `fprintf`, `dprintf`"},
     {"files", sends_a_file, receives_a_file, "`sendfile` and `splice`"},
+    {"spliced_later", splices_early, writes_later, "`splice` with `SPLICE_F_NONBLOCK` before there are bytes"},
     {"sets", sends_twice, sees_each_event, "two epoll sets with one socket, one of them one-shot"},
     {"changing_set", sends_and_ends, changes_a_set, "`EPOLL_CTL_MOD`, `DEL` and `ADD` again and again"},
     {"select", sends_hundred, selects, "`select`, `pselect` and `ppoll` with pipes"},

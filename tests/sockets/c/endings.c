@@ -466,6 +466,64 @@ static void goes_on_sending(int fd)
     SAY(write(fd, buffer, sizeof buffer));
 }
 
+/* Reads everything, and dies. */
+static void reads_and_dies(int fd)
+{
+    receive_stream(fd, 1, 100000);
+    step();
+    dies(fd);
+}
+
+static void reads_and_exits(int fd)
+{
+    receive_stream(fd, 1, 100000);
+    step();
+    exits(fd);
+}
+
+/* Learns only by its writes that the peer has ended. Their pauses are longer than a way through the kernel. */
+static void writes_after_the_end(int fd)
+{
+    send_stream(fd, 1, 100000);
+    wait_for_end();
+    for (int left = 50; left > 0; left--)
+        pause_between_looks();
+    for (int at = 0; at < 4; at++) {
+        SAY(send(fd, "x", 1, MSG_NOSIGNAL));
+        pause_between_looks();
+    }
+}
+
+/* The same with an end that shows no FIN by events, because this one reads nothing more. */
+static void writes_after_the_end_unread(int fd)
+{
+    SAY(shutdown(fd, SHUT_RD));
+    writes_after_the_end(fd);
+}
+
+/* One thread has the reset, the others have the broken pipe. */
+static void *writes_in_thread(void *fd)
+{
+    while (send((int)(intptr_t)fd, buffer, sizeof buffer, MSG_NOSIGNAL) > 0)
+        continue;
+    return (void *)(intptr_t)errno;
+}
+
+static void waits_in_four_writes(int fd)
+{
+    pthread_t writers[4];
+    int resets = 0, broken = 0;
+    for (int at = 0; at < 4; at++)
+        CHECK(pthread_create(&writers[at], NULL, writes_in_thread, (void *)(intptr_t)fd) == 0);
+    for (int at = 0; at < 4; at++) {
+        void *code;
+        CHECK(pthread_join(writers[at], &code) == 0);
+        resets += (intptr_t)code == ECONNRESET;
+        broken += (intptr_t)code == EPIPE;
+    }
+    printf("%d ECONNRESET, %d EPIPE\n", resets, broken);
+}
+
 static void *reads_in_thread(void *fd)
 {
     SAY(read((int)(intptr_t)fd, buffer, 100));
@@ -530,6 +588,10 @@ static const struct test_case cases[] = {
     {"killed_before_a_select", dies, waits_in_select, "is killed while the peer waits in `select`"},
     {"killed_before_a_writer", dies_when_full, waits_in_write, "is killed while the peer waits in `write`"},
     {"killed_before_a_full_sender", dies_when_told, goes_on_sending, "is killed after the peer's `write` found no more room"},
+    {"killed_before_writes", reads_and_dies, writes_after_the_end, "is killed, and the peer only writes"},
+    {"exited_before_writes", reads_and_exits, writes_after_the_end, "exits, and the peer only writes"},
+    {"killed_before_writes_alone", reads_and_dies, writes_after_the_end_unread, "is killed, and the peer has shut its receiving down"},
+    {"killed_before_writers", dies_when_full, waits_in_four_writes, "is killed while four threads of the peer wait in `send`"},
     {"own_wait_ended", ends_own_wait, does_nothing, "shuts receiving while another of its threads reads"},
 };
 

@@ -29,10 +29,10 @@ fn wait(fd: c_int, events: c_short, is_nonblocking: bool) -> bool {
 pub(super) unsafe fn splice_from(from: c_int, to: c_int, len: usize, is_nonblocking: bool) -> ssize_t {
     let mut bytes = [0u8; PIECE];
     let into: *mut c_void = bytes.as_mut_ptr().cast();
-    let flags = if is_nonblocking { libc::MSG_DONTWAIT } else { 0 };
     // SAFETY: descriptors of the caller, and a buffer of this function.
     unsafe {
-        let found = receive::recv(from, into, len.min(PIECE), flags | libc::MSG_PEEK);
+        // `SPLICE_F_NONBLOCK` is about the pipe. The socket blocks unless it is `O_NONBLOCK`.
+        let found = receive::recv(from, into, len.min(PIECE), libc::MSG_PEEK);
         let Ok(found @ 1..) = usize::try_from(found) else { return found };
         if !wait(to, libc::POLLOUT, is_nonblocking || kernel::is_nonblocking(to)) {
             return -1;
@@ -53,9 +53,14 @@ pub(super) unsafe fn splice_from(from: c_int, to: c_int, len: usize, is_nonblock
 pub(super) unsafe fn splice_to(from: c_int, to: c_int, len: usize, is_nonblocking: bool) -> ssize_t {
     let mut bytes = [0u8; PIECE];
     let into: *mut c_void = bytes.as_mut_ptr().cast();
-    if !wait(from, libc::POLLIN, is_nonblocking || kernel::is_nonblocking(from))
-        || !wait(to, libc::POLLOUT, is_nonblocking || kernel::is_nonblocking(to))
-    {
+    if !wait(from, libc::POLLIN, is_nonblocking || kernel::is_nonblocking(from)) {
+        return -1;
+    }
+    if send::takes_reset(to) {
+        errno::set(libc::ECONNRESET); // The bytes stay in the pipe.
+        return -1;
+    }
+    if !wait(to, libc::POLLOUT, is_nonblocking || kernel::is_nonblocking(to)) {
         return -1;
     }
     // SAFETY: as above.
@@ -70,6 +75,8 @@ pub(super) unsafe fn splice_to(from: c_int, to: c_int, len: usize, is_nonblockin
             // The pipe has lost the bytes, so they must be sent. A ring that stays full spills.
             Err(_) if errno::get() == libc::EAGAIN => _ = wait(to, libc::POLLOUT, false),
             Err(_) if errno::get() == libc::EINTR => {}
+            // The kernel would have sent a part of the bytes before, and dropped the error that it met then.
+            Err(_) if errno::get() == libc::ECONNRESET => return total as ssize_t,
             Err(_) => return if done > 0 { done as ssize_t } else { -1 },
         }
     }

@@ -76,6 +76,7 @@ fn send_parts(
             }
             Err(code) => {
                 if done > 0 && code == libc::ECONNRESET {
+                    connection.take_flag(flags::RESET_TOLD);
                     connection.set_flag(flags::RESET_DUE); // The next call reports it.
                 }
                 break if done > 0 { Ok(done) } else { Err(code) };
@@ -277,9 +278,16 @@ unsafe fn copy_file(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ss
             return if done > 0 { done as ssize_t } else { read };
         }
         // SAFETY: as above.
-        let sent = unsafe { write(to, piece.as_ptr().cast(), read as usize) };
+        let mut sent = unsafe { write(to, piece.as_ptr().cast(), read as usize) };
         if sent < 0 {
             return if done > 0 { done as ssize_t } else { sent };
+        }
+        if sent < read {
+            // The kernel tries to send the rest, and drops the error that it meets then.
+            let rest = &piece[sent as usize..read as usize];
+            // SAFETY: as above.
+            let more = unsafe { send(to, rest.as_ptr().cast(), rest.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+            sent += more.max(0);
         }
         // SAFETY: as above.
         unsafe {
@@ -295,4 +303,14 @@ unsafe fn copy_file(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ss
         }
     }
     done as ssize_t
+}
+
+/// Looks for the end of a connection. Returns true if this call has to report a reset.
+pub(super) fn takes_reset(fd: c_int) -> bool {
+    connection(fd).is_some_and(|connection| {
+        if let Some(stream) = connection.stream() {
+            connection.look_for_end(fd, stream);
+        }
+        connection.take_reset(connection.kernel_fd(fd))
+    })
 }

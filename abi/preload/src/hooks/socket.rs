@@ -391,6 +391,7 @@ pub unsafe extern "C-unwind" fn getsockopt(
                     _ => false,
                 };
                 if is_reset {
+                    tracked.set_flag(connection::flags::RESET_TOLD);
                     error.write_unaligned(libc::ECONNRESET);
                 }
             }

@@ -54,10 +54,11 @@ transcripts!(endings: closed closed_before_a_sender closed_after_data closed_wit
              reading_shut_down both_shut_down reset reset_with_data error_of_the_socket error_after_fork sigpipe events_of_input
              events_with_rdhup events_of_output killed killed_with_unread killed_after_data exited became_another_program
              killed_before_a_reader closed_before_a_reader killed_before_a_set killed_before_a_select
-             killed_before_a_writer killed_before_a_full_sender own_wait_ended);
+             killed_before_a_writer killed_before_a_full_sender killed_before_writes exited_before_writes
+             killed_before_writes_alone killed_before_writers own_wait_ended);
 transcripts!(calls: peek wait_for_all never_wait full unread vectors vectors_of_messages nothing timeouts timeout_within_all
              copies interrupted forked handed_to_child handed_to_child_of_threads inherited_by_a_shell asked_by_a_shell
-             spawned passed urgent stdio files sets changing_set select);
+             spawned passed urgent stdio files spliced_later sets changing_set select);
 transcripts!(kinds: set_waited_on_before set_before_connect set_with_gap unarmed_end closed_copy_in_set
              set_of_threads_once set_of_threads_edge set_of_owners room_by_edges
              set_as_descriptor child_for_each fork_beside_threads close_beside_reader connected_again closed_unseen cancelled full_times
