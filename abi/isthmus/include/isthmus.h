@@ -29,7 +29,7 @@
  * The reason why something was refused, took a slower path, broke, or came to an end.
  */
 enum isth_reason {
-    ISTH_REASON_DAEMON_UNREACHABLE         =   1, /* no daemon answers, and starting one is disabled here */
+    ISTH_REASON_DAEMON_UNREACHABLE         =   1, /* no daemon answers, and this program starts none */
     ISTH_REASON_DAEMON_NOT_STARTED         =   2, /* no daemon answers, and starting one for this user failed */
     ISTH_REASON_SOCKET_DENIED              =   3, /* the daemon serves another user alone, or the kernel or a security module denies the connection to its socket */
     ISTH_REASON_SOCKET_UNTRUSTED           =   4, /* the directory of the daemon's socket belongs to another user, or other users can write to it */

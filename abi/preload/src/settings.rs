@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 
 use isthmus_channel::WaitMode;
 use isthmus_client::Options;
-use isthmus_layout::sockets::{AFTER, SOCKETS, TEST_SWITCH};
+use isthmus_layout::environment::Variable;
+use isthmus_layout::sockets::{AFTER, TEST_SWITCH, off_reason};
 
 /// The settings.
 pub(crate) struct Settings {
@@ -40,11 +41,12 @@ pub(crate) fn loaded() -> Option<&'static Settings> {
 pub(crate) fn get() -> &'static Settings {
     SETTINGS.get_or_init(|| {
         let options = Options::from_environment();
-        let off = std::env::var_os(SOCKETS.name).is_some_and(|value| value == "off" || value == "0");
+        let value = |variable: Variable| Some(std::env::var_os(variable.name)?.to_string_lossy().into_owned());
+        let is_off = off_reason(value).is_some();
         let after_bytes = std::env::var(AFTER.name).ok().and_then(|text| text.parse().ok());
         let switches = std::env::var(TEST_SWITCH.name).ok().and_then(|text| text.parse().ok());
         Settings {
-            enabled: !off && options.is_ok(),
+            enabled: !is_off && options.is_ok(),
             wait: options.as_ref().map_or(WaitMode::Sleep, |options| options.wait),
             options: options.unwrap_or_default(),
             after_bytes,

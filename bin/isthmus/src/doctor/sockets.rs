@@ -12,7 +12,7 @@ use super::{Finding, daemon};
 use crate::daemon::{Daemon, read};
 use crate::program_file::Linking;
 use crate::run::installed_folder;
-use crate::sockets::LIBRARY;
+use crate::sockets::{LIBRARY, off_reason};
 
 /// The time that the daemon has to ask the helper. It asks once a second at most.
 const ASKED_AGAIN: Duration = Duration::from_millis(1500);
@@ -69,6 +69,10 @@ fn library() -> Finding {
     let library = folder.join(LIBRARY);
     let tried = format!("starting a program with LD_PRELOAD={}", library.display());
     match preload(&library) {
+        Ok(()) if let Some(why) = off_reason() => {
+            Finding::note(id, tried, format!("{why}: TCP programs that are started here use TCP"))
+                .remedy("Unset the variable; `isthmus environment list` shows all.")
+        }
         Ok(()) => Finding::ok(id, tried, format!("{} can be loaded", library.display())),
         Err(why) => Finding::problem(id, tried, why).remedy(
             "Build the library where programs run: `make build`, then `make install`. A container needs a C library as new as the host's.",

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Subcommand;
+use isthmus_layout::environment::Variable;
 
 use crate::output::{Outcome, Output};
 use crate::run::{ProgramCapability, ProgramPlace, Setting};
@@ -57,10 +58,19 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     device_file: None,
     is_opt_in: true,
     is_in_guests: false,
-    settings: |place| Ok(settings(place)),
+    settings: |place| match off_reason().filter(|_| place.container.is_none()) {
+        Some(why) => Err(why),
+        None => Ok(settings(place)),
+    },
     unfit: |program| program.unfit(LIBRARY),
     doctor: None,
 };
+
+/// Returns why the variables of this process switch the library off, if they do.
+pub(crate) fn off_reason() -> Option<String> {
+    let value = |variable: Variable| Some(std::env::var_os(variable.name)?.to_string_lossy().into_owned());
+    isthmus_layout::sockets::off_reason(value)
+}
 
 fn settings(place: &ProgramPlace<'_>) -> Vec<Setting> {
     let library = Setting {

@@ -316,7 +316,13 @@ impl Answer {
             }
             Ok(_) => {}
             Err(error) => match error.downcast_ref::<Refusal>() {
-                Some(refusal) => causes.push(Cause::of_reason(refusal.reason, &refusal.detail)),
+                Some(refusal) => {
+                    let ends = [Some(&self.process), self.peer_process.as_ref()];
+                    if ends.into_iter().flatten().all(|process| process.library == Library::Loaded) {
+                        self.path = Path::Unknown; // A stream goes on without its daemon.
+                    }
+                    causes.push(Cause::of_reason(refusal.reason, &refusal.detail));
+                }
                 None => anyhow::bail!(crate::output::causes(error)),
             },
         }

@@ -5,8 +5,8 @@ use super::ReasonKind;
 reasons! {
     /// Reaching a daemon
     1 DaemonUnreachable, "daemon-unreachable", Refusal:
-    "no daemon answers, and starting one is disabled here";
-    "Start `isthmusd`, mount the folder of its socket into the container, set `ISTHMUS_SOCKET`, or unset `ISTHMUS_AUTOSTART`.";
+    "no daemon answers, and this program starts none";
+    "Start `isthmusd`, mount the folder of its socket into the container, or set `ISTHMUS_SOCKET`. MX and libfabric programs start a daemon of their user themselves, unless `ISTHMUS_SOCKET` or `ISTHMUS_AUTOSTART=0` is set.";
 
     2 DaemonNotStarted, "daemon-not-started", Refusal:
     "no daemon answers, and starting one for this user failed";

@@ -112,7 +112,11 @@ fn stream_of_an_earlier_daemon_is_listed_until_it_ends() {
     let old = client(&stage, &port, "endless");
     stage.wait_for_stream(&port);
     let daemon = stage.daemon().expect("the stage has a daemon");
-    daemon.kill_and_restart(timeout()).unwrap_or_else(|error| panic!("{error}"));
+    daemon.proc().kill().and_then(|()| daemon.proc().wait(timeout())).unwrap_or_else(|error| panic!("{error}"));
+    let answer = explained(&stage, pid(&old), "established");
+    assert_eq!(answer["path"], "unknown", "no daemon knows the stream: {answer:#}");
+    let daemon = stage.daemon().expect("the stage has a daemon");
+    daemon.start_again(timeout()).unwrap_or_else(|error| panic!("{error}"));
     let kept = || {
         let report = stage.streams();
         let rows = report["sockets"].as_array().into_iter().flatten().filter(|row| row["state"] == "kept");
@@ -143,7 +147,8 @@ fn program_that_the_library_does_not_reach_is_named() {
     let switched_off = ("ISTHMUS_SOCKETS", "off");
     for (program, variable, state, cause) in [
         (build::static_program("exchange"), ("UNUSED", ""), "not-loaded", "is a static executable"),
-        (build::program("exchange"), switched_off, "switched-off", "ISTHMUS_SOCKETS switches"),
+        (build::program("exchange"), switched_off, "switched-off", "ISTHMUS_SOCKETS=off, which switches"),
+        (build::program("exchange"), ("ISTHMUS_SOCKETS", "of"), "switched-off", "neither on nor off"),
     ] {
         let (server, client, _) = start_both(&stage, program, variable);
         for (own, process) in [(&client, "process"), (&server, "peer_process")] {

@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use isthmus_layout::sockets::SOCKETS;
+use isthmus_layout::environment::Variable;
+use isthmus_layout::sockets::off_reason;
 use serde::Serialize;
 
 use super::super::LIBRARY;
@@ -122,14 +123,15 @@ impl Facts {
 
     /// Decides the state of the library. What no variable can change comes first.
     fn library(&self) -> (Library, Option<Obstacle>) {
-        let value = self.variable(SOCKETS.name);
         if self.is_mapped {
-            let is_off = value.is_some_and(|value| value == b"off" || value == b"0");
-            let obstacle = Obstacle::new(
-                format!("{} switches {LIBRARY} off", SOCKETS.name),
-                "Start the program without this variable.",
-            );
-            return if is_off { (Library::SwitchedOff, obstacle) } else { (Library::Loaded, None) };
+            let value = |of: Variable| self.variable(of.name).map(|text| String::from_utf8_lossy(text).into_owned());
+            return match off_reason(value) {
+                Some(why) => {
+                    let cause = format!("{why}, which switches {LIBRARY} off");
+                    (Library::SwitchedOff, Obstacle::new(cause, "Start the program without this variable."))
+                }
+                None => (Library::Loaded, None),
+            };
         }
         (Library::NotLoaded, self.why_not_loaded())
     }
@@ -199,7 +201,7 @@ mod tests {
         let state = |environment: &str| Facts { is_mapped: true, ..facts(environment, GLIBC) }.library();
         assert_eq!(state("ISTHMUS_SOCKETS=on"), (Library::Loaded, None));
         assert_eq!(state("A=ISTHMUS_SOCKETS=off"), (Library::Loaded, None));
-        for environment in ["A=1 ISTHMUS_SOCKETS=off", "ISTHMUS_SOCKETS=0 B=2"] {
+        for environment in ["A=1 ISTHMUS_SOCKETS=off", "ISTHMUS_SOCKETS=0 B=2", "ISTHMUS_SOCKETS=of"] {
             assert_eq!(state(environment).0, Library::SwitchedOff, "{environment}");
         }
     }
