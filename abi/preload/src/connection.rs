@@ -423,7 +423,7 @@ impl Connection {
         self.flags().load(Ordering::Relaxed) & flag != 0
     }
 
-    /// Sets a flag. Returns true if it was set.
+    /// Sets a flag. Returns true if it was set already.
     pub(crate) fn set_flag(&self, flag: u32) -> bool {
         self.flags().fetch_or(flag, Ordering::Relaxed) & flag != 0
     }

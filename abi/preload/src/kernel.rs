@@ -22,9 +22,12 @@ const BYTES_ACKED: usize = 120;
 const BYTES_RECEIVED: usize = 128;
 const TCP_INFO_BYTES: usize = 232;
 const ESTABLISHED: u8 = 1;
-/// States after the FIN of the peer, or a reset, while this end may still send.
+/// States after the FIN of the peer, or after a reset.
+const TIME_WAIT: u8 = 6;
 const CLOSE: u8 = 7;
 const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
+const CLOSING: u8 = 11;
 
 /// Makes a call of the kernel, which is no cancellation point of the C library.
 ///
@@ -179,14 +182,10 @@ pub(crate) fn events_now(fd: c_int, events: i16) -> i16 {
     poll.revents
 }
 
-/// Returns whether the peer's FIN or reset has arrived. Events do not tell after the program has ended the receiving itself.
+/// Returns whether the peer's FIN or reset has arrived. Events do not tell that from the program's own end of receiving.
 pub(crate) fn has_fin(fd: c_int) -> bool {
-    let mut state = 0u8;
-    let mut len = 1;
-    // SAFETY: the buffer has `len` bytes.
-    let done =
-        unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len) };
-    done == 0 && matches!(state, CLOSE | CLOSE_WAIT)
+    let state = socket_option::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO); // It comes first in the answer.
+    matches!(state, Some(TIME_WAIT | CLOSE | CLOSE_WAIT | LAST_ACK | CLOSING))
 }
 
 /// Returns the number of bytes that a socket has to read.
@@ -262,7 +261,7 @@ pub(crate) fn now_ms() -> u64 {
     now_ns() / 1_000_000
 }
 
-/// A clock that is read without a call: it ticks about every half microsecond. It may jump, and stand still in a program that is traced.
+/// A clock that is read without a call: it ticks about every half microsecond, or every microsecond. It may jump, and stand still in a program that is traced.
 #[inline]
 pub(crate) fn ticks() -> u32 {
     #[cfg(target_arch = "x86_64")]

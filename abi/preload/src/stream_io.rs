@@ -273,7 +273,7 @@ impl Connection {
         Ok(self.receive_from_kernel(fd, parts, 0, peek))
     }
 
-    /// Returns true if no such call has asked the kernel lately.
+    /// Returns true if no write, and no read that does not block, has asked the kernel lately.
     #[inline]
     fn is_time_to_ask(&self) -> bool {
         let now = kernel::ticks();
@@ -459,19 +459,27 @@ impl Connection {
         flags: c_int,
         has_unread: bool,
     ) -> Result<Sent, c_int> {
-        let may_be_reset = has_unread && !self.has_flag(flags::FIN);
-        if may_be_reset {
+        if has_unread {
             self.look_for_end(fd, stream);
             if self.take_reset(fd) {
                 return Err(libc::ECONNRESET);
             }
         }
+        let is_untold = self.has_flag(flags::WAS_RESET) && !self.has_flag(flags::RESET_TOLD);
+        let may_be_reset = is_untold || has_unread && !self.has_flag(flags::FIN);
         let silent = if may_be_reset { libc::MSG_NOSIGNAL } else { 0 };
         match send_to_kernel(fd, parts, flags | silent) {
-            Err(libc::EPIPE) if may_be_reset => match self.note_end(stream) {
-                AtFin::Reset if self.tells_reset() => Err(libc::ECONNRESET),
-                _ => send_to_kernel(fd, parts, flags),
-            },
+            Err(libc::EPIPE) if may_be_reset => {
+                // Or the program has ended its sending in another thread.
+                if kernel::has_fin(fd) {
+                    self.note_end(stream);
+                }
+                if self.has_flag(flags::WAS_RESET) && self.tells_reset() {
+                    Err(libc::ECONNRESET)
+                } else {
+                    send_to_kernel(fd, parts, flags)
+                }
+            }
             Err(libc::ECONNRESET) => {
                 self.note_end(stream);
                 if self.tells_reset() { Err(libc::ECONNRESET) } else { send_to_kernel(fd, parts, flags) }
@@ -543,6 +551,9 @@ impl Connection {
         if self.has_flag(flags::SHUT_READ) && told == Ok(0) {
             return told;
         }
+        if told == Err(libc::ECONNRESET) {
+            self.set_flag(flags::RESET_TOLD);
+        }
         match self.note_end(stream) {
             AtFin::Reset => {
                 if told == Ok(0) {
@@ -570,7 +581,8 @@ impl Connection {
         }
         let fd = self.kernel_fd(fd); // A set may know the socket by a descriptor that is closed.
         let events = kernel::events_now(fd, libc::POLLRDHUP);
-        let is_gone = if self.has_flag(flags::SHUT_READ) { kernel::has_fin(fd) } else { events & GONE != 0 };
+        // The program's own end of receiving raises the events, too, also in another thread at this moment.
+        let is_gone = events & GONE != 0 && kernel::has_fin(fd);
         if is_gone {
             self.peer_gone(fd, stream, events);
         }

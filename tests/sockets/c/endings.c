@@ -494,7 +494,7 @@ static void writes_after_the_end(int fd)
     }
 }
 
-/* The same with an end that shows no FIN by events, because this one reads nothing more. */
+/* This end shows no FIN by events, because it reads nothing more. */
 static void writes_after_the_end_unread(int fd)
 {
     SAY(shutdown(fd, SHUT_RD));

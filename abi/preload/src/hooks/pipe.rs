@@ -31,12 +31,12 @@ pub(super) unsafe fn splice_from(from: c_int, to: c_int, len: usize, is_nonblock
     let into: *mut c_void = bytes.as_mut_ptr().cast();
     // SAFETY: descriptors of the caller, and a buffer of this function.
     unsafe {
-        // `SPLICE_F_NONBLOCK` is about the pipe. The socket blocks unless it is `O_NONBLOCK`.
-        let found = receive::recv(from, into, len.min(PIECE), libc::MSG_PEEK);
-        let Ok(found @ 1..) = usize::try_from(found) else { return found };
+        // `SPLICE_F_NONBLOCK` is about the pipe, which the kernel looks at first. The socket blocks unless it is `O_NONBLOCK`.
         if !wait(to, libc::POLLOUT, is_nonblocking || kernel::is_nonblocking(to)) {
             return -1;
         }
+        let found = receive::recv(from, into, len.min(PIECE), libc::MSG_PEEK);
+        let Ok(found @ 1..) = usize::try_from(found) else { return found };
         let moved = real::write(to, into, found);
         if let Ok(moved @ 1..) = usize::try_from(moved) {
             receive::recv(from, into, moved, libc::MSG_DONTWAIT);
@@ -60,7 +60,7 @@ pub(super) unsafe fn splice_to(from: c_int, to: c_int, len: usize, is_nonblockin
         errno::set(libc::ECONNRESET); // The bytes stay in the pipe.
         return -1;
     }
-    if !wait(to, libc::POLLOUT, is_nonblocking || kernel::is_nonblocking(to)) {
+    if !wait(to, libc::POLLOUT, kernel::is_nonblocking(to)) {
         return -1;
     }
     // SAFETY: as above.

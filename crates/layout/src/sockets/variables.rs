@@ -36,7 +36,8 @@ pub fn off_reason(value: impl Fn(Variable) -> Option<String>) -> Option<String> 
     }
     [AFTER, TEST_SWITCH].into_iter().find_map(|variable| {
         let text = value(variable)?;
-        text.parse::<u64>().is_err().then(|| format!("{}={text} is no number", variable.name))
+        let is_number = if variable == AFTER { text.parse::<u64>().is_ok() } else { text.parse::<u32>().is_ok() };
+        (!is_number).then(|| format!("{}={text} is no number", variable.name))
     })
 }
 
