@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use isthmus_netns::{Host, Testbed, Wire};
 
 use crate::case::{Case, Reading, Unit, not_installed};
@@ -72,7 +72,7 @@ pub(crate) trait Load {
     fn server(&self, server: &ServerAddress<'_>) -> Result<Vec<OsString>>;
 
     /// Returns the words of a program that prepares the server, if it needs that.
-    fn preparation(&self, _site: &ServerAddress<'_>) -> Option<Vec<OsString>> {
+    fn preparation(&self, _server: &ServerAddress<'_>) -> Option<Vec<OsString>> {
         None
     }
 
@@ -226,7 +226,8 @@ impl<L: Load> Served<L> {
         }
         let command = client(self.load.client(&server))?;
         let (status, printed) =
-            beside(self.busy, || run_client(command, client_host, TIMEOUT)).context("the client")?;
+            beside(self.busy, &[server_cpu, client_cpu], || run_client(command, client_host, TIMEOUT))?
+                .context("the client")?;
         ensure!(status.success(), "the client ended with {status}");
         check(&server, &printed)?;
         self.load.rate(&printed)
@@ -269,21 +270,33 @@ impl Hosts {
     }
 }
 
-/// Runs `f` beside threads that compute.
-fn beside<T>(threads: usize, f: impl FnOnce() -> T) -> T {
+/// Runs `f` beside threads that compute on these CPUs.
+fn beside<T>(threads: usize, cpus: &[usize], f: impl FnOnce() -> T) -> Result<T> {
     let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
+    let compute = || {
+        pin::pin(cpus)?;
+        while !is_over.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
         }
+        Ok::<_, anyhow::Error>(())
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(compute)).collect();
+        let over = Over(&is_over);
         let result = f();
-        is_over.store(true, Ordering::Relaxed);
-        result
+        drop(over);
+        all.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread that computes"))?)?;
+        Ok(result)
     })
+}
+
+/// Ends the threads that compute, also if what they run beside panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Returns the number between two texts in the first line that has the first one.
@@ -323,6 +336,6 @@ mod tests {
 
     #[test]
     fn threads_end_with_what_they_run_beside() {
-        assert_eq!(beside(2, || 7), 7);
+        assert_eq!(beside(2, &[0], || 7).ok(), Some(7));
     }
 }

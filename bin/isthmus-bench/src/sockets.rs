@@ -51,7 +51,7 @@ pub(crate) fn rows() -> Vec<Option<Row>> {
     rows.extend([redis(daemon, "sock.redis.get.one_client", (1, 1), 8.0)]);
     rows.extend(BUSY.map(|(threads, name)| busy(daemon, name, threads)));
     rows.extend(programs(daemon));
-    rows.push(idle(daemon));
+    rows.push(idle());
     rows
 }
 
@@ -134,8 +134,9 @@ fn programs(daemon: &Rc<StreamDaemon>) -> Vec<Option<Row>> {
 }
 
 /// CPU time of the daemon and of 100 programs with streams by which nothing goes.
-fn idle(daemon: &Rc<StreamDaemon>) -> Option<Row> {
-    let case = |path| Idle { path, domains: 100, stream_daemon: Some(Rc::clone(daemon)) };
+fn idle() -> Option<Row> {
+    let daemon = Rc::new(StreamDaemon::for_all_users());
+    let case = |path| Idle { path, domains: 100, stream_daemon: Some(Rc::clone(&daemon)) };
     let row = Row::new("sock.idle", case(Path::Sockets));
     let tcp = Idle { stream_daemon: None, ..case(Path::Tcp) };
     Some(row.peer(tcp).target(Target::at_most(0.0, Value)))

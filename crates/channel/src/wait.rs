@@ -23,7 +23,7 @@ pub enum WaitMode {
 }
 
 impl Default for WaitMode {
-    /// Adaptive with 50 µs, which is about the cost of five sleeps and wake-ups.
+    /// Adaptive with 50 µs, which is about the cost of two sleeps and wake-ups in a virtual machine.
     fn default() -> Self {
         Self::Adaptive(Duration::from_micros(50))
     }
@@ -142,14 +142,14 @@ impl AdaptiveSpin {
     fn stay_awake(&mut self, longest: Duration, mut ready: impl FnMut() -> bool) -> bool {
         let Some(longest) = self.time_awake(longest) else { return false };
         let start = Instant::now();
-        let found = loop {
-            if (0..AWAKE_LOOKS).any(|_| ready()) {
-                break true;
+        let mut found = false;
+        // As in `spin_for`: a program's clock may stand still.
+        for _ in 0..LOOKS_MAX {
+            found = (0..AWAKE_LOOKS).any(|_| ready());
+            if found || start.elapsed() >= longest {
+                break;
             }
-            if start.elapsed() >= longest {
-                break false;
-            }
-        };
+        }
         self.awake_score = match found {
             true => (self.awake_score + 1).min(AWAKE_SCORE_MAX),
             false => self.awake_score.saturating_sub(1),

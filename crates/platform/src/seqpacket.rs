@@ -3,14 +3,12 @@
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::ioctl::{Getter, Opcode, ioctl};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::mem::MaybeUninit;
 use std::path::Path;
-use std::time::Duration;
 
 /// Maximum number of descriptors in one packet.
 pub const FDS_MAX: usize = isthmus_layout::limits::CONTROL_FDS_MAX;
@@ -61,19 +59,10 @@ pub enum SendError {
     Refused(#[source] Errno),
 }
 
-/// The time in which a process takes a connection from its full queue. A process that is stopped does not.
-const CONNECT_TIME: Duration = Duration::from_secs(5);
-
-/// A connection to the socket at `path`; blocking. `AGAIN` if too many connections wait there for 5 s.
+/// A connection to the socket at `path`; blocking.
 pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
-    connect_within(path, CONNECT_TIME)
-}
-
-fn connect_within(path: &Path, limit: Duration) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    set_socket_timeout(&socket, Timeout::Send, None)?;
     Ok(socket)
 }
 
@@ -185,24 +174,6 @@ mod tests {
         drop(a);
         assert!(matches!(receive(&b, &mut bytes, &mut fds, false), Err(ReceiveError::Closed)));
         assert!(matches!(send(&b, b"x", &[]), Err(SendError::Closed)));
-    }
-
-    #[test]
-    fn connection_to_a_full_queue_has_a_time_limit() {
-        let path = std::env::temp_dir().join(format!("isthmus-queue-{}", std::process::id()));
-        let _listener = listen(&path, 0).unwrap();
-        let limit = Duration::from_millis(1);
-        let mut waiting = Vec::new();
-        let error = loop {
-            match connect_within(&path, limit) {
-                Ok(socket) => waiting.push(socket),
-                Err(error) => break error,
-            }
-        };
-        assert_eq!((error, waiting.is_empty()), (Errno::AGAIN, false));
-        std::fs::remove_file(&path).unwrap();
-        let timeout = rustix::net::sockopt::socket_timeout(&waiting[0], Timeout::Send).unwrap();
-        assert_eq!(timeout, None, "only the connecting has the limit");
     }
 
     #[test]

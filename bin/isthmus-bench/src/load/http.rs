@@ -74,7 +74,7 @@ impl Load for Http {
         number_between(printed, "Requests per second:", "[")
     }
 
-    fn bytes(&self, _site: &ServerAddress<'_>, printed: &str) -> Result<u64> {
+    fn bytes(&self, _server: &ServerAddress<'_>, printed: &str) -> Result<u64> {
         Ok(number_between(printed, "Total transferred:", "bytes")? as u64)
     }
 

@@ -101,7 +101,7 @@ impl Load for PgbenchSelect {
         number_between(printed, "tps =", "(")
     }
 
-    fn bytes(&self, _site: &ServerAddress<'_>, _printed: &str) -> Result<u64> {
+    fn bytes(&self, _server: &ServerAddress<'_>, _printed: &str) -> Result<u64> {
         let clients: u64 = CLIENTS.parse().context("the number of clients")?;
         Ok(self.transactions() * clients * QUERY_BYTES)
     }

@@ -318,7 +318,8 @@ impl Answer {
             Err(error) => match error.downcast_ref::<Refusal>() {
                 Some(refusal) => {
                     let ends = [Some(&self.process), self.peer_process.as_ref()];
-                    if ends.into_iter().flatten().all(|process| process.library == Library::Loaded) {
+                    let is_here = matches!(self.peer, Place::ThisHost | Place::Hidden | Place::Ambiguous);
+                    if is_here && ends.into_iter().flatten().all(|process| process.library == Library::Loaded) {
                         self.path = Path::Unknown; // A stream goes on without its daemon.
                     }
                     causes.push(Cause::of_reason(refusal.reason, &refusal.detail));
