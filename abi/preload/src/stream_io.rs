@@ -548,8 +548,8 @@ impl Connection {
 
     /// Interprets the end of the peer's bytes. `told` is the result of the kernel's call.
     fn peer_ended(&self, fd: c_int, stream: &Stream, told: Result<usize, c_int>) -> Result<usize, c_int> {
-        if self.has_flag(flags::SHUT_READ) && told == Ok(0) {
-            return told;
+        if told == Ok(0) && (self.has_flag(flags::SHUT_READ) || !kernel::has_fin(fd)) {
+            return told; // Another thread may end the receiving at this moment.
         }
         if told == Err(libc::ECONNRESET) {
             self.set_flag(flags::RESET_TOLD);
