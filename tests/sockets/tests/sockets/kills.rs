@@ -106,7 +106,7 @@ fn library_ends_the_stream_of_a_program_killed_in_a_container() {
 }
 
 /// The descriptors and the mappings that the daemon has.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Held {
     fds: usize,
     memory: usize,
@@ -117,6 +117,10 @@ impl Held {
         let mappings = daemon.maps().unwrap_or_else(|error| panic!("{error}"));
         let memory = mappings.iter().filter(|mapping| mapping.name.starts_with("/memfd:")).count();
         Self { fds: daemon.held_fds().unwrap_or_else(|error| panic!("{error}")), memory }
+    }
+
+    fn is_within(&self, before: &Self) -> bool {
+        self.fds <= before.fds && self.memory <= before.memory
     }
 }
 
@@ -166,7 +170,8 @@ fn daemon_keeps_nothing_of_killed_programs() {
     let before = Held::by(&daemon);
     (0..random_kills()).for_each(|round| kill_at_any_moment(&programs, &mut random, round));
     wait_for_the_end_of_all(&programs.stage);
-    let is_as_before = eventually(Deadline::secs(20), || Held::by(&daemon) == before);
+    // The connection of the last report before may still have been open when the daemon was looked at.
+    let is_as_before = eventually(Deadline::secs(20), || Held::by(&daemon).is_within(&before));
     assert!(is_as_before.is_ok(), "{:?} before, {:?} after", before, Held::by(&daemon));
     programs.stage.expect_paired();
 }
