@@ -1,4 +1,4 @@
-//! The test programs of the workspace: one cargo builds them all, and each is a job of its own.
+//! The test programs of the workspace: one cargo builds them all, with the programs that they start, and each is a job of its own.
 //!
 //! A program runs as cargo runs it: in the folder of its package, with the variables that name the package. The steps `build` and
 //! `abi` have made the programs and libraries that tests start, so no test waits for a cargo.
@@ -35,11 +35,13 @@ pub(super) struct Binary {
     program: PathBuf,
 }
 
-/// Builds all test programs of these packages, which are all of the workspace: a part of them would have other features.
+/// Builds all programs and test programs of these packages, which are all of the workspace: a part of them would have other features. So
+/// would the programs without the tests, because the packages that only tests need ask for features of others.
 pub(super) fn build(log: &Log, packages: &[Package], with_walk: bool) -> Result<(Outcome, Vec<Binary>)> {
     // First, because the build also replaces programs that tests start; the next build puts the ordinary ones back.
     let walk = if with_walk { Some(build_walk(log, packages)?) } else { None };
-    let (outcome, mut binaries) = programs(log, packages, cargo(&["test", "--workspace"]))?;
+    let (outcome, mut binaries) =
+        programs(log, packages, cargo(&["build", "--workspace", "--lib", "--bins", "--tests"]))?;
     for package in packages {
         let own: Vec<&Binary> = binaries.iter().filter(|binary| binary.package.name == package.name).collect();
         let missing = package.described().find(|name| own.iter().all(|binary| binary.target != *name));
@@ -58,7 +60,7 @@ pub(super) fn build(log: &Log, packages: &[Package], with_walk: bool) -> Result<
 
 /// Builds the test `walk` with packages of the workspace that note their steps. All other crates are those of the ordinary build.
 fn build_walk(log: &Log, packages: &[Package]) -> Result<(Outcome, Vec<Binary>)> {
-    let mut command = cargo(&["test", "--workspace", "--test", WALK]);
+    let mut command = cargo(&["build", "--workspace", "--test", WALK]);
     command.env("RUSTC_WORKSPACE_WRAPPER", cmd::root().join("xtask/src/ci/walk-rustc"));
     let (outcome, binaries) = programs(log, packages, command)?;
     Ok((outcome, binaries.into_iter().map(|binary| Binary { step: WALK.to_owned(), ..binary }).collect()))
@@ -66,7 +68,7 @@ fn build_walk(log: &Log, packages: &[Package]) -> Result<(Outcome, Vec<Binary>)>
 
 /// Builds the test programs that a command of cargo would run.
 fn programs(log: &Log, packages: &[Package], mut command: Command) -> Result<(Outcome, Vec<Binary>)> {
-    command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
+    command.args(["--message-format", "json-render-diagnostics"]);
     let (outcome, text) = log.run_for_output(command)?;
     Ok((outcome, text.lines().filter_map(|line| artifact(line, packages)).collect()))
 }
