@@ -20,7 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use isthmus_testbed::{Launch, Scratch, run_tool, workspace_root};
+use isthmus_testbed::{Launch, Scratch, run_tool, short_or_long, workspace_root};
 
 use crate::cpio::Archive;
 use crate::guest_kit::{self, missing};
@@ -130,19 +130,19 @@ impl XenKit {
 
     /// Writes the file system of domain 0, which contains that of guests. `folder` is for temporary files.
     fn write(&self, folder: &Path) -> PathBuf {
-        let ours = programs();
-        let (statics, ours) = match self.eager {
-            true => (linked_statically(&["isthmus-xen-test-agent"]), ours),
-            false => {
-                // As they are packaged for guests.
-                let statics = linked_statically(&["isthmus-xen-test-agent", "isthmusd", "isthmus"]);
-                let packaged = |program: PathBuf| match statics.join(name(&program)) {
-                    found if found.is_file() => found,
-                    _ => program,
-                };
-                let ours = ours.into_iter().map(packaged).collect();
-                (statics, ours)
+        let mut ours = programs();
+        let statics = if self.eager || short_or_long(true, false) {
+            linked_statically(&["isthmus-xen-test-agent"])
+        } else {
+            // As they are packaged for guests. Building them takes minutes.
+            let statics = linked_statically(&["isthmus-xen-test-agent", "isthmusd", "isthmus"]);
+            for program in &mut ours {
+                let packaged = statics.join(name(program));
+                if packaged.is_file() {
+                    *program = packaged;
+                }
             }
+            statics
         };
         let side = stripped(&statics.join("xen-test-agent"), folder);
         let common = |init: &[u8], cards: &[PathBuf]| {
