@@ -15,8 +15,8 @@ use isthmus_client::{
     AttachError, Buffer, Domain, EndpointAddress, EndpointIndex, Message, Options, Reason, Refusal, Token,
 };
 use isthmus_verbs::{
-    Access, AttributeMask, Attributes, Completion, Cq, Direct, Engine, Gid, Key, Operation, Payload, Pd, PeerAccesses,
-    QpInit, QpNumber, QpState, ReceiveRequest, Refused, SHORT_BYTES_MAX, SendRequest, Srq,
+    Access, AttributeMask, Attributes, Completion, Cq, Direct, Engine, Found, Gid, Key, LookUp, Operation, Payload, Pd,
+    PeerAccesses, QpInit, QpNumber, QpState, ReceiveRequest, Refused, SHORT_BYTES_MAX, SendRequest, Srq,
 };
 use rustix::fd::BorrowedFd;
 use rustix::time::ClockId;
@@ -144,14 +144,23 @@ impl Adapter {
         attributes: &Attributes,
         mask: AttributeMask,
     ) -> Result<(), Refused> {
-        let mut peer = None;
-        if mask.contains(AttributeMask::ADDRESS | AttributeMask::DESTINATION) {
-            peer = self.resolve(attributes.address.gid, attributes.destination);
-        }
+        let found = mask.contains(AttributeMask::ADDRESS).then(|| {
+            let with_destination = mask.contains(AttributeMask::DESTINATION);
+            let before = self.engine().query_qp(number).map(|(_, attributes, _)| attributes.destination);
+            let destination = before.filter(|_| !with_destination).unwrap_or(attributes.destination);
+            self.look_up(attributes.address.gid, destination)
+        });
         if mask.contains(AttributeMask::STATE) && matches!(attributes.state, QpState::Reset | QpState::Error) {
             self.take_arrived();
         }
+        let peer = match found {
+            Some(Found::Device(peer)) => Some(peer),
+            _ => None,
+        };
         let changed = self.engine().modify_qp(number, attributes, mask, peer);
+        if let (Some(found), None, Ok(())) = (found, peer, changed) {
+            self.engine().looked_up(number, found);
+        }
         self.flush();
         self.send_acks();
         self.deliver_events();
@@ -177,10 +186,25 @@ impl Adapter {
         }
     }
 
-    /// The device that has a queue pair. None if the daemon knows none, or does not allow the two to communicate: sends to it are lost,
-    /// as they are on a wire.
-    fn resolve(&mut self, gid: Gid, number: QpNumber) -> Option<EndpointAddress> {
-        self.domain.verbs_resolve(gid.0, number.0).ok()
+    /// Asks the daemon for the device that has a queue pair.
+    fn look_up(&mut self, gid: Gid, number: QpNumber) -> Found {
+        match self.domain.verbs_resolve(gid.0, number.0) {
+            Ok(device) => Found::Device(device),
+            Err(refusal) => match refusal.reason {
+                Reason::VerbsNumberUnknown => Found::Unknown,
+                Reason::TalkForbidden | Reason::VerbsGidUnknown | Reason::VerbsDisabled => Found::Nothing,
+                _ => Found::Unanswered,
+            },
+        }
+    }
+
+    /// Looks up again the peers of connections that began before their devices had resumed with a restarted daemon.
+    #[cold]
+    fn look_up_again(&mut self) {
+        while let Some(LookUp { qp, gid, destination }) = self.engine().next_look_up() {
+            let found = self.look_up(gid, destination);
+            self.engine().looked_up(qp, found);
+        }
     }
 
     /// Posts a send request.
@@ -196,7 +220,10 @@ impl Adapter {
             let port = self.domain.matcher_mut();
             match port.engine.post_send(number, request, &port.memory) {
                 Err(Refused::RouteMissing(gid, destination)) => {
-                    let to = self.resolve(gid, destination);
+                    let to = match self.look_up(gid, destination) {
+                        Found::Device(device) => Some(device),
+                        _ => None, // The datagram is lost, as on a wire. The next one asks again.
+                    };
                     self.engine().add_route(gid, destination, to);
                 }
                 posted => return posted,
@@ -350,6 +377,7 @@ impl Adapter {
         self.domain.progress();
         if self.engine().has_pauses() {
             self.engine().tick(now());
+            self.look_up_again();
         }
         self.flush();
         if !self.has_serving_thread {

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The context of an open device.
 pub(crate) type Context = ContextObject<Device>;
@@ -45,8 +45,8 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Device {
     shared: Arc<Shared>,
-    /// The serving thread, or none if it could not start. Empty until the first connection.
-    serving: OnceLock<Option<Serving>>,
+    /// The serving thread, or none if it could not start.
+    serving: Option<Serving>,
     /// The regions that peers may access.
     pub(crate) exposures: Arc<Exposures>,
     /// The GIDs of the port, by index.
@@ -74,12 +74,6 @@ impl Device {
     /// State that a channel of the device needs while it sleeps.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
-    }
-
-    /// A connection begins: from now on the serving thread acts for peers while the program makes no calls. Called without the lock.
-    pub(crate) fn serve(&self) {
-        let serving = self.serving.get_or_init(|| Serving::start(&self.shared));
-        self.lock().has_serving_thread = serving.is_some();
     }
 
     /// The open device of a context.
@@ -152,13 +146,11 @@ fn open(folder: &Path) -> Result<(Device, OwnedFd), String> {
         Handover::new(adapter.fd()).map_err(|error| format!("no descriptor for the serving thread: {error}"))?;
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
     let guid = attributes::parse_guid(read("node_guid").trim()).unwrap_or(0);
-    let device = Device {
-        shared: Arc::new(Shared { adapter: BiasedLock::new(adapter), handover }),
-        serving: OnceLock::new(),
-        exposures,
-        gids: gids(&folder.join("ports/1/gids")),
-        guid,
-    };
+    let shared = Arc::new(Shared { adapter: BiasedLock::new(adapter), handover });
+    // Before the first connection, too: a program that waits for clients makes no calls while its daemon restarts.
+    let serving = Serving::start(&shared);
+    shared.lock().has_serving_thread = serving.is_some();
+    let device = Device { shared, serving, exposures, gids: gids(&folder.join("ports/1/gids")), guid };
     Ok((device, async_fd))
 }
 
@@ -184,7 +176,7 @@ pub(crate) unsafe extern "C" fn free_context(context: *mut IbvContext) {
     let is_child = device.lock().is_child(); // A fork does not copy the thread.
     if !is_child {
         device.shared.handover.stop();
-        device.serving.take().flatten().into_iter().for_each(Serving::join);
+        device.serving.take().into_iter().for_each(Serving::join);
     }
     device.lock().close();
     drop(device);

@@ -9,7 +9,7 @@ use crate::events::Object;
 use crate::extended::{CriticalSection, post::Batch};
 use crate::queues::{post_receives, wait_for};
 use crate::regions::pd_of;
-use isthmus_verbs::{AttributeMask, QpState};
+use isthmus_verbs::AttributeMask;
 use rustix::io::Errno;
 use std::ffi::c_int;
 
@@ -65,11 +65,6 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut IbvQp, attr: *mut IbvQpAttr, 
         Err(errno) => return errno.raw_os_error(),
     };
     let changed = device.lock().modify_qp(object.qp, &values, mask);
-    // In error, requests end in the post, and a program may sleep on their events.
-    let is_served = matches!(values.state, QpState::ReadyToReceive | QpState::Error);
-    if mask.contains(AttributeMask::STATE) && is_served && changed.is_ok() {
-        device.serve();
-    }
     if changed.is_ok() && mask.contains(AttributeMask::ADDRESS) {
         object.set.set(attr.ah_attr);
     }

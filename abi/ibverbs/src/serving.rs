@@ -1,7 +1,7 @@
 //! The serving thread of an open device: it acts for peers while the program makes no calls.
 //!
 //! Peers write memory that could not be moved, wait for acknowledgements, and ask for channels, also while the program computes, polls
-//! memory or sleeps. The thread starts with the first connection. It is in one of three states:
+//! memory or sleeps. A daemon that restarts finds the device again. The thread starts when the device opens. It is in one of three states:
 //!
 //! ```text
 //!   watching ── no call of the program since the last tick ──► serving: the domain is armed, the thread sleeps until a doorbell rings

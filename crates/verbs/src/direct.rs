@@ -81,7 +81,7 @@ impl Engine {
         let slot = self.slot(tag.destination)?;
         let qp = self.qp_mut(slot).filter(|qp| qp.can_receive())?;
         if qp.peer != Some(from) || !qp.is_reliable() {
-            self.violations += 1;
+            self.violations += u64::from(qp.search.is_none());
             return None;
         }
         let access = Access::from_bits_truncate(u32::from(tag.parameter));

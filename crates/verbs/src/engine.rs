@@ -88,6 +88,8 @@ pub struct Engine {
     pub(crate) strays: VecDeque<(EndpointAddress, Tag)>,
     /// Slots of queue pairs that pause for some time.
     pub(crate) pausing: Vec<u32>,
+    /// Slots of queue pairs that look their peers up again.
+    pub(crate) searching: Vec<u32>,
     /// Peers that have borrowed buffers which they must release: requests ended that had lent them.
     pub(crate) released: Vec<DomainId>,
     /// Packets of peers that no device of ours would have sent.

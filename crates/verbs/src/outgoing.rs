@@ -307,7 +307,7 @@ impl Engine {
     /// True if there is nothing to send and no pause to end.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        !self.has_work() && self.pausing.is_empty()
+        !self.has_work() && !self.has_pauses()
     }
 
     /// True if [`Self::next_outgoing`] may return a packet.

@@ -1,6 +1,7 @@
 //! A queue pair: its attributes, its requester and its responder.
 
 use crate::attributes::Attributes;
+use crate::look_ups::Search;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::types::{Completion, CompletionKind, Cq, Pd, QpNumber, QpState, QpType, Status};
@@ -50,6 +51,8 @@ pub(crate) struct QueuePair {
     pub(crate) attributes: Attributes,
     /// The device that has the peer's queue pair.
     pub(crate) peer: Option<EndpointAddress>,
+    /// The look-ups of a peer that no device had so far. Requests wait for their end.
+    pub(crate) search: Option<Search>,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
 }
@@ -63,6 +66,7 @@ impl QueuePair {
             state: QpState::Reset,
             attributes: Attributes::default(),
             peer: None,
+            search: None,
             requester: Requester::new(init.sends_max, positions.sequence),
             responder: Responder::new(positions.serial),
         }
@@ -75,7 +79,8 @@ impl QueuePair {
 
     /// Returns to the state after creation.
     pub(crate) fn reset(&mut self) {
-        (self.state, self.attributes, self.peer) = (QpState::Reset, Attributes::default(), None);
+        (self.state, self.attributes) = (QpState::Reset, Attributes::default());
+        (self.peer, self.search) = (None, None);
         self.requester.reset();
         self.responder.reset();
     }

@@ -89,7 +89,7 @@ impl Engine {
         // One side of a connection is ready before the other one.
         let qp = self.qp(slot).filter(|qp| qp.can_receive())?;
         let Some(syndrome) = tag.syndrome().filter(|_| qp.peer == Some(from) && qp.is_reliable()) else {
-            self.violations += 1;
+            self.violations += u64::from(qp.search.is_none());
             return None;
         };
         if syndrome == Syndrome::NotConnected && !qp.requester.is_of_attempt(tag.count) {

@@ -62,7 +62,7 @@ impl Engine {
     #[inline]
     pub(crate) fn pump(&mut self, slot: u32) {
         let Some((qp, _, outbox)) = self.parts(slot) else { return };
-        if qp.state != QpState::ReadyToSend {
+        if qp.state != QpState::ReadyToSend || qp.search.is_some() {
             return;
         }
         while let Some(sequence) = qp.requester.send_next(u32::from(qp.attributes.reads_max)) {

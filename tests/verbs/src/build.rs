@@ -13,7 +13,7 @@ const LIBRARIES: [(&str, &str); 2] =
     [("libisthmus-rdmav34.so", "abi/ibverbs"), ("libisthmus-verbs.so", "abi/ibverbs-preload")];
 
 /// The programs in C.
-const PROGRAMS: [&str; 5] = ["requests", "partners", "revoke", "victim", "other_user"];
+const PROGRAMS: [&str; 6] = ["requests", "partners", "revoke", "restarted", "victim", "other_user"];
 
 /// Returns `isthmus` in a folder with the libraries, where `isthmus run` finds them. They are linked by the way they are shipped, or are
 /// those of the folder `ISTHMUS_VERBS_LIBRARY`.

@@ -39,7 +39,7 @@ impl Engine {
         }
         apply(&mut qp.attributes, attributes, mask);
         if mask.contains(AttributeMask::ADDRESS) {
-            qp.peer = peer;
+            (qp.peer, qp.search) = (peer, None);
         }
         match to {
             QpState::Reset => self.end_connection(slot),
@@ -107,6 +107,7 @@ impl Engine {
         let Some(qp) = self.qp_mut(slot) else { return };
         if core::mem::replace(&mut qp.state, QpState::Error) != QpState::Error {
             qp.responder.set_owed(qp.is_reliable().then_some(Syndrome::NotReady));
+            qp.search = None;
             let last_of = qp.init.srq.map(|_| AsyncEvent::LastRequestReached(qp.number));
             self.async_events.extend(last_of);
         }

@@ -28,7 +28,7 @@ impl Engine {
         let slot = self.slot(tag.destination);
         let qp = slot.and_then(|slot| self.qp(slot)).filter(|qp| qp.can_receive());
         let qp_of_peer = qp.filter(|qp| qp.peer == Some(from) && qp.init.kind != QpType::Ud);
-        let is_of_another = qp.is_some() && qp_of_peer.is_none();
+        let is_of_another = qp.is_some_and(|qp| qp.search.is_none()) && qp_of_peer.is_none();
         // The first packet of a connection has the PSN that both sides know; one of an earlier connection has another one, or none.
         let has_psn = |qp: &QueuePair| source.is_some_and(|source| qp.responder.begins_with(source >> 24));
         let is_next = |qp: &&QueuePair| qp.responder.has_begun() || !qp.is_reliable() || has_psn(qp);

@@ -128,7 +128,8 @@ impl Engine {
         self.note_drained(slot);
     }
 
-    fn resume(&mut self, slot: u32) {
+    /// Ends the pause of a queue pair.
+    pub(crate) fn resume(&mut self, slot: u32) {
         self.pausing.retain(|pausing| *pausing != slot);
         if let Some(qp) = self.qp_mut(slot) {
             qp.requester.end_pause();
@@ -139,13 +140,14 @@ impl Engine {
     /// True if a queue pair pauses for some time, so that [`Self::tick`] has to be called from time to time.
     #[inline]
     pub fn has_pauses(&self) -> bool {
-        !self.pausing.is_empty()
+        !self.pausing.is_empty() || !self.searching.is_empty()
     }
 
     /// Ends pauses that are over at `now`, in nanoseconds of any clock that does not go back. Returns when the next one ends.
+    /// [`Self::next_look_up`] may have something for the caller then.
     pub fn tick(&mut self, now: u64) -> Option<u64> {
         let mut over = Vec::new();
-        let mut next = None;
+        let mut next = self.tick_look_ups(now);
         for at in 0..self.pausing.len() {
             let slot = self.pausing[at];
             let Some(until) = self.qp_mut(slot).and_then(|qp| qp.requester.pause_until(now)) else { continue };

@@ -3,6 +3,7 @@
 mod connections;
 mod direct;
 mod failures;
+mod look_ups;
 mod objects;
 
 use crate::memory::{READ, WRITE};

@@ -88,6 +88,17 @@ pub(crate) fn init(kind: QpType, pd: Pd, cq: Cq, options: &Options, srq: Option<
 
 /// Connects a queue pair to another one, as far as ready to receive.
 pub(crate) fn ready_to_receive(network: &mut Network, qp: Qp, peer: Qp, options: &Options) {
+    ready_to_receive_from(network, qp, peer, Some(address(peer.node)), options);
+}
+
+/// As [`ready_to_receive`], where the look-up of the peer has found this device.
+pub(crate) fn ready_to_receive_from(
+    network: &mut Network,
+    qp: Qp,
+    peer: Qp,
+    device: Option<EndpointAddress>,
+    options: &Options,
+) {
     use AttributeMask as M;
     let mut attributes = attributes(qp, peer.number, options);
     attributes.state = QpState::Init;
@@ -99,7 +110,7 @@ pub(crate) fn ready_to_receive(network: &mut Network, qp: Qp, peer: Qp, options:
         QpType::Uc => M::ADDRESS | M::PATH_MTU | M::DESTINATION | M::RECEIVE_PSN,
         QpType::Rc => M::ADDRESS | M::PATH_MTU | M::DESTINATION | M::RECEIVE_PSN | M::READS_SERVED_MAX | M::RNR_TIMER,
     };
-    modify(network, qp, &attributes, M::STATE | connect, Some(address(peer.node))).expect("ready to receive");
+    modify(network, qp, &attributes, M::STATE | connect, device).expect("ready to receive");
 }
 
 pub(crate) fn ready_to_send(network: &mut Network, qp: Qp, peer: Qp, options: &Options) {

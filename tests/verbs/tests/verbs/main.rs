@@ -11,6 +11,7 @@ mod perftest;
 mod pingpongs;
 mod pyverbs;
 mod requests;
+mod restarts;
 mod revoke;
 mod ucx;
 mod why;
