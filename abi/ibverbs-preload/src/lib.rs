@@ -3,6 +3,7 @@
 //! ```text
 //!   nl_connect(RDMA) ────────► fails, so that libibverbs looks for devices in SYSFS_PATH, also where the kernel has InfiniBand
 //!   ibv_create_comp_channel ─► the provider of Isthmus, if the context is its own; else libibverbs
+//!   ibv_destroy_comp_channel ► the same; libibverbs closes the program's descriptor
 //!   ibv_get_cq_event ────────► the provider sleeps until its channel has an event; then, and for others, libibverbs
 //! ```
 //!
@@ -18,12 +19,17 @@ const NETLINK_RDMA: c_int = 20;
 const NLE_PROTO_MISMATCH: c_int = 10;
 
 type CreateChannel = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+type Destroy = unsafe extern "C" fn(*mut c_void) -> c_int;
+type DestroyChannel = unsafe extern "C" fn(*mut c_void, Destroy) -> c_int;
 type GetEvent = unsafe extern "C-unwind" fn(*mut c_void, *mut *mut c_void, *mut *mut c_void) -> c_int;
 type SleepForEvent = unsafe extern "C-unwind" fn(*mut c_void, *mut *mut c_void, *mut *mut c_void, GetEvent) -> c_int;
 type Connect = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
 /// The function of the provider that makes channels, or null.
 static CREATE_CHANNEL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The function of the provider that destroys channels, or null.
+static DESTROY_CHANNEL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The function of the provider that sleeps until a channel has an event, or null.
 static SLEEP_FOR_EVENT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -39,6 +45,16 @@ static GET_EVENT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isthmus_verbs_set_channels(create: CreateChannel) {
     CREATE_CHANNEL.store(create as *mut c_void, Ordering::Release);
+}
+
+/// Sets the function of the provider. It destroys a channel by the function that it is given, and releases what it has for the channel.
+///
+/// # Safety
+///
+/// The function may be called for ever, with the argument of `ibv_destroy_comp_channel()` and with that function of libibverbs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isthmus_verbs_set_destroy(destroy: DestroyChannel) {
+    DESTROY_CHANNEL.store(destroy as *mut c_void, Ordering::Release);
 }
 
 /// Sets the function of the provider. It sleeps until a channel has an event, if the channel is one of its own, and calls the function
@@ -111,6 +127,29 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut c_void) -> *mut c
     let next: CreateChannel = unsafe { std::mem::transmute(next) };
     // SAFETY: by the caller's promise.
     unsafe { next(context) }
+}
+
+/// Destroys a completion channel.
+///
+/// # Safety
+///
+/// As for the function of libibverbs: the channel is one that was created, and is used no more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut c_void) -> c_int {
+    let Some(next) = next(c"ibv_destroy_comp_channel", c"libibverbs.so.1", Some(c"IBVERBS_1.0")) else {
+        return libc::ENOSYS;
+    };
+    // SAFETY: the function of libibverbs has this type.
+    let next: Destroy = unsafe { std::mem::transmute(next) };
+    let destroy = DESTROY_CHANNEL.load(Ordering::Acquire);
+    if destroy.is_null() {
+        // SAFETY: by the caller's promise.
+        return unsafe { next(channel) };
+    }
+    // SAFETY: only `isthmus_verbs_set_destroy` stores the pointer, from a function of this type.
+    let destroy: DestroyChannel = unsafe { std::mem::transmute(destroy) };
+    // SAFETY: by the caller's promise.
+    unsafe { destroy(channel, next) }
 }
 
 /// Connects a netlink socket. The protocol of RDMA is refused while `SYSFS_PATH` names a folder of devices.

@@ -26,6 +26,12 @@ pub(crate) type GetEvent = unsafe extern "C-unwind" fn(*mut IbvCompChannel, *mut
 pub(crate) type SleepForEvent =
     unsafe extern "C-unwind" fn(*mut IbvCompChannel, *mut *mut IbvCq, *mut *mut c_void, GetEvent) -> c_int;
 
+/// libibverbs' `ibv_destroy_comp_channel()`, which closes the descriptor of the channel if no queue uses it.
+pub(crate) type Destroy = unsafe extern "C" fn(*mut IbvCompChannel) -> c_int;
+
+/// Destroys a channel. The last argument is the function of libibverbs.
+pub(crate) type DestroyChannel = unsafe extern "C" fn(*mut IbvCompChannel, Destroy) -> c_int;
+
 /// A channel that a program has made.
 #[derive(Clone, Debug)]
 struct Channel {
@@ -33,7 +39,7 @@ struct Channel {
     device: Weak<Shared>,
 }
 
-/// All channels, by the descriptor of the program. A descriptor that libibverbs has closed is replaced when it is used again.
+/// All channels, by the descriptor of the program.
 static CHANNELS: Mutex<Option<HashMap<c_int, Channel>>> = Mutex::new(None);
 
 /// Tells the preloaded library, if there is one, that this provider makes channels, and sleeps on them.
@@ -41,6 +47,7 @@ pub(crate) fn register() {
     // SAFETY: the name is a C string.
     let hook = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     let (channels, events) = (hook(c"isthmus_verbs_set_channels"), hook(c"isthmus_verbs_set_events"));
+    let destroy = hook(c"isthmus_verbs_set_destroy");
     if !channels.is_null() {
         // SAFETY: the preloaded library of this project defines the name, as a function of this type.
         let hook: unsafe extern "C" fn(CreateChannel) = unsafe { std::mem::transmute(channels) };
@@ -52,6 +59,12 @@ pub(crate) fn register() {
         let hook: unsafe extern "C" fn(SleepForEvent) = unsafe { std::mem::transmute(events) };
         // SAFETY: as above.
         unsafe { hook(get_event) };
+    }
+    if !destroy.is_null() {
+        // SAFETY: as above.
+        let hook: unsafe extern "C" fn(DestroyChannel) = unsafe { std::mem::transmute(destroy) };
+        // SAFETY: as above.
+        unsafe { hook(destroy_channel) };
     }
 }
 
@@ -88,6 +101,21 @@ unsafe extern "C" fn create_channel(context: *mut IbvContext) -> *mut IbvCompCha
     // SAFETY: the memory has this size.
     unsafe { channel.write(IbvCompChannel { context, fd: program.into_raw_fd(), refcnt: 0 }) };
     channel
+}
+
+/// Destroys a channel, and closes our ends of its pipe. Its descriptor may be another channel's as soon as libibverbs has closed it, so it is
+/// forgotten before.
+unsafe extern "C" fn destroy_channel(channel: *mut IbvCompChannel, next: Destroy) -> c_int {
+    // SAFETY: the program passes a channel that it has created.
+    let (fd, is_ours) = unsafe { ((*channel).fd, is_ours((*channel).context)) };
+    let channels = || CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
+    let forgotten = if is_ours { channels().as_mut().and_then(|channels| channels.remove(&fd)) } else { None };
+    // SAFETY: libibverbs' function, with the program's argument.
+    let result = unsafe { next(channel) };
+    if result != 0 {
+        forgotten.into_iter().for_each(|channel| _ = channels().get_or_insert_default().insert(fd, channel));
+    }
+    result
 }
 
 /// The pipe of a channel that a program passes. None for a null pointer.

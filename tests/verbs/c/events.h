@@ -3,6 +3,7 @@
 
 #include "verbs.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -341,5 +342,32 @@ static void channel_that_does_not_block(void) {
     }
     must(!fcntl(channel->fd, F_SETFL, 0));
     message_arrives(channel, 99);
+    close_with_channel(channel);
+}
+
+static int count_descriptors(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    must(folder, "%s", strerror(errno));
+    int count = 0;
+    while (readdir(folder)) count++;
+    must(!closedir(folder));
+    return count;
+}
+
+// A destroyed channel leaves no descriptor behind, also where other files get the numbers of the program's ends. One that a queue uses stays.
+static void channels_come_and_go(void) {
+    struct ibv_comp_channel *channel;
+    open_with_channel(&channel);
+    const int before = count_descriptors();
+    for (int round = 0; round < 50; round++) {
+        struct ibv_comp_channel *other = ibv_create_comp_channel(b.context);
+        must(other, "%s", strerror(errno));
+        must(ibv_destroy_comp_channel(channel) == EBUSY, "the channel has a queue");
+        must(!ibv_destroy_comp_channel(other));
+        const int file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        must(file >= 0 && count_descriptors() == before + 1, "%d descriptors, %d before", count_descriptors(), before);
+        must(!close(file));
+    }
+    message_arrives(channel, 1);
     close_with_channel(channel);
 }
