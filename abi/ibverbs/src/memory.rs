@@ -1,6 +1,10 @@
 //! The memory of the program, as the engine uses it.
 
 use isthmus_verbs::{AtomicOperation, Memory, Operation};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MsyncFlags};
+use std::ffi::c_void;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// The memory of this process.
@@ -122,9 +126,82 @@ pub(crate) unsafe fn perform(operation: &Operation, ranges: &[Range], place: *mu
     true
 }
 
+/// Checks that a range can be registered: an adapter in hardware would pin its pages, which fails where the program has no memory or may
+/// not access it. No page but the first and the last one is touched, because a sparse region may be larger than the memory of the machine.
+/// A mapping in the middle with fewer rights is not noticed.
+pub(crate) fn check(addr: u64, len: u64, is_written: bool) -> Result<(), Errno> {
+    let page = rustix::param::page_size() as u64;
+    let Some(end) = addr.checked_add(len).filter(|end| *end > addr) else { return Ok(()) }; // The engine refuses it.
+    let (first, last) = (addr / page * page, (end - 1) / page * page);
+    // SAFETY: asks whether everything is mapped. With `MS_ASYNC` nothing is written.
+    let mapped = unsafe { rustix::mm::msync(first as *mut c_void, (last - first + page) as usize, MsyncFlags::ASYNC) };
+    mapped.map_err(|_| Errno::FAULT)?;
+    let advice = if is_written { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+    for at in [first, last] {
+        // SAFETY: does what a thread of the program does that reads or writes the page, and changes no contents.
+        let touched = unsafe { rustix::mm::madvise(at as *mut c_void, page as usize, advice) };
+        if touched.is_err_and(|errno| errno != Errno::INVAL || has_populate()) {
+            return Err(Errno::FAULT);
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if the kernel knows the advice by which pages are touched: Linux 5.14.
+fn has_populate() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let page = rustix::param::page_size();
+        let here = std::ptr::from_ref(&KNOWN).addr() / page * page;
+        // SAFETY: reads a page of this library.
+        unsafe { rustix::mm::madvise(here as *mut c_void, page, Advice::LinuxPopulateRead) }.is_ok()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    /// Three pages with these rights, the middle one of which is unmapped if `has_gap`.
+    fn pages(rights: ProtFlags, has_gap: bool) -> u64 {
+        let page = rustix::param::page_size();
+        // SAFETY: new memory, which nothing else uses.
+        unsafe {
+            let start = mmap_anonymous(std::ptr::null_mut(), 3 * page, rights, MapFlags::PRIVATE).expect("memory");
+            if has_gap {
+                munmap(start.byte_add(page), page).expect("a part of it");
+            }
+            start as u64
+        }
+    }
+
+    #[test]
+    fn memory_that_a_kernel_could_not_pin_is_refused() {
+        let page = rustix::param::page_size() as u64;
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let (plain, read_only) = (pages(both, false), pages(ProtFlags::READ, false));
+        for (addr, len, is_written, expected) in [
+            (plain, 3 * page, true, Ok(())),
+            (plain + 1, 1, true, Ok(())),
+            (plain + page - 1, 2, true, Ok(())),
+            (read_only, 3 * page, false, Ok(())),
+            (read_only, 1, true, Err(Errno::FAULT)),
+            (pages(ProtFlags::empty(), false), page, false, Err(Errno::FAULT)),
+            (pages(both, true), 3 * page, true, Err(Errno::FAULT)),
+            (pages(both, true) + page, 8, true, Err(Errno::FAULT)),
+            (0, 8192, false, Err(Errno::FAULT)),
+            (0xffff_8000_0000_0000, 8192, true, Err(Errno::FAULT)),
+            (u64::MAX - 4096, 8192, true, Ok(())),
+            (plain, 0, true, Ok(())),
+        ] {
+            assert_eq!(check(addr, len, is_written), expected, "{len} bytes at {addr:#x}, written: {is_written}");
+        }
+        // SAFETY: the last page of memory that nothing else uses.
+        unsafe { mprotect((plain + 2 * page) as *mut c_void, page as usize, MprotectFlags::READ).expect("our memory") };
+        assert_eq!(check(plain, 3 * page, true), Err(Errno::FAULT), "the last page may not be written");
+        assert_eq!(check(plain, 3 * page, false), Ok(()));
+    }
 
     #[test]
     fn copies_reach_exactly_their_bytes_at_every_alignment() {

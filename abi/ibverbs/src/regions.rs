@@ -5,13 +5,17 @@ use crate::abi::objects::*;
 use crate::abi::queries::IbvAhAttr;
 use crate::convert;
 use crate::device::{Device, fail, status};
-use isthmus_verbs::Pd;
+use crate::memory;
+use isthmus_verbs::{Access, Pd};
 use std::ffi::{c_int, c_void};
 
 /// Bits of the changes of `ibv_rereg_mr()`.
 const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 2;
 const CHANGE_ACCESS: c_int = 4;
+
+/// The rights by which memory is written.
+const WRITTEN: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 
 pub(crate) unsafe extern "C" fn alloc_pd(context: *mut IbvContext) -> *mut IbvPd {
     // SAFETY: libibverbs passes an open context.
@@ -58,6 +62,9 @@ pub(crate) unsafe extern "C" fn reg_mr(
         Ok(access) => access,
         Err(errno) => return fail(errno),
     };
+    if let Err(errno) = memory::check(addr as u64, len as u64, access.intersects(WRITTEN)) {
+        return fail(errno);
+    }
     let iova = if convert::is_zero_based(flags as u32) { 0 } else { iova };
     // SAFETY: libibverbs passes a protection domain of this provider with an open context.
     let (context, pd_value) = unsafe { ((*pd).context, pd_of(pd)) };
@@ -105,6 +112,12 @@ pub(crate) unsafe extern "C" fn rereg_mr(
         Err(errno) => return errno.raw_os_error(),
     };
     let range = has(CHANGE_TRANSLATION).then_some((addr as u64, len as u64));
+    let is_written = access.is_some_and(|access| access.intersects(WRITTEN));
+    if let Some((addr, len)) = range
+        && let Err(errno) = memory::check(addr, len, is_written)
+    {
+        return errno.raw_os_error();
+    }
     // SAFETY: with this change, the program passes a protection domain of this provider.
     let pd = has(CHANGE_PD).then(|| unsafe { pd_of(pd) });
     // SAFETY: the context is open.

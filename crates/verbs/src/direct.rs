@@ -4,7 +4,7 @@
 //! queue pair allows, and in which protection domain a key must lie. The caller then finds the memory by domain and key. The result is
 //! that of a packet: an operation is performed only after all earlier requests of the queue pair were executed.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, limits};
 use crate::packet::{PacketKind, Tag};
 use crate::queue_pair::QueuePair;
 use crate::queues::total_len;
@@ -119,7 +119,9 @@ impl Engine {
         let ready = qp.state == QpState::ReadyToSend && !requester.is_paused() && requester.entries().all(one_sided);
         let remote = requester.remote().filter(|remote| ready && remote.access.contains(access))?;
         let len = total_len(request.sges);
-        let fits = request.sges.len() <= qp.init.send_sges_max as usize && len > 0;
+        let inline = request.flags.contains(SendFlags::INLINE);
+        let len_max = u64::from(if inline { qp.init.inline_max } else { limits::MESSAGE_BYTES_MAX });
+        let fits = request.sges.len() <= qp.init.send_sges_max as usize && (1..=len_max).contains(&len);
         let whole = !matches!(request.operation, Operation::Atomic { .. }) || len == 8;
         let key = Direct::name(Pd(remote.pd), rkey);
         (fits && whole).then_some(Direct { to: qp.peer?, key, at: remote_addr, len })

@@ -3,6 +3,7 @@
 #include "extended.h"
 #include "verbs.h"
 
+#include <sys/mman.h>
 #include <sys/prctl.h>
 
 static const struct options RC = {.kind = IBV_QPT_RC, .rnr_retry = 7, .retry = 7};
@@ -557,6 +558,47 @@ static void memory_beside_a_new_thread(void) {
     }
 }
 
+// Registers memory that may not be accessed, or of which a part is not there: the error of a kernel, and no signal.
+static void memory_that_cannot_be_accessed(void) {
+    enum { ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC, SIZE = 4 * 4096 };
+    open_both(&RC);
+    unsigned char *pages[4];
+    const int rights[4] = {PROT_READ, PROT_NONE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE};
+    for (int at = 0; at < 4; at++) pages[at] = mmap(NULL, SIZE, rights[at], MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(!munmap(pages[2], SIZE) && !munmap(pages[3] + 4096, 4096));
+    void *const refused[] = {pages[0], pages[1], pages[2], pages[3], NULL, (void *)0xffff800000000000};
+    for (unsigned at = 0; at < sizeof refused / sizeof *refused; at++) {
+        errno = 0;
+        must(!ibv_reg_mr(a.pd, refused[at], SIZE, ALL) && errno == EFAULT, "%u: %s", at, strerror(errno));
+    }
+    struct ibv_mr *mr = ibv_reg_mr(a.pd, pages[0], SIZE, IBV_ACCESS_REMOTE_READ);
+    must(mr, "memory that is only read: %s", strerror(errno));
+    const int changes = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS;
+    must(ibv_rereg_mr(mr, changes, NULL, pages[1], SIZE, ALL) && errno == EFAULT);
+    must(!ibv_dereg_mr(mr));
+    exchange(&a, &b, 1000);
+    close_both();
+}
+
+// Writes that this process would perform itself have the limits of all others.
+static void limits_of_writes(void) {
+    open_both(&RC);
+    struct ibv_mr *target = ibv_reg_mr(b.pd, b.memory, MEMORY, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    must(target, "%s", strerror(errno));
+    struct ibv_sge sge = range(&a, 0, a.inline_max + 1);
+    struct ibv_send_wr *bad, request = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_INLINE};
+    request.wr.rdma.remote_addr = (uintptr_t)b.memory, request.wr.rdma.rkey = target->rkey;
+    for (int round = 0; round < 20; round++) {
+        sge.length = a.inline_max + 1;
+        must(ibv_post_send(a.qp, &request, &bad) == EINVAL && bad == &request, "round %d: more inline bytes than there is room for", round);
+        sge.length = a.inline_max;
+        must(!ibv_post_send(a.qp, &request, &bad));
+        expect(&a.sent, 1, IBV_WC_SUCCESS);
+    }
+    must(!ibv_dereg_mr(target));
+    close_both();
+}
+
 #define CASE(name) {#name, name}
 static const struct {
     const char *name;
@@ -567,10 +609,11 @@ static const struct {
     CASE(memory_behind_the_region), CASE(flush_in_order), CASE(drained_queue), CASE(unsignaled),
     CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
     CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer),
-    CASE(receiver_polls_no_more), CASE(silent_target), CASE(memory_beside_a_new_thread), CASE(extended_sends),
+    CASE(receiver_polls_no_more), CASE(silent_target), CASE(memory_beside_a_new_thread), CASE(memory_that_cannot_be_accessed),
+    CASE(limits_of_writes), CASE(extended_sends),
     CASE(extended_posts_are_whole), CASE(extended_datagrams), CASE(extended_completions),
     CASE(computes_after_an_event), CASE(two_channels), CASE(signals_while_asleep), CASE(cancelled_while_asleep),
-    CASE(jump_out_of_the_sleep), CASE(channel_that_does_not_block), CASE(forbidden_pair),
+    CASE(jump_out_of_the_sleep), CASE(channel_that_does_not_block), CASE(channels_come_and_go), CASE(forbidden_pair),
 };
 
 int main(int count, char **words) {

@@ -39,6 +39,7 @@ fn requests_that_need_a_packet_are_not_offered() {
     let (local, target) = (room(&mut network, one, 8), room(&mut network, other, 100));
     let with_immediate = Operation::Write { remote_addr: 0, rkey: Key(0), immediate: Some(1) };
     let many = vec![Sge { len: 1, ..local }; 100];
+    let long = [Sge { len: 1 << 30, ..local }, Sge { len: 1, ..local }];
     let inline_read = SendRequest { flags: SendFlags::INLINE, ..request(read_of(target), &[]) };
     for refused in [
         request(SEND, &[local]),
@@ -47,7 +48,9 @@ fn requests_that_need_a_packet_are_not_offered() {
         request(atomic_at(target, 0), &[Sge { len: 4, ..local }]),
         request(write_to(target), &[]),
         request(write_to(target), &many),
+        request(write_to(target), &long),
         SendRequest { sges: &[local], ..inline_read },
+        SendRequest { flags: SendFlags::INLINE, ..request(write_to(target), &[Sge { len: 513, ..local }]) },
     ] {
         assert_eq!(offers(&network, one, &refused), [None; 2], "{refused:?}");
     }
