@@ -583,11 +583,14 @@ static void memory_that_cannot_be_accessed(void) {
 // Writes that this process would perform itself have the limits of all others.
 static void limits_of_writes(void) {
     open_both(&RC);
-    struct ibv_mr *target = ibv_reg_mr(b.pd, b.memory, MEMORY, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    struct ibv_qp_attr attr = {.qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+    must(!ibv_modify_qp(b.qp, &attr, IBV_QP_ACCESS_FLAGS));
+    void *memory = aligned_alloc(4096, 1 << 16);
+    struct ibv_mr *target = ibv_reg_mr(b.pd, memory, 1 << 16, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     must(target, "%s", strerror(errno));
     struct ibv_sge sge = range(&a, 0, a.inline_max + 1);
     struct ibv_send_wr *bad, request = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_INLINE};
-    request.wr.rdma.remote_addr = (uintptr_t)b.memory, request.wr.rdma.rkey = target->rkey;
+    request.wr.rdma.remote_addr = (uintptr_t)memory, request.wr.rdma.rkey = target->rkey;
     for (int round = 0; round < 20; round++) {
         sge.length = a.inline_max + 1;
         must(ibv_post_send(a.qp, &request, &bad) == EINVAL && bad == &request, "round %d: more inline bytes than there is room for", round);
@@ -596,6 +599,7 @@ static void limits_of_writes(void) {
         expect(&a.sent, 1, IBV_WC_SUCCESS);
     }
     must(!ibv_dereg_mr(target));
+    free(memory);
     close_both();
 }
 
