@@ -66,12 +66,8 @@ fn programs_of_domains_of_xen() {
     {
         bed.check_long(what, |bed| drop(bed.connect_programs(client, server, "mx_pingpong", EVERY_SIZE)));
     }
-    let many = |bed: &mut XenTestbed, client, server| {
-        let said = bed.connect_programs(client, server, "mx_stream", "-s 40000 -N 20 -q 5 -v");
-        said.iter().for_each(|line| println!("{line}"));
-    };
-    bed.check("many messages under way at once arrive whole and in order", |bed| many(bed, "b", "a"));
-    bed.check_long("so do those of domain 0", |bed| many(bed, "dom0", "b"));
+    bed.check("many messages under way at once arrive whole and in order", |bed| many_messages(bed, "b", "a"));
+    bed.check_long("so do those of domain 0", |bed| many_messages(bed, "dom0", "b"));
     bed.check("programs of two guests use the direct path", direct_path);
     bed.check("programs of two guests wake each other while both guest daemons are stopped", without_daemons);
     bed.check("an unused pair window is closed", |bed| {
@@ -90,6 +86,11 @@ fn programs_of_domains_of_xen() {
         let then = before[&a];
         eventually(timeout(), || bed.xen.grants().get(&a) == Some(&then)).expect("pages of a are mapped");
     });
+}
+
+fn many_messages(bed: &mut XenTestbed, client: &str, server: &str) {
+    let said = bed.connect_programs(client, server, "mx_stream", "-s 40000 -N 20 -q 5 -v");
+    said.iter().for_each(|line| println!("{line}"));
 }
 
 /// Starts a transfer from `client` to `server`, calls `strike` once messages arrive (between guests, by a channel), and checks the client's error.
