@@ -7,6 +7,8 @@ use siphasher::sip::SipHasher24;
 
 /// The memory of the program. The engine passes addresses only after it has found them in a registered region with the needed rights.
 pub trait Memory {
+    /// Returns whether the program still has the memory that it has registered. Asked before each access of a peer.
+    fn is_mapped(&self, addr: u64, len: u64) -> bool;
     /// Copies bytes out of the program's memory.
     fn read(&self, addr: u64, into: &mut [u8]);
     /// Copies bytes into the program's memory.

@@ -490,7 +490,7 @@ static void receiver_polls_no_more(void) {
     close_both();
 }
 
-static void post_one_sided(enum ibv_wr_opcode opcode, unsigned length, struct ibv_mr *target, uint64_t add) {
+static void request_one_sided(enum ibv_wr_opcode opcode, unsigned length, struct ibv_mr *target, uint64_t add) {
     struct ibv_sge list = range(&a, 0, length);
     struct ibv_send_wr request = {.wr_id = 1, .sg_list = &list, .num_sge = 1, .opcode = opcode}, *refused;
     if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
@@ -502,6 +502,10 @@ static void post_one_sided(enum ibv_wr_opcode opcode, unsigned length, struct ib
         request.wr.rdma.rkey = target->rkey;
     }
     must(!ibv_post_send(a.qp, &request, &refused));
+}
+
+static void post_one_sided(enum ibv_wr_opcode opcode, unsigned length, struct ibv_mr *target, uint64_t add) {
+    request_one_sided(opcode, length, target, add);
     expect(&a.sent, 1, IBV_WC_SUCCESS);
 }
 
@@ -580,6 +584,35 @@ static void memory_that_cannot_be_accessed(void) {
     close_both();
 }
 
+// Memory that was unmapped while it was registered, and that stays with its owner, who executes requests of peers: an error, and no signal.
+static void memory_unmapped_while_registered(void) {
+    enum { SIZE = 1 << 20 };
+    const enum ibv_wr_opcode opcodes[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+    const unsigned lengths[] = {8, 8, 8, SIZE, SIZE};
+    open_end(&a);
+    open_end(&b);
+    for (int round = 0; round < 5; round++) {
+        connect_both(&RC);
+        const int rights = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+        struct ibv_qp_attr attr = {.qp_access_flags = rights};
+        must(!ibv_modify_qp(b.qp, &attr, IBV_QP_ACCESS_FLAGS));
+        void *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        must(memory != MAP_FAILED);
+        struct ibv_mr *target = ibv_reg_mr(b.pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE | rights);
+        must(target, "%s", strerror(errno));
+        post_one_sided(opcodes[round % 3], lengths[round], target, 1);
+        must(!munmap((char *)memory + (lengths[round] == 8 ? 0 : SIZE / 2), 4096));
+        request_one_sided(opcodes[round % 3], lengths[round], target, 1);
+        expect(&a.sent, 1, IBV_WC_REM_ACCESS_ERR);
+        must(state_of(a.qp) == IBV_QPS_ERR);
+        must(!ibv_dereg_mr(target) && !munmap(memory, SIZE));
+        must(!ibv_destroy_qp(a.qp) && !ibv_destroy_qp(b.qp));
+    }
+    connect_both(&RC);
+    exchange(&a, &b, 1000);
+    close_both();
+}
+
 // Writes that this process would perform itself have the limits of all others.
 static void limits_of_writes(void) {
     open_both(&RC);
@@ -614,7 +647,7 @@ static const struct {
     CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
     CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer),
     CASE(receiver_polls_no_more), CASE(silent_target), CASE(memory_beside_a_new_thread), CASE(memory_that_cannot_be_accessed),
-    CASE(limits_of_writes), CASE(extended_sends),
+    CASE(memory_unmapped_while_registered), CASE(limits_of_writes), CASE(extended_sends),
     CASE(extended_posts_are_whole), CASE(extended_datagrams), CASE(extended_completions),
     CASE(computes_after_an_event), CASE(two_channels), CASE(signals_while_asleep), CASE(cancelled_while_asleep),
     CASE(jump_out_of_the_sleep), CASE(channel_that_does_not_block), CASE(channels_come_and_go), CASE(forbidden_pair),

@@ -283,7 +283,7 @@ impl Engine {
                 }
                 InboundWork::Write { into, bytes } => scatter(memory, into.as_slice(), &bytes),
                 InboundWork::Read { at, len, key } => {
-                    if self.respond_to_read(slot, at, len, key).is_none() {
+                    if self.respond_to_read(slot, at, len, key, memory).is_none() {
                         return self.refuse(slot, Syndrome::Access);
                     }
                 }
@@ -309,7 +309,7 @@ impl Engine {
         let immediate = words.word_if(tag.has(flags::IMMEDIATE))?;
         let follows = tag.has(flags::FOLLOWS);
         let len = if follows { words.word()? } else { words.0.len() as u32 };
-        let Some(addr) = self.locate_remote(slot, (key, at, u64::from(len)), Access::REMOTE_WRITE) else {
+        let Some(addr) = self.locate_remote(slot, (key, at, u64::from(len)), Access::REMOTE_WRITE, memory) else {
             if self.qp(slot)?.is_reliable() {
                 self.refuse_in_turn(slot, from, None, Syndrome::Access);
             }

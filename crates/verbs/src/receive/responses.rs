@@ -11,9 +11,16 @@ use isthmus_layout::EndpointAddress;
 
 impl Engine {
     /// The program's address of bytes that a peer names by a key, an address and a length, if the region and the queue pair allow the
-    /// access. Counts a refusal.
-    pub(super) fn locate_remote(&mut self, slot: u32, named: (Key, u64, u64), access: Access) -> Option<u64> {
+    /// access, and the memory is there. Counts a refusal.
+    pub(super) fn locate_remote(
+        &mut self,
+        slot: u32,
+        named: (Key, u64, u64),
+        access: Access,
+        memory: &impl Memory,
+    ) -> Option<u64> {
         let found = self.locate_allowed(slot, named, access);
+        let found = found.filter(|addr| named.2 == 0 || memory.is_mapped(*addr, named.2));
         if found.is_none() {
             self.count_refused(slot);
         }
@@ -32,8 +39,15 @@ impl Engine {
         self.regions.locate(pd, key, at, len, access)
     }
 
-    pub(super) fn respond_to_read(&mut self, slot: u32, at: u64, len: u32, key: Key) -> Option<()> {
-        let addr = self.locate_remote(slot, (key, at, u64::from(len)), Access::REMOTE_READ)?;
+    pub(super) fn respond_to_read(
+        &mut self,
+        slot: u32,
+        at: u64,
+        len: u32,
+        key: Key,
+        memory: &impl Memory,
+    ) -> Option<()> {
+        let addr = self.locate_remote(slot, (key, at, u64::from(len)), Access::REMOTE_READ, memory)?;
         self.count_served(slot, (key, at, u64::from(len)));
         self.respond(slot, ResponseContent::Bytes(Sge { addr, len, lkey: key.0 }))
     }
@@ -46,7 +60,7 @@ impl Engine {
         operation: AtomicOperation,
         memory: &mut impl Memory,
     ) -> Option<()> {
-        let addr = self.locate_remote(slot, (key, at, 8), Access::REMOTE_ATOMIC)?;
+        let addr = self.locate_remote(slot, (key, at, 8), Access::REMOTE_ATOMIC, memory)?;
         if !addr.is_multiple_of(8) {
             return None;
         }

@@ -13,11 +13,13 @@ pub(crate) struct Program {
     pub(crate) base: u64,
     pub(crate) bytes: Vec<u8>,
     rights: Vec<u8>,
+    /// The addresses that the program has unmapped, although they are registered.
+    pub(crate) unmapped: Range<u64>,
 }
 
 impl Program {
     pub(crate) fn new(base: u64, len: usize) -> Self {
-        Self { base, bytes: vec![0; len], rights: vec![0; len] }
+        Self { base, bytes: vec![0; len], rights: vec![0; len], unmapped: 0..0 }
     }
 
     /// From now on, the adapter has these rights and no others.
@@ -35,10 +37,20 @@ impl Program {
     fn check(&self, range: &Range<usize>, right: u8) {
         let forbidden = self.rights[range.clone()].iter().position(|rights| rights & right == 0);
         assert_eq!(forbidden, None, "right {right} is missing in {range:x?} of {:#x}", self.base);
+        assert!(self.has(self.base + range.start as u64, range.len() as u64), "{range:x?} is not mapped");
+    }
+
+    /// Returns whether no part of a range was unmapped.
+    fn has(&self, addr: u64, len: u64) -> bool {
+        addr + len <= self.unmapped.start || self.unmapped.end <= addr
     }
 }
 
 impl Memory for Program {
+    fn is_mapped(&self, addr: u64, len: u64) -> bool {
+        self.has(addr, len)
+    }
+
     fn read(&self, addr: u64, into: &mut [u8]) {
         if into.is_empty() {
             return;

@@ -188,6 +188,32 @@ fn keys_bounds_and_rights_of_peers_are_checked() {
     }
 }
 
+/// A program breaks its promise that registered memory stays. The peer gets an error, however long its request.
+#[test]
+fn registered_memory_that_is_gone_is_not_touched() {
+    for len in [8, 1000] {
+        for operation in ["write", "read", "atomic"] {
+            let (mut network, one, other) = rc();
+            let (target, local) = (room(&mut network, other, len), room(&mut network, one, len));
+            let last = target.addr + u64::from(len) - 1;
+            let local = if operation == "atomic" { Sge { len: 8, ..local } } else { local };
+            let operation = match operation {
+                "write" => write_to(target),
+                "read" => read_of(target),
+                _ => {
+                    let remote_addr = target.addr + u64::from(len) - 8;
+                    Operation::Atomic { remote_addr, rkey: Key(target.lkey), atomic: AtomicOperation::FetchAdd(1) }
+                }
+            };
+            network.nodes[1].program.unmapped = last..last + 1;
+            operate(&mut network, one, 10, operation, local);
+            network.settle();
+            assert_eq!(statuses(&mut network, one), [(10, RemoteAccess)], "{operation:?}, {len} bytes");
+            assert_eq!(state(&network, other), QpState::Error);
+        }
+    }
+}
+
 #[test]
 fn a_key_of_another_protection_domain_reaches_nothing() {
     let (mut network, one, other) = rc();
