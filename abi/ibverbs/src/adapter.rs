@@ -61,8 +61,6 @@ pub(crate) struct Adapter {
     /// The process that has opened the device.
     process: u32,
     exposures: Arc<Exposures>,
-    /// Memory never moves to the arena.
-    no_arena: bool,
     /// Requests of peers for memory that were recorded.
     accesses: u64,
     /// A thread makes progress if the program makes no calls, so acknowledgements may wait for the next one.
@@ -96,8 +94,7 @@ impl Adapter {
             closed: false,
             events,
             process: std::process::id(),
-            exposures: Arc::default(),
-            no_arena: options.no_regcache,
+            exposures: Arc::new(Exposures::new(options.no_regcache)),
             accesses: 0,
             has_serving_thread: false,
         };
@@ -282,26 +279,25 @@ impl Adapter {
         Some(())
     }
 
-    /// Registers memory. Peers may access it themselves as far as it lies in the arena.
+    /// Registers memory. The caller exposes it to peers without the lock of the device.
     pub(crate) fn register(&mut self, (pd, (addr, len), iova, access): Region) -> Result<Key, Refused> {
         let key = self.engine().register(pd, addr, len, iova, access)?;
-        self.exposures.expose(&mut self.domain, key, (pd, (addr, len), iova, access), self.no_arena);
+        self.exposures.share_arena(&mut self.domain, access);
         Ok(key)
     }
 
-    /// Changes a region. Its memory must not lie in the arena; it does afterwards if the new rights allow it.
+    /// Changes a region. Its memory must not lie in the arena. Returns the region, which the caller exposes without the lock of the device.
     pub(crate) fn reregister(
         &mut self,
         key: Key,
         pd: Option<Pd>,
         range: Option<(u64, u64)>,
         access: Option<Access>,
-    ) -> Result<(), Refused> {
+    ) -> Result<Option<Region>, Refused> {
         self.engine().reregister(key, pd, range, access)?;
-        if let Some(region) = self.engine().region(key) {
-            self.exposures.expose(&mut self.domain, key, region, self.no_arena);
-        }
-        Ok(())
+        let region = self.engine().region(key);
+        region.iter().for_each(|(.., access)| self.exposures.share_arena(&mut self.domain, *access));
+        Ok(region)
     }
 
     /// The regions that peers may access.

@@ -8,9 +8,17 @@ use isthmus_verbs::{Access, Direct, Key, Pd};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The regions of a device that peers may access, by key.
-#[derive(Debug, Default)]
-pub(crate) struct Exposures(Mutex<HashMap<u32, Result<RegisteredMemory, Reason>>>);
+/// The regions of a device that peers may access.
+#[derive(Debug)]
+pub(crate) struct Exposures {
+    /// By key.
+    regions: Mutex<HashMap<u32, Result<RegisteredMemory, Reason>>>,
+    /// Memory never moves to the arena.
+    is_off: bool,
+}
+
+/// The rights by which peers change memory.
+const CHANGED: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
 /// A region as the engine describes it: its protection domain, address and length, the name of its first byte, and its rights.
 pub(crate) type Region = (Pd, (u64, u64), u64, Access);
@@ -22,11 +30,26 @@ fn arena() -> Result<&'static Arc<Arena>, ColdReason> {
 }
 
 impl Exposures {
-    /// Moves a region to the arena, if peers may change it and the memory can be moved.
-    pub(crate) fn expose(&self, domain: &mut Domain<Port>, key: Key, region: Region, no_arena: bool) {
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if region.3.intersects(remote) {
-            let exposed = if no_arena { Err(Reason::BufferCacheDisabled) } else { register(domain, key, region) };
+    /// No regions. If `is_off`, memory never moves to the arena.
+    pub(crate) fn new(is_off: bool) -> Self {
+        Self { regions: Mutex::default(), is_off }
+    }
+
+    /// Grants the arena to the peers, if a region with these rights may lie in it.
+    pub(crate) fn share_arena(&self, domain: &mut Domain<Port>, access: Access) {
+        if access.intersects(CHANGED)
+            && !self.is_off
+            && let Ok(arena) = arena()
+        {
+            domain.share_arena(arena);
+        }
+    }
+
+    /// Moves a region to the arena, if peers may change it and the memory can be moved. That may take long, so the caller does not hold the
+    /// lock of the device.
+    pub(crate) fn expose(&self, key: Key, region: Region) {
+        if region.3.intersects(CHANGED | Access::REMOTE_READ) {
+            let exposed = if self.is_off { Err(Reason::BufferCacheDisabled) } else { register(key, region) };
             self.regions().insert(key.0, exposed);
         }
     }
@@ -48,17 +71,13 @@ impl Exposures {
     }
 
     fn regions(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Result<RegisteredMemory, Reason>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn register(
-    domain: &mut Domain<Port>,
-    key: Key,
-    (pd, (addr, len), iova, access): Region,
-) -> Result<RegisteredMemory, Reason> {
+fn register(key: Key, (pd, (addr, len), iova, access): Region) -> Result<RegisteredMemory, Reason> {
     // Peers map the whole file for writing, so memory that they may only read stays outside of it.
-    if !access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+    if !access.intersects(CHANGED) {
         return Err(Reason::MemoryReadOnly);
     }
     let mut rights = 0;
@@ -68,7 +87,6 @@ fn register(
         rights |= if access.contains(allowed) { right } else { 0 };
     }
     let arena = arena().map_err(ColdReason::reason)?;
-    domain.share_arena(arena);
     // SAFETY: `ibv_reg_mr(3)` makes the program promise that the memory stays until the region is deregistered, and that peers may write
     // it.
     let registration = unsafe { Registration::new(addr as *const u8, len as usize, Direct::name(pd, key), rights) };

@@ -70,9 +70,11 @@ pub(crate) unsafe extern "C" fn reg_mr(
     let (context, pd_value) = unsafe { ((*pd).context, pd_of(pd)) };
     // SAFETY: as above.
     let device = unsafe { Device::of(context) };
-    let made = device.lock().register((pd_value, (addr as u64, len as u64), iova, access));
+    let region = (pd_value, (addr as u64, len as u64), iova, access);
+    let made = device.lock().register(region);
     match made {
         Ok(key) => {
+            device.exposures.expose(key, region);
             let mr = IbvMr { context, pd, addr, length: len, handle: key.0, lkey: key.0, rkey: key.0 };
             let verbs = VerbsMr { mr, mr_type: 0, access: flags };
             MrObject::embedded(Box::into_raw(Box::new(MrObject { verbs: verbs.into(), key })))
@@ -124,7 +126,8 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     let device = unsafe { Device::of((*mr).mr.context) };
     device.exposures.close(object.key);
     let changed = device.lock().reregister(object.key, pd, range, access);
-    status(changed.map_err(convert::errno))
+    let exposed = |region: Option<_>| region.into_iter().for_each(|region| device.exposures.expose(object.key, region));
+    status(changed.map(exposed).map_err(convert::errno))
 }
 
 pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh {

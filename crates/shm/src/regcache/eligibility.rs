@@ -54,16 +54,18 @@ fn check_plain_mapping(maps: &Maps, vma: &Vma, page_size: usize) -> Result<(), C
 
 /// Refuses memory with which the program has something special in mind; says how much more may be locked.
 pub(super) fn check_unencumbered(maps: &Maps, range: &Range<usize>) -> Result<LockableBytes, ColdReason> {
-    let (room, not_forked) = check_registrable(maps, range)?;
+    let (room, not_forked) = check_registrable(maps, range, 0)?;
     if not_forked.is_empty() { Ok(room) } else { Err(ColdReason::SpecialMemory) }
 }
 
-/// As [`check_unencumbered`], but accepts memory that children do not get (`MADV_DONTFORK`), and says where it is.
+/// As [`check_unencumbered`], but accepts memory that children do not get (`MADV_DONTFORK`), and says where it is. `registered` is the number
+/// of bytes in arenas.
 pub(super) fn check_registrable(
     maps: &Maps,
     range: &Range<usize>,
+    registered: usize,
 ) -> Result<(LockableBytes, Vec<Range<usize>>), ColdReason> {
-    let room = check_unpinned(maps)?;
+    let room = check_unpinned(maps, registered)?;
     Ok((room, MemoryAdvice::read(open_smaps()?, range)?.check(range)?))
 }
 
@@ -77,13 +79,15 @@ fn open_smaps() -> Result<impl BufRead, ColdReason> {
 }
 
 /// Refuses when the program has locked pages, or has had any pinned for a device: other pages under the same addresses
-/// would silently part the program from its device. The kernel counts these per process only.
-pub(super) fn check_unpinned(maps: &Maps) -> Result<LockableBytes, ColdReason> {
+/// would silently part the program from its device. The kernel counts these per process only. If it counts as many as the `registered` bytes,
+/// which we have locked ourselves, all of them are ours, and the mappings need not be walked.
+pub(super) fn check_unpinned(maps: &Maps, registered: usize) -> Result<LockableBytes, ColdReason> {
     let mut text = String::new();
     open("/proc/thread-self/status")?.read_to_string(&mut text).map_err(|_| ColdReason::NoProc)?;
     let status = ThreadStatus::parse(&text).ok_or(ColdReason::NoProc)?;
-    let mut ours = 0;
-    if status.locked > 0 {
+    let mut ours = registered;
+    if status.locked != registered {
+        ours = 0;
         maps.for_each_named(region::NAME_IN_MAPS, |vma| ours += vma.range.len())?;
         // A device's pages are not, before they are given back.
         maps.for_each_named(region::EXTENT_NAME_IN_MAPS, |vma| ours += if vma.shared { 0 } else { vma.range.len() })?;

@@ -137,7 +137,7 @@ impl Registrations {
             return Err(ColdReason::CacheFull);
         }
         eligibility::check_plain(maps, pages, page)?; // The cheaper check first.
-        let (room, not_forked) = eligibility::check_registrable(maps, pages)?;
+        let (room, not_forked) = eligibility::check_registrable(maps, pages, bytes_registered)?;
         if room.0 < pages.len() {
             return Err(ColdReason::LockLimit);
         }
