@@ -18,9 +18,6 @@ use crate::cmd;
 /// The label of a package's unit tests.
 const UNIT_TESTS: &str = "unit";
 
-/// The test, and its step, for which functions on a message's way note that it came by.
-const WALK: &str = "walk";
-
 /// Turns the long form of tests on: `isthmus_testbed::short_or_long`.
 const LONG: &str = "ISTHMUS_TEST_LONG";
 
@@ -37,11 +34,11 @@ pub(super) struct Binary {
 
 /// Builds all programs and test programs of these packages, which are all of the workspace: a part of them would have other features. So
 /// would the programs without the tests, because the packages that only tests need ask for features of others.
-pub(super) fn build(log: &Log, packages: &[Package], with_walk: bool) -> Result<(Outcome, Vec<Binary>)> {
-    // First, because the build also replaces programs that tests start; the next build puts the ordinary ones back.
-    let walk = if with_walk { Some(build_walk(log, packages)?) } else { None };
-    let (outcome, mut binaries) =
-        programs(log, packages, cargo(&["build", "--workspace", "--lib", "--bins", "--tests"]))?;
+pub(super) fn build(log: &Log, packages: &[Package]) -> Result<(Outcome, Vec<Binary>)> {
+    let mut command = cargo(&["build", "--workspace", "--lib", "--bins", "--tests"]);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    let (outcome, text) = log.run_for_output(command)?;
+    let binaries: Vec<Binary> = text.lines().filter_map(|line| artifact(line, packages)).collect();
     for package in packages {
         let own: Vec<&Binary> = binaries.iter().filter(|binary| binary.package.name == package.name).collect();
         let missing = package.described().find(|name| own.iter().all(|binary| binary.target != *name));
@@ -52,25 +49,7 @@ pub(super) fn build(log: &Log, packages: &[Package], with_walk: bool) -> Result<
             package.name
         );
     }
-    let Some((of_walk, walk)) = walk else { return Ok((outcome, binaries)) };
-    binaries.retain(|binary| binary.target != WALK);
-    binaries.extend(walk);
-    Ok((outcome.and(of_walk), binaries))
-}
-
-/// Builds the test `walk` with packages of the workspace that note their steps. All other crates are those of the ordinary build.
-fn build_walk(log: &Log, packages: &[Package]) -> Result<(Outcome, Vec<Binary>)> {
-    let mut command = cargo(&["build", "--workspace", "--test", WALK]);
-    command.env("RUSTC_WORKSPACE_WRAPPER", cmd::root().join("xtask/src/ci/walk-rustc"));
-    let (outcome, binaries) = programs(log, packages, command)?;
-    Ok((outcome, binaries.into_iter().map(|binary| Binary { step: WALK.to_owned(), ..binary }).collect()))
-}
-
-/// Builds the test programs that a command of cargo would run.
-fn programs(log: &Log, packages: &[Package], mut command: Command) -> Result<(Outcome, Vec<Binary>)> {
-    command.args(["--message-format", "json-render-diagnostics"]);
-    let (outcome, text) = log.run_for_output(command)?;
-    Ok((outcome, text.lines().filter_map(|line| artifact(line, packages)).collect()))
+    Ok((outcome, binaries))
 }
 
 /// The test program in one of cargo's messages.

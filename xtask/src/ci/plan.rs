@@ -64,7 +64,6 @@ impl Plan {
     /// Runs the steps that others need, and returns the jobs of all others in the order in which they should start.
     pub(super) fn run_first_steps(&self, context: &CiContext, report: &mut Report) -> Result<Vec<(Cost, Job)>> {
         let mut built: Option<Vec<Binary>> = None;
-        let with_walk = !self.long && self.steps.iter().any(|step| step.name == "walk");
         for step in &self.steps {
             let StepKind::First(run) = step.kind else { continue };
             let (outcome, took) = timed(|| {
@@ -73,7 +72,7 @@ impl Plan {
                 if step.name != NEEDED[0] || outcome.counts().failed > 0 {
                     return Ok(outcome);
                 }
-                let (outcome, binaries) = binaries::build(&log, &self.packages, with_walk)?;
+                let (outcome, binaries) = binaries::build(&log, &self.packages)?;
                 built = (outcome.counts().failed == 0).then_some(binaries);
                 Ok(outcome)
             });
@@ -142,7 +141,6 @@ impl Changed {
             "fmt" | "tidy" => true,
             "loom" => any_of(&[steps::SHM]),
             "miri" => any_of(&[steps::SHM, steps::LAYOUT]),
-            "walk" => any_of(&[steps::SUITES]),
             "licences" | "deny" => self.dependencies,
             "fuzz" => self.fuzz,
             "clippy" | "doc" | "bare" => !self.packages.is_empty(),

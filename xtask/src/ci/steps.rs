@@ -46,7 +46,7 @@ const fn step(name: &'static str, what: &'static str, quick: bool, kind: StepKin
     Step { name, what, quick, kind }
 }
 
-pub(super) const STEPS: [Step; 21] = [
+pub(super) const STEPS: [Step; 20] = [
     step("fmt", "formats are rustfmt's", true, StepKind::First(fmt)),
     step("tidy", "rules the compiler does not know", true, StepKind::First(tidy_step)),
     step("build", "programs, and the test programs that start them", true, StepKind::First(build)),
@@ -60,7 +60,6 @@ pub(super) const STEPS: [Step; 21] = [
     step("verbs", "stock RDMA programs on the plug-in of libibverbs", true, StepKind::Tests(&[])),
     step("overlay", "networks of containers on several hosts", true, StepKind::Tests(&[])),
     step("fabric", "stock MPIs on the libfabric provider", false, StepKind::Tests(&[])),
-    step("walk", "docs/design/walk.md is the way of a message", false, StepKind::Tests(&[])),
     step("loom", "every interleaving of the shared-memory code", false, StepKind::Beside(Cost::Builds, loom)),
     step(
         "miri",
@@ -87,7 +86,6 @@ pub(super) const STEPS: [Step; 21] = [
 
 pub(super) const SHM: &str = "isthmus-shm";
 pub(super) const LAYOUT: &str = "isthmus-layout";
-pub(super) const SUITES: &str = "isthmus-suites";
 const LINK: &str = "isthmus-link";
 
 /// A target without std, and one that is big endian.
