@@ -44,6 +44,12 @@ const RETRY_EVENTS: Duration = Duration::from_millis(10);
 /// Requests of peers for memory that are recorded together, at most.
 const ACCESSES_PER_RECORD: u64 = 64;
 
+/// Look-ups of peers in one progress call, at most.
+const LOOK_UPS_PER_PROGRESS: u32 = 16;
+
+/// The time after which a daemon hangs that has not answered a look-up.
+const HANGS_NS: u64 = 1_000_000_000;
+
 /// Sends between two progress calls, at most, for a program that posts without polling.
 const POSTS_PER_PROGRESS: u32 = 64;
 
@@ -196,11 +202,21 @@ impl Adapter {
     }
 
     /// Looks up again the peers of connections that began before their devices had resumed with a restarted daemon.
+    ///
+    /// One look-up without an answer stands for all that are due. If it took long, the daemon hangs, and these are the last ones: the lock is
+    /// held meanwhile.
     #[cold]
     fn look_up_again(&mut self) {
-        while let Some(LookUp { qp, gid, destination }) = self.engine().next_look_up() {
-            let found = self.look_up(gid, destination);
-            self.engine().looked_up(qp, found);
+        let mut unanswered = None;
+        for _ in 0..LOOK_UPS_PER_PROGRESS {
+            let Some(LookUp { qp, gid, destination }) = self.engine().next_look_up() else { return };
+            let begun = now();
+            let found = unanswered.unwrap_or_else(|| self.look_up(gid, destination));
+            if found == Found::Unanswered {
+                let hangs = now() - begun >= HANGS_NS;
+                unanswered = Some(if hangs { Found::Nothing } else { found });
+            }
+            self.engine().looked_up(qp, unanswered.unwrap_or(found));
         }
     }
 

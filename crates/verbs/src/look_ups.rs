@@ -1,10 +1,11 @@
 //! Look-ups of peers that no device had when their connection began.
 //!
 //! After a restart of the daemon, a device is unknown until its program has resumed, and while there is no daemon, every device is. So the
-//! caller looks a peer up again, after pauses that grow. Meanwhile requests wait.
+//! caller looks a peer up again, after pauses that grow. Meanwhile requests wait. Packets of the peer are dropped, and the first one hastens
+//! the next look-up. When the peer is found, it sends them again; otherwise they are refused then.
 
 use crate::engine::Engine;
-use crate::packet::Syndrome;
+use crate::packet::{Syndrome, Tag};
 use crate::types::{Gid, QpNumber};
 use isthmus_layout::EndpointAddress;
 
@@ -53,12 +54,21 @@ pub(crate) struct Search {
     is_due: bool,
     unknown: u32,
     unanswered: u32,
+    /// The sender of the last attempt that was dropped, and its refusal.
+    dropped: Option<(EndpointAddress, Tag)>,
 }
 
 impl Search {
     fn pause_ns(&self) -> u64 {
         let doublings = (self.unknown + self.unanswered).saturating_sub(1).min(16);
         (PAUSE_NS << doublings).min(PAUSE_NS_MAX)
+    }
+
+    /// Drops an attempt to send, which has this refusal.
+    pub(crate) fn drop_attempt(&mut self, from: EndpointAddress, refusal: Tag) {
+        if self.dropped.replace((from, refusal)).is_none() {
+            self.until = Some(0); // Once for each search: a peer does not make this device ask more often.
+        }
     }
 
     /// Notes a look-up that found no device. False if there are no further ones.
@@ -86,16 +96,25 @@ impl Engine {
             }
             return;
         }
-        qp.search = None;
-        self.searching.retain(|searching| *searching != slot);
-        if let (Found::Device(peer), Some(qp)) = (found, self.qp_mut(slot)) {
+        if let Found::Device(peer) = found {
             qp.peer = Some(peer);
+            // A sender that was not refused does not pause, and would wait for ever.
+            let was_dropped = qp.search.take().is_some_and(|search| search.dropped.is_some());
             if qp.is_reliable() {
-                self.owe(slot, Syndrome::Ready);
+                self.owe(slot, if was_dropped { Syndrome::Again } else { Syndrome::Ready });
                 self.describe(slot, true);
             }
         }
+        self.end_search(slot);
         self.resume(slot);
+    }
+
+    /// Ends the look-ups of a queue pair, if there are any, without a device: what was dropped is refused.
+    pub(crate) fn end_search(&mut self, slot: u32) {
+        let Some(search) = self.qp_mut(slot).and_then(|qp| qp.search.take()) else { return };
+        if let Some((to, refusal)) = search.dropped {
+            self.refuse_stray(to, refusal);
+        }
     }
 
     /// Returns the next look-up that is due. The caller passes its result to [`Self::looked_up`].

@@ -80,7 +80,7 @@ impl QueuePair {
     /// Returns to the state after creation.
     pub(crate) fn reset(&mut self) {
         (self.state, self.attributes) = (QpState::Reset, Attributes::default());
-        (self.peer, self.search) = (None, None);
+        self.peer = None;
         self.requester.reset();
         self.responder.reset();
     }

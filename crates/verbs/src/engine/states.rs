@@ -37,9 +37,13 @@ impl Engine {
         if !mask.contains(required) || !(required | optional).contains(sets) || !valid(attributes, mask) {
             return Err(Refused::Invalid);
         }
+        if mask.contains(AttributeMask::ADDRESS) {
+            self.end_search(slot);
+        }
+        let qp = self.qp_mut(slot).ok_or(Refused::Invalid)?;
         apply(&mut qp.attributes, attributes, mask);
         if mask.contains(AttributeMask::ADDRESS) {
-            (qp.peer, qp.search) = (peer, None);
+            qp.peer = peer;
         }
         match to {
             QpState::Reset => self.end_connection(slot),
@@ -74,6 +78,7 @@ impl Engine {
 
     /// Resets a queue pair: its requests and their completions are gone.
     pub(super) fn end_connection(&mut self, slot: u32) {
+        self.end_search(slot);
         let Some(qp) = self.qp_mut(slot) else { return };
         let (number, init, receive_queue, peer) = (qp.number, qp.init, qp.receive_queue, qp.peer);
         let has_lent = qp.responder.has_lent();
@@ -104,10 +109,10 @@ impl Engine {
 
     /// Ends all requests of a queue pair with an error, in their order.
     pub(crate) fn enter_error(&mut self, slot: u32) {
+        self.end_search(slot);
         let Some(qp) = self.qp_mut(slot) else { return };
         if core::mem::replace(&mut qp.state, QpState::Error) != QpState::Error {
             qp.responder.set_owed(qp.is_reliable().then_some(Syndrome::NotReady));
-            qp.search = None;
             let last_of = qp.init.srq.map(|_| AsyncEvent::LastRequestReached(qp.number));
             self.async_events.extend(last_of);
         }

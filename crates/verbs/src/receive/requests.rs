@@ -38,7 +38,12 @@ impl Engine {
             if let (Some(source), true) = (source, tag.has(flags::RESTART)) {
                 // The count says which attempt is refused.
                 let (source, psn) = (QpNumber(source & QpNumber::MASK), source >> 24);
-                self.refuse_stray(from, Tag::ack(source, psn, Syndrome::NotConnected));
+                let refusal = Tag::ack(source, psn, Syndrome::NotConnected);
+                let qp = slot.and_then(|slot| self.qp_mut(slot)).filter(|qp| qp.attributes.destination == source);
+                match qp.and_then(|qp| qp.search.as_mut()) {
+                    Some(search) => search.drop_attempt(from, refusal),
+                    None => self.refuse_stray(from, refusal),
+                }
             }
             return None;
         };
@@ -281,7 +286,13 @@ impl Engine {
                 InboundWork::Refuse(syndrome) => {
                     return self.refuse_now(slot, request.taken.map(|(_, completion)| completion), syndrome);
                 }
-                InboundWork::Write { into, bytes } => scatter(memory, into.as_slice(), &bytes),
+                InboundWork::Write { into, bytes } => {
+                    // The program may have unmapped it since the request came.
+                    if into.as_slice().iter().any(|sge| !memory.is_mapped(sge.addr, u64::from(sge.len.max(1)))) {
+                        return self.refuse(slot, Syndrome::Access);
+                    }
+                    scatter(memory, into.as_slice(), &bytes);
+                }
                 InboundWork::Read { at, len, key } => {
                     if self.respond_to_read(slot, at, len, key, memory).is_none() {
                         return self.refuse(slot, Syndrome::Access);

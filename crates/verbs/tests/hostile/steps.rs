@@ -7,7 +7,7 @@ mod memory;
 
 use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex};
 use isthmus_verbs::{
-    Access, AddressVector, AtomicOperation, AttributeMask, Attributes, Cq, Engine, Gid, Key, Memory, Operation,
+    Access, AddressVector, AtomicOperation, AttributeMask, Attributes, Cq, Engine, Found, Gid, Key, Memory, Operation,
     Payload, PayloadTarget, Pd, QpInit, QpNumber, QpState, QpType, ReceiveRequest, SHORT_BYTES_MAX, SendFlags,
     SendRequest, Sge, Srq,
 };
@@ -162,9 +162,14 @@ impl Life {
             QpType::Ud => [begin | M::Q_KEY, M::empty(), M::SEND_PSN],
         };
         let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
+        // Some have to look their peer up again.
+        let device = (number.0 % 4 != 3).then(|| peer(0));
         for (state, mask) in states.into_iter().zip(masks) {
             attributes.state = state;
-            let _ = self.engine.modify_qp(number, &attributes, mask | M::STATE, Some(peer(0)));
+            let _ = self.engine.modify_qp(number, &attributes, mask | M::STATE, device);
+            if device.is_none() && state == QpState::ReadyToReceive {
+                self.engine.looked_up(number, Found::Unknown);
+            }
         }
     }
 
@@ -343,6 +348,10 @@ impl Life {
             }
         }
         self.engine.tick(self.now_ns);
+        while let Some(due) = self.engine.next_look_up() {
+            let is_there = (self.now_ns / 1000).is_multiple_of(2);
+            self.engine.looked_up(due.qp, if is_there { Found::Device(peer(0)) } else { Found::Unknown });
+        }
     }
 
     /// The duties of a caller after each call.

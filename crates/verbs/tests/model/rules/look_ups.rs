@@ -68,25 +68,62 @@ fn requests_wait_for_a_peer_that_is_found_later() {
     }
 }
 
-/// A program that only receives looks its peer up, too. Until then its device refuses the peer, which tries again.
+/// A program that only receives looks its peer up, too, at once when the peer sends. What the peer has sent costs it no retry.
 #[test]
 fn receiver_finds_a_peer_that_has_sent_already() {
-    for timeout in [0, 14] {
-        let options = Options { timeout, ..Options::default() };
+    for (timeout, len) in [(0, 4), (14, 4), (14, 1000)] {
+        let options = Options { timeout, retry_count: 0, ..Options::default() };
         let (mut network, one, other) = pair_found([Found::Device(address(1)), Found::Unknown], &options);
-        receive(&mut network, other, 1, 100);
-        send(&mut network, one, 10, b"data").unwrap();
+        for wr_id in [1, 2] {
+            receive(&mut network, other, wr_id, 1000);
+            send(&mut network, one, 10 * wr_id, &vec![wr_id as u8; len]).unwrap();
+        }
         network.settle();
         assert_eq!(statuses(&mut network, one), []);
         assert_eq!(network.nodes[1].engine.violations(), 0, "a peer that is not known yet is no attacker");
-        pass(&mut network);
+        network.tick(0);
         assert_eq!(next_look_up(&mut network, other).map(|due| due.destination), Some(one.number));
         looked_up(&mut network, other, Found::Device(address(0)));
         network.settle();
-        assert_eq!(
-            (statuses(&mut network, one), statuses(&mut network, other)),
-            (vec![(10, Success)], vec![(1, Success)])
-        );
+        assert_eq!(statuses(&mut network, one), [(10, Success), (20, Success)], "timeout {timeout}, {len} bytes");
+        assert_eq!(statuses(&mut network, other), [(1, Success), (2, Success)]);
+    }
+}
+
+/// However often a device sends to one that does not know it, that one asks once more.
+#[test]
+fn attempts_of_a_device_that_is_not_known_hasten_one_look_up() {
+    let options = Options { timeout: 1, ..Options::default() };
+    let (mut network, one, other) = pair_found([Found::Device(address(1)), Found::Unknown], &options);
+    send(&mut network, one, 10, b"data").unwrap();
+    network.settle();
+    network.tick(0);
+    assert!(next_look_up(&mut network, other).is_some());
+    looked_up(&mut network, other, Found::Unknown);
+    change_state(&mut network, one, QpState::Reset).unwrap();
+    ready_to_receive(&mut network, one, other, &options);
+    ready_to_send(&mut network, one, other, &options);
+    send(&mut network, one, 11, b"data").unwrap();
+    network.settle();
+    network.tick(0);
+    assert_eq!(next_look_up(&mut network, other), None);
+}
+
+#[test]
+fn dropped_attempts_are_refused_when_the_search_ends() {
+    for end in ["last look-up", "reset", "error"] {
+        let options = Options { retry_count: 0, ..Options::default() };
+        let (mut network, one, other) = pair_found([Found::Device(address(1)), Found::Unknown], &options);
+        send(&mut network, one, 10, b"data").unwrap();
+        network.settle();
+        assert_eq!(statuses(&mut network, one), [], "{end}");
+        match end {
+            "last look-up" => looked_up(&mut network, other, Found::Nothing),
+            "reset" => change_state(&mut network, other, QpState::Reset).unwrap(),
+            _ => change_state(&mut network, other, QpState::Error).unwrap(),
+        }
+        network.settle();
+        assert_eq!(statuses(&mut network, one), [(10, RetryExceeded)], "{end}");
     }
 }
 
