@@ -103,11 +103,11 @@ unsafe extern "C" fn create_channel(context: *mut IbvContext) -> *mut IbvCompCha
     channel
 }
 
-/// Destroys a channel, and closes our ends of its pipe. Its descriptor may be another channel's as soon as libibverbs has closed it, so it is
-/// forgotten before.
+/// Destroys a channel that no queue uses, and closes our ends of its pipe. Its descriptor may be another channel's as soon as libibverbs has
+/// closed it, so it is forgotten before.
 unsafe extern "C" fn destroy_channel(channel: *mut IbvCompChannel, next: Destroy) -> c_int {
     // SAFETY: the program passes a channel that it has created.
-    let (fd, is_ours) = unsafe { ((*channel).fd, is_ours((*channel).context)) };
+    let (fd, is_ours) = unsafe { ((*channel).fd, (*channel).refcnt == 0 && is_ours((*channel).context)) };
     let channels = || CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
     let forgotten = if is_ours { channels().as_mut().and_then(|channels| channels.remove(&fd)) } else { None };
     // SAFETY: libibverbs' function, with the program's argument.

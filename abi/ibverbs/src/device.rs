@@ -76,6 +76,16 @@ impl Device {
         &self.shared
     }
 
+    /// Ends the thread, and leaves the daemon.
+    fn close(mut self) {
+        let is_child = self.lock().is_child(); // A fork does not copy the thread.
+        if !is_child {
+            self.shared.handover.stop();
+            self.serving.take().into_iter().for_each(Serving::join);
+        }
+        self.lock().close();
+    }
+
     /// The open device of a context.
     ///
     /// # Safety
@@ -126,7 +136,10 @@ pub(crate) unsafe extern "C" fn alloc_context(
     // SAFETY: the device and the descriptor are those of this call; `Context` begins with the context and may be all zeroes.
     let context = unsafe { library.alloc_context::<Context>(device, cmd_fd, DRIVER_UNKNOWN) };
     // SAFETY: null, or a context that only this thread knows.
-    let Some(object) = (unsafe { context.as_mut() }) else { return std::ptr::null_mut() };
+    let Some(object) = (unsafe { context.as_mut() }) else {
+        opened.close();
+        return std::ptr::null_mut();
+    };
     object.domain = Box::into_raw(Box::new(opened));
     let verbs = object.verbs.get_mut();
     verbs.context.async_fd = async_fd.into_raw_fd();
@@ -172,14 +185,7 @@ pub(crate) unsafe extern "C" fn free_context(context: *mut IbvContext) {
     let object = unsafe { context.byte_sub(std::mem::offset_of!(VerbsContext, context)).cast::<Context>() };
     // SAFETY: as above; the device is from `Box::into_raw`.
     let device = unsafe { Box::from_raw((*object).domain) };
-    let mut device = *device;
-    let is_child = device.lock().is_child(); // A fork does not copy the thread.
-    if !is_child {
-        device.shared.handover.stop();
-        device.serving.take().into_iter().for_each(Serving::join);
-    }
-    device.lock().close();
-    drop(device);
+    device.close();
     if let Some(library) = Library::loaded() {
         // SAFETY: the context is from `alloc_context`, and `free` releases what it allocated.
         unsafe {

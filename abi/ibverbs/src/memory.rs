@@ -156,7 +156,8 @@ pub(crate) fn check(addr: u64, len: u64, is_written: bool) -> Result<(), Errno> 
 fn is_mapped(addr: u64, len: u64) -> bool {
     let start = addr / rustix::param::page_size() as u64 * rustix::param::page_size() as u64;
     // SAFETY: with `MS_ASYNC` nothing is written: the kernel looks for gaps. The length is rounded up to whole pages.
-    unsafe { rustix::mm::msync(start as *mut c_void, (addr - start + len) as usize, MsyncFlags::ASYNC) }.is_ok()
+    let asked = unsafe { rustix::mm::msync(start as *mut c_void, (addr - start + len) as usize, MsyncFlags::ASYNC) };
+    asked != Err(Errno::NOMEM) // A filter of system calls may forbid the question.
 }
 
 /// Returns true if the kernel knows the advice by which pages are touched: Linux 5.14.

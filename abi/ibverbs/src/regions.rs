@@ -114,16 +114,18 @@ pub(crate) unsafe extern "C" fn rereg_mr(
         Err(errno) => return errno.raw_os_error(),
     };
     let range = has(CHANGE_TRANSLATION).then_some((addr as u64, len as u64));
-    let is_written = access.is_some_and(|access| access.intersects(WRITTEN));
-    if let Some((addr, len)) = range
-        && let Err(errno) = memory::check(addr, len, is_written)
-    {
-        return errno.raw_os_error();
-    }
     // SAFETY: with this change, the program passes a protection domain of this provider.
     let pd = has(CHANGE_PD).then(|| unsafe { pd_of(pd) });
     // SAFETY: the context is open.
     let device = unsafe { Device::of((*mr).mr.context) };
+    if let Some((_, before, _, rights)) = device.lock().engine().region(object.key)
+        && (range.is_some() || access.is_some())
+    {
+        let (addr, len) = range.unwrap_or(before);
+        if let Err(errno) = memory::check(addr, len, access.unwrap_or(rights).intersects(WRITTEN)) {
+            return errno.raw_os_error();
+        }
+    }
     device.exposures.close(object.key);
     let changed = device.lock().reregister(object.key, pd, range, access);
     let exposed = |region: Option<_>| region.into_iter().for_each(|region| device.exposures.expose(object.key, region));

