@@ -2,6 +2,9 @@
 //!
 //! `step!("push")` is nothing at all in a release. Other builds note where it stands, once a thread has asked for that.
 
+#[cfg(debug_assertions)]
+use std::cell::{Cell, RefCell};
+
 /// Notes that the message came by here: the module, and the function's name.
 #[macro_export]
 macro_rules! step {
@@ -13,18 +16,22 @@ macro_rules! step {
 
 #[cfg(debug_assertions)]
 std::thread_local! {
-    /// None until the thread asks for its steps.
-    static STEPS: std::cell::RefCell<Option<Vec<&'static str>>> = const { std::cell::RefCell::new(None) };
+    static IS_NOTED: Cell<bool> = const { Cell::new(false) };
+    /// Not touched by threads that do not ask, because it is dropped at their end.
+    static STEPS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Notes a step of this thread.
 #[cfg(debug_assertions)]
 pub fn note(step: &'static str) {
-    STEPS.with_borrow_mut(|steps| steps.iter_mut().for_each(|steps| steps.push(step)));
+    if IS_NOTED.get() {
+        STEPS.with_borrow_mut(|steps| steps.push(step));
+    }
 }
 
 /// The steps of this thread since the last call. The first call begins to note them.
 #[cfg(debug_assertions)]
 pub fn take() -> Vec<&'static str> {
-    STEPS.replace(Some(Vec::new())).unwrap_or_default()
+    IS_NOTED.set(true);
+    STEPS.take()
 }

@@ -64,7 +64,9 @@ fn programs_of_domains_of_xen() {
     for (what, client, server) in
         [("a guest sends to another one", "a", "b"), ("two programs of the other guest use a channel", "b", "b")]
     {
-        bed.check_long(what, |bed| drop(bed.connect_programs(client, server, "mx_pingpong", EVERY_SIZE)));
+        bed.check_long(what, |bed| {
+            assert_eq!(bed.connect_programs(client, server, "mx_pingpong", EVERY_SIZE).len(), LINES);
+        });
     }
     bed.check("many messages under way at once arrive whole and in order", |bed| many_messages(bed, "b", "a"));
     bed.check_long("so do those of domain 0", |bed| many_messages(bed, "dom0", "b"));

@@ -79,8 +79,9 @@ fn open_smaps() -> Result<impl BufRead, ColdReason> {
 }
 
 /// Refuses when the program has locked pages, or has had any pinned for a device: other pages under the same addresses
-/// would silently part the program from its device. The kernel counts these per process only. If it counts as many as the `registered` bytes,
-/// which we have locked ourselves, all of them are ours, and the mappings need not be walked.
+/// would silently part the program from its device. The kernel counts these per process only. Where it counts as many as
+/// the `registered` bytes, which we have locked ourselves, the mappings are not walked. (A program that has unmapped some of these, and locked
+/// as many others, is not noticed here. Locks of the range itself are, by its flags.)
 pub(super) fn check_unpinned(maps: &Maps, registered: usize) -> Result<LockableBytes, ColdReason> {
     let mut text = String::new();
     open("/proc/thread-self/status")?.read_to_string(&mut text).map_err(|_| ColdReason::NoProc)?;
