@@ -35,7 +35,7 @@ pub(super) struct Binary {
 /// Builds all programs and test programs of these packages, which are all of the workspace: a part of them would have other features. So
 /// would the programs without the tests, because the packages that only tests need ask for features of others.
 pub(super) fn build(log: &Log, packages: &[Package]) -> Result<(Outcome, Vec<Binary>)> {
-    let mut command = cargo(&["build", "--workspace", "--lib", "--bins", "--tests"]);
+    let mut command = cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"]);
     command.args(["--message-format", "json-render-diagnostics"]);
     let (outcome, text) = log.run_for_output(command)?;
     let binaries: Vec<Binary> = text.lines().filter_map(|line| artifact(line, packages)).collect();

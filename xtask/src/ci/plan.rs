@@ -143,7 +143,7 @@ impl Changed {
             "miri" => any_of(&[steps::SHM, steps::LAYOUT]),
             "licences" | "deny" => self.dependencies,
             "fuzz" => self.fuzz,
-            "clippy" | "doc" | "bare" => !self.packages.is_empty(),
+            "clippy" | "plain" | "doc" | "bare" => !self.packages.is_empty(),
             _ => packages.iter().any(|package| package.step() == step.name && self.packages.contains(&package.name)),
         }
     }

@@ -46,13 +46,19 @@ const fn step(name: &'static str, what: &'static str, quick: bool, kind: StepKin
     Step { name, what, quick, kind }
 }
 
-pub(super) const STEPS: [Step; 20] = [
+pub(super) const STEPS: [Step; 21] = [
     step("fmt", "formats are rustfmt's", true, StepKind::First(fmt)),
     step("tidy", "rules the compiler does not know", true, StepKind::First(tidy_step)),
     step("build", "programs, and the test programs that start them", true, StepKind::First(build)),
     step("abi", "C libraries link, with versioned names", true, StepKind::First(abi)),
     step("guests", "guests of QEMU: MX, their windows, overlay networks", false, StepKind::TestsWith(fetch_guests)),
     step("clippy", "no warning of rustc or clippy", true, StepKind::Beside(Cost::Builds, clippy)),
+    step(
+        "plain",
+        "programs build without the features that tests ask for",
+        false,
+        StepKind::Beside(Cost::Builds, plain),
+    ),
     step("test", "tests of every crate", true, StepKind::Tests(&[("doc", test_docs), ("xdp", test_features)])),
     step("suites", "tests of the built programs, in namespaces", true, StepKind::Tests(&[])),
     step("mx", "MX between hosts made of namespaces", true, StepKind::Tests(&[])),
@@ -127,6 +133,11 @@ fn clippy(log: &Log) -> Result<Outcome> {
     let featured = packages.iter().filter(|package| package.has_features);
     let featured: Vec<&str> = featured.flat_map(|package| ["--package", &package.name]).collect();
     Ok(everything.and(clippy(&[&["--all-features"], &featured[..]].concat())?))
+}
+
+/// All other steps have the packages that only tests need, and the features that these ask for.
+fn plain(log: &Log) -> Result<Outcome> {
+    log.run(cargo(&["check", "--workspace", "--lib", "--bins"]))
 }
 
 /// Builds the programs of MX. All others are built with the test programs (`binaries`).
