@@ -55,8 +55,8 @@ const TOOLS: [&str; 11] = [
 const CPU: &str = "phenom,-rdtscp";
 
 /// The command lines of Xen and of domain 0's kernel. They disable what is slow on an emulated processor. Messages go to the first serial
-/// line. Xen's report of grants has a line for each page.
-const XEN: &str = "console=com1 com1=115200,8n1 conring_size=1m loglvl=warning guest_loglvl=warning dom0_mem=512M,max:512M spec-ctrl=no";
+/// line. Xen's report of grants has a line for each page. Domain 0 unpacks its files, 140 MB, to half of the memory that the kernel leaves.
+const XEN: &str = "console=com1 com1=115200,8n1 conring_size=1m loglvl=warning guest_loglvl=warning dom0_mem=768M,max:768M spec-ctrl=no";
 const DOM0: &str = "console=hvc0 quiet mitigations=off nowatchdog random.trust_cpu=on";
 
 /// The parts of a machine with Xen, as found on this machine.
@@ -291,7 +291,7 @@ impl XenMachine {
             Launch::new("/usr/bin/nice").args(["-n", if kit.eager { "0" } else { "10" }]).arg(&kit.qemu).with_stdin();
         let launch =
             launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"]);
-        let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-m", "1536"]);
+        let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-m", "1792"]);
         let launch = launch.args(["-smp", &kit.processors.to_string()]);
         let launch = launch.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
         let launch = launch.arg("-kernel").arg(&kit.xen).args(["-append", XEN, "-initrd"]);
