@@ -35,7 +35,8 @@ fn expect_exchanged(proc: Proc, connections: u64, rounds: u64) {
     assert_eq!(lines.last().unwrap(), &format!("connections {connections} rounds {}", connections * rounds));
 }
 
-/// Asserts that all connections were streams, and that most of their bytes went through shared memory.
+/// Asserts that all connections were streams, and that most of their bytes went through shared memory. On a busy machine, hundreds of
+/// exchanges go by TCP before a session is open.
 #[track_caller]
 fn expect_shared(report: &Value, connections: u64) {
     assert_eq!(report["paired"].as_u64(), Some(connections), "{report:#}");
@@ -51,7 +52,7 @@ fn ended(stage: &Stage) -> Value {
 
 #[test]
 fn programs_of_two_users_exchange_messages_in_each_mode() {
-    let rounds = short_or_long(500, 20_000);
+    let rounds = short_or_long(2000, 20_000);
     for mode in ["blocking", "poll", "level", "edge"] {
         println!("{mode}");
         let Some(stage) = stage() else { return };
@@ -68,7 +69,7 @@ fn programs_of_two_users_exchange_messages_in_each_mode() {
 
 #[test]
 fn one_epoll_set_has_streams_with_several_users() {
-    let rounds = short_or_long(500, 20_000);
+    let rounds = short_or_long(2000, 20_000);
     let rounds_word = rounds.to_string();
     for mode in ["level", "edge", "poll"] {
         println!("{mode}");
