@@ -5,6 +5,8 @@
 //!                                              └──► events of other channels: into their pipes
 //! ```
 //!
+//! Handlers of signals run only while the thread is asleep: one that leaves by a jump would leave the lock of the device behind otherwise.
+//!
 //! The serving thread stands by until the program has been away for a while. One thread serves at a time. Further threads that sleep, on
 //! the same channel or on others, sleep on the pipes. So do programs that poll the descriptor, and channels that do not block.
 
@@ -30,6 +32,8 @@ pub(crate) struct Sleep {
     shared: Arc<Shared>,
     channel: Arc<ChannelPipe>,
     state: Cell<State>,
+    /// The signals that the program blocks.
+    signals: Cell<libc::sigset_t>,
 }
 
 /// The state of a thread that sleeps for an event.
@@ -56,7 +60,7 @@ enum TurnEnd {
 
 impl Sleep {
     pub(crate) fn new(shared: Arc<Shared>, channel: Arc<ChannelPipe>) -> Self {
-        Self { shared, channel, state: Cell::new(State::Neither) }
+        Self { shared, channel, state: Cell::new(State::Neither), signals: Cell::new(no_signals()) }
     }
 
     /// Sleeps until the channel has an event, and reads it. The descriptor is the program's.
@@ -102,16 +106,19 @@ impl Sleep {
             }
             Ok(result)
         };
+        self.signals.set(set_signals(&all_signals()));
         if handover.begin_turn() {
             self.state.set(State::Serves);
             let end = Turn::run(self, fd, cancellation);
             self.end_turn(end != TurnEnd::Event);
+            set_signals(&self.signals.get());
             match end {
                 TurnEnd::Event => return read(),
                 TurnEnd::Interrupted => return Err(Errno::INTR),
                 TurnEnd::Restarted => {}
             }
         }
+        set_signals(&self.signals.get());
         handover.begin_wait();
         self.state.set(State::Waits);
         let result = read();
@@ -152,6 +159,31 @@ unsafe extern "C" fn leave(sleep: *mut c_void) {
         State::Waits => sleep.end_wait(),
         State::Neither => {}
     }
+}
+
+/// The empty set of signals.
+fn no_signals() -> libc::sigset_t {
+    // SAFETY: all zeroes are a set without signals.
+    unsafe { std::mem::zeroed() }
+}
+
+/// All signals but those that libc keeps to itself, and [`FAULTS`]: a program may handle one of its memory that is copied here.
+fn all_signals() -> libc::sigset_t {
+    let mut all = no_signals();
+    // SAFETY: the place has room for a set.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        FAULTS.iter().for_each(|signal| _ = libc::sigdelset(&raw mut all, *signal));
+    }
+    all
+}
+
+/// Sets the signals that this thread blocks. Returns the previous ones.
+fn set_signals(signals: &libc::sigset_t) -> libc::sigset_t {
+    let mut before = no_signals();
+    // SAFETY: a set, and room for another one.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, signals, &raw mut before) };
+    before
 }
 
 /// `PTHREAD_CANCEL_DISABLE`
@@ -238,10 +270,11 @@ impl Server for Turn<'_> {
             tv_nsec: limit.subsec_nanos().into(),
         });
         let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: the array has two elements, and the time is null or lives until the end of the call.
+        let signals = self.sleep.signals.get();
+        // SAFETY: the array has two elements, the set is one, and the time is null or lives until the end of the call.
         let ready = unsafe {
             set_cancellation(self.cancellation);
-            let ready = ppoll(fds.as_mut_ptr(), 2, limit, ptr::null());
+            let ready = ppoll(fds.as_mut_ptr(), 2, limit, &raw const signals);
             set_cancellation(DISABLED);
             ready
         };

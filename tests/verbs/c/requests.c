@@ -613,6 +613,31 @@ static void memory_unmapped_while_registered(void) {
     close_both();
 }
 
+// A thread that sleeps for an event performs writes of the peer meanwhile, and a handler leaves it by a jump. Its device goes on.
+static void jump_while_it_serves(void) {
+    struct ibv_comp_channel *channel;
+    struct sleeper sleeper;
+    open_with_channel(&channel);
+    struct ibv_qp_attr attr = {.qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+    must(!ibv_modify_qp(b.qp, &attr, IBV_QP_ACCESS_FLAGS));
+    void *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct ibv_mr *target = ibv_reg_mr(b.pd, memory, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    must(target, "%s", strerror(errno));
+    handle(SIGUSR1, jump, 0);
+    for (unsigned round = 0; round < 100; round++) {
+        pthread_t thread = start_sleeper(&sleeper, channel, sleep_jump_and_sleep);
+        wait_until_asleep(&sleeper);
+        request_one_sided(IBV_WR_RDMA_WRITE, 8, target, 0);
+        for (unsigned spins = round * 20; spins > 0; spins--) atomic_load(&handled);
+        must(!pthread_kill(thread, SIGUSR1));
+        while (atomic_load(&handled) <= round) {}
+        finish_send(1);
+        end_by_a_message(round, thread, &sleeper);
+    }
+    must(!ibv_dereg_mr(target) && !munmap(memory, 4096));
+    close_with_channel(channel);
+}
+
 // Writes that this process would perform itself have the limits of all others.
 static void limits_of_writes(void) {
     open_both(&RC);
@@ -647,7 +672,7 @@ static const struct {
     CASE(full_queues), CASE(unreliable), CASE(datagrams), CASE(destroy_with_work_outstanding),
     CASE(shared_receive_queue), CASE(fork_in_the_middle), CASE(killed_peer), CASE(absent_peer),
     CASE(receiver_polls_no_more), CASE(silent_target), CASE(memory_beside_a_new_thread), CASE(memory_that_cannot_be_accessed),
-    CASE(memory_unmapped_while_registered), CASE(limits_of_writes), CASE(extended_sends),
+    CASE(memory_unmapped_while_registered), CASE(limits_of_writes), CASE(jump_while_it_serves), CASE(extended_sends),
     CASE(extended_posts_are_whole), CASE(extended_datagrams), CASE(extended_completions),
     CASE(computes_after_an_event), CASE(two_channels), CASE(signals_while_asleep), CASE(cancelled_while_asleep),
     CASE(jump_out_of_the_sleep), CASE(channel_that_does_not_block), CASE(channels_come_and_go), CASE(forbidden_pair),

@@ -45,6 +45,7 @@ cases! {
     memory_behind_the_region flush_in_order drained_queue unsignaled full_queues unreliable datagrams destroy_with_work_outstanding
     shared_receive_queue fork_in_the_middle killed_peer absent_peer receiver_polls_no_more silent_target
     memory_beside_a_new_thread memory_that_cannot_be_accessed memory_unmapped_while_registered limits_of_writes
+    jump_while_it_serves
     extended_sends extended_posts_are_whole
     extended_datagrams extended_completions
     computes_after_an_event two_channels signals_while_asleep cancelled_while_asleep jump_out_of_the_sleep
