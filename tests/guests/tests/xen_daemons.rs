@@ -72,10 +72,7 @@ fn programs_of_domains_of_xen() {
     bed.check_long("so do those of domain 0", |bed| many_messages(bed, "dom0", "b"));
     bed.check("programs of two guests use the direct path", direct_path);
     bed.check("programs of two guests wake each other while both guest daemons are stopped", without_daemons);
-    bed.check("an unused pair window is closed", |bed| {
-        let gone = |bed: &mut XenTestbed| bed.xen.done("grep -q 'pair window .* was unused' /tmp/backend").code == 0;
-        eventually(timeout(), || gone(bed)).expect("the pair window stays");
-    });
+    bed.check("an unused pair window is closed", unused_window);
     bed.check("a killed guest daemon ends its channels, and no others", |bed| killed_peer_guest(bed, "b"));
     bed.check_long("the same with the other guest daemon", |bed| killed_peer_guest(bed, "a"));
     bed.check("a killed guest daemon attaches again", killed_frontend);
@@ -142,6 +139,21 @@ fn without_daemons(bed: &mut XenTestbed) {
     for guest in ["a", "b"] {
         bed.expect_state(guest, "attached");
     }
+}
+
+/// On a busy machine the daemons of the guests were stopped for so long that the backend has missed their heartbeats, and closed it before.
+fn unused_window(bed: &mut XenTestbed) {
+    let closed = "grep 'pair window is closed' /tmp/backend";
+    let reason = |bed: &mut XenTestbed| bed.xen.done(closed).lines.into_iter().next();
+    let mut shown = None;
+    eventually(timeout(), || {
+        shown = reason(bed);
+        shown.is_some()
+    })
+    .expect("the pair window stays");
+    let shown = shown.expect("it was closed");
+    println!("#   {shown}");
+    assert!(["was unused", "does not show the window"].iter().any(|reason| shown.contains(reason)), "{shown}");
 }
 
 fn killed_peer_guest(bed: &mut XenTestbed, guest: &str) {
