@@ -148,18 +148,14 @@ impl Adapter {
         mask: AttributeMask,
     ) -> Result<(), Refused> {
         let found = mask.contains(AttributeMask::ADDRESS).then(|| {
-            let with_destination = mask.contains(AttributeMask::DESTINATION);
-            let before = self.engine().query_qp(number).map(|(_, attributes, _)| attributes.destination);
-            let destination = before.filter(|_| !with_destination).unwrap_or(attributes.destination);
-            self.look_up(attributes.address.gid, destination)
+            let is_new = mask.contains(AttributeMask::DESTINATION);
+            let kept = self.query_qp(number).filter(|_| !is_new).map(|(_, kept, _)| kept.destination);
+            self.look_up(attributes.address.gid, kept.unwrap_or(attributes.destination))
         });
         if mask.contains(AttributeMask::STATE) && matches!(attributes.state, QpState::Reset | QpState::Error) {
             self.take_arrived();
         }
-        let peer = match found {
-            Some(Found::Device(peer)) => Some(peer),
-            _ => None,
-        };
+        let peer = found.and_then(Found::device);
         let changed = self.engine().modify_qp(number, attributes, mask, peer);
         if let (Some(found), None, Ok(())) = (found, peer, changed) {
             self.engine().looked_up(number, found);
@@ -233,10 +229,8 @@ impl Adapter {
             let port = self.domain.matcher_mut();
             match port.engine.post_send(number, request, &port.memory) {
                 Err(Refused::RouteMissing(gid, destination)) => {
-                    let to = match self.look_up(gid, destination) {
-                        Found::Device(device) => Some(device),
-                        _ => None, // The datagram is lost, as on a wire. The next one asks again.
-                    };
+                    // Without a device, the datagram is lost, as on a wire. The next one asks again.
+                    let to = self.look_up(gid, destination).device();
                     self.engine().add_route(gid, destination, to);
                 }
                 posted => return posted,

@@ -118,7 +118,8 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     let pd = has(CHANGE_PD).then(|| unsafe { pd_of(pd) });
     // SAFETY: the context is open.
     let device = unsafe { Device::of((*mr).mr.context) };
-    if let Some((_, before, _, rights)) = device.lock().engine().region(object.key)
+    let before = device.lock().engine().region(object.key);
+    if let Some((_, before, _, rights)) = before
         && (range.is_some() || access.is_some())
     {
         let (addr, len) = range.unwrap_or(before);

@@ -107,18 +107,20 @@ impl Sleep {
             Ok(result)
         };
         self.signals.set(set_signals(&all_signals()));
-        if handover.begin_turn() {
+        let end = if handover.begin_turn() {
             self.state.set(State::Serves);
             let end = Turn::run(self, fd, cancellation);
             self.end_turn(end != TurnEnd::Event);
-            set_signals(&self.signals.get());
-            match end {
-                TurnEnd::Event => return read(),
-                TurnEnd::Interrupted => return Err(Errno::INTR),
-                TurnEnd::Restarted => {}
-            }
-        }
+            Some(end)
+        } else {
+            None
+        };
         set_signals(&self.signals.get());
+        match end {
+            Some(TurnEnd::Event) => return read(),
+            Some(TurnEnd::Interrupted) => return Err(Errno::INTR),
+            Some(TurnEnd::Restarted) | None => {}
+        }
         handover.begin_wait();
         self.state.set(State::Waits);
         let result = read();

@@ -45,6 +45,16 @@ pub enum Found {
     Unanswered,
 }
 
+impl Found {
+    /// The device that was found.
+    pub const fn device(self) -> Option<EndpointAddress> {
+        match self {
+            Self::Device(device) => Some(device),
+            Self::Nothing | Self::Unknown | Self::Unanswered => None,
+        }
+    }
+}
+
 /// The look-ups of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Search {

@@ -62,6 +62,12 @@ impl Stage {
         finish(&self.daemon.launch_on_host(build::isthmus()).args(words))
     }
 
+    /// Returns how many rows of a report are about attached domains, or channels.
+    pub fn count_rows(&self, words: &[&str]) -> usize {
+        let lines = self.isthmus(&[words, &["--json"]].concat()).expect_success();
+        lines.join("\n").matches("\"id\"").count()
+    }
+
     /// Returns the daemon.
     pub fn daemon(&mut self) -> &mut DaemonProcess {
         &mut self.daemon

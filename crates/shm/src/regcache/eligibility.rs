@@ -86,9 +86,10 @@ pub(super) fn check_unpinned(maps: &Maps, registered: usize) -> Result<LockableB
     let mut text = String::new();
     open("/proc/thread-self/status")?.read_to_string(&mut text).map_err(|_| ColdReason::NoProc)?;
     let status = ThreadStatus::parse(&text).ok_or(ColdReason::NoProc)?;
-    let mut ours = registered;
-    if status.locked != registered {
-        ours = 0;
+    let mut ours = 0;
+    if status.locked == registered {
+        ours = registered;
+    } else {
         maps.for_each_named(region::NAME_IN_MAPS, |vma| ours += vma.range.len())?;
         // A device's pages are not, before they are given back.
         maps.for_each_named(region::EXTENT_NAME_IN_MAPS, |vma| ours += if vma.shared { 0 } else { vma.range.len() })?;

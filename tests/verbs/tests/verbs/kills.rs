@@ -17,12 +17,6 @@ fn held(view: &View) -> (usize, usize) {
     (fds.count(), view.shared_maps().unwrap().len())
 }
 
-/// Returns how many rows of a report are about attached domains, or channels.
-fn rows(stage: &Stage, words: &[&str]) -> usize {
-    let lines = stage.isthmus(&[words, &["--json"]].concat()).expect_success();
-    lines.join("\n").matches("\"id\"").count()
-}
-
 #[track_caller]
 fn run((short, long): (u32, u32), variables: &[(&str, &str)]) {
     if programs().is_none() {
@@ -37,8 +31,9 @@ fn run((short, long): (u32, u32), variables: &[(&str, &str)]) {
     let mut survivor = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
     let survived = survivor.wait_line("survived", Deadline::secs(short_or_long(30, 600)));
     assert!(survived.is_ok(), "{survived:?} seed {seed}, {kills} kills: {}", survivor.stderr());
-    eventually(timeout(), || rows(&stage, &["verbs", "list"]) == 1 && rows(&stage, &["domain", "list"]) == 1).unwrap();
-    assert_eq!(rows(&stage, &["channel", "list"]), 0);
+    eventually(timeout(), || stage.count_rows(&["verbs", "list"]) == 1 && stage.count_rows(&["domain", "list"]) == 1)
+        .unwrap();
+    assert_eq!(stage.count_rows(&["channel", "list"]), 0);
     let view = survivor.view().unwrap();
     let (held_now, bytes) = (held(&view), view.memory().unwrap().rss_bytes);
     println!("{kills} kills: the survivor has {held_now:?} and {bytes} bytes");
@@ -49,7 +44,7 @@ fn run((short, long): (u32, u32), variables: &[(&str, &str)]) {
     let daemon = stage.daemon().view().unwrap();
     let is_free = || held(&daemon) <= before;
     assert!(eventually(timeout(), is_free).is_ok(), "{:?}, before {before:?}", held(&daemon));
-    assert_eq!(rows(&stage, &["verbs", "list"]), 0);
+    assert_eq!(stage.count_rows(&["verbs", "list"]), 0);
 }
 
 #[test]

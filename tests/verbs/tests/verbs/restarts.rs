@@ -6,8 +6,8 @@ use isthmus_verbs_tests::{Pair, Stage, programs, timeout};
 /// Waits until the daemon lists this number of devices.
 #[track_caller]
 fn wait_for_devices(stage: &Stage, count: usize) {
-    let listed = || stage.isthmus(&["verbs", "list", "--json"]).expect_success().join("\n").matches("\"id\"").count();
-    eventually(timeout(), || listed() == count).unwrap_or_else(|error| panic!("{error}: {count} devices"));
+    let is_listed = || stage.count_rows(&["verbs", "list"]) == count;
+    eventually(timeout(), is_listed).unwrap_or_else(|error| panic!("{error}: {count} devices"));
 }
 
 /// In `accept()`, the first program has an open device, and the second one a queue pair as well.

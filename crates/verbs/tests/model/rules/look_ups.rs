@@ -12,12 +12,8 @@ fn pair_found(founds: [Found; 2], options: &Options) -> (Network, Qp, Qp) {
     let mut network = Network::new(2, 7);
     let [one, other] = [0, 1].map(|node| create(&mut network, node, QpType::Rc, options, None));
     for (qp, peer, found) in [(one, other, founds[0]), (other, one, founds[1])] {
-        let device = match found {
-            Found::Device(device) => Some(device),
-            _ => None,
-        };
-        ready_to_receive_from(&mut network, qp, peer, device, options);
-        if device.is_none() {
+        ready_to_receive_from(&mut network, qp, peer, found.device(), options);
+        if found.device().is_none() {
             looked_up(&mut network, qp, found);
         }
         ready_to_send(&mut network, qp, peer, options);
