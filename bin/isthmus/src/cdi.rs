@@ -7,7 +7,7 @@
 //! on the host                              in the container
 //! the folder of the daemon's socket   ──►  /run/isthmus
 //! the libraries of each capability    ──►  /opt/isthmus/CAPABILITY, the first one under each of its names
-//! /dev/null                           ──►  the file that programs open in place of a device
+//! /dev/null, /dev/full                ──►  the files that programs open in place of devices
 //! the variables of `isthmus run`      ──►  the same, with the folders of the container
 //! ```
 //!
@@ -27,7 +27,7 @@ use serde::Serialize;
 use crate::capability::PROGRAM_CAPABILITIES;
 use crate::daemon;
 use crate::output::{Outcome, Output, note};
-use crate::run::{CapabilityChoice, ProgramCapability, ProgramPlace, Setting, installed_folder, joined};
+use crate::run::{CapabilityChoice, DeviceFile, ProgramCapability, ProgramPlace, Setting, installed_folder, joined};
 
 /// The lowest version of the specification that has every field used here. Runtimes accept lower versions than their own and
 /// refuse higher ones: podman 4.3.1 refuses 0.6.0.
@@ -87,7 +87,7 @@ struct ContainerEdits {
     device_nodes: Vec<DeviceNode>,
 }
 
-/// A device file that is /dev/null. Its numbers stand for the path on the host, which the standard has since version 0.5.0 only.
+/// A device file. Its numbers stand for the path on the host, which the standard has since version 0.5.0 only.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DeviceNode {
@@ -101,8 +101,9 @@ struct DeviceNode {
 }
 
 impl DeviceNode {
-    const fn null(path: &'static str) -> Self {
-        Self { path, kind: "c", major: 1, minor: 3, file_mode: 0o666, permissions: "rw" }
+    const fn new(file: &DeviceFile) -> Self {
+        let (major, minor) = file.number;
+        Self { path: file.path, kind: "c", major, minor, file_mode: 0o666, permissions: "rw" }
     }
 }
 
@@ -202,7 +203,7 @@ fn add_capability(edits: &mut ContainerEdits, capability: &ProgramCapability, fo
         let library = library.canonicalize().with_context(|| format!("cannot find {}", library.display()))?;
         edits.mounts.push(Mount::new(&library, &within.join(name))?);
     }
-    edits.device_nodes.extend(capability.device_file.map(DeviceNode::null));
+    edits.device_nodes.extend(capability.device_files.iter().map(DeviceNode::new));
     let place = ProgramPlace { folder: &within, socket: None, container: Some(Path::new(SOCKET_FOLDER)) };
     (capability.settings)(&place).map_err(anyhow::Error::msg)
 }

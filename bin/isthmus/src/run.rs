@@ -49,8 +49,8 @@ pub(crate) struct ProgramCapability {
     pub(crate) other_names: &'static [&'static str],
     /// Further libraries that lie beside it.
     pub(crate) other_libraries: &'static [&'static str],
-    /// The file that programs open in place of a device. It is /dev/null.
-    pub(crate) device_file: Option<&'static str>,
+    /// The files that programs open in place of devices.
+    pub(crate) device_files: &'static [DeviceFile],
     /// Whether it is off unless `--with` names it.
     pub(crate) is_opt_in: bool,
     /// Whether it is supported in guests.
@@ -61,6 +61,16 @@ pub(crate) struct ProgramCapability {
     pub(crate) unfit: fn(&ProgramFile) -> Option<Unfit>,
     /// Its checks of `isthmus doctor`, if they are not among the common ones.
     pub(crate) doctor: Option<fn(&CheckPlace<'_>, &mut Vec<Finding>)>,
+}
+
+/// A file that programs open in place of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceFile {
+    pub(crate) path: &'static str,
+    /// The memory device that it is.
+    pub(crate) target: &'static str,
+    /// The major and minor number of that device.
+    pub(crate) number: (u32, u32),
 }
 
 /// The place in which a program starts.

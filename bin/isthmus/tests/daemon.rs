@@ -1,5 +1,6 @@
 //! Commands that query a daemon, against a real one with real domains.
 
+use std::path::Path;
 use std::time::Duration;
 
 use assert_cmd::Command;
@@ -118,7 +119,18 @@ fn writes_the_files_of_the_rdma_device() {
     let folder = daemon.socket().with_file_name("elsewhere");
     let elsewhere = folder.to_str().expect("UTF-8");
     assert!(text(&daemon, &["verbs", "enable", "--dir", elsewhere]).starts_with("written: "));
-    assert!(folder.join("sys/class/infiniband_verbs/uverbs0/dev").is_file());
+    let sys = |file: &str| std::fs::read_to_string(folder.join("sys/class").join(file)).expect("written");
+    assert_eq!([sys("infiniband_verbs/uverbs0/dev"), sys("misc/rdma_cm/dev")], ["1:3\n", "1:7\n"]);
+    assert_eq!(sys("misc/rdma_cm/abi_version"), "4\n");
+    if !Path::new("/dev/infiniband").exists() {
+        let remedy = enabled["missing"][0]["remedy"].as_str().expect("a text");
+        for link in ["/dev/null /dev/infiniband/uverbs0", "/dev/full /dev/infiniband/rdma_cm"] {
+            assert!(
+                remedy.contains(&format!("ln -s {link}")) && remedy.contains(&format!("--symlink {link}")),
+                "{remedy}"
+            );
+        }
+    }
     drop(daemon);
     let scratch = Scratch::new().expect("a folder");
     let daemon = start(&scratch, "verbs.enabled = false\n");

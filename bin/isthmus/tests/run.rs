@@ -251,6 +251,15 @@ fn doctor_checks_verbs_where_the_plug_in_is_installed() {
     // An empty file is no library, and the other one is not installed.
     let severities = ["verbs.plug-in", "verbs.preload", "verbs.files"].map(severity);
     assert_eq!(severities, ["problem", "warning", "ok"], "{found:?}");
+    if !Path::new("/dev/infiniband").exists() {
+        let files = found.iter().find(|finding| finding["id"] == "verbs.device-file").expect("the finding");
+        let says = |key: &str, part| files[key].as_str().is_some_and(|said| said.contains(part));
+        assert!(files["severity"] == "warning" && says("result", "/dev/infiniband/rdma_cm"), "{files}");
+        assert!(
+            says("remedy", "/dev/full /dev/infiniband/rdma_cm") && says("remedy", "isthmus verbs enable"),
+            "{files}"
+        );
+    }
     let others = ["verbs.device-file", "verbs.libibverbs", "verbs.kernel"].map(severity);
     assert!(others.iter().all(|severity| severity != "problem"), "{found:?}");
     let document = include_str!("../../../docs/operate/cli.md");
@@ -400,8 +409,9 @@ fn checked_device(specification: &Value) -> (Vec<String>, Vec<(String, String)>)
     assert_eq!((keys(device), &device["name"]), (vec!["containerEdits".into(), "name".into()], &"all".into()));
     let edits = &device["containerEdits"];
     if edits.get("deviceNodes").is_some() {
-        let device = json!({ "path": "/dev/infiniband/uverbs0", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666, "permissions": "rw" });
-        assert_eq!(edits["deviceNodes"], Value::Array(vec![device]), "a copy of /dev/null");
+        let copy = |path: &str, minor: u32| json!({ "path": path, "type": "c", "major": 1, "minor": minor, "fileMode": 0o666, "permissions": "rw" });
+        let (null, full) = (copy("/dev/infiniband/uverbs0", 3), copy("/dev/infiniband/rdma_cm", 7));
+        assert_eq!(edits["deviceNodes"], Value::Array(vec![null, full]), "copies of /dev/null and /dev/full");
     }
     let expected = ["deviceNodes", "env", "mounts"];
     assert!(expected.ends_with(&keys(edits).iter().map(String::as_str).collect::<Vec<_>>()), "{edits}");

@@ -47,7 +47,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     library: mpi::PROVIDER,
     other_names: &[],
     other_libraries: &[],
-    device_file: None,
+    device_files: &[],
     is_opt_in: false,
     is_in_guests: true,
     settings: |place| Ok(mpi::all_settings(place.folder)),

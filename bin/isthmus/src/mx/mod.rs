@@ -68,7 +68,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     library: "libmyriexpress.so",
     other_names: &["libmyriexpress.so.0", "libopen-mx.so", "libopen-mx.so.0"],
     other_libraries: &[],
-    device_file: None,
+    device_files: &[],
     is_opt_in: false,
     is_in_guests: true,
     settings: |place| Ok(settings(place.folder)),

@@ -55,7 +55,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     library: LIBRARY,
     other_names: &[],
     other_libraries: &[],
-    device_file: None,
+    device_files: &[],
     is_opt_in: true,
     is_in_guests: false,
     settings: |place| match off_reason().filter(|_| place.container.is_none()) {

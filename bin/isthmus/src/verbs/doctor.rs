@@ -1,4 +1,4 @@
-//! Checks of verbs: the libraries, the device file, the files of the device, and the interface that each libibverbs expects of plug-ins.
+//! Checks of verbs: the libraries, the device files, the files of the device, and the interface that each libibverbs expects of plug-ins.
 //!
 //! Nothing here is a problem on a host without RDMA programs, except a library that is installed and cannot be loaded.
 
@@ -14,13 +14,13 @@ use isthmus_client::{Options, Reason, Refusal, Topic};
 use isthmus_report::VerbsReport;
 
 use super::device::{Device, InvalidField, REMEDY};
-use super::enable::{DEVICE_FILE, Missing, device_file};
+use super::enable::{DEVICE_FILES, Missing, missing_files};
 use super::sysfs::{difference, is_of_gid};
-use super::{DRIVER, LIBRARY, PRELOADED, device_files};
+use super::{DRIVER, LIBRARY, PRELOADED, sys_folder};
 use crate::daemon::{Daemon, read};
 use crate::doctor::{CheckPlace, Finding, preload, unexpected};
 use crate::program_file::defined_versions;
-use crate::run::installed_folder;
+use crate::run::{DeviceFile, installed_folder};
 
 /// The library of rdma-core, and the paths under which the dynamic linker knows libraries.
 const LIBIBVERBS: &str = "libibverbs.so.1";
@@ -38,15 +38,15 @@ fn report(options: &Options) -> Result<VerbsReport> {
 }
 
 pub(super) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
-    let device = Path::new(DEVICE_FILE);
-    if installed_folder(LIBRARY).is_err() && !device.exists() {
-        let result = format!("not used: neither {LIBRARY} nor {DEVICE_FILE} is there");
+    let [DeviceFile { path, .. }, _] = DEVICE_FILES;
+    if installed_folder(LIBRARY).is_err() && !Path::new(path).exists() {
+        let result = format!("not used: neither {LIBRARY} nor {path} is there");
         findings.push(Finding::ok("verbs.plug-in", "finding the plug-in of libibverbs", result));
         return;
     }
     findings.push(library("verbs.plug-in", LIBRARY));
     findings.push(library("verbs.preload", PRELOADED));
-    findings.push(file(device));
+    findings.extend(device_files(&DEVICE_FILES));
     let report = match place.daemon.map(report) {
         Some(Ok(report)) => Some(report),
         Some(Err(error)) => {
@@ -60,7 +60,7 @@ pub(super) fn check(place: &CheckPlace<'_>, findings: &mut Vec<Finding>) {
     };
     findings.extend(report.as_ref().map(enabled));
     findings.push(match report.as_ref().map(Device::parse).transpose() {
-        Ok(device) => files(device_files(place.socket), device.as_ref()),
+        Ok(device) => files(sys_folder(place.socket), device.as_ref()),
         Err(error) => invalid(&error),
     });
     findings.extend(libibverbs());
@@ -85,14 +85,22 @@ fn library(id: &'static str, name: &str) -> Finding {
     }
 }
 
-/// Reports on the file that libibverbs opens.
-fn file(path: &Path) -> Finding {
-    let (id, tried) = ("verbs.device-file", format!("comparing {} with /dev/null", path.display()));
-    let missing = if path.exists() { "" } else { "missing: " };
-    match device_file(path) {
-        None => Finding::ok(id, tried, format!("{} is /dev/null", path.display())),
-        Some(Missing { what, remedy }) => Finding::note(id, tried, format!("{missing}{what}")).remedy(remedy),
+/// Reports on the files that libibverbs and librdmacm open.
+fn device_files(files: &[DeviceFile]) -> Vec<Finding> {
+    let each = |word: &str| {
+        let each: Vec<_> = files.iter().map(|file| format!("{} {word} {}", file.path, file.target)).collect();
+        each.join(", and ")
+    };
+    let (id, tried) = ("verbs.device-file", format!("comparing {}", each("with")));
+    let missing = missing_files(files);
+    if missing.is_empty() {
+        return vec![Finding::ok(id, tried, each("is"))];
     }
+    let finding = |Missing { what, remedy }| {
+        let remedy = format!("{remedy}\n`isthmus verbs enable` checks again.");
+        Finding::note(id, tried.clone(), format!("missing: {what}")).remedy(remedy)
+    };
+    missing.into_iter().map(finding).collect()
 }
 
 fn enabled(report: &VerbsReport) -> Finding {
@@ -120,11 +128,13 @@ fn files(folder: Option<PathBuf>, device: Option<&Device>) -> Finding {
         None => Finding::ok(id, tried, format!("{found} has a device; no daemon confirms it")),
         Some(Ok(None)) => Finding::ok(id, tried, format!("{found} has the device and its GIDs")),
         Some(Ok(Some(path))) => {
+            let file = folder.join(&path);
             let what = match is_of_gid(&path) {
                 true => "the GIDs of this machine have changed since `isthmus verbs enable`",
+                false if !file.exists() => "a file is missing",
                 false => "the files are not those of this daemon",
             };
-            Finding::note(id, tried, format!("{what}: {}", folder.join(path).display())).remedy(remedy)
+            Finding::note(id, tried, format!("{what}: {}", file.display())).remedy(remedy)
         }
         Some(Err(error)) => {
             Finding::note(id, tried, format!("cannot read {found}: {}", crate::output::causes(&error))).remedy(remedy)
@@ -239,9 +249,13 @@ mod tests {
         assert_says(&enabled(&report(false)), Warning, "disabled");
         assert_says(&kernel(None), Fine, "no InfiniBand");
         assert_says(&kernel(Some("/sys/module/ib_uverbs")), Warning, PRELOADED);
-        assert_says(&file(Path::new("/dev/null")), Fine, "is /dev/null");
-        assert_says(&file(Path::new("/nonexistent/uverbs0")), Warning, "missing");
-        assert_says(&file(Path::new("/dev/zero")), Warning, "belongs to a device");
+        let [null, full] = DEVICE_FILES.map(|file| DeviceFile { path: file.target, ..file });
+        let of = |path| device_files(&[null, DeviceFile { path, ..full }]).pop().unwrap();
+        assert_says(&of("/dev/full"), Fine, "/dev/null is /dev/null, and /dev/full is /dev/full");
+        for (path, said) in [("/nonexistent/rdma_cm", "a link to /dev/full"), ("/dev/tty", "belongs to a device")] {
+            assert_says(&of(path), Warning, said);
+            assert!(of(path).remedy.is_some_and(|remedy| remedy.contains("`isthmus verbs enable`")), "{path}");
+        }
         assert_says(&files(None, Some(&device("a"))), Warning, "no files of the device");
     }
 
@@ -259,11 +273,24 @@ mod tests {
         let gids = sys.join("class/infiniband/isthmus0/ports/1/gids");
         fs::create_dir_all(&gids).unwrap();
         fs::write(gids.join("0"), "b\n").unwrap();
+        fs::write(sys.join("class/infiniband/isthmus0/node_desc"), "other0\n").unwrap();
         assert_says(&files(Some(sys.clone()), None), Fine, "no daemon");
         assert_says(&files(Some(sys.clone()), Some(&device("a"))), Warning, "not those of this daemon");
         replace(&sys, &sysfs::files(&device("b"), |_| false)).unwrap();
         assert_says(&files(Some(sys.clone()), Some(&device("b"))), Fine, "its GIDs");
         assert_says(&files(Some(sys.clone()), Some(&device("a"))), Warning, "have changed");
+    }
+
+    #[test]
+    fn files_of_an_older_version_are_a_warning() {
+        let scratch = tempfile::tempdir().unwrap();
+        let sys = scratch.path().join("sys");
+        replace(&sys, &sysfs::files(&device("a"), |_| false)).unwrap();
+        fs::remove_dir_all(sys.join("class/misc")).unwrap();
+        let finding = files(Some(sys), Some(&device("a")));
+        assert_says(&finding, Warning, "a file is missing: ");
+        assert!(finding.result.contains("class/misc/rdma_cm/abi_version"), "{finding:?}");
+        assert!(finding.remedy.is_some_and(|remedy| remedy.contains("`isthmus verbs enable`")));
     }
 
     #[test]

@@ -16,13 +16,20 @@ use super::device::{Device, REMEDY};
 use super::{DRIVERS, LIBRARY, SYS, folder_beside, is_preloaded, settings, sysfs};
 use crate::daemon::{Daemon, options, read};
 use crate::output::{Outcome, Output};
-use crate::run::{Setting, installed_folder, shell_quoted};
+use crate::run::{DeviceFile, Setting, installed_folder, shell_quoted};
 
-/// The file that libibverbs opens. The path is compiled in.
-pub(super) const DEVICE_FILE: &str = "/dev/infiniband/uverbs0";
+/// The files that libibverbs and librdmacm open. The paths are compiled in. A program that writes to the latter without the
+/// preloaded library fails, because that device is full.
+pub(super) const DEVICE_FILES: [DeviceFile; 2] = [
+    DeviceFile { path: "/dev/infiniband/uverbs0", target: "/dev/null", number: (1, 3) },
+    DeviceFile { path: "/dev/infiniband/rdma_cm", target: "/dev/full", number: (1, 7) },
+];
 
-/// The device number of /dev/null.
-const NULL: (u32, u32) = (1, 3);
+/// The folder of the device files.
+const FOLDER: &str = "/dev/infiniband";
+
+/// The major number of memory devices.
+const MEMORY: u32 = 1;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EnableArgs {
@@ -71,7 +78,7 @@ pub(super) fn enable(output: Output, socket: Option<PathBuf>, args: EnableArgs) 
     let sysfs = folder.join(SYS);
     let changed = write_files(&sysfs, &report)?;
     let library = installed_folder(LIBRARY);
-    let mut missing: Vec<Missing> = device_file(Path::new(DEVICE_FILE)).into_iter().collect();
+    let mut missing = missing_files(&DEVICE_FILES);
     if let Err(error) = &library {
         let what = format!("the plug-in of libibverbs: {error}");
         missing.push(Missing { what, remedy: "`make install` installs it.".to_owned() });
@@ -103,28 +110,49 @@ pub(super) fn has_interface(name: &str) -> bool {
     socket.is_ok_and(|socket| rustix::net::netdevice::name_to_index(&socket, name).is_ok())
 }
 
-/// Checks that the device file is /dev/null.
-pub(super) fn device_file(path: &Path) -> Option<Missing> {
-    let folder = path.parent().unwrap_or(path).display();
-    let path = path.display();
-    match fs::metadata(path.to_string()) {
-        Ok(found) if found.file_type().is_char_device() => {
-            let number = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
-            (number != NULL).then(|| Missing {
-                what: format!("{path} belongs to a device of this machine"),
-                remedy: "Run the programs in a container, or under bwrap, with a /dev of their own.".to_owned(),
-            })
-        }
-        _ => Some(Missing {
-            what: format!("{path}, a link to /dev/null"),
-            remedy: format!(
-                "One of these makes it:\n\
-                 root, until the next boot:  mkdir -p {folder} && ln -s /dev/null {path}\n\
-                 root, for each boot:        echo 'L {path} - - - - /dev/null' > /etc/tmpfiles.d/isthmus-verbs.conf\n\
-                 any user, for one program:  bwrap --bind / / --dev /dev --dir {folder} --symlink /dev/null {path} PROGRAM"
-            ),
-        }),
+/// Checks the device files. Commands that make files are named only if no other file is in the way.
+pub(super) fn missing_files(files: &[DeviceFile]) -> Vec<Missing> {
+    let wrong = files.iter().filter(|file| device_number(file.path) != Some(file.number));
+    let (others, missing): (Vec<_>, Vec<_>) = wrong.partition(|file| fs::symlink_metadata(file.path).is_ok());
+    let each = |part: fn(&DeviceFile) -> String| files.iter().map(part).collect::<String>();
+    let links = each(|file| format!(" --symlink {} {}", file.target, file.path));
+    let bwrap = format!("bwrap --bind / / --dev /dev --dir {FOLDER}{links} PROGRAM");
+    if !others.is_empty() {
+        return others.into_iter().map(|file| other(file, &bwrap)).collect();
     }
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let what: Vec<_> = missing.iter().map(|file| link(file)).collect();
+    let made: String = missing.iter().map(|file| format!(" && ln -s {} {}", file.target, file.path)).collect();
+    let lines = each(|file| format!(" {} {}", file.path, file.target));
+    let remedy = format!(
+        "One of these commands is enough:\n\
+         root, until the next boot:  mkdir -p {FOLDER}{made}\n\
+         root, for each boot:        printf 'L %s - - - - %s\\n'{lines} > /etc/tmpfiles.d/isthmus-verbs.conf\n\
+         any user, for one program:  {bwrap}"
+    );
+    vec![Missing { what: what.join("; "), remedy }]
+}
+
+/// A file in place of a device file.
+fn other(file: &DeviceFile, bwrap: &str) -> Missing {
+    let (found, start) = match device_number(file.path) {
+        Some((major, _)) if major != MEMORY => ("the file belongs to a device of this machine", "Start"),
+        _ => ("there is another file", "Remove that file, or start"),
+    };
+    let remedy = format!("{start} the programs in a container, or with a /dev of their own:\n{bwrap}");
+    Missing { what: format!("{} ({found})", link(file)), remedy }
+}
+
+fn link(file: &DeviceFile) -> String {
+    format!("{}, a link to {}", file.path, file.target)
+}
+
+/// Returns the number of a device. None if the file is no device.
+fn device_number(path: &str) -> Option<(u32, u32)> {
+    let found = fs::metadata(path).ok().filter(|found| found.file_type().is_char_device())?;
+    Some((rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev())))
 }
 
 fn text(enabled: &Enabled) -> String {
@@ -167,15 +195,48 @@ mod tests {
         assert_eq!(text(anyhow::anyhow!("the file is a link")), "cannot write /x: the file is a link");
     }
 
+    /// A device file in a folder.
+    fn below(folder: &Path, file: DeviceFile) -> DeviceFile {
+        let name = Path::new(file.path).file_name().unwrap();
+        DeviceFile { path: folder.join(name).display().to_string().leak(), ..file }
+    }
+
     #[test]
-    fn device_file_is_a_link_to_null() {
+    fn missing_device_files_are_links_that_root_or_bwrap_makes() {
         let scratch = tempfile::tempdir().unwrap();
-        let path = scratch.path().join("uverbs0");
-        let missing = device_file(&path).unwrap();
-        assert!(missing.remedy.contains(&format!("ln -s /dev/null {}", path.display())), "{missing:?}");
-        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
-        assert_eq!(device_file(&path), None);
-        assert!(device_file(Path::new("/dev/zero")).unwrap().what.contains("belongs to a device"));
+        let files = DEVICE_FILES.map(|file| below(scratch.path(), file));
+        let [null, full] = files.map(|file| format!("{} {}", file.target, file.path));
+        let [missing] = &missing_files(&files)[..] else { panic!("both can be made") };
+        assert!(missing.remedy.contains(&format!("&& ln -s {null} && ln -s {full}\n")), "{missing:?}");
+        assert!(missing.remedy.contains(&format!(" --symlink {null} --symlink {full} PROGRAM")), "{missing:?}");
+        std::os::unix::fs::symlink("/dev/null", files[0].path).unwrap();
+        let [missing] = &missing_files(&files)[..] else { panic!("one is left") };
+        assert_eq!(missing.what, format!("{}, a link to /dev/full", files[1].path));
+        assert!(!missing.remedy.contains(&format!("ln -s {null}")), "{missing:?}");
+        assert!(missing.remedy.contains(&format!(" --symlink {null} --symlink {full} PROGRAM")), "{missing:?}");
+        std::os::unix::fs::symlink("/dev/full", files[1].path).unwrap();
+        assert_eq!(missing_files(&files), []);
+    }
+
+    #[test]
+    fn other_files_are_not_replaced() {
+        let scratch = tempfile::tempdir().unwrap();
+        let [null, full] = DEVICE_FILES.map(|file| below(scratch.path(), file));
+        let what = |files: &[DeviceFile]| -> Vec<_> {
+            let missing = missing_files(files);
+            assert!(missing.iter().all(|missing| !missing.remedy.contains("ln -s")), "{missing:?}");
+            missing.into_iter().map(|missing| missing.what).collect()
+        };
+        let device = DeviceFile { path: "/dev/tty", ..full };
+        assert_eq!(
+            what(&[null, device]),
+            ["/dev/tty, a link to /dev/full (the file belongs to a device of this machine)"]
+        );
+        for target in ["/dev/null", "/nonexistent", "/etc/passwd"] {
+            std::os::unix::fs::symlink(target, full.path).unwrap();
+            assert_eq!(what(&[null, full]), [format!("{}, a link to /dev/full (there is another file)", full.path)]);
+            fs::remove_file(full.path).unwrap();
+        }
     }
 
     #[test]

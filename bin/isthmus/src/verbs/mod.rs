@@ -90,7 +90,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
     library: LIBRARY,
     other_names: &[],
     other_libraries: &[PRELOADED],
-    device_file: Some(enable::DEVICE_FILE),
+    device_files: &enable::DEVICE_FILES,
     is_opt_in: false,
     is_in_guests: true,
     settings: |place| {
@@ -100,7 +100,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
         if std::env::var_os(VERBS.name).is_some_and(|value| value == "off") {
             return Err(format!("{}=off", VERBS.name));
         }
-        let sys = device_files(place.socket).ok_or("no files of the device: `isthmus verbs enable` writes them")?;
+        let sys = sys_folder(place.socket).ok_or("no files of the device: `isthmus verbs enable` writes them")?;
         Ok(settings(place.folder, &sys, is_preloaded(place.folder)))
     },
     unfit: |program| program.unfit(PRELOADED),
@@ -108,7 +108,7 @@ pub(crate) const PROGRAMS: ProgramCapability = ProgramCapability {
 };
 
 /// Finds the folder with the files of the device.
-fn device_files(socket: Option<&Path>) -> Option<PathBuf> {
+fn sys_folder(socket: Option<&Path>) -> Option<PathBuf> {
     let set = std::env::var_os(SYSFS).map(PathBuf::from);
     let folders = folders_of(socket);
     let mut found = set.into_iter().chain(folders.iter().map(|folder| folder.join(SYS)));

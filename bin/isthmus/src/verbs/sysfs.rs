@@ -1,7 +1,8 @@
-//! The files of a folder that stands for `/sys`, as libibverbs reads them.
+//! The files of a folder that stands for `/sys`, as libibverbs and librdmacm read them.
 //!
 //! ```text
 //! class/infiniband_verbs/abi_version, uverbs0/…     the file in /dev/infiniband, and the device that belongs to it
+//! class/misc/rdma_cm/…                              the file in /dev/infiniband that librdmacm opens
 //! class/infiniband/isthmus0/…                       the device: identity, port 1, its GIDs with their types and interfaces
 //! ```
 //!
@@ -14,10 +15,13 @@ use anyhow::{Context as _, Result};
 use isthmus_layout::verbs::{DEVICE, GID_KIND};
 
 use super::device::Device;
+use super::enable::DEVICE_FILES;
 use super::folder::{Files, Folder};
+use crate::run::DeviceFile;
 
-/// The folder of the device file.
+/// The folders of the device files.
 pub(super) const UVERBS: &str = "class/infiniband_verbs/uverbs0";
+const RDMA_CM: &str = "class/misc/rdma_cm";
 
 /// Returns the files of a device. An interface is named only if it exists for this process: libibverbs refuses a GID with an interface
 /// that it does not find.
@@ -26,8 +30,12 @@ pub(super) fn files(device: &Device, has_interface: impl Fn(&str) -> bool) -> Fi
     let mut add = |path: String, line: &str| drop(files.insert(path.into(), format!("{line}\n")));
     add("class/infiniband_verbs/abi_version".to_owned(), "6");
     add(format!("{UVERBS}/ibdev"), DEVICE);
-    add(format!("{UVERBS}/dev"), "1:3"); // That of /dev/null.
-    add(format!("{UVERBS}/abi_version"), "1");
+    for (DeviceFile { number: (major, minor), .. }, (folder, version)) in
+        DEVICE_FILES.iter().zip([(UVERBS, "1"), (RDMA_CM, "4")])
+    {
+        add(format!("{folder}/dev"), &format!("{major}:{minor}"));
+        add(format!("{folder}/abi_version"), version);
+    }
     let (folder, node_guid) = (format!("class/infiniband/{DEVICE}"), device.node_guid());
     for (name, line) in [
         ("node_type", "1: CA"),
