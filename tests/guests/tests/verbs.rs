@@ -55,6 +55,7 @@ fn rdma(folder: &Path) -> Result<Extra, String> {
 /// Makes the files of the device in a guest.
 fn prepare(guest: &mut Guest) {
     guest.run("by window; mkdir -p /dev/shm /dev/infiniband; ln -s /dev/null /dev/infiniband/uverbs0");
+    guest.run("ln -s /dev/full /dev/infiniband/rdma_cm");
     guest.run("isthmus verbs enable");
 }
 
@@ -235,7 +236,9 @@ fn rdma_programs_of_a_guest_and_its_host_use_the_daemon_path() {
     for (inside, path) in &libraries {
         std::fs::copy(path, folder.join(Path::new(inside).file_name().unwrap())).unwrap();
     }
-    let sandbox = Sandbox::new().host_network().symlink("/dev/null", "/dev/infiniband/uverbs0").bind(&folder, "/verbs");
+    let sandbox = Sandbox::new().host_network().bind(&folder, "/verbs");
+    let sandbox =
+        sandbox.symlink("/dev/null", "/dev/infiniband/uverbs0").symlink("/dev/full", "/dev/infiniband/rdma_cm");
     for (port, program) in (18_600..)
         .zip([&["ibv_rc_pingpong", "-c", "-g", "0", "-n", "200"][..], &["ib_write_lat", "-F", "-x", "0", "-n", "50"]])
     {

@@ -1,12 +1,13 @@
-//! A container of RDMA programs: a sandbox with an end of a wire, and the device file that libibverbs opens.
+//! A container of RDMA programs: a sandbox with an end of a wire, and the device files that programs open.
 
 use isthmus_netns::Host;
 use isthmus_testbed::{Proc, Sandbox, eventually};
 
 use crate::{build, timeout};
 
-/// The file that libibverbs opens. Its path is compiled in.
-const DEVICE_FILE: &str = "/dev/infiniband/uverbs0";
+/// The files that libibverbs and librdmacm open. Their paths are compiled in.
+const DEVICE_FILES: [(&str, &str); 2] =
+    [("/dev/null", "/dev/infiniband/uverbs0"), ("/dev/full", "/dev/infiniband/rdma_cm")];
 
 /// The processors of the machine. Without this folder UCX aborts.
 const PROCESSORS: &str = "/sys/devices/system/cpu";
@@ -30,7 +31,8 @@ impl Container {
     }
 
     pub(crate) fn sandbox() -> Sandbox {
-        let sandbox = Sandbox::new().host_network().symlink("/dev/null", DEVICE_FILE);
+        let sandbox = Sandbox::new().host_network();
+        let sandbox = DEVICE_FILES.into_iter().fold(sandbox, |sandbox, (target, file)| sandbox.symlink(target, file));
         sandbox.bind(PROCESSORS, PROCESSORS).bind(build::folder(), PROGRAMS)
     }
 
