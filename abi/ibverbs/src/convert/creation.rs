@@ -7,6 +7,9 @@ use crate::attributes::COMPLETION_VECTORS;
 use isthmus_verbs::{Access, Pd, QpInit, QpType};
 use rustix::io::Errno;
 
+/// Bytes that each queue pair takes inline, at least. Other adapters round up as well, and programs such as `rdma_xclient` rely on it.
+const INLINE_BYTES_MIN: u32 = 64;
+
 /// Access flags without the optional ones and those that only describe the memory (`IBV_ACCESS_HUGETLB`) or its addresses
 /// ([`is_zero_based`]).
 ///
@@ -71,7 +74,7 @@ pub(crate) unsafe fn qp_init(attr: &IbvQpInitAttr, pd: Pd) -> Result<QpInit, Err
         receives_max: attr.cap.max_recv_wr,
         send_sges_max: attr.cap.max_send_sge,
         receive_sges_max: attr.cap.max_recv_sge,
-        inline_max: attr.cap.max_inline_data,
+        inline_max: attr.cap.max_inline_data.max(INLINE_BYTES_MIN),
     })
 }
 

@@ -76,14 +76,15 @@ impl Engine {
     }
 }
 
-/// The GRH of a datagram: an IPv6 header with the GIDs as addresses.
+/// The GRH of a datagram: an IPv6 header with the GIDs as addresses. Its next header is that of RoCE v2, which is the type of all GIDs here:
+/// libibverbs looks for a GID of that type when a program replies.
 fn grh(len: u32, source: Gid, destination: Gid) -> [u8; 40] {
-    const NEXT_HEADER_BTH: u8 = 0x1b;
+    const NEXT_HEADER_UDP: u8 = 17;
     const HOP_LIMIT: u8 = 64;
     let mut grh = [0; 40];
     grh[0] = 0x60;
     grh[4..6].copy_from_slice(&(len as u16).to_be_bytes());
-    (grh[6], grh[7]) = (NEXT_HEADER_BTH, HOP_LIMIT);
+    (grh[6], grh[7]) = (NEXT_HEADER_UDP, HOP_LIMIT);
     grh[8..24].copy_from_slice(&source.0);
     grh[24..40].copy_from_slice(&destination.0);
     grh

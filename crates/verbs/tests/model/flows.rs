@@ -263,7 +263,7 @@ impl Flow {
             assert_eq!((completion.source_qp, completion.service_level), (self.from.number, 3));
             if completion.has_grh {
                 let header = look(network, self.to, Sge { len: 40, ..sge });
-                assert_eq!(header[..8], [0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 0x1b, 64]);
+                assert_eq!(header[..8], [0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 17, 64]);
                 assert_eq!(header[8..24], self.source_gid.0);
                 assert_eq!(header[24..], [self.to.number.0 as u8; 16]);
             }

@@ -109,7 +109,7 @@ fn datagrams_carry_their_addresses() {
         assert_eq!((completion.len as usize, completion.has_grh), (len + 40, has_grh));
         assert_eq!((completion.source_qp, completion.service_level, completion.solicited), (one.number, 5, true));
         let bytes = look(&network, other, buffer);
-        let mut header = vec![0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 0x1b, 64];
+        let mut header = vec![0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 17, 64];
         header.extend([[0xbb; 16], [0xaa; 16]].concat());
         assert_eq!(bytes[..40], if has_grh { header } else { vec![0; 40] });
         assert_eq!(bytes[40..40 + len], vec![3; len]);
