@@ -21,6 +21,7 @@ extern crate alloc;
 
 mod accesses;
 mod attributes;
+pub mod cm;
 mod direct;
 mod engine;
 mod events;
