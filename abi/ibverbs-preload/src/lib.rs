@@ -5,9 +5,13 @@
 //!   ibv_create_comp_channel ─► the provider of Isthmus, if the context is its own; else libibverbs
 //!   ibv_destroy_comp_channel ► the same; libibverbs closes the program's descriptor
 //!   ibv_get_cq_event ────────► the provider sleeps until its channel has an event; then, and for others, libibverbs
+//!   rdma_create_event_channel,
+//!   write ───────────────────► commands to the connection manager (module `cm`)
 //! ```
 //!
 //! The provider announces itself when libibverbs loads it. Without a provider, all functions are those of the libraries.
+
+mod cm;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -168,7 +168,7 @@ fn open(folder: &Path) -> Result<(Device, OwnedFd), String> {
 }
 
 /// The GIDs of the port, from the files that libibverbs reads as well.
-fn gids(folder: &Path) -> Vec<Gid> {
+pub(crate) fn gids(folder: &Path) -> Vec<Gid> {
     let file = |index: usize| -> PathBuf { folder.join(index.to_string()) };
     (0..).map_while(|index| parse_gid(std::fs::read_to_string(file(index)).ok()?.trim())).collect()
 }

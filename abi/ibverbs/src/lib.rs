@@ -15,6 +15,7 @@ mod abi;
 mod adapter;
 mod attributes;
 mod channels;
+mod cm;
 mod convert;
 mod device;
 mod events;

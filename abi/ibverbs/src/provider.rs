@@ -4,8 +4,10 @@ use crate::abi::consts::CORE_SUPPORT_OPTIONAL_MR_ACCESS;
 use crate::abi::device::{VerbsDevice, VerbsDeviceOps, VerbsSysfsDev};
 use crate::attributes::is_isthmus_device;
 use crate::libibverbs::Library;
-use crate::{channels, device};
-use std::ffi::c_char;
+use crate::{channels, cm, device};
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 static PROVIDER: VerbsDeviceOps = VerbsDeviceOps {
     name: c"isthmus".as_ptr(),
@@ -25,6 +27,7 @@ extern "C" fn register() {
     if let Some(library) = Library::loaded() {
         library.register(&PROVIDER);
         channels::register();
+        cm::register();
     }
 }
 
@@ -42,7 +45,13 @@ pub extern "C" fn isthmus_rdma_version() -> *const c_char {
 /// Returns true if a device is one of this provider's, by its name.
 unsafe extern "C" fn match_device(device: *mut VerbsSysfsDev) -> bool {
     // SAFETY: libibverbs passes a device that it has found. Only its name, which ends inside the array, is borrowed.
-    unsafe { device.as_ref() }.is_some_and(|device| is_isthmus_device(&device.ibdev_name))
+    let device = unsafe { device.as_ref() }.filter(|device| is_isthmus_device(&device.ibdev_name));
+    if let Some(device) = device {
+        // SAFETY: libibverbs has written a path that ends inside the array.
+        let folder = unsafe { CStr::from_ptr(device.ibdev_path.as_ptr()) };
+        cm::found(Path::new(OsStr::from_bytes(folder.to_bytes())));
+    }
+    device.is_some()
 }
 
 /// Allocates a device. libibverbs fills in its names and the table.

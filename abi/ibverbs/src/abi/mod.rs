@@ -3,6 +3,7 @@
 //! Sizes and offsets are those of private ABI 34 on 64-bit Linux. Assertions beside the structures hold them, and a test compares them
 //! with the headers and the library that are installed. Enumerations of C are integers here, because a program may store any number.
 
+pub(crate) mod cm;
 pub(crate) mod consts;
 pub(crate) mod context;
 pub(crate) mod device;

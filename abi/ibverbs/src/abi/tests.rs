@@ -1,5 +1,6 @@
 //! Sizes, offsets and numbers against the headers that are installed: a C program prints them.
 
+use super::cm;
 use super::consts::*;
 use super::context::*;
 use super::device::*;
@@ -141,6 +142,75 @@ fn queries(facts: &mut Facts) {
         max_vl_num sm_sl subnet_timeout init_type_reply active_width active_speed phys_state link_layer flags port_cap_flags2);
 }
 
+/// The commands of librdmacm. The structures that end with options of vendors are longer in C.
+fn connections(facts: &mut Facts) {
+    use cm::*;
+    layout!(facts,
+        Header as "rdma_ucm_cmd_hdr" {}
+        CreateId as "rdma_ucm_create_id" { uid response qp_type }
+        DestroyId as "rdma_ucm_destroy_id" { response id }
+        ResolveRoute as "rdma_ucm_resolve_route" { id timeout_ms }
+        Query as "rdma_ucm_query" { response id option }
+        ConnectionParameters as "rdma_ucm_conn_param" { qkey private_data private_data_len srq responder_resources initiator_depth
+            flow_control retry_count rnr_retry_count valid }
+        DatagramParameters as "rdma_ucm_ud_param" { qkey private_data private_data_len }
+        AddressHandle as "ib_uverbs_ah_attr" { dlid sl src_path_bits static_rate is_global }
+        Listen as "rdma_ucm_listen" { id backlog }
+        Reject as "rdma_ucm_reject" { id private_data_len reason private_data }
+        InitQpAttr as "rdma_ucm_init_qp_attr" { response id }
+        QpAttr as "ib_uverbs_qp_attr" { path_mtu path_mig_state qkey rq_psn sq_psn pkey_index alt_pkey_index
+            en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic min_rnr_timer timeout retry_cnt rnr_retry }
+        Notify as "rdma_ucm_notify" { id event }
+        SetOption as "rdma_ucm_set_option" { id level }
+        MigrateId as "rdma_ucm_migrate_id" { response id fd }
+        PathRecord as "ib_user_path_rec" { dgid sgid raw_traffic flow_label reversible mtu pkey hop_limit traffic_class numb_path sl
+            mtu_selector rate_selector rate packet_life_time_selector packet_life_time preference }
+        BindIp as "rdma_ucm_bind_ip" { response id }
+        ResolveIp as "rdma_ucm_resolve_ip" { id timeout_ms }
+    );
+    renamed!(facts,
+        Connect.id as "rdma_ucm_connect"."id";
+        Accept.parameters as "rdma_ucm_accept"."conn_param";
+        Accept.id as "rdma_ucm_accept"."id";
+        EventResponse.event as "rdma_ucm_event_resp"."event";
+        EventResponse.status as "rdma_ucm_event_resp"."status";
+        EventResponse.parameters as "rdma_ucm_event_resp"."param";
+        Route.paths as "rdma_ucm_query_route_resp"."ib_route";
+        Route.source as "rdma_ucm_query_route_resp"."src_addr";
+        Route.destination as "rdma_ucm_query_route_resp"."dst_addr";
+        Route.num_paths as "rdma_ucm_query_route_resp"."num_paths";
+        Route.port as "rdma_ucm_query_route_resp"."port_num";
+        QpAttr.address as "ib_uverbs_qp_attr"."ah_attr";
+        QpAttr.destination as "ib_uverbs_qp_attr"."dest_qp_num";
+        QpAttr.access as "ib_uverbs_qp_attr"."qp_access_flags";
+        QpAttr.capabilities as "ib_uverbs_qp_attr"."max_send_wr";
+        AddressHandle.sgid_index as "ib_uverbs_ah_attr"."grh.sgid_index";
+        AddressHandle.hop_limit as "ib_uverbs_ah_attr"."grh.hop_limit";
+        SetOption.name as "rdma_ucm_set_option"."optname";
+    );
+    macro_rules! named {
+        ($($prefix:literal { $($name:ident)* })*) => {$($(
+            facts.push((format!("(size_t)({}{})", $prefix, stringify!($name)), command::$name as usize));
+        )*)*};
+    }
+    named!("RDMA_USER_CM_CMD_" { CREATE_ID DESTROY_ID BIND_IP RESOLVE_IP RESOLVE_ROUTE QUERY_ROUTE CONNECT LISTEN ACCEPT REJECT
+        DISCONNECT INIT_QP_ATTR GET_EVENT SET_OPTION NOTIFY JOIN_IP_MCAST LEAVE_MCAST MIGRATE_ID BIND RESOLVE_ADDR JOIN_MCAST });
+    for (name, value) in [
+        ("RDMA_PS_IPOIB", SPACE_IPOIB),
+        ("RDMA_PS_TCP", SPACE_TCP),
+        ("RDMA_PS_UDP", SPACE_UDP),
+        ("RDMA_PS_IB", SPACE_IB),
+        ("RDMA_OPTION_ID", LEVEL_ID as u16),
+        ("RDMA_OPTION_ID_TOS", OPTION_TOS as u16),
+        ("RDMA_OPTION_ID_REUSEADDR", OPTION_REUSEADDR as u16),
+        ("RDMA_OPTION_ID_AFONLY", OPTION_AFONLY as u16),
+        ("RDMA_OPTION_ID_ACK_TIMEOUT", OPTION_ACK_TIMEOUT as u16),
+        ("IBV_EVENT_COMM_EST", COMMUNICATION_ESTABLISHED as u16),
+    ] {
+        facts.push((format!("(size_t)({name})"), value.into()));
+    }
+}
+
 fn numbers(facts: &mut Facts) {
     values!(facts,
         WR_RDMA_WRITE WR_RDMA_WRITE_WITH_IMM WR_SEND WR_SEND_WITH_IMM WR_RDMA_READ WR_ATOMIC_CMP_AND_SWP WR_ATOMIC_FETCH_AND_ADD
@@ -200,9 +270,10 @@ fn layout_matches_the_installed_headers() {
         return;
     }
     let mut facts = Facts::new();
-    [devices, objects, requests, queries, numbers].into_iter().for_each(|ask| ask(&mut facts));
-    let mut source =
-        String::from("#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\nint main(void) {\n");
+    [devices, objects, requests, queries, connections, numbers].into_iter().for_each(|ask| ask(&mut facts));
+    let mut source = String::from(
+        "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_user_cm.h>\nint main(void) {\n",
+    );
     facts.iter().for_each(|(question, _)| source += &format!("printf(\"%zu\\n\", (size_t)({question}));\n"));
     source += "return 0; }\n";
     let folder = std::env::temp_dir().join(format!("isthmus-ibverbs-layout-{}", std::process::id()));
