@@ -13,7 +13,7 @@ const LIBRARIES: [(&str, &str); 2] =
     [("libisthmus-rdmav34.so", "abi/ibverbs"), ("libisthmus-verbs.so", "abi/ibverbs-preload")];
 
 /// The programs in C.
-const PROGRAMS: [&str; 6] = ["requests", "partners", "revoke", "restarted", "victim", "other_user"];
+const PROGRAMS: [&str; 7] = ["requests", "partners", "revoke", "restarted", "victim", "other_user", "connect"];
 
 /// Returns `isthmus` in a folder with the libraries, where `isthmus run` finds them. They are linked by the way they are shipped, or are
 /// those of the folder `ISTHMUS_VERBS_LIBRARY`.
@@ -57,19 +57,20 @@ pub(crate) fn folder() -> PathBuf {
 pub fn programs() -> Option<&'static Path> {
     static COMPILED: OnceLock<Option<PathBuf>> = OnceLock::new();
     let compiled = COMPILED.get_or_init(|| {
-        if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
+        if !["infiniband/verbs.h", "rdma/rdma_cma.h"].iter().all(|name| Path::new("/usr/include").join(name).is_file())
+        {
             return None;
         }
         for name in PROGRAMS {
             let mut cc = Command::new("cc");
             cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
             let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c"));
-            compile(&mut cc, &source, &folder().join(name), &["-libverbs"]);
+            compile(&mut cc, &source, &folder().join(name), &["-libverbs", "-lrdmacm"]);
         }
         Some(folder())
     });
     if compiled.is_none() {
-        eprintln!("skipped: infiniband/verbs.h is not installed; it comes with the package libibverbs-dev");
+        eprintln!("skipped: the headers of the packages libibverbs-dev and librdmacm-dev are not installed");
     }
     compiled.as_deref()
 }

@@ -1,6 +1,7 @@
 //! RDMA programs on the plug-in of libibverbs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod connections;
 mod containers;
 mod device;
 mod hostile;
