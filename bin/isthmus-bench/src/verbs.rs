@@ -7,6 +7,7 @@
 //!   rows ────── the rows of this capability
 //! ```
 
+mod connections;
 mod device;
 mod measured;
 mod perftest;
@@ -45,6 +46,7 @@ mod tests {
                 "verbs.register.16m.again",
                 "verbs.mpich_ucx.8b",
                 "verbs.mpich_ucx.1m",
+                "verbs.cm.connect",
                 "verbs.idle",
                 "verbs.silent_qps",
             ]

@@ -1,7 +1,7 @@
 //! The RDMA device of the rows: a daemon of our own, the files by which libibverbs finds the device, and programs that use it.
 //!
 //! ```text
-//! isthmus-bench run-bound cpus=N ─▶ bwrap ─▶ the program       bwrap: only where /dev/infiniband/uverbs0 is no link to /dev/null
+//! isthmus-bench run-bound cpus=N ─▶ bwrap ─▶ the program       bwrap: where /dev/infiniband has not the links
 //! ```
 
 use std::cell::OnceCell;
@@ -34,7 +34,10 @@ const ENABLER: &str = "isthmus";
 /// The file that libibverbs opens.
 const DEVICE_FILE: &str = "/dev/infiniband/uverbs0";
 
-/// Makes that file for one program.
+/// The file that librdmacm opens.
+const CONNECTIONS_FILE: &str = "/dev/infiniband/rdma_cm";
+
+/// Makes these files for one program.
 const SANDBOX: &str = "bwrap";
 
 /// The C program.
@@ -143,7 +146,8 @@ impl Place for Device {
         }
         let folder = DEVICE_FILE.rsplit_once('/').map_or("/", |(folder, _)| folder);
         let dev = ["--dev", "/dev", "--dir", folder, "--symlink", "/dev/null", DEVICE_FILE];
-        [&[SANDBOX, "--die-with-parent", "--bind", "/", "/"][..], &dev].concat()
+        let connections = ["--symlink", "/dev/full", CONNECTIONS_FILE];
+        [&[SANDBOX, "--die-with-parent", "--bind", "/", "/"][..], &dev, &connections].concat()
     }
 }
 
@@ -160,7 +164,7 @@ fn start_true(words: &[&str]) -> Result<()> {
 /// Returns whether programs need a /dev of their own: the file is missing, or belongs to a device of this machine.
 fn is_boxed() -> bool {
     let number = |path| Some(fs::metadata(path).ok().filter(|found| found.file_type().is_char_device())?.rdev());
-    number(DEVICE_FILE) != number("/dev/null")
+    number(DEVICE_FILE) != number("/dev/null") || number(CONNECTIONS_FILE) != number("/dev/full")
 }
 
 /// `isthmus`, which was built or installed together with this program.

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::connections::{Connections, TcpConnections};
 use super::device::Device;
 use super::measured::Measured;
 use super::perftest::Perftest;
@@ -51,7 +52,7 @@ pub(crate) fn rows() -> Vec<Option<Row>> {
     ];
     rows.extend(REGISTRATIONS.into_iter().flat_map(|(bytes, first, again)| registration(device, bytes, first, again)));
     rows.extend(mpich(device));
-    rows.extend([idle(device), silent_qps(device)]);
+    rows.extend([connect(device), idle(device), silent_qps(device)]);
     rows.into_iter().map(Some).collect()
 }
 
@@ -147,6 +148,11 @@ fn mpich(device: &Rc<Device>) -> [Row; 2] {
         row("verbs.mpich_ucx.8b", half_rtt, Target::at_most(0.333, Peer)),
         row("verbs.mpich_ucx.1m", bandwidth, Target::at_least(3.0, Peer)),
     ]
+}
+
+/// Connections by rdma_cm. Each has a connection of TCP, and a queue pair.
+fn connect(device: &Rc<Device>) -> Row {
+    Row::new("verbs.cm.connect", Connections(Rc::clone(device))).peer(TcpConnections)
 }
 
 /// CPU time in 60 s of the daemon and of two programs.
