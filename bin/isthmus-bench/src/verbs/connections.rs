@@ -40,7 +40,7 @@ impl Connections {
             command.args(["-p", &port, "-c", &count]).stdin(Stdio::null()).stderr(errors);
             Ok(command)
         };
-        // It never ends by itself. The client waits for it: a question without a listener is asked again.
+        // It never ends. The client waits for it: a question without a listener is asked again.
         let mut server = command(bench.placement.follow(0), "cmtime.server")?;
         let _server = KillOnDrop(server.stdout(Stdio::null()).spawn().context("cannot start the server")?);
         let mut client = command(bench.placement.lead(0), "cmtime.client")?;
