@@ -95,8 +95,8 @@ impl Broker {
             Direction::One => (other.end, mine.end),
         };
         let (since, slab, memory, account) = (self.core.now, mine.slab, mine.memory, mine.account);
-        let stage = ChannelStage::Open;
-        self.channels.insert(ChannelEntry { id, connector, listener, slab, stage, since, memory, account });
+        let (stage, ready_maps) = (ChannelStage::Open, Vec::new());
+        self.channels.insert(ChannelEntry { id, connector, listener, slab, stage, since, memory, ready_maps, account });
         for (of, peer) in [(a, b), (b, a)] {
             self.core.directory.peer_state(of, peer).channel = Some(id);
             self.core.directory.watch(of, peer);

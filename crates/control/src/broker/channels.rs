@@ -128,7 +128,7 @@ impl Broker {
             self.wait_for_window((connector, listener), attempt, serial);
             return Ok(());
         };
-        if self.core.backlog_of(listener) >= PEERS_BACKLOG_MAX {
+        if self.core.backlog_of(listener) >= PEERS_BACKLOG_MAX || self.has_unread_offer(listener, connector) {
             return Err(Reason::ChannelTimeout.into());
         }
         self.may_queue_fds(connector)?;
@@ -138,8 +138,8 @@ impl Broker {
         let mut rings = match shared.allocate_rings(most) {
             Ok(rings) => rings,
             Err(refusal) => {
-                self.release_end(&connector.end);
-                self.release_end(&listener.end);
+                self.discard_end(&connector);
+                self.discard_end(&listener);
                 self.revoke_regions(&shared); // The next attempt may find room then.
                 return Err(refusal.into());
             }
@@ -195,9 +195,24 @@ impl Broker {
         match self.prepare(b, a, shared) {
             Ok(second) => Ok((first, second)),
             Err(refusal) => {
-                self.release_end(&first.end);
+                self.discard_end(&first);
                 Err(refusal)
             }
+        }
+    }
+
+    /// Undoes [`Self::prepare`]. The domain does not know a new ready map, which an offer would have announced.
+    fn discard_end(&mut self, prepared: &PreparedEnd) {
+        self.release_end(&prepared.end);
+        if prepared.listener.is_some() {
+            self.forget_ready_map(&prepared.end);
+        }
+    }
+
+    fn forget_ready_map(&mut self, end: &ChannelEnd) {
+        self.core.attachments.remove_ready_map(end.domain, end.ready_map);
+        if let Some(domain) = self.core.directory.get_mut(end.domain) {
+            domain.ready_maps.forget(end.ready_map);
         }
     }
 
@@ -225,8 +240,8 @@ impl Broker {
                     Ok(PreparedEnd { end, ready_map: new.peers, listener: Some(new.listener) })
                 }
                 Err(refusal) => {
-                    self.core.attachments.remove_ready_map(domain, ready_map);
                     self.release_end(&end);
+                    self.forget_ready_map(&end);
                     Err(refusal)
                 }
             },
@@ -261,7 +276,9 @@ impl Broker {
             .directory
             .get(connector.end.domain)
             .map_or(Owner(self.core.settings.uid), |domain| domain.account);
-        let keep = self.may_keep_memory(account) || memory.file().is_none();
+        let in_window = memory.file().is_none();
+        let keep = self.may_keep_memory(account) || in_window;
+        let ready_maps = [&connector, &listener].into_iter().filter(|_| in_window);
         self.channels.insert(ChannelEntry {
             id,
             connector: connector.end,
@@ -270,6 +287,7 @@ impl Broker {
             stage: ChannelStage::Offered { until, attempt, serial },
             since: self.core.now,
             memory: keep.then(|| memory.clone()),
+            ready_maps: ready_maps.map(|end| end.ready_map.memory.clone()).collect(),
             account,
         });
         let (a, b) = (connector.end.domain, listener.end.domain);
@@ -329,12 +347,15 @@ impl Broker {
         channel: ChannelId,
         reason: Reason,
     ) -> Result<(), Refusal> {
+        if self.finish_lingering(channel, domain) {
+            return Ok(()); // The offer was withdrawn before the domain had read it.
+        }
         let known =
             self.channels.get(channel).filter(|known| known.end(domain).is_some()).ok_or(Reason::NoSuchChannel)?;
         match known.stage {
             ChannelStage::Offered { attempt, serial, .. } if known.listener.domain == domain => {
                 let connector = known.connector.domain;
-                self.end_offer(channel, (connector, domain), reason, (attempt, serial));
+                self.end_offer(channel, (connector, domain), reason, (attempt, serial), [connector].into());
             }
             _ => self.end_channel(channel, Some(domain), reason),
         }
@@ -347,17 +368,21 @@ impl Broker {
         let ChannelStage::Offered { attempt, serial, .. } = known.stage else { return };
         let (connector, listener, reason) = (known.connector.domain, known.listener.domain, Reason::ChannelTimeout);
         self.core.notify(listener, ChannelClosed { channel, reason }.into());
-        self.end_offer(channel, (connector, listener), reason, (attempt, serial));
+        let unread = [connector, listener].into();
+        self.end_offer(channel, (connector, listener), reason, (attempt, serial), unread);
     }
 
+    /// Ends an offer that was not accepted. The domains of `unread` may not have read it.
     fn end_offer(
         &mut self,
         channel: ChannelId,
         (connector, listener): (DomainId, DomainId),
         reason: Reason,
         (attempt, serial): (u8, Option<RequestSerial>),
+        unread: BTreeSet<DomainId>,
     ) {
-        self.remove_channel(channel, reason);
+        let Some(ended) = self.remove_channel(channel, reason) else { return };
+        self.keep_memory(ended, unread);
         let permanent = !is_retryable(reason) || u32::from(attempt) >= CHANNEL_ATTEMPTS_MAX;
         if let Some(attachment) = self.core.attachments.get(&connector) {
             let session = attachment.session;
@@ -395,15 +420,30 @@ impl Broker {
         for end in notified.clone() {
             self.core.notify(end, ChannelClosed { channel, reason }.into());
         }
-        let until: BTreeSet<DomainId> = notified.filter(|end| self.core.attachments.contains_key(end)).collect();
-        if let Some(memory) = ended.memory.filter(|memory| memory.file().is_none() && !until.is_empty()) {
-            for domain in &until {
-                if let Some(kept) = self.core.attachments.memory_of_peers(*domain) {
-                    kept.lingering.insert(channel);
-                }
+        let until = notified.collect();
+        self.keep_memory(ended, until);
+    }
+
+    /// Keeps the memory of an ended channel in a window until these domains have confirmed that they are done with it. Until then an end may
+    /// still have to read messages in the channel, or even the offer, which refers to the memory and to the ready map of the other end.
+    fn keep_memory(&mut self, ended: ChannelEntry<Resource>, mut until: BTreeSet<DomainId>) {
+        until.retain(|domain| self.core.attachments.contains_key(domain));
+        let Some(memory) = ended.memory.filter(|memory| memory.file().is_none() && !until.is_empty()) else { return };
+        for domain in &until {
+            if let Some(kept) = self.core.attachments.memory_of_peers(*domain) {
+                kept.lingering.insert(ended.id);
             }
-            self.guest_memory.lingering.insert(channel, LingeringMemory { memory, until });
         }
+        let offered_by = matches!(ended.stage, ChannelStage::Offered { .. }).then_some(ended.connector.domain);
+        let lingering = LingeringMemory { memory, _ready_maps: ended.ready_maps, offered_by, until };
+        self.guest_memory.lingering.insert(ended.id, lingering);
+    }
+
+    /// True if a withdrawn offer from `connector` still waits to be read. Each one takes room in a window.
+    fn has_unread_offer(&self, listener: DomainId, connector: DomainId) -> bool {
+        let kept = self.core.attachments.get(&listener).into_iter().flat_map(|known| &known.peer_memory.lingering);
+        kept.filter_map(|channel| self.guest_memory.lingering.get(channel))
+            .any(|lingering| lingering.offered_by == Some(connector))
     }
 
     /// Notes that a domain of a guest has read the remaining messages of an ended channel, or is gone.
@@ -454,11 +494,15 @@ impl Broker {
     }
 }
 
-/// The memory of an ended channel in a guest's window. The last messages may not have been read yet.
+/// The memory of an ended channel in a guest's window. The last messages, or the offer, may not have been read yet.
 #[derive(Debug)]
 pub(crate) struct LingeringMemory {
     /// The memory. It is not reused while it is held here.
     pub(super) memory: Resource,
+    /// The ready maps of both ends, which are not reused either.
+    _ready_maps: Vec<Resource>,
+    /// The connector, if the channel was never open.
+    offered_by: Option<DomainId>,
     /// The domains that have not confirmed that they are done with the memory.
     until: BTreeSet<DomainId>,
 }

@@ -63,6 +63,8 @@ pub struct ChannelEntry<M> {
     pub since: u64,
     /// Its memory, for its counters; none if it could not be kept.
     pub memory: Option<M>,
+    /// The ready maps of both ends, if they lie in a window.
+    pub ready_maps: Vec<M>,
     /// The user that its memory counts for: that of the connector.
     pub account: Owner,
 }

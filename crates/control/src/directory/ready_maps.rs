@@ -136,6 +136,11 @@ impl ReadyMaps {
         slot.bits.free(ready_bit);
     }
 
+    /// Forgets a ready map that its domain does not know yet. A ready map with channels stays.
+    pub fn forget(&mut self, ready_map: ReadyMapIndex) {
+        self.slots[usize::from(ready_map.number())].take_if(|slot| slot.bits.count() == 0);
+    }
+
     /// Retires the ready maps in a window that is gone, and returns them. They are not offered to peers from now on.
     pub fn retire(&mut self, window: WindowId) -> Vec<ReadyMapIndex> {
         let mut retired = Vec::new();
@@ -187,6 +192,16 @@ mod tests {
         maps.release(in_pair.ready_map, in_pair.ready_bit);
         let next = maps.reserve(Owner(7), WindowId(3)).unwrap();
         assert_eq!((next.ready_map.number(), next.new_ready_map), (2, true));
+    }
+
+    #[test]
+    fn a_forgotten_map_is_new_again_at_the_same_number() {
+        let mut maps = ReadyMaps::new(Owner(7));
+        let first = maps.reserve(Owner(7), WindowId(3)).unwrap();
+        maps.release(first.ready_map, first.ready_bit);
+        maps.forget(first.ready_map);
+        assert_eq!(maps.len(), 1);
+        assert_eq!(maps.reserve(Owner(7), WindowId(4)), Ok(first), "domains number their ready maps without gaps");
     }
 
     #[test]

@@ -474,7 +474,8 @@ impl HostSession {
     }
 
     /// Checks the resources of a message before it is sent, and returns the packet to send. If only regions were revoked, it returns a refusal or
-    /// nothing. Returns an error if another resource was revoked while the message waited, because its domain is then gone, too.
+    /// nothing. Returns an error if another resource was revoked while the message waited, because its domain or its window is then gone, too:
+    /// what an offer refers to is kept until both domains have read the offer.
     fn revalidate<'a>(&self, packet: &'a [u8]) -> Result<Option<Cow<'a, [u8]>>, Gone> {
         let parsed = ControlPacket::parse(packet).map_err(|_| Gone)?;
         let is_gone = |reference: &&ResourceRef| match **reference {

@@ -310,34 +310,64 @@ fn keeps_channel_memory_until_the_peer_has_drained_it() {
     let (one, _) = guest.attach(1, "one").unwrap();
     let (other, _) = guest.attach(2, "other").unwrap();
     guest.send(1, RequestChannel { peer: other.domain, attempt: 1 });
-    let (channel, offset) = loop {
+    let (channel, kept) = loop {
         if let (2, ToClient::ChannelOffer(offer), handed) = guest.receive_any() {
             assert_eq!(offer.peer, one.domain);
-            let ResourceRef::Extent { offset, .. } = handed[0] else { panic!("{handed:?}") };
-            break (offer.channel, offset);
+            let offset = |at: usize| match handed[at] {
+                ResourceRef::Extent { offset, .. } => offset,
+                other => panic!("{other:?}"),
+            };
+            break (offer.channel, [offset(0), offset(1)]);
         }
     };
     guest.send(2, AcceptChannel { channel });
     while !matches!(guest.receive_message(1).0, ToClient::ChannelOpen(_)) {}
     guest.frame(ProxyFrameKind::Closed, 1, &[]);
-    // Ring and ready map of the first domain are revoked. The channel is not, although the other domain was notified of the first one's end.
+    // The ring of the first domain is revoked. The channel and the ready map, to which the offer refers, are not, although the other domain
+    // was notified of the first one's end.
     let (mut told, mut revoked) = (false, Vec::new());
-    while !told || revoked.len() < 2 {
+    while !told || revoked.is_empty() {
         let (frame, content) = guest.next();
         match frame.kind {
             ProxyFrameKind::RevokedExtent => revoked.push(RevokedExtent::parse(&content).unwrap().offset),
             _ => told |= frame.connection == 2,
         }
     }
-    assert!(!revoked.contains(&offset), "{offset} {revoked:?}");
+    assert!(!kept.iter().any(|offset| revoked.contains(offset)), "{kept:?} {revoked:?}");
     guest.send(2, CloseChannel { channel, reason: Reason::ClosedLocally });
-    loop {
+    for offset in kept {
+        let content = loop {
+            let (frame, content) = guest.next();
+            if frame.kind == ProxyFrameKind::RevokedExtent {
+                break content;
+            }
+        };
+        assert_eq!(RevokedExtent::parse(&content).unwrap().offset, offset);
+    }
+}
+
+#[test]
+fn a_refusal_confirms_that_a_channel_is_over() {
+    let bed = bed();
+    let mut guest = Guest::start(&bed);
+    guest.attach(1, "one").unwrap();
+    let (other, _) = guest.attach(2, "other").unwrap();
+    guest.send(1, RequestChannel { peer: other.domain, attempt: 1 });
+    let (channel, memory) = match guest.receive_any() {
+        (_, ToClient::ChannelOffer(offer), handed) => (offer.channel, handed[0]),
+        other => panic!("{other:?}"),
+    };
+    // Neither of the two can map it, and the requester is faster.
+    for connection in [1, 2] {
+        guest.send(connection, RefuseChannel { channel, reason: Reason::OutOfFds });
+    }
+    let revoked = loop {
         let (frame, content) = guest.next();
         if frame.kind == ProxyFrameKind::RevokedExtent {
-            assert_eq!(RevokedExtent::parse(&content).unwrap().offset, offset);
-            return;
+            break RevokedExtent::parse(&content).unwrap();
         }
-    }
+    };
+    assert!(matches!(memory, ResourceRef::Extent { offset, .. } if offset == revoked.offset), "{memory:?} {revoked:?}");
 }
 
 #[test]

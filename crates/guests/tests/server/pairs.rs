@@ -6,7 +6,8 @@ use std::time::Duration;
 use isthmus_layout::RegionSize;
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{ChannelId, DomainId};
-use isthmus_layout::proxy::{ProxyFrameKind, ResourceRef, WindowId};
+use isthmus_layout::limits::RING_CELLS;
+use isthmus_layout::proxy::{ControlPacket, ProxyFrameKind, ResourceRef, RevokedExtent, WindowId};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, Listen as _, Ring as _, seqpacket};
 use isthmus_report::Why;
@@ -14,7 +15,7 @@ use isthmus_shm::{Access, Mapping, Payload as _, SharedMapping};
 
 use crate::guest::Guest;
 use crate::monitor::{Monitor, MonitorBehaviour};
-use crate::testbed::Testbed;
+use crate::testbed::{Testbed, name};
 
 /// Two guests with a domain each, and their simulated monitors.
 struct TwoGuests {
@@ -356,4 +357,105 @@ fn removes_an_idle_pair_window() {
     }
     two.until_devices(0, 0);
     two.until_devices(1, 0);
+}
+
+/// Fills the proxy ring toward a guest that reads nothing: with replies to connections of programs.
+fn fill_proxy_ring(guest: &mut Guest) {
+    for connection in 2..2 + RING_CELLS {
+        guest.open(connection);
+        guest.send(connection, Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("test 1") });
+    }
+}
+
+#[test]
+fn an_offer_that_timed_out_reaches_its_listener_whole() {
+    let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest); 2], "");
+    two.request();
+    fill_proxy_ring(&mut two.guests[1]);
+    (0..RING_CELLS).for_each(|_| drop(two.why())); // The daemon answers its clients in turn.
+    two.show();
+    let (ToClient::ChannelOffer(offer), handed) = two.guests[0].receive_message(1) else { panic!("no offer") };
+    let ResourceRef::Extent { offset: channel, .. } = handed[0] else { panic!("{handed:?}") };
+    assert_eq!(two.refused(), Reason::ChannelTimeout);
+    two.guests[0].send(1, CloseChannel { channel: offer.channel, reason: Reason::ClosedLocally });
+    // Another offer would wait behind the first one.
+    two.request();
+    assert_eq!(two.refused(), Reason::ChannelTimeout);
+    let (mut revoked, mut known) = (Vec::new(), None);
+    let mut next = |listener: &mut Guest| loop {
+        let (frame, content) = listener.next();
+        match frame.kind {
+            ProxyFrameKind::RevokedExtent => {
+                let extent = RevokedExtent::parse(&content).unwrap();
+                assert_eq!(extent.offset, channel, "only the channel is over");
+                revoked.push(extent);
+                return None;
+            }
+            ProxyFrameKind::ControlPacket if frame.connection == 1 => {
+                let packet = ControlPacket::parse(&content).unwrap();
+                assert!(revoked.is_empty(), "{packet:?}");
+                match ToClient::parse(packet.message, packet.resources.len()).unwrap().1 {
+                    ToClient::Wakeup(_) => {}
+                    message => return Some(message),
+                }
+            }
+            kind => assert!(kind == ProxyFrameKind::ControlPacket, "{kind:?} of {}", frame.connection),
+        }
+    };
+    while known.is_none() {
+        match next(&mut two.guests[1]) {
+            Some(ToClient::ChannelOffer(theirs)) => assert_eq!(theirs.channel, offer.channel),
+            Some(ToClient::ChannelClosed(closed)) => known = Some((closed.channel, closed.reason)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(known, Some((offer.channel, Reason::ChannelTimeout)));
+    // The memory is kept until the listener has confirmed that the channel is over.
+    two.guests[1].send(1, CloseChannel { channel: offer.channel, reason: Reason::ClosedLocally });
+    assert_eq!(next(&mut two.guests[1]), None);
+    two.request();
+    let [(again, _), _] = two.offered();
+    assert!(!again.new_ready_map && again.channel != offer.channel, "{again:?}");
+}
+
+#[test]
+fn a_ready_map_that_no_offer_has_announced_is_new_at_the_next_attempt() {
+    let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest); 2], "pair_window_mib = 1");
+    let (channel, ..) = two.channel();
+    let mut attach = |at: usize, connection, called| two.guests[at].attach(connection, called).unwrap().0.domain;
+    let web3 = [attach(0, 2, "web2"), attach(0, 3, "web3")][1];
+    let base = [two.domains[1], attach(1, 2, "base2"), attach(1, 3, "base3")];
+    let request = |two: &mut TwoGuests, [from, to]: [u32; 2]| {
+        two.guests[0].send(from, RequestChannel { peer: base[to as usize - 1], attempt: 1 });
+        match two.guests[0].receive_message(from).0 {
+            ToClient::ChannelOffer(offer) => Some(offer),
+            ToClient::ChannelRefused(refused) if refused.reason == Reason::OutOfMemory => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    // Channels with smaller and smaller slabs fill the window.
+    let refused = [[1, 2], [2, 1], [2, 2]].into_iter().find(|&[from, to]| {
+        let Some(offer) = request(&mut two, [from, to]) else { return true };
+        assert!(matches!(two.guests[1].receive_message(to).0, ToClient::ChannelOffer(_)));
+        two.guests[1].send(to, AcceptChannel { channel: offer.channel });
+        assert!(matches!(two.guests[0].receive_message(from).0, ToClient::ChannelOpen(_)));
+        false
+    });
+    assert!(refused.is_some(), "the window has room for four channels");
+    assert_eq!(request(&mut two, [3, 3]), None);
+    for guest in &mut two.guests {
+        guest.send(1, CloseChannel { channel, reason: Reason::ClosedLocally });
+    }
+    // The memory is free once both guests have unmapped it.
+    let begun = std::time::Instant::now();
+    let offer = loop {
+        while two.guests[1].next_that_is_here().is_some() {}
+        if let Some(offer) = request(&mut two, [3, 3]) {
+            break offer;
+        }
+        assert!(begun.elapsed().as_secs() < 20, "the window stays full");
+    };
+    assert!(offer.new_ready_map, "{offer:?}");
+    let (ToClient::ChannelOffer(theirs), _) = two.guests[1].receive_message(3) else { panic!("no offer") };
+    assert!(theirs.peer == web3 && theirs.new_ready_map, "{theirs:?}");
 }
