@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -257,6 +259,51 @@ static void a_waiting_thread_is_cancelled(void) {
     rdma_destroy_event_channel(on);
 }
 
+static volatile pid_t waiting_thread;
+static int wait_result, wait_error;
+
+static void *wait_once(void *on) {
+    struct rdma_cm_event *event;
+    waiting_thread = gettid();
+    wait_result = rdma_get_cm_event(on, &event);
+    wait_error = errno;
+    return NULL;
+}
+
+// True if a thread sleeps in this system call.
+static int sleeps_in(pid_t thread, long number) {
+    char name[64], text[64] = "";
+    snprintf(name, sizeof name, "/proc/self/task/%d/syscall", thread);
+    int file = open(name, O_RDONLY);
+    must(file >= 0 && read(file, text, sizeof text - 1) >= 0);
+    close(file);
+    return text[0] != 'r' && atol(text) == number;
+}
+
+static void a_channel_that_is_closed_under_a_waiting_thread_writes_no_file(void) {
+    struct rdma_event_channel *server = channel(), *client = channel();
+    int port;
+    listener(server, &port);
+    struct rdma_cm_id *active = resolved(client, port);
+    make_qp(active);
+    pthread_t thread;
+    must(!pthread_create(&thread, NULL, wait_once, server));
+    while (!waiting_thread || !sleeps_in(waiting_thread, SYS_recvfrom))
+        sched_yield();
+    int file = memfd_create("bytes", 0);
+    must(file >= 0 && dup2(file, server->fd) == server->fd);
+    struct rdma_conn_param ask = data("ask");
+    must(!rdma_connect(active, &ask));
+    must(!pthread_join(thread, NULL) && wait_result < 0 && wait_error == EBADF);
+    must(lseek(file, 0, SEEK_END) == 0);
+    close(file);
+    // The identifiers went with the channel.
+    expect_all(client, RDMA_CM_EVENT_REJECTED, &port, NULL);
+    destroy(active);
+    rdma_destroy_event_channel(server);
+    rdma_destroy_event_channel(client);
+}
+
 static void a_closed_channel_ends_its_connections(void) {
     struct rdma_event_channel *server = channel(), *client = channel();
     struct rdma_cm_id *active, *passive;
@@ -426,6 +473,7 @@ int main(void) {
         CASE(an_identifier_moves_between_channels),
         CASE(signals_end_the_wait_for_an_event),
         CASE(a_waiting_thread_is_cancelled),
+        CASE(a_channel_that_is_closed_under_a_waiting_thread_writes_no_file),
         CASE(a_closed_channel_ends_its_connections),
         CASE(a_child_of_a_fork_begins_anew),
         CASE(other_bytes_at_the_port_change_nothing),

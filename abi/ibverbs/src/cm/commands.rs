@@ -57,6 +57,7 @@ impl From<Errno> for Error {
 }
 
 /// The end of a command.
+#[derive(Clone, Copy, Debug)]
 enum Ended {
     Done,
     /// There is no event yet.
@@ -69,11 +70,18 @@ enum Ended {
 ///
 /// As for `write()`: the bytes can be read. Pointers in a command lead to as much memory as it says.
 pub(super) unsafe extern "C-unwind" fn command(fd: c_int, from: *const c_void, len: usize, result: *mut isize) -> bool {
+    let mut first = None;
     loop {
         // SAFETY: by the caller's promise.
-        let end = match unsafe { begin(fd, from.cast(), len) } {
-            None => return false,
-            Some(end) => end,
+        let begun = unsafe { begin(fd, from.cast(), len, first) };
+        let end = match (begun, first) {
+            (Some((channel, end)), _) => {
+                first = Some(channel);
+                end
+            }
+            (None, None) => return false,
+            // Another thread has closed the channel while this one waited. The descriptor may be any file now.
+            (None, Some(_)) => Err(Error(Errno::BADF)),
         };
         let done = match end {
             Ok(Ended::Done) => len.cast_signed(),
@@ -97,30 +105,27 @@ pub(super) unsafe extern "C-unwind" fn command(fd: c_int, from: *const c_void, l
     }
 }
 
-/// Carries a command out, except for the wait. None if the descriptor is no channel.
+/// Carries a command out, except for the wait, and returns its channel. None if the descriptor is no channel, or not that one.
 ///
 /// # Safety
 ///
 /// As for [`command`].
-unsafe fn begin(fd: c_int, from: *const u8, len: usize) -> Option<Result<Ended, Error>> {
+unsafe fn begin(
+    fd: c_int,
+    from: *const u8,
+    len: usize,
+    expected: Option<ChannelNumber>,
+) -> Option<(ChannelNumber, Result<Ended, Error>)> {
     let mut guard = lock();
-    let service = match guard.as_mut().and_then(|service| Some((service.channel_of(fd)?, service))) {
-        Some((channel, service)) => {
-            service.channels.entry(channel).and_modify(|known| known.program = fd);
-            (channel, service)
-        }
-        None => {
-            drop(guard);
-            return None;
-        }
-    };
-    let (channel, service) = service;
+    let service = guard.as_mut()?;
+    let channel = service.channel_of(fd).filter(|channel| expected.is_none_or(|expected| expected == *channel))?;
+    service.channels.entry(channel).and_modify(|known| known.program = fd);
     service.manager.set_time(now());
     // SAFETY: by the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(from, len) };
     let ended = Call::new(bytes).and_then(|call| service.execute(channel, &call));
     service.perform();
-    Some(ended)
+    Some((channel, ended))
 }
 
 /// A command as the program has written it.
