@@ -4,7 +4,7 @@
 //! not fit, `ENOSYS` for a command that there is not.
 
 use super::device::Device;
-use super::{Service, lock, now, packet_info};
+use super::{NEVER, Service, lock, now, packet_info};
 use crate::abi::cm::*;
 use crate::attributes::PORT;
 use crate::device::set_errno;
@@ -13,6 +13,7 @@ use isthmus_verbs::{Access, AttributeMask, Gid, QpState};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::atomic::Ordering;
 
 unsafe extern "C-unwind" {
     /// A point of cancellation, as the program's `write()` is one.
@@ -80,8 +81,17 @@ pub(super) unsafe extern "C-unwind" fn command(fd: c_int, from: *const c_void, l
                 end
             }
             (None, None) => return false,
-            // Another thread has closed the channel while this one waited. The descriptor may be any file now.
-            (None, Some(_)) => Err(Error(Errno::BADF)),
+            // Another thread has closed the channel while this one waited. The descriptor may be any file now. As in the kernel, the thread
+            // sleeps on.
+            (None, Some(_)) => {
+                let never = NEVER.load(Ordering::Acquire);
+                let mut byte = 0_u8;
+                // SAFETY: one byte on the stack. Nothing is held here, as above.
+                let slept = unsafe { recv(never, (&raw mut byte).cast(), 1, 0) };
+                // SAFETY: by the caller's promise.
+                unsafe { result.write(slept) };
+                return true;
+            }
         };
         let done = match end {
             Ok(Ended::Done) => len.cast_signed(),
@@ -109,7 +119,7 @@ pub(super) unsafe extern "C-unwind" fn command(fd: c_int, from: *const c_void, l
 ///
 /// # Safety
 ///
-/// As for [`command`].
+/// As for [`command()`].
 unsafe fn begin(
     fd: c_int,
     from: *const u8,
@@ -121,6 +131,9 @@ unsafe fn begin(
     let channel = service.channel_of(fd).filter(|channel| expected.is_none_or(|expected| expected == *channel))?;
     service.channels.entry(channel).and_modify(|known| known.program = fd);
     service.manager.set_time(now());
+    if from.is_null() {
+        return Some((channel, Err(Errno::FAULT.into())));
+    }
     // SAFETY: by the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(from, len) };
     let ended = Call::new(bytes).and_then(|call| service.execute(channel, &call));

@@ -23,14 +23,14 @@ pub(crate) use device::found;
 
 use isthmus_verbs::cm::{Action, ChannelNumber, IdNumber, Manager};
 use rustix::event::{Timespec, epoll};
-use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::time::{ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 use sockets::{Pending, Sockets};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The most streams to listeners that have not sent a request. A further one takes the place of the oldest.
@@ -39,8 +39,11 @@ const PENDING_MAX: usize = 256;
 /// The pause of listeners when the process has no descriptor for another stream.
 const LISTENERS_PAUSE_NS: u64 = 100_000_000;
 
-/// `/dev/full`: librdmacm opens a link to it.
-const FULL: (u32, u32) = (1, 7);
+/// `/dev/null` and `/dev/full`: librdmacm opens a link to one of them. Without this library, the second refuses its commands.
+const PLACES: [(u32, u32); 2] = [(1, 3), (1, 7)];
+
+/// A socket that is never readable, for threads that never return: their channel was closed while they waited.
+static NEVER: AtomicI32 = AtomicI32::new(-1);
 
 /// The kinds of descriptors in the epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,15 +155,15 @@ pub(crate) fn register() {
     }
 }
 
-/// Puts an end of a new channel in the place of a descriptor of `/dev/full`.
+/// Puts an end of a new channel in the place of a descriptor of `/dev/full` or `/dev/null`.
 unsafe extern "C" fn adopt(fd: c_int) -> bool {
     // SAFETY: librdmacm has opened the descriptor, and only this thread knows it.
     let program = unsafe { BorrowedFd::borrow_raw(fd) };
-    let is_full = rustix::fs::fstat(program).is_ok_and(|stat| {
+    let is_ours = rustix::fs::fstat(program).is_ok_and(|stat| {
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice;
-        is_device && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == FULL
+        is_device && PLACES.contains(&(rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)))
     });
-    if !is_full {
+    if !is_ours {
         return false;
     }
     let mut service = lock();
@@ -195,6 +198,8 @@ impl Service {
         let timer =
             rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &timer, Token::Timer.pack(), epoll::EventFlags::IN)?;
+        let never = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        NEVER.store(never.into_raw_fd(), Ordering::Release); // Open as long as the process.
         let mut seed = [0; 4];
         let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
         Ok(Self {

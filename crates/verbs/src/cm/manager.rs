@@ -328,8 +328,16 @@ impl Manager {
         let reported = known.reported;
         self.of_channels.remove(&(from, id));
         self.of_channels.insert((to, id));
-        for queued in self.take_events(from, id) {
-            self.enqueue(to, queued);
+        for (owner, event) in self.take_events(from, id) {
+            // A request that the program has not read is where its listener is.
+            if event.kind == EventKind::ConnectRequest
+                && let Some(request) = self.ids.get_mut(&event.id)
+            {
+                request.channel = to;
+                self.of_channels.remove(&(from, event.id));
+                self.of_channels.insert((to, event.id));
+            }
+            self.enqueue(to, (owner, event));
         }
         Ok(reported)
     }

@@ -354,6 +354,26 @@ fn identifier_moves_to_another_channel_with_its_events() {
 }
 
 #[test]
+fn request_moves_with_its_listener_until_it_was_read() {
+    let mut network = Network::new();
+    let listener = network.listen(PortSpace::Tcp, 0);
+    for uid in 0..2 {
+        let id = network.routed(uid, PortSpace::Tcp);
+        network.programs[0].manager.connect(CHANNEL, id, parameters(1, b"")).unwrap();
+    }
+    network.perform();
+    network.settle();
+    let read = network.event(1).unwrap();
+    let other = ChannelNumber(2);
+    let manager = &mut network.programs[1].manager;
+    assert_eq!(manager.migrate(CHANNEL, other, listener), Ok(1));
+    let moved = manager.next_event(other).unwrap();
+    assert_eq!((manager.next_event(CHANNEL), moved.kind), (None, ConnectRequest));
+    manager.accept(CHANNEL, read.id, 1, parameters(2, b"")).unwrap();
+    manager.accept(other, moved.id, 2, parameters(2, b"")).unwrap();
+}
+
+#[test]
 fn channel_ends_with_its_identifiers_and_no_others() {
     let (mut network, active, _) = established();
     let (second, _) = connect(&mut network, 8);
