@@ -27,6 +27,10 @@ pub(crate) struct EventChannel {
 /// The descriptors that may be the provider's. Higher ones are never adopted.
 const FDS: usize = 1 << 16;
 
+/// The command that asks for an event: its number, the length of its body, and the length of the whole.
+const ASK: [u8; 6] = [12, 0, 0, 0, 8, 0];
+const ASK_BYTES: usize = 16;
+
 static MARKED: [AtomicU64; FDS / 64] = [const { AtomicU64::new(0) }; FDS / 64];
 
 static ADOPT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -100,7 +104,14 @@ pub(crate) unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len
         if unsafe { command(fd, from, len, &raw mut result) } {
             return result;
         }
-        word.fetch_and(!bit, Ordering::Release); // The program has closed the channel, and the descriptor is another file.
+        // The program has closed the channel, and the descriptor is another file. A thread of librdmacm that asks for an event all the same
+        // must not write to it.
+        // SAFETY: by the caller's promise, `len` bytes can be read.
+        if len == ASK_BYTES && unsafe { from.cast::<[u8; 6]>().read_unaligned() } == ASK {
+            set_errno(libc::EBADF);
+            return -1;
+        }
+        word.fetch_and(!bit, Ordering::Release);
     }
     let mut write = WRITE.load(Ordering::Relaxed);
     if write.is_null() {

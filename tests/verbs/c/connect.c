@@ -148,6 +148,9 @@ static void a_descriptor_of_a_closed_channel_is_a_file(void) {
         rdma_destroy_event_channel(on);
         int file = memfd_create("bytes", 0);
         must(file >= 0 && (file == fd || dup2(file, fd) == fd));
+        // A thread of librdmacm that is late, and then the program.
+        const unsigned char ask[16] = {12, 0, 0, 0, 8};
+        must(write(fd, ask, sizeof ask) < 0 && errno == EBADF);
         must(write(fd, "bytes", 5) == 5);
         char read_back[6] = "";
         must(pread(fd, read_back, 5, 0) == 5 && !strcmp(read_back, "bytes"));
