@@ -109,6 +109,9 @@ pub enum Action {
     Drained(ChannelNumber),
 }
 
+/// The key of queue pairs of the port space UDP that name none.
+pub const UDP_QKEY: u32 = 0x0123_4567;
+
 /// The attributes with which the program moves the queue pair of an identifier to a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transition {

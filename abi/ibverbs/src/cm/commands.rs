@@ -8,7 +8,7 @@ use super::{NEVER, Service, lock, now, packet_info};
 use crate::abi::cm::*;
 use crate::attributes::PORT;
 use crate::device::set_errno;
-use isthmus_verbs::cm::{ChannelNumber, End, Event, IdNumber, Parameters, PortSpace, PrivateData, Refusal};
+use isthmus_verbs::cm::{ChannelNumber, End, Event, IdNumber, Parameters, PortSpace, PrivateData, Refusal, UDP_QKEY};
 use isthmus_verbs::{Access, AttributeMask, Gid, QpState};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
@@ -31,9 +31,6 @@ const EXACTLY: u8 = 2;
 
 const PKEY_DEFAULT: u16 = 0xffff;
 const HOPS: u8 = 64;
-
-/// The key with which queue pairs of the port space UDP begin.
-const UDP_QKEY: u32 = 0x0123_4567;
 
 /// The time-out of acknowledgements, of the interface's codes.
 const ACK_TIMEOUT: u8 = 14;

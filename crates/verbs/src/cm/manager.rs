@@ -11,9 +11,6 @@ const TIMED_OUT: i32 = -110;
 /// The most requests of a listener that the program has not read, if it asks for no number or for more.
 const BACKLOG_MAX: u32 = 1024;
 
-/// The key of queue pairs of the port space UDP that name none.
-const UDP_QKEY: u32 = 0x0123_4567;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
@@ -406,8 +403,9 @@ impl Manager {
             return;
         }
         if error.is_none() && now - known.since < times::NO_LISTENER_NS {
-            // The deadline of the question is its next one.
+            // The deadline of the question is its next one. A stream that was refused is no use any more.
             if core::mem::replace(&mut known.state, State::Asking) == State::Dialing {
+                self.actions.push_back(Action::Close(id));
                 self.set_deadline(id, times::ASK_PAUSE_NS);
             }
             return;

@@ -4,7 +4,7 @@ use crate::network::{CHANNEL, Network, PORT};
 use crate::parameters;
 use isthmus_verbs::Gid;
 use isthmus_verbs::cm::{
-    ChannelNumber, EventKind, IdNumber, Parameters, PortSpace, PrivateData, Refusal, Transition, reason, times,
+    Action, ChannelNumber, EventKind, IdNumber, Parameters, PortSpace, PrivateData, Refusal, Transition, reason, times,
 };
 
 use EventKind::{
@@ -186,6 +186,22 @@ fn listener_that_comes_within_a_second_is_found() {
     network.pass(times::ASK_PAUSE_NS_MAX);
     network.settle();
     assert_eq!(network.event(1).unwrap().kind, ConnectRequest);
+}
+
+#[test]
+fn stream_that_is_refused_is_closed_before_the_port_is_asked_again() {
+    let mut network = Network::new();
+    let id = network.routed(7, PortSpace::Tcp);
+    let manager = &mut network.programs[0].manager;
+    manager.connect(CHANNEL, id, parameters(1, b"")).unwrap();
+    manager.port_found(id, 9);
+    manager.not_connected(id, None);
+    assert_eq!(manager.next_action(), Some(Action::Ask(id)));
+    assert_eq!(manager.next_action(), Some(Action::Dial(id, 9)));
+    assert_eq!((manager.next_action(), manager.next_action()), (Some(Action::Close(id)), None));
+    manager.set_time(times::ASK_PAUSE_NS);
+    manager.expire();
+    assert_eq!(manager.next_action(), Some(Action::Ask(id)));
 }
 
 #[test]
