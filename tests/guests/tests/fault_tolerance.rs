@@ -56,9 +56,12 @@ struct Load {
     host: [Proc; 2],
 }
 
-/// The senders, which get an error when their peer ends. A receiver may continue to wait for messages.
-const SENDERS: [(usize, &str); 4] = [(0, "inside"), (0, "to_other"), (0, "to_host"), (1, "both_ways")];
-const RECEIVERS: [(usize, &str); 4] = [(0, "inside_server"), (0, "from_host"), (0, "both_ways_server"), (1, "server")];
+/// The senders, which always have sends under way and get an error when their peer ends.
+const SENDERS: [(usize, &str); 3] = [(0, "inside"), (0, "to_host"), (1, "from_other")];
+/// The receivers, which may continue to wait for messages. Both sides of a ping-pong are among them: a side whose message has arrived
+/// waits for the next one, and a receive does not fail with a peer.
+const RECEIVERS: [(usize, &str); 5] =
+    [(0, "inside_server"), (0, "from_host"), (0, "from_other_server"), (0, "both_ways_server"), (1, "both_ways")];
 
 /// The shell's exit code for a signal, less the number of the signal. A program exits with 255 when a call of MX fails.
 const SIGNALLED: i32 = 128;
@@ -69,7 +72,8 @@ fn is_error(code: i32) -> bool {
 }
 
 impl Load {
-    /// Starts transfers of long and short messages within the guest, to the other guest and to the host, in both directions.
+    /// Starts transfers of long and short messages within the guest, to the other guest and to the host, in both directions. With the program
+    /// that waits, the guest has as many domains as it has vectors for.
     fn start(hosted: &mut TwoGuests) -> Self {
         let host = |hosted: &TwoGuests, arguments: &str| {
             let program = hosted.program(example("mx_stream")).args(arguments.split(' '));
@@ -82,14 +86,14 @@ impl Load {
             said.iter().find_map(|line| line.strip_prefix("endpoint ")).unwrap_or_else(|| panic!("{said:?}")).to_owned()
         };
         let [here, other] = &mut hosted.guests;
-        let [inside, from_host] = ["inside_server", "from_host"].map(|name| serve(here, name, "mx_stream"));
+        let [inside, from_host, from_other] =
+            ["inside_server", "from_host", "from_other_server"].map(|name| serve(here, name, "mx_stream"));
         let both_ways = serve(here, "both_ways_server", "mx_pingpong");
-        let to_other = serve(other, "server", "mx_stream");
         let send = |guest: &mut Guest, name: &str, how: &str| drop(guest.run(&format!("keep {name} {how}")));
         let (long, short) = ("-s 1048576 -N 100000000", "-s 64 -N 100000000");
         send(here, "inside", &format!("mx_stream -w -r {inside} {long}"));
-        send(here, "to_other", &format!("mx_stream -w -r {to_other} {short}"));
         send(here, "to_host", &format!("mx_stream -w -r {} {long}", of_host.trim()));
+        send(other, "from_other", &format!("mx_stream -w -r {from_other} {short}"));
         send(other, "both_ways", &format!("mx_pingpong -w -r {both_ways} -n 100000000 -W 0 -S 1048576 -E 1048576"));
         let client = host(hosted, &format!("-w -r {from_host} {short}"));
         let load = Self { host: [client, server] };
@@ -105,7 +109,7 @@ impl Load {
             let rows = listed["domains"].as_array().unwrap().iter().filter(|row| row["guest"] == "guest0");
             let many = |key: &str| rows.clone().filter(|row| row[key].as_u64() > Some(1 << 14)).count();
             // To and from the other guest and the host.
-            many("daemon_path_sent_bytes") >= 3 && many("daemon_path_received_bytes") >= 2
+            many("daemon_path_sent_bytes") >= 2 && many("daemon_path_received_bytes") >= 3
         });
         hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
             let listed = json(listed);
