@@ -58,7 +58,7 @@ struct Load {
 
 /// The senders, which always have sends under way and get an error when their peer ends.
 const SENDERS: [(usize, &str); 3] = [(0, "inside"), (0, "to_host"), (1, "from_other")];
-/// The receivers, which may continue to wait for messages. Both sides of a ping-pong are among them: a side whose message has arrived
+/// The receivers, which may continue to wait for messages. Both sides of a ping-pong are among them: after its message has arrived, a side
 /// waits for the next one, and a receive does not fail with a peer.
 const RECEIVERS: [(usize, &str); 5] =
     [(0, "inside_server"), (0, "from_host"), (0, "from_other_server"), (0, "both_ways_server"), (1, "both_ways")];
