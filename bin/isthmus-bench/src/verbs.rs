@@ -44,6 +44,7 @@ mod tests {
                 "verbs.register.1m.again",
                 "verbs.register.16m.first",
                 "verbs.register.16m.again",
+                "verbs.register.nth",
                 "verbs.mpich_ucx.8b",
                 "verbs.mpich_ucx.1m",
                 "verbs.cm.connect",

@@ -39,6 +39,9 @@ const IDLE_QUICK_MS: u64 = 1000;
 const SETTLE_MS: u64 = 500;
 const MINUTE_MS: u64 = 60_000;
 
+/// The size of each of many regions.
+const REGION_OF_MANY_BYTES: usize = 16 << 10;
+
 /// One measurement.
 pub(super) struct Measured {
     name: String,
@@ -63,6 +66,16 @@ impl Measured {
     /// The next registration of the same memory.
     pub(super) fn again(device: &Rc<Device>, bytes: usize) -> Self {
         Self::alone(device, format!("verbs.register.{}.again", size_name(bytes)), "register", bytes, "again_ns")
+    }
+
+    /// The registration of memory while many regions exist.
+    pub(super) fn nth(device: &Rc<Device>) -> Self {
+        Self::alone(device, "verbs.register.nth".to_owned(), "register_many", REGION_OF_MANY_BYTES, "nth_ns")
+    }
+
+    /// The registration of memory while few regions exist.
+    pub(super) fn one_of_few(device: &Rc<Device>) -> Self {
+        Self::alone(device, "verbs.register.few".to_owned(), "register_many", REGION_OF_MANY_BYTES, "first_ns")
     }
 
     /// Memory that is copied into a file, which takes its place.

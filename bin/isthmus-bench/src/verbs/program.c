@@ -255,6 +255,31 @@ static void measure_registration(size_t bytes, double ms) {
     printf("first_ns %.0f\nagain_ns %.0f\n", median(first, taken), median(again, taken));
 }
 
+// Many regions, all of which stay: the first one, and those at the end of the memory that peers reach and at the end of all, of which the
+// slower one counts.
+static void measure_many_registrations(size_t bytes, double ms) {
+    enum { MANY = 10000, DIRECT = 1000, AROUND = 10 };
+    static double first[SAMPLES_MAX], nth[SAMPLES_MAX], took[MANY];
+    static struct ibv_mr *regions[MANY];
+    static void *memory[MANY];
+    int taken = 0;
+    open_device(false);
+    for (double end = now_ns() + ms * 1e6; taken < SAMPLES_MAX && (taken < 3 || now_ns() < end); taken++) {
+        for (int at = 0; at < MANY; at++) {
+            memory[at] = fresh(bytes);
+            double start = now_ns();
+            regions[at] = ibv_reg_mr(pd, memory[at], bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+            took[at] = now_ns() - start;
+            must(regions[at] != NULL);
+        }
+        for (int at = 0; at < MANY; at++) must(!ibv_dereg_mr(regions[at]) && !munmap(memory[at], bytes));
+        first[taken] = median(took, AROUND);
+        double direct = median(took + DIRECT - AROUND, AROUND), last = median(took + MANY - AROUND, AROUND);
+        nth[taken] = direct > last ? direct : last;
+    }
+    printf("first_ns %.0f\nnth_ns %.0f\n", median(first, taken), median(nth, taken));
+}
+
 // In chunks, as a program would do it that does not want the pages twice.
 static void remap(char *memory, size_t bytes, int file, off_t start) {
     for (size_t at = 0; at < bytes; at += CHUNK) {
@@ -306,6 +331,7 @@ int main(int of, char **words) {
     const char *role = of > 1 ? words[1] : "";
     double number = of > 2 ? atof(words[2]) : 0, ms = of > 3 ? atof(words[3]) : 0;
     if (!strcmp(role, "register")) measure_registration((size_t)number, ms);
+    else if (!strcmp(role, "register_many")) measure_many_registrations((size_t)number, ms);
     else if (!strcmp(role, "remap")) measure_remap((size_t)number, ms);
     else run_connected(role, number, ms);
     return 0;

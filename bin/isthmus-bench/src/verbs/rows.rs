@@ -51,6 +51,7 @@ pub(crate) fn rows() -> Vec<Option<Row>> {
         served_write_lat_polling(device),
     ];
     rows.extend(REGISTRATIONS.into_iter().flat_map(|(bytes, first, again)| registration(device, bytes, first, again)));
+    rows.push(register_nth(device));
     rows.extend(mpich(device));
     rows.extend([connect(device), idle(device), silent_qps(device)]);
     rows.into_iter().map(Some).collect()
@@ -128,6 +129,11 @@ fn registration(device: &Rc<Device>, bytes: usize, first: &'static str, again: &
     let first = Row::new(first, Measured::first(device, bytes)).peer(Measured::remap(device, bytes));
     let again = Row::new(again, Measured::again(device, bytes));
     [first.target(Target::at_most(1.5, Peer)), again.target(Target::at_most(5.0, Value))]
+}
+
+fn register_nth(device: &Rc<Device>) -> Row {
+    let row = Row::new("verbs.register.nth", Measured::nth(device)).peer(Measured::one_of_few(device));
+    row.target(Target::at_most(1.5, Peer))
 }
 
 /// A job of an MPI over a transport.

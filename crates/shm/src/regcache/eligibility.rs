@@ -2,23 +2,28 @@
 //!
 //! `PROCMAP_QUERY` tells private anonymous memory from all else, but not what the program has asked of it since:
 //! locked, wiped on fork, kept out of core dumps, watched by userfaultfd, sealed, under a protection key. A new
-//! mapping would lose all that without a word, so any such wish means: leave it alone. These are in
-//! `/proc/self/smaps`, which costs some 30 µs for a small process and 3 µs more for each resident MiB before the
-//! range: a price for once, not for each message.
+//! mapping would lose all that without a word, so any such wish means: leave it alone.
+//!
+//! Where the address space has room beside the range, the kernel answers in a few microseconds, whatever the size of the process: it merges a
+//! new page with the mapping beside it only if all these wishes are the same, and the new page has none ([`has_no_advice`]). Elsewhere
+//! `/proc/self/smaps` is read, which costs some 30 µs for a small process and 3 µs more for each resident MiB before the range.
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap_anonymous, msync, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::maps::{Maps, Vma, open};
 use super::{ColdReason, arena, region};
 
 /// Refuses all memory but private anonymous pages which the program may read and write (or pages which we gave back
-/// earlier).
-pub(super) fn check_plain(maps: &Maps, range: &Range<usize>, page_size: usize) -> Result<(), ColdReason> {
+/// earlier). Returns the mappings that cover the range.
+pub(super) fn check_plain(maps: &Maps, range: &Range<usize>, page_size: usize) -> Result<Vec<Vma>, ColdReason> {
     let vmas = maps.covering(range)?.ok_or(ColdReason::Unmapped)?;
-    vmas.iter().try_for_each(|vma| check_plain_mapping(maps, vma, page_size))
+    vmas.iter().try_for_each(|vma| check_plain_mapping(maps, vma, page_size))?;
+    Ok(vmas)
 }
 
 fn check_plain_mapping(maps: &Maps, vma: &Vma, page_size: usize) -> Result<(), ColdReason> {
@@ -52,9 +57,10 @@ fn check_plain_mapping(maps: &Maps, vma: &Vma, page_size: usize) -> Result<(), C
     }
 }
 
-/// Refuses memory with which the program has something special in mind; says how much more may be locked.
-pub(super) fn check_unencumbered(maps: &Maps, range: &Range<usize>) -> Result<LockableBytes, ColdReason> {
-    let (room, not_forked) = check_registrable(maps, range, 0)?;
+/// Refuses memory with which the program has something special in mind; says how much more may be locked. The mappings are those that
+/// [`check_plain`] has found.
+pub(super) fn check_unencumbered(maps: &Maps, range: &Range<usize>, vmas: &[Vma]) -> Result<LockableBytes, ColdReason> {
+    let (room, not_forked) = check_registrable(maps, range, vmas, 0)?;
     if not_forked.is_empty() { Ok(room) } else { Err(ColdReason::SpecialMemory) }
 }
 
@@ -63,10 +69,40 @@ pub(super) fn check_unencumbered(maps: &Maps, range: &Range<usize>) -> Result<Lo
 pub(super) fn check_registrable(
     maps: &Maps,
     range: &Range<usize>,
+    vmas: &[Vma],
     registered: usize,
 ) -> Result<(LockableBytes, Vec<Range<usize>>), ColdReason> {
     let room = check_unpinned(maps, registered)?;
+    if !vmas.is_empty() && vmas.iter().all(|vma| has_no_advice(maps, vma)) {
+        return Ok((room, Vec::new()));
+    }
     Ok((room, MemoryAdvice::read(open_smaps()?, range)?.check(range)?))
+}
+
+/// Returns true if the kernel treats this anonymous mapping as it treats new memory. Returns false if there is no room beside it, too.
+fn has_no_advice(maps: &Maps, vma: &Vma) -> bool {
+    let page = rustix::param::page_size();
+    let below = vma.range.start.checked_sub(page);
+    vma.file.is_none() && !is_locked(vma) && below.into_iter().chain([vma.range.end]).any(|at| merges(maps, at, vma))
+}
+
+/// Returns true if a new page at `at`, which touches a mapping, becomes a part of that mapping. The page is gone when this returns.
+fn merges(maps: &Maps, at: usize, vma: &Vma) -> bool {
+    let (page, rights) = (rustix::param::page_size(), ProtFlags::READ | ProtFlags::WRITE);
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: a new mapping that replaces nothing. No other thread depends on this address: the kernel may give it to any call of `mmap`.
+    let Ok(new) = (unsafe { mmap_anonymous(region::pointer(at), page, rights, flags) }) else { return false };
+    let merged = maps.at(vma.range.start).ok().flatten().is_some_and(|found| found.range.contains(&new.addr()));
+    // SAFETY: the page from above, which nothing refers to.
+    let removed = unsafe { munmap(new, page) };
+    merged && removed.is_ok()
+}
+
+/// Returns true if a part of a mapping is locked. A new page would be, too, where the program has locked all future memory.
+fn is_locked(vma: &Vma) -> bool {
+    // SAFETY: without another flag the kernel only looks for locks.
+    let asked = unsafe { msync(region::pointer(vma.range.start), vma.range.len(), MsyncFlags::INVALIDATE) };
+    asked == Err(Errno::BUSY)
 }
 
 /// The parts of `range` that children of this process do not get (`MADV_DONTFORK`).
@@ -74,7 +110,15 @@ pub(super) fn not_forked(range: &Range<usize>) -> Result<Vec<Range<usize>>, Cold
     Ok(MemoryAdvice::read(open_smaps()?, range)?.not_forked)
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has read `smaps`.
+    static SMAPS_READ: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 fn open_smaps() -> Result<impl BufRead, ColdReason> {
+    #[cfg(test)]
+    SMAPS_READ.set(SMAPS_READ.get() + 1);
     Ok(BufReader::with_capacity(64 << 10, open("/proc/self/smaps")?))
 }
 
@@ -90,11 +134,16 @@ pub(super) fn check_unpinned(maps: &Maps, registered: usize) -> Result<LockableB
     if status.locked == registered {
         ours = registered;
     } else {
-        maps.for_each_named(region::NAME_IN_MAPS, |vma| ours += vma.range.len())?;
-        // A device's pages are not, before they are given back.
-        maps.for_each_named(region::EXTENT_NAME_IN_MAPS, |vma| ours += if vma.shared { 0 } else { vma.range.len() })?;
-        // Those that were closed are not locked.
-        maps.for_each_named(arena::NAME_IN_MAPS, |vma| ours += if vma.shared { vma.range.len() } else { 0 })?;
+        // Of a device's pages those that were given back are locked, of registered ones those that were not closed.
+        maps.for_each_named(|name, vma| {
+            let is_ours = match name {
+                region::NAME_IN_MAPS => true,
+                region::EXTENT_NAME_IN_MAPS => !vma.shared,
+                arena::NAME_IN_MAPS => vma.shared,
+                _ => false,
+            };
+            ours += if is_ours { vma.range.len() } else { 0 };
+        })?;
     }
     if status.pinned > 0 || status.locked > ours {
         return Err(ColdReason::Pinned);
@@ -221,6 +270,90 @@ fn header(line: &[u8]) -> Option<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::mm::{Advice, MlockFlags, madvise, mlock_with, mprotect};
+
+    /// Memory with room beside it. No two tests use the same place, which is far below all that the kernel gives to others.
+    fn memory_with_room_beside_it(place: usize, len: usize) -> (Maps, Range<usize>) {
+        let (start, rights) = ((16 << 40) + (place << 30), ProtFlags::READ | ProtFlags::WRITE);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: new memory, which replaces nothing.
+        unsafe { mmap_anonymous(region::pointer(start), len, rights, flags) }.unwrap();
+        (Maps::open().unwrap(), start..start + len)
+    }
+
+    fn is_plain(maps: &Maps, range: &Range<usize>) -> bool {
+        has_no_advice(maps, &maps.at(range.start).unwrap().unwrap())
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel")]
+    fn memory_with_advice_is_not_taken_for_new_memory() {
+        let advices = [
+            (Advice::LinuxDontFork, Advice::LinuxDoFork),
+            (Advice::LinuxWipeOnFork, Advice::LinuxKeepOnFork),
+            (Advice::LinuxDontDump, Advice::LinuxDoDump),
+        ];
+        let (maps, range) = memory_with_room_beside_it(0, rustix::param::page_size());
+        let (start, len) = (region::pointer(range.start), range.len());
+        assert!(is_plain(&maps, &range));
+        for (given, taken_back) in advices {
+            // SAFETY: memory of this test.
+            unsafe { madvise(start, len, given) }.unwrap();
+            assert!(!is_plain(&maps, &range), "{given:?}");
+            // SAFETY: as above.
+            unsafe { madvise(start, len, taken_back) }.unwrap();
+            assert!(is_plain(&maps, &range), "{taken_back:?}");
+        }
+        // SAFETY: as above.
+        unsafe { mlock_with(start, len, MlockFlags::ONFAULT) }.unwrap();
+        assert!(!is_plain(&maps, &range), "locked");
+        let found = maps.at(range.start).unwrap().unwrap().range;
+        assert_eq!(found, range, "no page stays behind");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel")]
+    fn memory_between_others_is_not_taken_for_new_memory() {
+        let page = rustix::param::page_size();
+        let (maps, range) = memory_with_room_beside_it(1, page);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: the pages beside that of this test, which are free.
+        unsafe {
+            mmap_anonymous(region::pointer(range.end), page, ProtFlags::READ, flags).unwrap();
+            assert!(is_plain(&maps, &range), "there is room below");
+            mmap_anonymous(region::pointer(range.start - page), page, ProtFlags::READ, flags).unwrap();
+        }
+        assert!(!is_plain(&maps, &range));
+        // SAFETY: the page of this test, which becomes one mapping with the others.
+        unsafe { mprotect(region::pointer(range.start), page, rustix::mm::MprotectFlags::READ) }.unwrap();
+        assert!(!is_plain(&maps, &range), "it may not be written");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel")]
+    fn the_next_of_many_registrations_reads_no_smaps() {
+        let page = rustix::param::page_size();
+        let arena = std::sync::Arc::new(arena::Arena::new().unwrap());
+        let before = SMAPS_READ.get();
+        let mut held = Vec::new();
+        for at in 0..50 {
+            let (_, range) = memory_with_room_beside_it(2 + at, 4 * page);
+            // SAFETY: it stays to the end of the process, and nothing depends on what it holds.
+            let what = unsafe { arena::Registration::new(region::pointer(range.start), range.len(), 1, 3) };
+            match arena.register(&what) {
+                Err(ColdReason::Threads) => return, // The test runner has threads, and this kernel refuses to make them wait.
+                registered => held.push(registered.unwrap()),
+            }
+        }
+        assert_eq!(SMAPS_READ.get(), before);
+        let (_, range) = memory_with_room_beside_it(52, 4 * page);
+        // SAFETY: memory of this test.
+        unsafe { madvise(region::pointer(range.start), range.len(), Advice::LinuxDontDump) }.unwrap();
+        // SAFETY: as above.
+        let what = unsafe { arena::Registration::new(region::pointer(range.start), range.len(), 1, 3) };
+        assert_eq!(arena.register(&what).err(), Some(ColdReason::SpecialMemory));
+        assert_eq!(SMAPS_READ.get(), before + 1);
+    }
 
     const SMAPS: &str = "1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nProtectionKey: 0\nVmFlags: rd wr mr mw me ac \n\
                          3000-4000 rw-p 00000000 00:00 0 \nSize: 4 kB\nProtectionKey: 0\nVmFlags: rd wr mr mw me dd \n\

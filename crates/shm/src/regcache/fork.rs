@@ -209,8 +209,11 @@ unsafe extern "C" fn after_fork_in_child() {
     if region::ANY_LOCKED.load(Ordering::Relaxed)
         && let Ok(maps) = Maps::open()
     {
-        let _ = maps.for_each_named(region::NAME_IN_MAPS, region::lock);
-        let _ = maps.for_each_named(region::EXTENT_NAME_IN_MAPS, region::lock);
+        let _ = maps.for_each_named(|name, vma| {
+            if [region::NAME_IN_MAPS, region::EXTENT_NAME_IN_MAPS].contains(&name) {
+                region::lock(vma);
+            }
+        });
     }
     // SAFETY: we are that child.
     unsafe { after_fork() };

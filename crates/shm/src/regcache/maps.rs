@@ -87,15 +87,17 @@ impl Maps {
         Ok(name.split(|&byte| byte == 0).next().unwrap_or_default())
     }
 
-    /// Calls `each` for every mapping of files that bear `file_name` there. Allocates nothing.
-    pub(super) fn for_each_named(&self, file_name: &str, mut each: impl FnMut(&Vma)) -> Result<(), ColdReason> {
-        let (mut at, mut name) = (0, [0; NAME_MAX]);
+    /// Calls `each` for every mapping of the kernel's own files, memfds among them, with the name of the file. Allocates nothing.
+    pub(super) fn for_each_named(&self, mut each: impl FnMut(&str, &Vma)) -> Result<(), ColdReason> {
+        let (mut at, mut room) = (0, [0; NAME_MAX]);
         while let Some(vma) = self.file_from(at)? {
             at = vma.range.end;
-            // Files without a device are the kernel's own, memfds among them; only of these is the name asked.
-            let kernels_own = vma.file.is_some_and(|file| file.major == 0);
-            if kernels_own && self.name_at(vma.range.start, &mut name).is_ok_and(|name| name == file_name.as_bytes()) {
-                each(&vma);
+            // Such files have no device; only of these is the name asked.
+            if vma.file.is_some_and(|file| file.major == 0)
+                && let Ok(name) = self.name_at(vma.range.start, &mut room)
+                && let Ok(name) = std::str::from_utf8(name)
+            {
+                each(name, &vma);
             }
         }
         Ok(())

@@ -252,10 +252,12 @@ impl Table {
         if self.entries.iter().any(|entry| ours(entry) && entry.in_use > 0) {
             return Err(ColdReason::InUse);
         }
-        if !self.entries.iter().any(ours) {
-            eligibility::check_plain(maps, range, page)?; // The cheaper question first.
-        }
-        let room = eligibility::check_unencumbered(maps, range)?;
+        let vmas = if self.entries.iter().any(ours) {
+            Vec::new()
+        } else {
+            eligibility::check_plain(maps, range, page)? // The cheaper question first.
+        };
+        let room = eligibility::check_unencumbered(maps, range, &vmas)?;
         while let Some(index) = self.entries.iter().position(ours) {
             self.counts.overlapped += 1;
             self.drop_region(index, maps);

@@ -1,5 +1,6 @@
 //! The registrations of one arena: its entries, and the ranges of the program that lie in its file.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -29,7 +30,12 @@ pub(in super::super) struct Registrations {
     /// Where the file was never used.
     next: u64,
     entries: Vec<Option<RegisteredEntry>>,
-    page_ranges: Vec<RegisteredPages>,
+    /// Indices of `entries` that are not in use.
+    free: Vec<u32>,
+    /// By first address. No two overlap.
+    page_ranges: BTreeMap<usize, RegisteredPages>,
+    /// Bytes in `page_ranges`.
+    bytes: usize,
     /// This is the copy that a child got by `fork`: the file is the parent's.
     in_child: bool,
 }
@@ -37,8 +43,8 @@ pub(in super::super) struct Registrations {
 #[derive(Clone, Copy, Debug)]
 struct RegisteredEntry {
     serial: NonZeroU64,
-    /// Where the pages begin that it lies in. None after all were restored.
-    pages_start: Option<u64>,
+    /// The first address of the pages that it lies in. None after all were restored.
+    pages: Option<usize>,
 }
 
 /// Whole pages of the program that lie in the file.
@@ -47,7 +53,7 @@ struct RegisteredPages {
     range: Range<usize>,
     start: u64,
     /// Entries that lie in it.
-    users: u32,
+    users: Vec<u32>,
     /// Some of it had `MADV_DONTFORK` when it was registered.
     has_advice: bool,
 }
@@ -58,8 +64,8 @@ impl Registrations {
         let mapping = Mapping::new(file.fd(), HEADER, Access::ReadWrite).map_err(|_| ColdReason::MemoryLimit)?;
         let header = ArenaHeader::new(SharedMapping::new(mapping));
         header.init();
-        let (entries, page_ranges) = (Vec::new(), Vec::new());
-        Ok(Self { file, header, next: BODY_GAP_BYTES, entries, page_ranges, in_child: false })
+        let (entries, free, page_ranges) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Ok(Self { file, header, next: BODY_GAP_BYTES, entries, free, page_ranges, bytes: 0, in_child: false })
     }
 
     pub(super) fn file(&self) -> &OwnedFd {
@@ -71,8 +77,8 @@ impl Registrations {
         (!self.in_child).then(|| self.header.clone())
     }
 
-    pub(in super::super) fn bytes(&self) -> usize {
-        self.page_ranges.iter().map(|registered| registered.range.len()).sum()
+    pub(in super::super) const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Registers `pages`, which are those of `what`. `bytes_registered` is the number of bytes already registered in arenas.
@@ -88,41 +94,43 @@ impl Registrations {
         if self.in_child {
             return Err(ColdReason::ForkChild);
         }
-        let free = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
-        if free >= ENTRIES as usize {
+        if self.free.is_empty() && self.entries.len() >= ENTRIES as usize {
             return Err(ColdReason::CacheFull);
         }
         let at = match self.containing(maps, pages)? {
             Some(at) => at,
             None => self.migrate(maps, pages, bytes_registered, serving)?,
         };
-        self.page_ranges[at].users += 1;
-        let (range, start) = (&self.page_ranges[at].range, self.page_ranges[at].start);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() as u32 - 1
+        });
+        let registered = self.page_ranges.get_mut(&at).expect("found or made above");
+        registered.users.push(index);
         let shown = header::ArenaEntry {
             key: what.key,
             rights: what.rights,
             head: (pages.start - what.start) as u64,
             body: pages.len() as u64,
-            start: start + (pages.start - range.start) as u64,
+            start: registered.start + (pages.start - registered.range.start) as u64,
             base: what.base,
         };
-        if free == self.entries.len() {
-            self.entries.push(None);
-        }
-        self.entries[free] = Some(RegisteredEntry { serial, pages_start: Some(start) });
-        self.header.open(free as u32, &shown);
-        Ok(free as u32)
+        self.entries[index as usize] = Some(RegisteredEntry { serial, pages: Some(at) });
+        self.header.open(index, &shown);
+        Ok(index)
     }
 
-    /// Returns the index of the registered pages that contain these, if they are still mapped there.
+    /// Returns the first address of the registered pages that contain these, if they are still mapped there.
     fn containing(&self, maps: &Maps, pages: &Range<usize>) -> Result<Option<usize>, ColdReason> {
-        let overlaps = |other: &RegisteredPages| other.range.start < pages.end && pages.start < other.range.end;
-        let Some(at) = self.page_ranges.iter().position(overlaps) else { return Ok(None) };
-        let RegisteredPages { range, start, .. } = &self.page_ranges[at];
+        let below = self.page_ranges.range(..pages.end).next_back();
+        let Some((at, RegisteredPages { range, start, .. })) = below.filter(|(_, last)| pages.start < last.range.end)
+        else {
+            return Ok(None);
+        };
         let inside = range.start <= pages.start && pages.end <= range.end;
         let offset = start + pages.start.saturating_sub(range.start) as u64;
         // Pages that were unmapped while they were registered stay unusable until their registration is closed.
-        if inside && maps.is_mapped_as(pages, self.file.id(), offset)? { Ok(Some(at)) } else { Err(ColdReason::InUse) }
+        if inside && maps.is_mapped_as(pages, self.file.id(), offset)? { Ok(Some(*at)) } else { Err(ColdReason::InUse) }
     }
 
     fn migrate(
@@ -136,8 +144,8 @@ impl Registrations {
         if bytes_registered.saturating_add(pages.len()) > BYTES_MAX {
             return Err(ColdReason::CacheFull);
         }
-        eligibility::check_plain(maps, pages, page)?; // The cheaper check first.
-        let (room, not_forked) = eligibility::check_registrable(maps, pages, bytes_registered)?;
+        let vmas = eligibility::check_plain(maps, pages, page)?; // The cheaper check first.
+        let (room, not_forked) = eligibility::check_registrable(maps, pages, &vmas, bytes_registered)?;
         if room.0 < pages.len() {
             return Err(ColdReason::LockLimit);
         }
@@ -145,8 +153,10 @@ impl Registrations {
         self.next = (start + pages.len() as u64).next_multiple_of(BODY_GAP_BYTES) + BODY_GAP_BYTES;
         migrate::move_to_file(&self.file, maps, (pages, start), &not_forked, serving)?;
         let has_advice = !not_forked.is_empty();
-        self.page_ranges.push(RegisteredPages { range: pages.clone(), start, users: 0, has_advice });
-        Ok(self.page_ranges.len() - 1)
+        let registered = RegisteredPages { range: pages.clone(), start, users: Vec::new(), has_advice };
+        self.page_ranges.insert(pages.start, registered);
+        self.bytes += pages.len();
+        Ok(pages.start)
     }
 
     /// Closes an entry: no writer may enter any more.
@@ -162,7 +172,7 @@ impl Registrations {
 
     /// Returns true if the memory of an entry lies in the file.
     pub(super) fn is_in_place(&mut self, index: u32, serial: NonZeroU64) -> bool {
-        !self.in_child && self.of(index, serial).is_some_and(|entry| entry.pages_start.is_some())
+        !self.in_child && self.of(index, serial).is_some_and(|entry| entry.pages.is_some())
     }
 
     /// Removes an entry that was closed. The program gets its memory back if no other entry uses it, or if a writer may still write
@@ -170,25 +180,24 @@ impl Registrations {
     pub(in super::super) fn close(&mut self, maps: &Maps, index: u32, serial: NonZeroU64, has_writer: bool) {
         let Some(closed) = self.of(index, serial).map(|entry| *entry) else { return };
         self.entries[index as usize] = None;
-        let Some(at) = self.page_ranges.iter().position(|registered| Some(registered.start) == closed.pages_start)
-        else {
-            return;
-        };
-        self.page_ranges[at].users -= 1;
-        if has_writer || self.page_ranges[at].users == 0 {
+        self.free.push(index);
+        let Some(registered) = closed.pages.and_then(|at| self.page_ranges.get_mut(&at)) else { return };
+        registered.users.retain(|user| *user != index);
+        if has_writer || registered.users.is_empty() {
+            let at = registered.range.start;
             self.restore(maps, at, Instant::now() + CLOSE_TIMEOUT);
         }
     }
 
     /// Gives the memory of these pages back to the program. Entries in it stay, closed.
     fn restore(&mut self, maps: &Maps, at: usize, deadline: Instant) {
-        let registered = self.page_ranges.swap_remove(at);
-        for index in 0..self.entries.len() {
-            let entry = self.entries[index].as_mut().filter(|entry| entry.pages_start == Some(registered.start));
-            if let Some(entry) = entry {
-                entry.pages_start = None;
-                self.header.invalidate(index as u32);
-                wait_for_writers(&self.header, index as u32, deadline);
+        let Some(registered) = self.page_ranges.remove(&at) else { return };
+        self.bytes -= registered.range.len();
+        for index in registered.users {
+            if let Some(entry) = &mut self.entries[index as usize] {
+                entry.pages = None;
+                self.header.invalidate(index);
+                wait_for_writers(&self.header, index, deadline);
             }
         }
         migrate::restore(&self.file, maps, (&registered.range, registered.start), registered.has_advice);
@@ -199,30 +208,34 @@ impl Registrations {
         if self.in_child {
             return;
         }
-        let any_advice = self.page_ranges.iter().any(|registered| registered.has_advice);
+        let any_advice = self.page_ranges.values().any(|registered| registered.has_advice);
         let not_forked =
             if any_advice { eligibility::not_forked(&(0..usize::MAX)).unwrap_or_default() } else { vec![] };
         let (file, deadline) = (self.file.id(), Instant::now() + CLOSE_TIMEOUT);
-        for at in (0..self.page_ranges.len()).rev() {
-            let RegisteredPages { range, start, .. } = &self.page_ranges[at];
-            let stays = not_forked.iter().any(|part| part.start <= range.start && range.end <= part.end);
-            if !(stays && maps.is_mapped_as(range, file, *start) == Ok(true)) {
-                self.restore(maps, at, deadline);
-            }
+        let stays = |registered: &RegisteredPages| {
+            let RegisteredPages { range, start, .. } = registered;
+            not_forked.iter().any(|part| part.start <= range.start && range.end <= part.end)
+                && maps.is_mapped_as(range, file, *start) == Ok(true)
+        };
+        let ranges = self.page_ranges.iter();
+        let taken: Vec<_> = ranges.filter(|(_, registered)| !stays(registered)).map(|(at, _)| *at).collect();
+        for at in taken {
+            self.restore(maps, at, deadline);
         }
     }
 
     /// Gives all memory back to the program permanently.
     pub(in super::super) fn restore_all(&mut self, maps: &Maps) {
         let deadline = Instant::now() + CLOSE_TIMEOUT;
-        while !self.in_child && !self.page_ranges.is_empty() {
-            self.restore(maps, 0, deadline);
+        while let Some(at) = self.page_ranges.keys().next().copied().filter(|_| !self.in_child) {
+            self.restore(maps, at, deadline);
         }
     }
 
     /// Disowns the file, which belongs to the parent. Called in a child.
     pub(in super::super) fn disown_in_child(&mut self) {
         self.page_ranges.clear();
+        self.bytes = 0;
         self.in_child = true;
     }
 
