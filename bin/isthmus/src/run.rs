@@ -109,6 +109,11 @@ impl Switch {
         let is_own = |row: &&ProgramCapability| row.name == self.capability;
         PROGRAM_CAPABILITIES.iter().find(is_own).expect("a switch is made of a row")
     }
+
+    /// A file of the capability that does not exist here. A program may have a `/dev` of its own, as in a container.
+    fn missing_file(&self) -> Option<&'static str> {
+        self.row().device_files.iter().map(|file| file.path).find(|path| !Path::new(path).exists())
+    }
 }
 
 /// The options that choose capabilities.
@@ -238,10 +243,10 @@ pub(crate) fn shell_quoted(value: &str) -> String {
     }
 }
 
-/// Returns whether this is a guest, as its daemon says. False if no daemon answers: none is started for the question.
-fn is_guest(socket: Option<&Path>) -> bool {
-    let status = ask(socket.map(Path::to_owned), Topic::Status, &[]).and_then(|report| read::<StatusReport>(&report));
-    status.is_ok_and(|status| status.guest.is_some())
+/// Returns whether this is a guest, as its daemon says. None if no daemon answers: none is started for the question.
+fn is_guest(socket: Option<&Path>) -> Option<bool> {
+    let report = ask(socket.map(Path::to_owned), Topic::Status, &[]).ok()?;
+    read::<StatusReport>(&report).ok().map(|status| status.guest.is_some())
 }
 
 /// The capabilities of one start.
@@ -257,6 +262,8 @@ struct Switches {
     corrected: Vec<(&'static str, OsString)>,
     /// A capability is off because of the program, which runs all the same.
     is_program_unfit: bool,
+    /// A capability is on that has no effect without a daemon, and none answers.
+    is_daemon_missing: bool,
 }
 
 impl Switches {
@@ -267,8 +274,12 @@ impl Switches {
         }
         // Asking the daemon takes longer than all the rest, so it is asked only if its answer matters.
         let matters = |switch: &Switch| !switch.row().is_in_guests;
-        if switches.on.iter().chain(&switches.for_children).any(matters) && is_guest(socket) {
-            switches.leave_to_hosts();
+        if switches.on.iter().chain(&switches.for_children).any(matters) {
+            match is_guest(socket) {
+                Some(true) => switches.leave_to_hosts(),
+                Some(false) => {}
+                None => switches.is_daemon_missing = true,
+            }
         }
         switches
     }
@@ -339,8 +350,13 @@ impl Switches {
     }
 
     fn summary(&self) -> String {
-        let names: Vec<String> =
-            self.on.iter().map(|switch| format!("{} ({})", switch.capability, switch.folder.display())).collect();
+        let lacks = |switch: &Switch| match switch.missing_file() {
+            Some(path) => format!("; there is no {path} here, see `isthmus doctor`"),
+            None if self.is_daemon_missing && !switch.row().is_in_guests => "; no daemon answers".to_owned(),
+            None => String::new(),
+        };
+        let name = |switch: &Switch| format!("{} ({}{})", switch.capability, switch.folder.display(), lacks(switch));
+        let names: Vec<String> = self.on.iter().map(name).collect();
         let on = if names.is_empty() { String::new() } else { format!("on: {}", names.join(", ")) };
         let off = if self.off.is_empty() { String::new() } else { format!("off: {}", self.off.join(", ")) };
         [on, off].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
@@ -475,6 +491,22 @@ mod tests {
         let not_yet =
             |name: &str| format!("{name} (the capability is not supported in guests yet [not-in-guests-yet])");
         assert_eq!(switches.off, ["fabric (not installed)".to_owned(), not_yet("sockets")]);
+    }
+
+    #[test]
+    fn summary_says_what_a_capability_lacks() {
+        let switch = |capability| Switch { capability, folder: PathBuf::from("/lib"), variables: Vec::new() };
+        let mut switches = Switches { on: vec![switch("mx"), switch("sockets")], ..Switches::default() };
+        assert_eq!(switches.summary(), "on: mx (/lib), sockets (/lib)");
+        switches.is_daemon_missing = true;
+        assert_eq!(switches.summary(), "on: mx (/lib), sockets (/lib; no daemon answers)");
+        let files = switch("verbs").row().device_files.iter().map(|file| file.path);
+        let missing = files.into_iter().find(|path| !Path::new(path).exists());
+        let lacks = missing.map(|path| format!("; there is no {path} here, see `isthmus doctor`")).unwrap_or_default();
+        assert_eq!(
+            Switches { on: vec![switch("verbs")], ..Switches::default() }.summary(),
+            format!("on: verbs (/lib{lacks})")
+        );
     }
 
     #[test]

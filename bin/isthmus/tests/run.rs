@@ -126,6 +126,9 @@ fn sockets_are_off_unless_they_are_asked_for() {
     // All others are on without the option, and may be named.
     let said = text(&installed.run(&["run", "--with", "mx", "--with", "sockets", "--", "true"], &[]).stderr);
     assert!(said.contains("on: mx (") && said.contains(", sockets (") && !said.contains("sockets (ask"), "{said}");
+    let nowhere = ["--socket", "/nowhere", "run", "--with", "sockets", "--", "true"];
+    let said = text(&installed.run(&nowhere, &[]).stderr);
+    assert!(said.contains(&format!(", sockets ({}; no daemon answers)", installed.path("lib"))), "{said}");
     let only = Installation::with(&["lib/libisthmus-sockets.so"]).run(&["run", "--", "true"], &[]);
     assert!(only.status.code() == Some(1) && text(&only.stderr).contains(OFF), "{only:?}");
 }

@@ -56,6 +56,8 @@ impl fmt::Display for Refusal {
         let (name, summary) = (self.reason.name(), self.reason.summary());
         match self.detail.as_str() {
             "" => write!(f, "{summary} [{name}]"),
+            // A peer sends the summary where there are no details, and details may begin with it.
+            detail if detail.starts_with(summary) => write!(f, "{detail} [{name}]"),
             detail => write!(f, "{summary}: {detail} [{name}]"),
         }
     }
@@ -73,6 +75,7 @@ mod tests {
         let sent = Refused::from(&plain);
         assert_eq!((sent.reason, &*sent.text.to_string()), (Reason::NameTaken, Reason::NameTaken.summary()));
         assert_eq!(plain.to_string(), "another domain has this name [name-taken]");
+        assert_eq!(Refusal::from(&sent).to_string(), plain.to_string(), "once, also after a message");
     }
 
     #[test]
