@@ -101,6 +101,7 @@ fn refusal(path: &Path, errno: Errno) -> Refusal {
         Some(user) if reason == Reason::SocketDenied => {
             format!("{errno}; the daemon serves user {user} alone (`policy.attach = \"same-user\"`)")
         }
+        _ if errno == Errno::AGAIN => "the daemon accepts no connections: it is stopped, or too busy".to_owned(),
         _ => errno.to_string(),
     };
     Refusal::new(reason, format!("{}: {cause}", path.display()))

@@ -99,7 +99,7 @@ impl Listener {
         let in_use = || SocketError::InUse { path: path.to_owned() };
         let lock = lock(&lock_path)?.ok_or_else(in_use)?;
         // A daemon that answers here without the lock is of another kind, or was started by systemd.
-        if seqpacket::connect(path).is_ok() {
+        if matches!(seqpacket::connect(path), Ok(_) | Err(Errno::AGAIN)) {
             return Err(in_use());
         }
         let socket = bind(path, access)?;

@@ -14,7 +14,6 @@ use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::permissions::Permissions;
 use crate::protocol::{
@@ -150,7 +149,7 @@ impl HelperClient {
     /// Connects to the helper that listens at `path`.
     pub fn connect(path: &Path) -> Result<Self, HelperError> {
         let path_buf = || path.to_owned();
-        let socket = connect_in_time(path).map_err(|errno| match errno {
+        let socket = seqpacket::connect_within(path, REPLY_TIMEOUT).map_err(|errno| match errno {
             Errno::NOENT | Errno::CONNREFUSED => HelperError::NotRunning { path: path_buf() },
             Errno::ACCESS | Errno::PERM => HelperError::NotAllowed { path: path_buf() },
             source => HelperError::Connect { path: path_buf(), source },
@@ -259,14 +258,6 @@ impl HelperClient {
             replied => Ok(replied),
         }
     }
-}
-
-/// Connects within [`REPLY_TIMEOUT`]: a helper that does not accept connections fills its queue.
-fn connect_in_time(path: &Path) -> Result<OwnedFd, Errno> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(REPLY_TIMEOUT))?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
 }
 
 fn exchange(

@@ -5,16 +5,20 @@ use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 use std::mem::MaybeUninit;
 use std::path::Path;
+use std::time::Duration;
 
 /// Maximum number of descriptors in one packet.
 pub const FDS_MAX: usize = isthmus_layout::limits::CONTROL_FDS_MAX;
 
 /// Maximum number of descriptors that the kernel allows in one packet (`SCM_MAX_FD`).
 const KERNEL_FDS_MAX: usize = 253;
+
+/// How long a connection waits for a place in the queue of a socket that listens.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// `SIOCOUTQ`, as in `linux/include/uapi/linux/sockios.h`.
 const SIOCOUTQ: Opcode = 0x5411;
@@ -59,10 +63,18 @@ pub enum SendError {
     Refused(#[source] Errno),
 }
 
-/// A connection to the socket at `path`; blocking.
+/// A connection to the socket at `path`; blocking. Fails with [`Errno::AGAIN`] if the other side does not accept connections: the kernel
+/// queues a limited number of them for a process that is stopped.
 pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    connect_within(path, QUEUE_TIMEOUT)
+}
+
+/// As [`connect`], with a limit for the wait.
+pub fn connect_within(path: &Path, limit: Duration) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limit))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, None)?;
     Ok(socket)
 }
 
@@ -154,6 +166,25 @@ mod tests {
     use crate::local;
     use isthmus_layout::RegionSize;
     use rustix::event::epoll;
+
+    #[test]
+    fn connection_to_a_full_queue_fails() {
+        let folder = std::env::temp_dir().join(format!("isthmus-full-queue-{}", std::process::id()));
+        let listener = listen(&folder, 0).unwrap();
+        let limit = Duration::from_millis(1);
+        let mut queued = Vec::new();
+        let refused = loop {
+            match connect_within(&folder, limit) {
+                Ok(socket) => queued.push(socket),
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!((refused, queued.is_empty()), (Errno::AGAIN, false));
+        drop(accept(&listener).unwrap());
+        let socket = connect_within(&folder, limit).unwrap();
+        assert_eq!(sockopt::socket_timeout(&socket, sockopt::Timeout::Send).unwrap(), None);
+        std::fs::remove_file(folder).unwrap();
+    }
 
     #[test]
     fn packets_keep_their_boundaries_and_descriptors() {
