@@ -8,9 +8,13 @@ use isthmus_testbed::{binary, build_folder, compile, link_library, run_tool, wor
 
 use crate::container;
 
-/// The files of the plug-in and of the library that programs preload, with the folders of their packages.
-const LIBRARIES: [(&str, &str); 2] =
-    [("libisthmus-rdmav34.so", "abi/ibverbs"), ("libisthmus-verbs.so", "abi/ibverbs-preload")];
+/// The files of the plug-in and of the library that programs preload, with the folders of their packages. Programs may preload that of
+/// sockets as well.
+const LIBRARIES: [(&str, &str); 3] = [
+    ("libisthmus-rdmav34.so", "abi/ibverbs"),
+    ("libisthmus-verbs.so", "abi/ibverbs-preload"),
+    ("libisthmus-sockets.so", "abi/preload"),
+];
 
 /// The programs in C.
 const PROGRAMS: [&str; 7] = ["requests", "partners", "revoke", "restarted", "victim", "other_user", "connect"];

@@ -83,3 +83,55 @@ fn odd_uses_of_librdmacm_are_as_with_the_kernel() {
     let done = stage.run("/programs/connect", &[], &[]).expect_success();
     assert_eq!(done.last().map(String::as_str), Some("all cases passed"), "{done:#?}");
 }
+
+/// All three take `write`, two take sockets. The first of these two makes the sockets of a program, as TCP or as rsockets.
+#[test]
+fn preloaded_libraries_work_in_every_order() {
+    let Some(stage) = Stage::new() else { return };
+    let [verbs, sockets] = ["verbs", "sockets"].map(|name| format!("/program/libisthmus-{name}.so"));
+    let rsockets = format!("/usr/lib/{}-linux-gnu/rsocket/librspreload.so", std::env::consts::ARCH);
+    let all = [verbs, sockets, rsockets];
+    for first in 0..3 {
+        for second in (0..3).filter(|second| *second != first) {
+            let order = [&*all[first], &all[second], &all[3 - first - second]].join(":");
+            println!("# {order}");
+            let env = format!("/usr/bin/env LD_PRELOAD={order}");
+            let [server, client] = ["-s", "-c -a ADDRESS"].map(|side| format!("{env} rping {side} -C 5 -S 1000 -V"));
+            expect_success(run(&stage, &server, &client, 7174));
+            let python = |is_server: bool, script: &str| {
+                let container = if is_server { stage.server() } else { stage.client() };
+                let preload = format!("LD_PRELOAD={order}");
+                let words = [&preload, "/usr/bin/python3", "-c", script, &stage.address()];
+                stage.launch(container, "/usr/bin/env", &words, &[]).spawn().unwrap_or_else(|error| panic!("{error}"))
+            };
+            let mut server = python(true, ECHO);
+            server.wait_prefix("listens", timeout()).unwrap_or_else(|error| panic!("{error}"));
+            let ends = [python(false, ASK), server].map(|proc| proc.finish(timeout()).unwrap());
+            let [of_client, _] = expect_success(ends);
+            assert_eq!(of_client, ["the same bytes came back"]);
+        }
+    }
+}
+
+const ECHO: &str = "
+import socket
+listener = socket.create_server(('0.0.0.0', 7180))
+print('listens', flush=True)
+stream, _ = listener.accept()
+while (some := stream.recv(4096)):
+    stream.sendall(some)
+";
+
+const ASK: &str = "
+import os, socket, sys
+stream = socket.create_connection((sys.argv[1], 7180))
+sent, back = os.urandom(100000), b''
+for at in range(0, len(sent), 1000):
+    stream.sendall(sent[at:at + 1000])
+    want = at + 1000
+    while len(back) < want:
+        back += stream.recv(want - len(back))
+assert back == sent
+stream.close()
+print('the same bytes came back')
+";
