@@ -60,23 +60,36 @@ fn check_plain_mapping(maps: &Maps, vma: &Vma, page_size: usize) -> Result<(), C
 /// Refuses memory with which the program has something special in mind; says how much more may be locked. The mappings are those that
 /// [`check_plain`] has found.
 pub(super) fn check_unencumbered(maps: &Maps, range: &Range<usize>, vmas: &[Vma]) -> Result<LockableBytes, ColdReason> {
-    let (room, not_forked) = check_registrable(maps, range, vmas, 0)?;
-    if not_forked.is_empty() { Ok(room) } else { Err(ColdReason::SpecialMemory) }
+    let found = check_registrable(maps, range, vmas, 0)?;
+    if found.not_forked.is_empty() { Ok(found.room) } else { Err(ColdReason::SpecialMemory) }
 }
 
-/// As [`check_unencumbered`], but accepts memory that children do not get (`MADV_DONTFORK`), and says where it is. `registered` is the number
-/// of bytes in arenas.
+/// Memory that can be registered.
+#[derive(Debug)]
+pub(super) struct Registrable {
+    /// How much more may be locked.
+    pub(super) room: LockableBytes,
+    /// The parts that children do not get (`MADV_DONTFORK`).
+    pub(super) not_forked: Vec<Range<usize>>,
+    /// The number of threads of the process.
+    pub(super) threads: usize,
+}
+
+/// As [`check_unencumbered`], but accepts memory that children do not get, and says where it is. `registered` is the number of bytes in arenas.
 pub(super) fn check_registrable(
     maps: &Maps,
     range: &Range<usize>,
     vmas: &[Vma],
     registered: usize,
-) -> Result<(LockableBytes, Vec<Range<usize>>), ColdReason> {
-    let room = check_unpinned(maps, registered)?;
-    if !vmas.is_empty() && vmas.iter().all(|vma| has_no_advice(maps, vma)) {
-        return Ok((room, Vec::new()));
-    }
-    Ok((room, MemoryAdvice::read(open_smaps()?, range)?.check(range)?))
+) -> Result<Registrable, ColdReason> {
+    let status = ThreadStatus::read()?;
+    let room = check_unpinned(maps, &status, registered)?;
+    let not_forked = if !vmas.is_empty() && vmas.iter().all(|vma| has_no_advice(maps, vma)) {
+        Vec::new()
+    } else {
+        MemoryAdvice::read(open_smaps()?, range)?.check(range)?
+    };
+    Ok(Registrable { room, not_forked, threads: status.threads })
 }
 
 /// Returns true if the kernel treats this anonymous mapping as it treats new memory. Returns false if there is no room beside it, too.
@@ -126,10 +139,7 @@ fn open_smaps() -> Result<impl BufRead, ColdReason> {
 /// would silently part the program from its device. The kernel counts these per process only. Where it counts as many as
 /// the `registered` bytes, which we have locked ourselves, the mappings are not walked. (A program that has unmapped some of these, and locked
 /// as many others, is not noticed here. Locks of the range itself are, by its flags.)
-pub(super) fn check_unpinned(maps: &Maps, registered: usize) -> Result<LockableBytes, ColdReason> {
-    let mut text = String::new();
-    open("/proc/thread-self/status")?.read_to_string(&mut text).map_err(|_| ColdReason::NoProc)?;
-    let status = ThreadStatus::parse(&text).ok_or(ColdReason::NoProc)?;
+fn check_unpinned(maps: &Maps, status: &ThreadStatus, registered: usize) -> Result<LockableBytes, ColdReason> {
     let mut ours = 0;
     if status.locked == registered {
         ours = registered;
@@ -153,15 +163,6 @@ pub(super) fn check_unpinned(maps: &Maps, registered: usize) -> Result<LockableB
     Ok(LockableBytes(limit.map_or(usize::MAX, |limit| (limit - limit / 8) as usize).saturating_sub(status.locked)))
 }
 
-/// Whether the process has no thread but this one and `serving` serving threads.
-pub(super) fn is_alone(serving: usize) -> Result<bool, ColdReason> {
-    let mut text = String::new();
-    open("/proc/thread-self/status")?.read_to_string(&mut text).map_err(|_| ColdReason::NoProc)?;
-    let threads = text.lines().find_map(|line| line.strip_prefix("Threads:")).ok_or(ColdReason::NoProc)?;
-    let threads = threads.trim().parse::<usize>().map_err(|_| ColdReason::NoProc)?;
-    Ok(threads == 1 + serving)
-}
-
 /// Bytes that may still be locked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LockableBytes(pub(super) usize);
@@ -171,16 +172,29 @@ pub(super) struct LockableBytes(pub(super) usize);
 struct ThreadStatus {
     locked: usize,
     pinned: usize,
+    threads: usize,
     /// CAP_IPC_LOCK, at least in this user namespace.
     may_lock_all: bool,
 }
 
 impl ThreadStatus {
+    fn read() -> Result<Self, ColdReason> {
+        // One call reads it all: it has 1.5 KiB, and more for a user with many groups.
+        let mut text = Vec::with_capacity(4 << 10);
+        open("/proc/thread-self/status")?.read_to_end(&mut text).map_err(|_| ColdReason::NoProc)?;
+        Self::parse(&String::from_utf8_lossy(&text)).ok_or(ColdReason::NoProc)
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let field = |name| text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
         let bytes = |name| Some(field(name)?.parse::<usize>().ok()? << 10);
         let capabilities = u64::from_str_radix(field("CapEff:")?, 16).ok()?;
-        Some(Self { locked: bytes("VmLck:")?, pinned: bytes("VmPin:")?, may_lock_all: capabilities & (1 << 14) != 0 })
+        Some(Self {
+            locked: bytes("VmLck:")?,
+            pinned: bytes("VmPin:")?,
+            threads: field("Threads:")?.parse().ok()?,
+            may_lock_all: capabilities & (1 << 14) != 0,
+        })
     }
 }
 
@@ -411,8 +425,9 @@ mod tests {
 
     #[test]
     fn status_is_read_or_refused() {
-        let text = "Name:\tx\nVmLck:\t       4 kB\nVmPin:\t      16 kB\nCapEff:\t0000000000004000\n";
-        assert_eq!(ThreadStatus::parse(text), Some(ThreadStatus { locked: 4096, pinned: 16384, may_lock_all: true }));
+        let text = "Name:\tx\nVmLck:\t       4 kB\nVmPin:\t      16 kB\nThreads:\t3\nCapEff:\t0000000000004000\n";
+        let status = ThreadStatus { locked: 4096, pinned: 16384, threads: 3, may_lock_all: true };
+        assert_eq!(ThreadStatus::parse(text), Some(status));
         assert_eq!(ThreadStatus::parse(&text.replace("VmPin", "VmPan")), None);
     }
 }

@@ -24,7 +24,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::super::ColdReason;
-use super::super::eligibility;
+use super::super::eligibility::{self, Registrable};
 use super::super::maps::{FileId, Maps, Vma};
 use super::super::region::{pointer, refusal};
 use super::super::serving::ServingThreads;
@@ -82,10 +82,10 @@ pub(super) fn move_to_file(
     file: &ArenaFile,
     maps: &Maps,
     (range, start): (&Range<usize>, u64),
-    not_forked: &[Range<usize>],
+    Registrable { not_forked, threads, .. }: &Registrable,
     serving: &ServingThreads,
 ) -> Result<(), ColdReason> {
-    let protection = WriteProtection::new(maps, range, serving)?;
+    let protection = WriteProtection::new(maps, range, *threads, serving)?;
     let moved = move_chunks(file, maps, &protection, (range, start));
     // Nothing forks before this: the lock of all arenas is held. After an error some mappings are new, too.
     let kept = not_forked.iter().try_for_each(keep_from_children);

@@ -145,14 +145,14 @@ impl Registrations {
             return Err(ColdReason::CacheFull);
         }
         let vmas = eligibility::check_plain(maps, pages, page)?; // The cheaper check first.
-        let (room, not_forked) = eligibility::check_registrable(maps, pages, &vmas, bytes_registered)?;
-        if room.0 < pages.len() {
+        let found = eligibility::check_registrable(maps, pages, &vmas, bytes_registered)?;
+        if found.room.0 < pages.len() {
             return Err(ColdReason::LockLimit);
         }
         let start = self.next + pages.start as u64 % HUGE_PAGE;
         self.next = (start + pages.len() as u64).next_multiple_of(BODY_GAP_BYTES) + BODY_GAP_BYTES;
-        migrate::move_to_file(&self.file, maps, (pages, start), &not_forked, serving)?;
-        let has_advice = !not_forked.is_empty();
+        migrate::move_to_file(&self.file, maps, (pages, start), &found, serving)?;
+        let has_advice = !found.not_forked.is_empty();
         let registered = RegisteredPages { range: pages.clone(), start, users: Vec::new(), has_advice };
         self.page_ranges.insert(pages.start, registered);
         self.bytes += pages.len();

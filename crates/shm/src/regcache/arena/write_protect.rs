@@ -19,7 +19,6 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 use super::super::ColdReason;
-use super::super::eligibility;
 use super::super::maps::Maps;
 use super::super::region::refusal;
 use super::super::serving::ServingThreads;
@@ -31,14 +30,21 @@ pub(super) struct WriteProtection {
 }
 
 impl WriteProtection {
-    pub(super) fn new(maps: &Maps, range: &Range<usize>, serving: &ServingThreads) -> Result<Self, ColdReason> {
+    /// `threads` is the number of threads of the process, counted since the serving threads are parked.
+    pub(super) fn new(
+        maps: &Maps,
+        range: &Range<usize>,
+        threads: usize,
+        serving: &ServingThreads,
+    ) -> Result<Self, ColdReason> {
         let here = 0_u8;
         let stack = maps.at(ptr::from_ref(&here).addr())?.ok_or(ColdReason::NoProc)?.range;
         if stack.start < range.end && range.start < stack.end || serving.write_in(range) {
             return Err(ColdReason::SpecialMemory);
         }
         // Only another thread could create a thread, and serving threads are outside of their gate: so this thread stays alone.
-        let userfaultfd = if eligibility::is_alone(serving.count())? { None } else { Some(Userfaultfd::new(range)?) };
+        let is_alone = threads == 1 + serving.count();
+        let userfaultfd = if is_alone { None } else { Some(Userfaultfd::new(range)?) };
         Ok(Self { userfaultfd, _signals_blocked: SignalsBlocked::new() })
     }
 
