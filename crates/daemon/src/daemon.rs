@@ -13,7 +13,8 @@ use isthmus_platform::activation::Watchdog;
 use isthmus_platform_kvm::{Device, DeviceError, MemoryType};
 use isthmus_platform_xen::Devices;
 use isthmus_service::{Event, SendPolicy, Service, ServiceOptions, StartError};
-use rustix::fs::inotify;
+use rustix::fs::{FlockOperation, Mode, OFlags, inotify};
+use rustix::io::Errno;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -343,6 +344,18 @@ async fn keep_resume_file(server: Server, folder: PathBuf) {
     }
 }
 
+/// Locks the runtime folder for this daemon. Where another one has it, each overwrites the other's file of resumable domains.
+fn lock_folder(folder: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty())?;
+    if rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        let text = "another daemon has this runtime folder: after a restart, domains of one of the two do not resume. \
+                    Set daemon.runtime_dir of one to a folder of its own";
+        tracing::warn!(folder = %folder.display(), "{text}");
+    }
+    Ok(opened)
+}
+
 async fn watch_folder(server: &Server, folder: &Path) -> io::Result<()> {
     let inotify = async_fd::register(inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?)?;
     let changes = inotify::WatchFlags::CLOSE_WRITE
@@ -351,8 +364,10 @@ async fn watch_folder(server: &Server, folder: &Path) -> io::Result<()> {
         | inotify::WatchFlags::DELETE
         | inotify::WatchFlags::DELETE_SELF
         | inotify::WatchFlags::MOVE_SELF;
+    server.with(Broker::keep_resume_file); // This makes the folder if it is gone.
+    let _lock = lock_folder(folder)?;
     loop {
-        server.with(Broker::keep_resume_file); // This makes the folder if it is gone.
+        server.with(Broker::keep_resume_file); // As above.
         inotify::add_watch(inotify.get_ref(), folder, changes)?; // Again each time, because the folder may be another one.
         server.with(Broker::keep_resume_file); // It may have changed before it was watched.
         let mut ready = inotify.readable().await?;

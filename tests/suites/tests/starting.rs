@@ -228,6 +228,28 @@ fn start_is_logged_from_the_version_to_ready() {
 }
 
 #[test]
+fn second_daemon_with_one_runtime_folder_warns() {
+    let folder = Scratch::new().unwrap();
+    let config = format!("daemon.socket = \"{{socket}}\"\ndaemon.runtime_dir = {:?}\n", folder.path());
+    let warned = |daemon: &mut DaemonProcess| daemon.proc().stderr().contains("another daemon has this runtime folder");
+    let scratches = [Scratch::new().unwrap(), Scratch::new().unwrap()];
+    let start =
+        |scratch| DaemonProcess::on(scratch).arg("--user").config(&config).start(Deadline::secs(TIMEOUT_S)).unwrap();
+    let mut first = start(&scratches[0]);
+    let is_locked = || {
+        let opened = std::fs::File::open(folder.path()).unwrap();
+        rustix::fs::flock(&opened, rustix::fs::FlockOperation::NonBlockingLockShared).is_err()
+    };
+    eventually(Deadline::secs(TIMEOUT_S), is_locked).unwrap();
+    let mut second = start(&scratches[1]);
+    eventually(Deadline::secs(TIMEOUT_S), || warned(&mut second)).unwrap();
+    assert!(!warned(&mut first));
+    second.stop(Deadline::secs(TIMEOUT_S)).unwrap();
+    first.stop(Deadline::secs(TIMEOUT_S)).unwrap();
+    assert!(!is_locked(), "the lock goes with its daemon");
+}
+
+#[test]
 fn reload_applies_what_it_can_and_names_what_needs_a_restart() {
     let scratch = Scratch::new().unwrap();
     let metrics = [scratch.join("one.sock"), scratch.join("two.sock")];
