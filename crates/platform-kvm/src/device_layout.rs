@@ -3,7 +3,7 @@
 use isthmus_layout::RegionSize;
 use isthmus_layout::proxy::WINDOW_BYTES_MIN;
 
-/// The maximum number of vectors that the driver supports (`kmod/isthmus.c`).
+/// The maximum number of vectors that the driver supports (`kmod/window.c`).
 pub const VECTORS_MAX: u16 = 64;
 
 /// The minimum number of vectors: one for the proxy ring and one for everything else.
