@@ -84,6 +84,20 @@ struct isthmus_ring {
 	__u32 reserved;
 };
 
+/* A network device over two rings in a piece (docs/spec/loop.md). Closing the descriptor ends it; it polls as hung up once it has ended. */
+struct isthmus_loop {
+	__u32 abi;
+	__u32 side;		/* 0 or 1: the words and the data of the extent that are ours */
+	__s32 piece;		/* a piece to read and write, of any device: the extent */
+	__s32 ringer;		/* of any device: rings the peer's vector */
+	__u32 vector;		/* of this device, without a listener */
+	__u32 lower;		/* the index of the interface on which frames arrive; 0: on the loop device */
+	__u32 mtu;		/* 0: that of the lower interface, or 1500 */
+	__u32 reserved;
+	__s32 index;		/* answered: of the network device */
+	__s32 descriptor;	/* answered */
+};
+
 /* isthmus_extent.flags: the piece was revoked or settled, or its device is gone: what is mapped shows other, private pages. */
 #define ISTHMUS_EXTENT_GONE	1
 
@@ -111,6 +125,7 @@ struct isthmus_shows {
 #define ISTHMUS_LISTEN		_IOW(0xb1, 0x43, struct isthmus_listen)
 #define ISTHMUS_RINGER		_IOWR(0xb1, 0x44, struct isthmus_ringer)
 #define ISTHMUS_RING		_IOW(0xb1, 0x45, struct isthmus_ring)
+#define ISTHMUS_LOOP		_IOWR(0xb1, 0x46, struct isthmus_loop)
 
 /* To a piece. */
 #define ISTHMUS_EXTENT		_IOR(0xb1, 0x48, struct isthmus_extent)

@@ -5,7 +5,8 @@
  *   /dev/isthmusN (root's) ── INFO, RING
  *        ├─ PIECE ───► a descriptor that maps [0, bytes) of one piece (an extent of the window) and nothing else; may be passed to programs
  *        ├─ RINGER ──► a descriptor that rings one vector of one peer when it is written to (a doorbell); may be passed to programs
- *        └─ LISTEN ──► an eventfd is signalled when a vector of ours is rung
+ *        ├─ LISTEN ──► an eventfd is signalled when a vector of ours is rung
+ *        └─ LOOP ────► a network device over the rings in a piece (loop.c), until its descriptor is closed
  *
  * Who may have which piece is decided in user space. Here pieces are kept apart. A process that maps a piece notices of an unplug
  * only that the memory is not shared any more: missing pages are then filled with a page of the piece's own, so no process gets SIGBUS.
@@ -16,6 +17,10 @@
  * `alive`, held for reading; remove() clears `present` with it held for writing. Pages are put into programs' tables by faults only,
  * under `alive`, too: a mapping that is not yet known to the piece's address space when remove() unmaps it has no pages yet.
  * Under `alive` nothing is copied from or to programs, for that could wait for a fault which waits for us.
+ *
+ * A loop device uses up to three functions: one has its memory, one rings, one has its vector. It is made and ended under `loops_lock`. A
+ * function that goes says so first (`present`) and then ends the loop devices that use it, before its memory and registers go. So does a
+ * piece that is withdrawn. The lock of the network is taken within `loops_lock`, never the other way round.
  */
 #include <linux/eventfd.h>
 #include <linux/file.h>
@@ -28,6 +33,7 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mount.h>
+#include <linux/nsproxy.h>
 #include <linux/pci.h>
 #include <linux/poll.h>
 #include <linux/pseudo_fs.h>
@@ -36,9 +42,11 @@
 #include <linux/uaccess.h>
 #include <linux/version.h>
 #include <linux/wait.h>
+#include <net/net_namespace.h>
 #include "isthmus.h"
+#include "loop.h"
 
-#define DRIVER_VERSION	(1 << 16 | 1)
+#define DRIVER_VERSION	(1 << 16 | 2)
 
 #define BAR_REGISTERS	0
 #define BAR_WINDOW	2
@@ -69,6 +77,7 @@ struct vector {
 	spinlock_t lock;
 	struct eventfd_ctx *listener;
 	struct file *owner;		/* the open node that said LISTEN */
+	struct net_device *loop;	/* the loop device that has the vector for itself */
 	char name[40];
 };
 
@@ -616,8 +625,29 @@ static void vector_signal(struct vector *vector)
 
 static irqreturn_t vector_interrupt(int irq, void *data)
 {
-	vector_signal(data);
+	struct vector *vector = data;
+	unsigned long flags;
+
+	spin_lock_irqsave(&vector->lock, flags);
+	if (vector->loop)
+		loop_interrupt(vector->loop);
+	spin_unlock_irqrestore(&vector->lock, flags);
+	vector_signal(vector);
 	return IRQ_HANDLED;
+}
+
+/* Gives the vector to a loop device, or takes it back (NULL). Once this returns, its interrupts go there and nowhere else. */
+static int vector_loop(struct vector *vector, struct net_device *loop)
+{
+	int error = 0;
+
+	spin_lock_irq(&vector->lock);
+	if (loop && (vector->loop || vector->listener))
+		error = -EBUSY;
+	else
+		vector->loop = loop;
+	spin_unlock_irq(&vector->lock);
+	return error;
 }
 
 /* Has `listener` (NULL for none) listen for `owner`. */
@@ -627,7 +657,7 @@ static int vector_listen(struct vector *vector, struct eventfd_ctx *listener, st
 	int error = -EBUSY;
 
 	spin_lock_irq(&vector->lock);
-	if (!vector->listener || vector->owner == owner) {
+	if (!vector->loop && (!vector->listener || vector->owner == owner)) {
 		before = vector->listener;
 		vector->listener = listener;
 		vector->owner = listener ? owner : NULL;
@@ -637,6 +667,183 @@ static int vector_listen(struct vector *vector, struct eventfd_ctx *listener, st
 	if (before)
 		eventfd_ctx_put(before);
 	return error;
+}
+
+/* ---- loop devices ---- */
+
+struct loop_file {
+	struct list_head link;
+	struct device_state *state;	/* of the vector */
+	struct file *piece, *ringer;
+	struct vector *vector;
+	struct net_device *dev;		/* until it is ended: under loops_lock */
+	bool ended;
+	wait_queue_head_t gone;
+};
+
+static DEFINE_MUTEX(loops_lock);
+static LIST_HEAD(loops);
+
+static struct piece *loop_piece(const struct loop_file *loop)
+{
+	return loop->piece->private_data;
+}
+
+/* The function of the ringer is there as long as the device is. */
+static void loop_ring(void *owner)
+{
+	struct loop_file *loop = owner;
+	struct ringer *ringer = loop->ringer->private_data;
+
+	writel(ringer->value, ringer->state->registers + DOORBELL);
+}
+
+static void loop_ended(void *owner)
+{
+	struct loop_file *loop = owner;
+
+	WRITE_ONCE(loop->ended, true);
+	wake_up_all(&loop->gone);
+}
+
+/* Under loops_lock. */
+static void loop_finish(struct loop_file *loop)
+{
+	if (!loop->dev)
+		return;
+	list_del(&loop->link);
+	vector_loop(loop->vector, NULL);
+	loop_destroy(loop->dev);
+	loop->dev = NULL;
+	loop_ended(loop);
+}
+
+/* Ends those that use a function, or a piece. */
+static void loops_finish(const struct device_state *state, const struct piece *piece)
+{
+	struct loop_file *loop, *next;
+
+	mutex_lock(&loops_lock);
+	list_for_each_entry_safe(loop, next, &loops, link) {
+		struct ringer *ringer = loop->ringer->private_data;
+
+		if (loop_piece(loop) == piece || loop->state == state || loop_piece(loop)->state == state || ringer->state == state)
+			loop_finish(loop);
+	}
+	mutex_unlock(&loops_lock);
+}
+
+static int loop_release(struct inode *inode, struct file *file)
+{
+	struct loop_file *loop = file->private_data;
+
+	mutex_lock(&loops_lock);
+	loop_finish(loop);
+	mutex_unlock(&loops_lock);
+	fput(loop->piece);
+	fput(loop->ringer);
+	state_put(loop->state);
+	kfree(loop);
+	simple_release_fs(&nameless_mount, &nameless_users);
+	return 0;
+}
+
+static __poll_t loop_file_poll(struct file *file, poll_table *table)
+{
+	struct loop_file *loop = file->private_data;
+
+	poll_wait(file, &loop->gone, table);
+	return READ_ONCE(loop->ended) ? EPOLLHUP : 0;
+}
+
+static const struct file_operations loop_operations = {
+	.owner = THIS_MODULE,
+	.poll = loop_file_poll,
+	.release = loop_release,
+	.llseek = noop_llseek,
+};
+
+static int loop_start(struct loop_file *loop, const struct isthmus_loop *asked)
+{
+	struct ringer *ringer = loop->ringer->private_data;
+	struct piece *piece = loop_piece(loop);
+	struct loop_setup setup = {
+		.extent = piece->state->window + (piece->first << PAGE_SHIFT),
+		.bytes = piece->pages << PAGE_SHIFT,
+		.side = asked->side,
+		.mtu = asked->mtu,
+		.lower = asked->lower,
+		.name = "loop%d",
+		.ring = loop_ring,
+		.ended = loop_ended,
+		.owner = loop,
+	};
+	struct net_device *dev;
+	int error = -ENODEV;
+
+	mutex_lock(&loops_lock);
+	if (!READ_ONCE(loop->state->present) || !READ_ONCE(piece->state->present) || !READ_ONCE(ringer->state->present) ||
+	    READ_ONCE(piece->withdrawn))
+		goto out;
+	dev = loop_create(&setup);
+	error = PTR_ERR_OR_ZERO(dev);
+	if (error)
+		goto out;
+	error = vector_loop(loop->vector, dev);
+	if (error) {
+		loop_destroy(dev);
+		goto out;
+	}
+	loop->dev = dev;
+	list_add(&loop->link, &loops);
+	/* A process may have opened it before it had its vector. */
+	local_bh_disable();
+	loop_interrupt(dev);
+	local_bh_enable();
+	error = dev->ifindex;
+out:
+	mutex_unlock(&loops_lock);
+	return error;
+}
+
+/* Takes the file by its number if it has these operations. */
+static struct file *file_of(int descriptor, const struct file_operations *operations)
+{
+	struct file *file = fget(descriptor);
+
+	if (file && file->f_op != operations) {
+		fput(file);
+		file = NULL;
+	}
+	return file;
+}
+
+/* A file for a loop device that is not made yet. */
+static struct file *loop_new(struct device_state *state, const struct isthmus_loop *asked)
+{
+	struct loop_file *loop = kzalloc(sizeof(*loop), GFP_KERNEL_ACCOUNT);
+	struct file *file;
+
+	if (!loop)
+		return ERR_PTR(-ENOMEM);
+	init_waitqueue_head(&loop->gone);
+	loop->vector = &state->vectors[asked->vector];
+	loop->state = state;
+	kref_get(&state->users);
+	loop->piece = file_of(asked->piece, &piece_operations);
+	loop->ringer = file_of(asked->ringer, &ringer_operations);
+	file = ERR_PTR(-EINVAL);
+	if (loop->piece && loop->ringer && loop_piece(loop)->access == ISTHMUS_READ_WRITE)
+		file = file_new("isthmus-loop", O_RDONLY, &loop_operations, 0, loop);
+	if (IS_ERR(file)) {
+		if (loop->piece)
+			fput(loop->piece);
+		if (loop->ringer)
+			fput(loop->ringer);
+		state_put(state);
+		kfree(loop);
+	}
+	return file;
 }
 
 /* ---- the node ---- */
@@ -756,6 +963,7 @@ static long node_withdraw(struct device_state *state, void __user *argument)
 		piece_settle(piece);
 		piece->withdrawn = true;
 		up_write(&state->alive);
+		loops_finish(NULL, piece);
 		piece_unmap(piece);
 	} else {
 		error = -EINVAL;
@@ -792,6 +1000,29 @@ static long node_ringer(struct device_state *state, struct isthmus_ringer __user
 	return file_answer(ringer_new(state, &asked), &argument->descriptor);
 }
 
+static long node_loop(struct device_state *state, struct isthmus_loop __user *argument)
+{
+	struct isthmus_loop asked;
+	struct file *file;
+	int index;
+
+	if (copy_from_user(&asked, argument, sizeof(asked)))
+		return -EFAULT;
+	if (asked.abi != ISTHMUS_ABI || asked.reserved || asked.vector >= state->vector_count)
+		return -EINVAL;
+	if (!ns_capable(current->nsproxy->net_ns->user_ns, CAP_NET_ADMIN))
+		return -EPERM;
+	file = loop_new(state, &asked);
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	index = loop_start(file->private_data, &asked);
+	if (index < 0 || put_user(index, &argument->index)) {
+		fput(file);
+		return index < 0 ? index : -EFAULT;
+	}
+	return file_answer(file, &argument->descriptor);
+}
+
 static long node_ring(struct device_state *state, void __user *argument)
 {
 	struct isthmus_ring asked;
@@ -823,6 +1054,8 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 		return node_ringer(state, from);
 	case ISTHMUS_RING:
 		return node_ring(state, from);
+	case ISTHMUS_LOOP:
+		return node_loop(state, from);
 	default:
 		return -ENOTTY;
 	}
@@ -986,6 +1219,7 @@ static void isthmus_remove(struct pci_dev *pci)
 	list_for_each_entry(piece, &state->pieces, link)
 		piece_unmap(piece);
 	mutex_unlock(&state->pieces_lock);
+	loops_finish(state, NULL);
 	wake_up_all(&state->gone);
 	free_vectors(state, state->vector_count);
 	/* Wakes every sleeper, so that it checks the state. */
@@ -1014,4 +1248,4 @@ module_pci_driver(isthmus_driver);
 
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("The ivshmem device's window and doorbells for isthmusd");
-MODULE_VERSION("1.1");
+MODULE_VERSION("1.2");

@@ -107,8 +107,35 @@ pub struct RawRing {
     pub reserved: u32,
 }
 
+/// `struct isthmus_loop`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawLoop {
+    /// The version of the interface.
+    pub abi: u32,
+    /// The side of the extent: 0 or 1.
+    pub side: u32,
+    /// The descriptor of the piece with the rings.
+    pub piece: RawFd,
+    /// The descriptor that rings the peer.
+    pub ringer: RawFd,
+    /// The vector that the peer rings.
+    pub vector: u32,
+    /// The index of the interface on which frames arrive, or 0.
+    pub lower: u32,
+    /// The maximum size of packets, or 0.
+    pub mtu: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Set by the driver: the index of the network device.
+    pub index: i32,
+    /// Set by the driver.
+    pub descriptor: RawFd,
+}
+
 const _: () = assert!(size_of::<RawInfo>() == 64 && size_of::<RawPiece>() == 32 && size_of::<RawWithdraw>() == 8);
 const _: () = assert!(size_of::<RawListen>() == 16 && size_of::<RawRinger>() == 16 && size_of::<RawRing>() == 16);
+const _: () = assert!(size_of::<RawLoop>() == 40);
 
 const GROUP: u8 = 0xb1;
 
@@ -124,6 +151,8 @@ pub const LISTEN: Opcode = opcode::write::<RawListen>(GROUP, 0x43);
 pub const RINGER: Opcode = opcode::read_write::<RawRinger>(GROUP, 0x44);
 /// Rings a vector.
 pub const RING: Opcode = opcode::write::<RawRing>(GROUP, 0x45);
+/// Makes a loop device.
+pub const LOOP: Opcode = opcode::read_write::<RawLoop>(GROUP, 0x46);
 
 /// A device's node, known to belong to the driver: the driver handles all requests to it.
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_platform_kvm::driver::{
-    INFO, LISTEN, PIECE, RING, RINGER, RawInfo, RawListen, RawPiece, RawRing, RawRinger, RawWithdraw, WITHDRAW,
+    INFO, LISTEN, LOOP, PIECE, RING, RINGER, RawInfo, RawListen, RawLoop, RawPiece, RawRing, RawRinger, RawWithdraw,
+    WITHDRAW,
 };
 use isthmus_shm::window_extent::{EXTENT, RawExtent, RawShows, SETTLE, SHOWS};
 use std::fmt::Write as _;
@@ -67,6 +68,18 @@ fn structures() -> Vec<Structure> {
             descriptor: "answered; a write to it rings, of whatever bytes",
         }),
         structure!("ring", RawRing, { abi: "", peer: "", vector: "", reserved: "", }),
+        structure!("loop", RawLoop, {
+            abi: "",
+            side: "0 or 1: the side of the extent that is ours",
+            piece: "a piece to read and write, of any device: the extent",
+            ringer: "of any device: rings the peer's vector",
+            vector: "of this device, without a listener",
+            lower: "the index of the interface on which frames arrive; 0: none",
+            mtu: "0: that of the lower interface, or 1500",
+            reserved: "",
+            index: "answered: of the network device",
+            descriptor: "answered; the device ends when it is closed",
+        }),
         structure!("extent", RawExtent, {
             abi: "",
             access: "",
@@ -105,7 +118,7 @@ impl Structure {
 }
 
 /// Returns the requests: name, number, and the kind of file that accepts it.
-fn requests() -> [(&'static str, u32, &'static str); 9] {
+fn requests() -> [(&'static str, u32, &'static str); 10] {
     [
         ("INFO", INFO, "node"),
         ("PIECE", PIECE, "node"),
@@ -113,6 +126,7 @@ fn requests() -> [(&'static str, u32, &'static str); 9] {
         ("LISTEN", LISTEN, "node"),
         ("RINGER", RINGER, "node"),
         ("RING", RING, "node"),
+        ("LOOP", LOOP, "node"),
         ("EXTENT", EXTENT, "piece"),
         ("SHOWS", SHOWS, "piece"),
         ("SETTLE", SETTLE, "piece"),
