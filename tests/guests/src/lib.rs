@@ -29,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bells;
 mod bridged_guests;
 mod connected_guests;
 mod cpio;
@@ -36,6 +37,7 @@ mod guest;
 mod guest_kit;
 mod guest_lab;
 mod libvirt;
+mod loop_guests;
 mod machine;
 mod qmp;
 mod shell;
@@ -53,6 +55,7 @@ pub use guest::Guest;
 pub use guest_kit::GuestKit;
 pub use guest_lab::GuestLab;
 pub use libvirt::Libvirt;
+pub use loop_guests::LoopGuests;
 pub use machine::Machine;
 pub use qmp::Monitor;
 pub use shell::{CommandOutput, timeout};
