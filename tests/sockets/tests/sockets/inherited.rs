@@ -45,6 +45,7 @@ match how:
             print(f"port {made.getsockname()[1]}\npid {child}", flush=True)
             os._exit(0)
         os.setsid()
+        sys.stdout = open(os.devnull, "w") # Its lines would get between those of its parent.
         serve(made)
     case "passed":
         # As asyncio's servers with workers: the worker calls `listen` again.
@@ -101,7 +102,8 @@ impl Server {
         };
         let mut started = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
         let mut said = |what: &str| started.wait_prefix(what, timeout()).unwrap_or_else(|error| panic!("{error}"));
-        let (port, serving) = (said("port "), said("pid ").parse().unwrap());
+        let (port, serving) = (said("port "), said("pid "));
+        let serving = serving.parse().unwrap_or_else(|error| panic!("{serving:?}: {error}"));
         Self { port, serving: rustix::process::Pid::from_raw(serving).unwrap(), started }
     }
 
