@@ -8,9 +8,11 @@
  *
  * The sender copies a frame in its own context. A frame is held, and charged to its socket, until the peer has taken it: that makes a sender
  * wait that is faster than its receiver. The peer rings for that only if much is held. Otherwise a timer, or NAPI for another reason, frees
- * what was taken. A peer that takes nothing for a second is cut off: frames are dropped and the carrier is down until it moves again.
+ * what was taken. A peer that takes no frame for a second, or lets one wait for five, is cut off: frames are dropped and the carrier is down
+ * until it moves again. So nothing that a frame refers to is held for longer.
  *
- * An interrupt always schedules NAPI, even with an empty ring. NAPI says after its last look that it sleeps, and looks once more then.
+ * An interrupt always schedules NAPI, even with an empty ring. NAPI says that it sleeps, looks once more, and only then gives itself up: after
+ * that another processor may own the receiving direction.
  *
  * The peer may write anything (loop_ring.h). A violation ends the device: it touches the memory no more, its carrier is down, and the owner is
  * told. It stays visible with its counters until the owner destroys it.
@@ -48,6 +50,7 @@
 
 #define RECLAIM_INTERVAL	msecs_to_jiffies(4)
 #define STALL_TIMEOUT		HZ
+#define HELD_TIMEOUT		(5 * HZ)
 
 /* Frames up to this size are copied into one buffer; of others, this many bytes. Headers lie in them. */
 #define COPY_MAX	1600
@@ -60,6 +63,7 @@ struct held {
 	struct sk_buff *frame;
 	u32 end;		/* the position after its record */
 	u32 bytes;		/* of the frame as it was counted */
+	unsigned long since;
 };
 
 struct loop {
@@ -80,7 +84,7 @@ struct loop {
 	u32 held_first, held_end;	/* run freely */
 	bool asked;			/* the peer rings when it passes sender.event */
 	bool stalled;
-	unsigned long moved_at;		/* when the peer took something last, or had nothing to take */
+	unsigned long moved_at;		/* when the peer took a frame last, or had none to take */
 
 	/* NAPI's. */
 	struct loop_receiver receiver ____cacheline_aligned_in_smp;
@@ -90,8 +94,8 @@ struct loop {
 
 /* ---- the end ---- */
 
-/* Frees held frames up to a position, or all. Under the lock of the transmit queue. */
-static void free_held(struct loop *loop, u32 taken, bool all, int budget)
+/* Frees held frames up to a position, or all, and returns their number. Under the lock of the transmit queue. */
+static unsigned int free_held(struct loop *loop, u32 taken, bool all, int budget)
 {
 	unsigned int frames = 0, bytes = 0;
 
@@ -111,9 +115,10 @@ static void free_held(struct loop *loop, u32 taken, bool all, int budget)
 	if (all)
 		loop->dev->stats.tx_errors += frames;
 	netdev_completed_queue(loop->dev, frames, bytes);
+	return frames;
 }
 
-/* Ends the device, from NAPI or under the lock of the network. Later calls do nothing. */
+/* Ends the device. Later calls do nothing. */
 static void loop_end(struct loop *loop)
 {
 	struct netdev_queue *queue = netdev_get_tx_queue(loop->dev, 0);
@@ -127,8 +132,8 @@ static void loop_end(struct loop *loop)
 	free_held(loop, 0, true, 0);
 	loop_store_release(&loop->sender.own->state, LOOP_STATE_GONE);
 	loop->ring(loop->owner);
-	__netif_tx_unlock_bh(queue);
 	netif_carrier_off(loop->dev);
+	__netif_tx_unlock_bh(queue);
 	loop->ended(loop->owner);
 }
 
@@ -149,6 +154,19 @@ static void violate(struct loop *loop, enum loop_violation violation)
 }
 
 /* ---- transmit ---- */
+
+/* Whether the peer has something to take, whether we hold the frame still or not. */
+static bool is_under_way(const struct loop *loop)
+{
+	return loop->sender.produced != loop->sender.taken;
+}
+
+static bool is_late(const struct loop *loop)
+{
+	return time_after(jiffies, loop->moved_at + STALL_TIMEOUT) ||
+	       (loop->held_first != loop->held_end &&
+		time_after(jiffies, loop->held[loop->held_first % HELD_MAX].since + HELD_TIMEOUT));
+}
 
 static bool has_room(const struct loop *loop)
 {
@@ -223,10 +241,11 @@ static netdev_tx_t loop_xmit(struct sk_buff *frame, struct net_device *dev)
 	/* The frame may be held for long; what it refers to need not be. */
 	nf_reset_ct(frame);
 	skb_dst_drop(frame);
-	if (loop->held_first == loop->held_end)
+	skb_ext_reset(frame);
+	if (!is_under_way(loop))
 		loop->moved_at = jiffies;
 	loop_publish(&loop->sender, record.bytes);
-	loop->held[loop->held_end++ % HELD_MAX] = (struct held){ frame, loop->sender.produced, bytes };
+	loop->held[loop->held_end++ % HELD_MAX] = (struct held){ frame, loop->sender.produced, bytes, jiffies };
 	dev->stats.tx_packets++;
 	dev->stats.tx_bytes += bytes;
 	/* NAPI wakes it, under the same lock. */
@@ -248,12 +267,13 @@ drop:
 	return NETDEV_TX_OK;
 }
 
-/* If the peer does not accept UDP segmentation, the stack makes the segments. */
+/* The stack makes the segments of UDP if the peer does not accept them, and those of a frame without the partial checksum that records need. */
 static netdev_features_t loop_features_check(struct sk_buff *frame, struct net_device *dev, netdev_features_t features)
 {
 	struct loop *loop = netdev_priv(dev);
 
-	if (skb_is_gso(frame) && skb_shinfo(frame)->gso_type & SKB_GSO_UDP_L4 && !READ_ONCE(loop->peer_uso))
+	if (skb_is_gso(frame) && (frame->ip_summed != CHECKSUM_PARTIAL ||
+				  (skb_shinfo(frame)->gso_type & SKB_GSO_UDP_L4 && !READ_ONCE(loop->peer_uso))))
 		features &= ~NETIF_F_GSO_MASK;
 	return vlan_features_check(frame, features);
 }
@@ -275,22 +295,24 @@ static void reclaim(struct loop *loop, int budget)
 		return;
 	}
 	if (loop->sender.taken != before) {
-		loop->moved_at = jiffies;
-		WRITE_ONCE(loop->stalled, false);
 		if (loop->asked && (s32)(loop->sender.taken - loop->sender.event) > 0)
 			loop->asked = false;
-		free_held(loop, loop->sender.taken, false, budget);
-		if (netif_tx_queue_stopped(queue) && has_room(loop))
-			netif_tx_wake_queue(queue);
-	} else if (loop->held_first != loop->held_end && time_after(jiffies, loop->moved_at + STALL_TIMEOUT)) {
+		/* A part of a record is no move, but ends a stall. */
+		if (free_held(loop, loop->sender.taken, false, budget) || loop->stalled)
+			loop->moved_at = jiffies;
+		WRITE_ONCE(loop->stalled, false);
+	}
+	if (is_under_way(loop) && !loop->stalled && is_late(loop)) {
 		/* Their sockets get their room back, and the stack takes another way. The first move of the peer ends this. */
 		loop->stalls++;
 		WRITE_ONCE(loop->stalled, true);
 		free_held(loop, 0, true, budget);
 		ask(loop, 0);
 	}
+	if (netif_tx_queue_stopped(queue) && has_room(loop))
+		netif_tx_wake_queue(queue);
 	ask_if_needed(loop, queue);
-	if (loop->held_first != loop->held_end && !timer_pending(&loop->timer))
+	if (is_under_way(loop) && !loop->stalled && !timer_pending(&loop->timer))
 		mod_timer(&loop->timer, jiffies + RECLAIM_INTERVAL);
 	__netif_tx_unlock(queue);
 }
@@ -307,6 +329,7 @@ static void loop_timer(struct timer_list *timer)
 /* In NAPI. */
 static void greet(struct loop *loop)
 {
+	struct netdev_queue *queue = netdev_get_tx_queue(loop->dev, 0);
 	enum loop_violation violation;
 	bool uso, up;
 	u32 state;
@@ -319,17 +342,20 @@ static void greet(struct loop *loop)
 	up = state == LOOP_STATE_UP && !READ_ONCE(loop->stalled);
 	if (up == netif_carrier_ok(loop->dev))
 		return;
-	if (up) {
+	__netif_tx_lock(queue, smp_processor_id());
+	if (loop->dead) {
+		/* It ended meanwhile: its carrier stays down. */
+	} else if (up) {
 		WRITE_ONCE(loop->peer_uso, uso);
+		loop->moved_at = jiffies;
 		netif_carrier_on(loop->dev);
 	} else {
-		struct netdev_queue *queue = netdev_get_tx_queue(loop->dev, 0);
-
 		netif_carrier_off(loop->dev);
-		__netif_tx_lock(queue, smp_processor_id());
 		free_held(loop, 0, true, 0);
-		__netif_tx_unlock(queue);
+		if (netif_tx_queue_stopped(queue) && has_room(loop))
+			netif_tx_wake_queue(queue);
 	}
+	__netif_tx_unlock(queue);
 }
 
 /* ---- receive ---- */
@@ -445,6 +471,9 @@ static int loop_poll(struct napi_struct *napi, int budget)
 	struct loop *loop = container_of(napi, struct loop, napi);
 	int done = 0;
 
+	/* Of netpoll, which may have interrupted one that holds the lock of the queue. */
+	if (!budget)
+		return 0;
 	loop->polls++;
 	if (!READ_ONCE(loop->dead))
 		reclaim(loop, budget);
@@ -456,8 +485,10 @@ static int loop_poll(struct napi_struct *napi, int budget)
 		loop->notifies++;
 		loop->ring(loop->owner);
 	}
-	if (done < budget && napi_complete_done(napi, done) && !READ_ONCE(loop->dead) && loop_rest(&loop->receiver))
-		napi_schedule(napi);
+	if (done == budget || (!READ_ONCE(loop->dead) && loop_rest(&loop->receiver)))
+		return budget;
+	/* A doorbell since then has NAPI poll again. */
+	napi_complete_done(napi, done);
 	return done;
 }
 
@@ -473,10 +504,14 @@ void loop_interrupt(struct net_device *dev)
 
 static void tell(struct loop *loop, u32 state)
 {
-	if (READ_ONCE(loop->dead))
-		return;
-	loop_store_release(&loop->sender.own->state, state);
-	loop->ring(loop->owner);
+	struct netdev_queue *queue = netdev_get_tx_queue(loop->dev, 0);
+
+	__netif_tx_lock_bh(queue);
+	if (!loop->dead) {
+		loop_store_release(&loop->sender.own->state, state);
+		loop->ring(loop->owner);
+	}
+	__netif_tx_unlock_bh(queue);
 }
 
 static int loop_open(struct net_device *dev)
@@ -485,9 +520,12 @@ static int loop_open(struct net_device *dev)
 
 	if (loop->dead)
 		return -ENOLINK;
-	napi_enable(&loop->napi);
-	netif_start_queue(dev);
+	/* The ring may be full from before: NAPI starts the queue then. */
+	if (has_room(loop))
+		netif_start_queue(dev);
+	loop->moved_at = jiffies;
 	tell(loop, LOOP_STATE_UP);
+	napi_enable(&loop->napi);
 	/* Looks at the peer's state, and says for the first time that we sleep. */
 	local_bh_disable();
 	napi_schedule(&loop->napi);
@@ -555,15 +593,20 @@ static const struct ethtool_ops loop_ethtool = {
 	.get_ethtool_stats = loop_counters,
 };
 
-/* The lower interface goes: nothing can arrive on it any more, and the device has no purpose. Under the lock of the network. */
+/*
+ * The lower interface goes: nothing can arrive on it any more, and the device has no purpose. Nor has it in another namespace, where it ends
+ * up when its own one goes. Under the lock of the network.
+ */
 static int lower_changed(struct notifier_block *notifier, unsigned long event, void *info)
 {
 	struct loop *loop = container_of(notifier, struct loop, notifier);
-	struct net_device *lower = rtnl_dereference(loop->lower);
+	struct net_device *lower = rtnl_dereference(loop->lower), *dev = netdev_notifier_info_to_dev(info);
 
-	if (event != NETDEV_UNREGISTER || !lower || netdev_notifier_info_to_dev(info) != lower)
+	if (event != NETDEV_UNREGISTER || (dev != lower && dev != loop->dev))
 		return NOTIFY_DONE;
 	loop_end(loop);
+	if (dev != lower)
+		return NOTIFY_DONE;
 	/* NAPI may hold a pointer still; the interface stays until readers have finished. */
 	RCU_INIT_POINTER(loop->lower, NULL);
 	synchronize_net();
@@ -583,7 +626,7 @@ static int find_lower(struct loop *loop, u32 index, u32 mtu)
 		dev_hold(lower);
 		rcu_assign_pointer(loop->lower, lower);
 		eth_hw_addr_set(loop->dev, lower->dev_addr);
-		loop->dev->mtu = mtu ?: lower->mtu;
+		loop->dev->mtu = mtu ?: min_t(u32, lower->mtu, ETH_MAX_MTU);
 		error = 0;
 	}
 	rtnl_unlock();
@@ -655,11 +698,10 @@ void loop_destroy(struct net_device *dev)
 {
 	struct loop *loop = netdev_priv(dev);
 
+	loop_end(loop);
 	/* To a notifier that is removed, each interface goes: the lower one is given back. */
 	unregister_netdevice_notifier(&loop->notifier);
 	/* After this nothing sends, and NAPI and the timer do not run. */
 	unregister_netdev(dev);
-	if (!loop->dead)
-		loop_store_release(&loop->sender.own->state, LOOP_STATE_GONE);
 	free_netdev(dev);
 }

@@ -77,7 +77,8 @@ struct vector {
 	spinlock_t lock;
 	struct eventfd_ctx *listener;
 	struct file *owner;		/* the open node that said LISTEN */
-	struct net_device *loop;	/* the loop device that has the vector for itself */
+	bool claimed;			/* a loop device has it for itself, or is being made */
+	struct net_device *loop;
 	char name[40];
 };
 
@@ -636,18 +637,27 @@ static irqreturn_t vector_interrupt(int irq, void *data)
 	return IRQ_HANDLED;
 }
 
-/* Gives the vector to a loop device, or takes it back (NULL). Once this returns, its interrupts go there and nowhere else. */
-static int vector_loop(struct vector *vector, struct net_device *loop)
+/* Keeps a vector without a listener for a loop device. */
+static int vector_claim(struct vector *vector)
 {
 	int error = 0;
 
 	spin_lock_irq(&vector->lock);
-	if (loop && (vector->loop || vector->listener))
+	if (vector->claimed || vector->listener)
 		error = -EBUSY;
 	else
-		vector->loop = loop;
+		vector->claimed = true;
 	spin_unlock_irq(&vector->lock);
 	return error;
+}
+
+/* Gives a claimed vector to its loop device, or gives it up (NULL). Once this returns, its interrupts go there and nowhere else. */
+static void vector_loop(struct vector *vector, struct net_device *loop)
+{
+	spin_lock_irq(&vector->lock);
+	vector->loop = loop;
+	vector->claimed = loop;
+	spin_unlock_irq(&vector->lock);
 }
 
 /* Has `listener` (NULL for none) listen for `owner`. */
@@ -657,7 +667,7 @@ static int vector_listen(struct vector *vector, struct eventfd_ctx *listener, st
 	int error = -EBUSY;
 
 	spin_lock_irq(&vector->lock);
-	if (!vector->loop && (!vector->listener || vector->owner == owner)) {
+	if (!vector->claimed && (!vector->listener || vector->owner == owner)) {
 		before = vector->listener;
 		vector->listener = listener;
 		vector->owner = listener ? owner : NULL;
@@ -785,15 +795,15 @@ static int loop_start(struct loop_file *loop, const struct isthmus_loop *asked)
 	if (!READ_ONCE(loop->state->present) || !READ_ONCE(piece->state->present) || !READ_ONCE(ringer->state->present) ||
 	    READ_ONCE(piece->withdrawn))
 		goto out;
-	dev = loop_create(&setup);
-	error = PTR_ERR_OR_ZERO(dev);
+	/* First, because a network device is seen, and may be used, as soon as it is made. */
+	error = vector_claim(loop->vector);
 	if (error)
 		goto out;
-	error = vector_loop(loop->vector, dev);
-	if (error) {
-		loop_destroy(dev);
+	dev = loop_create(&setup);
+	error = PTR_ERR_OR_ZERO(dev);
+	vector_loop(loop->vector, error ? NULL : dev);
+	if (error)
 		goto out;
-	}
 	loop->dev = dev;
 	list_add(&loop->link, &loops);
 	/* A process may have opened it before it had its vector. */
