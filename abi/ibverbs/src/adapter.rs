@@ -219,11 +219,15 @@ impl Adapter {
     /// Posts a send request.
     #[inline]
     pub(crate) fn post_send(&mut self, number: QpNumber, request: &SendRequest<'_>) -> Result<(), Refused> {
-        if !matches!(request.operation, Operation::Send { .. })
-            && (self.perform(number, request).is_some()
-                || self.drain(number, request) && self.perform(number, request).is_some())
-        {
-            return Ok(());
+        if !matches!(request.operation, Operation::Send { .. }) {
+            if self.engine().awaits_description(number) {
+                self.progress();
+            }
+            if self.perform(number, request).is_some()
+                || self.drain(number, request) && self.perform(number, request).is_some()
+            {
+                return Ok(());
+            }
         }
         loop {
             let port = self.domain.matcher_mut();

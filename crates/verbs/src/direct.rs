@@ -92,6 +92,14 @@ impl Engine {
         Some(())
     }
 
+    /// Returns true if a queue pair that can send does not know its peer's rights yet. They come soon after the peer is ready to receive, so
+    /// the caller takes what has arrived before it decides between packets and [`Self::direct`].
+    #[inline]
+    pub fn awaits_description(&self, number: QpNumber) -> bool {
+        let qp = self.slot(number).and_then(|slot| self.qp(slot));
+        qp.is_some_and(|qp| qp.state == QpState::ReadyToSend && qp.is_reliable() && qp.requester.remote().is_none())
+    }
+
     /// The operation of a request, if the requester may perform it now. The caller falls back to [`Self::post_send`] if it cannot.
     #[inline]
     pub fn direct(&self, number: QpNumber, request: &SendRequest<'_>) -> Option<Direct> {

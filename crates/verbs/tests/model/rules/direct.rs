@@ -128,3 +128,18 @@ fn completions_are_those_of_packets() {
     assert_eq!(statuses(&mut network, one), [(9, RemoteOperation)]);
     assert_eq!(state(&network, one), QpState::Error);
 }
+
+#[test]
+fn queue_pair_awaits_the_description_of_its_peer() {
+    for (kind, awaits) in [(QpType::Rc, true), (QpType::Uc, false)] {
+        let options = Options::default();
+        let mut network = Network::new(2, 7);
+        let [one, other] = [0, 1].map(|node| create(&mut network, node, kind, &options, None));
+        let awaits_now = |network: &Network| network.nodes[0].engine.awaits_description(one.number);
+        assert!(!awaits_now(&network), "it cannot send");
+        connect(&mut network, one, other, &options);
+        assert_eq!(awaits_now(&network), awaits, "{kind:?}");
+        network.settle();
+        assert!(!awaits_now(&network), "{kind:?}: it has come");
+    }
+}
