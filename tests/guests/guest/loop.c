@@ -213,9 +213,9 @@ static int flood(char **argument) {
     struct sockaddr_in to = place(argument[0], argument[1]);
     unsigned bytes = atoi(argument[2]), count = atoi(argument[3]), refused = 0;
     int through = socket(AF_INET, SOCK_DGRAM, 0);
-    checked(connect(through, (void *)&to, sizeof to), "connect");
+    /* Without a connection, which fails while the device is down. */
     for (unsigned sent = 0; sent < count; sent++)
-        refused += send(through, message, bytes, 0) < 0;
+        refused += sendto(through, message, bytes, 0, (void *)&to, sizeof to) < 0;
     printf("refused %u\n", refused);
     return 0;
 }

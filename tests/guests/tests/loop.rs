@@ -1,32 +1,11 @@
 //! Loop devices: packets between two guests through a pair window.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use isthmus_guests_tests::{GuestKit, LoopGuests};
-
-/// Only one test runs guests at a time, because each emulated processor takes a whole one.
-static MACHINE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn start(kits: [Result<GuestKit, String>; 2], processors: u32) -> Option<LoopGuests> {
-    let [one, other] = kits;
-    match one.and_then(|one| LoopGuests::start([&one, &other?], processors)) {
-        Ok(pair) => Some(pair),
-        Err(why) => {
-            println!("skipped: {why}");
-            None
-        }
-    }
-}
 
 #[test]
 fn guests_exchange_packets() {
-    let _alone = alone();
-    let Some(mut pair) = start([GuestKit::find(), GuestKit::find()], 1) else { return };
+    let Some(mut pair) = LoopGuests::start([GuestKit::find(), GuestKit::find()], 1) else { return };
     pair.exchange();
     // A flood is slowed down to what its receiver takes.
     pair.guests[1].run("serve loop count 8 2000");
@@ -61,8 +40,7 @@ const ATTACKS: [(&str, u64); 11] = [
 
 #[test]
 fn a_hostile_peer_ends_its_device_and_nothing_else() {
-    let _alone = alone();
-    let Some(mut pair) = start([GuestKit::find(), GuestKit::find()], 2) else { return };
+    let Some(mut pair) = LoopGuests::start([GuestKit::find(), GuestKit::find()], 2) else { return };
     pair.guests[0].run("loop refused /dev/isthmus0 /dev/isthmus1");
     let attack = "loop attack /dev/isthmus0 /dev/isthmus1 1 1";
     for (kind, violation) in ATTACKS {

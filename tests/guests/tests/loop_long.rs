@@ -1,33 +1,12 @@
 //! Loop devices with different kernels, a lower interface, a stopped peer, and a pair window that is unplugged.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use isthmus_guests_tests::{GuestKit, LoopGuests};
 use serde_json::json;
 
-/// Only one test runs guests at a time, because each emulated processor takes a whole one.
-static MACHINE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn start(kits: [Result<GuestKit, String>; 2], processors: u32) -> Option<LoopGuests> {
-    let [one, other] = kits;
-    match one.and_then(|one| LoopGuests::start([&one, &other?], processors)) {
-        Ok(pair) => Some(pair),
-        Err(why) => {
-            println!("skipped: {why}");
-            None
-        }
-    }
-}
-
 #[test]
 fn unplugging_a_pair_window_under_load_ends_the_device() {
-    let _alone = alone();
-    let Some(mut pair) = start([GuestKit::find(), GuestKit::find()], 2) else { return };
+    let Some(mut pair) = LoopGuests::start([GuestKit::find(), GuestKit::find()], 2) else { return };
     pair.connect();
     pair.guests[1].run("serve loop count 8 -1");
     pair.guests[0].run("{ loop flood 10.99.0.2 8 1400 100000000; } >/dev/null 2>&1 & flood_pid=$!");
@@ -45,8 +24,7 @@ fn unplugging_a_pair_window_under_load_ends_the_device() {
 
 #[test]
 fn frames_arrive_on_the_lower_interface_until_it_goes() {
-    let _alone = alone();
-    let Some(mut pair) = start([GuestKit::find(), GuestKit::find()], 1) else { return };
+    let Some(mut pair) = LoopGuests::start([GuestKit::find(), GuestKit::find()], 1) else { return };
     for number in [0, 1] {
         let (own, other) = (number + 1, 2 - number);
         pair.guests[number].run(&format!("ip link set eth0 up && ip addr add 10.99.0.{own}/32 dev eth0"));
@@ -76,15 +54,13 @@ fn frames_arrive_on_the_lower_interface_until_it_goes() {
 
 #[test]
 fn kernels_of_different_versions_exchange_packets() {
-    let _alone = alone();
-    let Some(mut pair) = start([GuestKit::find(), GuestKit::backported()], 2) else { return };
+    let Some(mut pair) = LoopGuests::start([GuestKit::find(), GuestKit::backported()], 2) else { return };
     pair.exchange();
 }
 
 #[test]
 fn a_stopped_peer_is_cut_off_until_it_moves() {
-    let _alone = alone();
-    let Some(mut pair) = start([GuestKit::find(), GuestKit::find()], 1) else { return };
+    let Some(mut pair) = LoopGuests::start([GuestKit::find(), GuestKit::find()], 1) else { return };
     pair.connect();
     pair.guests[0].run("ping -c 1 -W 20 10.99.0.2");
     let mut monitor = pair.monitor(1);
@@ -103,8 +79,7 @@ fn a_stopped_peer_is_cut_off_until_it_moves() {
 
 #[test]
 fn devices_go_down_and_up_under_load() {
-    let _alone = alone();
-    let Some(mut pair) = start([GuestKit::backported(), GuestKit::find()], 2) else { return };
+    let Some(mut pair) = LoopGuests::start([GuestKit::backported(), GuestKit::find()], 2) else { return };
     pair.connect();
     for (number, guest) in pair.guests.iter_mut().enumerate() {
         let peer = 2 - number;
