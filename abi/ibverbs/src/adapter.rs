@@ -219,15 +219,12 @@ impl Adapter {
     /// Posts a send request.
     #[inline]
     pub(crate) fn post_send(&mut self, number: QpNumber, request: &SendRequest<'_>) -> Result<(), Refused> {
-        if !matches!(request.operation, Operation::Send { .. }) {
-            if self.engine().awaits_description(number) {
-                self.progress();
-            }
-            if self.perform(number, request).is_some()
-                || self.drain(number, request) && self.perform(number, request).is_some()
-            {
-                return Ok(());
-            }
+        if !matches!(request.operation, Operation::Send { .. })
+            && (self.perform(number, request).is_some()
+                || self.take_description(number) && self.perform(number, request).is_some()
+                || self.drain(number, request) && self.perform(number, request).is_some())
+        {
+            return Ok(());
         }
         loop {
             let port = self.domain.matcher_mut();
@@ -240,6 +237,15 @@ impl Adapter {
                 posted => return posted,
             }
         }
+    }
+
+    /// Takes the description of the peer if it is missing. True if it has come.
+    fn take_description(&mut self, number: QpNumber) -> bool {
+        if !self.engine().awaits_description(number) {
+            return false;
+        }
+        self.progress();
+        !self.engine().awaits_description(number)
     }
 
     /// Waits until the peer has executed two earlier requests, or all of them, if this one could be performed directly after them. A
