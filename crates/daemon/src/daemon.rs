@@ -364,10 +364,12 @@ async fn watch_folder(server: &Server, folder: &Path) -> io::Result<()> {
         | inotify::WatchFlags::DELETE
         | inotify::WatchFlags::DELETE_SELF
         | inotify::WatchFlags::MOVE_SELF;
-    server.with(Broker::keep_resume_file); // This makes the folder if it is gone.
-    let _lock = lock_folder(folder)?;
+    let mut lock = None;
     loop {
-        server.with(Broker::keep_resume_file); // As above.
+        server.with(Broker::keep_resume_file); // This makes the folder if it is gone.
+        if lock.is_none() {
+            lock = Some(lock_folder(folder)?);
+        }
         inotify::add_watch(inotify.get_ref(), folder, changes)?; // Again each time, because the folder may be another one.
         server.with(Broker::keep_resume_file); // It may have changed before it was watched.
         let mut ready = inotify.readable().await?;

@@ -169,21 +169,21 @@ mod tests {
 
     #[test]
     fn connection_to_a_full_queue_fails() {
-        let folder = std::env::temp_dir().join(format!("isthmus-full-queue-{}", std::process::id()));
-        let listener = listen(&folder, 0).unwrap();
+        let path = std::env::temp_dir().join(format!("isthmus-full-queue-{}", std::process::id()));
+        let listener = listen(&path, 0).unwrap();
         let limit = Duration::from_millis(1);
         let mut queued = Vec::new();
         let refused = loop {
-            match connect_within(&folder, limit) {
+            match connect_within(&path, limit) {
                 Ok(socket) => queued.push(socket),
                 Err(errno) => break errno,
             }
         };
         assert_eq!((refused, queued.is_empty()), (Errno::AGAIN, false));
         drop(accept(&listener).unwrap());
-        let socket = connect_within(&folder, limit).unwrap();
+        let socket = connect_within(&path, limit).unwrap();
         assert_eq!(sockopt::socket_timeout(&socket, sockopt::Timeout::Send).unwrap(), None);
-        std::fs::remove_file(folder).unwrap();
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

@@ -255,8 +255,8 @@ static void measure_registration(size_t bytes, double ms) {
     printf("first_ns %.0f\nagain_ns %.0f\n", median(first, taken), median(again, taken));
 }
 
-// Many regions, all of which stay: the first one, and those at the end of the memory that peers reach and at the end of all, of which the
-// slower one counts.
+// Many regions, all of which stay. Prints the median of the first ten, and that of ten at the end of the memory that peers reach or at the
+// end of all, of which the slower one counts.
 static void measure_many_registrations(size_t bytes, double ms) {
     enum { MANY = 10000, DIRECT = 1000, AROUND = 10 };
     static double first[SAMPLES_MAX], nth[SAMPLES_MAX], took[MANY];
