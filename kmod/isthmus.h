@@ -90,7 +90,7 @@ struct isthmus_loop {
 	__u32 side;		/* 0 or 1: the words and the data of the extent that are ours */
 	__s32 piece;		/* a piece to read and write, of any device: the extent */
 	__s32 ringer;		/* of any device: rings the peer's vector */
-	__u32 vector;		/* of this device, without a listener */
+	__u32 vector;		/* of this device, without a listener; other loop devices may have it too */
 	__u32 lower;		/* the index of the interface on which frames arrive; 0: on the loop device */
 	__u32 mtu;		/* 0: that of the lower interface, or 1500 */
 	__u32 reserved;

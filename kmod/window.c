@@ -77,8 +77,8 @@ struct vector {
 	spinlock_t lock;
 	struct eventfd_ctx *listener;
 	struct file *owner;		/* the open node that said LISTEN */
-	bool claimed;			/* a loop device has it for itself, or is being made */
-	struct net_device *loop;
+	unsigned int claims;		/* of loop devices, also of those that are being made */
+	struct list_head loops;
 	char name[40];
 };
 
@@ -121,6 +121,17 @@ struct piece {
 struct ringer {
 	struct device_state *state;
 	u32 value;			/* of the doorbell register */
+};
+
+struct loop_file {
+	struct list_head link;
+	struct device_state *state;	/* of the vector */
+	struct file *piece, *ringer;
+	struct vector *vector;
+	struct list_head on_vector;
+	struct net_device *dev;		/* until it is ended: under loops_lock */
+	bool ended;
+	wait_queue_head_t gone;
 };
 
 static DEFINE_IDA(numbers);
@@ -627,36 +638,46 @@ static void vector_signal(struct vector *vector)
 static irqreturn_t vector_interrupt(int irq, void *data)
 {
 	struct vector *vector = data;
+	struct loop_file *loop;
 	unsigned long flags;
 
 	spin_lock_irqsave(&vector->lock, flags);
-	if (vector->loop)
-		loop_interrupt(vector->loop);
+	list_for_each_entry(loop, &vector->loops, on_vector)
+		loop_interrupt(loop->dev);
 	spin_unlock_irqrestore(&vector->lock, flags);
 	vector_signal(vector);
 	return IRQ_HANDLED;
 }
 
-/* Keeps a vector without a listener for a loop device. */
+/* Keeps a vector without a listener for loop devices. */
 static int vector_claim(struct vector *vector)
 {
 	int error = 0;
 
 	spin_lock_irq(&vector->lock);
-	if (vector->claimed || vector->listener)
+	if (vector->listener)
 		error = -EBUSY;
 	else
-		vector->claimed = true;
+		vector->claims++;
 	spin_unlock_irq(&vector->lock);
 	return error;
 }
 
-/* Gives a claimed vector to its loop device, or gives it up (NULL). Once this returns, its interrupts go there and nowhere else. */
-static void vector_loop(struct vector *vector, struct net_device *loop)
+/* Has a loop device hear a claimed vector. */
+static void vector_add(struct vector *vector, struct loop_file *loop)
 {
 	spin_lock_irq(&vector->lock);
-	vector->loop = loop;
-	vector->claimed = loop;
+	list_add(&loop->on_vector, &vector->loops);
+	spin_unlock_irq(&vector->lock);
+}
+
+/* Gives a claim up, with the loop device that has it, if there is one. No interrupt of the vector reaches it when this returns. */
+static void vector_unclaim(struct vector *vector, struct loop_file *loop)
+{
+	spin_lock_irq(&vector->lock);
+	if (loop)
+		list_del(&loop->on_vector);
+	vector->claims--;
 	spin_unlock_irq(&vector->lock);
 }
 
@@ -667,7 +688,7 @@ static int vector_listen(struct vector *vector, struct eventfd_ctx *listener, st
 	int error = -EBUSY;
 
 	spin_lock_irq(&vector->lock);
-	if (!vector->claimed && (!vector->listener || vector->owner == owner)) {
+	if (!vector->claims && (!vector->listener || vector->owner == owner)) {
 		before = vector->listener;
 		vector->listener = listener;
 		vector->owner = listener ? owner : NULL;
@@ -680,16 +701,6 @@ static int vector_listen(struct vector *vector, struct eventfd_ctx *listener, st
 }
 
 /* ---- loop devices ---- */
-
-struct loop_file {
-	struct list_head link;
-	struct device_state *state;	/* of the vector */
-	struct file *piece, *ringer;
-	struct vector *vector;
-	struct net_device *dev;		/* until it is ended: under loops_lock */
-	bool ended;
-	wait_queue_head_t gone;
-};
 
 static DEFINE_MUTEX(loops_lock);
 static LIST_HEAD(loops);
@@ -722,7 +733,7 @@ static void loop_finish(struct loop_file *loop)
 	if (!loop->dev)
 		return;
 	list_del(&loop->link);
-	vector_loop(loop->vector, NULL);
+	vector_unclaim(loop->vector, loop);
 	loop_destroy(loop->dev);
 	loop->dev = NULL;
 	loop_ended(loop);
@@ -801,11 +812,13 @@ static int loop_start(struct loop_file *loop, const struct isthmus_loop *asked)
 		goto out;
 	dev = loop_create(&setup);
 	error = PTR_ERR_OR_ZERO(dev);
-	vector_loop(loop->vector, error ? NULL : dev);
-	if (error)
+	if (error) {
+		vector_unclaim(loop->vector, NULL);
 		goto out;
+	}
 	loop->dev = dev;
 	list_add(&loop->link, &loops);
+	vector_add(loop->vector, loop);
 	/* A process may have opened it before it had its vector. */
 	local_bh_disable();
 	loop_interrupt(dev);
@@ -1103,6 +1116,7 @@ static int request_vectors(struct device_state *state)
 		struct vector *vector = &state->vectors[at];
 
 		spin_lock_init(&vector->lock);
+		INIT_LIST_HEAD(&vector->loops);
 		snprintf(vector->name, sizeof(vector->name), "%s-%d", state->name, at);
 		error = request_irq(pci_irq_vector(state->pci, at), vector_interrupt, 0, vector->name, vector);
 		if (error) {
