@@ -98,6 +98,26 @@ struct isthmus_loop {
 	__s32 descriptor;	/* answered */
 };
 
+/*
+ * Steers what an interface sends (docs/spec/loop.md). Closing the descriptor ends it; it polls as hung up once the interface is gone. A write
+ * of routes replaces all of them. A read gives addresses to which there was something to send but no device, once for each write: eight bytes
+ * each, of which the last two are zero.
+ */
+struct isthmus_steer {
+	__u32 abi;
+	__u32 interface;	/* the index of an Ethernet interface without a steering */
+	__u32 reserved;
+	__s32 descriptor;	/* answered */
+};
+
+struct isthmus_route {
+	__u8 mac[6];		/* a unicast address; each once */
+	__u16 reserved;
+	__u32 device;		/* the index of a loop device; 0: none yet */
+};
+
+#define ISTHMUS_ROUTES_MAX	256
+
 /* isthmus_extent.flags: the piece was revoked or settled, or its device is gone: what is mapped shows other, private pages. */
 #define ISTHMUS_EXTENT_GONE	1
 
@@ -126,6 +146,7 @@ struct isthmus_shows {
 #define ISTHMUS_RINGER		_IOWR(0xb1, 0x44, struct isthmus_ringer)
 #define ISTHMUS_RING		_IOW(0xb1, 0x45, struct isthmus_ring)
 #define ISTHMUS_LOOP		_IOWR(0xb1, 0x46, struct isthmus_loop)
+#define ISTHMUS_STEER		_IOWR(0xb1, 0x47, struct isthmus_steer)
 
 /* To a piece. */
 #define ISTHMUS_EXTENT		_IOR(0xb1, 0x48, struct isthmus_extent)

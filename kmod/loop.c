@@ -30,9 +30,12 @@
 #include <linux/skbuff.h>
 #include <linux/version.h>
 #include <linux/virtio_net.h>
+#include <net/addrconf.h>
 #include <net/net_namespace.h>
+#include <net/sch_generic.h>
 #include "loop.h"
 #include "loop_ring.h"
+#include "steer.h"
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0)
 #define timer_delete_sync del_timer_sync
@@ -51,6 +54,9 @@
 #define RECLAIM_INTERVAL	msecs_to_jiffies(4)
 #define STALL_TIMEOUT		HZ
 #define HELD_TIMEOUT		(5 * HZ)
+
+/* A queue that has been stopped for longer than this gets no steered frames. */
+#define STOPPED_MAX		msecs_to_jiffies(50)
 
 /* Frames up to this size are copied into one buffer; of others, this many bytes. Headers lie in them. */
 #define COPY_MAX	1600
@@ -76,6 +82,8 @@ struct loop {
 	void (*ended)(void *owner);
 	void *owner;
 	bool dead;			/* the memory is not touched any more */
+	struct steered steered;		/* set before the device is opened */
+	bool routed;			/* the steering expects frames from the peer */
 	bool peer_uso;
 
 	/* Under the lock of the transmit queue. */
@@ -84,12 +92,13 @@ struct loop {
 	u32 held_first, held_end;	/* run freely */
 	bool asked;			/* the peer rings when it passes sender.event */
 	bool stalled;
+	u32 told;			/* our state, as the peer knows it */
 	unsigned long moved_at;		/* when the peer took a frame last, or had none to take */
 
 	/* NAPI's. */
 	struct loop_receiver receiver ____cacheline_aligned_in_smp;
 
-	u64 interrupts, polls, rings, notifies, stalls, violations, violation;
+	u64 interrupts, polls, rings, notifies, stalls, violations, violation, foreign;
 };
 
 /* ---- the end ---- */
@@ -324,7 +333,27 @@ static void loop_timer(struct timer_list *timer)
 	napi_schedule(&loop->napi);
 }
 
-/* ---- the peer's state ---- */
+/* ---- the states of both sides ---- */
+
+static void tell(struct loop *loop, u32 state)
+{
+	struct netdev_queue *queue = netdev_get_tx_queue(loop->dev, 0);
+
+	__netif_tx_lock_bh(queue);
+	if (!loop->dead) {
+		WRITE_ONCE(loop->told, state);
+		loop_store_release(&loop->sender.own->state, state);
+		loop->ring(loop->owner);
+	}
+	__netif_tx_unlock_bh(queue);
+}
+
+/* Our state while the device is open. */
+static u32 open_state(const struct loop *loop)
+{
+	/* With loop_routed(): what the peer sends from now on is in the table. */
+	return !loop->steered.by || smp_load_acquire(&loop->routed) ? LOOP_STATE_UP : LOOP_STATE_DOWN;
+}
 
 /* In NAPI. */
 static void greet(struct loop *loop)
@@ -415,6 +444,12 @@ static void deliver(struct loop *loop, struct sk_buff *frame)
 	struct net_device *lower;
 	unsigned int bytes = frame->len;
 
+	if (loop->steered.by && !steering_expects(&loop->steered, eth_hdr(frame)->h_source)) {
+		loop->foreign++;
+		dev->stats.rx_dropped++;
+		kfree_skb(frame);
+		return;
+	}
 	rcu_read_lock();
 	lower = rcu_dereference(loop->lower);
 	if (!lower) {
@@ -470,6 +505,7 @@ static int loop_poll(struct napi_struct *napi, int budget)
 {
 	struct loop *loop = container_of(napi, struct loop, napi);
 	int done = 0;
+	u32 own;
 
 	/* Of netpoll, which may have interrupted one that holds the lock of the queue. */
 	if (!budget)
@@ -479,6 +515,9 @@ static int loop_poll(struct napi_struct *napi, int budget)
 		reclaim(loop, budget);
 	if (!READ_ONCE(loop->dead))
 		greet(loop);
+	own = open_state(loop);
+	if (own != READ_ONCE(loop->told))
+		tell(loop, own);
 	while (done < budget && !READ_ONCE(loop->dead) && receive(loop))
 		done++;
 	if (!READ_ONCE(loop->dead) && loop_must_notify(&loop->receiver)) {
@@ -502,18 +541,6 @@ void loop_interrupt(struct net_device *dev)
 
 /* ---- the device ---- */
 
-static void tell(struct loop *loop, u32 state)
-{
-	struct netdev_queue *queue = netdev_get_tx_queue(loop->dev, 0);
-
-	__netif_tx_lock_bh(queue);
-	if (!loop->dead) {
-		loop_store_release(&loop->sender.own->state, state);
-		loop->ring(loop->owner);
-	}
-	__netif_tx_unlock_bh(queue);
-}
-
 static int loop_open(struct net_device *dev)
 {
 	struct loop *loop = netdev_priv(dev);
@@ -524,9 +551,9 @@ static int loop_open(struct net_device *dev)
 	if (has_room(loop))
 		netif_start_queue(dev);
 	loop->moved_at = jiffies;
-	tell(loop, LOOP_STATE_UP);
+	tell(loop, open_state(loop));
 	napi_enable(&loop->napi);
-	/* Looks at the peer's state, and says for the first time that we sleep. */
+	/* Looks at both states, and says for the first time that we sleep. */
 	local_bh_disable();
 	napi_schedule(&loop->napi);
 	local_bh_enable();
@@ -562,6 +589,7 @@ static const struct net_device_ops loop_operations = {
 
 static const char counter_names[][ETH_GSTRING_LEN] = {
 	"interrupts", "polls", "doorbells_for_frames", "doorbells_for_room", "stalls", "violations", "violation",
+	"foreign_sources",
 };
 
 static int loop_string_count(struct net_device *dev, int set)
@@ -580,6 +608,7 @@ static void loop_counters(struct net_device *dev, struct ethtool_stats *stats, u
 	struct loop *loop = netdev_priv(dev);
 	u64 values[] = {
 		loop->interrupts, loop->polls, loop->rings, loop->notifies, loop->stalls, loop->violations, loop->violation,
+		loop->foreign,
 	};
 
 	BUILD_BUG_ON(ARRAY_SIZE(values) != ARRAY_SIZE(counter_names));
@@ -614,22 +643,50 @@ static int lower_changed(struct notifier_block *notifier, unsigned long event, v
 	return NOTIFY_DONE;
 }
 
-/* Finds the lower interface, and holds it until lower_changed() sees it go. */
+/* Finds the lower interface, and holds it until lower_changed() sees it go. Under the lock of the network. */
 static int find_lower(struct loop *loop, u32 index, u32 mtu)
 {
-	struct net_device *lower;
-	int error = -ENODEV;
+	struct net_device *lower = __dev_get_by_index(dev_net(loop->dev), index);
 
-	rtnl_lock();
-	lower = __dev_get_by_index(dev_net(loop->dev), index);
-	if (lower && lower->type == ARPHRD_ETHER && lower->addr_len == ETH_ALEN) {
-		dev_hold(lower);
-		rcu_assign_pointer(loop->lower, lower);
-		eth_hw_addr_set(loop->dev, lower->dev_addr);
-		loop->dev->mtu = mtu ?: min_t(u32, lower->mtu, ETH_MAX_MTU);
-		error = 0;
-	}
-	rtnl_unlock();
+	if (!lower || lower->type != ARPHRD_ETHER || lower->addr_len != ETH_ALEN)
+		return -ENODEV;
+	dev_hold(lower);
+	rcu_assign_pointer(loop->lower, lower);
+	eth_hw_addr_set(loop->dev, lower->dev_addr);
+	loop->dev->mtu = mtu ?: min_t(u32, lower->mtu, ETH_MAX_MTU);
+	return 0;
+}
+
+/*
+ * Opens a device of a steering, which uses it without addresses of its own: it gets none of IPv6, which would be made by themselves. Under the
+ * lock of the network.
+ */
+static int open_steered(struct net_device *dev)
+{
+#if IS_ENABLED(CONFIG_IPV6)
+	struct inet6_dev *addresses = __in6_dev_get(dev);
+
+	if (addresses)
+		WRITE_ONCE(addresses->cnf.disable_ipv6, 1);
+#endif
+	return dev_open(dev, NULL);
+}
+
+/* Makes the device visible. Under the lock of the network. */
+static int begin(struct loop *loop, const struct loop_setup *setup)
+{
+	int error = setup->lower ? find_lower(loop, setup->lower, setup->mtu) : 0;
+
+	if (!error)
+		error = register_netdevice(loop->dev);
+	if (error || !setup->lower)
+		return error;
+	steering_join(&loop->steered, loop->dev, rtnl_dereference(loop->lower));
+	if (!loop->steered.by)
+		return 0;
+	error = open_steered(loop->dev);
+	if (error)
+		unregister_netdevice(loop->dev);
 	return error;
 }
 
@@ -679,16 +736,13 @@ struct net_device *loop_create(const struct loop_setup *setup)
 	error = register_netdevice_notifier(&loop->notifier);
 	if (error)
 		goto free;
-	error = setup->lower ? find_lower(loop, setup->lower, setup->mtu) : 0;
-	if (error)
-		goto unregister;
-	error = register_netdev(dev);
-	if (error)
-		goto unregister;
-	return dev;
-
-unregister:
+	rtnl_lock();
+	error = begin(loop, setup);
+	rtnl_unlock();
+	if (!error)
+		return dev;
 	unregister_netdevice_notifier(&loop->notifier);
+	steering_leave(&loop->steered);
 free:
 	free_netdev(dev);
 	return ERR_PTR(error);
@@ -703,5 +757,46 @@ void loop_destroy(struct net_device *dev)
 	unregister_netdevice_notifier(&loop->notifier);
 	/* After this nothing sends, and NAPI and the timer do not run. */
 	unregister_netdev(dev);
+	steering_leave(&loop->steered);
 	free_netdev(dev);
+}
+
+/* ---- for the steering ---- */
+
+bool loop_is(const struct net_device *dev)
+{
+	return dev->netdev_ops == &loop_operations;
+}
+
+bool loop_is_of(const struct net_device *dev, const struct steering *steering)
+{
+	return loop_is(dev) && ((const struct loop *)netdev_priv(dev))->steered.by == steering;
+}
+
+bool loop_takes(struct net_device *dev, const struct sk_buff *frame)
+{
+	struct netdev_queue *queue = netdev_get_tx_queue(dev, 0);
+	unsigned int bytes = frame->len + (skb_vlan_tag_present(frame) ? VLAN_HLEN : 0);
+	struct loop *loop = netdev_priv(dev);
+
+	if (!netif_running(dev) || !netif_carrier_ok(dev) || READ_ONCE(loop->dead) || bytes > LOOP_FRAME_MAX)
+		return false;
+	/* The address of the lower interface may have changed since the peer learned it. */
+	if (!ether_addr_equal(eth_hdr(frame)->h_source, dev->dev_addr))
+		return false;
+	/* Soon after the carrier has come, the stack still drops what the device is to send. */
+	if (qdisc_tx_is_noop(dev))
+		return false;
+	return !netif_xmit_stopped(queue) || time_before(jiffies, READ_ONCE(queue->trans_start) + STOPPED_MAX);
+}
+
+void loop_routed(struct net_device *dev, bool routed)
+{
+	struct loop *loop = netdev_priv(dev);
+
+	smp_store_release(&loop->routed, routed);
+	/* It tells the peer. */
+	local_bh_disable();
+	napi_schedule(&loop->napi);
+	local_bh_enable();
 }

@@ -5,6 +5,8 @@
 
 #include <linux/netdevice.h>
 
+struct steering;
+
 struct loop_setup {
 	void *extent;			/* stays mapped until loop_destroy() returns */
 	u64 bytes;
@@ -17,7 +19,7 @@ struct loop_setup {
 	void *owner;
 };
 
-/* Makes the device. Its interrupt may come from now on. */
+/* Makes the device. Its interrupt may come from now on. One with a steered lower interface runs when this returns. */
 struct net_device *loop_create(const struct loop_setup *setup);
 
 /* The peer has rung. From an interrupt, or with softirqs disabled, until loop_destroy() is called. */
@@ -25,5 +27,17 @@ void loop_interrupt(struct net_device *dev);
 
 /* Ends the device. Memory and doorbells are no longer used when this returns. It sleeps, and takes the lock of the network. */
 void loop_destroy(struct net_device *dev);
+
+/* ---- for the steering (steer.c) ---- */
+
+/* Whether this is a loop device; one of this steering. */
+bool loop_is(const struct net_device *dev);
+bool loop_is_of(const struct net_device *dev, const struct steering *steering);
+
+/* Whether a loop device would send this frame soon. Under RCU. */
+bool loop_takes(struct net_device *dev, const struct sk_buff *frame);
+
+/* Whether frames of the peer are expected: only then does the device say that it takes any. */
+void loop_routed(struct net_device *dev, bool routed);
 
 #endif

@@ -6,7 +6,8 @@
  *        ├─ PIECE ───► a descriptor that maps [0, bytes) of one piece (an extent of the window) and nothing else; may be passed to programs
  *        ├─ RINGER ──► a descriptor that rings one vector of one peer when it is written to (a doorbell); may be passed to programs
  *        ├─ LISTEN ──► an eventfd is signalled when a vector of ours is rung
- *        └─ LOOP ────► a network device over the rings in a piece (loop.c), until its descriptor is closed
+ *        ├─ LOOP ────► a network device over the rings in a piece (loop.c), until its descriptor is closed
+ *        └─ STEER ───► has frames of an interface take loop devices (steer.c), until its descriptor is closed
  *
  * Who may have which piece is decided in user space. Here pieces are kept apart. A process that maps a piece notices of an unplug
  * only that the memory is not shared any more: missing pages are then filled with a page of the piece's own, so no process gets SIGBUS.
@@ -45,8 +46,9 @@
 #include <net/net_namespace.h>
 #include "isthmus.h"
 #include "loop.h"
+#include "steer.h"
 
-#define DRIVER_VERSION	(1 << 16 | 2)
+#define DRIVER_VERSION	(1 << 16 | 3)
 
 #define BAR_REGISTERS	0
 #define BAR_WINDOW	2
@@ -869,6 +871,39 @@ static struct file *loop_new(struct device_state *state, const struct isthmus_lo
 	return file;
 }
 
+/* ---- steering ---- */
+
+static ssize_t steering_file_read(struct file *file, char __user *to, size_t bytes, loff_t *at)
+{
+	return steering_read(file->private_data, to, bytes, !(file->f_flags & O_NONBLOCK));
+}
+
+static ssize_t steering_file_write(struct file *file, const char __user *from, size_t bytes, loff_t *at)
+{
+	return steering_write(file->private_data, from, bytes);
+}
+
+static __poll_t steering_file_poll(struct file *file, poll_table *table)
+{
+	return steering_poll(file->private_data, file, table);
+}
+
+static int steering_release(struct inode *inode, struct file *file)
+{
+	steering_stop(file->private_data);
+	simple_release_fs(&nameless_mount, &nameless_users);
+	return 0;
+}
+
+static const struct file_operations steering_operations = {
+	.owner = THIS_MODULE,
+	.read = steering_file_read,
+	.write = steering_file_write,
+	.poll = steering_file_poll,
+	.release = steering_release,
+	.llseek = noop_llseek,
+};
+
 /* ---- the node ---- */
 
 static int node_open(struct inode *inode, struct file *file)
@@ -1046,6 +1081,28 @@ static long node_loop(struct device_state *state, struct isthmus_loop __user *ar
 	return file_answer(file, &argument->descriptor);
 }
 
+static long node_steer(struct isthmus_steer __user *argument)
+{
+	struct net *net = current->nsproxy->net_ns;
+	struct steering *steering;
+	struct isthmus_steer asked;
+	struct file *file;
+
+	if (copy_from_user(&asked, argument, sizeof(asked)))
+		return -EFAULT;
+	if (asked.abi != ISTHMUS_ABI || asked.reserved)
+		return -EINVAL;
+	if (!ns_capable(net->user_ns, CAP_NET_ADMIN))
+		return -EPERM;
+	steering = steering_start(net, asked.interface);
+	if (IS_ERR(steering))
+		return PTR_ERR(steering);
+	file = file_new("isthmus-steering", O_RDWR, &steering_operations, 0, steering);
+	if (IS_ERR(file))
+		steering_stop(steering);
+	return file_answer(file, &argument->descriptor);
+}
+
 static long node_ring(struct device_state *state, void __user *argument)
 {
 	struct isthmus_ring asked;
@@ -1079,6 +1136,8 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 		return node_ring(state, from);
 	case ISTHMUS_LOOP:
 		return node_loop(state, from);
+	case ISTHMUS_STEER:
+		return node_steer(from);
 	default:
 		return -ENOTTY;
 	}
@@ -1272,4 +1331,4 @@ module_pci_driver(isthmus_driver);
 
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("The ivshmem device's window and doorbells for isthmusd");
-MODULE_VERSION("1.2");
+MODULE_VERSION("1.3");

@@ -1,12 +1,13 @@
 //! A guest's device, accessed through the driver in `kmod/`.
 
-use crate::driver::{ABI, DeviceNode, INFO_MAPPED, NO_PEER};
+use crate::driver::{ABI, DeviceNode, INFO_MAPPED, NO_PEER, RawLoop};
 use crate::server::GUEST;
+use crate::steering::Steering;
 use isthmus_layout::RegionSize;
 use isthmus_platform::PlatformError;
 use isthmus_shm::Access;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -109,11 +110,51 @@ pub struct Device {
     path: PathBuf,
 }
 
+/// The resources of a loop device, which may be closed when it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct LoopSetup<'a> {
+    /// An extent with the rings, to read and write, of any device ([`Device::extent`]).
+    pub piece: BorrowedFd<'a>,
+    /// The guest's side of the rings: 0 or 1.
+    pub side: u8,
+    /// Rings the peer guest's vector, of any device ([`Device::doorbell_sender`]).
+    pub ringer: BorrowedFd<'a>,
+    /// The vector of this device that the peer guest rings. Several loop devices may have one. It has no listener.
+    pub vector: u16,
+    /// The index of the interface on which frames arrive.
+    pub lower: u32,
+}
+
+/// A network device over rings that two guests share. Dropping it ends it.
+///
+/// If its lower interface was steered when it was made, it runs from the start, and delivers only frames from addresses that the steering's
+/// routes lead to it. The peer guest sends none until there is such a route.
+#[derive(Debug)]
+pub struct LoopDevice {
+    index: u32,
+    descriptor: OwnedFd,
+}
+
+impl LoopDevice {
+    /// Returns the index of the network device.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+impl AsFd for LoopDevice {
+    /// The descriptor hangs up when the device has ended: the peer guest broke the protocol, the memory was revoked, or a device or interface
+    /// is gone. It reports no other event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
 /// The nodes are found by name, because the driver's major number is assigned dynamically.
 const NODES: &str = "/dev";
 const PREFIX: &str = "isthmus";
 
-fn refused(operation: &'static str) -> impl Fn(Errno) -> PlatformError {
+pub(crate) fn refused(operation: &'static str) -> impl Fn(Errno) -> PlatformError {
     move |source| PlatformError::Refused { operation, source }
 }
 
@@ -223,6 +264,29 @@ impl Device {
     /// Rings a vector of a peer without a descriptor. Returns false if the device is gone.
     pub fn ring(&self, peer: u16, vector: u16) -> bool {
         self.node.ring(peer.into(), vector.into()).is_ok()
+    }
+
+    /// Makes a loop device in the network namespace of this process, which needs `CAP_NET_ADMIN` there.
+    pub fn loop_device(&self, setup: &LoopSetup<'_>) -> Result<LoopDevice, PlatformError> {
+        let request = RawLoop {
+            abi: ABI,
+            side: setup.side.into(),
+            piece: setup.piece.as_raw_fd(),
+            ringer: setup.ringer.as_raw_fd(),
+            vector: setup.vector.into(),
+            lower: setup.lower,
+            ..RawLoop::default()
+        };
+        let made = self.node.loop_device(request);
+        let (index, descriptor) = made.map_err(refused("asking the isthmus device for a loop device"))?;
+        Ok(LoopDevice { index, descriptor })
+    }
+
+    /// Steers an Ethernet interface in the network namespace of this process, which needs `CAP_NET_ADMIN` there. Returns BUSY if it is steered
+    /// already, OPNOTSUPP if the kernel cannot, and NOTTY if the driver cannot. There are no routes at first.
+    pub fn steer(&self, interface: u32) -> Result<Steering, PlatformError> {
+        let descriptor = self.node.steer(interface).map_err(refused("steering a network interface"))?;
+        Steering::new(descriptor)
     }
 
     /// Returns true if the device was unplugged. Its descriptor hangs up then.

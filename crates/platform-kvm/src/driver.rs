@@ -135,7 +135,39 @@ pub struct RawLoop {
 
 const _: () = assert!(size_of::<RawInfo>() == 64 && size_of::<RawPiece>() == 32 && size_of::<RawWithdraw>() == 8);
 const _: () = assert!(size_of::<RawListen>() == 16 && size_of::<RawRinger>() == 16 && size_of::<RawRing>() == 16);
-const _: () = assert!(size_of::<RawLoop>() == 40);
+/// `struct isthmus_steer`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawSteer {
+    /// The version of the interface.
+    pub abi: u32,
+    /// The index of the network interface.
+    pub interface: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Set by the driver.
+    pub descriptor: RawFd,
+}
+
+/// `struct isthmus_route`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawRoute {
+    /// The address of the receiver.
+    pub mac: [u8; 6],
+    /// Zero.
+    pub reserved: u16,
+    /// The index of a loop device, or 0.
+    pub device: u32,
+}
+
+/// The size of an address that a steering returns: six bytes, and two zero bytes.
+pub(crate) const WANTED_BYTES: usize = 8;
+
+/// The maximum number of routes.
+pub const ROUTES_MAX: usize = 256;
+
+const _: () = assert!(size_of::<RawLoop>() == 40 && size_of::<RawSteer>() == 16 && size_of::<RawRoute>() == 12);
 
 const GROUP: u8 = 0xb1;
 
@@ -153,6 +185,8 @@ pub const RINGER: Opcode = opcode::read_write::<RawRinger>(GROUP, 0x44);
 pub const RING: Opcode = opcode::write::<RawRing>(GROUP, 0x45);
 /// Makes a loop device.
 pub const LOOP: Opcode = opcode::read_write::<RawLoop>(GROUP, 0x46);
+/// Steers a network interface.
+pub const STEER: Opcode = opcode::read_write::<RawSteer>(GROUP, 0x47);
 
 /// A device's node, known to belong to the driver: the driver handles all requests to it.
 #[derive(Debug)]
@@ -204,6 +238,24 @@ impl DeviceNode {
         let request = RawRing { abi: ABI, peer, vector, reserved: 0 };
         // SAFETY: the driver reads this structure (`DeviceNode`).
         unsafe { ioctl(&self.0, Setter::<RING, RawRing>::new(request)) }
+    }
+
+    /// Makes a loop device: the caller sets all fields of `request` but the last two. Returns the index and the descriptor.
+    pub(crate) fn loop_device(&self, mut request: RawLoop) -> Result<(u32, OwnedFd), Errno> {
+        // SAFETY: the driver reads this structure and writes two fields of it (`DeviceNode`). It counts the descriptors that it uses. The
+        // contents of our mappings of the piece change as foreign memory may.
+        unsafe { ioctl(&self.0, Updater::<LOOP, RawLoop>::new(&mut request)) }?;
+        // SAFETY: on success the driver has opened this descriptor for us, and no other code knows it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(request.descriptor) };
+        Ok((request.index.unsigned_abs(), descriptor))
+    }
+
+    pub(crate) fn steer(&self, interface: u32) -> Result<OwnedFd, Errno> {
+        let mut request = RawSteer { abi: ABI, interface, reserved: 0, descriptor: -1 };
+        // SAFETY: the driver reads this structure and writes one field of it (`DeviceNode`).
+        unsafe { ioctl(&self.0, Updater::<STEER, RawSteer>::new(&mut request)) }?;
+        // SAFETY: on success the driver has opened this descriptor for us, and no other code knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(request.descriptor) })
     }
 }
 

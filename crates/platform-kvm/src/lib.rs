@@ -36,12 +36,14 @@ mod pair;
 pub mod pci;
 pub mod port;
 mod server;
+mod steering;
 mod unsent;
 
-pub use device::{Device, DeviceError, DeviceInfo, MemoryType};
+pub use device::{Device, DeviceError, DeviceInfo, LoopDevice, LoopSetup, MemoryType};
 pub use device_layout::{DeviceLayout, DeviceLayoutError, VECTORS_MAX, VECTORS_MIN};
 pub use kvm::{DeviceSide, GuestSide, Kvm, KvmListener, KvmMemory, Side, Vector, WindowRange};
 pub use pair::PairDevice;
 pub use server::{
     AcceptError, CloseReason, GUEST, HOST, IvshmemServer, ResumeError, ServerError, ServerEvent, ServerGuest,
 };
+pub use steering::{Route, Steering};

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_platform_kvm::driver::{
-    INFO, LISTEN, LOOP, PIECE, RING, RINGER, RawInfo, RawListen, RawLoop, RawPiece, RawRing, RawRinger, RawWithdraw,
-    WITHDRAW,
+    INFO, LISTEN, LOOP, PIECE, RING, RINGER, RawInfo, RawListen, RawLoop, RawPiece, RawRing, RawRinger, RawRoute,
+    RawSteer, RawWithdraw, STEER, WITHDRAW,
 };
 use isthmus_shm::window_extent::{EXTENT, RawExtent, RawShows, SETTLE, SHOWS};
 use std::fmt::Write as _;
@@ -33,7 +33,7 @@ macro_rules! structure {
     };
 }
 
-fn structures() -> Vec<Structure> {
+fn memory_structures() -> Vec<Structure> {
     vec![
         structure!("info", RawInfo, {
             abi: "",
@@ -68,18 +68,6 @@ fn structures() -> Vec<Structure> {
             descriptor: "answered; a write to it rings, of whatever bytes",
         }),
         structure!("ring", RawRing, { abi: "", peer: "", vector: "", reserved: "", }),
-        structure!("loop", RawLoop, {
-            abi: "",
-            side: "0 or 1: the side of the extent that is ours",
-            piece: "a piece to read and write, of any device: the extent",
-            ringer: "of any device: rings the peer's vector",
-            vector: "of this device, without a listener",
-            lower: "the index of the interface on which frames arrive; 0: none",
-            mtu: "0: that of the lower interface, or 1500",
-            reserved: "",
-            index: "answered: of the network device",
-            descriptor: "answered; the device ends when it is closed",
-        }),
         structure!("extent", RawExtent, {
             abi: "",
             access: "",
@@ -94,6 +82,39 @@ fn structures() -> Vec<Structure> {
             address: "of the calling process; whole pages",
             bytes: "whole pages",
             offset: "of the piece; whole pages",
+        }),
+    ]
+}
+
+fn structures() -> impl Iterator<Item = Structure> {
+    memory_structures().into_iter().chain(network_structures())
+}
+
+/// Returns the structures of network devices.
+fn network_structures() -> Vec<Structure> {
+    vec![
+        structure!("loop", RawLoop, {
+            abi: "",
+            side: "0 or 1: the side of the extent that is ours",
+            piece: "a piece to read and write, of any device: the extent",
+            ringer: "of any device: rings the peer's vector",
+            vector: "of this device, without a listener",
+            lower: "the index of the interface on which frames arrive; 0: none",
+            mtu: "0: that of the lower interface, or 1500",
+            reserved: "",
+            index: "answered: of the network device",
+            descriptor: "answered; the device ends when it is closed",
+        }),
+        structure!("steer", RawSteer, {
+            abi: "",
+            interface: "the index of an Ethernet interface",
+            reserved: "",
+            descriptor: "answered; the steering ends when it is closed",
+        }),
+        structure!("route", RawRoute, {
+            mac: "a unicast address",
+            reserved: "",
+            device: "the index of a loop device; 0: none yet",
         }),
     ]
 }
@@ -118,7 +139,7 @@ impl Structure {
 }
 
 /// Returns the requests: name, number, and the kind of file that accepts it.
-fn requests() -> [(&'static str, u32, &'static str); 10] {
+fn requests() -> [(&'static str, u32, &'static str); 11] {
     [
         ("INFO", INFO, "node"),
         ("PIECE", PIECE, "node"),
@@ -127,6 +148,7 @@ fn requests() -> [(&'static str, u32, &'static str); 10] {
         ("RINGER", RINGER, "node"),
         ("RING", RING, "node"),
         ("LOOP", LOOP, "node"),
+        ("STEER", STEER, "node"),
         ("EXTENT", EXTENT, "piece"),
         ("SHOWS", SHOWS, "piece"),
         ("SETTLE", SETTLE, "piece"),
@@ -152,8 +174,8 @@ fn the_device_stands_as_documented() {
     let path = format!("{ROOT}/docs/spec/device.md");
     let stands = std::fs::read_to_string(&path).unwrap();
     let mut printed = stands.clone();
-    let tables = structures().iter().map(|structure| (structure.name, structure.table())).collect::<Vec<_>>();
-    for (name, table) in tables.into_iter().chain([("numbers", numbers())]) {
+    let tables = structures().map(|structure| (structure.name, structure.table()));
+    for (name, table) in tables.chain([("numbers", numbers())]) {
         let begin = format!("<!-- table {name} -->\n");
         let start = printed.find(&begin).unwrap_or_else(|| panic!("no table {name}")) + begin.len();
         let end = start + printed[start..].find("<!-- end -->").unwrap();
