@@ -58,7 +58,12 @@ impl LoopGuests {
             let files = files(kit, &scratch);
             if !files.exists() {
                 let modules = vec![kit.driver(scratch.path())?];
-                let content = Content { config: "", programs: vec![program()], modules, extra: &Extra::default() };
+                let content = Content {
+                    config: "",
+                    programs: vec![program("loop"), program("steer"), holder()],
+                    modules,
+                    extra: &Extra::default(),
+                };
                 system::write(kit, &content, scratch.path(), &files);
             }
         }
@@ -140,7 +145,7 @@ impl LoopGuests {
     }
 
     /// Sends datagrams there and back, and compares all of them.
-    fn datagrams(&mut self) {
+    pub(crate) fn datagrams(&mut self) {
         self.guests[1].run("serve loop echo 7");
         for (bytes, count) in [(1, 100), (1400, 500), (65507, 40)] {
             self.guests[0].run(&format!("loop udp 10.99.0.2 7 {bytes} {count}"));
@@ -174,10 +179,15 @@ fn devices(scratch: &Scratch, bells: &Bells, number: u32, processors: u32) -> Ve
     bells.device(number as usize).into_iter().chain(own.map(str::to_owned)).chain(card).chain(more).collect()
 }
 
-/// Compiles the program of guests, and returns its path.
-fn program() -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/loop.c");
-    let program = build_folder("guests").join("loop");
+/// Returns the path of the program that holds a steering.
+fn holder() -> PathBuf {
+    isthmus_testbed::example("isthmus-platform-kvm", "guest_steering").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Compiles a program of guests, and returns its path.
+fn program(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("guest/{name}.c"));
+    let program = build_folder("guests").join(name);
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(workspace_root().join("kmod"));
     compile(&mut cc, &source, &program, &[] as &[&str]);

@@ -1,7 +1,7 @@
 //! Loop devices: packets between two guests through a pair window.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_guests_tests::{GuestKit, LoopGuests};
+use isthmus_guests_tests::{GuestKit, LoopGuests, SteeredGuests, mac};
 
 #[test]
 fn guests_exchange_packets() {
@@ -60,4 +60,43 @@ fn a_hostile_peer_ends_its_device_and_nothing_else() {
     pair.guests[0].run("until grep -q ended /tmp/made; do usleep 20000; done");
     assert_eq!(pair.counter(0, "violations"), 1);
     assert_eq!(pair.guests[0].complaints(), [""; 0]);
+}
+
+#[test]
+fn a_steered_interface_uses_its_loop_device_while_that_works() {
+    let Some(mut both) = SteeredGuests::start([GuestKit::find(), GuestKit::find()], 1) else { return };
+    // Without a device all frames take the card. The address is wanted, once for each table.
+    assert_eq!(both.order(0, "poll"), "quiet");
+    for _ in 0..2 {
+        both.route(0, 0);
+        both.run(0, "ping -q -A -c 5 -W 20 10.99.0.2 | grep ' 0% packet loss'");
+        assert_eq!(both.order(0, "poll"), "readable");
+        assert_eq!(both.order(0, "wanted"), mac(1));
+        both.run(0, "ping -q -A -c 5 -W 20 10.99.0.2 | grep ' 0% packet loss'");
+        assert_eq!((both.order(0, "poll"), both.order(0, "wanted")), ("quiet".to_owned(), String::new()));
+    }
+    both.connect(1, "loop0");
+    both.exchange("loop0");
+    both.run(0, "! ip addr show dev loop0 | grep inet");
+    for (interface, error) in [("eth0", "Device or resource busy"), ("loop0", "Invalid argument")] {
+        both.run(0, &format!("guest_steering /dev/isthmus0 /dev/isthmus1 0 2 {interface} 2>&1 | grep '{error}'"));
+    }
+
+    // A source that is not routed to the device is dropped; the address of the other guest's card arrives.
+    for (source, foreign) in [("2:0:0:0:0:7".to_owned(), 1), (mac(1), 2), (mac(0), 2)] {
+        both.run(0, &format!("steer forge loop0 {} {source}", mac(1)));
+        let arrived = both.statistic(0, "loop0", "tx_packets");
+        both.run(1, &format!("until test $(($(cat /sys/class/net/loop0/statistics/rx_packets) + $(loop counter loop0 foreign_sources))) -ge {arrived}; do usleep 10000; done"));
+        assert_eq!(both.pair.counter(1, "foreign_sources"), foreign);
+    }
+
+    // The end of a holder ends nothing but the loop devices.
+    let enough = both.statistic(1, "loop0", "rx_bytes") + (20 << 20);
+    both.pour(0, 48);
+    both.run(1, &format!("until test $(cat /sys/class/net/loop0/statistics/rx_bytes) -gt {enough}; do usleep 10000; done; kill -9 $made_pid"));
+    both.finish(0, 48);
+    both.run(1, "! test -e /sys/class/net/loop0");
+    assert!(both.statistic(1, "eth0", "rx_bytes") > 12 << 20);
+    both.run(0, "kill -9 $made_pid; wait $made_pid; steer refused /dev/isthmus0 eth0");
+    both.check("loop0");
 }
