@@ -3,6 +3,7 @@
 #![no_main]
 
 use isthmus_layout::proxy::addresses::GuestAddresses;
+use isthmus_layout::proxy::loops::{LoopInterfaces, LoopPeers, LoopRequest};
 use isthmus_layout::proxy::grants::{GrantReply, GrantRequest};
 use isthmus_layout::proxy::pair_window::{MapReply, MapRequest, PairInvite, PairOffer};
 use isthmus_layout::proxy::{ClientConnected, ControlPacket, ProxyFrameKind, RevokedExtent, WindowId};
@@ -37,6 +38,9 @@ fuzz_target!(|input: &[u8]| {
         Some(ProxyFrameKind::MapRequest) => again!(MapRequest, content),
         Some(ProxyFrameKind::MapReply) => again!(MapReply, content),
         Some(ProxyFrameKind::Addresses) => again!(GuestAddresses, content),
+        Some(ProxyFrameKind::LoopInterfaces) => again!(LoopInterfaces, content),
+        Some(ProxyFrameKind::LoopRequest) => again!(LoopRequest, content),
+        Some(ProxyFrameKind::LoopPeers) => again!(LoopPeers, content),
         Some(ProxyFrameKind::Closed | ProxyFrameKind::Ack) | None => {}
     }
 });

@@ -28,6 +28,7 @@ use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES, SLAB_BYTES_M
 
 pub mod addresses;
 pub mod grants;
+pub mod loops;
 pub mod pair_window;
 
 /// The first two words of the head page.
@@ -51,6 +52,10 @@ pub const GUEST_HEARTBEAT_WORD: u32 = 128;
 /// Word of the head page: the session request that begins a session in which the host takes [`ProxyFrameKind::Addresses`]. An older daemon
 /// does not write it, so the word has another number then.
 pub const ADDRESSES_WORD: u32 = 288;
+
+/// Word of the head page: the session request that begins a session in which the host takes [`ProxyFrameKind::LoopInterfaces`]. The host
+/// writes it if its configuration names interfaces of the guest.
+pub const LOOPS_WORD: u32 = 320;
 
 /// How often daemons change their heartbeat, in milliseconds.
 pub const HEARTBEAT_INTERVAL_MS: u32 = 1000;
@@ -120,6 +125,12 @@ pub enum ProxyFrameKind {
     MapReply,
     /// The content is an [`addresses::GuestAddresses`]; no connection. To the host alone, if it takes such frames ([`ADDRESSES_WORD`]).
     Addresses,
+    /// The content is a [`loops::LoopInterfaces`]; no connection. To the host alone, if it takes such frames ([`LOOPS_WORD`]).
+    LoopInterfaces,
+    /// The content is a [`loops::LoopRequest`]; no connection. To the host alone.
+    LoopRequest,
+    /// The content is a [`loops::LoopPeers`]; no connection. To the guest alone, once it has sent [`ProxyFrameKind::LoopInterfaces`].
+    LoopPeers,
 }
 
 impl ProxyFrameKind {
@@ -142,6 +153,9 @@ impl ProxyFrameKind {
             Self::MapRequest => 21,
             Self::MapReply => 22,
             Self::Addresses => 9,
+            Self::LoopInterfaces => 10,
+            Self::LoopRequest => 11,
+            Self::LoopPeers => 23,
         }
     }
 
@@ -164,6 +178,9 @@ impl ProxyFrameKind {
             21 => Some(Self::MapRequest),
             22 => Some(Self::MapReply),
             9 => Some(Self::Addresses),
+            10 => Some(Self::LoopInterfaces),
+            11 => Some(Self::LoopRequest),
+            23 => Some(Self::LoopPeers),
             _ => None,
         }
     }

@@ -9,6 +9,9 @@ use isthmus_layout::control::{Lookup, MessageInfo, Name, RequestSerial, ToClient
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::proxy::addresses::{GuestAddresses, InterfaceAddress};
 use isthmus_layout::proxy::grants::{FIRST_GRANT_BATCH, GrantReply, GrantRequest};
+use isthmus_layout::proxy::loops::{
+    LOOP_BYTES, LoopInterfaces, LoopPeer, LoopPeers, LoopRequest, LoopRequestKind, Mac,
+};
 use isthmus_layout::proxy::pair_window::{MapReply, MapRequest, PairInvite, PairOffer};
 use isthmus_layout::proxy::{
     ClientConnected, ControlPacket, EXTENTS_OFFSET, ProxyFrameKind, ResourceRef, RevokedExtent, WindowId,
@@ -157,6 +160,20 @@ fn proxy_seeds() -> Vec<(&'static str, ProxyFrameKind, Vec<u8>)> {
     ];
     let lookup = ToDaemon::from(Lookup { name: Name::new("web").unwrap() }).emit(RequestSerial::new(1));
     let address = InterfaceAddress::new("::ffff:10.0.2.15".parse().unwrap(), Name::new("eth0").unwrap());
+    let mac = Mac::new([2, 0, 0x5e, 0, 0, 1]).unwrap();
+    let peer = LoopPeer {
+        guest: 7,
+        own: mac,
+        mac,
+        window: 3,
+        side: 1,
+        generation: 70_000,
+        offset: EXTENTS_OFFSET,
+        bytes: LOOP_BYTES,
+        peer: 8,
+        peer_vector: 4,
+        vector: 5,
+    };
     let (window, offset, grant) = (WindowId(3), FIRST_GRANT_BATCH, &b"G\x01\x01\0\x01\0\0\0\x0b\0\0\0"[..]);
     vec![
         ("ClientConnected", ProxyFrameKind::ClientConnected, connected.emit()),
@@ -181,6 +198,13 @@ fn proxy_seeds() -> Vec<(&'static str, ProxyFrameKind, Vec<u8>)> {
         ("MapRequest", ProxyFrameKind::MapRequest, MapRequest { window, offset, bytes: 4096, grant }.emit()),
         ("MapReply", ProxyFrameKind::MapReply, MapReply { window, offset, mapped: true }.emit()),
         ("Addresses", ProxyFrameKind::Addresses, GuestAddresses::clip(vec![address]).emit()),
+        ("LoopInterfaces", ProxyFrameKind::LoopInterfaces, LoopInterfaces::clip(vec![mac]).emit()),
+        (
+            "LoopRequest",
+            ProxyFrameKind::LoopRequest,
+            LoopRequest { kind: LoopRequestKind::Ended, guest: 7, window: 3, generation: 70_000 }.emit(),
+        ),
+        ("LoopPeers", ProxyFrameKind::LoopPeers, LoopPeers::clip(vec![peer]).emit()),
     ]
 }
 
@@ -204,6 +228,9 @@ fn contents_of_frames_are_all_in_the_corpus() {
             Some(ProxyFrameKind::MapRequest) => MapRequest::parse(content).is_ok(),
             Some(ProxyFrameKind::MapReply) => MapReply::parse(content).is_ok(),
             Some(ProxyFrameKind::Addresses) => GuestAddresses::parse(content).is_ok(),
+            Some(ProxyFrameKind::LoopInterfaces) => LoopInterfaces::parse(content).is_ok(),
+            Some(ProxyFrameKind::LoopRequest) => LoopRequest::parse(content).is_ok(),
+            Some(ProxyFrameKind::LoopPeers) => LoopPeers::parse(content).is_ok(),
             Some(ProxyFrameKind::GrantRequest) => GrantRequest::parse(content).is_ok(),
             Some(ProxyFrameKind::GrantReply) => GrantReply::parse(content).is_ok(),
             Some(ProxyFrameKind::Closed | ProxyFrameKind::Ack) | None => false,

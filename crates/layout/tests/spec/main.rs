@@ -10,6 +10,7 @@ use isthmus_layout::arena;
 use isthmus_layout::channel::{self, ChannelGeometry, Direction, SlabSize};
 use isthmus_layout::control::{FieldInfo, HEADER_BYTES, MessageInfo, Resume, ToClient, ToDaemon, VersionRange};
 use isthmus_layout::limits;
+use isthmus_layout::proxy::loops::LoopPeer;
 use isthmus_layout::proxy::{self, ProxyFrameKind, ResourceRef, grants};
 use isthmus_layout::ready_map::{self, ReadyBit};
 
@@ -284,7 +285,7 @@ fn an_arena_stands_as_documented() {
 }
 
 /// The frames of the proxy ring: their senders and contents.
-const FRAMES: [(ProxyFrameKind, &str, &str); 16] = [
+const FRAMES: [(ProxyFrameKind, &str, &str); 19] = [
     (ProxyFrameKind::ClientConnected, "guest", "the program that has connected"),
     (ProxyFrameKind::ControlPacket, "both", "a control message, and the resources that it passes"),
     (ProxyFrameKind::Closed, "both", "none: the connection is over"),
@@ -309,6 +310,13 @@ const FRAMES: [(ProxyFrameKind, &str, &str); 16] = [
         "guest",
         "the addresses of the guest's interfaces, if the host takes them; of no connection",
     ),
+    (
+        ProxyFrameKind::LoopInterfaces,
+        "guest",
+        "the interfaces that the guest can steer, if the host takes them; of no connection",
+    ),
+    (ProxyFrameKind::LoopRequest, "guest", "a peer that the guest wants or has no rings with; of no connection"),
+    (ProxyFrameKind::LoopPeers, "host", "the guests that this one may reach, and the rings; of no connection"),
 ];
 
 #[test]
@@ -343,6 +351,11 @@ fn proxy_layout_matches_its_document() {
                 4,
                 "the request of a session in which the host takes `Addresses`; the host writes it",
             ),
+            (
+                at(proxy::LOOPS_WORD),
+                4,
+                "the request of a session in which the host takes `LoopInterfaces`; the host writes it",
+            ),
         ],
     );
     let mut frames = format!(
@@ -360,7 +373,10 @@ fn proxy_layout_matches_its_document() {
     let resources = resource_refs();
     let all =
         [("window", window), ("head", head), ("frames", frames), ("resources", resources), ("grants", grant_batches())];
-    holds("guest-proxy.md", &[&all[..], &[("pair-window", pair_window())]].concat());
+    holds(
+        "guest-proxy.md",
+        &[&all[..], &[("pair-window", pair_window()), ("loop-peer", fields_table(LoopPeer::FIELDS, 0))]].concat(),
+    );
 }
 
 /// References to resources: each number is looked for where the table says.
