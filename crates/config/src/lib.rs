@@ -54,7 +54,7 @@ pub use keys::{
     Config, DaemonConfig, Effect, KEYS, Key, KvmConfig, LimitsConfig, MetricsConfig, MxConfig, OverlayConfig,
     PolicyConfig, SocketsConfig, TABLES, Table, VerbsConfig, WaitConfig, XenConfig, key,
 };
-pub use kvm::KvmGuest;
+pub use kvm::{KvmGuest, LoopInterface};
 pub use mx::{
     BoardNic, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardConfig, MxBoardEntry, MxBoardList, MxBoardName, MxBoardPlan,
     MxHost, Network, StaticPeer, UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer,
@@ -232,8 +232,17 @@ fn check_together(config: &Config, role: Role, reader: &mut ConfigReader<'_>) {
             "remove it: streams between network namespaces need `sockets.connection_records`, which is true by default";
         reader.refuse("sockets.across", conflict, help);
     }
+    let has_loops = config.kvm.guest.as_slice().iter().any(|guest| !guest.loops().is_empty());
+    if has_loops && config.kvm.pair_window_mib.get() < LOOP_WINDOW_MIB_MIN {
+        let conflict = "has no room for the packets of guests, and `loops` of a guest asks for it";
+        let help = format!("{LOOP_WINDOW_MIB_MIN} or more; the default is 32");
+        reader.refuse("kvm.pair_window_mib", conflict, &help);
+    }
     check_policy(config, reader);
 }
+
+/// The size of a pair window for packets: rings that are being given back, the next ones, and some room for channels.
+const LOOP_WINDOW_MIB_MIN: u32 = 16;
 
 /// Checks that rules do not allow by names that every user can choose, and that the guests of the policy exist.
 fn check_policy(config: &Config, reader: &mut ConfigReader<'_>) {
