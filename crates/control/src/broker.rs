@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   connection ── packet, fds ──► Broker ──► Outgoing: packets, reports, ends
-//!                                   ├── Channels, Pairs, GuestMemory   what two domains share
+//!                                   ├── Channels, Pairs, GuestMemory   what two domains share, or the kernels of two guests
 //!                                   ├── Endings, ResumableDomains      domains that leave, or may come back
 //!                                   ├── Core ◄── lent ──┐              sessions, domains, policy, tickets, workers
 //!                                   └── Capabilities ───┘              MX, sockets, verbs, overlay
@@ -19,6 +19,7 @@ mod channels;
 mod grants;
 mod guests;
 mod leave;
+mod loops;
 mod pairs;
 mod regions;
 mod requests;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
@@ -31,6 +31,13 @@ fn address(of: InterfaceAddress) -> Option<(Ipv6Addr, String)> {
 /// The kernel's messages about changes of interfaces and their addresses.
 #[derive(Debug)]
 pub struct AddressChanges(OwnedFd);
+
+impl AsFd for AddressChanges {
+    /// The descriptor is readable when anything may have changed.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl AddressChanges {
     /// Listens from now on.

@@ -115,6 +115,7 @@ fn status(broker: &Broker, viewer: &Viewer) -> StatusReport {
         guest: viewer.guest().map(Name::to_string),
         guests_hidden: Some((broker.guests().len() - guests.len()) as u32),
         guests: Some(guests),
+        loops: Some(broker.loop_rows(|name, uid| viewer.sees_guest(name, Owner(uid)))),
         reasons: reason_counts(broker.core.reason_log.counts().into_iter()),
     }
 }

@@ -101,6 +101,7 @@ impl KvmGuests {
                 socket: plan.socket(daemon).display().to_string(),
                 monitor: plan.monitor().map(|monitor| monitor.display().to_string()),
                 pair_window_bytes: size.0,
+                loops: plan.loops().iter().map(|interface| (interface.network.clone(), interface.mac())).collect(),
                 ..GuestView::absent("kvm", plan.user.uid, plan.window_bytes(), plan.vectors())
             };
             server.with(|broker| broker.add_guest(plan.name.name().clone(), view));

@@ -142,8 +142,28 @@ reports! {
         guests: Option<Vec<GuestRow>>,
         /// Number of guests that are not listed, because the asker may not see them.
         guests_hidden: Option<u32>,
+        /// Interfaces of guests that may exchange packets through shared memory, then the pairs that have tried.
+        loops: Option<Vec<LoopRow>>,
         /// Refusals, faults and ended connections on the control socket, by reason.
         reasons: Vec<ReasonCount>,
+    }
+
+    /// An interface of a guest that may exchange packets through shared memory, or two guests that have tried.
+    LoopRow {
+        /// Name of the guest.
+        guest: String,
+        /// The network, as in the configuration.
+        network: String,
+        /// MAC address of the guest's interface.
+        mac: String,
+        /// Name of the other guest; none in the row of an interface.
+        peer: Option<String>,
+        /// MAC address of the other guest's interface.
+        peer_mac: Option<String>,
+        /// `shared memory` or `bridge`; none in the row of an interface that is ready.
+        path: Option<String>,
+        /// The reason why packets take the bridge.
+        why: Option<String>,
     }
 
     /// A guest.

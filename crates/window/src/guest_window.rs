@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use isthmus_layout::RegionSize;
@@ -26,6 +27,14 @@ pub struct GuestId(pub u32);
 /// A proxy frame to a guest.
 pub type OutgoingFrame = (ProxyFrameKind, Vec<u8>);
 
+/// The use of a vector of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    Domain(DomainId),
+    /// All loop devices of the guest.
+    Loops,
+}
+
 /// The place of a guest among the viewers of its own window.
 const ITSELF: usize = 0;
 
@@ -39,8 +48,10 @@ pub struct GuestWindow {
     changed: Arc<Notify>,
     /// The guest has replied to a grant request.
     granted: Notify,
-    /// The domain that each of the guest's vectors wakes.
-    vectors: Mutex<BTreeMap<u16, DomainId>>,
+    /// The use of each of the guest's vectors.
+    vectors: Mutex<BTreeMap<u16, Woken>>,
+    /// Changes when the guest has to be told of its loop devices.
+    loops_version: AtomicU64,
     /// The pair windows of this guest.
     pair_windows: Mutex<Vec<Weak<PairWindow>>>,
     /// Frames about pair windows that were not sent yet.
@@ -66,7 +77,19 @@ impl GuestWindow {
         let (to_guest, from_guest) = (doorbells(to_guest), doorbells(from_guest));
         let viewer = Viewer { name: name.clone(), changed: Arc::clone(&changed) };
         let window = Window::new(WindowRef::Own(number), backing.into(), vec![viewer]);
-        Arc::new(Self { number, name, window, changed, granted, vectors, pair_windows, frames, to_guest, from_guest })
+        Arc::new(Self {
+            number,
+            name,
+            window,
+            changed,
+            granted,
+            vectors,
+            loops_version: AtomicU64::new(0),
+            pair_windows,
+            frames,
+            to_guest,
+            from_guest,
+        })
     }
 
     /// The guest's own window.
@@ -132,7 +155,7 @@ impl GuestWindow {
 
     /// Frees the vector of a domain.
     pub fn release_vector(&self, domain: DomainId) {
-        self.vectors().retain(|_, of| *of != domain);
+        self.vectors().retain(|_, of| *of != Woken::Domain(domain));
     }
 
     /// Returns the next revoked extent, given how many of each window the guest already knows of.
@@ -264,16 +287,36 @@ impl GuestWindow {
         self.pair_windows.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(pair_window));
     }
 
+    /// Has the guest told of its loop devices again.
+    pub fn loops_changed(&self) {
+        self.loops_version.fetch_add(1, Ordering::Relaxed);
+        self.changed.notify_one();
+    }
+
+    /// A number that changes when the guest has to be told of its loop devices. It is 0 at first.
+    pub fn loops_version(&self) -> u64 {
+        self.loops_version.load(Ordering::Relaxed)
+    }
+
     /// Returns the vector that wakes a domain, from 1 on. It is chosen at the first call for a domain.
     pub(crate) fn vector(&self, domain: DomainId) -> Result<u16, WindowError> {
+        self.vector_of(Woken::Domain(domain))
+    }
+
+    /// Returns the vector that wakes all loop devices. The guest keeps it, because its driver may be late to give it up.
+    pub(crate) fn loop_vector(&self) -> Result<u16, WindowError> {
+        self.vector_of(Woken::Loops)
+    }
+
+    fn vector_of(&self, woken: Woken) -> Result<u16, WindowError> {
         let mut vectors = self.vectors();
-        if let Some((&vector, _)) = vectors.iter().find(|&(_, of)| *of == domain) {
+        if let Some((&vector, _)) = vectors.iter().find(|&(_, of)| *of == woken) {
             return Ok(vector);
         }
         let all = 1..self.vectors_max();
         let free = all.clone().find(|vector| !vectors.contains_key(vector));
         let free = free.ok_or_else(|| WindowError::VectorsTaken { guest: self.name.clone(), vectors: all.len() })?;
-        vectors.insert(free, domain);
+        vectors.insert(free, woken);
         Ok(free)
     }
 
@@ -284,7 +327,7 @@ impl GuestWindow {
         (vector, self.from_guest[usize::from(vector)].clone())
     }
 
-    fn vectors(&self) -> MutexGuard<'_, BTreeMap<u16, DomainId>> {
+    fn vectors(&self) -> MutexGuard<'_, BTreeMap<u16, Woken>> {
         self.vectors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -40,6 +40,6 @@ pub use file::FileBacking;
 pub use grant_pool::SizeClass;
 pub use grants::{GrantBacking, MapGrant};
 pub use guest_window::{GuestId, GuestWindow, OutgoingFrame};
-pub use pair_window::PairWindow;
+pub use pair_window::{LoopDoorbell, PairWindow};
 pub use resource::{ForeignFile, Resource};
 pub use window::{Extent, Window, WindowRef};

@@ -22,6 +22,15 @@ pub struct PairWindow {
     guests: [Arc<GuestWindow>; 2],
 }
 
+/// How one guest rings the loop devices of the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopDoorbell {
+    /// The guest with the devices, among the peers of the other one's device.
+    pub peer: u16,
+    /// The vector of the guest with the devices.
+    pub vector: u16,
+}
+
 impl PairWindow {
     /// Creates a window of these two guests. A window that is made of grants is offered to the first one.
     pub fn new(number: WindowId, guests: [Arc<GuestWindow>; 2], backing: impl Into<Backing>) -> Arc<Self> {
@@ -60,25 +69,36 @@ impl PairWindow {
     /// peers ring.
     pub fn doorbell(&self, domain: DomainId, guest: GuestId) -> Result<(Resource, Resource), WindowError> {
         let own = self.side(guest);
-        let (of, from) = (&self.guests[own], &self.guests[1 - own]);
-        let vector = of.vector(domain)?;
-        let peer = match self.window.backing() {
-            // The event channel of the window itself.
-            Backing::Grants(_) => GUEST + self.number.0,
-            // The guests' devices ring each other.
-            Backing::File(_) => {
-                let peer = of.peer().ok_or_else(|| WindowError::NoPeerNumber(of.name().clone()))?;
-                if vector >= from.vectors_max() {
-                    let (from, of) = (from.name().clone(), of.name().clone());
-                    return Err(WindowError::VectorOutOfReach { from, of, vector });
-                }
-                peer
-            }
-        };
+        let vector = self.guests[own].vector(domain)?;
+        let peer = self.peer_that_rings(own, vector)?;
         Ok((
             Resource::Doorbell(ResourceRef::VectorEvents { vector }),
             Resource::Doorbell(ResourceRef::Doorbell { peer, vector }),
         ))
+    }
+
+    /// Returns for each guest how the other one rings its loop devices.
+    pub fn loop_doorbells(&self) -> Result<[LoopDoorbell; 2], WindowError> {
+        let doorbell = |side: usize| {
+            let vector = self.guests[side].loop_vector()?;
+            Ok::<_, WindowError>(LoopDoorbell { peer: self.peer_that_rings(side, vector)?, vector })
+        };
+        Ok([doorbell(0)?, doorbell(1)?])
+    }
+
+    /// Returns the number of one guest among the peers of the other one's device, which can ring this vector.
+    fn peer_that_rings(&self, side: usize, vector: u16) -> Result<u16, WindowError> {
+        let (of, from) = (&self.guests[side], &self.guests[1 - side]);
+        match self.window.backing() {
+            // The event channel of the window itself.
+            Backing::Grants(_) => Ok(GUEST + self.number.0),
+            // The guests' devices ring each other.
+            Backing::File(_) if vector >= from.vectors_max() => {
+                let (from, of) = (from.name().clone(), of.name().clone());
+                Err(WindowError::VectorOutOfReach { from, of, vector })
+            }
+            Backing::File(_) => of.peer().ok_or_else(|| WindowError::NoPeerNumber(of.name().clone())),
+        }
     }
 
     /// Returns the event channel of a ready map, if the window has them: programs of the two guests ring each other by it directly. It

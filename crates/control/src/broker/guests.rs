@@ -8,6 +8,7 @@ use isthmus_layout::channel::ChannelGeometry;
 use isthmus_layout::control::Name;
 use isthmus_layout::proxy::HEARTBEAT_TIMEOUT_MS;
 use isthmus_layout::proxy::addresses::InterfaceAddress;
+use isthmus_layout::proxy::loops::Mac;
 
 use super::Broker;
 use isthmus_window::GuestWindow;
@@ -38,6 +39,8 @@ pub struct GuestView {
     pub monitor: Option<String>,
     /// Bytes of a pair window with another guest.
     pub pair_window_bytes: u64,
+    /// The network and the MAC address of each interface that may exchange frames with other guests through shared memory.
+    pub loops: Vec<(String, Mac)>,
     /// Its window, while it has its device.
     pub guest_window: Option<Arc<GuestWindow>>,
     /// Whether the next daemon will find the device.
@@ -86,6 +89,7 @@ impl GuestView {
             vectors,
             monitor: None,
             pair_window_bytes: 0,
+            loops: Vec::new(),
             guest_window: None,
             is_stored: false,
             last_error: None,

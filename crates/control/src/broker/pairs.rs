@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Broker;
+use super::loops::{FAILED_PAUSE_NS, Loops};
 use isthmus_window::{Allocator, GuestId, GuestWindow, PairWindow};
 
 /// Pair windows of one guest. Each takes a slot of its machine.
@@ -99,6 +100,8 @@ pub(crate) struct Pairs {
     last: u16,
     /// The makers of pair windows, by platform. A platform without a maker has no pair windows.
     makers: BTreeMap<&'static str, UnboundedSender<PairRequest>>,
+    /// Rings between the kernels of pairs.
+    pub(super) loops: Loops,
 }
 
 impl Pairs {
@@ -133,6 +136,15 @@ impl Broker {
     /// Returns the pair window of two domains in different guests, or None while it is being made. The first call requests it.
     pub(super) fn request_pair_window(&mut self, a: DomainId, b: DomainId) -> Result<Option<Arc<PairWindow>>, Refusal> {
         let (key, guests) = self.pair_of(a, b)?;
+        self.request_window_of(key, guests)
+    }
+
+    /// Returns the pair window of two guests, or None while it is being made. The first call requests it.
+    pub(super) fn request_window_of(
+        &mut self,
+        key: GuestPair,
+        guests: [Arc<GuestWindow>; 2],
+    ) -> Result<Option<Arc<PairWindow>>, Refusal> {
         let platform = self.pair_platform(&guests)?;
         match self.pairs.table.get(&key) {
             Some(PairEntry { stage: PairStage::Open(window), present: [true, true], .. }) => {
@@ -226,11 +238,21 @@ impl Broker {
 
     /// Notes that a guest's daemon has a window, or no longer has it. Numbers of unknown windows are ignored.
     pub fn set_window_present(&mut self, guest: GuestId, window: WindowId, present: bool) {
+        let mut shown = None;
         for (key, pair) in self.pairs.table.iter_mut().filter(|(_, pair)| pair.number == window) {
             if let Some(side) = key.0.iter().position(|of| *of == guest) {
                 pair.present[side] = present;
                 pair.changed.notify_one();
+                if let PairStage::Open(window) = &pair.stage
+                    && pair.present == [true; 2]
+                {
+                    shown = Some((*key, Arc::clone(window)));
+                }
             }
+        }
+        // The task of the window may not have seen that it was away.
+        if let Some((key, window)) = shown {
+            self.loop_window_opened(key, &window);
         }
     }
 
@@ -263,8 +285,9 @@ impl Broker {
         let of_channels = self.channels.iter().filter_map(|channel| channel.memory.as_ref());
         let lingering = self.guest_memory.lingering.values().map(|lingering| &lingering.memory);
         let used = of_channels.chain(lingering).any(|memory| memory.pair_window() == Some(pair.number));
+        let used = used || !pair.waiting.is_empty() || self.pairs.loops.uses_window(key);
         match pair.present {
-            [true, true] if used || !pair.waiting.is_empty() => PairState::InUse,
+            [true, true] if used => PairState::InUse,
             [true, true] => PairState::Idle,
             _ => PairState::Absent,
         }
@@ -275,11 +298,13 @@ impl Broker {
         let Some(pair) = self.pairs.table.get_mut(&key) else { return };
         pair.stage = PairStage::Open(Arc::clone(window));
         self.answer_waiting(key);
+        self.loop_window_opened(key, window);
     }
 
     /// Ends the channels of a pair's window. No other window is requested before [`Broker::remove_pair`].
     pub fn close_pair(&mut self, key: GuestPair, reason: Reason, text: &str) {
         self.end_pair_channels(key, reason);
+        self.loop_window_closed(key, FAILED_PAUSE_NS, text);
         if let Some(pair) = self.pairs.table.get_mut(&key) {
             pair.stage = PairStage::Refused { text: text.to_owned(), until: u64::MAX };
         }

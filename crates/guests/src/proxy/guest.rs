@@ -5,6 +5,8 @@
 //! and revokes extents from them. Pair windows appear and disappear while it runs; it reports these changes to the host.
 
 mod device;
+mod interfaces;
+mod loops;
 mod resources;
 
 use std::cell::{Cell, RefCell};
@@ -23,10 +25,11 @@ use isthmus_layout::control::{
 };
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES};
 use isthmus_layout::proxy::grants::{GrantReply, GrantRequest};
+use isthmus_layout::proxy::loops::LoopPeers;
 use isthmus_layout::proxy::pair_window::{MapReply, MapRequest, PairInvite, PairOffer};
 use isthmus_layout::proxy::{
-    ACK_INTERVAL, ADDRESSES_WORD, ClientConnected, ControlPacket, HEARTBEAT_TIMEOUT_MS, MAGIC, MAGIC_WORD, PROXY_RING,
-    PROXY_RING_OFFSET, PROXY_VECTOR, ProxyFrameKind, ResourceRef, RevokedExtent, SESSION_REPLY_WORD,
+    ACK_INTERVAL, ADDRESSES_WORD, ClientConnected, ControlPacket, HEARTBEAT_TIMEOUT_MS, LOOPS_WORD, MAGIC, MAGIC_WORD,
+    PROXY_RING, PROXY_RING_OFFSET, PROXY_VECTOR, ProxyFrameKind, ResourceRef, RevokedExtent, SESSION_REPLY_WORD,
     SESSION_REQUEST_WORD, UNACKED_MAX, VERSION, VERSION_WORD, WindowId,
 };
 use isthmus_layout::reason::Reason;
@@ -52,6 +55,7 @@ use isthmus_control::policy::Policy;
 use isthmus_control::server::{Stop, program_name};
 use isthmus_control::session::QUEUE_MAX;
 use isthmus_control::socket::Listener;
+use loops::{GuestLoops, HostUpdate, LoopMessage};
 use resources::{OpenedResource, ResourceCache};
 
 /// The pause after `accept` has failed.
@@ -130,6 +134,7 @@ impl<D: GuestDevice + 'static> GuestDaemon<D> {
                 _ = again.tick() => {
                     host.exchange_heartbeat(guest_session.is_some());
                     resources.refresh_windows();
+                    guest_session.as_ref().inspect(|guest_session| guest_session.tick(host.is_silent()));
                 }
                 () = resources.device.changed() => resources.refresh_windows(),
                 () = tokio::task::yield_now(), if more => {}
@@ -315,6 +320,10 @@ struct GuestSession<D> {
     replies: RefCell<VecDeque<(ProxyFrameKind, Vec<u8>)>>,
     replies_changed: Notify,
     addresses: RefCell<StatedAddresses>,
+    /// Pending changes for the loop devices; none if there can be no such devices.
+    host_update: RefCell<Option<HostUpdate>>,
+    /// Notified when there is such a change, at each heartbeat, and when the session ends.
+    loops_changed: Notify,
 }
 
 /// A message for a program.
@@ -389,15 +398,30 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
             replies,
             replies_changed: Notify::new(),
             addresses: RefCell::default(),
+            host_update: RefCell::default(),
+            loops_changed: Notify::new(),
         };
         let guest_session = Rc::new(new);
         spawn_local(Rc::clone(&guest_session).send_replies());
+        if guest_session.resources.device.has_loops() && guest_session.takes(LOOPS_WORD) {
+            guest_session.host_update.replace(Some(HostUpdate::default()));
+            spawn_local(Rc::clone(&guest_session).serve_loops());
+        }
         guest_session
+    }
+
+    /// A heartbeat has passed.
+    fn tick(&self, is_host_silent: bool) {
+        if let Some(pending) = &mut *self.host_update.borrow_mut() {
+            pending.is_host_silent = is_host_silent;
+        }
+        self.loops_changed.notify_one();
     }
 
     fn end(&self) {
         self.proxy_session.end();
         self.replies_changed.notify_one();
+        self.loops_changed.notify_one();
         let programs = std::mem::take(&mut *self.programs.borrow_mut());
         programs.values().for_each(|program| program.close());
     }
@@ -476,7 +500,12 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
             }
             (ProxyFrameKind::Closed | ProxyFrameKind::Ack, None) => {} // The connection was closed in the meantime.
             (ProxyFrameKind::RevokedExtent, _) => {
-                self.resources.revoke(RevokedExtent::parse(content)?);
+                let revoked = RevokedExtent::parse(content)?;
+                self.resources.revoke(revoked);
+                if let Some(pending) = &mut *self.host_update.borrow_mut() {
+                    pending.revoked.push(revoked);
+                    self.loops_changed.notify_one();
+                }
                 self.replies.borrow_mut().push_back((ProxyFrameKind::Reclaimed, content.to_vec()));
                 self.replies_changed.notify_one();
             }
@@ -496,8 +525,17 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
                 self.replies.borrow_mut().extend(done);
                 self.replies_changed.notify_one();
             }
+            (ProxyFrameKind::LoopPeers, _) => {
+                let LoopPeers(peers) = LoopPeers::parse(content)?;
+                if let Some(pending) = &mut *self.host_update.borrow_mut() {
+                    pending.peers = Some(peers.to_vec());
+                    self.loops_changed.notify_one();
+                }
+            }
             (
                 ProxyFrameKind::ClientConnected
+                | ProxyFrameKind::LoopInterfaces
+                | ProxyFrameKind::LoopRequest
                 | ProxyFrameKind::WindowAttached
                 | ProxyFrameKind::WindowDetached
                 | ProxyFrameKind::Reclaimed
@@ -586,12 +624,58 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
         }
     }
 
+    /// Returns whether the host takes the frames that this word of the head page is about.
+    fn takes(&self, word: u32) -> bool {
+        // The word is written before the reply that begins a session. An older daemon does not write it.
+        let head = &self.memory.head;
+        head.load(word, Ordering::Acquire) == head.load(SESSION_REPLY_WORD, Ordering::Acquire)
+    }
+
+    /// Keeps loop devices and the steering of interfaces as the host says, until the session ends.
+    async fn serve_loops(self: Rc<Self>) {
+        let served = self.try_serve_loops().await;
+        self.host_update.take();
+        if let Err(error) = served {
+            tracing::warn!("frames to other guests take the standard path: {error}");
+        }
+    }
+
+    async fn try_serve_loops(&self) -> io::Result<()> {
+        let mut loops = GuestLoops::new()?;
+        let mut unsent = VecDeque::new();
+        while !self.proxy_session.ended.get() {
+            let pending = self.host_update.borrow_mut().as_mut().map(HostUpdate::take).unwrap_or_default();
+            // The host may not read for long, and devices have to be kept up to date meanwhile.
+            let has_room = unsent.len() < UNSENT_MAX;
+            unsent.extend(loops.update(&self.resources, pending, has_room));
+            self.send_loop_messages(&mut unsent);
+            tokio::select! {
+                () = self.loops_changed.notified() => {}
+                changed = loops.changed() => changed?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends messages as long as there is room.
+    fn send_loop_messages(&self, unsent: &mut VecDeque<LoopMessage>) {
+        while let Some(message) = unsent.front() {
+            let (kind, content) = match message {
+                LoopMessage::Interfaces(interfaces) => (ProxyFrameKind::LoopInterfaces, interfaces.emit()),
+                LoopMessage::Request(request) => (ProxyFrameKind::LoopRequest, request.emit()),
+            };
+            if !matches!(self.proxy_session.send(ProxyFrame { kind, connection: 0 }, &content), Ok(true)) {
+                return; // The next heartbeat tries again, unless the session has ended.
+            }
+            unsent.pop_front();
+            self.memory.host.ring();
+        }
+    }
+
     /// Tells the host the addresses of the guest's interfaces, if they have changed.
     async fn state_addresses(&self) {
-        // The word is written before the reply that begins a session.
-        let head = &self.memory.head;
-        if head.load(ADDRESSES_WORD, Ordering::Acquire) != head.load(SESSION_REPLY_WORD, Ordering::Acquire) {
-            return; // An older daemon. A later session may have begun, and then nothing is sent in this one.
+        if !self.takes(ADDRESSES_WORD) {
+            return; // A later session may have begun, and then nothing is sent in this one.
         }
         let changed = self.addresses.borrow_mut().changed();
         if let Some(addresses) = changed

@@ -15,11 +15,12 @@ use isthmus_layout::channel::Direction;
 use isthmus_layout::control::{ToDaemon, serial_of};
 use isthmus_layout::proxy::addresses::GuestAddresses;
 use isthmus_layout::proxy::grants::GrantReply;
+use isthmus_layout::proxy::loops::{LoopInterfaces, LoopRequest};
 use isthmus_layout::proxy::pair_window::{MapReply, PairOffer};
 use isthmus_layout::proxy::{
-    ACK_INTERVAL, ADDRESSES_WORD, ClientConnected, ControlPacket, GUEST_HEARTBEAT_WORD, HEARTBEAT_TIMEOUT_MS, MAGIC,
-    MAGIC_WORD, PROXY_FRAME_BYTES_MAX, PROXY_RING, ProxyFrameKind, ResourceRef, RevokedExtent, SESSION_REPLY_WORD,
-    SESSION_REQUEST_WORD, UNACKED_MAX, VERSION, VERSION_WORD, WindowId,
+    ACK_INTERVAL, ADDRESSES_WORD, ClientConnected, ControlPacket, GUEST_HEARTBEAT_WORD, HEARTBEAT_TIMEOUT_MS,
+    LOOPS_WORD, MAGIC, MAGIC_WORD, PROXY_FRAME_BYTES_MAX, PROXY_RING, ProxyFrameKind, ResourceRef, RevokedExtent,
+    SESSION_REPLY_WORD, SESSION_REQUEST_WORD, UNACKED_MAX, VERSION, VERSION_WORD, WindowId,
 };
 use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket;
@@ -54,11 +55,14 @@ pub(crate) struct GuestProxy {
     guest_window: Arc<GuestWindow>,
     /// The UID of the owner of the guest's domains.
     uid: u32,
+    /// Whether a statement of interfaces was passed on since the last heartbeat. The next one waits, also in another session, because it
+    /// costs each guest of a network a frame.
+    has_stated: Rc<Cell<bool>>,
 }
 
 impl GuestProxy {
     pub(crate) fn new(server: Server, guest_window: Arc<GuestWindow>, uid: u32) -> Self {
-        Self { server, guest_window, uid }
+        Self { server, guest_window, uid, has_stated: Rc::default() }
     }
 
     /// Serves the guest until its window is `gone`.
@@ -80,7 +84,10 @@ impl GuestProxy {
         loop {
             tokio::select! {
                 () = &mut gone => break,
-                _ = heartbeat_timer.tick() => self.exchange_heartbeat(&mut heartbeat),
+                _ = heartbeat_timer.tick() => {
+                    self.exchange_heartbeat(&mut heartbeat);
+                    self.has_stated.set(false);
+                }
                 ready = daemon_doorbell.readable() => {
                     let _ = rustix::io::read(&daemon_doorbell, &mut [0; 8]); // The number of rings does not matter.
                     ready?.clear_ready();
@@ -116,6 +123,7 @@ impl GuestProxy {
         }
         host_session.inspect(|host_session| host_session.end());
         self.report_daemon(false, &head);
+        self.server.with(|broker| broker.loop_guest_gone(&self.guest_window));
         Ok(())
     }
 
@@ -161,6 +169,7 @@ impl GuestProxy {
         self.server.with(|broker| {
             broker.clear_windows_present(self.guest_window.number());
             broker.set_guest_addresses(&self.guest_window, &[]);
+            broker.set_loop_interfaces(&self.guest_window, &[]);
         });
     }
 
@@ -180,6 +189,10 @@ impl GuestProxy {
         proxy_ring.discard_pages(0, PROXY_RING.size().0);
         let proxy_session = ProxySession::new(proxy_ring.clone(), Direction::Zero);
         head.store(ADDRESSES_WORD, call, Ordering::Release);
+        let has_loops = self
+            .server
+            .with(|broker| broker.guest_mut(self.guest_window.name()).is_some_and(|guest| !guest.loops.is_empty()));
+        head.store(LOOPS_WORD, if has_loops { call } else { 0 }, Ordering::Release);
         head.store(SESSION_REPLY_WORD, call, Ordering::Release);
         self.guest_window.ring_daemon();
         tracing::info!(guest = %self.guest_window.name(), "the guest daemon has attached");
@@ -192,6 +205,7 @@ impl GuestProxy {
             reported: RefCell::default(),
             attaching: Arc::default(),
             addresses: RefCell::default(),
+            loops: HostLoops { has_stated: Rc::clone(&self.has_stated), ..HostLoops::default() },
             refusing: Mutex::default(),
         })
     }
@@ -218,8 +232,33 @@ struct HostSession {
     attaching: Arc<Mutex<()>>,
     /// The addresses that the guest has stated and that were not passed on.
     addresses: RefCell<Option<Vec<u8>>>,
+    loops: HostLoops,
     /// Held by the one connection of which a request is refused here.
     refusing: Mutex<()>,
+}
+
+/// The last statement of the guest about its interfaces, and the version of its list of peers.
+#[derive(Default)]
+struct HostLoops {
+    /// The statement that was not passed on.
+    stated: RefCell<Option<LoopInterfaces>>,
+    /// [`GuestProxy::has_stated`].
+    has_stated: Rc<Cell<bool>>,
+    /// The version that the guest was told; none before it has stated its interfaces.
+    told: Cell<Option<u64>>,
+    /// The list that waits for room, with its version.
+    waiting: RefCell<Option<(u64, Vec<u8>)>>,
+}
+
+impl HostLoops {
+    fn next_statement(&self) -> Option<LoopInterfaces> {
+        let stated = self.stated.borrow_mut().take_if(|_| !self.has_stated.get())?;
+        self.has_stated.set(true);
+        if self.told.get().is_none() {
+            self.told.set(Some(0));
+        }
+        Some(stated)
+    }
 }
 
 /// A connection of a guest's program.
@@ -261,6 +300,9 @@ impl HostSession {
             Ok(received) => {
                 if received > 0 {
                     self.guest_window.ring_daemon();
+                }
+                if let Some(LoopInterfaces(macs)) = self.loops.next_statement() {
+                    self.server.with(|broker| broker.set_loop_interfaces(&self.guest_window, &macs));
                 }
                 let _ = self.send_pending_frames(); // An error means that the session has ended.
                 received == FRAMES_PER_POLL || self.proxy_session.ended.get()
@@ -323,7 +365,17 @@ impl HostSession {
                 *self.addresses.borrow_mut() = Some(content.to_vec());
                 Ok(())
             }
+            ProxyFrameKind::LoopInterfaces => {
+                *self.loops.stated.borrow_mut() = Some(LoopInterfaces::parse(content)?);
+                Ok(())
+            }
+            ProxyFrameKind::LoopRequest => {
+                let request = LoopRequest::parse(content)?;
+                self.server.with(|broker| broker.loop_request(self.guest_window.number(), request));
+                Ok(())
+            }
             ProxyFrameKind::Ack
+            | ProxyFrameKind::LoopPeers
             | ProxyFrameKind::RevokedExtent
             | ProxyFrameKind::GrantRequest
             | ProxyFrameKind::PairInvite
@@ -508,7 +560,7 @@ impl HostSession {
         }
     }
 
-    /// Sends reports of revoked extents, frames about pair windows, and grant requests. Returns false if the ring had no room for all.
+    /// Sends reports of revoked extents, frames about pair windows, grant requests, and what has changed of loop devices. Returns false if the ring had no room for all.
     fn send_pending_frames(&self) -> Result<bool, SessionEnded> {
         let mut reported = self.reported.borrow_mut();
         while let Some(revoked) = self.guest_window.revoked(|window| reported.get(&window).copied().unwrap_or(0)) {
@@ -532,6 +584,22 @@ impl HostSession {
                 return Ok(false);
             }
             self.guest_window.mark_requested(grant_request);
+            self.guest_window.ring_daemon();
+        }
+        let version = self.guest_window.loops_version();
+        if self.loops.told.get().is_some_and(|told| told != version) {
+            // A list of the same version has no rings that were revoked since.
+            let mut waiting = self.loops.waiting.borrow_mut();
+            let list = match waiting.take() {
+                Some((of, list)) if of == version => list,
+                _ => self.server.with(|broker| broker.loop_peers(self.guest_window.number())).emit(),
+            };
+            let frame = ProxyFrame { kind: ProxyFrameKind::LoopPeers, connection: 0 };
+            if !self.proxy_session.send(frame, &list)? {
+                *waiting = Some((version, list));
+                return Ok(false);
+            }
+            self.loops.told.set(Some(version));
             self.guest_window.ring_daemon();
         }
         Ok(true)

@@ -4,6 +4,7 @@
 mod guest;
 mod guests;
 mod guests_restart;
+mod loops;
 mod monitor;
 mod pairs;
 mod regions;

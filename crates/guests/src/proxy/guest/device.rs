@@ -9,7 +9,7 @@ use isthmus_layout::RegionSize;
 use isthmus_layout::proxy::WindowId;
 use isthmus_layout::proxy::grants::GrantRequest;
 use isthmus_layout::proxy::pair_window::{MapRequest, PairInvite};
-use isthmus_platform_kvm::GUEST;
+use isthmus_platform_kvm::{GUEST, LoopDevice, LoopSetup, Steering};
 use isthmus_shm::{Access, Mapping, SharedMapping};
 
 /// An object that is only kept, and dropped later for its effect.
@@ -60,6 +60,18 @@ pub trait GuestDevice: Sized {
     /// Returns whether the device was unplugged.
     fn is_gone(&self) -> bool;
 
+    /// Returns whether loop devices can be asked for.
+    fn has_loops(&self) -> bool {
+        false
+    }
+    /// Makes a loop device, which exchanges frames with another guest.
+    fn loop_device(&self, _setup: &LoopSetup<'_>) -> io::Result<LoopDevice> {
+        Err(io::Error::other("the window has no loop devices"))
+    }
+    /// Steers the frames of an interface.
+    fn steer(&self, _interface: u32) -> io::Result<Steering> {
+        Err(io::Error::other("the window has no loop devices"))
+    }
     /// Grants an extent of a window that is granted on request. Returns the description by which the host maps it.
     fn grant_extent(&self, _request: GrantRequest) -> io::Result<Vec<u8>> {
         Err(io::Error::other("the window does not grow"))
@@ -130,5 +142,19 @@ impl GuestDevice for isthmus_platform_kvm::Device {
 
     fn is_gone(&self) -> bool {
         Self::is_gone(self)
+    }
+
+    fn has_loops(&self) -> bool {
+        true
+    }
+
+    fn loop_device(&self, setup: &LoopSetup<'_>) -> io::Result<LoopDevice> {
+        // A program that has ended may have listened to the vector. Other loop devices keep it.
+        let _ = Self::listen(self, setup.vector, None);
+        Self::loop_device(self, setup).map_err(io::Error::other)
+    }
+
+    fn steer(&self, interface: u32) -> io::Result<Steering> {
+        Self::steer(self, interface).map_err(io::Error::other)
     }
 }
