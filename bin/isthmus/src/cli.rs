@@ -51,6 +51,10 @@ enum Command {
     #[command(subcommand)]
     Guest(GuestVerb),
 
+    /// Packets between guests, through shared memory or by the bridge.
+    #[command(subcommand)]
+    Loop(LoopVerb),
+
     /// Open endpoints.
     #[command(subcommand)]
     Endpoint(EndpointVerb),
@@ -122,6 +126,12 @@ enum Command {
     /// Removes a folder when standard input ends; started by `isthmus try`.
     #[command(hide = true)]
     RemoveOnExit { folder: PathBuf },
+}
+
+#[derive(Subcommand)]
+enum LoopVerb {
+    /// Lists the interfaces of guests that may exchange packets through shared memory, and the pairs of them that have tried.
+    List,
 }
 
 #[derive(Subcommand)]
@@ -286,6 +296,7 @@ fn dispatch(noun: Command, output: Output, socket: Option<PathBuf>) -> Result<Ou
         Command::Guest(GuestVerb::Xml { name, qemu, ports, index }) => {
             guest::xml(output, socket, &name, qemu, guest::PciPorts { count: ports, index })
         }
+        Command::Loop(LoopVerb::List) => guest::loops(output, socket),
         Command::Endpoint(EndpointVerb::List) => daemon::endpoints(output, socket),
         Command::Why { target } => daemon::why(output, socket, &daemon::WhyTarget::parse(&target)?),
         Command::Reason(ReasonVerb::List) => reason::list(output),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use isthmus_client::Topic;
-use isthmus_report::{GuestRow, StatusReport};
+use isthmus_report::{GuestRow, LoopRow, StatusReport};
 use serde::Serialize;
 
 use crate::daemon;
@@ -70,6 +70,34 @@ fn text(guests: &[GuestRow]) -> String {
         }
     }
     text
+}
+
+#[derive(Serialize)]
+struct Loops {
+    loops: Vec<LoopRow>,
+}
+
+pub(crate) fn loops(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
+    let status: StatusReport = daemon::read(&daemon::ask(socket, Topic::Status, &[])?)?;
+    let loops = status.loops.context("this daemon moves no packets between guests: it is of an older version")?;
+    let report = Loops { loops };
+    output.result("loops", &report, || loops_text(&report.loops))?;
+    Ok(Outcome::Done)
+}
+
+fn loops_text(loops: &[LoopRow]) -> String {
+    if loops.is_empty() {
+        return "the daemon's configuration names no interfaces of guests (loops in [[kvm.guest]])\n".to_owned();
+    }
+    let columns = ["guest", "network", "address", "peer", "its address", "path", "why"];
+    let mut table = Table::new(&columns.map(|column| (column, Align::Left)));
+    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    for row in loops {
+        let LoopRow { guest, network, mac, peer, peer_mac, path, why } = row;
+        let (guest, network, mac) = (guest.clone(), network.clone(), mac.clone());
+        table.row(vec![guest, network, mac, or_dash(peer), or_dash(peer_mac), or_dash(path), or_dash(why)]);
+    }
+    table.text()
 }
 
 /// How it is; daemons of older versions do not say it in one word.
@@ -143,6 +171,31 @@ mod tests {
             monitor: None,
             pair_window_bytes: Some(32 << 20),
         }
+    }
+
+    #[test]
+    fn loop_list_shows_interfaces_and_pairs() {
+        let interface = LoopRow {
+            guest: "web".to_owned(),
+            network: "br0".to_owned(),
+            mac: "02:00:00:00:00:01".to_owned(),
+            peer: None,
+            peer_mac: None,
+            path: None,
+            why: None,
+        };
+        let pair = LoopRow {
+            peer: Some("base".to_owned()),
+            peer_mac: Some("02:00:00:00:00:02".to_owned()),
+            path: Some("bridge".to_owned()),
+            why: Some("the pair window is being made".to_owned()),
+            ..interface.clone()
+        };
+        let text = loops_text(&[interface, pair]);
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[1], ["web", "br0", "02:00:00:00:00:01", "-", "-", "-", "-"], "{text}");
+        assert_eq!(rows[2][3..6], ["base", "02:00:00:00:00:02", "bridge"], "{text}");
+        assert!(loops_text(&[]).contains("loops in [[kvm.guest]]"));
     }
 
     #[test]
