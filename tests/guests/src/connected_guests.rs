@@ -15,8 +15,13 @@ pub(crate) fn card(folder: &Path, number: u32, mtu: u32) -> [String; 4] {
     let end = |number: u32| folder.join(format!("wire{number}")).display().to_string();
     let (own, other) = (end(number), end(1 - number));
     let wire = format!("dgram,id=wire,local.type=unix,local.path={own},remote.type=unix,remote.path={other}");
-    let card = format!("virtio-net-pci,netdev=wire,mac=52:54:00:86:df:0{number},host_mtu={mtu}");
+    let card = format!("virtio-net-pci,netdev=wire,mac={},host_mtu={mtu}", card_mac(number));
     ["-netdev".to_owned(), wire, "-device".to_owned(), card]
+}
+
+/// Returns the MAC address of that card.
+pub(crate) fn card_mac(number: u32) -> String {
+    format!("52:54:00:86:df:0{number}")
 }
 
 /// Two guests. Dropping it ends them and removes their files. Methods panic on failure, which fails the test.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use isthmus_testbed::{DaemonProcess, Launch, Scratch, binary, eventually_some};
 use serde_json::{Value, json};
 
-use crate::connected_guests::card;
+use crate::connected_guests::{card, card_mac};
 use crate::guest::Guest;
 use crate::guest_kit::GuestKit;
 use crate::machine::Machine;
@@ -34,6 +34,8 @@ pub enum Monitors {
     None,
     /// The monitors of both guests.
     Both,
+    /// The monitors of both guests, and interfaces that exchange frames past the wire.
+    BothWithLoops,
     /// The monitor of `guest0`, and for `guest1` a path on which no monitor listens.
     OneAndAnUnusedPath,
 }
@@ -265,13 +267,21 @@ fn devices(folder: &Path, number: u32, moves: u32) -> Vec<String> {
 
 /// Whether the daemon's monitor of a guest is there.
 fn given(monitors: Monitors, number: u32) -> bool {
-    monitors == Monitors::Both || monitors == Monitors::OneAndAnUnusedPath && number == 0
+    match monitors {
+        Monitors::None => false,
+        Monitors::Both | Monitors::BothWithLoops => true,
+        Monitors::OneAndAnUnusedPath => number == 0,
+    }
 }
 
 /// The host's daemon.
 fn daemon(scratch: &Scratch, monitors: Monitors, window_mib: u32) -> DaemonProcess {
     let guest = |number| match monitors {
         Monitors::None => window::sized(number, window_mib),
+        Monitors::BothWithLoops => {
+            let monitored = window::sized(number, window_mib) + &window::monitored(scratch.path(), number);
+            format!("{monitored}loops = [{{ network = \"wire\", mac = \"{}\" }}]\n", card_mac(number))
+        }
         _ => window::sized(number, window_mib) + &window::monitored(scratch.path(), number),
     };
     let config =

@@ -2,7 +2,16 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_guests_tests::{GuestKit, LoopGuests, SteeredGuests, mac};
+use isthmus_testbed::short_or_long;
 use serde_json::json;
+
+/// Returns whether only the short form is run, and says so.
+fn is_short() -> bool {
+    if short_or_long(true, false) {
+        println!("skipped: part of the long form (`make test-long`)");
+    }
+    short_or_long(true, false)
+}
 
 #[test]
 fn unplugging_a_pair_window_under_load_ends_the_device() {
@@ -105,7 +114,7 @@ fn a_stream_arrives_whole_while_its_path_is_switched() {
     both.connect(1, "loop0");
     both.exchange("loop0");
     // The sender's routes, then the receiver's, which decide whether it takes frames from the device.
-    for (number, mib) in [(0, 1024), (1, 256)] {
+    for (number, mib) in short_or_long(&[(0, 256)][..], &[(0, 1024), (1, 256)]).iter().copied() {
         let before = [both.statistic(0, "eth0", "tx_bytes"), both.statistic(0, "loop0", "tx_bytes")];
         both.pour(0, mib);
         let peer = mac(1 - number);
@@ -126,6 +135,9 @@ fn a_stream_arrives_whole_while_its_path_is_switched() {
 
 #[test]
 fn devices_share_a_vector_and_end_one_by_one() {
+    if is_short() {
+        return;
+    }
     let Some(mut both) = SteeredGuests::start([GuestKit::backported(), GuestKit::find()], 1) else { return };
     both.connect(1, "loop0");
     both.exchange("loop0");
@@ -153,6 +165,9 @@ fn devices_share_a_vector_and_end_one_by_one() {
 
 #[test]
 fn an_interface_goes_down_and_away_while_it_is_steered() {
+    if is_short() {
+        return;
+    }
     let Some(mut both) = SteeredGuests::start([GuestKit::find(), GuestKit::find()], 2) else { return };
     both.connect(1, "loop0");
     both.pour(0, 128);
@@ -190,6 +205,9 @@ fn an_interface_goes_down_and_away_while_it_is_steered() {
 
 #[test]
 fn a_stream_goes_on_while_holders_are_killed_and_the_window_is_unplugged() {
+    if is_short() {
+        return;
+    }
     let Some(mut both) = SteeredGuests::start([GuestKit::find(), GuestKit::find()], 2) else { return };
     both.connect(1, "loop0");
     both.pour(0, 1024);
