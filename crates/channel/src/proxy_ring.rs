@@ -157,7 +157,7 @@ mod tests {
         let at = PROXY_RING.direction(Direction::One);
         for (kind, words) in [
             (0, &[1, 0, 0][..]),
-            (10, &[1, 0, 0]),
+            (24, &[1, 0, 0]),
             (2, &[1, 0]),
             (2, &[1, 0, u32::MAX]),
             (2, &[1, PROXY_RING.slab.bytes(), 100]),
