@@ -437,6 +437,16 @@ static bool apply(struct sk_buff *frame, const struct loop_record *record)
 	return !virtio_net_hdr_to_skb(frame, &header, true);
 }
 
+/*
+ * Whether the peer's steering sends such a frame. Others would reach the lower interface past the filters of the host's bridge: frames in the
+ * name of another, those for all stations or for others behind a bridge of ours, and those of VLANs.
+ */
+static bool is_expected(const struct loop *loop, const struct ethhdr *header)
+{
+	return ether_addr_equal(header->h_dest, loop->dev->dev_addr) && !eth_type_vlan(header->h_proto) &&
+	       steering_expects(&loop->steered, header->h_source);
+}
+
 /* Hands a frame to the stack: on the lower interface, or on our own. */
 static void deliver(struct loop *loop, struct sk_buff *frame)
 {
@@ -444,7 +454,7 @@ static void deliver(struct loop *loop, struct sk_buff *frame)
 	struct net_device *lower;
 	unsigned int bytes = frame->len;
 
-	if (loop->steered.by && !steering_expects(&loop->steered, eth_hdr(frame)->h_source)) {
+	if (loop->steered.by && !is_expected(loop, eth_hdr(frame))) {
 		loop->foreign++;
 		dev->stats.rx_dropped++;
 		kfree_skb(frame);
@@ -589,7 +599,7 @@ static const struct net_device_ops loop_operations = {
 
 static const char counter_names[][ETH_GSTRING_LEN] = {
 	"interrupts", "polls", "doorbells_for_frames", "doorbells_for_room", "stalls", "violations", "violation",
-	"foreign_sources",
+	"foreign_frames",
 };
 
 static int loop_string_count(struct net_device *dev, int set)

@@ -12,7 +12,8 @@
  * The peer of a loop device may write any source address into a frame. A device of a steering delivers those alone that are routed to it,
  * and says that it takes frames only while there are some (loop_routed()). So nothing is sent that would be dropped.
  *
- * Only frames from the interface's own address are steered, because the peer expects no others: those of a bridge's other ports are left alone.
+ * Only frames from the interface's own address and without a VLAN tag are steered, because the peer expects no others: those of a bridge's
+ * other ports are left alone.
  *
  * Lifetimes: the interface is held until it goes or the steering ends. Then the hook is removed, and readers of RCU have finished before
  * interface and steering are given back. Loop devices count their steering. `dev` and the list of steerings are under the lock of the
@@ -21,6 +22,7 @@
 #include <linux/etherdevice.h>
 #include <linux/hash.h>
 #include <linux/if_arp.h>
+#include <linux/if_vlan.h>
 #include <linux/kref.h>
 #include <linux/mutex.h>
 #include <linux/netfilter.h>
@@ -29,6 +31,8 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/wait.h>
+#include <net/dst_metadata.h>
+#include <net/xfrm.h>
 #include "isthmus.h"
 #include "loop.h"
 #include "steer.h"
@@ -66,6 +70,9 @@ struct steering {
 };
 
 static LIST_HEAD(steerings);
+
+/* Set while the hook hands a frame on: it does not steer the same frame twice. Softirqs are disabled in it. */
+static DEFINE_PER_CPU(bool, steering_now);
 
 /* ---- tables ---- */
 
@@ -158,6 +165,9 @@ static unsigned int steer(void *private, struct sk_buff *frame, const struct nf_
 
 	if (skb_headlen(frame) < ETH_HLEN || !ether_addr_equal(eth_hdr(frame)->h_source, state->out->dev_addr))
 		return NF_ACCEPT;
+	/* A station of another VLAN may have the address, and what is left to the card to encrypt must not leave as it is. */
+	if (skb_vlan_tag_present(frame) || eth_type_vlan(eth_hdr(frame)->h_proto) || skb_metadata_dst(frame) || xfrm_offload(frame))
+		return NF_ACCEPT;
 	slot = find_route(routes, eth_hdr(frame)->h_dest);
 	if (!slot)
 		return NF_ACCEPT;
@@ -167,13 +177,13 @@ static unsigned int steer(void *private, struct sk_buff *frame, const struct nf_
 		return NF_ACCEPT;
 	}
 	/* Loop devices are not steered, but an administrator's own rules may lead from one to here. */
-	if (!loop_takes(dev, frame) || dev_xmit_recursion())
+	if (!loop_takes(dev, frame) || __this_cpu_read(steering_now))
 		return NF_ACCEPT;
 	frame->dev = dev;
 	skb_clear_tstamp(frame);
-	dev_xmit_recursion_inc();
+	__this_cpu_write(steering_now, true);
 	dev_queue_xmit(frame);
-	dev_xmit_recursion_dec();
+	__this_cpu_write(steering_now, false);
 	return NF_STOLEN;
 }
 

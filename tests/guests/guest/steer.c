@@ -6,7 +6,7 @@
  *   steer refused BELLS INTERFACE               makes requests that are refused
  *   steer pour ADDRESS PORT MIB                 sends a stream
  *   steer drain PORT                            receives a stream, compares it, and prints its length
- *   steer forge DEVICE TO FROM                  sends a frame with these addresses
+ *   steer forge DEVICE TO FROM TYPE             sends a frame with these addresses and this type
  *
  * BELLS is the node of a device of the driver.
  */
@@ -190,7 +190,8 @@ static int drain(char **argument) {
 
 static int forge(char **argument) {
     struct sockaddr_ll to = {.sll_family = AF_PACKET, .sll_ifindex = if_nametoindex(argument[0]), .sll_halen = 6};
-    unsigned char frame[64] = {[12] = 0x88, [13] = 0xb5};
+    unsigned long type = strtoul(argument[3], NULL, 16);
+    unsigned char frame[64] = {[12] = type >> 8, [13] = type};
     memcpy(frame, ether_aton(argument[1]), 6);
     memcpy(frame + 6, ether_aton(argument[2]), 6);
     int through = checked(socket(AF_PACKET, SOCK_RAW, 0), "socket");
@@ -201,7 +202,7 @@ static int forge(char **argument) {
 int main(int count, char **argument) {
     static const struct { const char *name; int arguments; int (*run)(char **); } commands[] = {
         {"order", 1, order}, {"switch", 3, switch_routes}, {"refused", 2, refuse}, {"pour", 3, pour}, {"drain", 1, drain},
-        {"forge", 3, forge},
+        {"forge", 4, forge},
     };
     for (unsigned at = 0; count > 1 && at < sizeof commands / sizeof *commands; at++)
         if (strcmp(argument[1], commands[at].name) == 0 && count - 2 >= commands[at].arguments)

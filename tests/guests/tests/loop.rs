@@ -82,12 +82,23 @@ fn a_steered_interface_uses_its_loop_device_while_that_works() {
         both.run(0, &format!("guest_steering /dev/isthmus0 /dev/isthmus1 0 2 {interface} 2>&1 | grep '{error}'"));
     }
 
-    // A source that is not routed to the device is dropped; the address of the other guest's card arrives.
-    for (source, foreign) in [("2:0:0:0:0:7".to_owned(), 1), (mac(1), 2), (mac(0), 2)] {
-        both.run(0, &format!("steer forge loop0 {} {source}", mac(1)));
+    // Only frames from the address of the one card to that of the other arrive, and none of a VLAN.
+    let (own, peer, other) = (mac(0), mac(1), "2:0:0:0:0:7");
+    let forged = [
+        (peer.as_str(), other, "88b5", 1),
+        (&peer, &peer, "88b5", 2),
+        ("ff:ff:ff:ff:ff:ff", &own, "88b5", 3),
+        ("1:0:5e:0:0:1", &own, "88b5", 4),
+        (other, &own, "88b5", 5),
+        (&peer, &own, "8100", 6),
+        (&peer, &own, "88a8", 7),
+        (&peer, &own, "88b5", 7),
+    ];
+    for (to, from, kind, foreign) in forged {
+        both.run(0, &format!("steer forge loop0 {to} {from} {kind}"));
         let arrived = both.statistic(0, "loop0", "tx_packets");
-        both.run(1, &format!("until test $(($(cat /sys/class/net/loop0/statistics/rx_packets) + $(loop counter loop0 foreign_sources))) -ge {arrived}; do usleep 10000; done"));
-        assert_eq!(both.pair.counter(1, "foreign_sources"), foreign);
+        both.run(1, &format!("until test $(($(cat /sys/class/net/loop0/statistics/rx_packets) + $(loop counter loop0 foreign_frames))) -ge {arrived}; do usleep 10000; done"));
+        assert_eq!(both.pair.counter(1, "foreign_frames"), foreign);
     }
 
     // The end of a holder ends nothing but the loop devices.

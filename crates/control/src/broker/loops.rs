@@ -3,11 +3,11 @@
 //! ```text
 //!   both guests state an interface of the same network
 //!        │
-//!        ▼        one of them has seen a frame for the other          the pair window is open
-//!     (none) ──────────────────────────────────────────────► Making ─────────────────────────► Made
-//!        ▲                                                      │ refused                        │ a device has ended, no frames pass
-//!        ├──────────────────────── Paused ◄─────────────────────┴────────────────────────────────┤
-//!        └───────────────────────────────────────────────────────────────────────────────────────┘ an interface or a guest is gone
+//!        ▼       one of them has seen a frame for the other          the pair window is open
+//!     (none) ─────────────────────────────────────────────► Making ─────────────────────────► Made
+//!                                                            ▲   │ refused                      │ a device has ended, no frames pass,
+//!                              after a while, the next frame │   ▼                              │ an interface or a guest is gone
+//!                                                            Paused ◄───────────────────────────┘
 //! ```
 //!
 //! The configuration says which interfaces a guest has and in which networks they are. A frame tells a guest the others in its networks and

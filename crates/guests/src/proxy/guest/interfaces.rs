@@ -14,8 +14,8 @@ const ETHERNET: &str = "1";
 
 const IFF_UP: u32 = 1;
 
-/// Returns the index of each interface that is up, by its address. Interfaces with hardware of their own count: frames of bridges, bonds and
-/// VLANs pass one of them in the end. Two with one address are left out, because it does not tell which one a frame leaves by.
+/// Returns the index of each interface that is up, by its address. Interfaces with hardware of their own count: frames of bridges and bonds
+/// pass one of them in the end. Two with one address are left out, because it does not tell which one a frame leaves by.
 pub(super) fn of_hardware() -> BTreeMap<Mac, u32> {
     let folders = fs::read_dir(INTERFACES).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut found: BTreeMap<Mac, Option<u32>> = BTreeMap::new();
