@@ -786,10 +786,9 @@ bool loop_is_of(const struct net_device *dev, const struct steering *steering)
 bool loop_takes(struct net_device *dev, const struct sk_buff *frame)
 {
 	struct netdev_queue *queue = netdev_get_tx_queue(dev, 0);
-	unsigned int bytes = frame->len + (skb_vlan_tag_present(frame) ? VLAN_HLEN : 0);
 	struct loop *loop = netdev_priv(dev);
 
-	if (!netif_running(dev) || !netif_carrier_ok(dev) || READ_ONCE(loop->dead) || bytes > LOOP_FRAME_MAX)
+	if (!netif_running(dev) || !netif_carrier_ok(dev) || READ_ONCE(loop->dead) || frame->len > LOOP_FRAME_MAX)
 		return false;
 	/* The address of the lower interface may have changed since the peer learned it. */
 	if (!ether_addr_equal(eth_hdr(frame)->h_source, dev->dev_addr))

@@ -34,7 +34,7 @@ void loop_destroy(struct net_device *dev);
 bool loop_is(const struct net_device *dev);
 bool loop_is_of(const struct net_device *dev, const struct steering *steering);
 
-/* Whether a loop device would send this frame soon. Under RCU. */
+/* Whether a loop device would send this frame, which has no VLAN tag, soon. Under RCU. */
 bool loop_takes(struct net_device *dev, const struct sk_buff *frame);
 
 /* Whether frames of the peer are expected: only then does the device say that it takes any. */

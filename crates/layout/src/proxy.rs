@@ -26,6 +26,38 @@ use crate::channel::{ChannelGeometry, SlabSize};
 use crate::control::{Field, FieldReader, MalformedControl, Name};
 use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES, SLAB_BYTES_MIN};
 
+/// The content of a frame that is one list.
+macro_rules! list_frame {
+    ($(#[doc = $doc:literal])* $name:ident of $element:ty, at most $max:ident) => {
+        $(#[doc = $doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name(pub $crate::control::List<$element, $max>);
+
+        impl $name {
+            /// Takes the first ones of `elements`, as many as the frame may have.
+            pub fn clip(mut elements: alloc::vec::Vec<$element>) -> Self {
+                elements.truncate($max);
+                Self($crate::control::List::new(elements).expect("the list was cut"))
+            }
+
+            /// Emits the content of the frame.
+            pub fn emit(&self) -> alloc::vec::Vec<u8> {
+                let mut out = alloc::vec::Vec::new();
+                $crate::control::Field::emit(&self.0, &mut out);
+                out
+            }
+
+            /// Parses the content of a frame.
+            pub fn parse(bytes: &[u8]) -> Result<Self, $crate::control::MalformedControl> {
+                let mut from = $crate::control::FieldReader::new(bytes);
+                let elements = $crate::control::Field::parse(&mut from)?;
+                from.end()?;
+                Ok(Self(elements))
+            }
+        }
+    };
+}
+
 pub mod addresses;
 pub mod grants;
 pub mod loops;

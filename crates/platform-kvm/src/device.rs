@@ -158,6 +158,13 @@ pub(crate) fn refused(operation: &'static str) -> impl Fn(Errno) -> PlatformErro
     move |source| PlatformError::Refused { operation, source }
 }
 
+/// Returns true if a descriptor hangs up: the other end, the device or the interface behind it is gone. Data is not read.
+pub fn hangs_up(descriptor: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(descriptor, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1)) && fds[0].revents().contains(PollFlags::HUP)
+}
+
 impl Device {
     /// Returns the nodes of all devices, in the order of their numbers.
     pub fn nodes() -> Vec<PathBuf> {
@@ -291,9 +298,7 @@ impl Device {
 
     /// Returns true if the device was unplugged. Its descriptor hangs up then.
     pub fn is_gone(&self) -> bool {
-        let mut fds = [PollFd::new(&self.node, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1)) && fds[0].revents().contains(PollFlags::HUP)
+        hangs_up(&self.node)
     }
 }
 

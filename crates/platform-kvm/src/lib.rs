@@ -39,7 +39,7 @@ mod server;
 mod steering;
 mod unsent;
 
-pub use device::{Device, DeviceError, DeviceInfo, LoopDevice, LoopSetup, MemoryType};
+pub use device::{Device, DeviceError, DeviceInfo, LoopDevice, LoopSetup, MemoryType, hangs_up};
 pub use device_layout::{DeviceLayout, DeviceLayoutError, VECTORS_MAX, VECTORS_MIN};
 pub use kvm::{DeviceSide, GuestSide, Kvm, KvmListener, KvmMemory, Side, Vector, WindowRange};
 pub use pair::PairDevice;

@@ -9,10 +9,10 @@
 //! daemon, and no other process can connect. The device has no doorbells. Guests ring each other through the devices that they have anyway
 //! ([`IvshmemServer::add_peer`](crate::IvshmemServer::add_peer)), and a device without doorbells can be unplugged at any time.
 
+use crate::device::hangs_up;
 use crate::server::{PROTOCOL, WINDOW};
 use isthmus_platform::PlatformError;
 use isthmus_platform::seqpacket::{self, SendError};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -48,9 +48,7 @@ impl PairDevice {
 
     /// Returns true if the device is gone: it was unplugged, or QEMU has ended. Data from QEMU is not read.
     pub fn is_gone(&self) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1)) && fds[0].revents().contains(PollFlags::HUP)
+        hangs_up(&self.socket)
     }
 }
 

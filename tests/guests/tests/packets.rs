@@ -114,6 +114,28 @@ impl Packets {
         self.run(guest, "cat /tmp/window.log").join("\n")
     }
 
+    /// Stops a guest daemon, takes an interface down, and changes its address.
+    fn survive_more(&mut self) {
+        // The kernel needs no daemon for frames.
+        self.run(1, "kill -STOP $window_pid");
+        let before = self.counter(0, "loop*", "tx_bytes");
+        self.stream(0);
+        assert!(self.counter(0, "loop*", "tx_bytes") - before >= stream_mib() << 20);
+        self.run(1, "kill -CONT $window_pid");
+        self.run(1, "ip link set eth0 down");
+        self.until_parted(0);
+        self.run(1, "ip link set eth0 up");
+        self.until_joined();
+        self.stream(1);
+        // The configuration knows the old address only.
+        self.run(1, "ip link set eth0 address 52:54:00:86:df:77");
+        self.until_parted(0);
+        self.stream(0);
+        self.run(1, "ip link set eth0 address 52:54:00:86:df:01");
+        self.until_joined();
+        self.stream(1);
+    }
+
     fn expect_no_complaints(&mut self) {
         for number in 0..2 {
             assert_eq!(self.hosted.guests[number].complaints(), [""; 0], "{}", self.log(number));
@@ -177,28 +199,4 @@ fn streams_go_on_by_the_wire_when_a_daemon_ends() {
     packets.expect_no_complaints();
     packets.hosted.guests[1].kill();
     packets.until_parted(0);
-}
-
-impl Packets {
-    /// Stops a guest daemon, takes an interface down, and changes its address.
-    fn survive_more(&mut self) {
-        // The kernel needs no daemon for frames.
-        self.run(1, "kill -STOP $window_pid");
-        let before = self.counter(0, "loop*", "tx_bytes");
-        self.stream(0);
-        assert!(self.counter(0, "loop*", "tx_bytes") - before >= stream_mib() << 20);
-        self.run(1, "kill -CONT $window_pid");
-        self.run(1, "ip link set eth0 down");
-        self.until_parted(0);
-        self.run(1, "ip link set eth0 up");
-        self.until_joined();
-        self.stream(1);
-        // The configuration knows the old address only.
-        self.run(1, "ip link set eth0 address 52:54:00:86:df:77");
-        self.until_parted(0);
-        self.stream(0);
-        self.run(1, "ip link set eth0 address 52:54:00:86:df:01");
-        self.until_joined();
-        self.stream(1);
-    }
 }

@@ -120,8 +120,8 @@ fn key(a: GuestId, b: GuestId) -> GuestPair {
 }
 
 impl Broker {
-    /// Takes the addresses of the interfaces of a guest that it can steer. They replace those that it has stated before. Others than the configuration
-    /// names are ignored.
+    /// Takes the addresses of the interfaces that a guest can steer. They replace those that it has stated before. Addresses that the
+    /// configuration does not name are ignored.
     pub fn set_loop_interfaces(&mut self, window: &Arc<GuestWindow>, stated: &[Mac]) {
         let Some(view) = self.guests.get(window.name()) else { return };
         let allowed = view.loops.iter().filter(|(_, mac)| stated.contains(mac));

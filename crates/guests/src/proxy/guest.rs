@@ -659,12 +659,8 @@ impl<D: GuestDevice + 'static> GuestSession<D> {
 
     /// Sends messages as long as there is room.
     fn send_loop_messages(&self, unsent: &mut VecDeque<LoopMessage>) {
-        while let Some(message) = unsent.front() {
-            let (kind, content) = match message {
-                LoopMessage::Interfaces(interfaces) => (ProxyFrameKind::LoopInterfaces, interfaces.emit()),
-                LoopMessage::Request(request) => (ProxyFrameKind::LoopRequest, request.emit()),
-            };
-            if !matches!(self.proxy_session.send(ProxyFrame { kind, connection: 0 }, &content), Ok(true)) {
+        while let Some((kind, content)) = unsent.front() {
+            if !matches!(self.proxy_session.send(ProxyFrame { kind: *kind, connection: 0 }, content), Ok(true)) {
                 return; // The next heartbeat tries again, unless the session has ended.
             }
             unsent.pop_front();

@@ -560,7 +560,8 @@ impl HostSession {
         }
     }
 
-    /// Sends reports of revoked extents, frames about pair windows, grant requests, and what has changed of loop devices. Returns false if the ring had no room for all.
+    /// Sends reports of revoked extents, frames about pair windows, grant requests, and changed lists of loop devices. Returns false if the ring
+    /// had no room for all.
     fn send_pending_frames(&self) -> Result<bool, SessionEnded> {
         let mut reported = self.reported.borrow_mut();
         while let Some(revoked) = self.guest_window.revoked(|window| reported.get(&window).copied().unwrap_or(0)) {

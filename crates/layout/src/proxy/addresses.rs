@@ -39,31 +39,9 @@ impl InterfaceAddress {
     }
 }
 
-/// All addresses of a guest. They replace those that it stated before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuestAddresses(pub List<InterfaceAddress, ADDRESSES_MAX>);
-
-impl GuestAddresses {
-    /// Takes the first [`ADDRESSES_MAX`] of `addresses`.
-    pub fn clip(mut addresses: Vec<InterfaceAddress>) -> Self {
-        addresses.truncate(ADDRESSES_MAX);
-        Self(List::new(addresses).expect("the list was cut"))
-    }
-
-    /// Emits the content of the frame.
-    pub fn emit(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.0.emit(&mut out);
-        out
-    }
-
-    /// Parses the content of a frame.
-    pub fn parse(bytes: &[u8]) -> Result<Self, MalformedControl> {
-        let mut from = FieldReader::new(bytes);
-        let addresses = List::parse(&mut from)?;
-        from.end()?;
-        Ok(Self(addresses))
-    }
+list_frame! {
+    /// All addresses of a guest. They replace those that it stated before.
+    GuestAddresses of InterfaceAddress, at most ADDRESSES_MAX
 }
 
 #[cfg(test)]

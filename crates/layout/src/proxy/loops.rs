@@ -15,6 +15,7 @@ use super::{PROXY_FRAME_BYTES_MAX, ResourceRef, WindowId};
 use crate::control::codec::Width;
 use crate::control::table::{FieldInfo, record};
 use crate::control::{Field, FieldReader, List, MalformedControl};
+use crate::ids::NicId;
 
 /// The maximum number of interfaces that a guest names.
 pub const LOOP_INTERFACES_MAX: usize = 16;
@@ -25,28 +26,27 @@ const _: () = assert!(<List<LoopPeer, LOOP_PEERS_MAX>>::WIDTH.max <= PROXY_FRAME
 /// The bytes of the rings of a pair of loop devices: the words of both sides, and two data areas of 2 MiB.
 pub const LOOP_BYTES: u64 = 8192 + 2 * (2 << 20);
 
-/// A MAC address as a number, the first octet highest.
+/// The MAC address of one station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mac(u64);
+pub struct Mac(NicId);
 
 impl Mac {
     /// Creates the address of one station: neither a group nor zero. None for others.
-    pub const fn new([a, b, c, d, e, f]: [u8; 6]) -> Option<Self> {
-        let number = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-        if a & 1 != 0 || number == 0 { None } else { Some(Self(number)) }
+    pub const fn new(octets: [u8; 6]) -> Option<Self> {
+        let nic = NicId::from_octets(octets);
+        if octets[0] & 1 != 0 || nic.number() == 0 { None } else { Some(Self(nic)) }
     }
 
     /// The octets, in the order of a frame.
     pub const fn octets(self) -> [u8; 6] {
-        let [_, _, a, b, c, d, e, f] = self.0.to_be_bytes();
+        let [_, _, a, b, c, d, e, f] = self.0.number().to_be_bytes();
         [a, b, c, d, e, f]
     }
 }
 
 impl core::fmt::Display for Mac {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let [a, b, c, d, e, f] = self.octets();
-        write!(out, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+        self.0.fmt(out)
     }
 }
 
@@ -58,7 +58,7 @@ impl Field for Mac {
     }
 
     fn emit(&self, out: &mut Vec<u8>) {
-        self.0.emit(out);
+        self.0.number().emit(out);
     }
 
     fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
@@ -66,38 +66,6 @@ impl Field for Mac {
         let mac = if x == 0 && y == 0 { Self::new(octets) } else { None };
         mac.ok_or(MalformedControl::Reserved(u16::from_be_bytes([x, y])))
     }
-}
-
-/// The content of a frame that is one list.
-macro_rules! list_frame {
-    ($(#[doc = $doc:literal])* $name:ident of $element:ty, at most $max:ident) => {
-        $(#[doc = $doc])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct $name(pub List<$element, $max>);
-
-        impl $name {
-            /// Takes the first ones of `elements`, as many as the frame may have.
-            pub fn clip(mut elements: Vec<$element>) -> Self {
-                elements.truncate($max);
-                Self(List::new(elements).expect("the list was cut"))
-            }
-
-            /// Emits the content of the frame.
-            pub fn emit(&self) -> Vec<u8> {
-                let mut out = Vec::new();
-                self.0.emit(&mut out);
-                out
-            }
-
-            /// Parses the content of a frame.
-            pub fn parse(bytes: &[u8]) -> Result<Self, MalformedControl> {
-                let mut from = FieldReader::new(bytes);
-                let elements = List::parse(&mut from)?;
-                from.end()?;
-                Ok(Self(elements))
-            }
-        }
-    };
 }
 
 list_frame! {

@@ -17,9 +17,9 @@ use std::time::Duration;
 use isthmus_control::async_fd::register;
 use isthmus_control::interfaces::AddressChanges;
 use isthmus_layout::proxy::loops::{LoopInterfaces, LoopPeer, LoopRequest, LoopRequestKind, Mac};
-use isthmus_layout::proxy::{ResourceRef, RevokedExtent, WindowId};
-use isthmus_platform_kvm::{LoopDevice, LoopSetup, Route, Steering};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use isthmus_layout::proxy::{ProxyFrameKind, ResourceRef, RevokedExtent, WindowId};
+use isthmus_platform_kvm::{LoopDevice, LoopSetup, Route, Steering, hangs_up};
+use rustix::event::epoll;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
@@ -40,12 +40,8 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a device may be unused before its rings are given back.
 const UNUSED_AFTER: Duration = Duration::from_secs(60);
 
-/// A message to the host.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum LoopMessage {
-    Interfaces(LoopInterfaces),
-    Request(LoopRequest),
-}
+/// A frame to the host and its content.
+pub(super) type LoopMessage = (ProxyFrameKind, Vec<u8>);
 
 /// Changes that the host has sent.
 #[derive(Default)]
@@ -208,7 +204,7 @@ impl GuestLoops {
         self.routes_changed = true;
         let stated = LoopInterfaces::clip(self.steered.keys().copied().collect());
         if self.stated.as_ref() != Some(&stated) {
-            self.messages.push(LoopMessage::Interfaces(stated.clone()));
+            self.messages.push((ProxyFrameKind::LoopInterfaces, stated.emit()));
             self.stated = Some(stated);
         }
     }
@@ -339,7 +335,7 @@ fn forget_revoked(peers: &mut [LoopPeer], revoked: &[RevokedExtent]) {
 }
 
 fn about(kind: LoopRequestKind, (guest, window, generation): Rings) -> LoopMessage {
-    LoopMessage::Request(LoopRequest { kind, guest, window, generation })
+    (ProxyFrameKind::LoopRequest, LoopRequest { kind, guest, window, generation }.emit())
 }
 
 fn make<D: GuestDevice>(
@@ -358,12 +354,6 @@ fn make<D: GuestDevice>(
 fn watch(events: &OwnedFd, of: impl std::os::fd::AsFd) -> io::Result<()> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::HUP;
     Ok(epoll::add(events, of, epoll::EventData::new_u64(0), flags)?)
-}
-
-fn hangs_up(of: &impl std::os::fd::AsFd) -> bool {
-    let mut fds = [PollFd::new(of, PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1)) && fds[0].revents().contains(PollFlags::HUP)
 }
 
 #[cfg(test)]
